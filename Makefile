@@ -1,0 +1,94 @@
+# How we work on NodeDevices: `make` alone lists what there is.
+#
+# Every target installs what it needs first, says so, and runs on a fresh Debian or Ubuntu machine with Python >= 3.11.
+# Nothing is installed outside .tools/, .venv/ and the build cache, except Debian packages for the test cluster (root).
+
+SHELL       := /bin/bash -eu -o pipefail
+.DEFAULT_GOAL := help
+PYTHON      ?= python3
+TOOLS       := .tools
+VENV        := .venv
+UV          := $(TOOLS)/bin/uv
+RUN         := $(VENV)/bin
+REGISTRY    ?=
+WORKERS     ?= 3
+SOURCES     := crds plugin operator tests benchmarks
+
+export PYTHONDONTWRITEBYTECODE := 1
+say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
+
+.PHONY: help
+help: ## Show this table
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  \033[1mmake %-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- tools -----------------------------------------------------------------------------------------------------------
+$(UV):
+	$(call say,uv: installing it from PyPI into $(TOOLS))
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "NodeDevices needs Python >= 3.11; $(PYTHON) is $$($(PYTHON) -V). Set PYTHON=..."; exit 1; }
+	@$(PYTHON) -m venv $(TOOLS) || { echo "python3 -m venv failed: on Debian, apt-get install python3-venv"; exit 1; }
+	@$(TOOLS)/bin/pip install --quiet uv || { echo "uv could not be installed from PyPI: is there a network?"; exit 1; }
+
+$(VENV)/.stamp: requirements/dev.lock pyproject.toml | $(UV)
+	$(call say,python packages: from requirements/dev.lock into $(VENV))
+	@[ -x $(RUN)/python ] || $(UV) venv --quiet --python "$$(command -v $(PYTHON))" $(VENV)
+	@$(UV) pip sync --quiet --python $(RUN)/python --require-hashes requirements/dev.lock
+	@$(UV) pip install --quiet --python $(RUN)/python --no-deps --editable .
+	@touch $@
+
+.PHONY: venv
+venv: $(VENV)/.stamp ## Install the Python tools and packages (hash-locked)
+
+.PHONY: lock
+lock: | $(UV) ## Refresh requirements/*.lock from pyproject.toml
+	$(call say,requirements: resolving)
+	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra agent --extra operator --group dev -o requirements/dev.lock pyproject.toml $(LOCK_FLAGS)
+	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra agent    -o requirements/agent.lock    pyproject.toml --constraint requirements/dev.lock $(LOCK_FLAGS)
+	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group build -o requirements/build.lock $(LOCK_FLAGS)
+	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra operator -o requirements/operator.lock pyproject.toml --constraint requirements/dev.lock $(LOCK_FLAGS)
+
+# --- checks ----------------------------------------------------------------------------------------------------------
+.PHONY: lint
+lint: $(VENV)/.stamp ## ruff, mypy --strict, import-linter
+	$(call say,lint)
+	@$(RUN)/ruff check $(SOURCES)
+	@$(RUN)/ruff format --check $(SOURCES)
+	@$(RUN)/mypy
+	@$(RUN)/lint-imports --no-cache
+
+.PHONY: format
+format: $(VENV)/.stamp ## Let ruff format and fix what it can
+	@$(RUN)/ruff format $(SOURCES)
+	@$(RUN)/ruff check --fix $(SOURCES)
+
+.PHONY: gen
+gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, the probe line's schema, protobuf modules
+	$(call say,gen)
+	@$(RUN)/python -m nodedevices_api.generate crds --reference docs/reference
+	@$(RUN)/python -m nodedevices_plugin.probes.schema crds
+	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate
+
+.PHONY: gen-check
+gen-check: $(VENV)/.stamp ## Fail when a generated file differs from its source
+	$(call say,gen-check)
+	@$(RUN)/python -m nodedevices_api.generate --check crds --reference docs/reference
+	@$(RUN)/python -m nodedevices_plugin.probes.schema --check crds
+	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate --check
+
+include tests/cluster/cluster.mk
+
+.PHONY: test
+test: lint gen-check cluster-tools ## Everything that CI runs: lint, gen-check and all tests
+	$(call say,tests)
+	@$(RUN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
+.PHONY: unit
+unit: $(VENV)/.stamp ## Only the tests that need neither root nor a cluster
+	@$(RUN)/python -m pytest tests/unit tests/agent
+
+.PHONY: bench
+bench: $(VENV)/.stamp ## Measure beside the targets of the design
+	@$(RUN)/python -m benchmarks
+
+.PHONY: clean
+clean: ## Remove what make put into this folder (the build cache stays; make cluster-down ends a cluster)
+	@rm -rf $(TOOLS) $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
