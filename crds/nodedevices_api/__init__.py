@@ -1,0 +1,11 @@
+"""The contract between hardware, nodes and people: the models of NodeDevices and DevicePolicy, and their CRDs.
+
+This module stays light: it imports next to nothing, so that a probe may use `nodedevices_api.logs` without pydantic.
+The models live in `nodedevices`, `devicepolicy` and `sections`; `crds/*.yaml` are generated from them.
+"""
+
+from typing import Final
+
+GROUP: Final = "nodedevices.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = "nodedevices.io/v1alpha1"

@@ -1,0 +1,117 @@
+"""What all models of the contract share: names on the wire, strictness, CEL rules, serialisation.
+
+- `Strict` is for what people and the operator write (`spec`): an unknown key is an error. Fields carry the built-in
+  defaults as Python defaults; "not set by a policy" is remembered by pydantic (`model_fields_set`), and `to_dict`
+  writes only what was set. The generated schema has no defaults, so the API server never fills one in.
+- `Loose` is for what our own programs publish (`status`): a newer writer's field is ignored by an older reader, and
+  `to_dict` leaves out everything that is at its default (absent, empty).
+- A `Rule` is one CEL expression together with the same check in Python, so that the API server and a local file refuse
+  the same things with the same words. Tests run each against both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema
+
+# Kubernetes spells initialisms in capitals; a rule for them would be longer than the list.
+_WIRE_NAMES = {
+    "boot_id": "bootID",
+    "device_id_strategy": "deviceIDStrategy",
+    "memory_mib": "memoryMiB",
+    "node_uid": "nodeUID",
+    "pci_bus_id": "pciBusID",
+    "pod_uid": "podUID",
+}
+
+
+def wire_name(name: str) -> str:
+    """The key of a field in YAML and JSON: `hold_down_seconds` -> `holdDownSeconds`."""
+    return _WIRE_NAMES.get(name, to_camel(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition between fields: `cel` for the API server, `holds` for us, `message` for people from both."""
+
+    cel: str
+    message: str
+    holds: Callable[[Any], bool]
+
+
+class Model(BaseModel):
+    """A frozen value with camelCase keys on the wire. In code, fields are given by their Python names."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        alias_generator=wire_name,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = ()
+    # Which fields `to_dict` leaves out: those nobody set, or those at their default.
+    omit_defaults: ClassVar[bool] = False
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        json = handler(schema)
+        if cls.cel_rules:
+            handler.resolve_ref_schema(json)["x-kubernetes-validations"] = [
+                {"rule": rule.cel, "message": rule.message} for rule in cls.cel_rules
+            ]
+        return json
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> Self:
+        for rule in self.cel_rules:
+            if not rule.holds(self):
+                raise ValueError(rule.message)
+        return self
+
+
+class Strict(Model):
+    """Input: an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Loose(Model):
+    """Output of our own programs: unknown keys are ignored, empty ones not written."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    omit_defaults: ClassVar[bool] = True
+
+
+class Root(Loose):
+    """A whole object: each part is written by its own rule."""
+
+
+def to_dict(model: Model) -> dict[str, Any]:
+    """The model as it goes to the API server: camelCase keys, plain JSON values, nothing for what is absent.
+
+    A `Strict` model keeps exactly what was set, an empty section included; a `Loose` one leaves out what is empty.
+    """
+    if isinstance(model, Root):
+        values = {wire_name(name): getattr(model, name) for name in type(model).model_fields}
+        written = {key: to_dict(value) if isinstance(value, Model) else value for key, value in values.items()}
+        return {key: value for key, value in written.items() if value}
+    result = model.model_dump(
+        mode="json",
+        by_alias=True,
+        exclude_none=True,
+        exclude_defaults=model.omit_defaults,
+        exclude_unset=not model.omit_defaults,
+    )
+    if model.omit_defaults:  # input within output, such as spec.config: as it was set
+        for name in type(model).model_fields:
+            if isinstance(value := getattr(model, name), Strict):
+                result[wire_name(name)] = to_dict(value)
+    return result

@@ -1,0 +1,139 @@
+"""Condition types and reasons of both kinds, and how a condition moves on.
+
+`condition` keeps lastTransitionTime while the status stays the same, so that an equal condition is an equal value and
+costs no write.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, Literal
+
+from pydantic import Field
+
+from nodedevices_api.base import Loose
+from nodedevices_api.fields import ConditionMessage, Generation, Time, Word
+
+Status = Literal["True", "False", "Unknown"]
+
+# --- NodeDevices, by the agent ---------------------------------------------------------------------------------------
+READY: Final = "Ready"
+AGENT_RUNNING: Final = "AgentRunning"
+PROBE_UNAVAILABLE: Final = "ProbeUnavailable"
+DRIVER_NOT_LOADED: Final = "DriverNotLoaded"
+KUBELET_UNREACHABLE: Final = "KubeletUnreachable"
+REGISTRATION_REJECTED: Final = "RegistrationRejected"
+STARTING: Final = "Starting"
+
+DEVICES_HEALTHY: Final = "DevicesHealthy"
+ALL_HEALTHY: Final = "AllHealthy"
+DEVICE_FAULT: Final = "DeviceFault"
+PROBE_SILENT: Final = "ProbeSilent"
+
+CONFIG_APPLIED: Final = "ConfigApplied"
+APPLIED: Final = "Applied"  # a reason here, and a condition type on DevicePolicy
+CONFIG_INVALID: Final = "ConfigInvalid"
+WAITING_FOR_HOLDERS: Final = "WaitingForHolders"
+NO_CONFIG: Final = "NoConfig"
+
+HOLDERS_KNOWN: Final = "HoldersKnown"
+SYNCED: Final = "Synced"
+POD_RESOURCES_UNAVAILABLE: Final = "PodResourcesUnavailable"
+RATE_LIMITED: Final = "RateLimited"
+
+# --- NodeDevices, by the operator ------------------------------------------------------------------------------------
+POLICY_RESOLVED: Final = "PolicyResolved"
+RESOLVED: Final = "Resolved"
+NO_POLICY: Final = "NoPolicy"
+CONFLICT: Final = "Conflict"  # also a reason of CapacitySynced
+POLICY_INVALID: Final = "PolicyInvalid"
+
+CAPACITY_SYNCED: Final = "CapacitySynced"
+IN_SYNC: Final = "InSync"
+NOTHING_OWNED: Final = "NothingOwned"
+PENDING: Final = "Pending"
+FORBIDDEN: Final = "Forbidden"
+
+LABELS_SYNCED: Final = "LabelsSynced"  # only where a policy asks for labels; reasons as of CapacitySynced
+
+STALE: Final = "Stale"
+NODE_NOT_READY: Final = "NodeNotReady"
+AGENT_LOST: Final = "AgentLost"
+HEARTBEAT_OVERDUE: Final = "HeartbeatOverdue"
+FRESH: Final = "Fresh"
+
+# --- DevicePolicy, by the operator -----------------------------------------------------------------------------------
+ACCEPTED: Final = "Accepted"  # type and reason
+NOT_SUPPORTED_YET: Final = "NotSupportedYet"
+INVALID: Final = "Invalid"
+CONFLICTED: Final = "Conflicted"
+NO_CONFLICT: Final = "NoConflict"
+SAME_PRIORITY: Final = "SamePriority"
+NOT_ACCEPTED: Final = "NotAccepted"
+NO_NODES: Final = "NoNodes"
+PROGRESSING: Final = "Progressing"
+FAILED: Final = "Failed"
+
+# --- elsewhere in the cluster ----------------------------------------------------------------------------------------
+POD_DEVICE_HEALTHY: Final = "nodedevices.io/DeviceHealthy"  # on pods
+NODE_DEVICES_HEALTHY: Final = "nodedevices.io/DevicesHealthy"  # on Nodes
+EVENT_FAULT: Final = "DeviceFault"
+EVENT_RECOVERED: Final = "DeviceRecovered"
+
+REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
+    READY: {
+        "True": (AGENT_RUNNING,),
+        "False": (PROBE_UNAVAILABLE, DRIVER_NOT_LOADED, KUBELET_UNREACHABLE, REGISTRATION_REJECTED),
+        "Unknown": (STARTING,),
+    },
+    DEVICES_HEALTHY: {"True": (ALL_HEALTHY,), "False": (DEVICE_FAULT,), "Unknown": (PROBE_SILENT,)},
+    CONFIG_APPLIED: {"True": (APPLIED,), "False": (CONFIG_INVALID, WAITING_FOR_HOLDERS), "Unknown": (NO_CONFIG,)},
+    HOLDERS_KNOWN: {"True": (SYNCED,), "Unknown": (POD_RESOURCES_UNAVAILABLE, RATE_LIMITED)},
+    POLICY_RESOLVED: {"True": (RESOLVED, NO_POLICY), "False": (CONFLICT, POLICY_INVALID)},
+    CAPACITY_SYNCED: {"True": (IN_SYNC, NOTHING_OWNED), "False": (PENDING, FORBIDDEN, CONFLICT)},
+    LABELS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, CONFLICT)},
+    STALE: {"True": (NODE_NOT_READY, AGENT_LOST, HEARTBEAT_OVERDUE), "False": (FRESH,)},
+    ACCEPTED: {"True": (ACCEPTED,), "False": (NOT_SUPPORTED_YET, INVALID)},
+    APPLIED: {"True": (APPLIED,), "False": (NOT_ACCEPTED, NO_NODES, PROGRESSING, FAILED)},
+    CONFLICTED: {"True": (SAME_PRIORITY,), "False": (NO_CONFLICT,)},
+}
+"""Which reasons a condition of ours can have, by its status. The first eight are a NodeDevices'; the last three a
+DevicePolicy's."""
+
+
+class Condition(Loose):
+    """A standard Kubernetes condition."""
+
+    type: Word = Field(description="What it is about.")
+    status: Status = Field(description="True, False or Unknown.")
+    reason: Word = Field(description="Why, in one word for programs.")
+    message: ConditionMessage = Field(description="Why, for people; may be empty.")
+    last_transition_time: Time = Field(description="When the status last changed.")
+    observed_generation: Generation | None = Field(default=None, description="metadata.generation that it is about.")
+
+
+def condition(
+    type: str,  # noqa: A002  Kubernetes calls it so
+    status: Status,
+    reason: str,
+    message: str = "",
+    *,
+    previous: Condition | None,
+    now: datetime,
+    generation: int | None = None,
+) -> Condition:
+    """The next value of a condition: a new transition time only when the status is another than in `previous`."""
+    unchanged = previous is not None and previous.type == type and previous.status == status
+    return Condition(
+        type=type,
+        status=status,
+        reason=reason,
+        message=message,
+        last_transition_time=previous.last_transition_time if previous is not None and unchanged else now,
+        observed_generation=generation,
+    )
+
+
+def find(conditions: tuple[Condition, ...], type: str) -> Condition | None:  # noqa: A002
+    """The condition of that type, if there is one."""
+    return next((item for item in conditions if item.type == type), None)

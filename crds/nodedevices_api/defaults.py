@@ -1,0 +1,50 @@
+"""The built-in defaults: what holds where neither a policy nor the node's own settings say anything.
+
+They are the Python defaults of the fields in `sections`; here whole sections are filled in. One depends on another
+field: with MPS a container may have one share unless told otherwise, as NVIDIA's plugin has it. Pure.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from nodedevices_api.sections import (
+    Capacity,
+    Faults,
+    Health,
+    Injection,
+    Labels,
+    Mig,
+    Resources,
+    Sections,
+    Serving,
+    Sharing,
+)
+
+_FAIL = "fail_requests_greater_than_one"
+
+
+class Resolved(Sections):
+    """Sections of which none is absent."""
+
+    serving: Serving = Field(default=Serving())
+    resources: Resources = Field(default=Resources())
+    sharing: Sharing = Field(default=Sharing())
+    mig: Mig = Field(default=Mig())
+    injection: Injection = Field(default=Injection())
+    health: Health = Field(default=Health())
+    faults: Faults = Field(default=Faults())
+    capacity: Capacity = Field(default=())
+    labels: Labels = Field(default=Labels())
+
+
+def with_defaults(sections: Sections) -> Resolved:
+    """The sections with every absent section, and every absent field of one, at its built-in default.
+
+    Every field of the result counts as set: `to_dict` writes all of it (what has no value is left out).
+    """
+    given = {name: value for name in Sections.model_fields if (value := getattr(sections, name)) is not None}
+    sharing = sections.sharing
+    if sharing is not None and sharing.strategy == "mps" and _FAIL not in sharing.model_fields_set:
+        given["sharing"] = sharing.model_copy(update={_FAIL: True})
+    return Resolved.model_validate(Resolved.model_construct(**given).model_dump(), by_name=True)

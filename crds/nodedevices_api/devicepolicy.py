@@ -1,0 +1,80 @@
+"""DevicePolicy: how the devices of the selected nodes are offered, judged and reacted to.
+
+Policies are sorted by priority (higher first), then age (older first), then name. For each section the first policy
+that sets it supplies the whole section; sections never mix.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from nodedevices_api import API_VERSION
+from nodedevices_api.base import Loose, Root, Rule
+from nodedevices_api.conditions import Condition
+from nodedevices_api.fields import Atomic, Count, Generation, Listed, Whole, in_schema
+from nodedevices_api.meta import LabelSelector, ObjectMeta
+from nodedevices_api.sections import SECTION_NAMES, Sections
+
+
+class DevicePolicySpec(Sections):
+    """Which nodes, how strongly, and the sections that the policy sets."""
+
+    node_selector: Annotated[LabelSelector, Atomic()] = Field(
+        description="Which nodes, by label. Write {} to select every node."
+    )
+    priority: Annotated[Whole, Field(ge=-1000, le=1000)] = Field(
+        default=0,
+        json_schema_extra=in_schema(0),
+        description="Higher wins, section by section. Of equal ones the older policy stays in force.",
+    )
+    mode: Literal["Enforce", "DryRun"] = Field(
+        default="Enforce",
+        json_schema_extra=in_schema("Enforce"),
+        description="DryRun computes and reports what Enforce would do, and changes nothing.",
+    )
+
+    cel_rules = (
+        *Sections.cel_rules,
+        Rule(
+            " || ".join(f"has(self.{name})" for name in SECTION_NAMES),
+            f"a policy sets at least one section: {', '.join(SECTION_NAMES)}",
+            lambda it: any(getattr(it, name) is not None for name in SECTION_NAMES),
+        ),
+    )
+
+    def sections(self) -> Sections:
+        """Only the sections, as they were set."""
+        return Sections.model_construct(
+            **{name: value for name in SECTION_NAMES if (value := getattr(self, name)) is not None}
+        )
+
+
+class NodeCounts(Loose):
+    """How many nodes; never which, so that the object stays small."""
+
+    selected: Count = Field(description="Nodes that the selector matches.")
+    applied: Count = Field(description="Nodes on which every section it supplies is in force.")
+    overridden: Count = Field(description="Nodes on which a stronger policy supplies one of its sections.")
+    failed: Count = Field(description="Nodes that cannot apply it; their NodeDevices says why.")
+
+
+class DevicePolicyStatus(Loose):
+    """How far the policy is in force."""
+
+    observed_generation: Generation | None = Field(default=None, description="metadata.generation that was resolved.")
+    nodes: Annotated[NodeCounts, Atomic()] | None = Field(default=None, description="On how many nodes.")
+    conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=8), Listed("map", "type")] = (
+        Field(default=(), description="Accepted, Applied, Conflicted.")
+    )
+
+
+class DevicePolicy(Root):
+    """How the devices of the selected nodes are offered, judged and reacted to."""
+
+    api_version: Literal["nodedevices.io/v1alpha1"] = Field(default=API_VERSION)
+    kind: Literal["DevicePolicy"] = "DevicePolicy"
+    metadata: ObjectMeta
+    spec: DevicePolicySpec = Field(description="What the policy sets, and on which nodes.")
+    status: DevicePolicyStatus = Field(default=DevicePolicyStatus(), description="How far it is in force.")

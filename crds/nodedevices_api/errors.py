@@ -1,0 +1,147 @@
+"""Bad input, told so that it can be corrected: the place, the value, what would be right.
+
+    sharing.resources[0].replicas: 1 is not allowed; give 2 or more
+    sharing.strategey: unknown key; did you mean strategy?
+
+`parse` is how every piece of foreign input becomes a model; it accepts wire names only. Both functions are pure. At
+most 20 problems are told, so that a hostile document cannot fill a log or a condition.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from nodedevices_api.fields import PATTERN_HINTS, clip
+
+MAX_PROBLEMS = 20
+VALUE_LIMIT = 80
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class InputError(ValueError):
+    """Input that is refused; `problems` has one line for each thing to correct, `str()` joins them."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+def parse(model: type[M], data: object, where: str = "") -> M:
+    """The model that these plain values (from YAML or JSON) describe; `where` names the place in messages.
+
+    InputError with every problem otherwise.
+    """
+    try:
+        return model.model_validate(data, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise InputError(explain(error, model, where)) from error
+
+
+def explain(error: ValidationError, model: type[BaseModel] | None = None, where: str = "") -> list[str]:
+    """One line a problem: "place: value, what would be right". `model` (what was validated) helps to name near keys."""
+    details = error.errors(include_url=False)
+    lines = [_line(detail, model, where) for detail in details[:MAX_PROBLEMS]]
+    if len(details) > MAX_PROBLEMS:
+        lines.append(f"and {len(details) - MAX_PROBLEMS} more problems")
+    return lines
+
+
+def _line(detail: ErrorDetails, model: type[BaseModel] | None, where: str) -> str:
+    place = _place(where, detail["loc"])
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        text = _unknown_key(str(detail["loc"][-1]), _model_at(model, detail["loc"][:-1]))
+    elif kind == "missing":
+        text = "missing; it must be given"
+    elif kind in {"value_error", "assertion_error"}:
+        text = str(detail.get("ctx", {}).get("error", detail["msg"]))
+    elif kind in _ADVICE:
+        text = f"{_value(detail['input'])} is not allowed; {_ADVICE[kind](detail.get('ctx', {}))}"
+    else:
+        text = f"{_value(detail['input'])}: {detail['msg']}"
+    return f"{place}: {text}" if place else text
+
+
+def _choose(context: dict[str, Any]) -> str:
+    return f"choose {context['expected']}".replace("'", "")
+
+
+def _pattern(context: dict[str, Any]) -> str:
+    pattern = str(context["pattern"])
+    return PATTERN_HINTS.get(pattern, f"it must match {pattern}")
+
+
+_ADVICE: dict[str, Callable[[dict[str, Any]], str]] = {
+    "greater_than_equal": lambda context: f"give {context['ge']} or more",
+    "less_than_equal": lambda context: f"give {context['le']} or less",
+    "literal_error": _choose,
+    "enum": _choose,
+    "string_pattern_mismatch": _pattern,
+    "string_too_long": lambda context: f"give at most {context['max_length']} characters",
+    "string_too_short": lambda context: f"give at least {context['min_length']} characters",
+    "too_long": lambda context: f"give at most {context['max_length']} entries",
+    "too_short": lambda context: f"give at least {context['min_length']} entries",
+    "int_type": lambda _: "give a whole number",
+    "int_parsing": lambda _: "give a whole number",
+    "int_from_float": lambda _: "give a whole number",
+    "float_type": lambda _: "give a number",
+    "float_parsing": lambda _: "give a number",
+    "bool_type": lambda _: "give true or false",
+    "bool_parsing": lambda _: "give true or false",
+    "string_type": lambda _: "give text, in quotes",
+    "tuple_type": lambda _: "give a list",
+    "list_type": lambda _: "give a list",
+    "dict_type": lambda _: "give keys and values",
+    "model_type": lambda _: "give keys and values",
+    "model_attributes_type": lambda _: "give keys and values",
+    "dataclass_type": lambda _: "give keys and values",
+}
+
+
+def _place(where: str, loc: tuple[int | str, ...]) -> str:
+    place = where
+    for part in loc:
+        if isinstance(part, int):
+            place += f"[{part}]"
+        elif part != "[key]":  # pydantic's mark for "the key itself, not its value"
+            place += f".{part}" if place else part
+    return clip(place, 2 * VALUE_LIMIT)
+
+
+def _value(value: object) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return clip(text, VALUE_LIMIT)
+
+
+def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
+    if model is None:
+        return "unknown key"
+    known = sorted(field.alias or name for name, field in model.model_fields.items())
+    near = difflib.get_close_matches(key, known, n=1) or [name for name in known if name.lower() == key.lower()]
+    return f"unknown key; did you mean {near[0]}?" if near else f"unknown key; known are {', '.join(known)}"
+
+
+def _model_at(model: type[BaseModel] | None, loc: tuple[int | str, ...]) -> type[BaseModel] | None:
+    for part in loc:
+        if model is None or isinstance(part, int):
+            continue
+        annotation = next((f.annotation for name, f in model.model_fields.items() if part in {f.alias, name}), None)
+        model = _inner_model(annotation)
+    return model
+
+
+def _inner_model(annotation: Any) -> type[BaseModel] | None:
+    """The model inside `M | None`, `tuple[M, ...]` and the like."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _inner_model(part)) is not None), None)

@@ -1,0 +1,215 @@
+"""Scalar and collection types of the contract: bounded, exact about types, and known to the API server.
+
+Numbers and booleans are strict: `"8"` is not 8 and `"yes"` is not true, as for the API server. Times are RFC 3339 in
+UTC: to the second, except where microseconds decide (`MicroTime`). A time that has lost its fraction on the way in is
+equal to itself after a round trip, so that "nothing changed" can be asked of the models. Free text in a status is
+clipped to its bound instead of refused, because one long message must not cost a node its whole report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic import GetJsonSchemaHandler as JsonHandler
+from pydantic import Strict as StrictType
+from pydantic.config import JsonDict, JsonValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from nodedevices_api.quantity import QUANTITY_PATTERN
+
+INT32_MAX = 2**31 - 1
+INTEGER_MAX = 2**53 - 1  # the API server keeps bounds as float64: 2**63-1 is rounded up and refused
+CONDITION_MESSAGE_LIMIT = 1024
+HEALTH_MESSAGE_LIMIT = 512
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+Flag = Annotated[bool, StrictType()]
+Whole = Annotated[int, StrictType()]  # bounds come from the field
+Count = Annotated[int, StrictType(), Field(ge=0, le=INT32_MAX)]
+Generation = Annotated[int, StrictType(), Field(ge=0, le=INTEGER_MAX)]
+Xid = Annotated[int, StrictType(), Field(ge=1, le=1023)]  # NVIDIA's catalogue ends below 200
+
+# --- names -----------------------------------------------------------------------------------------------------------
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+# Extended resources: validation of Node status prefixes the name with "requests." (5+4 bytes), hence 253 - 9 at most.
+RESOURCE_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+DEVICE_ID_PATTERN = r"^[A-Za-z0-9._:-]+$"
+WORD_PATTERN = r"^[A-Za-z][A-Za-z0-9]{0,63}$"
+GLOB_PATTERN = r"^[A-Za-z0-9._:*?\[\]!/ -]+$"
+LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+
+ObjectName = Annotated[str, StringConstraints(pattern=NAME_PATTERN, min_length=1, max_length=253)]
+ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_NAME_PATTERN, min_length=3, max_length=244)]
+DeviceId = Annotated[str, StringConstraints(pattern=DEVICE_ID_PATTERN, min_length=1, max_length=96)]
+Word = Annotated[str, StringConstraints(pattern=WORD_PATTERN, max_length=64)]  # a reason, an action, a kind
+Glob = Annotated[str, StringConstraints(pattern=GLOB_PATTERN, min_length=1, max_length=96)]
+LabelKey = Annotated[
+    str,
+    StringConstraints(
+        pattern=LABEL_KEY_PATTERN,
+        min_length=1,
+        max_length=317,
+    ),
+]
+LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE_PATTERN, max_length=63)]
+
+RecoveryAction = Literal[
+    "None",
+    "RestartApp",
+    "ResetGPU",
+    "DrainP2P",
+    "DrainAndReset",
+    "ResetBus",
+    "RecoverIMEXDomain",
+    "RebootNode",
+    "RebootSystem",
+    "Replace",
+    "Inspect",
+]
+
+
+# What to write instead, by the pattern that a value did not match.
+PATTERN_HINTS = {
+    NAME_PATTERN: "write small letters, digits, - and .",
+    RESOURCE_NAME_PATTERN: "write a domain and a name, such as nvidia.com/gpu",
+    DEVICE_ID_PATTERN: "write a device id, such as GPU-<uuid>: letters, digits, . _ : -",
+    WORD_PATTERN: "write one word of letters and digits",
+    GLOB_PATTERN: "write a name, or a pattern with * and ?",
+    LABEL_KEY_PATTERN: "write a label key, such as example.com/pool",
+    LABEL_VALUE_PATTERN: "write a label value: letters, digits, - _ . inside",
+    QUANTITY_PATTERN: "write an amount of memory, such as 80Gi or 512Mi",
+}
+
+
+def clip(text: str, limit: int) -> str:
+    """The text, or as much of it as fits with an ellipsis at its end. `limit` counts characters, as maxLength does."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _clipped(limit: int) -> Any:
+    return AfterValidator(lambda text: clip(text, limit))
+
+
+def _limit(limit: int) -> Any:
+    return Field(json_schema_extra={"maxLength": limit})
+
+
+# Text from hardware, drivers and other programs.
+Short = Annotated[str, _clipped(64), _limit(64)]
+Line = Annotated[str, _clipped(128), _limit(128)]
+HealthMessage = Annotated[str, _clipped(HEALTH_MESSAGE_LIMIT), _limit(HEALTH_MESSAGE_LIMIT)]
+ConditionMessage = Annotated[str, _clipped(CONDITION_MESSAGE_LIMIT), _limit(CONDITION_MESSAGE_LIMIT)]
+
+
+def in_schema(default: JsonValue) -> JsonDict:
+    """Mark a field whose default the API server itself fills in; all other defaults are ours alone."""
+    return {"x-default-in-schema": default}
+
+
+# --- times -----------------------------------------------------------------------------------------------------------
+def _time(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError as error:
+            raise PydanticCustomError("time", "not a time; write it as 2026-11-21T07:02:11Z") from error
+    if not isinstance(value, datetime):
+        raise PydanticCustomError("time", "not a time; write it as 2026-11-21T07:02:11Z")
+    if value.tzinfo is None:
+        raise PydanticCustomError("time", "a time without a zone; write it as 2026-11-21T07:02:11Z")
+    return value.astimezone(UTC)
+
+
+def _to_second(value: datetime) -> datetime:
+    return value.replace(microsecond=0)
+
+
+def rfc3339(value: datetime, *, microseconds: bool = False) -> str:
+    """A time as Kubernetes writes it: UTC, `Z`, whole seconds or exactly six digits."""
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ" if microseconds else "%Y-%m-%dT%H:%M:%SZ")
+
+
+_DATE_TIME = WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 64})
+Time = Annotated[
+    datetime,
+    AfterValidator(_to_second),
+    BeforeValidator(_time),
+    PlainSerializer(rfc3339, return_type=str, when_used="json"),
+    _DATE_TIME,
+]
+MicroTime = Annotated[
+    datetime,
+    BeforeValidator(_time),
+    PlainSerializer(lambda value: rfc3339(value, microseconds=True), return_type=str, when_used="json"),
+    _DATE_TIME,
+]
+
+
+# --- quantities ------------------------------------------------------------------------------------------------------
+def _quantity(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN, max_length=32)]
+# People may write a plain number, as everywhere in Kubernetes.
+QuantityInput = Annotated[
+    str,
+    StringConstraints(pattern=QUANTITY_PATTERN, max_length=32),
+    BeforeValidator(_quantity),
+    Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
+]
+
+
+# --- collections -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Listed:
+    """How server-side apply merges a list: `map` by a key (unique), `set` (unique) or `atomic` (as a whole)."""
+
+    kind: Literal["map", "set", "atomic"]
+    key: str = ""  # Python name and wire name of the key field are the same: id, name, type, uid
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        inner = handler(source)
+        return inner if self.kind == "atomic" else core_schema.no_info_after_validator_function(self._unique, inner)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: JsonHandler) -> dict[str, Any]:
+        json = handler(schema)
+        json["x-kubernetes-list-type"] = self.kind
+        if self.kind == "map":
+            json["x-kubernetes-list-map-keys"] = [self.key]
+        return json
+
+    def _unique(self, items: Sequence[Any]) -> Sequence[Any]:
+        seen: set[Hashable] = set()
+        for item in items:
+            key = getattr(item, self.key) if self.key else item
+            if key in seen:
+                raise PydanticCustomError("duplicate", "{key} is listed twice; list it once", {"key": str(key)})
+            seen.add(key)
+        return items
+
+
+@dataclass(frozen=True)
+class Atomic:
+    """An object that server-side apply replaces as a whole: one name in managedFields, not one per leaf.
+
+    Needed wherever an object may become empty: apply of `{}` over a granular object leaves null, and null is refused.
+    """
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: JsonHandler) -> dict[str, Any]:
+        json = handler(schema)
+        json["x-kubernetes-map-type"] = "atomic"
+        return json

@@ -1,0 +1,69 @@
+"""Logs of agent, probe and operator: structlog to stderr, one line per change.
+
+JSON unless stderr is a terminal (or the format says otherwise). The message is constant, everything else is key and
+value. Libraries that use `logging` (kopf, aiohttp) go through the same formatter when asked. This module imports
+neither pydantic nor anything else of ours, because the probe uses it, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Final, Literal, get_args
+
+import structlog
+
+Level = Literal["debug", "info", "warning", "error"]
+Format = Literal["auto", "json", "text"]
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)
+FORMATS: Final[tuple[Format, ...]] = get_args(Format)
+
+
+def configure(level: Level = "info", format: Format = "auto", *, stdlib: bool = False) -> None:  # noqa: A002
+    """Set logging up for this process; calling it again replaces what was set.
+
+    `stdlib` also routes the standard library's root logger through the same formatter, at the same level.
+    """
+    number = getattr(logging, level.upper())
+    text = sys.stderr.isatty() if format == "auto" else format == "text"
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        if text
+        else structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+    )
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp" if text else "time"),
+    ]
+    if not text:  # the console renderer prints exceptions itself
+        shared.append(structlog.processors.format_exc_info)
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    if stdlib:
+        _route_stdlib(number, shared, renderer)
+
+
+def _route_stdlib(level: int, shared: list[structlog.typing.Processor], renderer: structlog.typing.Processor) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+
+
+def _logger_name(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    record = event.get("_record")
+    if record is not None:
+        event["logger"] = record.name
+    return event

@@ -1,0 +1,364 @@
+"""NodeDevices: one object per node, named like the node.
+
+`spec` is written by the operator (config, configName, configHash, policies) and by people (unschedulable); `status` by
+the agent, except affectedPods and three conditions, which are the operator's. In status only closed sets are enums: one
+value that an older CRD does not know would make the API server refuse the agent's whole report.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from nodedevices_api import API_VERSION
+from nodedevices_api.base import Loose, Root, Rule
+from nodedevices_api.conditions import Condition
+from nodedevices_api.fields import (
+    Atomic,
+    Count,
+    DeviceId,
+    Flag,
+    Generation,
+    HealthMessage,
+    Line,
+    Listed,
+    MicroTime,
+    ObjectName,
+    Quantity,
+    ResourceName,
+    Short,
+    Time,
+    Whole,
+    Word,
+    in_schema,
+)
+from nodedevices_api.meta import ObjectMeta
+from nodedevices_api.sections import Sections
+
+HealthState = Literal["Healthy", "Degraded", "Unhealthy", "Unknown"]
+FaultDomain = Literal["Application", "Device", "Node"]
+
+MAX_DEVICES = 64
+MAX_HOLDERS = 64
+MAX_AFFECTED_PODS = 256
+
+Uid = Annotated[str, StringConstraints(max_length=64)]
+Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]*$", max_length=64)]
+DeviceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+Profile = Annotated[str, StringConstraints(max_length=64)]
+ReasonText = Annotated[str, StringConstraints(pattern=r"^([A-Za-z][A-Za-z0-9]{0,63})?$", max_length=64)]
+
+
+# --- spec ------------------------------------------------------------------------------------------------------------
+class PolicyReference(Loose):
+    """A policy that selects this node."""
+
+    name: ObjectName = Field(description="The DevicePolicy.")
+    generation: Generation = Field(description="Its metadata.generation that was resolved.")
+    priority: Annotated[Whole, Field(ge=-1000, le=1000)] = Field(description="Its priority.")
+    sections: Annotated[tuple[Word, ...], Field(max_length=16), Listed("set")] = Field(
+        default=(), description="The sections that it supplies to this node."
+    )
+
+
+class Unschedulable(Loose):
+    """A device out of service by hand: a cordon for one device."""
+
+    id: DeviceId = Field(description="A GPU's or a MIG device's id.")
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=256)] = Field(
+        description="Why, for people: RMA 4711."
+    )
+    by: Annotated[str, StringConstraints(max_length=253)] | None = Field(default=None, description="Who took it out.")
+    until: Time | None = Field(default=None, description="Back in service from this time on; absent: until removed.")
+
+    cel_rules = (
+        Rule(
+            "self.reason.trim() != ''",
+            "reason is blank: say why the device is out of service",
+            lambda it: it.reason.strip() != "",
+        ),
+    )
+
+
+class NodeDevicesSpec(Loose):
+    """What shall be on this node."""
+
+    config: Annotated[Sections, Atomic()] | None = Field(
+        default=None,
+        description="The effective configuration: the sections that policies set, each replacing the node's own. "
+        "Absent: nobody has resolved this node yet, the agent keeps the last good one. Empty: resolved, no policy sets "
+        "anything. Written by the operator.",
+    )
+    config_name: Annotated[str, StringConstraints(max_length=253)] | None = Field(
+        default=None,
+        description="Which of the mounted configuration files applies, from the Node label "
+        "nvidia.com/device-plugin.config. Written by the operator.",
+    )
+    config_hash: Hash | None = Field(
+        default=None,
+        description="Covers config and configName; the agent echoes it as status.appliedConfigHash. Written by the "
+        "operator.",
+    )
+    policies: Annotated[
+        tuple[Annotated[PolicyReference, Atomic()], ...], Field(max_length=32), Listed("map", "name")
+    ] = Field(default=(), description="The policies that select this node, strongest first. Written by the operator.")
+    unschedulable: Annotated[
+        tuple[Annotated[Unschedulable, Atomic()], ...], Field(max_length=128), Listed("map", "id")
+    ] = Field(default=(), description="Devices out of service by hand. Written by people.")
+
+
+# --- status ----------------------------------------------------------------------------------------------------------
+class Summary(Loose):
+    """The node in a few integers and one reason: for columns, selectors and alerts."""
+
+    devices: Count = Field(description="Physical devices, missing ones included.")
+    healthy: Count = Field(description="Devices that are Healthy or Degraded.")
+    degraded: Count = Field(description="Devices that are Degraded; counted as healthy, too.")
+    unhealthy: Count = Field(description="Devices that are Unhealthy.")
+    unknown: Count = Field(description="Devices of which nobody can tell.")
+    held: Count = Field(description="Devices that a container holds, wholly or in part.")
+    unschedulable: Count = Field(description="Devices out of service by hand.")
+    model: Short = Field(description="The product name; mixed for several, empty for none.")
+    models: Count = Field(description="How many different product names.")
+    reason: ReasonText = Field(description="Health reason of the worst device; empty when all are well.")
+    recovery_action: ReasonText = Field(description="Recovery action of the worst device.")
+
+
+class Driver(Loose):
+    """The devices' driver."""
+
+    name: Short = Field(default="", description="nvidia")
+    version: Short = Field(default="", description="As the driver prints it: 570.148.08.")
+    cuda_version: Short = Field(default="", description="The newest CUDA that it supports: 12.8.")
+
+
+class Vgpu(Loose):
+    """NVIDIA vGPU host driver, in a virtual machine."""
+
+    version: Short = Field(default="", description="The host driver's version.")
+    branch: Short = Field(default="", description="The host driver's branch.")
+
+
+class Machine(Loose):
+    """What node labels need and no single device has."""
+
+    type: Line | None = Field(default=None, description="The machine's product name (DMI).")
+    mode: Short | None = Field(default=None, description="compute or graphics.")
+    clique: Line | None = Field(default=None, description="<cluster uuid>.<clique id> of the NVLink fabric.")
+    mig_strategy: Short | None = Field(default=None, description="How MIG devices are offered: none, single, mixed.")
+    vgpu: Vgpu | None = Field(default=None, description="Set where the GPUs are virtual.")
+
+
+class Agent(Loose):
+    """The agent that reports."""
+
+    version: Short = Field(description="The agent's version.")
+    boot_id: Short = Field(description="The node's boot id.")
+    start_time: Time = Field(description="When the agent started.")
+    heartbeat_time: Time = Field(description="When it last said that it lives: every 5 minutes.")
+    probe: Short = Field(description="Which probe looks at the hardware: nvml, simulated.")
+
+
+class DeviceAttributes(Loose):
+    """What the device is, in the names of the DRA drivers; versions are semantic versions."""
+
+    uuid: Annotated[str, StringConstraints(max_length=96)] | None = Field(
+        default=None, description="The UUID that the maker's tools show, where it is not the id."
+    )
+    vendor: Short | None = Field(default=None, description="nvidia")
+    product_name: Short | None = Field(default=None, description="NVIDIA H100 80GB HBM3")
+    brand: Short | None = Field(default=None, description="Nvidia, Tesla, GeForce.")
+    architecture: Short | None = Field(default=None, description="Hopper")
+    cuda_compute_capability: Short | None = Field(default=None, description="As a semantic version: 9.0.0.")
+    pci_bus_id: Short | None = Field(default=None, description="0000:1b:00.0")
+    pcie_root: Short | None = Field(default=None, description="pci0000:16")
+    numa_node: Annotated[Whole, Field(ge=0, le=1023)] | None = Field(
+        default=None, description="Absent: the machine does not say."
+    )
+    minor: Annotated[Whole, Field(ge=0, le=1048575)] | None = Field(
+        default=None, description="The minor number of its device node: 3 for /dev/nvidia3."
+    )
+    mig_capable: Flag | None = Field(
+        default=None, description="The device can be partitioned; absent: no, or not known."
+    )
+    mig_enabled: Flag | None = Field(default=None, description="MIG mode is on now; absent: no, or not known.")
+    extra: Annotated[dict[str, Short], Field(max_length=8)] = Field(
+        default={}, description="Further attributes, for other makers."
+    )
+
+
+class DeviceCapacity(Loose):
+    """What a device, or a partition of one, has. Engines are counts."""
+
+    memory: Quantity | None = Field(default=None, description="80Gi")
+    multiprocessors: Count | None = Field(default=None, description="Streaming multiprocessors.")
+    copy_engines: Count | None = Field(default=None, description="Copy engines.")
+    decoders: Count | None = Field(default=None, description="Video decoders.")
+    encoders: Count | None = Field(default=None, description="Video encoders.")
+    jpeg_engines: Count | None = Field(default=None, description="JPEG engines.")
+    ofa_engines: Count | None = Field(default=None, description="Optical flow engines.")
+
+
+class Link(Loose):
+    """A direct connection to another device, or to a switch."""
+
+    kind: Word = Field(description="NVLink, XGMI.")
+    to: DeviceId = Field(description="A device id, or switch.")
+    count: Count = Field(description="How many such links.")
+
+
+class DeviceHealth(Loose):
+    """Whether a device is well."""
+
+    state: HealthState = Field(
+        description="Healthy; Degraded (told, still offered); Unhealthy (not offered); Unknown (nobody can tell)."
+    )
+    reason: ReasonText = Field(default="", description="Why, in one word: Xid79, Missing, RowRemapFailure.")
+    message: HealthMessage = Field(default="", description="Why, for people.")
+    since: Time = Field(description="When this state and reason began.")
+    xid: Count | None = Field(default=None, description="The XID, where one is the reason.")
+    recovery_action: Word | None = Field(default=None, description="What brings it back: RebootNode, ResetGPU.")
+    fault_domain: FaultDomain | None = Field(
+        default=None, description="Where the fault lies: Application, Device or Node."
+    )
+
+
+class Holder(Loose):
+    """A container that has the device, as the kubelet shows it."""
+
+    namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
+    pod: Annotated[str, StringConstraints(max_length=253)] = Field(description="The pod.")
+    pod_uid: Uid | None = Field(default=None, description="The pod's uid, where it is known.")
+    container: Annotated[str, StringConstraints(max_length=63)] = Field(description="The container.")
+    resource: Annotated[str, StringConstraints(max_length=317)] | None = Field(
+        default=None, description="The extended resource by which it was given."
+    )
+    claim: Annotated[str, StringConstraints(max_length=253)] | None = Field(
+        default=None, description="The ResourceClaim by which it was given (DRA)."
+    )
+    ids: Annotated[
+        tuple[Annotated[str, StringConstraints(max_length=128)], ...], Field(max_length=64), Listed("atomic")
+    ] = Field(default=(), description="The ids given, for shares of the device only.")
+    since: MicroTime = Field(description="When it was given, or first seen; in microseconds.")
+
+
+class Partition(Loose):
+    """A MIG device or another part of a device. It has its device's attributes."""
+
+    id: DeviceId = Field(description="MIG-<uuid>")
+    name: DeviceName | None = Field(default=None, description="Its name in a ResourceSlice.")
+    profile: Profile = Field(description="1g.10gb")
+    gi: Count = Field(description="GPU instance.")
+    ci: Count = Field(description="Compute instance.")
+    start: Count | None = Field(default=None, description="First memory slice.")
+    size: Count | None = Field(default=None, description="Memory slices.")
+    capacity: DeviceCapacity | None = Field(default=None, description="What it has.")
+    health: DeviceHealth | None = Field(default=None, description="Only where it differs from its device's.")
+    holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), Listed("atomic")] = Field(
+        default=(), description="Containers that have it."
+    )
+
+
+class Device(Loose):
+    """One physical device."""
+
+    id: DeviceId = Field(description="The physical UUID, which is also the device plugin's id: GPU-<uuid>.")
+    name: DeviceName = Field(description="gpu-<minor>, as in a ResourceSlice.")
+    type: Word = Field(description="gpu")
+    index: Annotated[Whole, Field(ge=0, le=1023)] = Field(description="The driver's order.")
+    attributes: Annotated[DeviceAttributes, Atomic()] | None = Field(default=None, description="What it is.")
+    capacity: Annotated[DeviceCapacity, Atomic()] | None = Field(default=None, description="What it has.")
+    links: Annotated[tuple[Link, ...], Field(max_length=16), Listed("atomic")] = Field(
+        default=(), description="Direct connections; only what changes placement."
+    )
+    health: Annotated[DeviceHealth, Atomic()] = Field(description="Whether it is well.")
+    partitions: Annotated[tuple[Partition, ...], Field(max_length=64), Listed("atomic")] = Field(
+        default=(), description="MIG devices and the like."
+    )
+    holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), Listed("atomic")] = Field(
+        default=(), description="Containers that have it, sorted."
+    )
+    holders_truncated: Count | None = Field(default=None, description="How many holders are left out above.")
+
+
+class Resource(Loose):
+    """An extended resource of this node."""
+
+    name: ResourceName = Field(description="nvidia.com/gpu")
+    capacity: Count = Field(description="How many there are.")
+    healthy: Count = Field(description="How many the kubelet is told are Healthy.")
+    allocated: Count = Field(description="How many are held.")
+    sharing: Word = Field(description="none, timeSlicing, mps or memory.")
+    replicas: Count | None = Field(default=None, description="Shares of each device.")
+    managed_by: Literal["plugin", "operator"] = Field(description="Who owns the number on the Node.")
+
+
+class RetiredResource(Loose):
+    """A resource that the agent no longer offers: its zero may be removed from the Node."""
+
+    name: ResourceName = Field(description="The name no longer offered.")
+    since: Time = Field(description="Since when.")
+
+
+class AffectedPod(Loose):
+    """A pod that carries our condition because of a device here."""
+
+    namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
+    name: Annotated[str, StringConstraints(max_length=253)] = Field(description="The pod.")
+    uid: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(description="The pod's uid.")
+    device: DeviceId = Field(description="The device because of which.")
+    reason: ReasonText = Field(description="The health reason that the pod shows.")
+    since: Time = Field(description="Since when.")
+
+
+class NodeDevicesStatus(Loose):
+    """What is on this node, who holds it, and whether it is well."""
+
+    observed_generation: Generation | None = Field(default=None, description="metadata.generation that is in force.")
+    applied_config_hash: Hash | None = Field(default=None, description="spec.configHash that is in force.")
+    node_uid: Uid | None = Field(default=None, description="The Node's uid: a node created anew is another node.")
+    summary: Annotated[Summary, Atomic()] | None = Field(
+        default=None, description="The node in a few integers and one reason."
+    )
+    driver: Annotated[Driver, Atomic()] | None = Field(default=None, description="The devices' driver.")
+    machine: Annotated[Machine, Atomic()] | None = Field(
+        default=None, description="What node labels need and no device has."
+    )
+    agent: Annotated[Agent, Atomic()] | None = Field(default=None, description="The agent that reports.")
+    devices: Annotated[tuple[Annotated[Device, Atomic()], ...], Field(max_length=MAX_DEVICES), Listed("map", "id")] = (
+        Field(default=(), description="Physical devices, by index.")
+    )
+    resources: Annotated[tuple[Annotated[Resource, Atomic()], ...], Field(max_length=32), Listed("map", "name")] = (
+        Field(default=(), description="Extended resources of this node.")
+    )
+    retired_resources: Annotated[
+        tuple[Annotated[RetiredResource, Atomic()], ...], Field(max_length=64), Listed("map", "name")
+    ] = Field(default=(), description="Resources no longer offered.")
+    affected_pods: Annotated[
+        tuple[Annotated[AffectedPod, Atomic()], ...], Field(max_length=MAX_AFFECTED_PODS), Listed("map", "uid")
+    ] = Field(
+        default=(), description="Pods that carry our condition because of a device here. Written by the operator."
+    )
+    conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=16), Listed("map", "type")] = (
+        Field(
+            default=(),
+            description="Ready, DevicesHealthy, ConfigApplied and HoldersKnown by the agent; PolicyResolved, "
+            "CapacitySynced, Stale and, where a policy asks for labels, LabelsSynced by the operator.",
+        )
+    )
+
+
+class NodeDevices(Root):
+    """What devices a node has, who holds them, whether they are well, and how they are offered."""
+
+    api_version: Literal["nodedevices.io/v1alpha1"] = Field(default=API_VERSION)
+    kind: Literal["NodeDevices"] = "NodeDevices"
+    metadata: ObjectMeta
+    spec: NodeDevicesSpec = Field(
+        default=NodeDevicesSpec(),
+        # When the last field of a spec is taken out by server-side apply, null is left; the default makes it {} again.
+        json_schema_extra=in_schema({}),
+        description="What shall be on this node.",
+    )
+    status: NodeDevicesStatus = Field(default=NodeDevicesStatus(), description="What is on this node.")

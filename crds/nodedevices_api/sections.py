@@ -1,0 +1,429 @@
+"""The sections of a configuration: what a DevicePolicy sets and what `NodeDevices.spec.config` carries.
+
+Every section is optional and replaces a weaker one whole; sections never mix. The Python defaults of the fields are the
+built-in defaults, for a field that a section leaves out as for a section that nobody sets (`defaults.with_defaults`).
+The generated schema has none of them: what a policy does not set stays absent in the cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from nodedevices_api.base import Rule, Strict
+from nodedevices_api.fields import (
+    INT32_MAX,
+    INTEGER_MAX,
+    Atomic,
+    Count,
+    DeviceId,
+    Flag,
+    Glob,
+    LabelKey,
+    LabelValue,
+    Listed,
+    QuantityInput,
+    RecoveryAction,
+    ResourceName,
+    Whole,
+    Word,
+)
+
+DAY_SECONDS = 86400
+
+Strategy = Literal["none", "timeSlicing", "mps", "memory"]
+TaintEffect = Literal["None", "NoSchedule", "NoExecute"]
+EvictMode = Literal["Never", "AfterGrace", "Immediate"]
+Signal = Literal[
+    "eccUncorrectableAggregate",
+    "eccUncorrectableVolatile",
+    "nvlinksInactive",
+    "pcieReplays",
+    "powerMilliwatts",
+    "remappedCorrectable",
+    "remappedUncorrectable",
+    "temperatureCelsius",
+]
+
+
+class Serving(Strict):
+    """Whether NodeDevices itself serves the kubelet on the node."""
+
+    mode: Literal["Serve", "Observe"] = Field(
+        default="Serve",
+        description="Serve: our device plugin offers the devices. Observe: the vendor's own plugin goes on serving the "
+        "kubelet, and NodeDevices watches, reports and reacts.",
+    )
+
+
+class DeviceMatch(Strict):
+    """Which devices a rule is about: all that is given must match; empty matches every device."""
+
+    vendor: Word | None = Field(default=None, description="The maker, as in attributes.vendor: nvidia.")
+    product_name: Glob | None = Field(default=None, description="Glob over attributes.productName: NVIDIA H100*.")
+    type: Word | None = Field(default=None, description="The device's type: gpu.")
+    profile: Glob | None = Field(default=None, description="Glob over a partition's profile: 1g.*.")
+    min_memory: QuantityInput | None = Field(default=None, description="At least this much memory: 40Gi.")
+    ids: Annotated[tuple[DeviceId, ...], Field(max_length=64), Listed("set")] | None = Field(
+        default=None, description="Only these device ids."
+    )
+
+
+class ResourceRule(Strict):
+    """Devices that match are offered under this name; the first rule that matches a device decides."""
+
+    match: DeviceMatch = Field(description="Which devices.")
+    name: ResourceName = Field(description="The extended resource, such as nvidia.com/gpu.")
+
+
+class Resources(Strict):
+    """Under which resource names devices are offered."""
+
+    devices: Annotated[tuple[ResourceRule, ...], Field(max_length=32), Listed("atomic")] = Field(
+        default=(), description="Rules, the first match decides. None: each vendor's usual name, nvidia.com/gpu."
+    )
+    exclude: Annotated[tuple[Glob, ...], Field(max_length=64), Listed("set")] = Field(
+        default=(), description="Devices never offered: ids, or globs over ids."
+    )
+
+
+class SharedResource(Strict):
+    """How one resource is shared."""
+
+    name: ResourceName = Field(description="The resource to share, such as nvidia.com/gpu.")
+    rename: ResourceName | None = Field(
+        default=None, description="Offer the shares under this name; absent: the same, or <name>.shared by default."
+    )
+    devices: Annotated[tuple[Glob, ...], Field(max_length=64), Listed("set")] | None = Field(
+        default=None, description="Only these devices: ids, indices (0, or 0:1 for a MIG device) or globs over ids."
+    )
+    replicas: Annotated[Whole, Field(ge=2, le=16384)] | None = Field(
+        default=None, description="How many shares each device is offered as, 2 to 16384."
+    )
+    memory_unit: QuantityInput | None = Field(
+        default=None, description="Offer one share for each such amount of the device's memory: 1Gi."
+    )
+
+    cel_rules = (
+        Rule(
+            "has(self.replicas) != has(self.memoryUnit)",
+            "a sharing resource has exactly one of replicas and memoryUnit",
+            lambda it: (it.replicas is None) != (it.memory_unit is None),
+        ),
+    )
+
+
+class Sharing(Strict):
+    """How devices are shared between containers."""
+
+    strategy: Strategy = Field(
+        default="none", description="none, timeSlicing, mps (NVIDIA's Multi-Process Service) or memory."
+    )
+    rename_by_default: Flag = Field(default=False, description="Offer shares as <name>.shared.")
+    fail_requests_greater_than_one: Flag = Field(
+        default=False,
+        description="Refuse a container that asks for more than one share. With mps, true where it is not given.",
+    )
+    resources: Annotated[
+        tuple[Annotated[SharedResource, Atomic()], ...], Field(max_length=32), Listed("map", "name")
+    ] = Field(default=(), description="Which resources are shared, and into how many shares.")
+
+    cel_rules = (
+        Rule(
+            "!has(self.resources) || size(self.resources) == 0 || has(self.strategy) && self.strategy != 'none'",
+            "strategy none has no resources: choose timeSlicing, mps or memory, or leave out resources",
+            lambda it: it.strategy != "none" or not it.resources,
+        ),
+    )
+
+
+class Mig(Strict):
+    """How MIG devices are offered."""
+
+    strategy: Literal["none", "single", "mixed"] = Field(
+        default="none",
+        description="none: whole GPUs only. single: MIG devices under the GPU's name. mixed: a name per profile.",
+    )
+
+
+class Injection(Strict):
+    """How a container gets its devices."""
+
+    device_list_strategies: Annotated[
+        tuple[Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"], ...],
+        Field(min_length=1, max_length=4),
+        Listed("set"),
+    ] = Field(default=("envvar",), description="How the runtime is told which devices.")
+    device_id_strategy: Literal["uuid", "index"] = Field(
+        default="uuid", description="Which of a device's ids the runtime is told."
+    )
+    pass_device_specs: Flag = Field(default=False, description="Also pass the device nodes themselves.")
+
+
+class DegradedRule(Strict):
+    """A reading that makes a device Degraded while it lasts: told, and still offered."""
+
+    signal: Signal = Field(description="Which reading of the probe.")
+    threshold: Annotated[Whole, Field(ge=0, le=INTEGER_MAX)] = Field(description="At this value or above.")
+    for_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] = Field(
+        default=0, description="For at least this long; 0: at once."
+    )
+
+
+class HealthProbe(Strict):
+    """How often devices are looked at, and what their silence means."""
+
+    interval_seconds: Annotated[Whole, Field(ge=1, le=10)] = Field(
+        default=5, description="Seconds between looks; silence is called after 15, so 10 at most."
+    )
+    withdraw_after_seconds: Annotated[Whole, Field(ge=15, le=DAY_SECONDS)] = Field(
+        default=300, description="Seconds of silence after which devices are no longer offered."
+    )
+
+
+class Health(Strict):
+    """What makes a device unhealthy, and when it is well again."""
+
+    ignore_xids: Annotated[tuple[Annotated[Whole, Field(ge=1, le=1023)], ...], Field(max_length=256), Listed("set")] = (
+        Field(default=(), description="XIDs that never change a device's health here.")
+    )
+    fatal_xids: Annotated[tuple[Annotated[Whole, Field(ge=1, le=1023)], ...], Field(max_length=256), Listed("set")] = (
+        Field(default=(), description="XIDs that make a device Unhealthy here, whatever the catalogue says.")
+    )
+    degraded: Annotated[tuple[DegradedRule, ...], Field(max_length=32), Listed("atomic")] = Field(
+        default=(), description="Readings that make a device Degraded."
+    )
+    hold_down_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] = Field(
+        default=300, description="Seconds without a new fault before a recovered device is offered again."
+    )
+    forget_missing_seconds: Annotated[Whole, Field(ge=60, le=INT32_MAX)] | None = Field(
+        default=None, description="Forget a vanished device after so many seconds; absent: keep it until told."
+    )
+    probe: HealthProbe = Field(default=HealthProbe(), description="How often devices are looked at.")
+
+    cel_rules = (
+        Rule(
+            "!has(self.fatalXids) || !has(self.ignoreXids) || !self.fatalXids.exists(x, x in self.ignoreXids)",
+            "an XID is fatal or ignored, not both",
+            lambda it: not set(it.fatal_xids) & set(it.ignore_xids),
+        ),
+    )
+
+
+class Taint(Strict):
+    """The taint nodedevices.io/device-fault on the Node while a device is at fault."""
+
+    effect: TaintEffect = Field(default="None", description="None sets no taint.")
+
+
+class Evict(Strict):
+    """Whether pods that hold a faulty device are evicted."""
+
+    mode: EvictMode = Field(default="Never", description="Never, AfterGrace (after graceSeconds) or Immediate.")
+    grace_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] | None = Field(
+        default=None, description="With AfterGrace: seconds between the fault and the eviction."
+    )
+    exclude_namespaces: Annotated[tuple[Glob, ...], Field(max_length=64), Listed("set")] = Field(
+        default=(), description="Globs of namespaces whose pods are never evicted."
+    )
+
+
+class FaultRule(Strict):
+    """Different consequences for some faults: the first rule that matches decides."""
+
+    reasons: Annotated[tuple[Word, ...], Field(min_length=1, max_length=64), Listed("set")] | None = Field(
+        default=None, description="Health reasons, such as Xid79; absent: any."
+    )
+    recovery_actions: (
+        Annotated[tuple[RecoveryAction, ...], Field(min_length=1, max_length=16), Listed("set")] | None
+    ) = Field(default=None, description="Recovery actions, such as RebootNode; absent: any.")
+    taint: Taint | None = Field(default=None, description="The taint for these faults; absent: as in general.")
+    evict: Evict | None = Field(default=None, description="Eviction for these faults; absent: as in general.")
+
+
+PERCENT_PATTERN = r"^(100|[1-9]?[0-9])%$"
+
+
+def _max_unavailable(value: object) -> object:
+    number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= INT32_MAX
+    percent = isinstance(value, str) and re.fullmatch(PERCENT_PATTERN, value) is not None
+    if not number and not percent:
+        raise PydanticCustomError("max_unavailable", "{message}", {"message": MAX_UNAVAILABLE_MESSAGE})
+    return value
+
+
+MAX_UNAVAILABLE_MESSAGE = "maxUnavailable is a number from 0, or 0% to 100%"
+MaxUnavailable = Annotated[
+    int | str,
+    BeforeValidator(_max_unavailable),
+    Field(json_schema_extra={"x-kubernetes-int-or-string": True, "maxLength": 16}),
+]
+
+
+class Budget(Strict):
+    """How much of the fleet actions may take out of service."""
+
+    max_unavailable: MaxUnavailable | None = Field(
+        default=None, description="Nodes out of service at one time: a number, or 0% to 100% of the selected nodes."
+    )
+    per_hour: Annotated[Whole, Field(ge=0, le=INT32_MAX)] | None = Field(
+        default=None, description="Actions in one hour at most."
+    )
+
+    cel_rules = (
+        Rule(
+            "!has(self.maxUnavailable) || (type(self.maxUnavailable) == int ? int(self.maxUnavailable) >= 0 : "
+            f"string(self.maxUnavailable).matches('{PERCENT_PATTERN}'))",
+            MAX_UNAVAILABLE_MESSAGE,
+            lambda _: True,  # the field's own validator has looked already
+        ),
+    )
+
+
+class Breaker(Strict):
+    """When so many nodes fail at once that acting would make it worse, actions stop and reports go on."""
+
+    percent: Annotated[Whole, Field(ge=0, le=100)] = Field(description="Percent of the selected nodes, 0 to 100.")
+    window_seconds: Annotated[Whole, Field(ge=1, le=DAY_SECONDS)] = Field(description="Failing within these seconds.")
+    reset_after_seconds: Annotated[Whole, Field(ge=1, le=INT32_MAX)] | None = Field(
+        default=None, description="Act again after so many seconds; absent: only a person closes the breaker."
+    )
+
+
+def _acts(taint: Taint | None, evict: Evict | None) -> bool:
+    return (taint is not None and taint.effect == "NoExecute") or (evict is not None and evict.mode != "Never")
+
+
+_CEL_ACTS = (
+    "has({0}.taint) && has({0}.taint.effect) && {0}.taint.effect == 'NoExecute' || "
+    "has({0}.evict) && has({0}.evict.mode) && {0}.evict.mode != 'Never'"
+)
+
+
+class Faults(Strict):
+    """What the rest of the cluster is told, and what is done, when a device fails."""
+
+    pod_condition: Literal["Never", "OnFault", "Always"] = Field(
+        default="OnFault",
+        description="The condition nodedevices.io/DeviceHealthy on holding pods. Always also writes True on every "
+        "holder, so that it can be a readiness gate; its cost grows with the pods.",
+    )
+    event: Flag = Field(default=True, description="Events DeviceFault and DeviceRecovered on pod and NodeDevices.")
+    node_condition: Flag = Field(default=True, description="The condition nodedevices.io/DevicesHealthy on the Node.")
+    taint: Taint = Field(default=Taint(), description="The taint on the Node.")
+    evict: Evict = Field(default=Evict(), description="Eviction of holding pods.")
+    rules: Annotated[tuple[FaultRule, ...], Field(max_length=32), Listed("atomic")] = Field(
+        default=(), description="Different consequences for some faults; the first match decides."
+    )
+    budget: Budget | None = Field(default=None, description="Needed before anything is taken out of service.")
+    breaker: Breaker | None = Field(default=None, description="Stops actions in a mass fault.")
+
+    cel_rules = (
+        Rule(
+            f"has(self.budget) || !({_CEL_ACTS.format('self')} || "
+            f"has(self.rules) && self.rules.exists(r, {_CEL_ACTS.format('r')}))",
+            "NoExecute or an eviction needs a budget",
+            lambda it: (
+                it.budget is not None
+                or not (_acts(it.taint, it.evict) or any(_acts(rule.taint, rule.evict) for rule in it.rules))
+            ),
+        ),
+    )
+
+
+def _system_name(name: str) -> bool:
+    domain = name.partition("/")[0]
+    return domain == "kubernetes.io" or domain.endswith(".kubernetes.io")
+
+
+class CapacityEntry(Strict):
+    """An extended resource on the Node that the operator owns."""
+
+    name: ResourceName = Field(description="The resource, such as nodedevices.io/gpu-memory-mib.")
+    per_node: Count | None = Field(default=None, description="This many on each selected node.")
+    per_device: Count | None = Field(default=None, description="This many for each device in scope.")
+    sum_of: Literal["memoryMiB"] | None = Field(
+        default=None, description="The sum over the devices in scope: memoryMiB, their memory in MiB."
+    )
+    scope: Literal["healthy", "all"] = Field(
+        default="healthy",
+        description="Devices that perDevice and sumOf count. healthy: those offered to the kubelet. all: every one.",
+    )
+
+    cel_rules = (
+        Rule(
+            "(has(self.perNode) ? 1 : 0) + (has(self.perDevice) ? 1 : 0) + (has(self.sumOf) ? 1 : 0) == 1",
+            "a capacity has exactly one of perNode, perDevice and sumOf",
+            lambda it: sum(value is not None for value in (it.per_node, it.per_device, it.sum_of)) == 1,
+        ),
+        Rule(
+            "!self.name.matches('^([^/]*[.])?kubernetes[.]io/')",
+            "a capacity name is not under kubernetes.io: choose a domain of your own",
+            lambda it: not _system_name(it.name),
+        ),
+    )
+
+
+Capacity = Annotated[tuple[Annotated[CapacityEntry, Atomic()], ...], Field(max_length=32), Listed("map", "name")]
+
+
+class Labels(Strict):
+    """Labels on the Node."""
+
+    feature_discovery: Flag = Field(default=False, description="Publish GPU Feature Discovery's labels.")
+    extra: Annotated[dict[LabelKey, LabelValue], Field(max_length=16)] = Field(
+        default={}, description="Further labels, 16 at most."
+    )
+
+
+def _owned_twice(sections: Sections) -> bool:
+    served = {rule.name for rule in (sections.resources or Resources()).devices}
+    for shared in (sections.sharing or Sharing()).resources:
+        served |= {shared.name, shared.rename or shared.name}
+    return any(entry.name in served for entry in sections.capacity or ())
+
+
+_CEL_OWNED_TWICE = (
+    "!has(self.capacity) || !has(self.resources) || !has(self.resources.devices) || "
+    "self.capacity.all(c, !self.resources.devices.exists(r, r.name == c.name))"
+)
+_CEL_SHARED_TWICE = (
+    "!has(self.capacity) || !has(self.sharing) || !has(self.sharing.resources) || self.capacity.all(c, "
+    "!self.sharing.resources.exists(r, r.name == c.name || has(r.rename) && r.rename == c.name))"
+)
+_TWO_OWNERS = "a capacity name may not be one that resources or sharing names: a resource has one owner"
+
+
+class Sections(Strict):
+    """What policies can set, by section. An absent section is set by nobody.
+
+    A section is applied as a whole, too (atomic): policies never mix within one, and server-side apply of `{}` over an
+    object with fields would otherwise leave null, which the API server then refuses.
+    """
+
+    serving: Annotated[Serving, Atomic()] | None = Field(
+        default=None, description="Whether NodeDevices serves the kubelet."
+    )
+    resources: Annotated[Resources, Atomic()] | None = Field(
+        default=None, description="Under which names devices are offered."
+    )
+    sharing: Annotated[Sharing, Atomic()] | None = Field(default=None, description="How devices are shared.")
+    mig: Annotated[Mig, Atomic()] | None = Field(default=None, description="How MIG devices are offered.")
+    injection: Annotated[Injection, Atomic()] | None = Field(
+        default=None, description="How a container gets its devices."
+    )
+    health: Annotated[Health, Atomic()] | None = Field(default=None, description="What makes a device unhealthy.")
+    faults: Annotated[Faults, Atomic()] | None = Field(default=None, description="What happens when a device fails.")
+    capacity: Capacity | None = Field(default=None, description="Extended resources that the operator owns.")
+    labels: Annotated[Labels, Atomic()] | None = Field(default=None, description="Labels on the Node.")
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(_CEL_OWNED_TWICE, _TWO_OWNERS, lambda it: not _owned_twice(it)),
+        Rule(_CEL_SHARED_TWICE, _TWO_OWNERS, lambda it: not _owned_twice(it)),
+    )
+
+
+SECTION_NAMES: tuple[str, ...] = tuple(Sections.model_fields)
