@@ -1,0 +1,5 @@
+"""`python -m nodedevices_plugin` is nodedevices-agent."""
+
+from nodedevices_plugin.agent import main
+
+raise SystemExit(main())

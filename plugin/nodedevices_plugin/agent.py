@@ -1,0 +1,454 @@
+"""nodedevices-agent: the stages wired together, and nothing else. The one place that knows all its parts.
+
+Inputs (the probe's lines, the configuration file, the node's own object, PodResources, the kubelet's registrations)
+each set their latest value and wake the loop; the loop makes one pure step (`pipeline`) and carries it out, in the
+order that matters: state file, kubelet, report. A fault reaches the kubelet in the same pass that saw it; nothing that
+can be slow (API server, disk, PodResources) is waited for on the way, but a moment for the state file, so that a crash
+right afterwards cannot offer a bad device again.
+
+What can be corrected while it runs never ends it. Wrong flags do: they cannot be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+from nodedevices_api import logs
+from nodedevices_api.base import to_dict
+from nodedevices_api.conditions import Condition
+
+from nodedevices_plugin import __version__, observing
+from nodedevices_plugin.answers import Answers
+from nodedevices_plugin.cdifiles import CdiFiles, ctk_request
+from nodedevices_plugin.cditoolkit import ToolkitSpecs
+from nodedevices_plugin.configuring import FileOutcome, injection
+from nodedevices_plugin.hostpaths import HostPaths
+from nodedevices_plugin.http import Answer, HttpServer
+from nodedevices_plugin.kubeapi import KubeStore, Object, Store
+from nodedevices_plugin.kubelet.plugins import DevicePlugins
+from nodedevices_plugin.kubelet.podresources import PodResourcesClient, wanted_after_allocate
+from nodedevices_plugin.memory import keep_small
+from nodedevices_plugin.metrics import CONTENT_TYPE, Metrics
+from nodedevices_plugin.model import HoldersState, Inventory, Plan, RegistrationState
+from nodedevices_plugin.mpsdaemons import MpsDaemons
+from nodedevices_plugin.pipeline import Inputs, Step, begin, step
+from nodedevices_plugin.probes.check import CheckError
+from nodedevices_plugin.probes.process import ProbeProcess
+from nodedevices_plugin.probes.protocol import Snapshot
+from nodedevices_plugin.publisher import Publisher
+from nodedevices_plugin.report import Facts, report
+from nodedevices_plugin.resources import cdi
+from nodedevices_plugin.resources.changes import nobody_holds
+from nodedevices_plugin.settings import flags
+from nodedevices_plugin.settings.effective import Effective
+from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.settings.named import NamedFiles
+from nodedevices_plugin.settings.options import BY_NAME
+from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.settings.watch import ConfigFile, ConfigFolder
+from nodedevices_plugin.state import State, StateError, StateFile, same_but_times
+from nodedevices_plugin.worker import Worker
+
+log = structlog.get_logger(__name__)
+
+EXIT_USAGE = 2
+STATE_FIRST_SECONDS = 0.25  # how long a new fault waits for the state file before the kubelet is told
+STATE_TIMES_SECONDS = 10.0  # at most so often a write for nothing but newer evidence of a known fault
+STATE_RETRY_SECONDS = 10.0
+LIST_SECONDS = 5.0  # between two looks at PodResources (the kubelet's limit is shared by all callers on the node)
+PUBLISH_AFTER_SECONDS = 3.0  # the API client is loaded once the kubelet has us, or after this
+AFTER_A_BUG_SECONDS = 1.0
+
+
+class Agent:
+    """One agent. `run` until cancelled; the node keeps what it was told."""
+
+    def __init__(self, local: Local, *, store: Store | None) -> None:
+        self._local = local
+        self._store = store
+        self._started = datetime.now(UTC)
+        self._wake = asyncio.Event()
+        self._allocated = asyncio.Event()
+        self._registered = asyncio.Event()  # or the kubelet has said no, or is not there
+        self._snapshot: tuple[Snapshot, float] | None = None
+        self._file = FileOutcome()
+        self._seen_raw: Object | None = None
+        self._listed = False
+        self._conditions: tuple[Condition, ...] = ()
+        self._conditions_read = False
+        self._facts: Facts | None = None
+        self._plan_told: Plan | None = None
+        self._files = Worker("files")
+        self._state_file = StateFile(Path(local.state_file))
+        self._state_saved = State()
+        self._state_saved_at = 0.0
+        self._state_trouble: str | None = None  # why it cannot be written
+        self._state_lost: str | None = None  # why it could not be read at the start
+        self._named: NamedFiles | None = None
+        self._config_file: ConfigFile | ConfigFolder | None = None
+        if local.config_dir is not None:
+            self._named = NamedFiles(folder=local.config_dir, error="it has not been read yet")
+            self._config_file = ConfigFolder(
+                Path(local.config_dir), worker=Worker("config-file"), on_change=self._on_files
+            )
+        elif local.config_file is not None:
+            self._config_file = ConfigFile(
+                Path(local.config_file), worker=Worker("config-file"), on_change=self._on_file
+            )
+        self._paths = HostPaths(self._driver_root, worker=Worker("host-paths"), on_change=self._wake.set)
+        self._cdi = CdiFiles(Path(local.cdi_dir), worker=self._files, on_change=self._wake.set)
+        self._toolkit = ToolkitSpecs(
+            [Path(each) for each in local.cdi_spec_dirs], worker=Worker("cdi"), on_change=self._wake.set
+        )
+        self._mps = MpsDaemons(Path(local.mps_dir), worker=Worker("mps"), on_change=self._wake.set)
+        self._told = observing.Told()
+        self._probe = ProbeProcess(_probe_arguments(local), on_snapshot=self._on_snapshot)
+        self._metrics = Metrics(facts=lambda: self._facts, probe=lambda: self._probe.counters)
+        self._answers = Answers(self._metrics)
+        self._plugins = DevicePlugins(
+            folder=Path(local.device_plugin_dir),
+            allocator=self._answers,
+            on_change=self._on_kubelet,
+            kubelet_socket=Path(local.kubelet_socket),
+        )
+        self._holders = PodResourcesClient(Path(local.pod_resources_socket), recent=self._plugins.recent_allocations)
+        self._publisher = (
+            Publisher(store=store, name=local.node_name, on_object=self._on_object, metrics=self._metrics)
+            if store is not None
+            else None
+        )
+
+    async def run(self) -> None:
+        log.info("agent starting", version=__version__, node=self._local.node_name, probe=self._local.probe)
+        self._world = begin(self._load_state(), self._local, now=self._started, monotonic=time.monotonic())
+        self._probe.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                if self._config_file is not None:
+                    await self._config_file.first()
+                    tasks.create_task(self._always("config-file", self._config_file.run))
+                await self._paths.first()
+                tasks.create_task(self._always("host-paths", self._paths.run))
+                tasks.create_task(self._always("cdi", self._toolkit.run))
+                tasks.create_task(self._always("mps", self._mps.run))
+                tasks.create_task(self._always("holders", self._follow_holders))
+                if self._local.http_address is not None:
+                    tasks.create_task(self._always("http", self._serve_http(self._local.http_address).run))
+                if self._publisher is not None:
+                    tasks.create_task(self._publish(self._publisher))
+                tasks.create_task(self._always("memory", lambda: keep_small(self._files)))
+                tasks.create_task(self._loop(), name="loop")
+        finally:
+            await asyncio.gather(self._plugins.stop(), self._probe.stop(), return_exceptions=True)
+            log.info("agent stopped")
+
+    def reload(self) -> None:
+        """Read the configuration file now; it is looked at every second anyway."""
+        log.info("SIGHUP: reading the configuration file again")
+        if self._config_file is not None:
+            self._config_file.again()
+
+    # --- inputs: each keeps the latest and wakes the loop ------------------------------------------------------------
+    def _on_snapshot(self, snapshot: Snapshot) -> None:
+        arrived = time.monotonic()
+        if self._snapshot is not None:  # a line that no step has taken yet: its arrival is what a fault is timed by
+            arrived = self._snapshot[1]
+        self._snapshot = (snapshot, arrived)
+        self._wake.set()
+
+    def _on_file(self, outcome: FileOutcome) -> None:
+        self._file = outcome
+        if outcome.config is not None and outcome.config.unused:
+            log.info("keys of the configuration file that change nothing here", keys=outcome.config.unused)
+        self._wake.set()
+
+    def _on_files(self, named: NamedFiles) -> None:
+        self._named = named
+        self._wake.set()
+
+    def _on_object(self, item: Object | None) -> None:
+        self._seen_raw, self._listed = item, True
+        if not self._conditions_read:
+            self._conditions_read = True
+            self._conditions = observing.older_conditions(item, self._conditions)
+        self._wake.set()
+
+    def _on_kubelet(self) -> None:
+        if any(each.state is not RegistrationState.PENDING for each in self._plugins.registrations()):
+            self._registered.set()
+        self._allocated.set()
+        self._wake.set()
+
+    async def _follow_holders(self) -> None:
+        while True:
+            before = self._holders.holdings
+            holdings = await self._holders.list()
+            if replace(holdings, taken=0.0) != replace(before, taken=0.0) or before.taken == 0.0:
+                self._wake.set()
+            wait = LIST_SECONDS
+            self._allocated.clear()
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    asked_from = wanted_after_allocate(self._holders.holdings, self._plugins.recent_allocations())
+                    if asked_from is not None:
+                        wait = max(0.0, min(wait, asked_from - time.monotonic()))
+                        await asyncio.sleep(wait)
+                        break
+                    began = time.monotonic()
+                    await asyncio.wait_for(self._allocated.wait(), wait)
+                    self._allocated.clear()
+                    wait = max(0.0, wait - (time.monotonic() - began))
+
+    async def _publish(self, publisher: Publisher) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._registered.wait(), PUBLISH_AFTER_SECONDS)
+        await self._always("publisher", publisher.run)
+
+    async def _always(self, what: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Until cancelled. A bug of ours in one of the parts around the loop must not take the node's devices away."""
+        while True:
+            try:
+                await run()
+            except Exception:
+                log.exception("a part of the agent failed; it is started again", part=what)
+                self._metrics.bug()
+            await asyncio.sleep(AFTER_A_BUG_SECONDS)
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+    async def _loop(self) -> None:
+        deadline: float | None = None
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(
+                    self._wake.wait(), None if deadline is None else max(0.0, deadline - time.monotonic())
+                )
+            self._wake.clear()
+            try:
+                deadline = await self._pass()
+            except Exception:
+                # A bug of ours. What the kubelet was told stays; the next line may do better.
+                log.exception("a step failed; the last plan stays in force")
+                self._metrics.bug()
+                await asyncio.sleep(AFTER_A_BUG_SECONDS)
+                deadline = time.monotonic() + AFTER_A_BUG_SECONDS
+
+    async def _pass(self) -> float | None:
+        """One step, carried out. Returns when to come back without news (time.monotonic())."""
+        taken, self._snapshot = self._snapshot, None
+        began = time.monotonic()
+        now = datetime.now(UTC)
+        inputs = Inputs(
+            snapshot=taken[0] if taken else None,
+            arrived=taken[1] if taken else 0.0,
+            file=self._file,
+            files=self._named,
+            seen=observing.seen_object(self._seen_raw) if self._listed else None,
+            holdings=self._holders.holdings,
+            recent=self._plugins.recent_allocations(),
+            registrations=self._plugins.registrations(),
+            existing=self._paths.existing,
+            mps=self._mps.answers,
+        )
+        outcome = step(self._world, inputs, self._local, now=now, monotonic=began)
+        before, self._world = self._world, outcome.world
+        self._metrics.stepped(time.monotonic() - began)
+        self._told.say(before, outcome, self._metrics)
+        again = await self._keep_state(time.monotonic())
+        await self._tell_kubelet(inputs.arrived if taken else None)
+        self._mps.want(self._world.daemons)
+        self._holders.with_offers = self._world.in_force.effective.observing
+        self._report(outcome, now)
+        return min((each for each in (outcome.deadline, again) if each is not None), default=None)
+
+    async def _keep_state(self, now: float) -> float | None:
+        """Save what changed. Returns when to try again, when something is left to save."""
+        state = self._world.state
+        if state == self._state_saved:
+            return None
+        urgent = not same_but_times(state, self._state_saved)
+        pause = STATE_RETRY_SECONDS if self._state_trouble else 0.0 if urgent else STATE_TIMES_SECONDS
+        due = self._state_saved_at + pause
+        if due > now:
+            return due
+        self._state_saved, self._state_saved_at = state, now
+        saving = self._files.submit(lambda: self._state_file.save(state))
+        saving.add_done_callback(self._on_state_saved)
+        if urgent:
+            await asyncio.wait((saving,), timeout=STATE_FIRST_SECONDS)
+        return None
+
+    def _on_state_saved(self, saving: asyncio.Future[None]) -> None:
+        error = None if saving.cancelled() else saving.exception()
+        if error is None:
+            if self._state_trouble is not None:
+                log.info("state file written again")
+            self._state_trouble = None
+            self._metrics.state_written()
+            return
+        self._metrics.state_failed()
+        if str(error) != self._state_trouble:
+            log.warning("state not saved: a restart of the agent would forget it", error=str(error))
+        self._state_trouble = str(error)
+        self._state_saved = State()
+        self._wake.set()
+
+    async def _tell_kubelet(self, arrived: float | None) -> None:
+        plan = self._world.plan
+        if plan is None:
+            return
+        effective, inventory = self._world.in_force.effective, self._world.inventory
+        if not effective.observing:  # the vendor's plugin writes files of the same names
+            await self._keep_cdi(effective, inventory)
+        context = injection(effective, inventory, self._paths.existing, self._toolkit.devices)
+        self._answers.use(plan, inventory, context, packed=effective.node.packed)
+        if plan == self._plan_told:
+            return
+        before, self._plan_told = self._plan_told, plan
+        try:
+            await self._plugins.set_plan(plan)
+        except ValueError as error:
+            log.error("the kubelet could not take the plan; what it was told stays", error=str(error))  # noqa: TRY400
+            return
+        if arrived is not None and observing.withdrawn(before, plan):
+            self._metrics.told_kubelet(time.monotonic() - arrived)
+
+    async def _keep_cdi(self, effective: Effective, inventory: Inventory) -> None:
+        """Before a name is handed out it is in a file."""
+        specs: tuple[cdi.CdiSpec, ...] = ()
+        request = None
+        context = injection(effective, inventory, self._paths.existing)
+        if context.by_cdi:
+            await self._toolkit.ready()
+            elsewhere = cdi.toolkit_names(inventory, self._toolkit.devices).keys()
+            specs = cdi.specs(inventory, context.host, id_strategy=context.device_id_strategy, elsewhere=elsewhere)
+            request = ctk_request(effective.node, context, specs)
+        recent = self._plugins.recent_allocations()
+        free = nobody_holds(self._holders.holdings, recent, monotonic=time.monotonic())
+        await self._cdi.keep(specs, request, free=free)
+
+    def _report(self, outcome: Step, now: datetime) -> None:
+        world = self._world
+        self._facts = Facts(
+            inventory=world.inventory,
+            verdicts=world.verdicts,
+            plan=world.plan,
+            observed=world.observed,
+            holdings=world.holdings,
+            registrations=self._plugins.registrations(),
+            config=world.config,
+            retired=world.state.retired,
+            mig_strategy=world.in_force.effective.sections.mig.strategy,
+            started=self._started,
+            probe=self._local.probe,
+            probe_silent=outcome.probe_silent,
+            probe_error=self._probe.last_error,
+            state_trouble=self._state_trouble or self._state_lost,
+            cdi_trouble=self._cdi.trouble,
+            previous=self._conditions,
+            previous_departed=world.departed,
+            now=now,
+        )
+        if self._publisher is None or (world.inventory.line_monotonic is None and not outcome.probe_silent):
+            return
+        status = report(self._facts)
+        self._conditions = status.conditions
+        something = bool(world.inventory.devices) or world.inventory.accelerators_on_bus > 0
+        self._publisher.want(to_dict(status), may_create=something)
+
+    # --- the rest ----------------------------------------------------------------------------------------------------
+    def _load_state(self) -> State:
+        try:
+            state = self._state_file.load()
+        except StateError as error:
+            self._state_lost = f"at the start: {error}"
+            self._metrics.state_failed()
+            log.warning("the state file cannot be used; starting afresh", error=str(error))
+            return State()
+        self._state_saved = state
+        if state.verdicts:
+            log.info(
+                "verdicts from before the start", devices={key: each.reason for key, each in state.verdicts.items()}
+            )
+        return state
+
+    def _driver_root(self) -> Path:
+        """Where the driver's root is mounted here."""
+        name = "driver-root-ctr-path"
+        from_file = self._file.config.flags if self._file.config is not None else {}
+        return Path(str({**from_file, **self._local.given}.get(name, BY_NAME[name].default)))
+
+    def _serve_http(self, address: flags.Address) -> HttpServer:
+        return HttpServer(
+            address,
+            {
+                "/healthz": lambda: Answer(200, b"ok\n"),
+                "/readyz": self._ready,
+                "/metrics": lambda: Answer(200, self._metrics.expose(), CONTENT_TYPE),
+            },
+        )
+
+    def _ready(self) -> Answer:
+        if self._world.plan is None:
+            unheard = self._world.inventory.line_monotonic is None
+            why = "the probe has not reported yet" if unheard else self._world.config.message
+            return Answer(503, f"{why}\n".encode())
+        if self._world.observed is not None and self._world.holdings.state is HoldersState.UNAVAILABLE:
+            return Answer(503, f"{self._world.holdings.message}\n".encode())
+        waiting = [each for each in self._plugins.registrations() if each.state is not RegistrationState.REGISTERED]
+        if waiting:
+            text = "; ".join(f"{each.resource}: {each.state.value} {each.message}".rstrip() for each in waiting)
+            return Answer(503, f"{text}\n".encode())
+        return Answer(200, b"ok\n")
+
+
+def _probe_arguments(local: Local) -> list[str]:
+    if local.probe != "simulated":
+        return [local.probe]
+    what = ["--file", local.simulated_file] if local.simulated_file else ["--profile", local.simulated_profile or ""]
+    return ["simulated", *what, "--node-name", local.node_name]
+
+
+def _settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
+    local = flags.parse(arguments, environment)
+    if local.simulated_profile is not None:
+        from nodedevices_plugin.probes.simulated import ProfileSource  # noqa: PLC0415  2 MiB that others do not need
+
+        try:
+            ProfileSource.of(local.simulated_profile, node=local.node_name)
+        except CheckError as error:
+            raise ConfigError([f"--simulated-{error}"]) from error
+    return local
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns 0 after a SIGTERM, 2 for flags or variables that cannot be."""
+    try:
+        local = _settings(sys.argv[1:] if arguments is None else arguments, os.environ)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"nodedevices-agent: {problem}", file=sys.stderr)  # noqa: T201  a command's answer to its user
+        return EXIT_USAGE
+    logs.configure(local.log_level, local.log_format)  # type: ignore[arg-type]  # flags has checked the words
+    return asyncio.run(_run(local))
+
+
+async def _run(local: Local) -> int:
+    agent = Agent(local, store=None if local.standalone else KubeStore(local.kubeconfig))
+    running = asyncio.create_task(agent.run(), name="agent")
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, running.cancel)
+    loop.add_signal_handler(signal.SIGHUP, agent.reload)
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    return 0

@@ -1,0 +1,53 @@
+"""Recovery actions: which asks for more, what they are in words, and what proves that they were done."""
+
+from __future__ import annotations
+
+NO_ACTION = "None"
+
+# SCHEMA `recoveryAction`, from the least to the most that it asks of people: of two, the later is shown.
+_ORDER = (
+    NO_ACTION,
+    "RestartApp",
+    "Inspect",
+    "DrainP2P",
+    "RecoverIMEXDomain",
+    "ResetGPU",
+    "DrainAndReset",
+    "ResetBus",
+    "RebootNode",
+    "RebootSystem",
+    "Replace",
+)
+_RANK = {action: rank for rank, action in enumerate(_ORDER)}
+
+# Drivers without field 230 (SCHEMA "Recovery"): these are proven by the device having left and come back, the driver
+# reloaded, or a new boot; everything else that asks for something, by a new boot alone.
+PROVEN_BY_RETURN = frozenset({"ResetGPU", "ResetBus", "DrainP2P", "DrainAndReset", "RecoverIMEXDomain", "Inspect"})
+
+ADVICE = {
+    NO_ACTION: "",
+    "RestartApp": "restart the application",
+    "ResetGPU": "reset the GPU when its pods have ended",
+    "DrainP2P": "end the workloads that use peer-to-peer access to it",
+    "DrainAndReset": "drain the node, then reset the GPU",
+    "ResetBus": "reset its bus",
+    "RecoverIMEXDomain": "recover its IMEX domain",
+    "RebootNode": "reboot the node",
+    "RebootSystem": "reboot the whole system",
+    "Replace": "replace the device",
+    "Inspect": "inspect the device",
+}
+
+
+def asks_more(action: str) -> int:
+    """A number to compare actions by. One that we do not know asks for more than any; it is never taken for None."""
+    return _RANK.get(action, len(_ORDER))
+
+
+def asks_for_nothing(action: str) -> bool:
+    """Whether the device itself needs nothing: restarting an application is no repair of the device."""
+    return action in {NO_ACTION, "RestartApp"}
+
+
+def advice(action: str) -> str:
+    return ADVICE.get(action, "reboot the whole system")

@@ -1,0 +1,231 @@
+"""Edges: which events of a line are new, what an XID does to a device's faults, and what only needs telling.
+
+A probe repeats its events for a while, so that a lost line loses none; `fresh_events` drops what was seen. A flood is
+bounded twice: the probe folds equal events, and a device keeps at most one fault per reason and MAX_FAULTS of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from nodedevices_plugin.health.actions import NO_ACTION, asks_for_nothing, asks_more
+from nodedevices_plugin.health.catalogue import Xid, XidClass, look_up
+from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.model import Fault, HealthState
+from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
+
+MAX_FAULTS = 16  # of one device: a device that has more different ones is judged by the worst
+MAX_NEIGHBOURS = 16
+MAX_NOTICES = 256  # of one line
+CORRELATING = "Correlating"
+XID_EVENT = "xid"
+
+# Other edges that NVML reports (nvml.h nvmlEventType*): the reading of field 230 says what they ask for.
+_OTHER_EDGES: Mapping[str, tuple[str, HealthState, str, str]] = {
+    "gpu-unavailable": (
+        "GpuUnavailable",
+        HealthState.UNHEALTHY,
+        "the driver reports the GPU as unavailable",
+        "ResetGPU",
+    ),
+    "poison": ("Poison", HealthState.DEGRADED, "poisoned data was consumed", NO_ACTION),
+    "ecc-storm": ("EccStorm", HealthState.DEGRADED, "a storm of corrected ECC errors", NO_ACTION),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EventCursor:
+    """Up to which event of which probe process we have listened."""
+
+    instance: str = ""
+    sequence: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """An XID that leaves the device's state alone but that people want to know of: an Event, a log line, a count."""
+
+    device_id: str | None
+    xid: int
+    time: datetime  # of the newest
+    count: int
+    message: str
+
+
+def fresh_events(cursor: EventCursor, snapshot: Snapshot) -> tuple[EventCursor, tuple[ProbeEvent, ...]]:
+    """The events of this line that were not in an earlier one, oldest first, and the cursor for the next line."""
+    seen = cursor.sequence if cursor.instance == snapshot.instance else -1
+    news = tuple(
+        sorted((event for event in snapshot.events if event.sequence > seen), key=lambda event: event.sequence)
+    )
+    return EventCursor(snapshot.instance, news[-1].sequence if news else seen), news
+
+
+def xid_class(row: Xid, rules: HealthRules) -> XidClass:
+    """The class of an XID under these rules."""
+    if row.number in rules.fatal_xids:
+        return XidClass.FATAL
+    if row.number in rules.ignore_xids:
+        return XidClass.COUNTED
+    if rules.fatal_all_xids:
+        return XidClass.FATAL
+    return XidClass.COUNTED if rules.ignore_all_xids else row.kind
+
+
+def notices(events: Iterable[ProbeEvent], rules: HealthRules) -> tuple[Notice, ...]:
+    """Application XIDs, and all whose device the driver did not name; one notice per (device, XID), oldest first."""
+    found: dict[tuple[str | None, int], Notice] = {}
+    for event in events:
+        if event.kind != XID_EVENT or event.xid is None:
+            continue
+        row = look_up(event.xid)
+        kind = xid_class(row, rules)
+        if kind is XidClass.COUNTED or (kind is not XidClass.APPLICATION and event.device_id is not None):
+            continue
+        key = (event.device_id, row.number)
+        before = found.get(key)
+        if before is None and len(found) >= MAX_NOTICES:
+            continue
+        found[key] = Notice(
+            device_id=event.device_id,
+            xid=row.number,
+            time=event.time if before is None else max(before.time, event.time),
+            count=event.count + (before.count if before else 0),
+            message=f"{row.meaning} (XID {row.number})",
+        )
+    return tuple(found.values())
+
+
+def note_events(
+    faults: Mapping[str, Fault],
+    events: Sequence[ProbeEvent],
+    rules: HealthRules,
+    *,
+    now: datetime,
+    boot_id: str,
+) -> dict[str, Fault]:
+    """The faults of one device after these events, by reason. An event from the future counts from now."""
+    result = dict(faults)
+    came = [event.xid for event in events if event.kind == XID_EVENT and event.xid is not None]
+    for event in events:
+        when = min(event.time, now)
+        if event.kind != XID_EVENT:
+            edge = _OTHER_EDGES.get(event.kind)
+            if edge is not None:
+                reason, state, message, action = edge
+                news = Fault(
+                    reason=reason,
+                    state=state,
+                    message=message,
+                    action=action,
+                    fault_domain="Device",
+                    since=when,
+                    last_seen=when,
+                    boot_id=boot_id,
+                )
+                _remember(result, news)
+            continue
+        if event.xid is None:
+            continue
+        row = look_up(event.xid)
+        kind = xid_class(row, rules)
+        if kind is XidClass.FATAL:
+            _remember(result, xid_fault(row, HealthState.UNHEALTHY, when, boot_id))
+        elif kind is XidClass.SUSPECT:
+            _remember(result, xid_fault(row, HealthState.DEGRADED, when, boot_id))
+        elif kind is XidClass.CORRELATING and CORRELATING not in result:
+            _remember(result, _correlating(row, when, boot_id))
+    waiting = result.get(CORRELATING)
+    if waiting is not None:
+        heard = [xid for xid in dict.fromkeys((*waiting.neighbours, *came)) if xid != waiting.xid]
+        result[CORRELATING] = replace(waiting, neighbours=tuple(heard[:MAX_NEIGHBOURS]))
+    return _bounded(result)
+
+
+def decide_correlating(
+    faults: Mapping[str, Fault], rules: HealthRules, *, now: datetime, driver_action: str | None
+) -> dict[str, Fault]:
+    """Ends the waiting of an XID whose meaning depends on its neighbours: at once when a worse fault explains it,
+    otherwise when its window is over. `driver_action`: field 230; it decides where the catalogue says "it depends"."""
+    waiting = faults.get(CORRELATING)
+    if waiting is None:
+        return dict(faults)
+    rest = {reason: fault for reason, fault in faults.items() if reason != CORRELATING}
+    window = timedelta(seconds=rules.correlation_seconds)
+    explained = any(
+        fault.xid is not None
+        and fault.state is HealthState.UNHEALTHY
+        and fault.last_seen is not None
+        and fault.last_seen >= waiting.since - window
+        for fault in rest.values()
+    )
+    if explained:
+        return rest
+    if now - waiting.since < window:
+        return dict(faults)
+    heard = (*((waiting.xid,) if waiting.xid is not None else ()), *waiting.neighbours)
+    for xid in heard:
+        row = look_up(xid)
+        state = _decided(row, heard, driver_action) if xid_class(row, rules) is XidClass.CORRELATING else None
+        if state is not None:
+            _remember(rest, replace(xid_fault(row, state, waiting.since, waiting.boot_id), last_seen=waiting.last_seen))
+    return _bounded(rest)
+
+
+def xid_fault(row: Xid, state: HealthState, when: datetime, boot_id: str) -> Fault:
+    """The fault that an XID leaves. One that is fatal by policy alone asks for a reset: that is what ends it."""
+    action = row.action
+    if state is HealthState.UNHEALTHY and asks_for_nothing(action):
+        action = "ResetGPU"
+    return Fault(
+        reason=f"Xid{row.number}",
+        state=state,
+        message=f"{row.meaning} (XID {row.number})",
+        action=action,
+        fault_domain=row.domain,
+        since=when,
+        last_seen=when,
+        boot_id=boot_id,
+        xid=row.number,
+    )
+
+
+def _correlating(row: Xid, when: datetime, boot_id: str) -> Fault:
+    fault = xid_fault(row, HealthState.DEGRADED, when, boot_id)
+    return replace(
+        fault, reason=CORRELATING, message=f"{fault.message}; what comes beside it decides", action=NO_ACTION
+    )
+
+
+def _decided(row: Xid, heard: Sequence[int], driver_action: str | None) -> HealthState | None:
+    """What a correlating XID comes to when nothing worse came beside it. None: nothing of the device's."""
+    if row.number == 45:  # alone or after an application's error: a process was cleaned up
+        return None
+    if row.number == 48 and ({63, 94} & set(heard)):  # the row is remapped, the error was contained
+        return HealthState.DEGRADED
+    if row.action == "Inspect" or (row.number == 74 and driver_action == NO_ACTION):
+        return HealthState.DEGRADED
+    return HealthState.UNHEALTHY
+
+
+def _remember(faults: dict[str, Fault], news: Fault) -> None:
+    """A repeat makes the evidence newer, and what was done before it worthless; it changes nothing else."""
+    known = faults.get(news.reason)
+    if known is None:
+        faults[news.reason] = news
+    elif known.last_seen is None or (news.last_seen is not None and news.last_seen > known.last_seen):
+        faults[news.reason] = replace(news, since=known.since)
+
+
+def _bounded(faults: Mapping[str, Fault]) -> dict[str, Fault]:
+    if len(faults) <= MAX_FAULTS:
+        return dict(faults)
+    worst = sorted(faults.values(), key=severity, reverse=True)[:MAX_FAULTS]
+    return {fault.reason: fault for fault in worst}
+
+
+def severity(fault: Fault) -> tuple[bool, int, bool, str]:
+    """Of two faults, the greater is the worse: the state, what it asks for, and of equals the one with an XID."""
+    return (fault.state is HealthState.UNHEALTHY, asks_more(fault.action), fault.xid is not None, fault.reason)

@@ -1,0 +1,348 @@
+"""The state machine: previous verdicts, the inventory and new events in; a verdict for every device out.
+
+A device has faults: XIDs that came (edges) and readings that say so (levels). Each is kept until the evidence says that
+it is over, so none is lost behind a worse one. The verdict shows the worst: Unhealthy before Unknown before Degraded;
+among faults Missing first, then what asks for the most (actions), then one with an XID.
+
+Recovery, on evidence only (SCHEMA "Recovery"): the last line is good and has the device, the fault is no longer
+evident, the hold-down since the newest fault is over, and what it asked for is gone. NVML field 230 decides that where
+it exists; otherwise a new boot, or the device's or driver's having left and come back; or a person's word. Flapping
+therefore costs one change, not many. A remap failure, or a driver that asks for an action, is itself evident.
+
+While the probe is silent, or before its first line, verdicts stand: nothing recovers and nothing is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from nodedevices_plugin.health import actions, events, levels
+from nodedevices_plugin.health.catalogue import XidClass, look_up
+from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict
+from nodedevices_plugin.probes.protocol import DriverState, ProbeEvent
+
+PROBE_SILENT = "ProbeSilent"
+DRIVER_NOT_LOADED = "DriverNotLoaded"
+VERSION_MISMATCH = "VersionMismatch"
+STARTING = "Starting"
+
+_MESSAGE_LIMIT = 512  # SCHEMA: health.message
+_ALSO_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """What holds for every device in one judgement."""
+
+    inventory: Inventory
+    rules: HealthRules
+    now: datetime
+    started: bool  # a good line has come
+    good: bool  # ... and counts still
+    driver_unloaded: bool
+    unknown: tuple[str, str, bool] | None  # reason, message, still offered
+
+
+def judge_all(
+    previous: Mapping[str, Verdict],
+    inventory: Inventory,
+    new_events: Sequence[ProbeEvent],
+    rules: HealthRules,
+    *,
+    now: datetime,
+    monotonic: float,
+    confirmed: frozenset[str] = frozenset(),
+) -> dict[str, Verdict]:
+    """A verdict for every device of the inventory, and for each partition whose own differs from its GPU's.
+
+    `new_events`: those not judged before (events.fresh_events), oldest first. `now`: the agent's wall clock, which
+    verdicts carry; `monotonic`: seconds of time.monotonic(), by which silence is measured. `confirmed`: ids of devices
+    of which a person said that they are recovered. Judging again with no news changes nothing, except that a fault
+    which came too late for its hold-down has then been told, and is over.
+    """
+    view = _view(inventory, rules, now, monotonic)
+    by_device: dict[str, list[ProbeEvent]] = defaultdict(list)
+    by_partition: dict[str, list[ProbeEvent]] = defaultdict(list)
+    _route(inventory, new_events, by_device, by_partition)
+    verdicts: dict[str, Verdict] = {}
+    for device in inventory.devices:
+        own = device.fact.id
+        verdicts[own] = _judge(previous.get(own), device, by_device[own], view, confirmed=own in confirmed)
+        for part in device.fact.partitions:
+            if part.id in previous or part.id in by_partition:
+                verdict = _judge(
+                    previous.get(part.id),
+                    device,
+                    by_partition[part.id],
+                    view,
+                    confirmed=part.id in confirmed,
+                    has_levels=False,
+                )
+                if verdict.faults:
+                    verdicts[part.id] = verdict
+    return verdicts
+
+
+def next_deadline(
+    verdicts: Mapping[str, Verdict],
+    inventory: Inventory,
+    rules: HealthRules,
+    *,
+    now: datetime,
+    monotonic: float,
+) -> float | None:
+    """When (time.monotonic()) judging again could change something without a new line; None: only a line could."""
+    deadlines: list[float] = []
+    if inventory.line_monotonic is not None:
+        deadlines += [inventory.line_monotonic + rules.silence_seconds]
+        deadlines += [inventory.line_monotonic + rules.withdraw_after_seconds]
+    for verdict in verdicts.values():
+        for fault in verdict.faults:
+            if fault.reason == events.CORRELATING:
+                wait = rules.correlation_seconds - (now - fault.since).total_seconds()
+                deadlines.append(monotonic + wait)
+            held_from = _held_from(fault, verdict.faults)
+            if held_from is not None:
+                deadlines.append(monotonic + rules.hold_down_seconds - (now - held_from).total_seconds())
+    return min((deadline for deadline in deadlines if deadline > monotonic), default=None)
+
+
+def _view(inventory: Inventory, rules: HealthRules, now: datetime, monotonic: float) -> _View:
+    driver = inventory.driver
+    started = driver is not None and inventory.line_monotonic is not None
+    silent = 0.0 if inventory.line_monotonic is None else max(0.0, monotonic - inventory.line_monotonic)
+    unknown: tuple[str, str, bool] | None = None
+    unloaded = driver is not None and driver.state is DriverState.NOT_LOADED
+    if not started:
+        unknown = (STARTING, "the probe has not reported yet", False)
+    elif unloaded:
+        unknown = (DRIVER_NOT_LOADED, "the driver is not loaded; its devices return when it is", False)
+    elif driver is not None and driver.state is DriverState.VERSION_MISMATCH:
+        text = "driver and library versions differ; finish the driver upgrade: reload the driver or reboot the node"
+        unknown = (VERSION_MISMATCH, text, False)
+    elif silent >= rules.silence_seconds:
+        offered = silent < rules.withdraw_after_seconds
+        unknown = (PROBE_SILENT, f"the probe has not reported for {rules.silence_seconds:.0f} s or more", offered)
+    good = started and unknown is None
+    return _View(
+        inventory=inventory,
+        rules=rules,
+        now=now,
+        started=started,
+        good=good,
+        driver_unloaded=unloaded,
+        unknown=unknown,
+    )
+
+
+def _route(
+    inventory: Inventory,
+    new_events: Sequence[ProbeEvent],
+    by_device: dict[str, list[ProbeEvent]],
+    by_partition: dict[str, list[ProbeEvent]],
+) -> None:
+    """Each event to the device that it is about: the physical one, but for an error that an instance contained."""
+    parents = {part.id: device for device in inventory.devices for part in device.fact.partitions}
+    devices = {device.fact.id: device for device in inventory.devices}
+    for event in new_events:
+        if event.device_id is None:
+            continue
+        device = devices.get(event.device_id) or parents.get(event.device_id)
+        if device is None:
+            continue
+        if event.kind == events.XID_EVENT and event.xid is not None and look_up(event.xid).contained:
+            instances = [
+                part.id
+                for part in device.fact.partitions
+                if part.id == event.device_id
+                or (event.gi is not None and part.gi == event.gi and event.ci in {None, part.ci})
+            ]
+            if instances:
+                for each in instances:
+                    by_partition[each].append(event)
+                continue
+        by_device[device.fact.id].append(event)
+
+
+def _judge(
+    previous: Verdict | None,
+    device: InventoryDevice,
+    new_events: Sequence[ProbeEvent],
+    view: _View,
+    *,
+    confirmed: bool,
+    has_levels: bool = True,
+) -> Verdict:
+    """The verdict on one device. Steps: news, levels, what was done about it, recovery, the worst of what remains.
+
+    `has_levels`: readings are the physical device's; a partition has only what came for it alone.
+    """
+    faults = {fault.reason: fault for fault in previous.faults if not _ignored(fault, view)} if previous else {}
+    if confirmed:
+        faults = {reason: replace(fault, confirmed=True) for reason, fault in faults.items()}
+    if previous is not None and not view.started:
+        return replace(previous, faults=tuple(faults.values())) if confirmed else previous
+    boot_id = view.inventory.boot_id
+    before = faults
+    faults = events.note_events(faults, new_events, view.rules, now=view.now, boot_id=boot_id)
+    says = levels.driver_says(device.fact, present=device.present) if view.good else None
+    faults = events.decide_correlating(faults, view.rules, now=view.now, driver_action=says)
+    news = {reason for reason, fault in faults.items() if before.get(reason) != fault}
+    if view.good:
+        for level in levels.levels(device.fact, present=device.present) if has_levels else ():
+            _apply_level(faults, level, view)
+        faults = {reason: _settled(_gone_before(fault, device), view) for reason, fault in faults.items()}
+    elif view.driver_unloaded:
+        faults = {reason: replace(fault, driver_reloaded=True) for reason, fault in faults.items()}
+    if view.good:
+        everything = tuple(faults.values())
+        faults = {
+            reason: fault
+            for reason, fault in faults.items()
+            if reason in news  # told at least once, however late it came or short the hold-down is
+            or reason == events.CORRELATING
+            or not (_quiet(fault, everything, view) and _action_gone(fault, says, boot_id))
+        }
+    return _verdict(previous, tuple(faults.values()), says, view)
+
+
+def _ignored(fault: Fault, view: _View) -> bool:
+    """Remembered from before a policy said that this XID changes nothing here."""
+    return fault.xid is not None and events.xid_class(look_up(fault.xid), view.rules) is XidClass.COUNTED
+
+
+def _apply_level(faults: dict[str, Fault], level: levels.Level, view: _View) -> None:
+    known = faults.get(level.reason)
+    boot_id = view.inventory.boot_id
+    if level.evident:
+        if known is None or known.last_seen is not None or known.action != level.action:
+            faults[level.reason] = Fault(
+                reason=level.reason,
+                state=level.state,
+                message=level.message,
+                action=level.action,
+                fault_domain="Device",
+                since=known.since if known else view.now,
+                last_seen=None,
+                boot_id=boot_id,
+            )
+        elif known.boot_id != boot_id or known.confirmed:
+            faults[level.reason] = replace(known, boot_id=boot_id, confirmed=False)
+    elif known is not None and known.last_seen is None and (level.evident is False or _outdated(known, boot_id)):
+        faults[level.reason] = replace(known, last_seen=view.now)
+
+
+def _outdated(fault: Fault, boot_id: str) -> bool:
+    """Whether a reading that cannot be read now says nothing any more. That a device must be replaced outlives a boot
+    (NVML does not answer for row remapping while MIG devices exist)."""
+    restarted = fault.boot_id != boot_id or fault.driver_reloaded
+    return fault.confirmed or (restarted and fault.action != "Replace")
+
+
+def _gone_before(fault: Fault, device: InventoryDevice) -> Fault:
+    """While a device is lost or not listed, every other fault of it is one that it has left since."""
+    away = not device.present or device.fact.readings.lost
+    its_own_absence = fault.reason in {levels.MISSING, levels.FALLEN_OFF_BUS}
+    return replace(fault, left=True) if away and not its_own_absence and not fault.left else fault
+
+
+def _settled(fault: Fault, view: _View) -> Fault:
+    """An edge whose time is not known (it comes from the state file): its hold-down begins with the first good line."""
+    edge = fault.last_seen is None and fault.reason not in levels.REASONS
+    return replace(fault, last_seen=view.now) if edge else fault
+
+
+def _held_from(fault: Fault, everything: Sequence[Fault]) -> datetime | None:
+    """From when this fault's hold-down counts: the newest evidence of any that is as bad. None: still evident."""
+    as_bad = [each for each in everything if each.state is HealthState.UNHEALTHY or each.state is fault.state]
+    seen = [each.last_seen for each in as_bad if each.last_seen is not None]
+    return max(seen) if len(seen) == len(as_bad) else None
+
+
+def _quiet(fault: Fault, everything: Sequence[Fault], view: _View) -> bool:
+    held_from = _held_from(fault, everything)
+    return held_from is not None and view.now - held_from >= timedelta(seconds=view.rules.hold_down_seconds)
+
+
+def _action_gone(fault: Fault, says: str | None, boot_id: str) -> bool:
+    """Whether what a fault asked for was done, or is no longer asked for."""
+    if fault.confirmed:
+        return True
+    if says is not None:
+        return says == actions.NO_ACTION
+    if actions.asks_for_nothing(fault.action) or fault.reason in levels.ENDS_BY_ITSELF:
+        return True
+    if fault.boot_id and boot_id and fault.boot_id != boot_id:
+        return True
+    return fault.action in actions.PROVEN_BY_RETURN and (fault.left or fault.driver_reloaded)
+
+
+def _still_asked(fault: Fault, says: str | None, boot_id: str) -> str:
+    """The action to show for a fault: the driver's own word before the catalogue's, nothing once it was done."""
+    if fault.last_seen is not None and says is not None:
+        return says
+    if fault.last_seen is not None and _action_gone(fault, says, boot_id):
+        return actions.NO_ACTION
+    return fault.action
+
+
+def _verdict(previous: Verdict | None, faults: tuple[Fault, ...], says: str | None, view: _View) -> Verdict:
+    ordered = tuple(sorted(faults, key=_display_order, reverse=True))
+    worst = ordered[0] if ordered else None
+    if worst is not None and worst.state is not HealthState.UNHEALTHY and view.unknown is not None:
+        worst = None
+    if worst is not None:
+        boot_id = view.inventory.boot_id
+        as_bad = [fault for fault in ordered if fault.state is worst.state]
+        action = max((_still_asked(fault, says, boot_id) for fault in as_bad), key=actions.asks_more)
+        verdict = Verdict(
+            state=worst.state,
+            reason=worst.reason,
+            message=_message(worst, as_bad, action, view.rules),
+            since=view.now,
+            offered=worst.state is HealthState.DEGRADED,
+            xid=worst.xid,
+            recovery_action=action,
+            fault_domain=worst.fault_domain,
+            faults=ordered,
+        )
+    elif view.unknown is not None:
+        reason, message, offered = view.unknown
+        verdict = Verdict(
+            state=HealthState.UNKNOWN,
+            reason=reason,
+            message=message,
+            since=view.now,
+            offered=offered,
+            fault_domain="Node",
+            faults=ordered,
+        )
+    else:
+        verdict = Verdict(state=HealthState.HEALTHY, reason="", message="", since=view.now, offered=True)
+    if previous is not None and (previous.state, previous.reason) == (verdict.state, verdict.reason):
+        return replace(verdict, since=previous.since)
+    return verdict
+
+
+def _display_order(fault: Fault) -> tuple[bool, tuple[bool, int, bool, str]]:
+    return (fault.reason == levels.MISSING and fault.last_seen is None, events.severity(fault))
+
+
+def _message(worst: Fault, as_bad: Sequence[Fault], action: str, rules: HealthRules) -> str:
+    """What happened and what to do, for people. The same while nothing changes: no countdown in it."""
+    if action == actions.NO_ACTION and worst.last_seen is not None and worst.reason != events.CORRELATING:
+        what = f"recovering from {worst.reason}" if worst.reason in levels.REASONS else worst.message
+        parts = [what, f"nothing is asked for: well again after {rules.hold_down_seconds:.0f} s without a fault"]
+    else:
+        parts = [worst.message, actions.advice(action)]
+    # That the driver asks for an action is said by the advice above.
+    others = (fault.reason for fault in as_bad if fault is not worst)
+    also = [reason for reason in others if reason != levels.RECOVERY_ACTION][:_ALSO_SHOWN]
+    if also:
+        parts.append("also " + ", ".join(also))
+    text = "; ".join(part for part in parts if part)
+    return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"

@@ -1,0 +1,69 @@
+"""Which of the node's optional device nodes and files are there, looked at again and again.
+
+They come and go with kernel modules and services (nvidia-uvm at the first use, an IMEX channel with its daemon), so one
+look at the start is not enough. Looking happens on a worker thread. Where the driver's root is mounted and has a /dev
+of its own, that is the one that counts, as for NVIDIA's plugin; a folder that cannot be read is an empty one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from nodedevices_plugin.resources.nodes import OPTIONAL_PATHS
+from nodedevices_plugin.worker import Worker
+
+LOOK_SECONDS = 5.0
+FIRST_LOOK_SECONDS = 1.0  # a file system that hangs must not keep the node's devices away
+MAX_OF_A_KIND = 256
+
+
+class HostPaths:
+    """`existing` is what the last look found. `on_change` is called on the loop when it is something else.
+
+    driver_root: where the driver's root is mounted in this container, as configured now.
+    """
+
+    def __init__(self, driver_root: Callable[[], Path], *, worker: Worker, on_change: Callable[[], None]) -> None:
+        self._driver_root = driver_root
+        self._worker = worker
+        self._on_change = on_change
+        self.existing: frozenset[str] = frozenset()
+
+    async def first(self) -> None:
+        """One look before anything is offered."""
+        try:
+            await asyncio.wait_for(self._look(), FIRST_LOOK_SECONDS)
+        except TimeoutError:
+            return
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._look()
+
+    async def _look(self) -> None:
+        root = self._driver_root()
+        found = await self._worker.run(lambda: look(root))
+        if found != self.existing:
+            self.existing = found
+            self._on_change()
+
+
+def look(driver_root: Path) -> frozenset[str]:
+    """Those of the optional paths that are there, as paths from the root (`/dev/nvidiactl`)."""
+    return frozenset(path for pattern in OPTIONAL_PATHS for path in islice(_found(driver_root, pattern), MAX_OF_A_KIND))
+
+
+def _found(driver_root: Path, pattern: str) -> Iterator[str]:
+    inside = pattern.lstrip("/")
+    mounted = driver_root / inside.partition("/")[0]
+    try:
+        root = driver_root if mounted.is_dir() else Path("/")
+        for path in sorted(root.glob(inside)):
+            yield f"/{path.relative_to(root)}"
+    except OSError:
+        return

@@ -1,0 +1,136 @@
+"""The live set of devices: which ones this node has, and which ones it had.
+
+A device is known by its id. One that the probe no longer lists stays, not present, with its last facts, until it
+returns, a person confirms its removal, or `forget_missing_seconds` are over: the kubelet shows an id that is dropped
+from ListAndWatch as Healthy in the pod's status, so a vanished device must stay listed. The same holds for a MIG
+device while a pod holds it. A device that answers nothing keeps what was known of it. While the driver is not loaded
+nothing can be seen, so nothing counts as gone.
+
+Pure: a snapshot and the previous inventory in, the next inventory out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from nodedevices_plugin.model import Inventory, InventoryDevice
+from nodedevices_plugin.probes.protocol import DeviceFact, DriverState, Snapshot, Trouble
+
+MAX_DEVICES = 64  # SCHEMA: status.devices
+TOO_MANY_DEVICES = "TooManyDevices"
+
+
+def update(
+    previous: Inventory,
+    snapshot: Snapshot,
+    *,
+    now: datetime,
+    monotonic: float,
+    held_partitions: frozenset[str] = frozenset(),
+    removed: frozenset[str] = frozenset(),
+    forget_missing_seconds: int | None = None,
+) -> Inventory:
+    """The inventory after this line.
+
+    `now` and `monotonic` (seconds, time.monotonic()) are when the line arrived, by the agent's clocks.
+    `held_partitions`: ids of MIG devices that a pod holds (all, while nobody knows).
+    `removed`: ids that a person confirmed as taken out.
+    `forget_missing_seconds`: after how long a missing device is dropped; None: never.
+    """
+    before = {device.fact.id: device for device in previous.devices}
+    driver_loaded = snapshot.driver.state is DriverState.LOADED
+    listed = {fact.id: fact for fact in snapshot.devices}
+    devices = [_seen(before.get(fact.id), fact, now, held_partitions) for fact in listed.values()]
+    for device in previous.devices:
+        if device.fact.id in listed:
+            continue
+        present = device.present and not driver_loaded
+        kept = _with_partitions(replace(device, present=present), held_partitions) if not present else device
+        if present or not _released(kept, now, removed, forget_missing_seconds):
+            devices.append(kept)
+    troubles = snapshot.troubles
+    if len(devices) > MAX_DEVICES:
+        too_many = f"{len(devices)} devices; the first {MAX_DEVICES} by index are kept, missing ones last"
+        troubles = (*troubles, Trouble(code=TOO_MANY_DEVICES, message=too_many))
+    return Inventory(
+        devices=_ordered(devices),
+        driver=snapshot.driver,
+        machine=snapshot.machine,
+        probe=snapshot.probe,
+        boot_id=snapshot.boot_id,
+        accelerators_on_bus=snapshot.accelerators_on_bus,
+        troubles=troubles,
+        line_time=now,
+        line_monotonic=monotonic,
+    )
+
+
+def restore(devices: Iterable[InventoryDevice], *, boot_id: str = "") -> Inventory:
+    """What the state file remembers, before the first line of the probe: nothing of it has been seen in this run."""
+    return Inventory(devices=_ordered(devices), boot_id=boot_id)
+
+
+def release(
+    inventory: Inventory,
+    *,
+    now: datetime,
+    held_partitions: frozenset[str],
+    removed: frozenset[str] = frozenset(),
+    forget_missing_seconds: int | None = None,
+) -> Inventory:
+    """The inventory without what nothing keeps any more, between two lines: a pod ended, a person confirmed."""
+    kept = (
+        _without_released_partitions(device, held_partitions)
+        for device in inventory.devices
+        if device.present or not _released(device, now, removed, forget_missing_seconds)
+    )
+    return replace(inventory, devices=tuple(kept))
+
+
+def _seen(
+    before: InventoryDevice | None, fact: DeviceFact, now: datetime, held_partitions: frozenset[str]
+) -> InventoryDevice:
+    """A device that the line lists. What it does not answer for now is taken from what it said before."""
+    if before is None:
+        return InventoryDevice(fact=fact, present=True, last_seen=now)
+    if fact.readings.lost or fact.readings.error is not None:
+        known = replace(before.fact, index=fact.index, readings=fact.readings)
+        return replace(before, fact=known, present=True, last_seen=now)
+    live = {part.id for part in fact.partitions}
+    gone = tuple(part for part in before.fact.partitions if part.id not in live and part.id in held_partitions)
+    if gone:
+        fact = replace(fact, partitions=(*fact.partitions, *gone))
+    departed = frozenset(part.id for part in gone)
+    return InventoryDevice(fact=fact, present=True, last_seen=now, departed_partitions=departed)
+
+
+def _with_partitions(device: InventoryDevice, held_partitions: frozenset[str]) -> InventoryDevice:
+    """A missing device: its partitions are listed only while a pod holds them, as on a device that is here."""
+    kept = tuple(part for part in device.fact.partitions if part.id in held_partitions)
+    if kept == device.fact.partitions and device.departed_partitions == {part.id for part in kept}:
+        return device
+    fact = replace(device.fact, partitions=kept)
+    return replace(device, fact=fact, departed_partitions=frozenset(part.id for part in kept))
+
+
+def _without_released_partitions(device: InventoryDevice, held_partitions: frozenset[str]) -> InventoryDevice:
+    released = device.departed_partitions - held_partitions
+    if not released:
+        return device
+    partitions = tuple(part for part in device.fact.partitions if part.id not in released)
+    fact = replace(device.fact, partitions=partitions)
+    return replace(device, fact=fact, departed_partitions=device.departed_partitions - released)
+
+
+def _released(device: InventoryDevice, now: datetime, removed: frozenset[str], forget_seconds: int | None) -> bool:
+    if device.fact.id in removed:
+        return True
+    return forget_seconds is not None and (now - device.last_seen).total_seconds() >= forget_seconds
+
+
+def _ordered(devices: Iterable[InventoryDevice]) -> tuple[InventoryDevice, ...]:
+    """By index then id: the order of `status.devices` and of every list that the kubelet gets."""
+    kept = sorted(devices, key=lambda device: (not device.present, device.fact.index, device.fact.id))[:MAX_DEVICES]
+    return tuple(sorted(kept, key=lambda device: (device.fact.index, device.fact.id)))

@@ -1,0 +1,106 @@
+"""DevicePlugins: the plan goes in, and the kubelet is told it, one served and registered resource each.
+
+A plan is compared by resource name: new names are served, names that are gone are stopped (the kubelet then shows 0
+allocatable, and removes the resource after 5 minutes), all others get their list renewed. What is gone stops before
+what is new starts, because kubelets look a device up by its id alone and an id must not be in two resources at once.
+A resource that never had a device is not registered at all: the kubelet would show `0` on nodes that have nothing.
+One that loses its last device is shown empty. A plan that the kubelet could not take is refused whole, before anything
+changes; the one in force stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from nodedevices_plugin.kubelet import sockets
+from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, ResourcePlugin
+from nodedevices_plugin.kubelet.server import Allocator, RecentAllocations, snapshot
+from nodedevices_plugin.model import OfferedResource, Plan, RecentAllocate, Registration
+
+log = structlog.get_logger(__name__)
+
+
+class DevicePlugins:
+    """The kubelet's side of the agent. Made and used on one event loop; nothing happens before the first plan.
+
+    `folder` is the kubelet's device-plugin folder, where our sockets are made; its socket is `kubelet_socket`, by
+    default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` or
+    `recent_allocations()` give something new; it must not block.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        allocator: Allocator,
+        on_change: Callable[[], None] = lambda: None,
+        kubelet_socket: Path | None = None,
+        deadlines: Deadlines | None = None,
+    ) -> None:
+        self._folder = folder
+        self._kubelet_socket = kubelet_socket or folder / KUBELET_SOCKET
+        self._allocator = allocator
+        self._on_change = on_change
+        self._deadlines = deadlines or Deadlines()
+        self._recent = RecentAllocations(on_change)
+        self._plugins: dict[str, ResourcePlugin] = {}
+        self._told: dict[str, OfferedResource] = {}  # what each of them shows
+        self._one_at_a_time = asyncio.Lock()
+        self._swept = False
+
+    async def set_plan(self, plan: Plan) -> None:
+        """Tell the kubelet this. Raises SnapshotError (a ValueError) and then changes nothing.
+
+        Returns when the resources that are gone are stopped, at most about a second each; registering goes on by
+        itself, see `registrations`.
+        """
+        async with self._one_at_a_time:
+            asked = {each.name: each for each in plan.resources if each.ids or each.name in self._plugins}
+            changed = {name: each for name, each in asked.items() if each != self._told.get(name)}
+            shown = {name: snapshot(each) for name, each in changed.items()}  # raises: all or nothing
+            self._told = asked
+            self._sweep()
+            gone = [self._plugins.pop(name) for name in self._plugins.keys() - asked.keys()]
+            await asyncio.gather(*(plugin.stop() for plugin in gone))
+            for name, encoded in shown.items():
+                if name in self._plugins:
+                    self._plugins[name].show(encoded)
+                else:
+                    plugin = ResourcePlugin(
+                        name,
+                        encoded,
+                        folder=self._folder,
+                        kubelet_socket=self._kubelet_socket,
+                        allocator=self._allocator,
+                        recent=self._recent,
+                        on_change=self._on_change,
+                        deadlines=self._deadlines,
+                    )
+                    self._plugins[name] = plugin
+                    plugin.start()
+            if gone:
+                self._on_change()
+
+    def registrations(self) -> tuple[Registration, ...]:
+        """How each offered resource stands with the kubelet, by name."""
+        return tuple(self._plugins[name].registration for name in sorted(self._plugins))
+
+    def recent_allocations(self) -> tuple[RecentAllocate, ...]:
+        """The newest Allocates that we answered, oldest first (at most 1024)."""
+        return self._recent.entries()
+
+    async def stop(self) -> None:
+        """Stops serving; the kubelet shows 0 allocatable, running pods keep their devices."""
+        async with self._one_at_a_time:
+            plugins, self._plugins, self._told = list(self._plugins.values()), {}, {}
+            await asyncio.gather(*(plugin.stop() for plugin in plugins))
+
+    def _sweep(self) -> None:
+        if not self._swept:
+            self._swept = True
+            if removed := sockets.remove_stale(self._folder):
+                log.info("removed sockets of ended processes", sockets=removed)

@@ -1,0 +1,214 @@
+"""Who holds what: the kubelet's PodResources v1 List, as holders.
+
+One holder per container and resource, its ids sorted; one per container and claim for DRA. The list has one entry per
+device id, every pod of the node (older kubelets: finished ones too), and no pod UID. On trouble the last good list
+stays and its `state` says that it may be old: an unreachable or rate-limited kubelet never means "nobody holds it".
+
+Where another plugin serves the kubelet (`with_offers`), GetAllocatableResources is asked just before List: what is no
+longer offered in the first answer has every pod that got it in the second.
+
+A DRA device's id here is "<driver>/<pool>/<device>", for example "gpu.nvidia.com/node-a/gpu-3". A pool's name may hold
+slashes, a driver's and a device's may not, so `dra_device` takes the first and the last one apart. The claim is
+"<namespace>/<name>".
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import NamedTuple
+
+import grpc.aio
+import structlog
+
+from nodedevices_plugin.kubelet import rpc
+from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate
+from nodedevices_plugin.probes.protocol import MAX_MESSAGE, text
+
+DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+LIST_DEADLINE_SECONDS = 5.0
+SHOWN_AFTER_SECONDS = 0.5  # an Allocate is in List once the kubelet has taken our answer: milliseconds
+LEAST_GAP_SECONDS = 1.0  # between two Lists: the kubelet allows 100/s with a burst of 10, to all callers together
+BACKOFF_FIRST_SECONDS = 2.0
+BACKOFF_MOST_SECONDS = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A container's devices of one resource or claim, as one List shows them."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str | None
+    claim: str | None
+    ids: tuple[str, ...]
+
+
+class DraDevice(NamedTuple):
+    driver: str
+    pool: str
+    device: str
+
+
+def dra_device(id_: str) -> DraDevice:
+    """The parts of a DRA holder's id. Raises ValueError for another kind of id."""
+    driver, _, rest = id_.partition("/")
+    pool, _, device = rest.rpartition("/")
+    if not (driver and pool and device):
+        raise ValueError(f"{id_!r} is not <driver>/<pool>/<device>")
+    return DraDevice(driver, pool, device)
+
+
+def listed(response: api.ListPodResourcesResponse) -> tuple[Listed, ...]:
+    """The List's answer, grouped and sorted. Entries without a pod, a container or an id are left out."""
+    ids: dict[tuple[str, str, str, str | None, str | None], set[str]] = {}
+    for pod in response.pod_resources:
+        for container in pod.containers:
+            if not (pod.namespace and pod.name and container.name):
+                continue
+            owner = (pod.namespace, pod.name, container.name)
+            for devices in container.devices:
+                ids.setdefault((*owner, devices.resource_name, None), set()).update(filter(None, devices.device_ids))
+            for claim in container.dynamic_resources:
+                name = f"{claim.claim_namespace}/{claim.claim_name}"
+                ids.setdefault((*owner, None, name), set()).update(
+                    f"{each.driver_name}/{each.pool_name}/{each.device_name}"
+                    for each in claim.claim_resources
+                    if each.driver_name and each.pool_name and each.device_name
+                )
+    found = [
+        Listed(namespace=namespace, pod=pod, container=container, resource=resource, claim=claim, ids=tuple(sorted(of)))
+        for (namespace, pod, container, resource, claim), of in ids.items()
+        if of
+    ]
+    return tuple(sorted(found, key=_order))
+
+
+def offers(response: api.AllocatableResourcesResponse) -> tuple[Offer, ...]:
+    """What the kubelet may hand out, by resource."""
+    ids: dict[str, set[str]] = {}
+    for devices in response.devices:
+        ids.setdefault(devices.resource_name, set()).update(filter(None, devices.device_ids))
+    return tuple(Offer(resource=name, ids=tuple(sorted(of))) for name, of in sorted(ids.items()) if name and of)
+
+
+def track(
+    previous: Holdings, now_listed: Sequence[Listed], recent: Sequence[RecentAllocate], *, now: datetime, taken: float
+) -> Holdings:
+    """The holders now, each with its `since`.
+
+    `since` is when one of its ids was last handed out by an Allocate of ours; without one (a DRA claim, another plugin,
+    an agent that restarted) it is the first List that shows this container with one of these ids. `recent` is oldest
+    first; `taken` is time.monotonic() when the List was asked for.
+    """
+    handed_out: Mapping[tuple[str, str], datetime] = {
+        (each.resource, id_): each.time for each in recent for id_ in each.ids
+    }
+    before = {(each.namespace, each.pod, each.container, each.resource, each.claim): each for each in previous.holders}
+
+    def since(entry: Listed) -> datetime:
+        if entry.resource is not None:
+            times = [handed_out[entry.resource, id_] for id_ in entry.ids if (entry.resource, id_) in handed_out]
+            if times:
+                return max(times)
+        known = before.get((entry.namespace, entry.pod, entry.container, entry.resource, entry.claim))
+        return known.since if known is not None and not set(known.ids).isdisjoint(entry.ids) else now
+
+    holders = tuple(
+        Holder(
+            namespace=each.namespace,
+            pod=each.pod,
+            container=each.container,
+            resource=each.resource,
+            claim=each.claim,
+            ids=each.ids,
+            since=since(each),
+        )
+        for each in now_listed
+    )
+    return Holdings(state=HoldersState.SYNCED, holders=holders, taken=taken)
+
+
+def wanted_after_allocate(holdings: Holdings, recent: Sequence[RecentAllocate]) -> float | None:
+    """time.monotonic() from which a List is worth asking for because of the newest Allocate.
+
+    None: it has been asked since; or the last List failed, and then the usual period (5 s or more) is soon enough,
+    because a List that fails at once must not be asked for again at once.
+    """
+    if not recent or holdings.state is not HoldersState.SYNCED:
+        return None
+    shown_at = recent[-1].monotonic + SHOWN_AFTER_SECONDS
+    return max(shown_at, holdings.taken + LEAST_GAP_SECONDS) if holdings.taken < shown_at else None
+
+
+class PodResourcesClient:
+    """Asks one kubelet. `recent` gives the Allocates that we answered, oldest first; `with_offers`: also ask for what
+    is offered."""
+
+    def __init__(self, socket: Path = DEFAULT_SOCKET, *, recent: Callable[[], Sequence[RecentAllocate]]) -> None:
+        self._socket = socket
+        self._recent = recent
+        self._refusals = 0
+        self._not_before = 0.0
+        self.with_offers = False
+        self.holdings = Holdings(state=HoldersState.UNAVAILABLE, message="the kubelet has not been asked yet")
+
+    async def list(self) -> Holdings:
+        """Who holds what now. Never raises for the kubelet's reasons; takes at most 5 s, with offers 10 s.
+
+        While it backs off after "rejected by rate limit" the kubelet is not asked, and the answer is the last one.
+        """
+        asked = monotonic()
+        if asked < self._not_before:
+            return self.holdings
+        offered, message = None, ""
+        try:
+            if self.with_offers:
+                offered, message = await self._offers()
+            response = await rpc.list_pod_resources(self._socket, timeout_seconds=LIST_DEADLINE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            return self._trouble(error)
+        self._refusals = 0
+        holdings = track(self.holdings, listed(response), self._recent(), now=datetime.now(UTC), taken=asked)
+        return self._set(replace(holdings, offered=offered, message=message))
+
+    async def _offers(self) -> tuple[tuple[Offer, ...] | None, str]:
+        """None and why, where only this method fails: List may still answer."""
+        try:
+            answer = await rpc.allocatable_resources(self._socket, timeout_seconds=LIST_DEADLINE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE):
+                raise  # List would fail as well
+            return None, f"GetAllocatableResources failed: {text(rpc.reason(error), MAX_MESSAGE // 2)}"
+        return offers(answer), ""
+
+    def _trouble(self, error: grpc.aio.AioRpcError) -> Holdings:
+        details = text(rpc.reason(error), MAX_MESSAGE // 2)
+        state = HoldersState.UNAVAILABLE
+        message = f"PodResources on {self._socket} does not answer: {details}"
+        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            self._refusals += 1
+            most = min(BACKOFF_MOST_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** min(self._refusals - 1, 16))
+            self._not_before = monotonic() + most * random.uniform(0.5, 1.0)
+            state, message = HoldersState.RATE_LIMITED, f"the kubelet refused to list pods: {details}"
+        last = self.holdings
+        return self._set(replace(last, state=state, message=message))
+
+    def _set(self, holdings: Holdings) -> Holdings:
+        if holdings.state is not self.holdings.state:
+            level = log.info if holdings.state is HoldersState.SYNCED else log.warning
+            level("pod resources", state=holdings.state.value, why=holdings.message)
+        self.holdings = holdings
+        return holdings
+
+
+def _order(entry: Listed) -> tuple[str, str, str, str, str]:
+    return (entry.namespace, entry.pod, entry.container, entry.resource or "", entry.claim or "")

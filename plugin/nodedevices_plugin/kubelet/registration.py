@@ -1,0 +1,245 @@
+"""One resource and the kubelet: serve, register, notice when that is lost, do it again. Never gives up, never spins.
+
+What the kubelet really does, and what follows (pkg/kubelet/cm/devicemanager; 1.36.3 observed):
+- Inside Register it dials us, for up to 10 s, and asks for our options: we serve first, and wait longer than that.
+- A nil answer to Register means "connected", no more; the stream comes afterwards. Without one we start over.
+- It never re-opens a stream. The stream's end takes all devices away from the node, so we register again at once.
+- Up to 1.36 the end of an older registration of the same name takes the newer one down with it; from 1.37 on a socket
+  is refused while it is still connected. So every registration has a server on a socket of its own, and the one before
+  is stopped first.
+- When it starts it removes every socket in its folder, ours too, and makes a new kubelet.sock.
+
+The folder is watched by looking every quarter of a second, not by inotify: a watch dies with the folder it is on, says
+nothing on some file systems, and a stat of two names costs microseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from time import monotonic
+
+import grpc.aio
+import structlog
+
+from nodedevices_plugin.kubelet import rpc, sockets
+from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
+from nodedevices_plugin.kubelet.server import Allocator, RecentAllocations, ResourceServer, options
+from nodedevices_plugin.model import Registration, RegistrationState
+from nodedevices_plugin.probes.protocol import MAX_MESSAGE, text
+
+KUBELET_SOCKET = "kubelet.sock"
+LOOK_SECONDS = 0.25
+STREAM_LOST_DELAY_SECONDS = 0.02  # at once; the kubelet has then finished with the old stream
+SHORT_STREAM_SECONDS = 5.0  # a stream that ended earlier counts as one that failed
+QUICK_RETRIES = 3  # so many short streams in a row are met at once, the next ones with back-off
+BACKOFF_FIRST_SECONDS = 0.5
+BACKOFF_MOST_SECONDS = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """How long the kubelet may take."""
+
+    register_seconds: float = 15.0  # the kubelet dials us for up to 10 s inside Register
+    stream_seconds: float = 10.0  # from Register's answer to ListAndWatch; normally milliseconds
+
+
+class Lost(Enum):
+    """Why a registration does not hold any more."""
+
+    STREAM = "the kubelet ended its stream"
+    NEVER_CAME = "the kubelet opened no stream"
+    KUBELET = "there is a new kubelet.sock"
+    SOCKET = "our socket was removed"
+
+
+def backoff_seconds(failures: int) -> float:
+    """After the n-th failure in a row (from 1): 0.5, 1, 2, ... 30 s, each less a random part of up to half."""
+    most: float = min(BACKOFF_MOST_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** min(failures - 1, 16))
+    return most * random.uniform(0.5, 1.0)
+
+
+class ResourcePlugin:
+    """Keeps one resource served and registered from `start` to `stop`. `shown` is its list, as `snapshot` makes it."""
+
+    def __init__(
+        self,
+        name: str,
+        shown: bytes,
+        *,
+        folder: Path,
+        kubelet_socket: Path,
+        allocator: Allocator,
+        recent: RecentAllocations,
+        on_change: Callable[[], None],
+        deadlines: Deadlines,
+    ) -> None:
+        self.name = name
+        self.registration = Registration(resource=name, state=RegistrationState.PENDING)
+        self._shown = shown
+        self._folder = folder
+        self._kubelet_socket = kubelet_socket
+        self._allocator = allocator
+        self._recent = recent
+        self._on_change = on_change
+        self._deadlines = deadlines
+        self._server: ResourceServer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._failures = 0  # refusals in a row
+        self._short_streams = 0  # streams in a row that did not last
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=f"register {self.name}")
+
+    def show(self, shown: bytes) -> None:
+        """The kubelet is shown this list from now on, and a later one as its first."""
+        self._shown = shown
+        if self._server is not None:
+            self._server.show(shown)
+
+    async def stop(self) -> None:
+        """Ends the registration: the kubelet shows 0 allocatable at once and forgets the resource after 5 minutes."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        await self._stop_server()
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._round()
+            except Exception as error:  # a folder that is not there, a full disk: it is said, and tried again
+                if self._report(RegistrationState.PENDING, f"cannot serve {self.name}: {error}"):
+                    log.exception("registration failed", resource=self.name)
+                await self._back_off(sockets.identity(self._kubelet_socket))
+
+    async def _round(self) -> None:
+        """One registration, from looking for the kubelet until it is lost."""
+        kubelet = sockets.identity(self._kubelet_socket)
+        if kubelet is None:
+            why = f"{self._kubelet_socket} is not there: the kubelet is not running, or its folder is not mounted here"
+            self._report(RegistrationState.KUBELET_UNREACHABLE, why)
+            await asyncio.sleep(LOOK_SECONDS)
+            return
+        server = await self._serving()
+        before = server.opened
+        try:
+            await rpc.register(
+                self._kubelet_socket, self._request(server), timeout_seconds=self._deadlines.register_seconds
+            )
+        except grpc.aio.AioRpcError as error:
+            await self._not_registered(error, kubelet)
+            return
+        self._failures = 0
+        registered_at = monotonic()
+        lost = await self._until_lost(server, stream=before + 1, kubelet=kubelet)
+        self._report(RegistrationState.PENDING, self._told(lost))
+        await self._stop_server()
+        if lost is Lost.STREAM:
+            await self._after_lost_stream(lasted=monotonic() - registered_at)
+        else:
+            self._short_streams = 0
+
+    async def _until_lost(self, server: ResourceServer, *, stream: int, kubelet: sockets.Identity) -> Lost:
+        """Waits. The registration's stream is the first one opened after Register was called."""
+        deadline = monotonic() + self._deadlines.stream_seconds
+        while True:
+            server.stream_change.clear()
+            if server.opened >= stream:
+                if stream not in server.open_streams:
+                    return Lost.STREAM
+                self._report(RegistrationState.REGISTERED, "")
+            elif monotonic() > deadline:
+                return Lost.NEVER_CAME
+            if not server.has_socket():
+                return Lost.SOCKET
+            if sockets.identity(self._kubelet_socket) not in (kubelet, None):
+                return Lost.KUBELET
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(server.stream_change.wait(), LOOK_SECONDS)
+
+    def _told(self, lost: Lost) -> str:
+        if lost is Lost.NEVER_CAME:
+            seconds = f"{self._deadlines.stream_seconds:g} s"
+            return f"the kubelet accepted {self.name}, but did not ask for its devices within {seconds}"
+        return f"{lost.value}; registering again"
+
+    async def _after_lost_stream(self, *, lasted: float) -> None:
+        self._short_streams = self._short_streams + 1 if lasted < SHORT_STREAM_SECONDS else 0
+        if self._short_streams <= QUICK_RETRIES:
+            await asyncio.sleep(STREAM_LOST_DELAY_SECONDS)
+        else:
+            await self._wait(
+                backoff_seconds(self._short_streams - QUICK_RETRIES), sockets.identity(self._kubelet_socket)
+            )
+
+    async def _not_registered(self, error: grpc.aio.AioRpcError, kubelet: sockets.Identity) -> None:
+        code, details = error.code(), rpc.reason(error)
+        if code is grpc.StatusCode.UNAVAILABLE:  # nobody listens on it: a kubelet that ended, or is about to start
+            why = f"no kubelet answers on {self._kubelet_socket}: {details}"
+            self._report(RegistrationState.KUBELET_UNREACHABLE, why)
+            await self._wait(LOOK_SECONDS * 2, kubelet)
+        elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            why = f"the kubelet did not answer Register within {self._deadlines.register_seconds:g} s"
+            self._report(RegistrationState.KUBELET_UNREACHABLE, why)
+            await self._stop_server()  # else the kubelet may dial it late, beside the next registration
+            await self._back_off(kubelet)
+        else:
+            self._report(RegistrationState.REJECTED, details)
+            await self._back_off(kubelet)
+
+    async def _back_off(self, kubelet: sockets.Identity | None) -> None:
+        self._failures += 1
+        await self._wait(backoff_seconds(self._failures), kubelet)
+
+    async def _wait(self, seconds: float, kubelet: sockets.Identity | None) -> None:
+        """Sleeps, but not longer than this kubelet.sock is the one in place: a new kubelet is met at once."""
+        end = monotonic() + seconds
+        while (left := end - monotonic()) > 0:
+            await asyncio.sleep(min(left, LOOK_SECONDS))
+            if sockets.identity(self._kubelet_socket) != kubelet:
+                self._failures = self._short_streams = 0
+                return
+
+    # --- the server -------------------------------------------------------------------------------------------------
+    async def _serving(self) -> ResourceServer:
+        """A server that no registration has used: a new one, or the one that the kubelet refused."""
+        if self._server is not None and not self._server.has_socket():
+            await self._stop_server()
+        if self._server is None:
+            self._server = ResourceServer(
+                self.name, self._shown, folder=self._folder, allocator=self._allocator, recent=self._recent
+            )
+            await self._server.start()
+        return self._server
+
+    async def _stop_server(self) -> None:
+        if self._server is not None:
+            await self._server.stop()
+            self._server = None
+
+    def _request(self, server: ResourceServer) -> api.RegisterRequest:
+        return api.RegisterRequest(
+            version=rpc.VERSION, endpoint=server.path.name, resource_name=server.name, options=options()
+        )
+
+    def _report(self, state: RegistrationState, message: str) -> bool:
+        """Whether this is news; then it is logged and announced."""
+        registration = Registration(resource=self.name, state=state, message=text(message, MAX_MESSAGE))
+        if registration == self.registration:
+            return False
+        self.registration = registration
+        level = log.info if state in (RegistrationState.REGISTERED, RegistrationState.PENDING) else log.warning
+        level("registration", resource=registration.resource, state=state.value, why=registration.message)
+        self._on_change()
+        return True

@@ -1,0 +1,88 @@
+"""Names and identities of unix sockets in the kubelet's device-plugin folder.
+
+Every start of a server takes a new name. gRPC's core unlinks its socket's *path* when it shuts down, so of two servers
+that share a path the older one's end removes the younger one's socket; and a kubelet of 1.37 or later refuses a path
+that is still connected ("device plugin already connected").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import secrets
+import socket
+import stat
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+PREFIX = "nodedevices-"
+MAX_PATH_BYTES = 107  # sun_path of unix(7) has 108 with the closing NUL
+SETTLING_SECONDS = 2.0  # a socket this young may stand between bind and listen
+
+
+class Identity(NamedTuple):
+    """Which file a path is just now. An inode number alone may be given to the next file at once (tmpfs, ext4).
+
+    The change time is left out on purpose: a chmod or an SELinux relabel of kubelet.sock does not make it another
+    kubelet, and serving anew for it would cost the node its devices for a moment.
+    """
+
+    device: int
+    inode: int
+    modified_ns: int
+
+
+def identity(path: Path) -> Identity | None:
+    """The socket at this path, or None: absent, not a socket, or not to be seen by us."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return Identity(found.st_dev, found.st_ino, found.st_mtime_ns) if stat.S_ISSOCK(found.st_mode) else None
+
+
+def new_path(folder: Path, resource: str) -> Path:
+    """A path nobody has used: nodedevices-<resource>-<nonce>.sock, a long name cut and told apart by its hash.
+
+    Raises ValueError when the folder leaves no room for a name.
+    """
+    word = re.sub(r"[^A-Za-z0-9.]+", "-", resource)
+    nonce = secrets.token_hex(4)
+    room = MAX_PATH_BYTES - len(bytes(folder)) - len(f"/{PREFIX}-{nonce}.sock")
+    if len(word) > room:
+        digest = hashlib.sha256(resource.encode()).hexdigest()[:8]
+        if room < len(digest):
+            raise ValueError(f"the folder {folder} is too long for a unix socket in it: {MAX_PATH_BYTES} bytes in all")
+        word = f"{word[: max(0, room - len(digest) - 1)]}-{digest}"[-room:]
+    return folder / f"{PREFIX}{word}-{nonce}.sock"
+
+
+def remove_stale(folder: Path) -> tuple[str, ...]:
+    """Removes our kind of sockets that nobody listens on, and returns their names.
+
+    Asked by connecting, since a process id means nothing across containers. The kubelet removes them as well, but only
+    at its own start.
+    """
+    removed = []
+    for path in sorted(folder.glob(f"{PREFIX}*.sock")):
+        with contextlib.suppress(OSError):
+            found = path.lstat()
+            if stat.S_ISSOCK(found.st_mode) and time.time() - found.st_mtime > SETTLING_SECONDS and not listening(path):
+                path.unlink()
+                removed.append(path.name)
+    return tuple(removed)
+
+
+def listening(path: Path) -> bool:
+    """Whether a process accepts connections there. Never blocks; in doubt, yes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+        return True

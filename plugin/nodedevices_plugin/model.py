@@ -1,0 +1,226 @@
+"""The values that pass between the agent's stages. Frozen; no behaviour beyond what the words mean.
+
+    probe line -> Inventory -> {device id: Verdict} -> Plan -> kubelet
+                       \\            |               |
+                        `------------+--- holders ---+--> report -> publisher
+
+Each stage takes the latest values and makes its own. Nothing here imports grpc, kubernetes, kopf or pynvml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from nodedevices_plugin.probes.protocol import DeviceFact, Driver, Machine, Trouble
+
+
+class HealthState(StrEnum):
+    """SCHEMA: `health.state`."""
+
+    HEALTHY = "Healthy"
+    DEGRADED = "Degraded"  # told, still offered
+    UNHEALTHY = "Unhealthy"  # not offered
+    UNKNOWN = "Unknown"  # nobody can tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that is wrong with a device, kept until the evidence says that it is over.
+
+    An XID is an edge: it is remembered here and, with the verdict, in the state file. A reading (lost, ECC, ...) is a
+    level: `last_seen` is None while it lasts, and the time of the first line without it afterwards.
+    """
+
+    reason: str  # Xid79, FallenOffBus, Missing, RowRemapFailure, ...; one fault a reason
+    state: HealthState  # DEGRADED or UNHEALTHY
+    message: str  # what happened, without what to do
+    action: str  # SCHEMA recoveryAction that the table asks for
+    fault_domain: str  # Application | Device | Node
+    since: datetime
+    last_seen: datetime | None = None  # newest evidence, from which the hold-down counts; None: still evident
+    boot_id: str  # of the boot in which it was last seen
+    xid: int | None = None
+    neighbours: tuple[int, ...] = ()  # XIDs that came within the correlation window of this one
+    left: bool = False  # the device left (lost or not listed) since
+    driver_reloaded: bool = False  # the driver was unloaded since
+    confirmed: bool = False  # a person said that what was asked for is done (nodedevices.io/confirm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is known about one physical device (or one partition, where it differs from its GPU).
+
+    `offered` says whether the kubelet is told Healthy: true for Healthy and Degraded, and for Unknown until it is
+    withdrawn. `since` belongs to (state, reason) and is never bumped by a repeat. A verdict with faults goes into the
+    state file; without them there is nothing to remember.
+    """
+
+    state: HealthState
+    reason: str  # "" when Healthy; Xid79, FallenOffBus, Missing, RowRemapFailure, ProbeSilent, ...
+    message: str
+    since: datetime
+    offered: bool
+    xid: int | None = None
+    recovery_action: str = "None"
+    fault_domain: str | None = None  # Application | Device | Node
+    faults: tuple[Fault, ...] = ()  # worst first; what recovery is judged by, not published
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryDevice:
+    """A device that is here, or was: a vanished one stays, with its last facts, until it returns or is released."""
+
+    fact: DeviceFact
+    present: bool
+    last_seen: datetime
+    # MIG devices that the driver no longer lists while a pod still holds them: they stay listed, Unhealthy.
+    departed_partitions: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """Every device this node has or had, by index then id."""
+
+    devices: tuple[InventoryDevice, ...] = ()
+    driver: Driver | None = None  # None: no good line yet
+    machine: Machine = field(default_factory=Machine)
+    probe: str = ""
+    boot_id: str = ""
+    accelerators_on_bus: int = 0
+    troubles: tuple[Trouble, ...] = ()
+    line_time: datetime | None = None  # agent's clock when the line in force arrived
+    line_monotonic: float | None = None  # seconds, time.monotonic(): silence is measured by it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    container_path: str
+    host_path: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNode:
+    container_path: str
+    host_path: str
+    permissions: str = "rw"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerAnswer:
+    """One ContainerAllocateResponse, in plain values. `cdi_devices` are qualified names."""
+
+    envs: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    cdi_devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulableId:
+    """One id of one resource, as ListAndWatch shows it."""
+
+    id: str  # GPU-..., MIG-..., GPU-...::3
+    device_id: str  # the physical device whose health it carries
+    partition_id: str | None = None
+    replica: int | None = None
+    healthy: bool
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedResource:
+    """One extended resource that this node's agent serves to the kubelet."""
+
+    name: str  # nvidia.com/gpu
+    ids: tuple[SchedulableId, ...]  # sorted by (device index, partition index, replica): a stable order
+    sharing: str = "none"  # none | timeSlicing | mps | memory
+    replicas: int | None = None
+    fail_requests_greater_than_one: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the kubelet is told. Equal plans need no message."""
+
+    resources: tuple[OfferedResource, ...] = ()  # sorted by name
+
+
+class AllocationError(Exception):
+    """A request that cannot be granted; its text reaches the pod's status verbatim and says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A container that has devices, as PodResources shows it."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str | None = None  # None: a DRA claim
+    claim: str | None = None
+    ids: tuple[str, ...] = ()  # schedulable ids (device plugin) or device names (DRA), sorted
+    since: (
+        datetime  # see SCHEMA "Whose pod": last Allocate that handed out one of these ids, or first List that shows it
+    )
+
+
+class HoldersState(StrEnum):
+    """SCHEMA: the reasons of the condition HoldersKnown."""
+
+    SYNCED = "Synced"
+    UNAVAILABLE = "PodResourcesUnavailable"
+    RATE_LIMITED = "RateLimited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Ids of a resource that the kubelet may hand out (whoever's plugin serves it), sorted."""
+
+    resource: str
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """Who holds what; on trouble the last good list stays, and `state` says that it may be old.
+
+    `offered`: what the kubelet calls healthy, of every plugin on the node; None: not asked for (only Observe asks), or
+    not answered, and `message` says why.
+    """
+
+    state: HoldersState
+    message: str = ""
+    holders: tuple[Holder, ...] = ()
+    offered: tuple[Offer, ...] | None = None
+    taken: float = 0.0  # time.monotonic() when the List in force was asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentAllocate:
+    """An Allocate that we answered: the kubelet may not show it in PodResources yet."""
+
+    resource: str
+    ids: tuple[str, ...]
+    time: datetime
+    monotonic: float
+
+
+class RegistrationState(StrEnum):
+    PENDING = "Pending"
+    REGISTERED = "Registered"  # the kubelet has an open ListAndWatch stream
+    KUBELET_UNREACHABLE = "KubeletUnreachable"
+    REJECTED = "RegistrationRejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """How one resource stands with the kubelet."""
+
+    resource: str
+    state: RegistrationState
+    message: str = ""

@@ -1,0 +1,71 @@
+"""The command nodedevices-mps: `run` (the default) until a SIGTERM, `mount-shm` once before it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+from nodedevices_api import logs
+
+from nodedevices_plugin import __version__
+from nodedevices_plugin.mps import shm
+from nodedevices_plugin.mps.control import Control
+from nodedevices_plugin.mps.runner import Runner
+from nodedevices_plugin.resources.mps import CONTAINER_ROOT
+
+log = structlog.get_logger(__name__)
+
+PERIOD_SECONDS = 0.5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 after a SIGTERM or a mount, 1 when it cannot be mounted, 2 for a wrong command line."""
+    given = _parser().parse_args(arguments)
+    logs.configure(given.log_level, given.log_format)
+    if given.command == "mount-shm":
+        try:
+            new = shm.mount(given.root)
+        except shm.ShmError as error:
+            print(f"nodedevices-mps: {error}", file=sys.stderr)  # noqa: T201  a command's answer to its user
+            return 1
+        log.info("shared memory", root=str(given.root), mounted_now=new)
+        return 0
+    run(given.root)
+    return 0
+
+
+def run(root: Path) -> None:
+    """Until SIGTERM or SIGINT; then every daemon ends."""
+    over = threading.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda *_: over.set())
+    log.info("MPS runner starting", version=__version__, root=str(root))
+    runner = Runner(root, Control(str(root)))
+    while not over.wait(PERIOD_SECONDS):
+        runner.step(time.monotonic())
+    runner.stop()
+    log.info("MPS runner stopped")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nodedevices-mps",
+        allow_abbrev=False,
+        description="Runs NVIDIA's MPS control daemons that the agent of this node wants.",
+    )
+    parser.add_argument("command", nargs="?", choices=("run", "mount-shm"), default="run")
+    parser.add_argument("--root", type=Path, default=Path(CONTAINER_ROOT), help="the MPS root in this container")
+    parser.add_argument("--log-level", choices=logs.LEVELS, default="info")
+    parser.add_argument("--log-format", choices=logs.FORMATS, default="auto")
+    parser.add_argument("--version", action="version", version=f"nodedevices-mps {__version__}")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

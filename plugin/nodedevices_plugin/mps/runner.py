@@ -1,0 +1,223 @@
+"""Makes the control daemons what the file wants, again and again. Level-based: killed anywhere, the next run goes on.
+
+What this program did is written beside the file before it is done, so that after a crash nothing is forgotten: a GPU
+left in compute mode EXCLUSIVE_PROCESS would refuse every container but one. A daemon that runs already is taken over;
+one that stays silent is started again, ever more rarely. Limits of GPUs that come or go are told to the running daemon,
+because its end would end its clients. A GPU that fails does not keep the others from being shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from nodedevices_plugin.mps import wanted
+from nodedevices_plugin.mps.control import DEFAULT, EXCLUSIVE, ControlError
+from nodedevices_plugin.resources import mps
+from nodedevices_plugin.resources.mps import Daemon, Gpu
+
+log = structlog.get_logger(__name__)
+
+DONE_FILE = "nodedevices-running.json"
+LOOK_SECONDS = 5.0  # between two questions to a daemon that answers
+MISSED = 2  # questions in a row without an answer: it is dead
+FIRST_DELAY_SECONDS = 1.0
+MAX_DELAY_SECONDS = 60.0
+
+
+class Daemons(Protocol):
+    """What the runner needs of `control.Control`. Every call raises ControlError."""
+
+    def percentage(self, resource: str) -> int: ...
+    def ask(self, resource: str, command: str) -> str: ...
+    def start(self, resource: str) -> None: ...
+    def quit(self, resource: str) -> None: ...
+    def set_mode(self, gpu: str, mode: str) -> None: ...
+
+
+@dataclass(slots=True)
+class _Run:
+    """One daemon. `done` is what it was told, None when nobody knows whether it runs."""
+
+    gpus: dict[str, Gpu] = field(default_factory=dict)  # those in compute mode EXCLUSIVE_PROCESS, or soon to be
+    done: Daemon | None = None
+    asked: float = 0.0
+    missed: int = 0
+    failures: int = 0
+    not_before: float = 0.0
+    told: str = ""  # the last trouble that was logged
+
+
+class Runner:
+    """`root`: the MPS root as this container sees it. Times are those of time.monotonic()."""
+
+    def __init__(self, root: Path, daemons: Daemons) -> None:
+        self._wanted_file = root / wanted.FILE
+        self._done_file = root / DONE_FILE
+        self._daemons = daemons
+        self._runs: dict[str, _Run] = {}
+        self._wanted: tuple[Daemon, ...] | None = None  # None: nobody has asked for anything
+        self._complaint = ""
+        self._written = ""
+        for each in self._remembered():
+            self._runs[each.resource] = _Run(gpus={gpu.id: gpu for gpu in each.gpus})
+
+    def step(self, now: float) -> None:
+        """One look at the file and at every daemon."""
+        self._read()
+        if self._wanted is None:
+            return
+        names = {each.resource for each in self._wanted}
+        for resource in [each for each in self._runs if each not in names]:
+            self._end(resource)
+        self._remember()
+        for daemon in self._wanted:
+            run = self._runs.setdefault(daemon.resource, _Run())
+            if now < run.not_before:
+                continue
+            try:
+                self._keep(daemon, run, now)
+            except ControlError as error:
+                run.failures += 1
+                delay = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** min(run.failures - 1, 10))
+                run.not_before, run.done = now + delay, None
+                self._tell(run, "MPS control daemon not running", daemon.resource, error, again_in_seconds=delay)
+
+    def stop(self) -> None:
+        """Every daemon of ours ends, and the GPUs go back to everybody."""
+        for resource in list(self._runs):
+            self._end(resource)
+        self._remember()
+
+    # --- one daemon ---------------------------------------------------------------------------------------------------
+    def _keep(self, daemon: Daemon, run: _Run, now: float) -> None:
+        if run.done is not None and now - run.asked >= (LOOK_SECONDS if not run.missed else 0):
+            run.asked = now
+            self._look(daemon, run)
+        if run.done == daemon:
+            return
+        before = run.done
+        self._take_gpus(daemon, run)
+        if before is None or before.percentage != daemon.percentage:
+            self._start(daemon)
+            run.asked = now
+        changed = [gpu for gpu in daemon.gpus if before is None or gpu not in before.gpus]
+        for command in mps.memory_commands(changed):
+            try:
+                self._daemons.ask(daemon.resource, command)
+            except ControlError as error:  # of one GPU
+                self._tell(run, "memory limit not set", daemon.resource, error)
+        run.done, run.failures, run.missed, run.told = daemon, 0, 0, ""
+        log.info("MPS control daemon ready", resource=daemon.resource, gpus=len(daemon.gpus), percent=daemon.percentage)
+
+    def _look(self, daemon: Daemon, run: _Run) -> None:
+        try:
+            self._daemons.percentage(daemon.resource)
+            run.missed = 0
+        except ControlError as error:
+            run.missed += 1
+            if run.missed >= MISSED:
+                log.warning(
+                    "MPS control daemon silent; it is started again", resource=daemon.resource, error=str(error)
+                )
+                run.done, run.missed = None, 0
+
+    def _start(self, daemon: Daemon) -> None:
+        """One that runs with the right limits is taken over."""
+        try:
+            runs_with = self._daemons.percentage(daemon.resource)
+        except ControlError:
+            runs_with = None
+        if runs_with == daemon.percentage:
+            return
+        if runs_with is not None:
+            self._daemons.quit(daemon.resource)
+        self._daemons.start(daemon.resource)
+        self._daemons.ask(daemon.resource, mps.thread_command(daemon.percentage))
+
+    def _take_gpus(self, daemon: Daemon, run: _Run) -> None:
+        gone = [gpu for gpu in run.gpus if gpu not in {each.id for each in daemon.gpus}]
+        run.gpus = {gpu.id: gpu for gpu in daemon.gpus} | {gpu: run.gpus[gpu] for gpu in gone}
+        self._remember()
+        failed = []
+        for gpu in daemon.gpus:
+            try:
+                self._daemons.set_mode(gpu.id, EXCLUSIVE)
+            except ControlError as error:
+                failed.append(error)
+                self._tell(run, "compute mode not set", daemon.resource, error, gpu=gpu.id)
+        if failed and len(failed) == len(daemon.gpus):
+            raise failed[0]
+        self._release(gone, run)
+
+    def _end(self, resource: str) -> None:
+        run = self._runs.pop(resource)
+        try:
+            self._daemons.quit(resource)
+            log.info("MPS control daemon ended", resource=resource)
+        except ControlError as error:
+            log.info("MPS control daemon was not running", resource=resource, error=str(error))
+        self._release(run.gpus, run)
+
+    def _release(self, gpus: Iterable[str], run: _Run) -> None:
+        for gpu in list(gpus):
+            try:
+                self._daemons.set_mode(gpu, DEFAULT)
+            except ControlError as error:  # it may have left
+                log.warning("compute mode not set back", gpu=gpu, error=str(error))
+            run.gpus.pop(gpu, None)
+
+    # --- files --------------------------------------------------------------------------------------------------------
+    def _read(self) -> None:
+        try:
+            with self._wanted_file.open("rb") as file:
+                found = wanted.from_bytes(file.read(wanted.MAX_BYTES + 1))
+        except FileNotFoundError:
+            return
+        except (OSError, wanted.WantedError) as error:
+            self._complain(f"{self._wanted_file}: {error}")
+            return
+        self._complaint = ""
+        if found != self._wanted:
+            log.info("MPS control daemons wanted", resources=[each.resource for each in found])
+        self._wanted = found
+
+    def _remembered(self) -> tuple[Daemon, ...]:
+        try:
+            return wanted.from_bytes(self._done_file.read_bytes())
+        except FileNotFoundError:
+            return ()
+        except (OSError, wanted.WantedError) as error:
+            log.warning("what ran before is not known", file=str(self._done_file), error=str(error))
+            return ()
+
+    def _remember(self) -> None:
+        runs = [
+            Daemon(resource=name, percentage=100, gpus=tuple(run.gpus.values()))
+            for name, run in sorted(self._runs.items())
+        ]
+        text = wanted.to_text(runs)
+        if text == self._written:
+            return
+        new = self._done_file.with_name(f".{DONE_FILE}.new")
+        try:
+            new.write_text(text, encoding="utf-8")
+            new.replace(self._done_file)
+            self._written = text
+        except OSError as error:  # a crash would leave GPUs to this daemon alone; without one nothing is lost
+            self._complain(f"{self._done_file}: {error.strerror or error}")
+
+    def _tell(self, run: _Run, message: str, resource: str, error: ControlError, **more: object) -> None:
+        text = f"{message}: {error}"
+        if text != run.told:
+            run.told = text
+            log.warning(message, resource=resource, error=str(error), **more)
+
+    def _complain(self, text: str) -> None:
+        if text != self._complaint:
+            self._complaint = text
+            log.warning("file trouble; what runs stays", error=text)

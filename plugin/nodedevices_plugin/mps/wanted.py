@@ -1,0 +1,87 @@
+"""The file in which the agent says which control daemons it wants. Strict on both ends: the reader has privileges.
+
+    {"version": 1, "daemons": [{"resource": "nvidia.com/gpu", "percentage": 25,
+                                "gpus": [{"id": "GPU-...", "index": 0, "limitMib": 10240}]}]}
+
+Containers see `<resource>/pipe` below the root and never this file. What is wrong with it is told, and what runs stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from nodedevices_api.errors import InputError, parse
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+from nodedevices_plugin.resources.mps import Daemon, Gpu
+
+FILE = "nodedevices-daemons.json"
+MAX_BYTES = 1 << 18
+# A resource's name is a path below the root, and a GPU's id an argument of nvidia-smi.
+_NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
+Resource = Annotated[str, StringConstraints(max_length=96, pattern=_NAME)]
+GpuId = Annotated[str, StringConstraints(max_length=96, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$")]
+
+
+class WantedError(ValueError):
+    """The file is none of ours; the text says what is wrong."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, alias_generator=to_camel)
+
+
+class _Gpu(_Part):
+    id: GpuId
+    index: Annotated[int, Field(ge=0, le=1023)]
+    limit_mib: Annotated[int, Field(ge=0, le=1 << 31)] = 0
+
+
+class _Daemon(_Part):
+    resource: Resource
+    percentage: Annotated[int, Field(ge=1, le=100)]
+    gpus: Annotated[list[_Gpu], Field(max_length=64)]
+
+
+class _Wanted(_Part):
+    version: Literal[1]
+    daemons: Annotated[list[_Daemon], Field(max_length=32)]
+
+
+def to_text(daemons: Sequence[Daemon]) -> str:
+    """The file's content; equal daemons give equal text."""
+    plain = [
+        {
+            "resource": each.resource,
+            "percentage": each.percentage,
+            "gpus": [{"id": gpu.id, "index": gpu.index, "limitMib": gpu.limit_mib} for gpu in each.gpus],
+        }
+        for each in daemons
+    ]
+    return json.dumps({"version": 1, "daemons": plain}, indent=1) + "\n"
+
+
+def from_bytes(raw: bytes) -> tuple[Daemon, ...]:
+    """Raises WantedError."""
+    if len(raw) > MAX_BYTES:
+        raise WantedError(f"more than {MAX_BYTES} bytes")
+    try:
+        wanted = parse(_Wanted, json.loads(raw))
+    except InputError as error:
+        raise WantedError(str(error)) from error
+    except ValueError as error:
+        raise WantedError(f"not JSON: {error}") from error
+    names = [each.resource for each in wanted.daemons]
+    if len(set(names)) < len(names):
+        raise WantedError(f"daemons: {', '.join(names)}: a resource is listed twice")
+    return tuple(
+        Daemon(
+            resource=each.resource,
+            percentage=each.percentage,
+            gpus=tuple(Gpu(id=gpu.id, index=gpu.index, limit_mib=gpu.limit_mib) for gpu in each.gpus),
+        )
+        for each in wanted.daemons
+    )

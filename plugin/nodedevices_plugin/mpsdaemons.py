@@ -1,0 +1,119 @@
+"""The agent's side of MPS: which control daemons are wanted goes into a file, and each is asked whether it answers.
+
+The file is for nodedevices-mps (package mps), which has the privileges to run them. Asking is what any client may do,
+and the only thing that is believed: a daemon of another's making (NVIDIA's mps-control-daemon) is as good. On a worker
+thread of its own, since the client may hang with the driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from nodedevices_plugin.mps import wanted
+from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
+from nodedevices_plugin.resources.mps import Daemon
+from nodedevices_plugin.worker import Worker
+
+log = structlog.get_logger(__name__)
+
+ASK_SECONDS = 5.0  # a daemon that answers
+ASK_AGAIN_SECONDS = 1.0  # one that does not
+PATIENCE_SECONDS = 10.0  # what a start may take before the trouble is told
+MISSED = 2  # questions in a row without an answer, before one that did answer is silent
+
+
+class MpsDaemons:
+    """`want` may be called at every step. `on_change` is called on the loop when `answers` is another.
+
+    answers: resources.mps.Answers, of the daemons that are wanted. folder: the MPS root as mounted in this container.
+    """
+
+    def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:
+        self._file = folder / wanted.FILE
+        self._control = Control(str(folder))
+        self._worker = worker
+        self._on_change = on_change
+        self._wanted: tuple[Daemon, ...] | None = None
+        self._since: dict[tuple[str, int], float] = {}  # time.monotonic()
+        self._missed: dict[tuple[str, int], int] = {}
+        self._news = asyncio.Event()
+        self._trouble = ""
+        self.answers: dict[tuple[str, int], str] = {}
+
+    def want(self, daemons: tuple[Daemon, ...] | None) -> None:
+        """From now on these. None: nobody knows yet, and what runs stays."""
+        if daemons is not None and daemons != self._wanted:
+            self._wanted = daemons
+            self._news.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._news.clear()
+            pause = ASK_SECONDS
+            if self._wanted is not None:
+                pause = await self._round(self._wanted)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), pause if self._wanted or self._trouble else None)
+
+    async def _round(self, daemons: tuple[Daemon, ...]) -> float:
+        """Write and ask once. Returns when to come back."""
+        text = wanted.to_text(daemons)
+        unwritten = await self._worker.run(lambda: _write(self._file, text, create=bool(daemons)))
+        self._say(unwritten)
+        now = time.monotonic()
+        self._since = {each.key: self._since.get(each.key, now) for each in daemons}
+        found = {each.key: await self._asked(each, unwritten) for each in daemons}
+        if found != self.answers:
+            self.answers = found
+            self._on_change()
+        return ASK_AGAIN_SECONDS if any(found.values()) or any(self._missed.values()) else ASK_SECONDS
+
+    async def _asked(self, daemon: Daemon, unwritten: str) -> str:
+        """ "" for the right answer, else why there is none, in words that stay the same while nothing changes."""
+        key = daemon.key
+        why, tell_now = unwritten, bool(unwritten)
+        try:
+            percentage = await self._worker.run(lambda: self._control.percentage(daemon.resource))
+            if percentage == daemon.percentage:
+                self._missed[key] = 0
+                return ""
+            why = why or f"gives its clients {percentage} % and not {daemon.percentage} %"
+        except ControlError as error:
+            why = why or f"does not answer: {error}"
+            tell_now = tell_now or isinstance(error, ControlMissingError)
+        self._missed = {one: count for one, count in self._missed.items() if one in self._since}
+        self._missed[key] = self._missed.get(key, 0) + 1
+        if self.answers.get(key) == "" and self._missed[key] < MISSED:
+            return ""
+        starting = time.monotonic() - self._since[key] < PATIENCE_SECONDS
+        return "is being started" if starting and not tell_now else why
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            if trouble:
+                log.warning("MPS control daemons cannot be asked for", error=trouble)
+
+
+def _write(file: Path, text: str, *, create: bool) -> str:
+    """Replace the file where it says something else. "" or why not; without `create` a missing one is left so."""
+    try:
+        if file.exists():
+            if file.read_text(encoding="utf-8") == text:
+                return ""
+        elif not create:
+            return ""
+        new = file.with_name(f".{file.name}.new")
+        new.write_text(text, encoding="utf-8")
+        new.replace(file)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        return f"cannot be asked for: {file}: {why}; mount the MPS root there (manifests/components/mps)"
+    return ""

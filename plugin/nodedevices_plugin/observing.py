@@ -1,0 +1,144 @@
+"""Adapters around the loop: the API server's object as inputs, and a step's outcome as log lines and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from nodedevices_api.conditions import Condition
+
+from nodedevices_plugin.configuring import SeenObject
+from nodedevices_plugin.kubeapi import Object
+from nodedevices_plugin.metrics import Metrics
+from nodedevices_plugin.model import HealthState, Plan, Verdict
+from nodedevices_plugin.pipeline import Step, World
+from nodedevices_plugin.publisher import AGENT_CONDITIONS
+
+log = structlog.get_logger(__name__)
+
+CONFIRM = "nodedevices.io/confirm"
+MAX_UNSCHEDULABLE = 128  # SCHEMA
+
+
+def seen_object(item: Object | None) -> SeenObject:
+    """What matters of the node's NodeDevices; whatever is not of the right type counts as absent."""
+    if item is None:
+        return SeenObject()
+    metadata, spec = _mapping(item.get("metadata")), _mapping(item.get("spec"))
+    config = spec.get("config")
+    generation = metadata.get("generation")
+    cordoned = spec.get("unschedulable")
+    return SeenObject(
+        exists=True,
+        generation=generation if isinstance(generation, int) else None,
+        config=config if isinstance(config, dict) else None,
+        config_hash=_text(spec.get("configHash")),
+        config_name=_text(spec.get("configName")),
+        unschedulable=tuple(
+            str(each["id"])
+            for each in (cordoned if isinstance(cordoned, list) else ())[:MAX_UNSCHEDULABLE]
+            if isinstance(each, dict) and "id" in each
+        ),
+        confirm=_text(_mapping(metadata.get("annotations")).get(CONFIRM)) or "",
+    )
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def older_conditions(item: Object | None, own: tuple[Condition, ...]) -> tuple[Condition, ...]:
+    """Our conditions as the object had them before this start: their transition times go on."""
+    listed = _mapping((item or {}).get("status")).get("conditions")
+    found = {each.type: each for each in own}
+    for raw in listed if isinstance(listed, list) else ():
+        if isinstance(raw, dict) and raw.get("type") in AGENT_CONDITIONS:
+            try:
+                found[str(raw["type"])] = Condition.model_validate(raw)
+            except ValueError:
+                continue
+    return tuple(found.values())
+
+
+def withdrawn(before: Plan | None, after: Plan) -> bool:
+    """Whether an id that was told Healthy no longer is."""
+    told = {
+        (resource.name, each.id) for resource in (before or Plan()).resources for each in resource.ids if each.healthy
+    }
+    return any(
+        not each.healthy and (resource.name, each.id) in told for resource in after.resources for each in resource.ids
+    )
+
+
+class Told:
+    """Says each change once, and counts what is counted."""
+
+    def __init__(self) -> None:
+        self._refused = ""
+        self._problems: tuple[str, ...] = ()
+
+    def say(self, before: World, outcome: Step, metrics: Metrics) -> None:
+        after = outcome.world
+        for key in sorted(after.verdicts.keys() | before.verdicts.keys()):
+            _verdict(key, before.verdicts.get(key), after.verdicts.get(key))
+        if after.plan != before.plan:
+            _plan(before.plan, after.plan)
+        self._config(before, outcome, metrics)
+        for notice in outcome.notices:
+            log.info("xid noticed", device=notice.device_id, xid=notice.xid, count=notice.count, what=notice.message)
+        for event in outcome.xids:
+            metrics.xid(event.xid or 0, event.count)
+        for problem in outcome.confirm_problems:
+            log.warning("annotation not understood", annotation=CONFIRM, problem=problem)
+        if after.state.confirmed != before.state.confirmed and after.state.confirmed:
+            log.info("confirmed by a person", annotation=after.state.confirmed[:500])
+
+    def _config(self, before: World, outcome: Step, metrics: Metrics) -> None:
+        old, new = before.config, outcome.world.config
+        if (old.reason, old.message) != (new.reason, new.message):
+            level = log.warning if outcome.refused else log.info
+            level("configuration", condition=new.reason, message=new.message, hash=new.applied_hash)
+            if outcome.refused:
+                metrics.config_refused(outcome.refused)
+        if before.in_force.effective != outcome.world.in_force.effective:
+            log.info("configuration in force changed", hash=outcome.world.in_force.applied_hash)
+
+
+def _verdict(key: str, before: Verdict | None, after: Verdict | None) -> None:
+    if after is None:
+        log.info("device gone", device=key)
+        return
+    if before is not None and (before.state, before.reason, before.offered) == (
+        after.state,
+        after.reason,
+        after.offered,
+    ):
+        return
+    if after.state is HealthState.HEALTHY:
+        if before is not None:
+            log.info("device healthy", device=key, was=before.reason)
+        return
+    log.warning(
+        "device not healthy",
+        device=key,
+        state=after.state.value,
+        reason=after.reason,
+        offered=after.offered,
+        action=after.recovery_action,
+        message=after.message,
+    )
+
+
+def _plan(before: Plan | None, after: Plan | None) -> None:
+    old = {each.name: len(each.ids) for each in (before or Plan()).resources}
+    for each in (after or Plan()).resources:
+        healthy = sum(one.healthy for one in each.ids)
+        log.info("offering", resource=each.name, ids=len(each.ids), healthy=healthy, sharing=each.sharing)
+        old.pop(each.name, None)
+    for name in old:
+        log.info("no longer offering", resource=name)

@@ -1,0 +1,137 @@
+"""When the agent writes its status: pure, with time as an argument.
+
+A write happens when what would be written differs from what was, when a heartbeat is due, or when somebody else changed
+our fields; never otherwise. A token bucket bounds the writes of one node: bursts of five, then one per five seconds.
+The last token is kept for a device's change of state, so that a flood of holder changes cannot delay a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+BURST = 5
+REFILL_SECONDS = 5.0
+HEARTBEAT_SECONDS = 300.0
+HEARTBEAT_JITTER = 0.1
+REPAIR_SECONDS = 10.0  # two writers that fight over a field must not do it at the bucket's speed
+# An object deleted again and again right after it was created (its Node is gone, somebody cleans up): no fight over it.
+# A person may delete it twice and see it back at once.
+RECREATE_FREELY = 2
+RECREATE_FIRST_SECONDS = 60.0
+RECREATE_MOST_SECONDS = 300.0
+
+
+class TokenBucket:
+    """`burst` tokens at most, one more per `refill_seconds`. `now` is monotonic seconds."""
+
+    def __init__(self, *, burst: int = BURST, refill_seconds: float = REFILL_SECONDS, now: float) -> None:
+        self._burst = burst
+        self._refill = refill_seconds
+        self._level = float(burst)
+        self._at = now
+
+    def wait(self, now: float, *, keep: int = 0) -> float:
+        """Seconds until a token can be taken that leaves `keep` others; 0 when one can be taken now."""
+        self._advance(now)
+        missing = 1 + keep - self._level
+        return 0.0 if missing <= 1e-9 else missing * self._refill
+
+    def take(self, now: float) -> None:
+        self._advance(now)
+        self._level = max(0.0, self._level - 1)
+
+    def _advance(self, now: float) -> None:
+        self._level = min(float(self._burst), self._level + max(0.0, now - self._at) / self._refill)
+        self._at = now
+
+
+class Need(StrEnum):
+    NOTHING = "nothing"
+    CREATE = "create"  # the object is not there, or its owner is not this Node
+    STATUS = "status"
+
+
+class Cause(StrEnum):
+    """Why the status is written; the metric's label."""
+
+    DEVICE = "device"  # a device's state or reason: may take the last token
+    CHANGE = "change"
+    REPAIR = "repair"
+    HEARTBEAT = "heartbeat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What the publisher knows. Times are monotonic seconds."""
+
+    wanted: Mapping[str, Any] | None  # status without heartbeatTime; None: nothing to say yet
+    may_create: bool = True  # False: a node that never had a device gets no object
+    listed: bool  # the API server told us whether the object is there
+    exists: bool
+    owner_wrong: bool = False
+    written: Mapping[str, Any] | None = None  # what we last wrote successfully, without heartbeatTime
+    written_at: float | None = None
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+    drifted: bool = False  # our fields in the object are not what we wrote
+    repaired_at: float | None = None
+    created_at: float | None = None
+    recreations: int = 0  # how often in a row the object vanished soon after it was created
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    need: Need
+    cause: Cause | None = None
+    wait: float | None = None  # seconds until it may be done; None: until something changes
+
+
+def devices_key(status: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    """What must not wait behind anything else: every device's and partition's state and reason."""
+    return tuple(
+        (device["id"], _state(device), tuple((part["id"], _state(part)) for part in device.get("partitions", ())))
+        for device in (status or {}).get("devices", ())
+    )
+
+
+def _state(part: Mapping[str, Any]) -> tuple[Any, Any]:
+    health = part.get("health") or {}
+    return health.get("state"), health.get("reason")
+
+
+def decide(situation: Situation, bucket: TokenBucket, now: float) -> Step:
+    """The next write and how long it has to wait. Takes no token: who writes does."""
+    wanted = situation.wanted
+    if wanted is None or not situation.listed:
+        return Step(need=Need.NOTHING)
+    if not situation.exists or situation.owner_wrong:
+        if not situation.exists and not situation.may_create:
+            return Step(need=Need.NOTHING)
+        return Step(need=Need.CREATE, wait=max(bucket.wait(now), _recreate_wait(situation, now)))
+    written = situation.written
+    if written is None or devices_key(written) != devices_key(wanted):
+        return Step(need=Need.STATUS, cause=Cause.DEVICE, wait=bucket.wait(now))
+    if written != wanted:
+        return Step(need=Need.STATUS, cause=Cause.CHANGE, wait=bucket.wait(now, keep=1))
+    if situation.drifted:
+        since = REPAIR_SECONDS if situation.repaired_at is None else now - situation.repaired_at
+        wait = max(bucket.wait(now, keep=1), REPAIR_SECONDS - since)
+        return Step(need=Need.STATUS, cause=Cause.REPAIR, wait=wait)
+    due = (situation.written_at or 0.0) + situation.heartbeat_seconds - now
+    return Step(need=Need.STATUS, cause=Cause.HEARTBEAT, wait=max(due, bucket.wait(now, keep=1)))
+
+
+def _recreate_wait(situation: Situation, now: float) -> float:
+    again = situation.recreations - RECREATE_FREELY
+    if situation.exists or situation.created_at is None or again <= 0:
+        return 0.0
+    pause = min(RECREATE_MOST_SECONDS, RECREATE_FIRST_SECONDS * 2.0 ** min(again - 1, 8))
+    return max(0.0, situation.created_at + pause - now)
+
+
+def back_off(attempt: int, chance: float, *, first: float = 0.5, most: float = 30.0) -> float:
+    """Seconds before attempt number `attempt` (0 first): doubling up to `most`, of which half is chance (0..1)."""
+    ceiling = min(most, first * 2.0 ** min(attempt, 16))
+    return ceiling * (0.5 + 0.5 * chance)

@@ -1,0 +1,311 @@
+"""One step of the agent: the latest of everything in, everything that follows from it out. Pure.
+
+    probe's line -> inventory -> verdicts -> configuration and plan -> report
+
+Level-based: a step may come at any time, any number of times, and with the same input gives the same result. Only the
+world that it returns is remembered. Nothing here waits, logs or touches the outside; `agent` does, in the order that
+matters: state file, then kubelet, then API server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from nodedevices_plugin import inventory as stage_inventory
+from nodedevices_plugin.configuring import Asked, FileOutcome, InForce, SeenObject, ask, configure
+from nodedevices_plugin.foreign import Names, named, observe, remembered
+from nodedevices_plugin.health.events import EventCursor, Notice, fresh_events, notices
+from nodedevices_plugin.health.machine import judge_all, next_deadline
+from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.model import HoldersState, Holdings, Inventory, Plan, RecentAllocate, Registration, Verdict
+from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
+from nodedevices_plugin.report import ConfigStatus, physical_id
+from nodedevices_plugin.resources.changes import RECENT_SECONDS
+from nodedevices_plugin.resources.mps import Daemon
+from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
+from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.settings.named import NamedFiles, choose
+from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.state import SeenSpec, State, restored_devices, to_save
+
+SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's word no longer counts
+MAX_RETIRED = 64
+MAX_CONFIRM = 128  # entries of the annotation
+CONFIRM_WORDS = ("recovered", "removed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The latest of everything that comes from outside."""
+
+    snapshot: Snapshot | None = None  # a line that no step has seen yet
+    arrived: float = 0.0  # time.monotonic() when it came
+    file: FileOutcome = field(default_factory=FileOutcome)
+    files: NamedFiles | None = None  # in its place: a folder of them, where the agent has one
+    seen: SeenObject | None = None  # None: the API server has not told us (yet)
+    holdings: Holdings
+    recent: Sequence[RecentAllocate] = ()
+    registrations: tuple[Registration, ...] = ()
+    existing: frozenset[str] = frozenset()  # the node's optional device nodes (resources.nodes)
+    mps: Mapping[tuple[str, int], str] = field(default_factory=dict)  # what control daemons answer (resources.mps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What the agent knows. `plan` None: no good line yet, and nothing is registered."""
+
+    inventory: Inventory
+    verdicts: Mapping[str, Verdict]
+    cursor: EventCursor = field(default_factory=EventCursor)
+    in_force: InForce
+    plan: Plan | None = None
+    observed: Plan | None = None  # what others offer the kubelet; None: this agent serves it
+    holdings: Holdings  # by our own ids
+    config: ConfigStatus = field(default_factory=ConfigStatus)
+    daemons: tuple[Daemon, ...] | None = None  # MPS control daemons that are wanted; None: nobody knows yet
+    state: State  # what the state file should say
+    asked: Asked = field(default_factory=Asked)
+    asked_for: tuple[FileOutcome, SeenSpec | None] | None = None  # what `asked` was made of
+    departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
+    listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since
+    started: float  # time.monotonic()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step's outcome, besides the world: what is only worth telling, and when to look again."""
+
+    world: World
+    notices: tuple[Notice, ...] = ()
+    xids: tuple[ProbeEvent, ...] = ()
+    confirm_problems: tuple[str, ...] = ()
+    refused: str = ""
+    deadline: float | None = None  # time.monotonic() when a step without news could change something
+    probe_silent: bool = False
+
+
+def begin(state: State, local: Local, *, now: datetime, monotonic: float) -> World:
+    """The world after a start, before anything came in: what the state file remembers."""
+    in_force = InForce(effective=_own(local))
+    if state.applied is not None:
+        with contextlib.suppress(ConfigError):  # written by another version: what is asked for holds
+            in_force = InForce(effective=from_saved(state.applied), applied_hash=state.applied_hash, told=True)
+    return World(
+        inventory=stage_inventory.restore(restored_devices(state, now), boot_id=state.boot_id),
+        verdicts=dict(state.verdicts),
+        in_force=in_force,
+        holdings=Holdings(state=HoldersState.UNAVAILABLE),
+        state=state,
+        started=monotonic,
+    )
+
+
+def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float) -> Step:
+    """The world after these inputs. `now`: the wall clock, which is shown; `monotonic`: what waiting is measured by."""
+    effective = world.in_force.effective
+    rules = replace(
+        HealthRules.from_section(effective.sections.health),
+        ignore_all_xids=effective.node.ignore_all_xids,
+        fatal_all_xids=effective.node.fatal_all_xids,
+    )
+    forget = effective.sections.health.forget_missing_seconds
+    confirm = _confirm(world, inputs)
+    held = _held_partitions(_named(inputs.holdings, effective, world.inventory), world.inventory)
+    cursor, events = world.cursor, tuple[ProbeEvent, ...]()
+    if inputs.snapshot is not None:
+        cursor, events = fresh_events(world.cursor, inputs.snapshot)
+        inventory = stage_inventory.update(
+            world.inventory,
+            inputs.snapshot,
+            now=now,
+            monotonic=inputs.arrived,
+            held_partitions=held,
+            removed=confirm.removed,
+            forget_missing_seconds=forget,
+        )
+    else:
+        inventory = stage_inventory.release(
+            world.inventory, now=now, held_partitions=held, removed=confirm.removed, forget_missing_seconds=forget
+        )
+    verdicts = judge_all(
+        world.verdicts, inventory, events, rules, now=now, monotonic=monotonic, confirmed=confirm.recovered
+    )
+    spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
+    file = inputs.file
+    if inputs.files is not None:
+        name = spec.config_name if spec is not None else ""
+        file = choose(inputs.files, name, default=local.default_config, fallbacks=local.fallback_strategies)
+    asked_for = (file, spec)
+    asked = world.asked if world.asked_for == asked_for else ask(local, file, spec)
+    in_force, plan, config, refused = world.in_force, world.plan, world.config, ""
+    daemons = world.daemons
+    listed = _listed(world.listed, inputs)
+    unlisted = tuple(each for each in inputs.recent if each not in listed)
+    if inventory.line_monotonic is not None:
+        outcome = configure(
+            in_force,
+            asked,
+            spec=spec,
+            seen=inputs.seen,
+            standalone=local.standalone,
+            inventory=inventory,
+            verdicts=verdicts,
+            holdings=inputs.holdings,
+            recent=unlisted,
+            last_plan=world.plan,
+            monotonic=monotonic,
+            existing=inputs.existing,
+            answers=inputs.mps,
+        )
+        daemons = outcome.daemons
+        in_force, plan, config, refused = outcome.in_force, outcome.plan, outcome.status, outcome.refused
+    elif asked.error is not None:
+        config = replace(config, reason="ConfigInvalid", message=asked.error)
+        refused = asked.source
+    observed: Plan | None = None
+    if in_force.told and in_force.effective.observing:
+        others = Names(inventory, index_prefix=in_force.effective.index_prefix)
+        shared_by = in_force.effective.sections.sharing.strategy
+        observed = observe(world.state.observed, inputs.holdings, others, strategy=shared_by)
+    offered, retired = _offered(world.state, plan, observed, now)
+    state = replace(
+        to_save(world.state, inventory, verdicts),
+        applied=to_saved(in_force.effective) if in_force.told else world.state.applied,
+        applied_hash=in_force.applied_hash,
+        spec=spec if not local.standalone else world.state.spec,
+        offered=offered,
+        observed=remembered(observed) if observed is not None else world.state.observed if plan is None else {},
+        retired=retired,
+        confirmed=confirm.value,
+    )
+    after = World(
+        inventory=inventory,
+        verdicts=verdicts,
+        cursor=cursor,
+        in_force=in_force,
+        plan=plan,
+        observed=observed,
+        holdings=_named(inputs.holdings, in_force.effective, inventory),
+        config=config,
+        daemons=daemons,
+        state=state,
+        asked=asked,
+        asked_for=asked_for,
+        departed=_departed(world.departed, inventory, now),
+        listed=listed,
+        started=world.started,
+    )
+    silent_from = (world.started if inventory.line_monotonic is None else inventory.line_monotonic) + SILENCE_SECONDS
+    deadlines = [
+        silent_from,
+        next_deadline(verdicts, inventory, rules, now=now, monotonic=monotonic),
+        _recent_over(unlisted, config, monotonic),
+    ]
+    return Step(
+        world=after,
+        notices=notices(events, rules),
+        xids=tuple(event for event in events if event.xid is not None),
+        confirm_problems=confirm.problems,
+        refused=refused,
+        deadline=min((each for each in deadlines if each is not None and each > monotonic), default=None),
+        probe_silent=monotonic >= silent_from,
+    )
+
+
+def _own(local: Local) -> Effective:
+    return resolve(local, None, None)
+
+
+def _spec(saved: SeenSpec | None, seen: SeenObject | None, *, standalone: bool) -> SeenSpec | None:
+    """The operator's latest word: the object's, else the last that there was. A node on its own has none."""
+    if standalone:
+        return None
+    if seen is None or seen.config is None:
+        return saved
+    return SeenSpec(config=seen.config, config_hash=seen.config_hash, config_name=seen.config_name or "")
+
+
+def _named(holdings: Holdings, effective: Effective, inventory: Inventory) -> Holdings:
+    return named(holdings, Names(inventory, index_prefix=effective.index_prefix))
+
+
+def _held_partitions(holdings: Holdings, inventory: Inventory) -> frozenset[str]:
+    """Partitions that pods hold. Before the first List nobody knows: then every one that is listed counts as held."""
+    parts = frozenset(part.id for device in inventory.devices for part in device.fact.partitions)
+    if holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0:
+        return parts
+    held = {physical_id(each) for holder in holdings.holders for each in holder.ids}
+    return parts & held
+
+
+def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:
+    """Which of the recent Allocates PodResources has shown. One that was shown and is gone is a pod that has ended."""
+    held = {(holder.resource, each) for holder in inputs.holdings.holders for each in holder.ids}
+    return frozenset(
+        each for each in inputs.recent if each in before or {(each.resource, one) for one in each.ids} <= held
+    )
+
+
+def _departed(before: Mapping[str, datetime], inventory: Inventory, now: datetime) -> dict[str, datetime]:
+    gone = {part for device in inventory.devices for part in device.departed_partitions}
+    return {part: before.get(part, now) for part in sorted(gone)}
+
+
+def _offered(
+    state: State, plan: Plan | None, observed: Plan | None, now: datetime
+) -> tuple[tuple[str, ...], dict[str, datetime]]:
+    """Names that the kubelet serves for us or others, and those that it no longer does, with since when."""
+    if plan is None:
+        return state.offered, dict(state.retired)
+    offered = {each.name for each in plan.resources if each.ids or each.name in state.offered}
+    offered |= {each.name for each in (observed or Plan()).resources}
+    retired = {name: since for name, since in state.retired.items() if name not in offered}
+    retired |= {name: now for name in state.offered if name not in offered}
+    newest = sorted(retired.items(), key=lambda item: item[1])[-MAX_RETIRED:]
+    return tuple(sorted(offered)), dict(sorted(newest))
+
+
+def _recent_over(recent: Sequence[RecentAllocate], config: ConfigStatus, monotonic: float) -> float | None:
+    """When the newest Allocate no longer holds a waiting change back."""
+    if config.reason != "WaitingForHolders" or not recent:
+        return None
+    over = recent[-1].monotonic + RECENT_SECONDS
+    return over if over > monotonic else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Confirm:
+    value: str
+    recovered: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
+    problems: tuple[str, ...] = ()
+
+
+def _confirm(world: World, inputs: Inputs) -> _Confirm:
+    """A person's word on the object, acted on once per value: `<id>=recovered|removed[,...]`."""
+    done = world.state.confirmed
+    ready = inputs.snapshot is not None or world.inventory.line_monotonic is not None
+    if inputs.seen is None or not inputs.seen.exists or inputs.seen.confirm == done or not ready:
+        return _Confirm(value=done)
+    value = inputs.seen.confirm
+    known = {device.fact.id for device in world.inventory.devices}
+    known |= {part.id for device in world.inventory.devices for part in device.fact.partitions}
+    words: dict[str, set[str]] = {word: set() for word in CONFIRM_WORDS}
+    problems = []
+    for entry in [each.strip() for each in value.split(",") if each.strip()][:MAX_CONFIRM]:
+        device, _, word = entry.partition("=")
+        if word not in words:
+            problems.append(f"{entry[:120]}: give <device id>=recovered or <device id>=removed")
+        elif device not in known:
+            problems.append(f"{device[:96]}: this node has no such device")
+        else:
+            words[word].add(device)
+    return _Confirm(
+        value=value,
+        recovered=frozenset(words["recovered"]),
+        removed=frozenset(words["removed"]),
+        problems=tuple(problems),
+    )

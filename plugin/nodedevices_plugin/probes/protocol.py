@@ -1,0 +1,282 @@
+"""What a probe says: one JSON snapshot of the whole truth per line.
+
+A probe observes and never decides. Each line stands alone: the agent keeps the latest good one and forgets the rest.
+The types here are the line format, in Python's names; on the wire the keys are camelCase. They are plain standard
+library dataclasses, because a probe must stay small and imports neither pydantic nor grpc nor kubernetes. The bounds
+are metadata: the agent's reader hands these classes to pydantic, which enforces them on every line, and the published
+JSON Schema (crds/probe-line.schema.json) is generated from them. A probe keeps to them by itself (see `text`), because
+one field out of bounds costs the whole line.
+
+`None` means "the hardware or driver does not say", never "zero" or "fine".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, TypeVar
+
+PROTOCOL = "nodedevices.io/probe/v1alpha1"
+MAX_LINE_BYTES = 1 << 20
+MAX_DEVICES = 64
+MAX_PARTITIONS = 64
+MAX_EVENTS = 256
+MAX_TEXT = 64  # what a ResourceSlice attribute may hold
+MAX_MESSAGE = 512  # SCHEMA: message
+MAX_INDEX = 1023
+MAX_MINOR = (1 << 20) - 1  # the kernel's minor numbers have 20 bits
+MAX_INTEGER = (1 << 53) - 1  # every JSON reader keeps integers up to here exact
+
+# Neither control characters nor the invisible ones that reorder or hide text on a terminal.
+PLAIN_TEXT = r"^[^\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]*$"
+DEVICE_ID = r"^[A-Za-z0-9._:-]{1,96}$"
+WORD = r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$"
+DEVICE_NODE = r"^/dev(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$"  # no "..": a container gets what this names
+
+
+class Bounds:
+    """Bounds of a value, by pydantic's names: ge, le, max_length, pattern.
+
+    A core schema is a plain dictionary, so that this needs no import (annotated_types would bring three).
+    """
+
+    __slots__ = ("limits",)
+
+    def __init__(self, **limits: int | str) -> None:
+        self.limits = limits
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return {**handler(source), **self.limits}
+
+
+DeviceId = Annotated[str, Bounds(pattern=DEVICE_ID)]
+Text = Annotated[str, Bounds(pattern=PLAIN_TEXT, max_length=MAX_TEXT)]
+Message = Annotated[str, Bounds(pattern=PLAIN_TEXT, max_length=MAX_MESSAGE)]
+Word = Annotated[str, Bounds(pattern=WORD)]
+NodePath = Annotated[str, Bounds(pattern=DEVICE_NODE, max_length=96)]
+Count = Annotated[int, Bounds(ge=0, le=MAX_INTEGER)]
+Small = Annotated[int, Bounds(ge=0, le=65535)]
+Xid = Annotated[int, Bounds(ge=0, le=(1 << 32) - 1)]
+
+T = TypeVar("T")
+UpTo4 = Annotated[tuple[T, ...], Bounds(max_length=4)]
+UpTo16 = Annotated[tuple[T, ...], Bounds(max_length=16)]
+UpTo64 = Annotated[tuple[T, ...], Bounds(max_length=64)]
+
+
+@functools.cache
+def camel(name: str) -> str:
+    """`memory_bytes` -> `memoryBytes`: the key on the wire."""
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+class _Wire:
+    """Tells pydantic how the keys are spelled, without importing it.
+
+    Unknown keys are ignored: within one protocol version a newer probe may say more than this agent knows.
+    """
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"alias_generator": camel, "extra": "ignore"}
+
+
+class DriverState(StrEnum):
+    """Whether devices can be asked at all."""
+
+    LOADED = "Loaded"
+    NOT_LOADED = "NotLoaded"  # no library, or NVML_ERROR_DRIVER_NOT_LOADED
+    VERSION_MISMATCH = "VersionMismatch"  # NVML_ERROR_LIB_RM_VERSION_MISMATCH: a driver upgrade is under way
+
+
+class PciePath(StrEnum):
+    """The nearest common ancestor of two devices on PCIe (nvml.h nvmlGpuTopologyLevel_t), nearest first."""
+
+    INTERNAL = "internal"
+    SINGLE = "single"
+    MULTIPLE = "multiple"
+    HOSTBRIDGE = "hostbridge"
+    NODE = "node"
+    SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver(_Wire):
+    state: DriverState
+    name: Text = ""  # "nvidia"
+    version: Text = ""  # as the driver prints it: 570.148.08
+    cuda_version: Text = ""  # 12.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine(_Wire):
+    """What node labels need and no single device has."""
+
+    type: Text = ""  # DMI product name
+    mode: Text = ""  # compute | graphics
+    clique: Text = ""  # <cluster uuid>.<clique id> of the NVLink fabric
+    vgpu_version: Text = ""
+    vgpu_branch: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link(_Wire):
+    """A direct connection to another device, or to a switch."""
+
+    kind: Word  # NVLink | XGMI
+    to: DeviceId  # device id, or "switch"
+    count: Annotated[int, Bounds(ge=1, le=1024)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PcieNeighbour(_Wire):
+    to: DeviceId
+    path: PciePath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition(_Wire):
+    """A MIG device, or another vendor's part of a device."""
+
+    id: DeviceId  # MIG-<uuid>
+    profile: Text  # 1g.10gb
+    index: Small  # NVML's MIG index: "<gpu>:<index>" is its index id
+    gi: Small
+    ci: Small
+    gi_slices: Small
+    ci_slices: Small
+    start: Small | None = None  # placement: first memory slice
+    size: Small | None = None
+    memory_bytes: Count
+    multiprocessors: Small | None = None
+    copy_engines: Small | None = None
+    decoders: Small | None = None
+    encoders: Small | None = None
+    jpeg_engines: Small | None = None
+    ofa_engines: Small | None = None
+    device_nodes: UpTo4[NodePath] = ()  # /dev/nvidia-caps/nvidia-cap<N> of the GPU instance and the compute instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings(_Wire):
+    """Facts that bear on health, as read this time. `None`: not supported here."""
+
+    lost: bool = False  # NVML_ERROR_GPU_IS_LOST, or an equivalent
+    error: Message | None = None  # why the device did not answer otherwise
+    recovery_action: Word | None = None  # NVML field 230, in SCHEMA's names ("None", "ResetGPU", ...); None: no field
+    remap_pending: bool | None = None  # field 144
+    remap_failure: bool | None = None  # field 145
+    remapped_correctable: Count | None = None
+    remapped_uncorrectable: Count | None = None
+    ecc_uncorrectable_volatile: Count | None = None
+    ecc_uncorrectable_aggregate: Count | None = None
+    sram_threshold_exceeded: bool | None = None
+    nvlinks_inactive: Small | None = None
+    pcie_replays: Count | None = None
+    thermal_slowdown: bool | None = None
+    temperature_celsius: Annotated[int, Bounds(ge=-300, le=1000)] | None = None
+    power_milliwatts: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFact(_Wire):
+    """One physical device. A device that answers nothing still has an id and `readings.error` or `readings.lost`."""
+
+    id: DeviceId  # GPU-<uuid>
+    index: Annotated[int, Bounds(ge=0, le=MAX_INDEX)]  # NVML's order
+    minor: Annotated[int, Bounds(ge=0, le=MAX_MINOR)] | None = None  # /dev/nvidia<minor>
+    type: Word = "gpu"
+    vendor: Word = "nvidia"
+    product_name: Text = ""
+    brand: Text = ""
+    architecture: Text = ""
+    compute_capability: Text = ""  # "9.0"
+    pci_bus_id: Text = ""  # 0000:1b:00.0
+    pcie_root: Text = ""  # pci0000:16
+    numa_node: Small | None = None  # sysfs; -1 is None
+    memory_bytes: Count = 0
+    mig_capable: bool | None = None
+    mig_enabled: bool | None = None
+    partitions: UpTo64[Partition] = ()
+    links: UpTo64[Link] = ()
+    pcie: UpTo64[PcieNeighbour] = ()
+    device_nodes: UpTo16[NodePath] = ()  # /dev/nvidia<minor>
+    readings: Readings = field(default_factory=Readings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeEvent(_Wire):
+    """An edge: it happened. Repeated in later lines for a while; the agent drops the sequence numbers it has seen.
+
+    `count` folds a flood: that many of the same (device, xid, instance) happened since the event before.
+    """
+
+    sequence: Count  # rises by at least one within one probe instance
+    time: datetime
+    kind: Word  # xid | recovery-action | gpu-unavailable | dram-retirement | poison | mig-config | ecc-storm
+    device_id: DeviceId | None = None  # None: the driver did not say which
+    xid: Xid | None = None
+    gi: Small | None = None  # None: the whole GPU
+    ci: Small | None = None
+    count: Annotated[int, Bounds(ge=1, le=MAX_INTEGER)] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble(_Wire):
+    """The probe's own difficulty: it goes on, and says so."""
+
+    code: Word  # DriverNotLoaded, EventsUnavailable, FileInvalid, Unmonitored, ...
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot(_Wire):
+    protocol: Text = PROTOCOL
+    probe: Word  # nvml | simulated | ...
+    probe_version: Text
+    instance: DeviceId  # random per process start: sequence numbers belong to it
+    sequence: Count  # of this line
+    time: datetime
+    boot_id: Text  # /proc/sys/kernel/random/boot_id
+    driver: Driver
+    machine: Machine = field(default_factory=Machine)
+    accelerators_on_bus: Small = 0  # PCI display/3D/processing-accelerator class devices of known accelerator vendors
+    troubles: UpTo64[Trouble] = ()
+    devices: Annotated[tuple[DeviceFact, ...], Bounds(max_length=MAX_DEVICES)] = ()
+    events: Annotated[tuple[ProbeEvent, ...], Bounds(max_length=MAX_EVENTS)] = ()
+
+
+_NOT_PLAIN = re.compile(PLAIN_TEXT.replace("^[^", "[").replace("]*$", "]"))
+
+
+def text(value: str, limit: int = MAX_TEXT) -> str:
+    """The value as the line may carry it: what a driver or file says, without control characters, cut to `limit`."""
+    clean = _NOT_PLAIN.sub(" ", value).encode("utf-8", "replace").decode("utf-8").strip()
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def within(value: int | None, low: int, high: int) -> int | None:
+    """The number if the line may carry it; None for one that no hardware means, such as a failed reading's -1."""
+    return value if value is not None and low <= value <= high else None
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """The line, newline included: compact JSON, camelCase keys, absent for None, times in UTC with microseconds."""
+    return json.dumps(_plain(snapshot), separators=(",", ":"), ensure_ascii=False).encode("utf-8") + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        pairs = ((camel(each.name), getattr(value, each.name)) for each in dataclasses.fields(value))
+        return {key: _plain(item) for key, item in pairs if item is not None}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return value

@@ -1,0 +1,439 @@
+"""What the node's NodeDevices object says: the latest values of every stage -> `status`. Pure.
+
+Only the agent's own fields are made here (SCHEMA: affectedPods and three conditions are the operator's), sorted and
+bounded, and equal input gives an equal status, so that "nothing changed" can be asked of it. `agent.heartbeatTime` is
+the publisher's: it sets it at each write.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from nodedevices_api import conditions as names
+from nodedevices_api import nodedevices as api
+from nodedevices_api.conditions import Condition, Status, condition, find
+from nodedevices_api.quantity import from_bytes
+from nodedevices_api.versions import dra_version
+
+from nodedevices_plugin import __version__, model
+from nodedevices_plugin.foreign import device_name
+from nodedevices_plugin.health.actions import asks_more
+from nodedevices_plugin.model import (
+    HealthState,
+    HoldersState,
+    Holdings,
+    Inventory,
+    InventoryDevice,
+    Plan,
+    Registration,
+    RegistrationState,
+    SchedulableId,
+    Verdict,
+)
+from nodedevices_plugin.probes.protocol import DriverState, Partition
+from nodedevices_plugin.resources.ids import compose
+
+MAX_LINKS = 16  # SCHEMA: status.devices[].links
+MAX_RESOURCES = 32
+MAX_RETIRED = 64
+NAMED = 8  # devices, pods or ids named in one message
+MISSING = "Missing"
+STARTING_SECONDS = 15.0  # how long a first answer of the kubelet may take
+_WORST_FIRST = {HealthState.UNHEALTHY: 0, HealthState.UNKNOWN: 1, HealthState.DEGRADED: 2, HealthState.HEALTHY: 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigStatus:
+    """How the configuration stands: the condition ConfigApplied and what else the status says of it."""
+
+    reason: str = names.APPLIED  # one of SCHEMA's
+    message: str = ""
+    applied_hash: str | None = None  # spec.configHash in force
+    generation: int | None = None  # metadata.generation last seen
+    unschedulable: tuple[str, ...] = ()  # ids that people took out of service: named until they are honoured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that a report is made of."""
+
+    inventory: Inventory
+    verdicts: Mapping[str, Verdict]
+    plan: Plan | None  # None: nothing was planned yet
+    observed: Plan | None = None  # what others offer (foreign.py); None: this agent serves the kubelet itself
+    holdings: Holdings  # by our own ids (foreign.named)
+    registrations: tuple[Registration, ...] = ()
+    config: ConfigStatus = field(default_factory=ConfigStatus)
+    retired: Mapping[str, datetime] = field(default_factory=dict)
+    mig_strategy: str = ""  # in force
+    started: datetime
+    probe: str  # as configured; the line's own name is shown once there is one
+    probe_silent: bool = False  # no good line for 15 s, or none within 15 s of the start
+    probe_error: str | None = None
+    state_trouble: str | None = None  # why the state file cannot be used or written
+    cdi_trouble: str = ""  # why containers do not get devices by CDI as they should
+    previous: tuple[Condition, ...] = ()
+    previous_departed: Mapping[str, datetime] = field(default_factory=dict)  # partition id -> since when it is gone
+    now: datetime
+
+
+def report(facts: Facts) -> api.NodeDevicesStatus:
+    """The agent's whole part of `status`."""
+    held = _holders_by_part(facts)
+    devices = tuple(_device(each, facts, held) for each in facts.inventory.devices)
+    inventory = facts.inventory
+    driver = inventory.driver
+    return api.NodeDevicesStatus(
+        observed_generation=facts.config.generation,
+        applied_config_hash=facts.config.applied_hash,
+        summary=_summary(devices),
+        driver=api.Driver(name=driver.name, version=driver.version, cuda_version=driver.cuda_version)
+        if driver is not None and driver.state is not DriverState.NOT_LOADED
+        else None,
+        machine=_machine(facts),
+        agent=api.Agent(
+            version=__version__,
+            boot_id=inventory.boot_id,
+            start_time=_second(facts.started),
+            heartbeat_time=_second(facts.started),
+            probe=inventory.probe or facts.probe,
+        ),
+        devices=devices,
+        resources=_resources(facts),
+        retired_resources=tuple(
+            api.RetiredResource(name=name, since=_second(since))
+            for name, since in sorted(sorted(facts.retired.items(), key=lambda item: item[1])[-MAX_RETIRED:])
+        ),
+        conditions=(
+            _ready(facts),
+            _devices_healthy(facts, devices),
+            _config_applied(facts),
+            _holders_known(facts),
+        ),
+    )
+
+
+def physical_id(schedulable: str) -> str:
+    """`GPU-...::3` -> `GPU-...`: the device or partition of a schedulable id."""
+    return schedulable.partition("::")[0]
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+def _device(device: InventoryDevice, facts: Facts, held: Mapping[str, list[api.Holder]]) -> api.Device:
+    fact = device.fact
+    holders = sorted(held.get(fact.id, ()), key=_holder_order)
+    dropped = len(holders) - api.MAX_HOLDERS
+    return api.Device(
+        id=fact.id,
+        name=device_name(fact),
+        type=fact.type,
+        index=fact.index,
+        attributes=api.DeviceAttributes(
+            vendor=fact.vendor or None,
+            product_name=fact.product_name or None,
+            brand=fact.brand or None,
+            architecture=fact.architecture or None,
+            cuda_compute_capability=dra_version(fact.compute_capability) if fact.compute_capability else None,
+            pci_bus_id=fact.pci_bus_id or None,
+            pcie_root=fact.pcie_root or None,
+            numa_node=fact.numa_node,
+            minor=fact.minor,
+            mig_capable=fact.mig_capable or None,
+            mig_enabled=fact.mig_enabled or None,
+        ),
+        capacity=api.DeviceCapacity(memory=from_bytes(fact.memory_bytes)) if fact.memory_bytes else None,
+        links=tuple(api.Link(kind=each.kind, to=each.to, count=each.count) for each in fact.links[:MAX_LINKS]),
+        health=_health(facts.verdicts.get(fact.id), facts.now),
+        partitions=tuple(_partition(part, device, facts, held) for part in fact.partitions),
+        holders=tuple(holders[: api.MAX_HOLDERS]),
+        holders_truncated=dropped if dropped > 0 else None,
+    )
+
+
+def _health(verdict: Verdict | None, now: datetime) -> api.DeviceHealth:
+    if verdict is None:
+        return api.DeviceHealth(state="Unknown", reason="Starting", since=_second(now))
+    return api.DeviceHealth(
+        state=verdict.state.value,
+        reason=verdict.reason,
+        message=verdict.message,
+        since=_second(verdict.since),
+        xid=verdict.xid,
+        recovery_action=verdict.recovery_action if verdict.state is not HealthState.HEALTHY else None,
+        fault_domain=_domain(verdict.fault_domain),
+    )
+
+
+def _domain(text: str | None) -> api.FaultDomain | None:
+    match text:
+        case "Application" | "Device" | "Node":
+            return text
+        case _:
+            return None
+
+
+def _partition(
+    part: Partition, device: InventoryDevice, facts: Facts, held: Mapping[str, list[api.Holder]]
+) -> api.Partition:
+    verdict = facts.verdicts.get(part.id)
+    health = None if verdict is None else _health(verdict, facts.now)
+    if part.id in device.departed_partitions:
+        health = api.DeviceHealth(
+            state="Unhealthy",
+            reason=MISSING,
+            message="the driver no longer lists it; it stays listed while a pod holds it",
+            since=_second(facts.previous_departed.get(part.id, facts.now)),
+        )
+    return api.Partition(
+        id=part.id,
+        profile=part.profile,
+        gi=part.gi,
+        ci=part.ci,
+        start=part.start,
+        size=part.size,
+        capacity=api.DeviceCapacity(
+            memory=from_bytes(part.memory_bytes) if part.memory_bytes else None,
+            multiprocessors=part.multiprocessors,
+            copy_engines=part.copy_engines,
+            decoders=part.decoders,
+            encoders=part.encoders,
+            jpeg_engines=part.jpeg_engines,
+            ofa_engines=part.ofa_engines,
+        ),
+        health=health,
+        holders=tuple(sorted(held.get(part.id, ()), key=_holder_order)[: api.MAX_HOLDERS]),
+    )
+
+
+def _holder_order(holder: api.Holder) -> tuple[str, str, str, str, str]:
+    return (holder.namespace, holder.pod, holder.container, holder.resource or "", holder.claim or "")
+
+
+def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
+    """Device or partition id -> its holders. The replicas that one container has of one device are one entry."""
+    parts = {part.id for device in facts.inventory.devices for part in device.fact.partitions}
+    parts |= {device.fact.id for device in facts.inventory.devices}
+    found: dict[tuple[str, str, str, str, str | None, str | None], tuple[datetime, set[str]]] = {}
+    for holder in facts.holdings.holders:
+        for each in holder.ids:
+            part = physical_id(each)
+            if part not in parts:
+                continue
+            key = (part, holder.namespace, holder.pod, holder.container, holder.resource, holder.claim)
+            since, ids = found.get(key, (holder.since, set()))
+            ids = ids | {each} if "::" in each else ids
+            found[key] = (max(since, holder.since), ids)
+    result: dict[str, list[api.Holder]] = defaultdict(list)
+    for (part, namespace, pod, container, resource, claim), (since, ids) in found.items():
+        result[part].append(
+            api.Holder(
+                namespace=namespace,
+                pod=pod,
+                container=container,
+                resource=resource,
+                claim=claim.rpartition("/")[2] if claim else None,  # a pod's claims are of its own namespace
+                ids=tuple(sorted(ids)[:64]),
+                since=since,
+            )
+        )
+    return result
+
+
+def _summary(devices: tuple[api.Device, ...]) -> api.Summary:
+    states = [device.health.state for device in devices]
+    models = sorted({device.attributes.product_name or "" for device in devices if device.attributes} - {""})
+    worst = min(devices, key=_badness, default=None)
+    sick = worst is not None and worst.health.state != "Healthy"
+    return api.Summary(
+        devices=len(devices),
+        healthy=states.count("Healthy") + states.count("Degraded"),
+        degraded=states.count("Degraded"),
+        unhealthy=states.count("Unhealthy"),
+        unknown=states.count("Unknown"),
+        held=sum(1 for each in devices if each.holders or any(part.holders for part in each.partitions)),
+        unschedulable=0,
+        # One word, so that it is one column; the same form as the label nvidia.com/gpu.product.
+        model="" if not models else "mixed" if len(models) > 1 else models[0].replace(" ", "-"),
+        models=len(models),
+        reason=worst.health.reason if worst is not None and sick else "",
+        recovery_action=(worst.health.recovery_action or "None") if worst is not None and sick else "None",
+    )
+
+
+def _badness(device: api.Device) -> tuple[int, int, int]:
+    health = device.health
+    return (_WORST_FIRST[HealthState(health.state)], -asks_more(health.recovery_action or "None"), device.index)
+
+
+def _machine(facts: Facts) -> api.Machine | None:
+    machine = facts.inventory.machine
+    vgpu = machine.vgpu_version or machine.vgpu_branch
+    made = api.Machine(
+        type=machine.type or None,
+        mode=machine.mode or None,
+        clique=machine.clique or None,
+        mig_strategy=facts.mig_strategy or None,
+        vgpu=api.Vgpu(version=machine.vgpu_version, branch=machine.vgpu_branch) if vgpu else None,
+    )
+    return made if made != api.Machine() else None
+
+
+def offered(facts: Facts) -> Plan:
+    """What the kubelet is told, by this agent or by others."""
+    return facts.observed or facts.plan or Plan()
+
+
+def _resources(facts: Facts) -> tuple[api.Resource, ...]:
+    held: dict[str, set[str]] = defaultdict(set)
+    for holder in facts.holdings.holders:
+        if holder.resource is not None:
+            held[holder.resource].update(holder.ids)
+    return tuple(
+        api.Resource(
+            name=resource.name,
+            capacity=len(resource.ids),
+            healthy=sum(each.healthy for each in resource.ids),
+            allocated=len(held[resource.name].intersection(_own_id(each) for each in resource.ids)),
+            sharing=resource.sharing,
+            replicas=resource.replicas,
+            managed_by="plugin",
+        )
+        for resource in offered(facts).resources[:MAX_RESOURCES]
+    )
+
+
+def _own_id(schedulable: SchedulableId) -> str:
+    """As holders have it: another plugin's id may be an index."""
+    unit = schedulable.partition_id or schedulable.device_id
+    return unit if schedulable.replica is None else compose(unit, schedulable.replica)
+
+
+# --- conditions ------------------------------------------------------------------------------------------------------
+def _condition(facts: Facts, kind: str, status: Status, reason: str, message: str = "") -> Condition:
+    return condition(kind, status, reason, message, previous=find(facts.previous, kind), now=_second(facts.now))
+
+
+def _ready(facts: Facts) -> Condition:
+    inventory = facts.inventory
+    if facts.probe_silent:
+        why = facts.probe_error or "the probe has not reported for 15 s or more"
+        return _condition(facts, names.READY, "False", names.PROBE_UNAVAILABLE, why)
+    driver = inventory.driver
+    if driver is None or inventory.line_time is None:
+        return _condition(facts, names.READY, "Unknown", names.STARTING, "the probe has not reported yet")
+    if driver.state is not DriverState.LOADED:
+        told = "; ".join(trouble.message for trouble in inventory.troubles[:3])
+        if inventory.accelerators_on_bus:
+            told = f"{inventory.accelerators_on_bus} accelerators on the PCI bus and no usable driver; {told}".rstrip(
+                "; "
+            )
+        return _condition(facts, names.READY, "False", names.DRIVER_NOT_LOADED, told or "the driver is not loaded")
+    if facts.observed is not None:
+        return _observing(facts, facts.observed)
+    by_state: dict[RegistrationState, list[Registration]] = defaultdict(list)
+    for each in facts.registrations:
+        by_state[each.state].append(each)
+    for state, reason in (
+        (RegistrationState.REJECTED, names.REGISTRATION_REJECTED),
+        (RegistrationState.KUBELET_UNREACHABLE, names.KUBELET_UNREACHABLE),
+    ):
+        if by_state[state]:
+            said = "; ".join(f"{each.resource}: {each.message}" for each in by_state[state])
+            return _condition(facts, names.READY, "False", reason, said)
+    if by_state[RegistrationState.PENDING]:
+        before = find(facts.previous, names.READY)
+        if before is not None and before.reason != names.PROBE_UNAVAILABLE:
+            return before  # registering again takes moments: not worth a change of the condition
+        waiting = ", ".join(each.resource for each in by_state[RegistrationState.PENDING])
+        return _condition(facts, names.READY, "Unknown", names.STARTING, f"registering {waiting}")
+    return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join(_troubles(facts)))
+
+
+def _troubles(facts: Facts) -> list[str]:
+    told = [f"{each.code}: {each.message}" for each in facts.inventory.troubles]
+    told += [f"state file: {facts.state_trouble}"] if facts.state_trouble is not None else []
+    return [*told, f"CDI: {facts.cdi_trouble}"] if facts.cdi_trouble else told
+
+
+def _observing(facts: Facts, observed: Plan) -> Condition:
+    """Nothing is registered here; PodResources is the only way to the kubelet."""
+    holdings = facts.holdings
+    if holdings.state is HoldersState.UNAVAILABLE:
+        asking = holdings.taken == 0.0 and (facts.now - facts.started).total_seconds() < STARTING_SECONDS
+        status: Status = "Unknown" if asking else "False"
+        reason = names.STARTING if asking else names.KUBELET_UNREACHABLE
+        return _condition(facts, names.READY, status, reason, f"serving.mode Observe: {holdings.message}")
+    live = [each for each in observed.resources if any(one.healthy for one in each.ids)]
+    by = ", ".join(each.name for each in live) if live else "none of this node's devices"
+    told = [f"serving.mode Observe: others offer {by} to the kubelet"]
+    if holdings.offered is None:
+        told = [f"serving.mode Observe: what others offer to the kubelet is not known; {holdings.message}".rstrip("; ")]
+    bad = {each for each, verdict in facts.verdicts.items() if not verdict.offered}
+    still = {
+        one.device_id for each in live for one in each.ids if one.healthy and {one.device_id, one.partition_id} & bad
+    }
+    if still:
+        listed = listing(device_name(each.fact) for each in facts.inventory.devices if each.fact.id in still)
+        told.append(f"still offered by them and not fit for use: {listed}")
+    return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join([*told, *_troubles(facts)]))
+
+
+def _devices_healthy(facts: Facts, devices: tuple[api.Device, ...]) -> Condition:
+    kind = names.DEVICES_HEALTHY
+    unhealthy = [each for each in devices if each.health.state == "Unhealthy"]
+    unknown = [each for each in devices if each.health.state == "Unknown"]
+    degraded = [each for each in devices if each.health.state == "Degraded"]
+    if unhealthy:
+        return _condition(facts, kind, "False", names.DEVICE_FAULT, _told(sorted(unhealthy, key=_badness), devices))
+    if unknown:
+        told = f"{_told(unknown, devices)}: {unknown[0].health.message}".rstrip(": ")
+        return _condition(facts, kind, "Unknown", names.PROBE_SILENT, told)
+    if facts.inventory.line_time is None:
+        return _condition(facts, kind, "Unknown", names.PROBE_SILENT, "the probe has not reported yet")
+    if degraded:
+        return _condition(facts, kind, "True", names.ALL_HEALTHY, f"degraded: {_told(degraded, devices)}")
+    return _condition(facts, kind, "True", names.ALL_HEALTHY, "" if devices else "there are no devices")
+
+
+def _told(some: list[api.Device], devices: tuple[api.Device, ...]) -> str:
+    """`2 of 8: gpu-3 Xid79, gpu-5 EccUncorrectable`"""
+    listed = ", ".join(f"{each.name} {each.health.reason}" for each in some[:NAMED])
+    more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
+    return f"{len(some)} of {len(devices)}: {listed}{more}"
+
+
+def _config_applied(facts: Facts) -> Condition:
+    config = facts.config
+    status: Status = {names.APPLIED: "True", names.NO_CONFIG: "Unknown"}.get(config.reason, "False")  # type: ignore[assignment]  # the values are Statuses
+    message = config.message
+    if config.unschedulable:
+        ids = listing(config.unschedulable)
+        message = f"{message}; " if message else ""
+        message += f"spec.unschedulable is not at work yet in this version: {ids} stay in service"
+    return _condition(facts, names.CONFIG_APPLIED, status, config.reason, message)
+
+
+def _holders_known(facts: Facts) -> Condition:
+    state, message = facts.holdings.state, facts.holdings.message
+    if state is HoldersState.SYNCED:
+        return _condition(facts, names.HOLDERS_KNOWN, "True", names.SYNCED, message)
+    return _condition(facts, names.HOLDERS_KNOWN, "Unknown", state.value, message)
+
+
+def listing(items: Iterable[str]) -> str:
+    """A few names and how many more."""
+    every = list(items)
+    more = f" and {len(every) - NAMED} more" if len(every) > NAMED else ""
+    return ", ".join(every[:NAMED]) + more
+
+
+def holder_name(holder: model.Holder) -> str:
+    return f"{holder.namespace}/{holder.pod}"
+
+
+def _second(when: datetime) -> datetime:
+    """Models made by name skip no validation, but equal values must be equal before a round trip, too."""
+    return when.replace(microsecond=0)

@@ -1,0 +1,208 @@
+"""Container Device Interface: names of devices, and the minimal specs that we write where nobody else did.
+
+One spec per class, under NVIDIA's plugin's kinds and file names. A spec has device nodes and what goes with them, no
+libraries: those come from the container toolkit. Its own spec (kind nvidia.com/gpu) is preferred for every device that
+it has, else one that `nvidia-ctk` makes under our kind, else the minimal one. Pure: documents in, documents out; files
+and `nvidia-ctk` are the matter of cdifiles.py and cditoolkit.py (beside agent.py), which ask cdi_schema.problems before
+anything is written. A class without devices has no spec, and no name in an answer either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from nodedevices_plugin.model import Inventory
+from nodedevices_plugin.resources import imex, nodes
+from nodedevices_plugin.resources.units import Unit, computing_gpus, partitions
+
+VENDOR = "k8s.device-plugin.nvidia.com"
+TOOLKIT_KIND = "nvidia.com/gpu"  # of NVIDIA's container toolkit
+VERSION = "0.5.0"  # the least that has hostPath, and names that begin with a digit
+FEATURES = ("gdrcopy", "gds", "mofed")  # in the order of NVIDIA's answers
+ALL = "all"
+# The legacy runtime looks at this variable too, and an image may set it to `all`.
+_NO_LEGACY = "NVIDIA_VISIBLE_DEVICES=void"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What an answer and a spec need to know of the node, besides its devices.
+
+    driver_root, dev_root: paths on the host (--driver-root, --dev-root); an empty dev_root is the driver root.
+    existing: those of nodes.OPTIONAL_PATHS that exist there. imex_channels: those that exist (imex.present).
+    """
+
+    driver_root: str = "/"
+    dev_root: str = ""
+    existing: Set[str] = field(default_factory=frozenset)
+    features: tuple[str, ...] = ()  # of FEATURES: those that are switched on
+    imex_channels: tuple[int, ...] = ()
+
+    def path(self, path: str) -> str:
+        """Where a device node is on the host."""
+        return nodes.host_path(self.dev_root or self.driver_root, path)
+
+    def features_here(self) -> tuple[str, ...]:
+        """The features that are switched on and have a device node on this node."""
+        return tuple(each for each in FEATURES if each in self.features and nodes.feature_nodes(each, self.existing))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CdiSpec:
+    """One spec: its kind, the name of its file, and what stands in it (JSON)."""
+
+    kind: str
+    file_name: str
+    document: Mapping[str, Any]
+
+
+def qualified(vendor: str, device_class: str, name: str) -> str:
+    """`k8s.device-plugin.nvidia.com/gpu=GPU-...`"""
+    return f"{vendor}/{device_class}={name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolkitDevice:
+    """A device of the toolkit's spec, and the device nodes that it brings."""
+
+    name: str
+    nodes: frozenset[str]
+
+
+def toolkit_devices(document: object) -> tuple[ToolkitDevice, ...]:
+    """The devices of a spec, if it is the toolkit's. Read leniently: the runtime's version decides what is valid."""
+    if not isinstance(document, dict) or document.get("kind") != TOOLKIT_KIND:
+        return ()
+    found = []
+    for each in _list(document.get("devices")):
+        if isinstance(each, dict) and isinstance(each.get("name"), str):
+            edits = each.get("containerEdits")
+            listed = _list(edits.get("deviceNodes")) if isinstance(edits, dict) else []
+            paths = frozenset(str(node["path"]) for node in listed if isinstance(node, dict) and "path" in node)
+            found.append(ToolkitDevice(name=each["name"], nodes=paths))
+    return tuple(found)
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def toolkit_names(inventory: Inventory, devices: Sequence[ToolkitDevice]) -> dict[str, str]:
+    """Device or MIG device id -> its name there: its id, else its index. One without all its device nodes is not it.
+
+    The nodes tell a spec that is out of date: an index may be another GPU's by now.
+    """
+    by_name = {each.name: each for each in devices}
+    found = {}
+    for unit in present_units(inventory):
+        own = nodes.nodes_of(unit)
+        for name in (unit.id, unit.index):
+            candidate = by_name.get(name)
+            if candidate is not None and own and candidate.nodes.issuperset(own):
+                found[unit.id] = name
+                break
+    return found
+
+
+def present_units(inventory: Inventory) -> tuple[Unit, ...]:
+    """What can have a name: GPUs that are here, and in the place of one in MIG mode its MIG devices."""
+    units: list[Unit] = []
+    for device in computing_gpus(inventory):
+        if device.present:
+            here = [unit for unit in partitions(device) if unit.id not in device.departed_partitions]
+            units += here if device.fact.mig_enabled else [Unit(device)]
+    return tuple(units)
+
+
+def rerooted(document: Mapping[str, Any], host: Host, *, mounted: str = "") -> dict[str, Any]:
+    """A valid spec whose paths are this container's, with the host's in their place.
+
+    mounted: where the driver root is mounted here; device nodes come from there or from this container's own /dev.
+    """
+    prefix = mounted.rstrip("/")
+
+    def inside(path: str) -> str:
+        return path[len(prefix) :] if prefix and path.startswith(f"{prefix}/") else path
+
+    def node(entry: Mapping[str, Any]) -> dict[str, Any]:
+        path = str(entry["path"])
+        place = host.path(inside(str(entry.get("hostPath") or path)))
+        return {**entry, "hostPath": place} if place != path or "hostPath" in entry else dict(entry)
+
+    def mount(entry: Mapping[str, Any]) -> dict[str, Any]:
+        path = str(entry["hostPath"])
+        moved = inside(path)
+        return dict(entry) if moved == path else {**entry, "hostPath": nodes.host_path(host.driver_root, moved)}
+
+    def edits(before: Mapping[str, Any]) -> dict[str, Any]:
+        after = dict(before)
+        for key, change in (("deviceNodes", node), ("mounts", mount)):
+            if before.get(key):
+                after[key] = [change(each) for each in before[key]]
+        return after
+
+    after = {
+        **document,
+        "devices": [{**each, "containerEdits": edits(each["containerEdits"])} for each in document["devices"]],
+    }
+    if document.get("containerEdits"):
+        after["containerEdits"] = edits(document["containerEdits"])
+    if _version(str(document["cdiVersion"])) < _version(VERSION):
+        after["cdiVersion"] = VERSION  # for hostPath
+    return after
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
+
+
+def specs(
+    inventory: Inventory, host: Host, *, id_strategy: str = "uuid", elsewhere: Set[str] = frozenset()
+) -> tuple[CdiSpec, ...]:
+    """The specs of this node, by kind. Devices that left have no entry, and a GPU in MIG mode only its MIG devices.
+
+    elsewhere: devices and MIG devices that another's spec names. Where that has all of them, none is needed here; else
+    ours has all, because containers may have been given its names before.
+    """
+    units = present_units(inventory)
+    if all(unit.id in elsewhere for unit in units):
+        units = ()
+    gpus = {unit.index if id_strategy == "index" else unit.id: nodes.nodes_of(unit) for unit in units}
+    found = [_spec("gpu", gpus, host, common={"env": [_NO_LEGACY]}, control=nodes.control_nodes(host.existing))]
+    found.append(_spec("imex-channel", {str(each): (imex.node(each),) for each in host.imex_channels}, host))
+    for feature in host.features_here():
+        files = nodes.feature_files(feature, host.existing)
+        found.append(_spec(feature, {ALL: nodes.feature_nodes(feature, host.existing)}, host, files=files))
+    return tuple(sorted((each for each in found if each is not None), key=lambda each: each.kind))
+
+
+def _spec(
+    device_class: str,
+    devices: Mapping[str, Sequence[str]],
+    host: Host,
+    *,
+    common: Mapping[str, Any] | None = None,
+    control: Sequence[str] = (),
+    files: Sequence[str] = (),
+) -> CdiSpec | None:
+    entries = [{"name": name, "containerEdits": _edits(paths, host, files)} for name, paths in devices.items() if paths]
+    if not entries:
+        return None
+    document: dict[str, Any] = {"cdiVersion": VERSION, "kind": f"{VENDOR}/{device_class}", "devices": entries}
+    edits = {**(common or {}), **(_edits(control, host) if control else {})}
+    if edits:
+        document["containerEdits"] = edits
+    return CdiSpec(kind=document["kind"], file_name=f"{VENDOR}-{device_class}.json", document=document)
+
+
+def _edits(paths: Sequence[str], host: Host, files: Sequence[str] = ()) -> dict[str, Any]:
+    edits: dict[str, Any] = {"deviceNodes": [{"path": path, "hostPath": host.path(path)} for path in paths]}
+    if files:
+        options = ["ro", "nosuid", "nodev", "bind"]
+        edits["mounts"] = [
+            {"hostPath": nodes.host_path(host.driver_root, path), "containerPath": path, "options": options}
+            for path in files
+        ]
+    return edits

@@ -1,0 +1,38 @@
+"""IMEX channels: memory shared between GPUs of several nodes needs one in the container. Channel 0 is all there is.
+
+NVIDIA's plugin takes [] or [0] and hands the channel to every container, if its node exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from nodedevices_plugin.resources.errors import PlanError
+
+VARIABLE = "NVIDIA_IMEX_CHANNELS"
+CHANNELS = (0,)
+_FOLDER = "/dev/nvidia-caps-imex-channels"
+
+
+def node(channel: int) -> str:
+    """`/dev/nvidia-caps-imex-channels/channel0`."""
+    return f"{_FOLDER}/channel{channel}"
+
+
+def channel_ids(values: Sequence[str | int]) -> tuple[int, ...]:
+    """What `imex.channelIDs` asks for. Raises PlanError for anything but [] and [0]."""
+    asked = tuple(dict.fromkeys(str(each).strip() for each in values))
+    if asked not in {(), ("0",)}:
+        shown = ", ".join(each[:32] for each in asked[:4])
+        raise PlanError("imex.channelIDs", shown, "only channel 0 can be asked for; give [0] or []")
+    return tuple(int(each) for each in asked)
+
+
+def present(asked: Sequence[int], existing: Set[str], *, required: bool) -> tuple[int, ...]:
+    """The channels that containers get here. Raises PlanError where a required one does not exist on the node."""
+    found = tuple(channel for channel in asked if node(channel) in existing)
+    for channel in asked:
+        if required and channel not in found:
+            hint = f"{node(channel)} does not exist on this node; start nvidia-imex, or set imex.required to false"
+            raise PlanError("imex.channelIDs", channel, hint)
+    return found

@@ -1,0 +1,200 @@
+"""What Allocate answers: a pure function of the ids, the plan and the node (DESIGN §4.1). No look-up, no I/O, no lock.
+
+Ids keep the kubelet's order; several shares of one device count once, as do its device nodes. Every strategy adds its
+part to the answer; where all of them are CDI, the variables and nodes that only the older ones need stay away.
+NVIDIA's plugin v0.20.0 answers the same, but for the annotation's random suffix: ours follows from what is handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID, uuid5
+
+from nodedevices_api.sections import Injection
+
+from nodedevices_plugin.model import (
+    AllocationError,
+    ContainerAnswer,
+    DeviceNode,
+    Inventory,
+    Mount,
+    OfferedResource,
+    SchedulableId,
+)
+from nodedevices_plugin.resources import cdi, imex, mps, nodes
+from nodedevices_plugin.resources.cdi import Host
+from nodedevices_plugin.resources.nodes import Handle
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's container toolkit
+# The toolkit reads device names from mounts under this folder, which an unprivileged image cannot forge.
+VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
+FEATURE_VARIABLES: Mapping[str, str] = {
+    "gdrcopy": "NVIDIA_GDRCOPY",
+    "gds": "NVIDIA_GDS",
+    "mofed": "NVIDIA_MOFED",
+}
+CDI_STRATEGIES = frozenset({"cdi-annotations", "cdi-cri"})
+CDI_PREFIX = "cdi.k8s.io/"
+_PLUGIN = "nvidia-device-plugin"
+_SUFFIXES = UUID("7e7c9e0a-6a0e-5d0c-9d5e-9a1b5c0b7f43")  # our own namespace for uuid5, chosen once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectionContext:
+    """How a container gets its devices. `refuse_unhealthy`: whether an id that turned bad since the kubelet chose it
+    is refused (the pod fails with a reason, and another can be scheduled) or granted.
+
+    cdi_names: devices and MIG devices that the container toolkit's own spec has, with their names there; all others
+    are in ours.
+    handles: of the devices of now (nodes.handles); needed for indices and for device nodes.
+    """
+
+    device_list_strategies: tuple[str, ...] = ("envvar",)
+    device_id_strategy: str = "uuid"
+    pass_device_specs: bool = False
+    refuse_unhealthy: bool = True
+    host: Host = field(default_factory=Host)
+    handles: Mapping[str, Handle] = field(default_factory=dict)
+    cdi_annotation_prefix: str = CDI_PREFIX
+    cdi_names: Mapping[str, str] = field(default_factory=dict)
+    mps_root: str = ""
+
+    @property
+    def by_cdi(self) -> bool:
+        """Whether containers get devices by CDI name."""
+        return not CDI_STRATEGIES.isdisjoint(self.device_list_strategies)
+
+    @classmethod
+    def from_section(
+        cls,
+        section: Injection | None,
+        *,
+        inventory: Inventory | None = None,
+        host: Host | None = None,
+        cdi_annotation_prefix: str = CDI_PREFIX,
+        cdi_names: Mapping[str, str] | None = None,
+        mps_root: str = "",
+    ) -> InjectionContext:
+        """From the effective `injection` section (None: the built-in default), the devices, and local settings."""
+        injection = section or Injection()
+        return cls(
+            device_list_strategies=injection.device_list_strategies,
+            device_id_strategy=injection.device_id_strategy,
+            pass_device_specs=injection.pass_device_specs,
+            host=host or Host(),
+            handles=nodes.handles(inventory) if inventory is not None else {},
+            cdi_annotation_prefix=cdi_annotation_prefix,
+            cdi_names=cdi_names or {},
+            mps_root=mps_root,
+        )
+
+
+def allocate(resource: OfferedResource, ids: Sequence[str], context: InjectionContext) -> ContainerAnswer:
+    """The answer for one container. Raises AllocationError, whose text the pod's owner reads in its status."""
+    granted = _granted(resource, ids, context)
+    strategies = frozenset(context.device_list_strategies)
+    only_cdi = bool(strategies) and strategies <= CDI_STRATEGIES
+    names = tuple(dict.fromkeys(_name(each, resource, context) for each in granted))
+    envs: dict[str, str] = {}
+    mounts: tuple[Mount, ...] = ()
+    if resource.sharing == "mps" and any(each.replica is not None for each in granted):
+        envs, mounts = mps.client(resource.name, context.mps_root)
+    envs |= {FEATURE_VARIABLES[feature]: "enabled" for feature in context.host.features}
+    channels = context.host.imex_channels
+    if "envvar" in strategies:
+        envs[VISIBLE_DEVICES] = ",".join(names)
+        if channels:
+            envs[imex.VARIABLE] = ",".join(str(each) for each in channels)
+    if "volume-mounts" in strategies:
+        envs[VISIBLE_DEVICES] = VOLUME_MOUNTS
+        mounts += tuple(_marker(name) for name in (*names, *(f"imex/{each}" for each in channels)))
+    qualified = _qualified(granted, resource, context) if strategies & CDI_STRATEGIES else ()
+    annotate = qualified and "cdi-annotations" in strategies
+    return ContainerAnswer(
+        envs=envs,
+        mounts=mounts,
+        devices=_specs(granted, resource, context) if context.pass_device_specs and not only_cdi else (),
+        annotations={_annotation(resource, granted, context): ",".join(qualified)} if annotate else {},
+        cdi_devices=qualified if "cdi-cri" in strategies else (),
+    )
+
+
+def _granted(resource: OfferedResource, ids: Sequence[str], context: InjectionContext) -> tuple[SchedulableId, ...]:
+    wanted = frozenset(ids)
+    found = {each.id: each for each in resource.ids if each.id in wanted}
+    for each in ids:
+        if each not in found:
+            raise AllocationError(
+                f"{resource.name}: this node does not offer {each[:128]} (any more). Delete the pod, so that it is "
+                "scheduled anew."
+            )
+        if context.refuse_unhealthy and not found[each].healthy:
+            raise AllocationError(
+                f"{resource.name}: {each} is out of service; `kubectl describe nodedevices` of this node says why. "
+                "Delete the pod, so that it is scheduled anew."
+            )
+    shares = any(each.replica is not None for each in found.values())
+    if resource.fail_requests_greater_than_one and shares and len(wanted) > 1:
+        raise AllocationError(
+            f"{resource.name}: {len(wanted)} shares requested; a container may have 1 on this node "
+            "(failRequestsGreaterThanOne). More shares are not more of a device: set the limit to 1."
+        )
+    return tuple(found[each] for each in dict.fromkeys(ids))
+
+
+def _name(each: SchedulableId, resource: OfferedResource, context: InjectionContext) -> str:
+    """What the runtime knows the device by."""
+    if context.device_id_strategy == "index":
+        return _handle(each, resource, context).index
+    return each.partition_id or each.device_id
+
+
+def _handle(each: SchedulableId, resource: OfferedResource, context: InjectionContext) -> Handle:
+    handle = context.handles.get(each.partition_id or each.device_id)
+    if handle is None:  # granted though it left: only where refuse_unhealthy is off
+        raise AllocationError(
+            f"{resource.name}: {each.id} is no longer on this node. Delete the pod, so that it is scheduled anew."
+        )
+    return handle
+
+
+def _qualified(
+    granted: Sequence[SchedulableId], resource: OfferedResource, context: InjectionContext
+) -> tuple[str, ...]:
+    """CDI names: the devices, then what goes with them. Channels and features have specs of ours only."""
+    host = context.host
+    extra = [*(("imex-channel", str(each)) for each in host.imex_channels)]
+    extra += ((feature, cdi.ALL) for feature in host.features_here())
+    devices = dict.fromkeys(_cdi_name(each, resource, context) for each in granted)
+    return (*devices, *(cdi.qualified(cdi.VENDOR, device_class, name) for device_class, name in extra))
+
+
+def _cdi_name(each: SchedulableId, resource: OfferedResource, context: InjectionContext) -> str:
+    theirs = context.cdi_names.get(each.partition_id or each.device_id)
+    if theirs is not None:
+        return f"{cdi.TOOLKIT_KIND}={theirs}"
+    return cdi.qualified(cdi.VENDOR, "gpu", _name(each, resource, context))
+
+
+def _annotation(resource: OfferedResource, granted: Sequence[SchedulableId], context: InjectionContext) -> str:
+    """The key: no two answers to one container may share it. It must not change when the kubelet asks again."""
+    given = "\n".join((resource.name, *(each.id for each in granted)))
+    return f"{context.cdi_annotation_prefix}{_PLUGIN}_{uuid5(_SUFFIXES, given)}"
+
+
+def _marker(name: str) -> Mount:
+    return Mount(container_path=f"{VOLUME_MOUNTS}/{name}", host_path="/dev/null", read_only=False)
+
+
+def _specs(
+    granted: Sequence[SchedulableId], resource: OfferedResource, context: InjectionContext
+) -> tuple[DeviceNode, ...]:
+    """Nodes for the kubelet to pass: the control nodes that exist, the devices' own, and those of IMEX channels."""
+    host = context.host
+    paths = [
+        *nodes.control_nodes(host.existing),
+        *(path for each in granted for path in _handle(each, resource, context).nodes),
+        *(imex.node(each) for each in host.imex_channels),
+    ]
+    return tuple(DeviceNode(container_path=path, host_path=host.path(path)) for path in dict.fromkeys(paths))

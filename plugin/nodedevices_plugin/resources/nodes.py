@@ -1,0 +1,87 @@
+"""Device nodes: which ones a device needs, by which index it is called, and where they are on the host.
+
+What a GPU needs is the probe's word. Which other nodes exist (control nodes, IMEX channels, GDRCopy, GDS, MOFED) is an
+input, read by whoever may see the host's /dev: a node that does not exist keeps a container from starting.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from nodedevices_plugin.model import Inventory
+from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_plugin.resources.units import Unit, computing_gpus, partitions
+
+# Needed with any GPU; each is passed only if it exists (NVIDIA's plugin alike).
+CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+# What goes with a GPU on request: nodes by glob, and files of the host (NVIDIA's container toolkit looks for the same).
+FEATURE_NODES: Mapping[str, tuple[str, ...]] = {
+    "gdrcopy": ("/dev/gdrdrv",),
+    "gds": ("/dev/nvidia-fs*",),
+    "mofed": ("/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"),
+}
+FEATURE_FILES: Mapping[str, tuple[str, ...]] = {"gds": ("/etc/cufile.json", "/run/udev")}
+# All that an adapter has to look for besides the devices of the line, as globs.
+OPTIONAL_PATHS = (
+    *CONTROL_NODES,
+    "/dev/nvidia-caps-imex-channels/channel*",
+    *(path for paths in FEATURE_NODES.values() for path in paths),
+    *(path for paths in FEATURE_FILES.values() for path in paths),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """How a runtime finds a device or MIG device: NVML's index (`3`, `3:1`) and its device nodes."""
+
+    index: str
+    nodes: tuple[str, ...]
+
+
+def handles(inventory: Inventory) -> Mapping[str, Handle]:
+    """Device or MIG device id -> its handle. Missing devices are in it with their last facts."""
+    found: dict[str, Handle] = {}
+    for device in computing_gpus(inventory):
+        for unit in (Unit(device), *partitions(device)):
+            found[unit.id] = Handle(unit.index, nodes_of(unit))
+    return found
+
+
+def nodes_of(unit: Unit) -> tuple[str, ...]:
+    """`/dev/nvidia<minor>`, and for a MIG device those of its GPU instance and its compute instance."""
+    own = unit.partition.device_nodes if unit.partition else ()
+    return (*_gpu_nodes(unit.device.fact), *own)
+
+
+def _gpu_nodes(fact: DeviceFact) -> tuple[str, ...]:
+    if fact.device_nodes or fact.minor is None:
+        return fact.device_nodes
+    return (f"/dev/nvidia{fact.minor}",)
+
+
+def control_nodes(existing: Set[str]) -> tuple[str, ...]:
+    return tuple(path for path in CONTROL_NODES if path in existing)
+
+
+def feature_nodes(feature: str, existing: Set[str]) -> tuple[str, ...]:
+    """The nodes of `gdrcopy`, `gds` or `mofed` on this node, sorted; empty: it is not to be had here."""
+    globs = FEATURE_NODES[feature]
+    return tuple(sorted(path for path in existing if any(fnmatchcase(path, glob) for glob in globs)))
+
+
+def feature_files(feature: str, existing: Set[str]) -> tuple[str, ...]:
+    return tuple(path for path in FEATURE_FILES.get(feature, ()) if path in existing)
+
+
+def host_path(root: str, path: str) -> str:
+    """Where `/dev/...` is on the host, seen from the root that has the devices: `/run/nvidia/driver/dev/nvidia0`.
+
+    A root may be given with its `/dev` or without.
+    """
+    base = posixpath.normpath(root or "/")
+    if base == "/dev" or base.endswith("/dev"):
+        base = base[: -len("/dev")] or "/"
+    return posixpath.join(base, path.lstrip("/"))

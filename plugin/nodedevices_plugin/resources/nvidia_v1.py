@@ -1,0 +1,164 @@
+"""`resources` and `sharing` of NVIDIA's v1 configuration file, in the words of our own sections. Pure.
+
+Values as a YAML reader gives them go in; sections come out, or sentences in `problems` (all that is found, not the
+first). What NVIDIA's plugin documents and then ignores is at work here: renaming, and `devices` as a count or a list.
+Both kinds of sharing at once are refused: there MPS wins without a word.
+
+    resources: {gpus: [{pattern: "*H100*", name: h100}], mig: [{pattern: 1g.10gb, name: small}]}
+    sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4, devices: [0, "1:0", GPU-...]}]}}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from nodedevices_api.errors import InputError, parse
+from nodedevices_api.fields import GLOB_PATTERN
+from nodedevices_api.sections import Resources, Sharing
+
+from nodedevices_plugin.resources import naming
+from nodedevices_plugin.resources.errors import PlanError
+from nodedevices_plugin.resources.sharing import ALL_DEVICES, FIRST
+from nodedevices_plugin.settings.problems import nearest
+
+M = TypeVar("M", Resources, Sharing)
+
+KINDS = {"timeSlicing": "timeSlicing", "mps": "mps"}  # key in the file -> sharing.strategy
+SHARING_KEYS = ("renameByDefault", "failRequestsGreaterThanOne", "resources")
+ENTRY_KEYS = ("name", "rename", "devices", "replicas")
+
+_INDEX = re.compile(r"[0-9]{1,4}(:[0-9]{1,4})?")
+_UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9-]+(/[0-9]{1,3}/[0-9]{1,3})?")  # MIG-GPU-<uuid>/gi/ci: drivers before R470
+
+
+def resources(value: object, problems: list[str]) -> Resources | None:
+    """The section of the file's `resources`; None: there is none, or it is wrong."""
+    if value is None:
+        return None
+    before = len(problems)
+    rules: list[dict[str, Any]] = []
+    for kind, entries in _mapping(value, "resources", ("gpus", "mig"), problems).items():
+        for place, entry in enumerate(_list(entries, f"resources.{kind}", problems)):
+            where = f"resources.{kind}[{place}]"
+            fields = _mapping(entry, where, ("pattern", "name"), problems)
+            missing = [key for key in ("pattern", "name") if not isinstance(fields.get(key), str) or not fields[key]]
+            problems += [f"{where}.{key}: missing; every entry has a pattern and a name" for key in missing]
+            if not missing:
+                match = _match(kind, fields["pattern"], problems, f"{where}.pattern")
+                rules.append({"match": match, "name": _name(fields["name"], f"{where}.name", problems)})
+    return _parsed(Resources, {"devices": rules}, "resources", problems) if len(problems) == before else None
+
+
+def sharing(value: object, problems: list[str]) -> Sharing | None:
+    """The section of the file's `sharing`; None: nothing is shared, or it is wrong."""
+    if value is None:
+        return None
+    before = len(problems)
+    given = {key: item for key, item in _mapping(value, "sharing", tuple(KINDS), problems).items() if item is not None}
+    if len(given) > 1:
+        problems.append("sharing: timeSlicing and mps are both given, and a device can have one; leave one out")
+    if len(problems) > before or not given:
+        return None
+    kind, body = next(iter(given.items()))
+    where = f"sharing.{kind}"
+    fields = {key: item for key, item in _mapping(body, where, SHARING_KEYS, problems).items() if item is not None}
+    entries = _list(fields.get("resources"), f"{where}.resources", problems)
+    if not entries and len(problems) == before:
+        problems.append(f"{where}.resources: missing; list at least one resource with its replicas")
+    section: dict[str, Any] = {"strategy": KINDS[kind]}
+    if kind == "mps":  # for NVIDIA's plugin, too, clients of MPS are counted one by one unless the file says otherwise
+        section["failRequestsGreaterThanOne"] = True
+    section |= {key: item for key, item in fields.items() if key != "resources"}
+    section["resources"] = [
+        _entry(entry, f"{where}.resources[{place}]", problems) for place, entry in enumerate(entries)
+    ]
+    return _parsed(Sharing, section, where, problems) if len(problems) == before else None
+
+
+def _entry(value: object, where: str, problems: list[str]) -> dict[str, Any]:
+    fields = {key: item for key, item in _mapping(value, where, ENTRY_KEYS, problems).items() if item is not None}
+    missing = [key for key in ("name", "replicas") if key not in fields]
+    problems += [f"{where}.{key}: missing; every resource has a name and replicas" for key in missing]
+    for key in ("name", "rename"):
+        if isinstance(fields.get(key), str):
+            fields[key] = _name(fields[key], f"{where}.{key}", problems)
+    if "devices" in fields:
+        fields["devices"] = _devices(fields["devices"], f"{where}.devices", problems)
+    return {key: item for key, item in fields.items() if item is not None}
+
+
+def _devices(value: object, where: str, problems: list[str]) -> list[str] | None:
+    """All (None), a count, or a list of indices, MIG indices and UUIDs."""
+    if value == ALL_DEVICES:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value > 0:
+            return [f"{FIRST}{value}"]
+        problems.append(f"{where}: {value}: a count of devices must be more than 0; leave it out for all")
+        return None
+    if not isinstance(value, list):
+        problems.append(f"{where}: {_shown(value)}: give all, a count, or a list of indices and UUIDs")
+        return None
+    for item in value:
+        number = isinstance(item, int) and not isinstance(item, bool) and item >= 0
+        if not number and not (isinstance(item, str) and (_INDEX.fullmatch(item) or _UUID.fullmatch(item))):
+            problems.append(
+                f'{where}: {_shown(item)}: give an index (0), a MIG index ("0:1"), GPU-<uuid> or MIG-<uuid>'
+            )
+    return [str(item) for item in value]
+
+
+def _match(kind: str, pattern: str, problems: list[str], where: str) -> dict[str, str]:
+    """NVIDIA's pattern knows `*` alone; ours is a glob. A profile's `+` is a dot, as in resource names."""
+    glob = re.sub(r"[?\[]", lambda found: f"[{found[0]}]", pattern)
+    glob = naming.plain_profile(glob) if kind == "mig" else glob
+    if re.fullmatch(GLOB_PATTERN, glob) is None:
+        problems.append(f"{where}: {_shown(pattern)}: letters, digits, spaces, . _ : - and * are allowed")
+    return {"profile": glob} if kind == "mig" else {"vendor": "nvidia", "productName": glob}
+
+
+def _name(name: str, where: str, problems: list[str]) -> str:
+    try:
+        return naming.from_file(where, name)
+    except PlanError as error:
+        problems.append(str(error))
+        return name
+
+
+def _mapping(value: object, where: str, known: tuple[str, ...], problems: list[str]) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        problems.append(f"{where}: {_shown(value)} is not a mapping")
+        return {}
+    unknown = [str(key) for key in value if key not in known]
+    problems += [f"{where}.{_shown(key)}: unknown key{_hint(where, key, known)}" for key in unknown]
+    return {key: item for key, item in value.items() if key in known}
+
+
+def _hint(where: str, key: str, known: tuple[str, ...]) -> str:
+    if where == "sharing" and key in SHARING_KEYS:
+        return f"; it belongs at sharing.timeSlicing.{key}"
+    return nearest(key[:64], known)
+
+
+def _list(value: object, where: str, problems: list[str]) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        problems.append(f"{where}: {_shown(value)} is not a list")
+        return []
+    return value
+
+
+def _parsed(model: type[M], value: object, where: str, problems: list[str]) -> M | None:
+    try:
+        return parse(model, value, where)
+    except InputError as error:
+        problems += error.problems
+        return None
+
+
+def _shown(value: object) -> str:
+    text = str(value) if isinstance(value, str | int | float) else type(value).__name__
+    return text if len(text) <= 60 else text[:60] + "…"

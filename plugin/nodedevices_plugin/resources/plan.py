@@ -1,0 +1,146 @@
+"""The resource plan: devices, health and configuration in; the resources that this node offers out.
+
+Always holds: an id belongs to one resource (kubelets before 1.34 find a pod by the id alone); an id is listed as long
+as its device is in the inventory, healthy or not; a device's health is that of all its shares and MIG devices and of
+no other device's; the order is stable, so equal facts give equal plans and no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from nodedevices_api.sections import Mig, Resources, Sections, Serving, Sharing
+
+from nodedevices_plugin.model import Inventory, InventoryDevice, OfferedResource, Plan, SchedulableId, Verdict
+from nodedevices_plugin.resources import ids, mps, naming
+from nodedevices_plugin.resources.errors import PlanError
+from nodedevices_plugin.resources.matching import by_name
+from nodedevices_plugin.resources.sharing import Share, share
+from nodedevices_plugin.resources.units import Unit, units
+
+__all__ = ["PlanError", "PlanSettings", "make_plan", "refresh_health"]
+
+# One ListAndWatch answer is one gRPC message, and the kubelet reads 4 MiB (grpc-go's default) at most.
+MAX_ANSWER_BYTES = 3 * 1024 * 1024
+# Protobuf around an id in ListAndWatchResponse: four tags with lengths, "Unhealthy", one NUMA node.
+_BYTES_BESIDES_ID = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSettings:
+    """What decides the shape of the plan. `mps_root`: the host's directory for MPS (--mps-root), empty: none."""
+
+    serving: Serving = field(default_factory=Serving)
+    resources: Resources = field(default_factory=Resources)
+    sharing: Sharing = field(default_factory=Sharing)
+    mig: Mig = field(default_factory=Mig)
+    resource_prefix: str = naming.DEFAULT_PREFIX
+    mps_root: str = ""
+
+    @classmethod
+    def from_sections(
+        cls, sections: Sections, *, resource_prefix: str = naming.DEFAULT_PREFIX, mps_root: str = ""
+    ) -> PlanSettings:
+        """From effective sections; an absent one is at its built-in default."""
+        return cls(
+            serving=sections.serving or Serving(),
+            resources=sections.resources or Resources(),
+            sharing=sections.sharing or Sharing(),
+            mig=sections.mig or Mig(),
+            resource_prefix=resource_prefix,
+            mps_root=mps_root,
+        )
+
+
+def make_plan(
+    inventory: Inventory,
+    verdicts: Mapping[str, Verdict],
+    settings: PlanSettings,
+    unschedulable: frozenset[str] = frozenset(),
+) -> Plan:
+    """The plan. `unschedulable`: ids of devices or MIG devices that people took out of service.
+
+    Raises PlanError for a configuration that makes no sense on this node; see `refresh_health` for what to do then.
+    """
+    if settings.serving.mode == "Observe":
+        return Plan()
+    strategy = settings.mig.strategy
+    if settings.sharing.strategy == "mps":
+        mps.check_node(strategy, settings.mps_root)
+    found = units(inventory, strategy, settings.resources.exclude)
+    named = by_name(found, settings.resources, strategy, settings.resource_prefix)
+    return Plan(resources=tuple(_offered(each, verdicts, unschedulable) for each in share(named, settings.sharing)))
+
+
+def refresh_health(
+    plan: Plan, inventory: Inventory, verdicts: Mapping[str, Verdict], unschedulable: frozenset[str] = frozenset()
+) -> Plan:
+    """The same ids with the health of now: what stays in force while a configuration makes no sense here.
+
+    An id whose device or MIG device is no longer known is not healthy.
+    """
+    devices = {device.fact.id: device for device in inventory.devices}
+
+    def now(schedulable: SchedulableId) -> SchedulableId:
+        device = devices.get(schedulable.device_id)
+        healthy = device is not None and _healthy(device, schedulable.partition_id, verdicts, unschedulable)
+        return replace(schedulable, healthy=healthy) if healthy != schedulable.healthy else schedulable
+
+    refreshed = (replace(resource, ids=tuple(now(each) for each in resource.ids)) for resource in plan.resources)
+    return Plan(resources=tuple(refreshed))
+
+
+def _offered(shared: Share, verdicts: Mapping[str, Verdict], unschedulable: frozenset[str]) -> OfferedResource:
+    schedulable: list[SchedulableId] = []
+    size = 0
+    for unit, replicas in shared.units:
+        whole = _schedulable(unit, verdicts, unschedulable)
+        if replicas is None:
+            schedulable.append(whole)
+            size += len(whole.id) + _BYTES_BESIDES_ID
+            continue
+        size += replicas * (len(ids.compose(whole.id, replicas)) + _BYTES_BESIDES_ID)
+        if size > MAX_ANSWER_BYTES:
+            break
+        schedulable += (replace(whole, id=ids.compose(whole.id, n), replica=n) for n in range(replicas))
+    if size > MAX_ANSWER_BYTES:
+        field_name = f"sharing.resources[{shared.name}].replicas"
+        hint = f"with {len(shared.units)} devices one answer to the kubelet would exceed 3 MiB; give fewer replicas"
+        raise PlanError(field_name, shared.replicas, hint)
+    return OfferedResource(
+        name=shared.name,
+        ids=tuple(schedulable),
+        sharing=shared.strategy,
+        replicas=shared.replicas,
+        fail_requests_greater_than_one=shared.fail_requests_greater_than_one,
+    )
+
+
+def _schedulable(unit: Unit, verdicts: Mapping[str, Verdict], unschedulable: frozenset[str]) -> SchedulableId:
+    partition_id = unit.partition.id if unit.partition else None
+    return SchedulableId(
+        id=unit.id,
+        device_id=unit.device.fact.id,
+        partition_id=partition_id,
+        healthy=_healthy(unit.device, partition_id, verdicts, unschedulable),
+        numa_node=unit.device.fact.numa_node,
+    )
+
+
+def _healthy(
+    device: InventoryDevice,
+    partition_id: str | None,
+    verdicts: Mapping[str, Verdict],
+    unschedulable: frozenset[str],
+) -> bool:
+    """Whether the kubelet may hand it out: present, its verdict (and its own, for a partition) offers it, no cordon."""
+    verdict = verdicts.get(device.fact.id)
+    if not device.present or verdict is None or not verdict.offered or device.fact.id in unschedulable:
+        return False
+    if partition_id is None:
+        return True
+    own = verdicts.get(partition_id)
+    listed = any(part.id == partition_id for part in device.fact.partitions)
+    gone = not listed or partition_id in device.departed_partitions
+    return not gone and partition_id not in unschedulable and (own is None or own.offered)

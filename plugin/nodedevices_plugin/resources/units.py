@@ -1,0 +1,103 @@
+"""What can be offered: whole devices and MIG devices, before they get a name (naming: matching.py).
+
+The MIG strategies are NVIDIA's: none offers every GPU whole; single offers MIG devices of one kind in place of GPUs;
+mixed offers whole GPUs and MIG devices side by side. What `resources.exclude` names is not there for any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from nodedevices_plugin.model import Inventory, InventoryDevice
+from nodedevices_plugin.probes.protocol import Partition
+from nodedevices_plugin.resources.errors import PlanError
+
+# Not for computing: the display adapter of a DGX Station (go-nvlib skips the same names).
+DISPLAY_PRODUCTS = frozenset({"DGX Display", "NVIDIA DGX Display"})
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One thing that can be handed out whole: a device, or a partition of one."""
+
+    device: InventoryDevice
+    partition: Partition | None = None
+
+    @property
+    def id(self) -> str:
+        return self.partition.id if self.partition else self.device.fact.id
+
+    @property
+    def index(self) -> str:
+        """NVML's: `3`, or `3:1` for the MIG device 1 of GPU 3."""
+        index = str(self.device.fact.index)
+        return f"{index}:{self.partition.index}" if self.partition else index
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.partition.memory_bytes if self.partition else self.device.fact.memory_bytes
+
+
+def computing_gpus(inventory: Inventory) -> tuple[InventoryDevice, ...]:
+    """The devices that this agent knows how to hand out: NVIDIA's GPUs without display adapters, by index."""
+    return tuple(
+        device
+        for device in inventory.devices
+        if device.fact.type == "gpu"
+        and device.fact.vendor == "nvidia"
+        and device.fact.product_name not in DISPLAY_PRODUCTS
+    )
+
+
+def units(inventory: Inventory, mig_strategy: str, exclude: Sequence[str] = ()) -> tuple[Unit, ...]:
+    """All units, by device index then partition index. `exclude`: ids or globs over ids; a GPU's takes its MIG devices
+    along. Raises PlanError (mig.strategy single only)."""
+    gpus = [device for device in computing_gpus(inventory) if not _excluded(device.fact.id, exclude)]
+    if mig_strategy == "single" and any(device.fact.mig_enabled for device in gpus):
+        _check_single(gpus, exclude)
+        found = [unit for device in gpus for unit in partitions(device)]
+    elif mig_strategy == "none":
+        found = [Unit(device) for device in gpus]
+    else:  # a GPU that left MIG mode keeps the MIG devices that pods still hold, so that they are listed as not healthy
+        found = [
+            unit
+            for device in gpus
+            for unit in (*(() if device.fact.mig_enabled else (Unit(device),)), *partitions(device))
+        ]
+    return tuple(unit for unit in found if not _excluded(unit.id, exclude))
+
+
+def partitions(device: InventoryDevice) -> list[Unit]:
+    """Its MIG devices, by index."""
+    return [Unit(device, part) for part in sorted(device.fact.partitions, key=lambda part: (part.index, part.id))]
+
+
+def _excluded(device_id: str, exclude: Sequence[str]) -> bool:
+    return any(fnmatchcase(device_id, pattern) for pattern in exclude)
+
+
+def _check_single(gpus: Sequence[InventoryDevice], exclude: Sequence[str]) -> None:
+    """Of the GPUs that answer. One that is lost since the start does not even say whether it is in MIG mode."""
+    here = [device for device in gpus if device.present and not (device.fact.mig_enabled is None and _dumb(device))]
+    plain = [device.fact.index for device in here if not device.fact.mig_enabled]
+    if plain:
+        raise PlanError(
+            "mig.strategy", "single", f"GPU {plain[0]} is not in MIG mode and others are; make them alike or use mixed"
+        )
+    profiles: set[str] = set()
+    for device in here:
+        live = [part for part in device.fact.partitions if part.id not in device.departed_partitions]
+        if not live:
+            hint = f"GPU {device.fact.index} is in MIG mode and has no MIG devices; create them or use mixed"
+            raise PlanError("mig.strategy", "single", hint)
+        profiles |= {part.profile for part in live if not _excluded(part.id, exclude)}
+    if len(profiles) > 1:
+        raise PlanError(
+            "mig.strategy", "single", f"this node has several MIG profiles ({', '.join(sorted(profiles))}); use mixed"
+        )
+
+
+def _dumb(device: InventoryDevice) -> bool:
+    return device.fact.readings.lost or device.fact.readings.error is not None

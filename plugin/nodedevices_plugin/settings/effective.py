@@ -1,0 +1,112 @@
+"""What is in force: sections of `spec.config` over what the node itself says. Pure.
+
+A section of `spec.config` replaces the node's own whole. Without any `spec.config` (nobody has resolved the node yet)
+the last one that was seen holds, from the state file if need be; before there ever was one, the node's own settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nodedevices_api.base import to_dict
+from nodedevices_api.defaults import Resolved, with_defaults
+from nodedevices_api.errors import InputError, parse
+from nodedevices_api.sections import SECTION_NAMES, Health, Injection, Mig, Sections, Serving
+from nodedevices_api.supported import unsupported_sections
+
+from nodedevices_plugin.settings.file import FileConfig
+from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.settings.node import NodeSettings, from_plain, node_settings, to_plain
+from nodedevices_plugin.settings.options import BY_NAME, Value
+from nodedevices_plugin.settings.problems import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effective:
+    """Everything that decides what is offered and how it is judged. Equal values mean that nothing changed."""
+
+    sections: Resolved
+    resource_prefix: str
+    node: NodeSettings = field(default_factory=NodeSettings)
+
+    @property
+    def observing(self) -> bool:
+        """Whether another plugin serves the kubelet, and this agent registers nothing."""
+        return self.sections.serving.mode == "Observe"
+
+    @property
+    def index_prefix(self) -> str | None:
+        """The domain of resources whose ids may be NVML indices (foreign.Names); None: none are."""
+        return self.resource_prefix if self.sections.injection.device_id_strategy == "index" else None
+
+
+def resolve(local: Local, file: FileConfig | None, spec_config: Mapping[str, Any] | None) -> Effective:
+    """The configuration that these three ask for. ConfigError names what in `spec.config` cannot be."""
+    values: dict[str, Value] = {**(file.flags if file else {}), **local.given}
+
+    def value(name: str) -> Value:
+        return values.get(name, BY_NAME[name].default)
+
+    strategies = value("device-list-strategy")
+    own = {
+        "serving": to_dict(Serving.model_validate({"mode": local.serving_mode})),
+        "mig": to_dict(Mig.model_validate({"strategy": value("mig-strategy")})),
+        "injection": to_dict(
+            Injection.model_validate(
+                {
+                    "deviceListStrategies": strategies if isinstance(strategies, tuple) else (strategies,),
+                    "deviceIDStrategy": value("device-id-strategy"),
+                    "passDeviceSpecs": value("pass-device-specs"),
+                }
+            )
+        ),
+    }
+    if local.xids.ignore or local.xids.fatal:
+        xids = {"ignoreXids": sorted(local.xids.ignore), "fatalXids": sorted(local.xids.fatal)}
+        own["health"] = to_dict(Health.model_validate(xids))
+    if file is not None:
+        for name, section in (("resources", file.resources), ("sharing", file.sharing)):
+            if section is not None:
+                own[name] = to_dict(section)
+    theirs = to_dict(sections_of(spec_config)) if spec_config is not None else {}
+    merged = parse(Sections, own | theirs)
+    return Effective(
+        sections=with_defaults(merged), resource_prefix=local.resource_prefix, node=node_settings(local, values)
+    )
+
+
+def sections_of(spec_config: Mapping[str, Any]) -> Sections:
+    """`spec.config`, checked. ConfigError names what is wrong or not at work yet in this version."""
+    try:
+        sections = parse(Sections, dict(spec_config), "spec.config")
+    except InputError as error:
+        raise ConfigError(error.problems) from error
+    missing = unsupported_sections(sections)
+    if missing:
+        raise ConfigError([f"spec.config.{each}: not at work yet in this version" for each in missing])
+    return sections
+
+
+def to_saved(effective: Effective) -> dict[str, Any]:
+    """For the state file."""
+    sections = {name: getattr(effective.sections, name) for name in SECTION_NAMES}
+    return {
+        "resourcePrefix": effective.resource_prefix,
+        "sections": to_dict(Resolved(**sections)),
+        "node": to_plain(effective.node),
+    }
+
+
+def from_saved(saved: Mapping[str, Any]) -> Effective:
+    """From the state file; ConfigError when it is none of ours."""
+    try:
+        sections = parse(Sections, saved.get("sections"), "sections")
+        return Effective(
+            sections=with_defaults(sections),
+            resource_prefix=str(saved["resourcePrefix"]),
+            node=from_plain(saved.get("node", {})),
+        )
+    except (InputError, KeyError) as error:
+        raise ConfigError([f"saved configuration: {error}"]) from error

@@ -1,0 +1,150 @@
+"""The configuration file: NVIDIA's v1 format, read strictly. NVIDIA's plugin drops unknown or misplaced keys silently.
+
+    version: v1
+    flags: {migStrategy: none, plugin: {deviceListStrategy: envvar}}
+    sharing: {timeSlicing: {renameByDefault: false, resources: [{name: nvidia.com/gpu, replicas: 4}]}}
+
+A parsed file is a value; nothing here keeps state. `flags` and `imex` are read by the table of options, `resources` and
+`sharing` in resources.nvidia_v1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from nodedevices_api.sections import Resources, Sharing
+
+from nodedevices_plugin.resources import nvidia_v1
+from nodedevices_plugin.settings.options import BY_KEY, Value, read_plain
+from nodedevices_plugin.settings.problems import ConfigError, nearest, show
+
+MAX_BYTES = 1 << 20  # a ConfigMap is no larger
+MAX_ALIASES = 16  # YAML aliases multiply: sixteen are plenty for people and too few for a bomb
+# For gpu-feature-discovery, which reads the same file: known, and of no use here, where labels come from the operator.
+FEATURE_DISCOVERY: Mapping[str, tuple[str, ...]] = {
+    "flags.useNodeFeatureAPI": (),
+    "flags.gfd": ("oneshot", "noTimestamp", "sleepInterval", "outputFile", "machineTypeFile"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileConfig:
+    """What a file says: `flags` by option name, and two sections. `unused`: keys that change nothing here."""
+
+    flags: Mapping[str, Value] = field(default_factory=dict)
+    resources: Resources | None = None
+    sharing: Sharing | None = None
+    unused: tuple[str, ...] = ()
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe, no duplicate keys, few aliases."""
+
+    aliases = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            self.aliases += 1
+            if self.aliases > MAX_ALIASES:
+                raise ConfigError([f"more than {MAX_ALIASES} YAML aliases; write the values out"])
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if isinstance(key, str) and key in seen:
+                raise ConfigError([f"line {key_node.start_mark.line + 1}: {key} is written twice"])
+            seen.add(str(key))
+        return super().construct_mapping(node, deep)
+
+
+def parse(raw: bytes) -> FileConfig:
+    """The file's content. Raises ConfigError naming every key that is not right."""
+    if len(raw) > MAX_BYTES:
+        raise ConfigError([f"{len(raw)} bytes; {MAX_BYTES} are the most"])
+    try:
+        document = yaml.load(raw, Loader=_Loader)  # noqa: S506  a SafeLoader
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise ConfigError([f"{where}not YAML: {getattr(error, 'problem', None) or str(error)[:200]}"]) from error
+    if document is None:
+        return FileConfig()
+    return from_document(document)
+
+
+def from_document(document: object) -> FileConfig:
+    if not isinstance(document, dict):
+        raise ConfigError([f"{show(document)} is not a mapping with version, flags and sharing"])
+    problems: list[str] = []
+    unused: list[str] = []
+    flags: dict[str, Value] = {}
+    resources: Resources | None = None
+    sharing: Sharing | None = None
+    for key, value in document.items():
+        if key == "version":
+            if value not in ("v1", "", None):
+                problems.append(f"version: {show(value)} is not known; give v1")
+        elif key in ("flags", "imex"):
+            _flags(str(key), value, flags, problems, unused)
+        elif key == "sharing":
+            sharing = nvidia_v1.sharing(value, problems)
+        elif key == "resources":
+            resources = nvidia_v1.resources(value, problems)
+        else:
+            known = ("version", "flags", "sharing", "imex", "resources")
+            problems.append(f"{show(key)[1:-1]}: unknown key{_misplaced(str(key)) or nearest(str(key), known)}")
+    if problems:
+        raise ConfigError(problems)
+    return FileConfig(flags=flags, resources=resources, sharing=sharing, unused=tuple(unused))
+
+
+def _flags(place: str, value: object, flags: dict[str, Value], problems: list[str], unused: list[str]) -> None:
+    if value is None:
+        return
+    if not isinstance(value, dict):
+        problems.append(f"{place}: {show(value)} is not a mapping")
+        return
+    for key, item in value.items():
+        path = f"{place}.{key}"
+        option = BY_KEY.get(path)
+        if option is not None:
+            if item is None:
+                continue  # NVIDIA: null is "not set"
+            try:
+                flags[option.name] = read_plain(option, item, path)
+            except ValueError as error:
+                problems.append(str(error))
+        elif any(each.startswith(f"{path}.") for each in BY_KEY):
+            _flags(path, item, flags, problems, unused)
+        elif path in FEATURE_DISCOVERY:
+            _feature_discovery(path, item, problems, unused)
+        else:
+            below = [each.removeprefix(f"{place}.") for each in (*BY_KEY, *FEATURE_DISCOVERY) if each.startswith(place)]
+            known = {each.partition(".")[0] for each in below}
+            problems.append(f"{path}: unknown key{_misplaced(str(key)) or nearest(str(key), known)}")
+
+
+def _feature_discovery(path: str, value: object, problems: list[str], unused: list[str]) -> None:
+    keys = FEATURE_DISCOVERY[path]
+    if not keys or value is None:
+        unused += [path] if value is not None else []
+    elif not isinstance(value, dict):
+        problems.append(f"{path}: {show(value)} is not a mapping")
+    else:
+        problems += [f"{path}.{key}: unknown key{nearest(str(key), keys)}" for key in value if key not in keys]
+        unused += [f"{path}.{key}" for key, item in value.items() if item is not None]
+
+
+def _misplaced(key: str) -> str:
+    """Where a key belongs that is known, but not here."""
+    for path in BY_KEY:
+        if path.rsplit(".", 1)[1] == key:
+            return f"; it belongs at {path}"
+    if key in nvidia_v1.SHARING_KEYS and key != "resources":
+        return f"; it belongs at sharing.timeSlicing.{key}"
+    return ""

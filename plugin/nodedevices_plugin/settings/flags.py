@@ -1,0 +1,249 @@
+"""The command line and the environment. What is wrong here ends the program with status 2 and says why.
+
+`--name value`, `--name=value`, a bare `--name` for a truth value; lists are comma-separated or repeated. Variables are
+read where no flag is given. A variable that begins with NODEDEVICES_ and is no setting is an error, except those that
+Kubernetes makes for Services of such a name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nodedevices_plugin import __version__
+from nodedevices_plugin.health.rules import (
+    DISABLE_VARIABLE,
+    ENABLE_VARIABLE,
+    EnvironmentXids,
+    rules_from_environment,
+)
+from nodedevices_plugin.settings.options import BY_NAME, OPTIONS, Option, Value, read_text
+from nodedevices_plugin.settings.problems import ConfigError, nearest, show
+
+OWN_PREFIX = "NODEDEVICES_"
+# NODEDEVICES_OPERATOR_SERVICE_HOST, NODEDEVICES_OPERATOR_PORT_8080_TCP_ADDR, ...
+_SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
+_NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
+_DOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where to listen; an empty host is every address of the machine."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """What is fixed while the agent runs: paths, sockets, logging, and what flags and variables say of the rest."""
+
+    node_name: str
+    standalone: bool
+    kubeconfig: str | None
+    config_file: str | None
+    config_dir: str | None = None
+    default_config: str = ""
+    fallback_strategies: tuple[str, ...] = ()
+    resource_prefix: str
+    serving_mode: str
+    probe: str
+    simulated_file: str | None
+    simulated_profile: str | None
+    device_plugin_dir: str
+    kubelet_socket: str
+    pod_resources_socket: str
+    state_file: str
+    http_address: Address | None
+    log_level: str
+    log_format: str
+    given: Mapping[str, Value]  # option name -> value, for options that a file could also set
+    cdi_dir: str = "/var/run/cdi"
+    cdi_spec_dirs: tuple[str, ...] = ()
+    mps_dir: str = "/mps"
+    # NVIDIA's, which have no flag and no key in the file
+    xids: EnvironmentXids = field(default_factory=EnvironmentXids)
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
+    """The local settings. Raises ConfigError; `--help` and `--version` print and raise SystemExit(0)."""
+    given = _from_environment(environment) | _from_arguments(arguments)
+    values = {option.name: given.get(option.name, option.default) for option in OPTIONS}
+    problems = _between(values, given)
+    if problems:
+        raise ConfigError(problems)
+    directory = str(values["device-plugin-dir"]).rstrip("/") or "/"
+    return Local(
+        node_name=str(values["node-name"]) or socket.gethostname().lower(),
+        standalone=bool(values["standalone"]),
+        kubeconfig=str(values["kubeconfig"]) or None,
+        config_file=str(values["config-file"]) or None,
+        config_dir=str(values["config-dir"]) or None,
+        default_config=str(values["default-config"]),
+        fallback_strategies=_list(values["fallback-strategies"]),
+        resource_prefix=str(values["resource-prefix"]),
+        serving_mode=str(values["serving-mode"]),
+        probe=str(values["probe"]),
+        simulated_file=str(values["simulated-file"]) or None,
+        simulated_profile=str(values["simulated-profile"]) or None,
+        device_plugin_dir=directory,
+        kubelet_socket=str(values["kubelet-socket"]) or f"{directory}/kubelet.sock",
+        pod_resources_socket=str(values["pod-resources-socket"]),
+        state_file=str(values["state-file"]) or f"{directory}/nodedevices-state.json",
+        http_address=_address(str(values["http-address"])),
+        log_level=str(values["log-level"]),
+        log_format=str(values["log-format"]),
+        cdi_dir=str(values["cdi-dir"]),
+        cdi_spec_dirs=_list(values["cdi-spec-dirs"]),
+        mps_dir=str(values["mps-dir"]),
+        xids=rules_from_environment(environment.get(DISABLE_VARIABLE, ""), environment.get(ENABLE_VARIABLE, "")),
+        given={name: value for name, value in given.items() if BY_NAME[name].key is not None},
+    )
+
+
+def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[str]:
+    """What is wrong with the values beyond each one alone."""
+    problems = []
+    name = str(values["node-name"])
+    if not name and not values["standalone"]:
+        problems.append("--node-name: missing; set NODE_NAME from spec.nodeName (downward API), or give --standalone")
+    elif name and not _NODE_NAME.match(name):
+        problems.append(f"--node-name: {show(name)} is not the name of a Node")
+    if not _DOMAIN.match(str(values["resource-prefix"])):
+        problems.append(f"--resource-prefix: {show(values['resource-prefix'])} is not a domain such as nvidia.com")
+    simulated = [each for each in ("simulated-file", "simulated-profile") if values[each]]
+    if values["probe"] == "simulated" and len(simulated) != 1:
+        problems.append("--probe simulated: needs exactly one of --simulated-file and --simulated-profile")
+    if values["probe"] != "simulated" and simulated:
+        problems.append(f"--{simulated[0]}: only goes with --probe simulated")
+    if values["config-file"] and values["config-dir"]:
+        problems.append("--config-dir: does not go with --config-file; give the folder or the one file")
+    lonely = [each for each in ("default-config", "fallback-strategies") if each in given and not values["config-dir"]]
+    if lonely:
+        problems.append(f"--{lonely[0]}: only goes with --config-dir")
+    if "kubelet-socket" in given and not given["kubelet-socket"]:
+        problems.append("--kubelet-socket: empty (no registration) is not at work yet in this version")
+    try:
+        _address(str(values["http-address"]))
+    except ValueError as error:
+        problems.append(f"--http-address: {error}")
+    return problems
+
+
+def _list(value: Value) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else ()
+
+
+def _address(text: str) -> Address | None:
+    if text == "off":
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 <= int(port) <= 65535:
+        raise ValueError(f"{show(text)} is not host:port, such as :9735 or 127.0.0.1:9735, or off")
+    return Address(host=host.strip("[]"), port=int(port))
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    problems = []
+    known = {variable for option in OPTIONS for variable in option.variables}
+    for option in OPTIONS:
+        for variable in option.variables:
+            text = environment.get(variable, "")
+            if text and option.name not in found:  # an empty variable is one that is not set
+                try:
+                    found[option.name] = read_text(option, text, f"environment variable {variable}")
+                except ValueError as error:
+                    problems.append(str(error))
+    for variable in sorted(environment):
+        if variable.startswith(OWN_PREFIX) and variable not in known and not _SERVICE_LINK.search(variable):
+            hint = nearest(variable, known)
+            problems.append(f"environment variable {variable}: there is no such setting{hint}")
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def _from_arguments(arguments: Sequence[str]) -> dict[str, Value]:
+    parsed, unknown = _parser().parse_known_args(list(arguments))
+    found: dict[str, Value] = {}
+    problems = []
+    names = {f"--{each}" for option in OPTIONS for each in (option.name, *option.aliases)}
+    for extra in unknown:
+        flag = extra.split("=", 1)[0]
+        hint = nearest(flag, names) if flag.startswith("-") else "; every argument is a flag (see --help)"
+        problems.append(f"{flag}: there is no such flag{hint}" if flag.startswith("-") else f"{show(extra)}{hint}")
+    for option in OPTIONS:
+        texts: list[str] | None = getattr(parsed, option.name)
+        if texts is None:
+            continue
+        text = ",".join(texts) if option.kind == "list" else texts[-1]
+        try:
+            found[option.name] = read_text(option, text, f"--{option.name}")
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]  # argparse says NoReturn; so do we
+        raise ConfigError([message])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="nodedevices-agent",
+        allow_abbrev=False,
+        usage="nodedevices-agent [--flag value ...]",
+        description="Finds this node's devices, judges their health, offers them to the kubelet and reports them.",
+        epilog="Strongest first: spec.config of the NodeDevices object, flags, environment, configuration file.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"nodedevices-agent {__version__}")
+    titles = {
+        "node": "the node",
+        "probe": "the hardware",
+        "kubelet": "the kubelet",
+        "service": "logs and metrics",
+        "NVIDIA": "as NVIDIA's device plugin has them, with DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS",
+    }
+    for group, title in titles.items():
+        section = parser.add_argument_group(title)
+        for option in (each for each in OPTIONS if each.group == group):
+            section.add_argument(
+                *(f"--{name}" for name in (option.name, *option.aliases)),
+                dest=option.name,
+                action="append",
+                nargs="?" if option.kind == "bool" else None,
+                const="true" if option.kind == "bool" else None,
+                metavar=_metavar(option),
+                help=_help(option),
+            )
+    return parser
+
+
+def _metavar(option: Option) -> str:
+    if option.kind == "bool":
+        return "true|false"
+    if option.choices:
+        works = option.works if option.works is not None else option.choices
+        return "|".join(works)
+    return option.metavar or ("LIST" if option.kind == "list" else "VALUE")
+
+
+def _help(option: Option) -> str:
+    default = option.default
+    if isinstance(default, bool):
+        default = "true" if default else ""
+    elif isinstance(default, tuple):
+        default = ",".join(default)
+    notes = [f"${' or $'.join(option.variables)}"]
+    if default:
+        notes.append(f"default {default}")
+    return f"{option.help} [{', '.join(notes)}]".replace("%", "%%")

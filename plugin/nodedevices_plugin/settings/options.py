@@ -1,0 +1,393 @@
+"""The table of settings: name on the command line, variables, key in the configuration file, what is allowed.
+
+NVIDIA's device plugin's names are kept where it has one (its v0.20.0 flags, variables and `flags.*` keys), so that a
+DaemonSet written for it says the same things here. `works` are the values that are at work in this version; others of
+`choices` are refused by name as not at work yet, so that nobody believes them in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from nodedevices_plugin.settings.problems import nearest, show
+
+Value = str | bool | tuple[str, ...]
+TRUE = frozenset({"true", "1", "t"})  # as Go's strconv.ParseBool, which NVIDIA's plugin uses
+FALSE = frozenset({"false", "0", "f"})
+KUBELET = "/var/lib/kubelet"
+HTTP_ADDRESS = ":9735"  # not 9400, where NVIDIA's dcgm-exporter listens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One setting. `default` is for people when it depends on other settings (then it is resolved in `flags`)."""
+
+    name: str
+    help: str
+    group: Literal["node", "kubelet", "probe", "service", "NVIDIA"]
+    kind: Literal["text", "bool", "list"] = "text"
+    default: Value = ""
+    variables: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    key: str | None = None  # in the configuration file; None: local only
+    choices: tuple[str, ...] = ()
+    works: tuple[str, ...] | None = None  # values at work; None: all
+    metavar: str = ""
+
+
+def _nvidia(
+    name: str,
+    key: str | None,
+    text: str,
+    *,
+    default: Value,
+    kind: Literal["text", "bool", "list"] = "text",
+    works: tuple[str, ...] | None = None,
+    choices: tuple[str, ...] = (),
+    aliases: tuple[str, ...] = (),
+    variables: tuple[str, ...] = (),
+) -> Option:
+    return Option(
+        name=name,
+        help=text,
+        group="NVIDIA",
+        kind=kind,
+        default=default,
+        variables=variables or tuple(each.upper().replace("-", "_") for each in (name, *aliases)),
+        aliases=aliases,
+        key=None if key is None else key if key.startswith("imex.") else f"flags.{key}",
+        choices=choices,
+        works=works,
+    )
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        name="node-name",
+        variables=("NODE_NAME",),
+        group="node",
+        metavar="NAME",
+        help="name of this Node, which its NodeDevices object has too; in a pod from spec.nodeName",
+    ),
+    Option(
+        name="standalone",
+        kind="bool",
+        default=False,
+        variables=("NODEDEVICES_STANDALONE",),
+        group="node",
+        help="never talk to an API server: serve the kubelet and metrics only",
+    ),
+    Option(
+        name="kubeconfig",
+        variables=("NODEDEVICES_KUBECONFIG", "KUBECONFIG"),
+        group="node",
+        metavar="FILE",
+        help="how to reach the API server; default: the pod's service account",
+    ),
+    Option(
+        name="config-file",
+        variables=("CONFIG_FILE",),
+        group="node",
+        metavar="FILE",
+        help="configuration in NVIDIA's v1 format; edits take effect while the agent runs",
+    ),
+    Option(
+        name="config-dir",
+        variables=("CONFIG_FILE_SRCDIR",),
+        aliases=("config-file-srcdir",),
+        group="node",
+        metavar="DIR",
+        help="in the place of one file: a folder of them, such as a mounted ConfigMap; the Node's label "
+        "nvidia.com/device-plugin.config names the one that applies, and may change at any time",
+    ),
+    Option(
+        name="default-config",
+        variables=("DEFAULT_CONFIG",),
+        group="node",
+        metavar="NAME",
+        help="with --config-dir: the file that applies where the Node has no such label",
+    ),
+    Option(
+        name="fallback-strategies",
+        kind="list",
+        default=("named", "single"),
+        choices=("named", "single", "empty"),
+        variables=("FALLBACK_STRATEGIES",),
+        group="node",
+        help="with --config-dir, without label and default, the first that finds one: a file called default, "
+        "the only file, no file",
+    ),
+    Option(
+        name="resource-prefix",
+        default="nvidia.com",
+        variables=("NODEDEVICES_RESOURCE_PREFIX",),
+        group="node",
+        metavar="DOMAIN",
+        help="the part of a resource name before the slash",
+    ),
+    Option(
+        name="serving-mode",
+        default="Serve",
+        choices=("Serve", "Observe"),
+        variables=("NODEDEVICES_SERVING_MODE",),
+        group="node",
+        help="Serve: register with the kubelet; Observe: the vendor's own plugin does, and this agent only watches",
+    ),
+    Option(
+        name="probe",
+        default="nvml",
+        choices=("nvml", "simulated"),
+        variables=("NODEDEVICES_PROBE",),
+        group="probe",
+        help="what looks at the hardware",
+    ),
+    Option(
+        name="simulated-file",
+        variables=("NODEDEVICES_SIMULATED_FILE",),
+        group="probe",
+        metavar="FILE",
+        help="devices of the simulated probe; edits appear live",
+    ),
+    Option(
+        name="simulated-profile",
+        variables=("NODEDEVICES_SIMULATED_PROFILE",),
+        group="probe",
+        metavar="PROFILE",
+        help="devices of the simulated probe by name, such as 'h100 x 8'",
+    ),
+    Option(
+        name="device-plugin-dir",
+        default=f"{KUBELET}/device-plugins",
+        variables=("NODEDEVICES_DEVICE_PLUGIN_DIR",),
+        group="kubelet",
+        metavar="DIR",
+        help="the kubelet's directory for device plugins' sockets",
+    ),
+    Option(
+        name="kubelet-socket",
+        variables=("KUBELET_SOCKET",),
+        group="kubelet",
+        metavar="SOCKET",
+        help="where to register; default: kubelet.sock in the device-plugin directory",
+    ),
+    Option(
+        name="pod-resources-socket",
+        default=f"{KUBELET}/pod-resources/kubelet.sock",
+        variables=("NODEDEVICES_POD_RESOURCES_SOCKET",),
+        group="kubelet",
+        metavar="SOCKET",
+        help="where to ask who holds what",
+    ),
+    Option(
+        name="state-file",
+        variables=("NODEDEVICES_STATE_FILE",),
+        group="kubelet",
+        metavar="FILE",
+        help="what must survive a restart; default: nodedevices-state.json in the device-plugin directory",
+    ),
+    Option(
+        name="cdi-dir",
+        default="/var/run/cdi",
+        variables=("NODEDEVICES_CDI_DIR",),
+        group="kubelet",
+        metavar="DIR",
+        help="where CDI specifications are written for the container runtime",
+    ),
+    Option(
+        name="cdi-spec-dirs",
+        kind="list",
+        default=("/etc/cdi", "/var/run/cdi"),
+        variables=("NODEDEVICES_CDI_SPEC_DIRS",),
+        group="kubelet",
+        metavar="DIRS",
+        help="where the container toolkit's own CDI specification is looked for; the last outranks the others",
+    ),
+    Option(
+        name="mps-dir",
+        default="/mps",
+        variables=("NODEDEVICES_MPS_DIR",),
+        group="kubelet",
+        metavar="DIR",
+        help="where --mps-root is mounted in this container",
+    ),
+    Option(
+        name="http-address",
+        default=HTTP_ADDRESS,
+        variables=("NODEDEVICES_HTTP_ADDRESS",),
+        group="service",
+        metavar="HOST:PORT",
+        help="where /metrics, /healthz and /readyz are served; 'off' for nowhere",
+    ),
+    Option(
+        name="log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        variables=("NODEDEVICES_LOG_LEVEL",),
+        group="service",
+        help="the least that is logged",
+    ),
+    Option(
+        name="log-format",
+        default="auto",
+        choices=("auto", "json", "text"),
+        variables=("NODEDEVICES_LOG_FORMAT",),
+        group="service",
+        help="json for machines, text for people; auto: text on a terminal",
+    ),
+    # --- NVIDIA's -----------------------------------------------------------------------------------------------------
+    _nvidia(
+        "mig-strategy",
+        "migStrategy",
+        "how MIG devices are offered",
+        default="none",
+        choices=("none", "single", "mixed"),
+    ),
+    _nvidia(
+        "device-list-strategy",
+        "plugin.deviceListStrategy",
+        "how a container gets its devices; one or several",
+        default=("envvar",),
+        kind="list",
+        choices=("envvar", "volume-mounts", "cdi-annotations", "cdi-cri"),
+    ),
+    _nvidia(
+        "device-id-strategy",
+        "plugin.deviceIDStrategy",
+        "what a container's devices are called",
+        default="uuid",
+        choices=("uuid", "index"),
+    ),
+    _nvidia(
+        "pass-device-specs",
+        "plugin.passDeviceSpecs",
+        "give device nodes to the container runtime",
+        default=False,
+        kind="bool",
+    ),
+    _nvidia(
+        "fail-on-init-error",
+        "failOnInitError",
+        "changes nothing: without a driver this agent goes on looking, and says so",
+        default=True,
+        kind="bool",
+    ),
+    _nvidia(
+        "shared-devices-allocation-policy",
+        "plugin.sharedDevicesAllocationPolicy",
+        "replicas come from the least shared device, or are packed",
+        default="distributed",
+        choices=("distributed", "packed"),
+    ),
+    _nvidia(
+        "device-discovery-strategy",
+        "deviceDiscoveryStrategy",
+        "how devices are found",
+        default="auto",
+        choices=("auto", "nvml", "tegra"),
+        works=("auto", "nvml"),
+    ),
+    _nvidia(
+        "driver-root",
+        "nvidiaDriverRoot",
+        "where the driver is installed on the host",
+        default="/",
+        aliases=("nvidia-driver-root",),
+        variables=("NVIDIA_DRIVER_ROOT",),
+    ),
+    _nvidia(
+        "dev-root",
+        "nvidiaDevRoot",
+        "where the host's /dev is; default: the driver root",
+        default="",
+        aliases=("nvidia-dev-root",),
+        variables=("NVIDIA_DEV_ROOT",),
+    ),
+    _nvidia(
+        "driver-root-ctr-path",
+        "plugin.containerDriverRoot",
+        "where the driver root is mounted in this container; its dev is looked at in the place of /dev if it is there",
+        default="/driver-root",
+        aliases=("container-driver-root",),
+    ),
+    _nvidia("gdrcopy-enabled", "gdrcopyEnabled", "give GDRCopy to containers", default=False, kind="bool"),
+    _nvidia("gds-enabled", "gdsEnabled", "give GPUDirect Storage to containers", default=False, kind="bool"),
+    _nvidia("mofed-enabled", "mofedEnabled", "give MOFED devices to containers", default=False, kind="bool"),
+    _nvidia("mps-root", "mpsRoot", "the host's directory for MPS, needed where MPS is used", default=""),
+    _nvidia("cdi-annotation-prefix", "plugin.cdiAnnotationPrefix", "prefix of CDI annotations", default="cdi.k8s.io/"),
+    _nvidia(
+        "nvidia-cdi-hook-path",
+        "plugin.nvidiaCTKPath",
+        "hook in CDI specifications that nvidia-ctk generates, as the host has it",
+        default="/usr/bin/nvidia-ctk",
+        aliases=("nvidia-ctk-path",),
+    ),
+    _nvidia("cdi-feature-flags", None, "features of the CDI library in nvidia-ctk", default=(), kind="list"),
+    _nvidia("cdi-disable-hooks", None, "CDI hooks to leave out, or all", default=(), kind="list"),
+    _nvidia(
+        "imex-channel-ids",
+        "imex.channelIDs",
+        "IMEX channels for every container; 0 is the only one",
+        default=(),
+        kind="list",
+        choices=("0",),
+    ),
+    _nvidia(
+        "imex-required",
+        "imex.required",
+        "offer nothing while an IMEX channel is missing",
+        default=False,
+        kind="bool",
+    ),
+)
+BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
+BY_KEY: Mapping[str, Option] = {option.key: option for option in OPTIONS if option.key}
+
+
+def read_text(option: Option, text: str, place: str) -> Value:
+    """The value written on a command line or in a variable. Raises ValueError with a sentence for people."""
+    if option.kind == "bool":
+        lowered = text.strip().lower()
+        if lowered not in TRUE | FALSE:
+            raise ValueError(f"{place}: {show(text)} is not a truth value; give true or false")
+        truth = lowered in TRUE
+        return check(option, truth, place)
+    if option.kind == "list":
+        return check(option, tuple(part.strip() for part in text.split(",") if part.strip()), place)
+    return check(option, text, place)
+
+
+def read_plain(option: Option, value: object, place: str) -> Value:
+    """The value as it stands in a YAML or JSON file: of the right type already."""
+    if option.kind == "bool":
+        if not isinstance(value, bool):
+            raise ValueError(f"{place}: {show(value)} is not a truth value; give true or false, without quotes")
+        return check(option, value, place)
+    if option.kind == "list":
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list) or not all(isinstance(each, str | int) for each in items):
+            raise ValueError(f"{place}: {show(value)} is not a list of names")
+        return check(option, tuple(str(each) for each in items), place)
+    if not isinstance(value, str):
+        raise ValueError(f"{place}: {show(value)} is not a text")  # noqa: TRY004  one error for all bad input
+    return check(option, value, place)
+
+
+def check(option: Option, value: Value, place: str) -> Value:
+    """The value itself when it is possible and at work in this version."""
+    for each in _words(value):
+        if option.choices and each not in option.choices:
+            near = nearest(each, option.choices)
+            hint = near if near.startswith("; did") else f"; give {' or '.join(option.choices)}"
+            raise ValueError(f"{place}: {show(each)} is not possible{hint}")
+        if option.works is not None and each not in option.works:
+            works = " or ".join(show(word) for word in option.works) or "leaving it out"
+            raise ValueError(f"{place}: {show(each)} is not at work yet in this version; {works} is")
+    return value
+
+
+def _words(value: Value) -> tuple[str, ...]:
+    if isinstance(value, bool):
+        return ("true" if value else "false",)
+    return (value,) if isinstance(value, str) else value

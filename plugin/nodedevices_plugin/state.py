@@ -1,0 +1,152 @@
+"""The state file: what a restart of the agent must not forget.
+
+An XID is an edge: without this file a restarted agent would offer a bad GPU as good. The file holds every verdict with
+faults behind it, the devices that were known (so that one that is gone stays Missing), the configuration in force, the
+last `spec.config` seen, which resource names were and are offered, and what others were seen to offer. It lies in the
+device-plugin directory, from which the kubelet removes only sockets.
+
+Written whole and atomically (temporary file, fsync, rename), and only when something changed. A disk that is full or
+read-only is reported and changes nothing else. A file that cannot be read is reported, kept aside under the name
+`<file>.unreadable`, and everything starts afresh: probe and PodResources tell what they can.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Verdict
+from nodedevices_plugin.probes.protocol import Readings
+
+MAX_BYTES = 16 << 20
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class StateError(Exception):
+    """The file cannot be used or written; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenSpec:
+    """The last `spec` in which the operator had resolved this node."""
+
+    config: Mapping[str, Any]
+    config_hash: str | None = None
+    config_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """All that survives. Equal states need no write."""
+
+    version: Literal[1] = 1
+    boot_id: str = ""
+    devices: tuple[InventoryDevice, ...] = ()
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    applied: Mapping[str, Any] | None = None  # effective.to_saved of what is in force
+    applied_hash: str | None = None  # spec.configHash that it covers
+    spec: SeenSpec | None = None
+    offered: tuple[str, ...] = ()
+    observed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what others offer: resource -> ids
+    retired: Mapping[str, datetime] = field(default_factory=dict)  # resource names no longer offered, since when
+    confirmed: str = ""  # the nodedevices.io/confirm annotation that was acted on
+
+
+_ADAPTER: TypeAdapter[State] = TypeAdapter(State)
+
+
+def to_save(state: State, inventory: Inventory, verdicts: Mapping[str, Verdict]) -> State:
+    """`state` with what is worth keeping of these: no readings (they change with every line), no healthy verdicts."""
+    devices = tuple(
+        replace(
+            device,
+            fact=replace(device.fact, readings=Readings()),
+            last_seen=EPOCH if device.present else device.last_seen,  # a device that is here is seen all the time
+        )
+        for device in inventory.devices
+    )
+    kept = {key: each for key, each in verdicts.items() if each.faults or each.state is HealthState.UNHEALTHY}
+    return replace(state, boot_id=inventory.boot_id or state.boot_id, devices=devices, verdicts=kept)
+
+
+def same_but_times(one: State, other: State) -> bool:
+    """Whether they differ in nothing but when a fault was last seen: worth a write now and then, not at each line."""
+    return _without_times(one) == _without_times(other)
+
+
+def _without_times(state: State) -> State:
+    verdicts = {
+        key: replace(
+            each, faults=tuple(replace(fault, last_seen=EPOCH if fault.last_seen else None) for fault in each.faults)
+        )
+        for key, each in state.verdicts.items()
+    }
+    return replace(state, verdicts=verdicts)
+
+
+def restored_devices(state: State, now: datetime) -> tuple[InventoryDevice, ...]:
+    """The devices as the inventory takes them up: those that were here count as seen until now."""
+    return tuple(replace(device, last_seen=now) if device.present else device for device in state.devices)
+
+
+class StateFile:
+    """Reads and writes one path. Blocking: to be called on a worker thread, but for the read at the start."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> State:
+        """The saved state; an empty one when there is no file. StateError when there is one that cannot be used."""
+        try:
+            if self.path.stat().st_size > MAX_BYTES:
+                raise self._unusable(f"it is larger than {MAX_BYTES} bytes")
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return State()
+        except OSError as error:
+            raise StateError(f"read {self.path}: {error.strerror or error}") from error
+        try:
+            return _ADAPTER.validate_json(raw)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])[:200]
+            raise self._unusable(f"{where + ': ' if where else ''}{first['msg'][:200]}") from error
+
+    def save(self, state: State) -> None:
+        """Replace the file. StateError when that is not possible; the old file then stays as it was."""
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        try:
+            try:
+                with temporary.open("wb") as file:
+                    os.fchmod(file.fileno(), 0o600)
+                    file.write(_ADAPTER.dump_json(state, by_alias=True, exclude_none=True))
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(self.path)
+                self._sync_directory()
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            raise StateError(f"write {self.path}: {error.strerror or error}") from error
+
+    def _sync_directory(self) -> None:
+        descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _unusable(self, why: str) -> StateError:
+        aside = self.path.with_name(f"{self.path.name}.unreadable")
+        try:
+            self.path.replace(aside)
+            kept = f"kept as {aside.name}"
+        except OSError as error:
+            kept = f"and not moved aside: {error.strerror or error}"
+        return StateError(f"{self.path}: not a state file of this version ({why}); {kept}")

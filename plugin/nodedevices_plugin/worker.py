@@ -1,0 +1,65 @@
+"""One daemon thread for calls that may block: files on a slow disk, requests to an API server that does not answer.
+
+The event loop serves the kubelet, so nothing on it may wait for a disk or a network. Calls run one after another, in
+the order they were asked for. The thread is a daemon: a call that hangs neither delays the agent's end nor keeps the
+process alive, which the thread pool of asyncio would do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Worker:
+    """Runs functions on its own thread; `await worker.run(f)` gives what f returned or raised."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Queue the call; the future belongs to the running loop. Cancelling it does not stop a call under way."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(result)  # type: ignore[arg-type]  # result is a T when there is no error
+            else:
+                future.set_exception(error)
+
+        def job() -> None:
+            if future.cancelled():
+                return
+            result: T | None = None
+            error: BaseException | None = None
+            try:
+                result = call()
+            except BaseException as caught:
+                error = caught
+            try:
+                loop.call_soon_threadsafe(settle, result, error)
+            except RuntimeError:  # the loop is closed: the agent is ending and nobody waits for this
+                return
+
+        self._jobs.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+        return future
+
+    async def run(self, call: Callable[[], T]) -> T:
+        return await self.submit(call)
+
+    def _work(self) -> None:
+        while True:
+            self._jobs.get()()
