@@ -1,0 +1,7 @@
+"""`python -m nodedevices_operator`, the same as `nodedevices-operator`."""
+
+import sys
+
+from nodedevices_operator.app import main
+
+sys.exit(main())

@@ -1,0 +1,112 @@
+"""`nodedevices-operator run | cleanup`: signals, and the parts put together. One per cluster, without leader election.
+
+What it uses of the API (the whole of its RBAC; `cleanup` uses the same):
+
+    nodedevices.io  nodedevices              get list watch patch   spec.config, configName, configHash, policies
+    nodedevices.io  nodedevices/status       patch                  own conditions, affectedPods
+    nodedevices.io  devicepolicies           get list watch
+    nodedevices.io  devicepolicies/status    patch
+    core            nodes                    get list watch patch   labels
+    core            nodes/status             patch                  own capacity and condition, retired zeros
+    core            pods                     get list               holders by name; one node's pods before lowering
+    core            pods/status              patch                  condition .../DeviceHealthy
+    core            events                   create                 DeviceFault, DeviceRecovered
+
+HTTP on :9736: /metrics, /healthz (this process works), /readyz (the cache is synced). Missing CRDs, missing permissions
+and an absent API server are said once and waited for. SIGTERM ends it cleanly; kill -9 loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import structlog
+from nodedevices_api import logs
+
+from nodedevices_operator import settings as flags
+from nodedevices_operator.cleanup import clean_up
+from nodedevices_operator.core import Core
+from nodedevices_operator.http import serve
+from nodedevices_operator.kube import KubeClient, KubeError
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.settings import Settings
+from nodedevices_operator.watch import Watch
+
+FAILED, MISUSED = 1, 2  # exit codes
+
+log = structlog.get_logger()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script. Returns the exit code."""
+    try:
+        settings = flags.read(sys.argv[1:] if arguments is None else arguments, os.environ)
+    except flags.SettingsError as error:
+        print(f"nodedevices-operator: {error}", file=sys.stderr)  # noqa: T201  logging is not set up yet
+        return MISUSED
+    logs.configure(settings.log_level, settings.log_format, stdlib=True)
+    try:
+        if settings.command == "cleanup":
+            return asyncio.run(_clean_up(settings))
+        asyncio.run(run(settings))
+    except (KubeError, OSError) as error:
+        log.error("operator ended", error=str(error))  # noqa: TRY400  the text says it all
+        return FAILED
+    return 0
+
+
+async def _clean_up(settings: Settings) -> int:
+    kube = await KubeClient.connect(settings.kubeconfig)
+    try:
+        return FAILED if await clean_up(kube, dry_run=settings.dry_run) else 0
+    finally:
+        await kube.close()
+
+
+async def run(settings: Settings) -> None:
+    """Until SIGTERM or SIGINT. Raises when the credentials or the HTTP address cannot be used."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    kube = await KubeClient.connect(settings.kubeconfig)
+    metrics = Metrics()
+    core = Core(kube, metrics, relist_seconds=settings.relist_seconds, retired_seconds=settings.retired_seconds)
+    watch = Watch(settings.kubeconfig, core.arrived, metrics.watch_restarts.inc)
+    core.relister.deaf = watch.restart
+    core.relister.watch = watch.start
+    tasks: list[asyncio.Task[None]] = []
+
+    def scrape() -> bytes:
+        core.gauge()
+        return metrics.render()
+
+    def healthy() -> str:
+        ended = [task.get_name() for task in tasks if task.done()]
+        if ended:
+            return f"ended: {', '.join(ended)}"
+        return "" if not watch.started or watch.alive else "the watch thread has ended"
+
+    def ready() -> str:
+        return "" if core.cache.synced else core.relister.trouble or "listing"
+
+    http = await serve(settings.http_address, metrics=scrape, healthy=healthy, ready=ready)
+    try:
+        tasks += core.tasks()
+        log.info("operator started", http=settings.http_address.text, relist_seconds=settings.relist_seconds)
+        await asyncio.wait([asyncio.create_task(stop.wait()), *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()  # none ends by itself: raise what ended it
+        log.info("operator stopping")
+    finally:
+        await watch.stop()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await http.cleanup()
+        await kube.close()

@@ -1,0 +1,138 @@
+"""Every write of the operator, one method each: server-side apply with one field manager for each concern.
+
+Bodies carry `metadata.uid`, so that a write never creates an object and never lands on a namesake (409). What a body
+leaves out is taken back by the API server, and only that: no delete logic, no read-modify-write. Who calls has made
+sure that the write changes something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from nodedevices_api.fields import rfc3339
+
+from nodedevices_operator import kube as names
+from nodedevices_operator.desired.configuration import Configuration
+from nodedevices_operator.kube import Kube, KubeError, Object, identified, named
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records import Affected, NodeDevicesRecord, NodeRecord, PolicyRecord
+
+
+def utc_now() -> str:
+    """The time as conditions and Events write it."""
+    return rfc3339(datetime.now(UTC))
+
+
+class Writer:
+    """The operator's writes, counted. Every method may raise KubeError; objects are returned as they are afterwards."""
+
+    def __init__(self, kube: Kube, metrics: Metrics, now: Callable[[], str] = utc_now) -> None:
+        self.kube = kube
+        self.now = now
+        self._metrics = metrics
+
+    async def config(self, record: NodeDevicesRecord, configuration: Configuration) -> Object:
+        """NodeDevices.spec, as far as it is ours."""
+        spec: dict[str, Any] = {
+            "config": dict(configuration.config),
+            "configHash": configuration.config_hash,
+            "policies": [
+                {"name": ref.name, "generation": ref.generation, "priority": ref.priority}
+                | ({"sections": list(ref.sections)} if ref.sections else {})
+                for ref in configuration.policies
+            ],
+        }
+        if configuration.config_name:
+            spec["configName"] = configuration.config_name
+        body = identified("NodeDevices", record.name, record.uid) | {"spec": spec}
+        return await self._apply(names.CONFIG, named(names.NODE_DEVICES, record.name), body)
+
+    async def status(
+        self, record: NodeDevicesRecord, conditions: Sequence[Mapping[str, Any]], affected: Sequence[Affected]
+    ) -> Object:
+        """Our conditions and affectedPods on NodeDevices.status."""
+        entries = [
+            {
+                "namespace": it.namespace,
+                "name": it.name,
+                "uid": it.uid,
+                "device": it.device,
+                "reason": it.reason,
+                "since": it.since,
+            }
+            for it in affected
+        ]
+        status = {"conditions": list(conditions), "affectedPods": entries}
+        body = identified("NodeDevices", record.name, record.uid) | {"status": status}
+        return await self._apply(names.STATUS, f"{named(names.NODE_DEVICES, record.name)}/status", body)
+
+    async def capacity(self, node: NodeRecord, values: Mapping[str, int]) -> Object:
+        """Exactly these capacity keys are ours on the Node; those of before that are missing here are removed."""
+        body = identified("Node", node.name, node.uid)
+        if values:
+            body["status"] = {"capacity": {name: str(value) for name, value in sorted(values.items())}}
+        return await self._apply(names.CAPACITY, f"{named(names.NODES, node.name)}/status", body)
+
+    async def remove_zeros(self, node: NodeRecord, resources: Sequence[str]) -> Object:
+        """Take these names off the Node, if each of them is still 0 (else 422, and nothing is changed)."""
+        operations: list[dict[str, Any]] = []
+        for name in resources:
+            for place in ("capacity", "allocatable"):
+                if name in (node.capacity if place == "capacity" else node.allocatable):
+                    path = f"/status/{place}/{name.replace('~', '~0').replace('/', '~1')}"
+                    operations += [{"op": "test", "path": path, "value": "0"}, {"op": "remove", "path": path}]
+        operations.append({"op": "test", "path": "/metadata/uid", "value": node.uid})
+        path = f"{named(names.NODES, node.name)}/status"
+        return await self._counted("retired-zeros", lambda: self.kube.json_patch(path, operations))
+
+    async def labels(self, node: NodeRecord, values: Mapping[str, str]) -> Object:
+        """Exactly these labels are ours on the Node. 409 when another manager has one of them with another value."""
+        body = identified("Node", node.name, node.uid)
+        if values:
+            body["metadata"]["labels"] = dict(sorted(values.items()))
+        return await self._apply(names.LABELS, named(names.NODES, node.name), body, force=False)
+
+    async def node_condition(self, node: NodeRecord, condition: Mapping[str, Any] | None) -> Object:
+        """Our condition on the Node, or none."""
+        body = identified("Node", node.name, node.uid)
+        if condition is not None:
+            body["status"] = {"conditions": [dict(condition)]}
+        return await self._apply(names.NODE_CONDITION, f"{named(names.NODES, node.name)}/status", body)
+
+    async def pod_condition(self, pod: Affected, condition: Mapping[str, Any] | None) -> Object:
+        """Our condition on the pod of that uid, or none."""
+        body = identified("Pod", pod.name, pod.uid, namespace=pod.namespace)
+        if condition is not None:
+            body["status"] = {"conditions": [dict(condition)]}
+        return await self._apply(names.POD_CONDITION, f"{names.pod_path(pod.namespace, pod.name)}/status", body)
+
+    async def policy_status(self, policy: PolicyRecord, status: Mapping[str, Any]) -> Object:
+        """DevicePolicy.status, which is all ours."""
+        body = identified("DevicePolicy", policy.name, policy.uid) | {"status": dict(status)}
+        return await self._apply(names.POLICY_STATUS, f"{named(names.POLICIES, policy.name)}/status", body)
+
+    async def event(self, body: Mapping[str, Any]) -> None:
+        """An Event; one of that name that is there already is as good."""
+        try:
+            await self._counted(
+                "event", lambda: self.kube.create(names.events_path(body["metadata"]["namespace"]), body)
+            )
+        except KubeError as error:
+            if error.status != 409:
+                raise
+
+    async def _apply(self, manager: str, path: str, body: Object, *, force: bool = True) -> Object:
+        return await self._counted(
+            manager.removeprefix(f"{names.MANAGER}-"), lambda: self.kube.apply(path, body, manager, force=force)
+        )
+
+    async def _counted(self, concern: str, call: Callable[[], Awaitable[Object]]) -> Object:
+        try:
+            answer = await call()
+        except KubeError as error:
+            self._metrics.refused.labels(concern, str(error.status)).inc()
+            raise
+        self._metrics.writes.labels(concern).inc()
+        return answer

@@ -1,0 +1,159 @@
+"""What the operator knows of the cluster: slim records of NodeDevices, Nodes and DevicePolicies, by name.
+
+Everything enters through `Cache.observe` and leaves through `Cache.remove`; both answer which keys need a look. An
+older resourceVersion never replaces a newer one, so the watch, the authoritative LIST and the answers to our own writes
+may arrive in any order. The cache is `synced` only after one complete LIST of all three kinds; before that nothing is
+decided. An object goes only by a DELETED event or by the API server's own 404, never by its absence from a list.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from nodedevices_api.conditions import STALE
+
+from nodedevices_operator.kube import NODE_DEVICES, NODES, POLICIES
+from nodedevices_operator.records import (
+    Affected,
+    NodeDevicesRecord,
+    NodeRecord,
+    PolicyRecord,
+    node_devices_record,
+    node_record,
+    policy_record,
+)
+
+
+class Kind(Enum):
+    """The watched kinds; the value is the collection's path."""
+
+    NODE_DEVICES = NODE_DEVICES
+    NODE = NODES
+    POLICY = POLICIES
+
+
+Record = NodeDevicesRecord | NodeRecord | PolicyRecord
+_READERS: Mapping[Kind, Callable[[Mapping[str, Any]], Record]] = {
+    Kind.NODE_DEVICES: node_devices_record,
+    Kind.NODE: node_record,
+    Kind.POLICY: policy_record,
+}
+
+
+def read(kind: Kind, raw: Mapping[str, Any]) -> Record:
+    """The record of a raw object."""
+    return _READERS[kind](raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Dirty:
+    """Which keys need a look because of a change."""
+
+    nodes: frozenset[str] = frozenset()
+    policies: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.policies)
+
+
+NOTHING = Dirty()
+
+
+@dataclass(slots=True)
+class Cache:
+    """Records by name. One event loop only; records are frozen."""
+
+    node_devices: dict[str, NodeDevicesRecord] = field(default_factory=dict)
+    nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    policies: dict[str, PolicyRecord] = field(default_factory=dict)
+    synced: bool = False
+    clock: Callable[[], float] = time.monotonic
+    last_event: float = 0.0  # clock of the last watch event
+    changed_at: dict[str, float] = field(default_factory=dict)  # node -> clock of the last change of its devices
+    # A NodeDevices deleted by hand takes affectedPods with it; its successor must still take the conditions back.
+    orphaned: dict[str, tuple[Affected, ...]] = field(default_factory=dict)
+
+    def records(self, kind: Kind) -> Mapping[str, Record]:
+        match kind:
+            case Kind.NODE_DEVICES:
+                return self.node_devices
+            case Kind.NODE:
+                return self.nodes
+            case Kind.POLICY:
+                return self.policies
+
+    def observe(self, kind: Kind, record: Record) -> Dirty:
+        """Take a newer state of an object in. Returns what needs a look; nothing when no decision can change."""
+        before = self.records(kind).get(record.name)
+        if before is not None and not _newer(record, before):
+            return NOTHING
+        if isinstance(record, NodeDevicesRecord):
+            return self._observe_node_devices(record)
+        if isinstance(record, NodeRecord):
+            return self._observe_node(record)
+        return self._observe_policy(record)
+
+    def remove(self, kind: Kind, name: str, uid: str) -> Dirty:
+        """The object of that uid is gone; another of its name stays."""
+        before = self.records(kind).get(name)
+        if before is None or before.uid != uid:
+            return NOTHING
+        if isinstance(before, NodeDevicesRecord):
+            del self.node_devices[name]
+            self.changed_at.pop(name, None)
+            if before.affected and name in self.nodes:
+                self.orphaned[name] = before.affected
+            return Dirty(frozenset({name}), frozenset(self.policies))
+        if isinstance(before, NodeRecord):
+            del self.nodes[name]
+            self.orphaned.pop(name, None)
+            return Dirty(frozenset({name}))
+        del self.policies[name]
+        return Dirty(frozenset(self._concerned(before)))
+
+    def _observe_node_devices(self, record: NodeDevicesRecord) -> Dirty:
+        before = self.node_devices.get(record.name)
+        self.node_devices[record.name] = record
+        if before == record:
+            stale = record.condition(STALE)
+            beats = before.heartbeat != record.heartbeat and stale is not None and stale.status == "True"
+            return Dirty(frozenset({record.name})) if beats else NOTHING
+        if before is None or before.devices != record.devices:
+            self.changed_at[record.name] = self.clock()
+        return Dirty(frozenset({record.name}))
+
+    def _observe_node(self, record: NodeRecord) -> Dirty:
+        before = self.nodes.get(record.name)
+        self.nodes[record.name] = record
+        return Dirty(frozenset({record.name})) if before != record else NOTHING
+
+    def _observe_policy(self, record: PolicyRecord) -> Dirty:
+        before = self.policies.get(record.name)
+        self.policies[record.name] = record
+        own = frozenset({record.name})
+        if before is None:
+            return Dirty(frozenset(self._concerned(record)), own)
+        if (before.uid, before.generation) != (record.uid, record.generation):
+            return Dirty(frozenset(self._concerned(before) | self._concerned(record)), own)
+        return Dirty(policies=own) if before != record else NOTHING
+
+    def _concerned(self, policy: PolicyRecord) -> set[str]:
+        """Nodes with devices that the policy selects, or that have it in force already."""
+        return {
+            name
+            for name, record in self.node_devices.items()
+            if (name in self.nodes and policy.selects(self.nodes[name].labels))
+            or any(ref.name == policy.name for ref in record.policies)
+        }
+
+
+def _newer(record: Record, than: Record) -> bool:
+    """resourceVersions of one kind are comparable integers (KEP-5504; in fact they always were). Others: take it."""
+    try:
+        return int(record.resource_version) > int(than.resource_version)
+    except ValueError:
+        return True

@@ -1,0 +1,120 @@
+"""`nodedevices-operator cleanup`: take every key of ours back from Nodes, pods, NodeDevices and DevicePolicies.
+
+Run it when the operator is gone (a running one would write them again). Everything is found from the objects'
+managedFields, so nothing that another owns is touched, and running it again finds nothing. Removing is what
+server-side apply does with keys that the next apply leaves out. A condition of our type that somebody else wrote last
+is removed by JSON patch. Objects that cannot be cleaned are said, and counted in the result; the rest goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, POD_DEVICE_HEALTHY
+
+from nodedevices_operator import kube as names
+from nodedevices_operator.kube import Kube, KubeError, identified, named, pod_path
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where keys of ours may be."""
+
+    kind: str
+    collection: str
+    managers: Mapping[str, str]  # our field manager -> subresource it writes to
+    condition: str = ""  # our condition on an object that is not ours
+
+
+PLACES = (
+    _Place(
+        "Node",
+        names.NODES,
+        {names.CAPACITY: "status", names.NODE_CONDITION: "status", names.LABELS: ""},
+        NODE_DEVICES_HEALTHY,
+    ),
+    _Place("Pod", names.PODS, {names.POD_CONDITION: "status"}, POD_DEVICE_HEALTHY),
+    _Place("NodeDevices", names.NODE_DEVICES, {names.CONFIG: "", names.STATUS: "status"}),
+    _Place("DevicePolicy", names.POLICIES, {names.POLICY_STATUS: "status"}),
+)
+
+
+async def clean_up(kube: Kube, *, dry_run: bool) -> int:
+    """Remove, or with `dry_run` only say, what is ours. Returns how many objects could not be cleaned."""
+    cleaned = failed = 0
+    for place in PLACES:
+        try:
+            async for item in _objects(kube, place):
+                done, not_done = await _clean(kube, place, item, dry_run=dry_run)
+                cleaned += done
+                failed += not_done
+        except KubeError as error:
+            if error.status != 404:  # no CRD: nothing of ours there
+                log.warning("could not list", kind=place.kind, error=str(error))
+                failed += 1
+    log.info("cleanup done", removed=0 if dry_run else cleaned, would_remove=cleaned if dry_run else 0, failed=failed)
+    return failed
+
+
+async def _objects(kube: Kube, place: _Place) -> AsyncIterator[dict[str, Any]]:
+    async for page in kube.pages(place.collection):
+        for item in page:
+            yield item
+
+
+async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run: bool) -> tuple[int, int]:
+    metadata = item["metadata"]
+    name, uid, namespace = metadata["name"], metadata["uid"], metadata.get("namespace")
+    path = pod_path(namespace, name) if namespace else named(place.collection, name)
+    shown = f"{namespace}/{name}" if namespace else name
+    found = [
+        (entry["manager"], _keys(entry))
+        for entry in metadata.get("managedFields") or ()
+        if entry.get("manager") in place.managers and entry.get("operation") == "Apply"
+    ]
+    if not found and _index(item, place.condition) is None:
+        return 0, 0
+    if dry_run:
+        log.info("would remove", kind=place.kind, name=shown, keys=_said(found, place))
+        return 1, 0
+    try:
+        for manager, _ in found:
+            target = f"{path}/status" if place.managers[manager] else path
+            item = await kube.apply(target, identified(place.kind, name, uid, namespace=namespace), manager)
+        index = _index(item, place.condition)
+        if index is not None:
+            at = f"/status/conditions/{index}"
+            test = {"op": "test", "path": f"{at}/type", "value": place.condition}
+            await kube.json_patch(f"{path}/status", [test, {"op": "remove", "path": at}])
+    except KubeError as error:
+        if error.gone:  # the object went meanwhile, and our keys with it
+            return 0, 0
+        log.warning("could not remove", kind=place.kind, name=shown, error=str(error))
+        return 0, 1
+    log.info("removed", kind=place.kind, name=shown, keys=_said(found, place))
+    return 1, 0
+
+
+def _index(item: Mapping[str, Any], kind: str) -> int | None:
+    """Where in the list of conditions ours is."""
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return next((place for place, it in enumerate(conditions) if kind and it.get("type") == kind), None)
+
+
+def _said(found: list[tuple[str, list[str]]], place: _Place) -> list[str]:
+    return [key for _, keys in found for key in keys] or [f"status.conditions: {place.condition}"]
+
+
+def _keys(entry: Mapping[str, Any]) -> list[str]:
+    """What the entry owns, for people: `capacity: nodedevices.io/gpu-memory-mib`."""
+    found = []
+    for part, fields in (entry.get("fieldsV1") or {}).items():
+        for section, content in fields.items() if isinstance(fields, Mapping) else ():
+            inner = [key.removeprefix("f:") for key in content] if isinstance(content, Mapping) else []
+            found.append(f"{part.removeprefix('f:')}.{section.removeprefix('f:')}: {', '.join(inner) or 'all'}")
+    return found

@@ -1,0 +1,152 @@
+"""The operator without its surroundings: cache, queues, reconcilers and the authoritative LIST, wired together.
+
+kopf, HTTP and signals are app.py's; a test drives this with any `Kube`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+from nodedevices_api.conditions import STALE
+
+from nodedevices_operator.apply import Writer
+from nodedevices_operator.cache import Cache, Dirty, Kind, Record
+from nodedevices_operator.desired.policy_status import NodeOutcome
+from nodedevices_operator.kube import Kube, KubeError
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.policies import SUM_UP_SECONDS, PolicyReconciler
+from nodedevices_operator.queue import Handler, KeyQueue, RetryLater
+from nodedevices_operator.reconcile import NodeReconciler
+from nodedevices_operator.relist import Relister
+from nodedevices_operator.retired import SETTLED_SECONDS
+
+RELIST_SECONDS = 600.0
+NODE_WORKERS = 16  # each waits for one call at a time; the client allows 32
+POLICY_WORKERS = 2
+
+log = structlog.get_logger()
+
+
+class Core:
+    """Everything that decides and writes. Make it inside a running loop."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        metrics: Metrics,
+        *,
+        relist_seconds: float = RELIST_SECONDS,
+        retired_seconds: float = SETTLED_SECONDS,
+    ) -> None:
+        self.cache = Cache()
+        self.metrics = metrics
+        self.nodes = KeyQueue()
+        self.policies = KeyQueue()
+        outcomes: dict[str, NodeOutcome] = {}
+        writer = Writer(kube, metrics)
+        self._look_at_node = NodeReconciler(
+            cache=self.cache,
+            writer=writer,
+            metrics=metrics,
+            dirty=self.dirty,
+            outcomes=outcomes,
+            retired_seconds=retired_seconds,
+        ).look
+        self._look_at_policy = PolicyReconciler(self.cache, writer, self.dirty, outcomes).look
+        self.relister = Relister(kube, self.cache, metrics, self.dirty, period=relist_seconds)
+        self.relister.synced = self._synced
+        self._unseen: set[str] = set()  # nodes not looked at since the cache was synced
+
+    def arrived(self, kind: Kind, deleted: bool, record: Record) -> None:
+        """A watch event."""
+        self.cache.last_event = time.monotonic()
+        self.dirty(self.cache.remove(kind, record.name, record.uid) if deleted else self.cache.observe(kind, record))
+
+    def dirty(self, dirty: Dirty) -> None:
+        """Have these keys looked at. Before the cache is synced nothing is: everything will be."""
+        if not self.cache.synced:
+            return
+        for name in dirty.nodes:
+            self.nodes.add(name)
+        for name in dirty.policies:
+            self.policies.add(name, delay=SUM_UP_SECONDS)
+
+    def _synced(self) -> None:
+        self._unseen = set(self.cache.node_devices)
+        self.dirty(Dirty(frozenset(self._unseen), frozenset(self.cache.policies)))
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Start the work. None of the tasks ever ends by itself."""
+        return [
+            asyncio.create_task(self.relister.run(), name="relist"),
+            *(
+                asyncio.create_task(self.nodes.run(self.look_at_node, failure=self._failed), name=f"node-{index}")
+                for index in range(NODE_WORKERS)
+            ),
+            *(
+                asyncio.create_task(
+                    self.policies.run(self.look_at_policy, failure=self._failed), name=f"policy-{index}"
+                )
+                for index in range(POLICY_WORKERS)
+            ),
+        ]
+
+    async def look_at_node(self, name: str) -> float | None:
+        try:
+            return await self._measured("node", self._look_at_node, name)
+        finally:
+            self._unseen.discard(name)
+
+    async def look_at_policy(self, name: str) -> float | None:
+        if self._unseen:  # counts of half the nodes would only be corrected a moment later
+            raise RetryLater(SUM_UP_SECONDS, f"{len(self._unseen)} nodes have not been looked at yet")
+        return await self._measured("policy", self._look_at_policy, name)
+
+    async def _measured(self, kind: str, look: Callable[[str], Awaitable[float | None]], name: str) -> float | None:
+        began = time.perf_counter()
+        result = "failed"
+        try:
+            again = await look(name)
+            result = "done"
+        except RetryLater:
+            result = "later"
+            raise
+        finally:
+            self.metrics.reconciles.labels(kind, result).inc()
+            self.metrics.duration.labels(kind).observe(time.perf_counter() - began)
+        return again
+
+    def _failed(self, key: str, error: Exception, delay: float) -> None:
+        if isinstance(error, RetryLater):
+            log.debug("later", key=key, why=str(error))
+        elif isinstance(error, KubeError):
+            log.warning("write failed", key=key, error=str(error), retry_seconds=round(delay, 1))
+        else:
+            log.error("look failed", key=key, retry_seconds=round(delay, 1), exc_info=error)
+
+    def gauge(self) -> None:
+        """Bring the gauges up to date, for a scrape."""
+        cache, metrics, now = self.cache, self.metrics, time.monotonic()
+        metrics.queue_depth.labels("node").set(len(self.nodes))
+        metrics.queue_depth.labels("policy").set(len(self.policies))
+        records = cache.node_devices.values()
+        metrics.nodes.set(len(records))
+        metrics.faults.set(
+            sum(device.health.state in {"Unhealthy", "Unknown"} for record in records for device in record.devices)
+        )
+        conditions = [record.condition(STALE) for record in records]
+        metrics.stale.set(sum(condition is not None and condition.status == "True" for condition in conditions))
+        accepted = sum(not policy.refusal for policy in cache.policies.values())
+        metrics.policies.labels("true").set(accepted)
+        metrics.policies.labels("false").set(len(cache.policies) - accepted)
+        if cache.last_event:
+            metrics.last_event.set(now - cache.last_event)
+        if self.relister.last_complete is not None:
+            metrics.last_relist.set(now - self.relister.last_complete)
+
+
+def _start(queue: KeyQueue, look: Handler, failed: Callable[[str, Exception, float], None]) -> asyncio.Task[None]:
+    return asyncio.create_task(queue.run(look, failure=failed))

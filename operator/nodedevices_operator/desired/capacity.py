@@ -1,0 +1,149 @@
+"""Extended resources that the operator owns on a Node: how many, and which it must not touch. Pure.
+
+A resource name has one owner. A name that a NodeDevices lists as `managedBy: plugin`, or that the Node showed above 0
+without us, is refused and shown. Lowering is bounded by what pods on the node request already: a kubelet that restarts
+with less than its running pods request kills them (`OutOf<name>`). Taking a key away altogether is safe.
+An Unknown device that the agent still offers counts as healthy, as in `resources[].healthy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nodedevices_api import conditions as names
+from nodedevices_api.quantity import to_bytes
+from nodedevices_api.sections import CapacityEntry
+
+from nodedevices_operator.records import DeviceRecord, NodeDevicesRecord, NodeRecord, ResourceRecord
+
+FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlan:
+    """`values` are what the Node shall show from us: exactly these keys, no others of ours."""
+
+    values: Mapping[str, int]
+    status: str  # of CapacitySynced
+    reason: str
+    message: str
+    needs_requests: bool = False  # a value would fall: call again with what the node's pods request
+    held_back: Mapping[str, int] = field(default_factory=dict)  # name -> the lower value that pods forbid
+
+    def matches(self, node: NodeRecord) -> bool:
+        """Whether the Node shows this already, and as ours."""
+        return set(self.values) == node.owned and all(
+            node.capacity.get(name) == value for name, value in self.values.items()
+        )
+
+
+def plan_capacity(
+    entries: Sequence[CapacityEntry],
+    record: NodeDevicesRecord,
+    node: NodeRecord,
+    *,
+    ours: frozenset[str],
+    requested: Mapping[str, int] | None = None,
+) -> CapacityPlan:
+    """What the Node shall show. `ours` are names that we are known to have set; `requested` is None until asked for."""
+    served = {resource.name for resource in record.resources if resource.managed_by == "plugin"}
+    values: dict[str, int] = {}
+    refused: list[str] = []
+    held_back: dict[str, int] = {}
+    needs_requests = False
+    for entry in entries:
+        shown = node.capacity.get(entry.name)
+        if entry.name in served:
+            refused.append(f"{entry.name} is served by the device plugin on this node")
+            continue
+        if shown and entry.name not in ours:
+            refused.append(f"{entry.name} is {shown} on the Node already and not from us")
+            continue
+        wanted = amount(entry, record.devices, record.resources)
+        floor = (requested or {}).get(entry.name, 0)
+        if shown is not None and wanted < shown and requested is None:
+            needs_requests = True
+        if floor > wanted:
+            held_back[entry.name] = wanted
+        values[entry.name] = max(wanted, floor)
+    if refused:
+        status, reason = "False", names.CONFLICT
+        message = "; ".join(refused) + "; a resource has one owner: choose another name in the policy's capacity"
+    elif held_back:
+        status, reason = "False", names.PENDING
+        message = "; ".join(
+            f"{name}: {lower} wanted, {values[name]} kept because pods on the node request it"
+            for name, lower in sorted(held_back.items())
+        )
+    elif not entries:
+        status, reason, message = "True", names.NOTHING_OWNED, "no policy gives this node a capacity"
+    else:
+        status, reason = "True", names.IN_SYNC
+        message = ", ".join(sorted(values))
+    return CapacityPlan(values, status, reason, message, needs_requests, held_back)
+
+
+def amount(entry: CapacityEntry, devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]) -> int:
+    """How many of it the node has, before pods are looked at."""
+    if entry.per_node is not None:
+        return entry.per_node
+    counted = devices if entry.scope == "all" else offered(devices, resources)
+    if entry.per_device is not None:
+        return entry.per_device * len(counted)
+    return sum(device.memory_mib for device in counted)
+
+
+def offered(devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]) -> list[DeviceRecord]:
+    """The devices that the kubelet is told are Healthy.
+
+    Healthy and Degraded ones are. Unknown ones are until the agent withdraws them, which shows in `healthy`: the
+    plugin's resources then count no more ids than the well devices have. Where no plugin of ours serves, silence of the
+    probe is not yet a withdrawal, an unloaded driver is.
+    """
+    well = [device for device in devices if device.health.state in {"Healthy", "Degraded"}]
+    unknown = [device for device in devices if device.health.state == "Unknown"]
+    if not unknown:
+        return well
+    served = [resource for resource in resources if resource.managed_by == "plugin"]
+    if served:
+        healthy, total = sum(it.healthy for it in served), sum(it.capacity for it in served)
+        kept = unknown if healthy * len(devices) > total * len(well) else []
+    else:
+        kept = [device for device in unknown if device.health.reason != names.DRIVER_NOT_LOADED]
+    return [device for device in devices if device in well or device in kept]
+
+
+def requests(pods: Iterable[Mapping[str, Any]], resource_names: Iterable[str]) -> dict[str, int]:
+    """What the pods of one node request of each resource: for a pod, the most that it needs at any one time."""
+    wanted = tuple(resource_names)
+    sums = dict.fromkeys(wanted, 0)
+    for pod in pods:
+        if (pod.get("status") or {}).get("phase") in FINISHED:
+            continue
+        spec = pod.get("spec") or {}
+        for name in wanted:
+            sums[name] += _pod_request(spec, name)
+    return sums
+
+
+def _pod_request(spec: Mapping[str, Any], name: str) -> int:
+    """The scheduler's rule: all containers with sidecars, or an init container with sidecars before it, if larger."""
+    sidecars = peak = 0
+    for container in spec.get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            sidecars += _request(container, name)
+            peak = max(peak, sidecars)
+        else:
+            peak = max(peak, sidecars + _request(container, name))
+    return max(peak, sidecars + sum(_request(container, name) for container in spec.get("containers") or ()))
+
+
+def _request(container: Mapping[str, Any], name: str) -> int:
+    resources = container.get("resources") or {}
+    value = (resources.get("requests") or {}).get(name) or (resources.get("limits") or {}).get(name) or 0
+    try:
+        return to_bytes(str(value))
+    except ValueError:
+        return 0

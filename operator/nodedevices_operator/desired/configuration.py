@@ -1,0 +1,203 @@
+"""What one node's configuration is, from all policies: SCHEMA's merge rule. Pure.
+
+Policies are sorted by (priority descending, creation ascending, name); for each section the first that sets it supplies
+the whole section. What cannot be used changes nothing: a policy that is edited into something refused goes on with what
+it supplies to this node already (the node's own spec remembers it, so a restart does not lose it), and a combination
+that makes no sense keeps the node's last good configuration. Both are said on the node and on the policy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from nodedevices_api import conditions as names
+from nodedevices_api.base import to_dict, wire_name
+from nodedevices_api.defaults import with_defaults
+from nodedevices_api.errors import InputError, parse
+from nodedevices_api.sections import SECTION_NAMES, Sections
+
+from nodedevices_operator.records import PolicyRecord, PolicyRef
+
+CONFIG_NAME_LABEL = "nvidia.com/device-plugin.config"
+HASH_DIGITS = 16
+MAX_POLICIES = 32  # spec.policies
+WIRE_SECTIONS = tuple(wire_name(name) for name in SECTION_NAMES)
+
+
+@dataclass(frozen=True, slots=True)
+class Previous:
+    """What the node's spec says already. `config` None: nobody has resolved it yet."""
+
+    config: Mapping[str, Any] | None = None
+    policies: tuple[PolicyRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one policy fares on this node."""
+
+    supplies: tuple[str, ...] = ()
+    overridden: tuple[str, ...] = ()  # sections that a stronger policy supplies
+    conflicts: tuple[str, ...] = ()  # names of the older policies of the same priority that won
+    failed: bool = False  # part of a combination that makes no sense
+    generation: int = 0  # of the policy that is in force here
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    config: Mapping[str, Any]
+    config_name: str
+    config_hash: str
+    policies: tuple[PolicyRef, ...]
+    status: str  # of PolicyResolved
+    reason: str
+    message: str
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Contender:
+    name: str
+    generation: int
+    priority: int
+    created: str
+    sections: Mapping[str, Any]  # wire form
+
+    @property
+    def rank(self) -> tuple[int, str, str]:
+        return (-self.priority, self.created, self.name)
+
+
+def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previous: Previous) -> Configuration:
+    """The node's configuration. `policies` are all there are, in any order; `labels` are the Node's."""
+    contenders, refused = _contenders(labels, policies, previous)
+    config, outcomes, conflicts = _merge(contenders)
+    problems = list(refused)
+    refs = _references(contenders, outcomes)
+    try:
+        parse(Sections, config, "config")
+    except InputError as error:
+        problems.insert(0, f"the policies {', '.join(c.name for c in contenders)} do not fit together: {error}")
+        outcomes = {name: _failed(outcome) for name, outcome in outcomes.items()}
+        config, refs = dict(previous.config or {}), previous.policies
+    if problems:
+        status, reason = "False", names.POLICY_INVALID
+        message = "; ".join([*problems, *conflicts, "what was in force stays in force"])
+    elif conflicts:
+        status, reason, message = "False", names.CONFLICT, "; ".join(conflicts)
+    elif not contenders:
+        status, reason, message = "True", names.NO_POLICY, "no DevicePolicy selects this node"
+    else:
+        given = [f"{section} from {ref.name}" for ref in refs for section in ref.sections]
+        status, reason, message = "True", names.RESOLVED, ", ".join(given)
+    name = labels.get(CONFIG_NAME_LABEL, "")
+    return Configuration(
+        config=config,
+        config_name=name,
+        config_hash=config_hash(config, name),
+        policies=refs,
+        status=status,
+        reason=reason,
+        message=message,
+        outcomes=outcomes,
+    )
+
+
+def config_hash(config: Mapping[str, Any], config_name: str) -> str:
+    """What the agent echoes when this configuration is in force there; covers both parts, in canonical JSON."""
+    canonical = orjson.dumps({"config": config, "configName": config_name}, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(canonical).hexdigest()[:HASH_DIGITS]
+
+
+def _contenders(
+    labels: Mapping[str, str], policies: Sequence[PolicyRecord], previous: Previous
+) -> tuple[list[_Contender], list[str]]:
+    """Who takes part, strongest first, and a line for each policy that is selected but refused."""
+    before = {ref.name: ref for ref in previous.policies}
+    found: list[_Contender] = []
+    refused: list[str] = []
+    for policy in policies:
+        if policy.spec is not None:
+            if policy.selects(labels):
+                sections = to_dict(policy.spec.sections())
+                found.append(_Contender(policy.name, policy.generation, policy.priority, policy.created, sections))
+            continue
+        if policy.dry_run:
+            continue
+        last = before.get(policy.name)
+        if not (policy.selects(labels) or (policy.selector is None and last is not None)):
+            continue
+        line = f"policy {policy.name} is not accepted ({policy.refusal})"
+        if last is not None:
+            line += f", its generation {last.generation} stays in force"
+            kept = {name: (previous.config or {})[name] for name in last.sections if name in (previous.config or {})}
+            found.append(_Contender(policy.name, last.generation, last.priority, policy.created, kept))
+        refused.append(line)
+    found.sort(key=lambda contender: contender.rank)
+    return found, sorted(refused)
+
+
+def _merge(contenders: Sequence[_Contender]) -> tuple[dict[str, Any], dict[str, Outcome], list[str]]:
+    config: dict[str, Any] = {}
+    supplies: dict[str, list[str]] = {contender.name: [] for contender in contenders}
+    overridden: dict[str, list[str]] = {contender.name: [] for contender in contenders}
+    beaten_by: dict[str, list[str]] = {contender.name: [] for contender in contenders}
+    lines: list[str] = []
+    for section in WIRE_SECTIONS:
+        givers = [contender for contender in contenders if section in contender.sections]
+        for place, contender in enumerate(givers):
+            if place == 0:
+                config[section] = contender.sections[section]
+                supplies[contender.name].append(section)
+                continue
+            overridden[contender.name].append(section)
+            winner = givers[0]
+            if contender.priority == winner.priority and not _same(section, contender, winner):
+                beaten_by[contender.name].append(winner.name)
+                lines.append(
+                    f"{section}: {winner.name} and {contender.name} have priority {winner.priority} and differ; "
+                    f"the older {winner.name} stays in force"
+                )
+    outcomes = {
+        contender.name: Outcome(
+            supplies=tuple(supplies[contender.name]),
+            overridden=tuple(overridden[contender.name]),
+            conflicts=tuple(sorted(set(beaten_by[contender.name]))),
+            generation=contender.generation,
+        )
+        for contender in contenders
+    }
+    return config, outcomes, lines
+
+
+def _same(section: str, one: _Contender, other: _Contender) -> bool:
+    """Whether two policies ask for the same: `{}` and a section that spells out the defaults do."""
+    if one.sections[section] == other.sections[section]:
+        return True
+    try:
+        mine, theirs = (with_defaults(parse(Sections, {section: it.sections[section]})) for it in (one, other))
+    except InputError:
+        return False
+    return to_dict(mine) == to_dict(theirs)
+
+
+def _failed(outcome: Outcome) -> Outcome:
+    return Outcome(outcome.supplies, outcome.overridden, outcome.conflicts, failed=True)
+
+
+def _references(contenders: Sequence[_Contender], outcomes: Mapping[str, Outcome]) -> tuple[PolicyRef, ...]:
+    """spec.policies: strongest first; where they are too many, those that supply nothing are left out first."""
+    refs = [PolicyRef(c.name, c.generation, c.priority, outcomes[c.name].supplies) for c in contenders]
+    silent_places = MAX_POLICIES - sum(1 for ref in refs if ref.sections)
+    kept: list[PolicyRef] = []
+    for ref in refs:
+        if not ref.sections:
+            if silent_places <= 0:
+                continue
+            silent_places -= 1
+        kept.append(ref)
+    return tuple(kept)

@@ -1,0 +1,82 @@
+"""Events DeviceFault and DeviceRecovered. Pure.
+
+The name is a hash of (uid of the object, device, reason, since), so that telling the same thing again is a 409 and no
+duplicate, whoever tells it and however often the operator was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from nodedevices_api import API_VERSION
+from nodedevices_api.conditions import EVENT_FAULT, EVENT_RECOVERED
+from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, clip
+
+CLUSTER_SCOPED_NAMESPACE = "default"  # where Events about cluster-scoped objects go
+REPORTER = "nodedevices-operator"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The object that an Event is about."""
+
+    kind: str  # Pod or NodeDevices
+    name: str
+    uid: str
+    namespace: str = ""
+
+    @property
+    def event_namespace(self) -> str:
+        return self.namespace or CLUSTER_SCOPED_NAMESPACE
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happened to which device; together with the object's uid it is the Event's name."""
+
+    node: str
+    device: str
+    reason: str
+    since: str
+
+
+def fault(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
+    """The object holds, or has, a device that is no longer well."""
+    return _event(about, what, (EVENT_FAULT, "Warning"), message, now)
+
+
+def recovered(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
+    """The fault is over."""
+    return _event(about, what, (EVENT_RECOVERED, "Normal"), message, now)
+
+
+def _event(about: About, what: Fault, kind: tuple[str, str], message: str, now: str) -> dict[str, Any]:
+    reason, severity = kind
+    key = (reason, about.uid, what.device, what.reason, what.since)
+    digest = hashlib.sha256("\0".join(key).encode()).hexdigest()[:20]
+    involved = {
+        "apiVersion": API_VERSION if about.kind == "NodeDevices" else "v1",
+        "kind": about.kind,
+        "name": about.name,
+        "uid": about.uid,
+    }
+    if about.namespace:
+        involved["namespace"] = about.namespace
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"nodedevices-{digest}", "namespace": about.event_namespace},
+        "involvedObject": involved,
+        "reason": reason,
+        "type": severity,
+        "message": clip(message, CONDITION_MESSAGE_LIMIT),
+        "source": {"component": REPORTER, "host": what.node},
+        "reportingComponent": REPORTER,
+        "reportingInstance": REPORTER,
+        "action": reason,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

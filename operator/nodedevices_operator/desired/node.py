@@ -1,0 +1,44 @@
+"""The Node condition nodedevices.io/DevicesHealthy: what the agent says of its devices, unless it cannot be believed.
+
+A fault that is known stays shown while the node is stale; "all is well" becomes Unknown then. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nodedevices_api import conditions as names
+
+from nodedevices_operator.desired.stale import Staleness
+from nodedevices_operator.records import ConditionRecord, NodeDevicesRecord
+
+
+def node_condition(
+    record: NodeDevicesRecord, stale: Staleness, *, wanted: bool, previous: ConditionRecord | None, now: str
+) -> dict[str, Any] | None:
+    """The condition as it shall stand on the Node; None: none of ours (the policy says so, or the agent is silent)."""
+    said = record.condition(names.DEVICES_HEALTHY)
+    if not wanted or said is None:
+        return None
+    status, reason, message = said.status, said.reason, said.message
+    if stale.status == "True" and status == "True":
+        status, reason, message = "Unknown", stale.reason, stale.message
+    unchanged = previous is not None and previous.status == status
+    return {
+        "type": names.NODE_DEVICES_HEALTHY,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": previous.since if previous is not None and unchanged else now,
+    }
+
+
+def same_condition(previous: ConditionRecord | None, wanted: dict[str, Any] | None) -> bool:
+    """Whether an object shows the condition already, times aside."""
+    if previous is None or wanted is None:
+        return previous is None and wanted is None
+    return (previous.status, previous.reason, previous.message) == (
+        wanted["status"],
+        wanted["reason"],
+        wanted["message"],
+    )

@@ -1,0 +1,222 @@
+"""Which pods a fault concerns, what their condition says, and whether this NodeDevices may speak for them. Pure.
+
+PodResources knows no pod uid, so a holder is a name. The operator reads the pod of that name and `may_speak` decides,
+by SCHEMA "Whose pod", whether it is the one that holds the device: a namesake elsewhere, or one created later, is never
+marked. The worst of a pod's devices speaks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from nodedevices_api import conditions as names
+from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, clip
+from nodedevices_api.nodedevices import MAX_AFFECTED_PODS
+
+from nodedevices_operator.desired.capacity import FINISHED
+from nodedevices_operator.records import Affected, DeviceRecord, Health, Holder, NodeDevicesRecord
+
+# startTime has whole seconds and is written after Allocate, by the same clock (SCHEMA "Whose pod").
+START_TIME_SLACK = timedelta(seconds=30)
+EVENT_LIFE = timedelta(minutes=50)  # the API server's default --event-ttl is an hour
+MAX_HOLDERS_TOLD = 10  # in an Event
+_SEVERITY = {"Unhealthy": 3, "Unknown": 2, "Degraded": 1, "Healthy": 0}
+_STATUS = {"Unhealthy": "False", "Unknown": "Unknown", "Degraded": "True", "Healthy": "True"}
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """One holder of one device or partition, with the state of what it holds."""
+
+    holder: Holder
+    device: str  # id of the physical device, or of the partition where that is what is at fault
+    device_name: str
+    ids: frozenset[str]  # what the kubelet may call what it holds, replica suffixes aside
+    health: Health
+
+    @property
+    def severity(self) -> int:
+        return _SEVERITY.get(self.health.state, 2)
+
+    @property
+    def application(self) -> bool:
+        """A workload's own error: an Event only."""
+        return self.health.domain == "Application"
+
+
+class Answer(Enum):
+    YES = "yes"
+    NO = "no"
+    NOT_YET = "not yet"  # the pod does not say enough about itself so far
+
+
+def concerns(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Concern]:
+    """Everybody who holds something that is not Healthy (or, with `healthy_too`, anything), worst first."""
+    found = [
+        Concern(
+            holder=holder,
+            device=part.id if part.health is not device.health else device.id,
+            device_name=device.name,
+            ids=frozenset({part.id, device.name, *holder.ids}),
+            health=part.health,
+        )
+        for device in record.devices
+        for part in device.parts
+        for holder in part.holders
+        if healthy_too or part.health.state != "Healthy"
+    ]
+    found.sort(key=lambda it: (-it.severity, it.holder.namespace, it.holder.pod, it.device, it.holder.container))
+    return found
+
+
+def may_speak(pod: Mapping[str, Any], concern: Concern, node: str) -> Answer:
+    """Whether this pod is the one that the holder entry means."""
+    metadata, spec, status = (pod.get(key) or {} for key in ("metadata", "spec", "status"))
+    holder = concern.holder
+    if spec.get("nodeName") != node or status.get("phase") in FINISHED or not _requests(spec, status, holder):
+        return Answer.NO
+    if holder.uid:
+        return Answer.YES if metadata.get("uid") == holder.uid else Answer.NO
+    listed = _listed_ids(status, holder)
+    if listed:
+        held = {identity.split("::")[0] for identity in concern.ids} | concern.ids
+        return Answer.YES if any(_matches(identity, held) for identity in listed) else Answer.NO
+    start, since = _time(status.get("startTime")), _time(holder.since)
+    if start is None or since is None:
+        return Answer.NOT_YET
+    return Answer.YES if start <= since + START_TIME_SLACK else Answer.NO
+
+
+def _requests(spec: Mapping[str, Any], status: Mapping[str, Any], holder: Holder) -> bool:
+    """Whether the container of that name asks for the resource, or the pod for the claim, by which it was given.
+
+    A claim made from a template, or for an extended resource, has a generated name, which the pod's status tells.
+    """
+    if holder.claim:
+        told = [*(spec.get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ())]
+        told.append(status.get("extendedResourceClaimStatus") or {})
+        return any(claim.get("resourceClaimName") == holder.claim for claim in told)
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    return any(
+        container.get("name") == holder.container
+        and (
+            not holder.resource
+            or any(holder.resource in ((container.get("resources") or {}).get(kind) or {}) for kind in _KINDS)
+        )
+        for container in containers
+    )
+
+
+_KINDS = ("limits", "requests")
+
+
+def _listed_ids(status: Mapping[str, Any], holder: Holder) -> list[str]:
+    """Device ids in allocatedResourcesStatus of the holder's container and resource (KEP-4680; default since 1.36)."""
+    statuses = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
+    return [
+        str(item.get("resourceID", ""))
+        for container in statuses
+        if container.get("name") == holder.container
+        for resource in container.get("allocatedResourcesStatus") or ()
+        if (holder.resource and resource.get("name") == holder.resource)
+        or (holder.claim and str(resource.get("name", "")).startswith("claim:"))
+        for item in resource.get("resources") or ()
+    ]
+
+
+def _matches(identity: str, held: set[str]) -> bool:
+    """A replica (`uuid::3`) is its device; a DRA device (`driver/pool/name`) is known by its last part, too."""
+    return identity in held or identity.split("::", maxsplit=1)[0] in held or identity.rsplit("/", 1)[-1] in held
+
+
+# --- what is written -------------------------------------------------------------------------------------------------
+def pod_condition(concern: Concern, previous: Mapping[str, Any] | None, now: str) -> dict[str, Any]:
+    """The condition for the state of what the pod holds (SCHEMA: Degraded is True with reason Degraded)."""
+    if concern.health.state == "Healthy":
+        return healthy_condition(f"{concern.device_name} {concern.device} is healthy", previous, now)
+    reason = "Degraded" if concern.health.state == "Degraded" else (concern.health.reason or concern.health.state)
+    return _condition(_STATUS.get(concern.health.state, "Unknown"), reason, fault_text(concern), previous, now)
+
+
+def healthy_condition(message: str, previous: Mapping[str, Any] | None, now: str) -> dict[str, Any]:
+    """All is well again."""
+    return _condition("True", "Healthy", message, previous, now)
+
+
+def _condition(status: str, reason: str, message: str, previous: Mapping[str, Any] | None, now: str) -> dict[str, Any]:
+    unchanged = previous is not None and previous.get("status") == status
+    since = str(previous.get("lastTransitionTime") or now) if previous is not None and unchanged else now
+    return {
+        "type": names.POD_DEVICE_HEALTHY,
+        "status": status,
+        "reason": reason,
+        "message": clip(message, CONDITION_MESSAGE_LIMIT),
+        "lastTransitionTime": since,
+    }
+
+
+def fault_text(concern: Concern) -> str:
+    """What a person reads on the pod."""
+    return describe(concern.device_name, concern.device, concern.health)
+
+
+def describe(name: str, identity: str, health: Health) -> str:
+    """`gpu-3 GPU-8d0a...: Xid79: GPU has fallen off the bus. Recovery: RebootNode.`, for people."""
+    text = f"{name} {identity}: {health.reason or health.state}"
+    if health.message:
+        text += f": {health.message.rstrip('.')}"
+    return f"{text}. Recovery: {health.action}." if health.action not in {"", "None"} else f"{text}."
+
+
+def device_text(device: DeviceRecord) -> str:
+    """The same for the NodeDevices' own Event, with who holds the device."""
+    held = sorted({f"{it.namespace}/{it.pod}" for part in device.parts for it in part.holders})
+    text = describe(device.name, device.id, device.health)
+    if not held:
+        return f"{text} Held by nobody."
+    more = f" and {len(held) - MAX_HOLDERS_TOLD} more" if len(held) > MAX_HOLDERS_TOLD else ""
+    return f"{text} Held by {', '.join(held[:MAX_HOLDERS_TOLD])}{more}."
+
+
+def own_condition(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Our condition as the pod shows it."""
+    found = [c for c in (pod.get("status") or {}).get("conditions") or () if c.get("type") == names.POD_DEVICE_HEALTHY]
+    return found[0] if found else None
+
+
+def says_the_same(one: Mapping[str, Any] | None, other: Mapping[str, Any]) -> bool:
+    """Whether two conditions differ in nothing but time."""
+    return one is not None and all(one.get(key) == other.get(key) for key in ("status", "reason", "message"))
+
+
+def long_ago(since: object, now: str) -> bool:
+    """Whether an Event of that time may have expired."""
+    start, end = _time(since), _time(now)
+    return start is not None and end is not None and end - start > EVENT_LIFE
+
+
+def affected(concern: Concern, uid: str) -> Affected:
+    """The entry that is written before the pod is."""
+    holder = concern.holder
+    return Affected(holder.namespace, holder.pod, uid, concern.device, concern.health.reason, concern.health.since)
+
+
+def bounded(entries: Iterable[Affected]) -> tuple[Affected, ...]:
+    """At most as many entries as the contract allows, the first of each uid, in order of namespace and name."""
+    by_uid: dict[str, Affected] = {}
+    for entry in entries:
+        if len(by_uid) < MAX_AFFECTED_PODS:
+            by_uid.setdefault(entry.uid, entry)
+    return tuple(sorted(by_uid.values(), key=lambda it: (it.namespace, it.name, it.uid)))
+
+
+def _time(value: object) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else None

@@ -1,0 +1,179 @@
+"""What a DevicePolicy says about itself: Accepted, Applied, Conflicted, and counts of nodes. Pure.
+
+Counted are nodes that have a NodeDevices: a policy is about devices, and a node without any would never apply it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodedevices_api import conditions as names
+from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, clip
+
+from nodedevices_operator.desired.configuration import Configuration, Outcome
+from nodedevices_operator.records import ConditionRecord, NodeDevicesRecord, PolicyRecord
+
+MAX_NAMES = 5  # in a message
+
+Verdict = tuple[str, str, str]  # status, reason, message
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutcome:
+    """How one node stands towards the policies that select it."""
+
+    selected: frozenset[str] = frozenset()  # policies, refused ones included
+    outcomes: Mapping[str, Outcome] | None = None
+    in_force: bool = False  # the agent says that the node's whole configuration is in force
+    failure: str = ""  # why it cannot be
+
+    @property
+    def concerned(self) -> frozenset[str]:
+        """Policies whose counts this node is part of."""
+        return self.selected | frozenset(self.outcomes or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    selected: int = 0
+    applied: int = 0
+    overridden: int = 0
+    failed: int = 0
+    silent: int = 0  # nodes where stronger policies supply everything
+    outdated: int = 0  # nodes where an earlier generation is in force
+    older: frozenset[str] = frozenset()  # policies that won a conflict
+    failing: tuple[str, ...] = ()  # "node: why", a few
+
+
+def node_outcome(
+    labels: Mapping[str, str],
+    policies: Mapping[str, PolicyRecord],
+    configuration: Configuration,
+    record: NodeDevicesRecord,
+) -> NodeOutcome:
+    """What the node's resolved configuration and the agent's answer mean for its policies."""
+    applied = record.condition(names.CONFIG_APPLIED)
+    invalid = applied is not None and applied.status == "False" and applied.reason == names.CONFIG_INVALID
+    echoed = record.applied_hash == configuration.config_hash == record.config_hash
+    return NodeOutcome(
+        selected=frozenset(name for name, policy in policies.items() if policy.selects(labels)),
+        outcomes=configuration.outcomes,
+        in_force=echoed and (applied is None or applied.status == "True"),
+        failure=applied.message if invalid and applied is not None else "",
+    )
+
+
+def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
+    """The policy's counts over all nodes."""
+    selected = applied = overridden = failed = silent = outdated = 0
+    older: set[str] = set()
+    failing: list[str] = []
+    for node, outcome in nodes.items():
+        mine = (outcome.outcomes or {}).get(policy.name)
+        if policy.name not in outcome.selected and mine is None:
+            continue
+        selected += 1
+        if mine is None:
+            continue
+        overridden += bool(mine.overridden)
+        older |= set(mine.conflicts)
+        if mine.failed or outcome.failure:
+            failed += 1
+            if len(failing) < MAX_NAMES:
+                why = outcome.failure or "it does not fit together with the other policies there"
+                failing.append(f"{node}: {why}")
+        elif not mine.supplies:
+            silent += 1
+        elif mine.generation != policy.generation:
+            outdated += 1
+        elif outcome.in_force:
+            applied += 1
+    return Tally(selected, applied, overridden, failed, silent, outdated, frozenset(older), tuple(failing))
+
+
+def policy_status(policy: PolicyRecord, counts: Tally, now: str) -> dict[str, Any]:
+    """The policy's whole status, as applied; equal to what stands there when nothing changed."""
+    wanted = (
+        (names.ACCEPTED, _accepted(policy)),
+        (names.APPLIED, _applied(policy, counts)),
+        (names.CONFLICTED, _conflicted(counts)),
+    )
+    shown = {condition.type: condition for condition in policy.conditions}
+    return {
+        "observedGeneration": policy.generation,
+        "nodes": {
+            "selected": counts.selected,
+            "applied": counts.applied,
+            "overridden": counts.overridden,
+            "failed": counts.failed,
+        },
+        "conditions": [
+            condition(kind, verdict, shown=shown.get(kind), generation=policy.generation, now=now)
+            for kind, verdict in wanted
+        ],
+    }
+
+
+def shows(policy: PolicyRecord, status: Mapping[str, Any]) -> bool:
+    """Whether the policy shows this status already."""
+    shown = {it.type: (it.status, it.reason, it.message, it.generation) for it in policy.conditions}
+    wanted = {
+        it["type"]: (it["status"], it["reason"], it["message"], it.get("observedGeneration"))
+        for it in status["conditions"]
+    }
+    return (
+        policy.observed_generation == status["observedGeneration"]
+        and dict(policy.counts or {}) == status["nodes"]
+        and shown == wanted
+    )
+
+
+def condition(
+    kind: str, verdict: Verdict, *, shown: ConditionRecord | None, generation: int | None, now: str
+) -> dict[str, Any]:
+    """A condition for an apply body; the transition time moves only with the status."""
+    status, reason, message = verdict
+    kept = shown is not None and shown.status == status and shown.since
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": clip(message, CONDITION_MESSAGE_LIMIT),
+        "lastTransitionTime": shown.since if shown is not None and kept else now,
+    } | ({} if generation is None else {"observedGeneration": generation})
+
+
+def _accepted(policy: PolicyRecord) -> Verdict:
+    if policy.refusal:
+        return "False", policy.refusal, policy.problem
+    return "True", names.ACCEPTED, ""
+
+
+def _applied(policy: PolicyRecord, counts: Tally) -> Verdict:
+    if policy.refusal:
+        kept = f"; an earlier generation stays in force on {counts.outdated} nodes" if counts.outdated else ""
+        return "False", names.NOT_ACCEPTED, f"see the condition Accepted{kept}"
+    if not counts.selected:
+        return "False", names.NO_NODES, "no node with devices matches spec.nodeSelector"
+    if counts.failed:
+        return "False", names.FAILED, f"{counts.failed} of {counts.selected} nodes: " + "; ".join(counts.failing)
+    expected = counts.selected - counts.silent
+    if not expected:
+        return "False", names.NO_NODES, "stronger policies supply all of its sections on every node that it selects"
+    if counts.applied < expected:
+        return "False", names.PROGRESSING, f"in force on {counts.applied} of {expected} nodes"
+    return "True", names.APPLIED, f"in force on {counts.applied} nodes"
+
+
+def _conflicted(counts: Tally) -> Verdict:
+    if not counts.older:
+        return "False", names.NO_CONFLICT, ""
+    older = sorted(counts.older)
+    listed = ", ".join(older[:MAX_NAMES]) + (", ..." if len(older) > MAX_NAMES else "")
+    return (
+        "True",
+        names.SAME_PRIORITY,
+        f"{listed}: of the same priority, older, and sets the same section differently; give one a higher priority",
+    )

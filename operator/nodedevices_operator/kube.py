@@ -1,0 +1,226 @@
+"""The operator's one client: a few verbs on paths, raw JSON in and out, every call bounded in time and in number.
+
+`kubernetes.aio` brings credentials, TLS and the connection pool; bodies are plain dicts and answers are parsed with
+orjson, because typed models drop what they do not know and cost ten times as much (docs/dependencies.md). There are no
+hidden retries: a KubeError says what happened, and the key queue tries again. `Kube` is the port that tests replace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol, cast
+from urllib.parse import quote
+
+import orjson
+from aiohttp import ClientError
+from kubernetes.aio import client, config
+from nodedevices_api import API_VERSION, GROUP, VERSION
+
+Object = Mapping[str, Any]
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 30.0
+MAX_CALLS = 32  # at once; two cores of API server answer about 600 small writes a second (research: 32 concurrent)
+PAGE_SIZE = 500
+MAX_PAGES = 400  # 200,000 objects
+APPLY = "application/apply-patch+yaml"  # JSON is YAML
+JSON_PATCH = "application/json-patch+json"
+
+# Server-side apply: one manager for each concern, so that leaving a key out removes exactly our key.
+MANAGER = "nodedevices-operator"
+CONFIG = f"{MANAGER}-config"  # NodeDevices.spec: config, configName, configHash, policies
+STATUS = f"{MANAGER}-status"  # NodeDevices.status: our conditions, affectedPods
+CAPACITY = f"{MANAGER}-capacity"  # Node.status.capacity
+NODE_CONDITION = f"{MANAGER}-node-condition"  # Node.status.conditions
+LABELS = f"{MANAGER}-labels"  # Node.metadata.labels
+POD_CONDITION = f"{MANAGER}-pod-condition"  # Pod.status.conditions
+POLICY_STATUS = f"{MANAGER}-policy-status"  # DevicePolicy.status
+
+_config: Any = config  # untyped functions
+
+NODES = "/api/v1/nodes"
+PODS = "/api/v1/pods"
+NODE_DEVICES = f"/apis/{GROUP}/{VERSION}/nodedevices"
+POLICIES = f"/apis/{GROUP}/{VERSION}/devicepolicies"
+
+
+def named(collection: str, name: str) -> str:
+    """The path of one cluster-scoped object."""
+    return f"{collection}/{quote(name, safe='')}"
+
+
+def pod_path(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+
+
+def events_path(namespace: str) -> str:
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
+
+
+def identified(kind: str, name: str, uid: str, *, namespace: str | None = None) -> dict[str, Any]:
+    """The head of an apply body. With `metadata.uid` it changes that object or none: another uid is a 409."""
+    version = API_VERSION if kind in {"NodeDevices", "DevicePolicy"} else "v1"
+    metadata = {"name": name, "uid": uid} | ({} if namespace is None else {"namespace": namespace})
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}
+
+
+class KubeError(Exception):
+    """A request that did not succeed. `status` 0: no answer. `retry_after`: seconds that the server asked to wait."""
+
+    def __init__(
+        self, message: str, *, status: int = 0, retry_after: float | None = None, absent: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+        self.absent = absent  # the name of the object that the API server says does not exist
+
+    @property
+    def gone(self) -> bool:
+        """There is no such object, or another one has its name by now."""
+        return self.status in {404, 409, 410}
+
+    @property
+    def forbidden(self) -> bool:
+        return self.status in {401, 403}
+
+
+class Kube(Protocol):
+    """What the operator asks of the API server. Every method may raise KubeError."""
+
+    async def get(self, path: str) -> Object:
+        """One object."""
+        ...
+
+    def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
+        """All objects, a page at a time. Ends without an error only when every page was read."""
+        ...
+
+    async def apply(self, path: str, body: Object, manager: str, *, force: bool = True) -> Object:
+        """Server-side apply. Returns the object. Without force, a value that another manager has is a 409."""
+        ...
+
+    async def create(self, path: str, body: Object) -> Object:
+        """POST. Returns the object."""
+        ...
+
+    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
+        """JSON patch, for what server-side apply cannot say. Returns the object."""
+        ...
+
+
+async def load_configuration(kubeconfig: str | None) -> Any:
+    """kubernetes.aio's Configuration: where the API server is, and who we are. KubeError when it cannot be read."""
+    configuration = client.Configuration(retries=False, connection_pool_maxsize=MAX_CALLS)
+    try:
+        if kubeconfig:
+            await _config.load_kube_config(
+                config_file=kubeconfig, client_configuration=configuration, persist_config=False
+            )
+        else:
+            _config.load_incluster_config(client_configuration=configuration)
+    except (config.ConfigException, OSError, ValueError) as error:
+        where = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's service account (or give --kubeconfig)"
+        raise KubeError(f"load credentials from {where}: {error}") from error
+    return configuration
+
+
+class KubeClient:
+    """Kube over the official client. Make it inside a running loop; close it at the end."""
+
+    def __init__(self, api: Any) -> None:
+        self._api = api  # kubernetes.aio's ApiClient, which is typed only in parts
+        self._slots = asyncio.Semaphore(MAX_CALLS)
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None) -> KubeClient:
+        """Credentials from the file, else from the pod's service account (read again every minute)."""
+        return cls(client.ApiClient(await load_configuration(kubeconfig)))
+
+    async def close(self) -> None:
+        await self._api.close()
+
+    async def get(self, path: str) -> Object:
+        return await self._call("GET", path)
+
+    async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
+        token = ""
+        for _ in range(MAX_PAGES):
+            page = await self._call(
+                "GET", path, query | {"limit": str(PAGE_SIZE)} | ({"continue": token} if token else {})
+            )
+            items = page.get("items")
+            if not isinstance(items, list) or not str(page.get("kind", "")).endswith("List"):
+                raise KubeError(f"GET {path}: the answer is not a list")
+            yield items
+            token = page.get("metadata", {}).get("continue") or ""
+            if not token:
+                return
+        raise KubeError(f"GET {path}: more than {MAX_PAGES} pages of {PAGE_SIZE}")
+
+    async def apply(self, path: str, body: Object, manager: str, *, force: bool = True) -> Object:
+        query = {"fieldManager": manager} | ({"force": "true"} if force else {})
+        return await self._call("PATCH", path, query, body, APPLY)
+
+    async def create(self, path: str, body: Object) -> Object:
+        return await self._call("POST", path, {"fieldManager": MANAGER}, body, "application/json")
+
+    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
+        return await self._call("PATCH", path, {"fieldManager": MANAGER}, operations, JSON_PATCH)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | list[dict[str, Any]] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        what = f"{method} {path}"
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        async with self._slots:
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS + ANSWER_SECONDS):
+                    request = await self._api.param_serialize(
+                        method, path, {}, list((query or {}).items()), headers, body, auth_settings=["BearerToken"]
+                    )
+                    response = await self._api.call_api(
+                        *request, _preload_content=False, _request_timeout=ANSWER_SECONDS
+                    )
+                    data = await response.read()
+            except (OSError, TimeoutError, ClientError, client.ApiException) as error:
+                raise KubeError(f"{what}: no answer: {type(error).__name__}: {str(error)[:300]}") from error
+        if not 200 <= response.status <= 299:
+            retry = _seconds(response.getheader("Retry-After"))
+            said, absent = _told(data, str(response.reason))
+            raise KubeError(
+                f"{what}: {response.status} {said}", status=response.status, retry_after=retry, absent=absent
+            )
+        try:
+            return cast("dict[str, Any]", orjson.loads(data))
+        except orjson.JSONDecodeError as error:
+            raise KubeError(f"{what}: the answer is not JSON: {data[:100]!r}") from error
+
+
+def _told(data: bytes, reason: str) -> tuple[str, str | None]:
+    """What the server said, bounded, and the name of the object that it says does not exist.
+
+    A missing object has a Status with reason NotFound and its name; a missing collection (no CRD) has none.
+    """
+    try:
+        status = orjson.loads(data)
+        said = str(status["message"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return (data.decode(errors="replace").strip() or reason)[:500], None
+    details = status.get("details")
+    name = details.get("name") if isinstance(details, dict) and status.get("reason") == "NotFound" else None
+    return said[:500], name if isinstance(name, str) else None
+
+
+def _seconds(value: object) -> float | None:
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds <= 3600 else None

@@ -1,0 +1,259 @@
+"""Marking the pods of one node, and taking marks back, so that a kill between any two calls loses nothing.
+
+The order is the promise: find the pod and its uid; write it into affectedPods; write the pod's condition; tell the
+Event. Back: tell the Event, write the condition True, only then take the entry out. So an entry exists whenever a pod
+may carry our condition because of a fault, and a restarted operator looks at exactly these pods once.
+
+What is remembered here only saves reads: which pod a holder entry means, what a pod was last told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from nodedevices_api.conditions import HOLDERS_KNOWN
+from nodedevices_api.sections import Faults
+
+from nodedevices_operator.apply import Writer
+from nodedevices_operator.desired import events, pods
+from nodedevices_operator.desired.capacity import FINISHED
+from nodedevices_operator.desired.pods import Answer, Concern
+from nodedevices_operator.kube import KubeError, pod_path
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records import Affected, Holder, NodeDevicesRecord
+
+ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one
+NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
+
+log = structlog.get_logger()
+
+Key = tuple[Holder, str]
+
+
+@dataclass(slots=True)
+class Memory:
+    """Of one node; rebuilt from the cluster when lost."""
+
+    uids: dict[Key, str] = field(default_factory=dict)  # who a holder entry means
+    not_ours: dict[Key, float] = field(default_factory=dict)  # until when not to ask again
+    told: dict[str, tuple[str, str, str, str]] = field(default_factory=dict)  # uid -> what it was told last
+
+
+@dataclass(slots=True)
+class Plan:
+    """What to write for one node, and what was seen on the way. `entries` is affectedPods while marking."""
+
+    record: NodeDevicesRecord
+    faults: Faults
+    memory: Memory
+    marks: dict[str, Concern] = field(default_factory=dict)  # uid -> the worst concern
+    events_only: dict[str, Concern] = field(default_factory=dict)
+    leaving: tuple[Affected, ...] = ()
+    entries: tuple[Affected, ...] = ()
+    found: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # pods read in this look, by uid
+    unsure: set[tuple[str, str]] = field(default_factory=set)  # pods of which nobody could tell yet who they are
+    again: float | None = None  # seconds after which to look again
+    problems: list[KubeError] = field(default_factory=list)
+
+
+class PodMarks:
+    """The pods of all nodes; one node at a time by the key queue."""
+
+    def __init__(self, writer: Writer, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._writer = writer
+        self._metrics = metrics
+        self._clock = clock
+        self._nodes: dict[str, Memory] = {}
+
+    def forget(self, node: str) -> None:
+        self._nodes.pop(node, None)
+
+    async def plan(self, record: NodeDevicesRecord, faults: Faults, orphaned: tuple[Affected, ...]) -> Plan:
+        """Find the pods; reads only."""
+        memory = self._nodes.setdefault(record.name, Memory())
+        plan = Plan(record, faults, memory)
+        concerns = pods.concerns(record, healthy_too=faults.pod_condition == "Always")
+        self._prune(memory, concerns)
+        for concern in concerns:
+            uid = await self._resolve(plan, concern)
+            if uid is not None:
+                only_event = concern.application or faults.pod_condition == "Never"
+                (plan.events_only if only_event else plan.marks).setdefault(uid, concern)
+        known = {entry.uid: entry for entry in (*orphaned, *record.affected)}
+        at_fault = {uid: concern for uid, concern in plan.marks.items() if concern.severity}
+        staying = [it for it in known.values() if it.uid not in at_fault and (it.namespace, it.name) in plan.unsure]
+        plan.leaving = tuple(it for it in known.values() if it.uid not in at_fault and it not in staying)
+        plan.marks = {uid: it for uid, it in plan.marks.items() if it.severity or uid not in known}
+        marked = [pods.affected(concern, uid) for uid, concern in at_fault.items()]
+        plan.entries = pods.bounded([*plan.leaving, *staying, *marked])
+        for entry in marked:
+            if entry not in plan.entries:
+                log.warning("pod not told, affectedPods is full", node=record.name, pod=entry.name)
+                del plan.marks[entry.uid]
+        return plan
+
+    async def write(self, plan: Plan, seen: float | None) -> tuple[Affected, ...]:
+        """Tell the pods, once `plan.entries` stands in affectedPods. Returns what affectedPods shall be afterwards.
+
+        `seen` is when the operator first knew of the newest fault, by its clock.
+        """
+        for uid, concern in plan.marks.items():
+            try:
+                await self._mark(plan, uid, concern, seen)
+            except KubeError as error:
+                self._failed(plan, uid, concern, error)
+        for uid, concern in plan.events_only.items():
+            try:
+                await self._tell_fault(plan, uid, concern)
+            except KubeError as error:
+                plan.problems.append(error)
+        gone: set[str] = set()
+        for entry in plan.leaving:
+            try:
+                if await self._take_back(plan, entry):
+                    gone.add(entry.uid)
+                    plan.memory.told.pop(entry.uid, None)
+            except KubeError as error:
+                if error.gone:
+                    gone.add(entry.uid)
+                else:
+                    plan.problems.append(error)
+        return tuple(entry for entry in plan.entries if entry.uid not in gone)
+
+    # --- finding -----------------------------------------------------------------------------------------------------
+    async def _resolve(self, plan: Plan, concern: Concern) -> str | None:
+        """The uid of the pod that the holder entry means; None: none that we may speak for (now)."""
+        memory, holder = plan.memory, concern.holder
+        key = (holder, concern.device)
+        if key in memory.uids:
+            return memory.uids[key]
+        if memory.not_ours.get(key, 0.0) > self._clock():
+            return None
+        try:
+            pod = await self._read(plan, holder.namespace, holder.pod)
+        except KubeError as error:
+            plan.problems.append(error)
+            plan.unsure.add((holder.namespace, holder.pod))
+            return None
+        answer = Answer.NO if pod is None else pods.may_speak(pod, concern, plan.record.name)
+        if answer is Answer.YES and pod is not None:
+            memory.uids[key] = str(pod["metadata"]["uid"])
+            return memory.uids[key]
+        if answer is Answer.NO:
+            memory.not_ours[key] = self._clock() + ASK_AGAIN_SECONDS
+        else:
+            plan.unsure.add((holder.namespace, holder.pod))
+            plan.again = NOT_YET_SECONDS
+        return None
+
+    async def _read(self, plan: Plan, namespace: str, name: str) -> Mapping[str, Any] | None:
+        for pod in plan.found.values():
+            if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name):
+                return pod
+        try:
+            pod = await self._writer.kube.get(pod_path(namespace, name))
+        except KubeError as error:
+            if error.status == 404:
+                return None
+            raise
+        plan.found[str(pod["metadata"]["uid"])] = pod
+        return pod
+
+    @staticmethod
+    def _prune(memory: Memory, concerns: list[Concern]) -> None:
+        """Only what is still listed is remembered, so memory is bounded by the node's holders."""
+        live = {(concern.holder, concern.device) for concern in concerns}
+        memory.uids = {key: uid for key, uid in memory.uids.items() if key in live}
+        memory.not_ours = {key: until for key, until in memory.not_ours.items() if key in live}
+        uids = set(memory.uids.values())
+        memory.told = {uid: told for uid, told in memory.told.items() if uid in uids}
+
+    # --- telling -----------------------------------------------------------------------------------------------------
+    async def _mark(self, plan: Plan, uid: str, concern: Concern, seen: float | None) -> None:
+        telling = (concern.device, concern.health.since, concern.health.state, pods.fault_text(concern))
+        if plan.memory.told.get(uid) == telling:
+            return
+        entry = pods.affected(concern, uid)
+        pod = await self._read(plan, entry.namespace, entry.name)
+        if pod is None or pod["metadata"]["uid"] != uid:
+            raise KubeError(f"pod {entry.namespace}/{entry.name} of uid {uid} is gone", status=404)
+        shown = pods.own_condition(pod)
+        condition = pods.pod_condition(concern, shown, self._writer.now())
+        told_before = pods.says_the_same(shown, condition)
+        if not told_before:
+            await self._tell(plan, entry, condition)
+            if seen is not None and concern.severity:
+                self._metrics.marked.observe(max(0.0, self._clock() - seen))
+        # A restarted operator tells the Event again, a 409; but not when the first one may have expired by now.
+        if not (told_before and pods.long_ago((shown or {}).get("lastTransitionTime"), self._writer.now())):
+            await self._tell_fault(plan, uid, concern)
+        plan.memory.told[uid] = telling
+
+    async def _tell(self, plan: Plan, entry: Affected, condition: Mapping[str, Any]) -> None:
+        await self._writer.pod_condition(entry, condition)
+        log.info(
+            "pod told",
+            node=plan.record.name,
+            pod=f"{entry.namespace}/{entry.name}",
+            device=entry.device,
+            status=condition["status"],
+            reason=condition["reason"],
+        )
+
+    async def _tell_fault(self, plan: Plan, uid: str, concern: Concern) -> None:
+        if not plan.faults.event or not (concern.health.state == "Unhealthy" or concern.application):
+            return
+        about = events.About("Pod", concern.holder.pod, uid, concern.holder.namespace)
+        what = events.Fault(plan.record.name, concern.device, concern.health.reason, concern.health.since)
+        await self._event(events.fault(about, what, pods.fault_text(concern), self._writer.now()))
+
+    async def _take_back(self, plan: Plan, entry: Affected) -> bool:
+        """Whether the entry has done its duty. A finished pod keeps what it was told: that is its history."""
+        record, never = plan.record, plan.faults.pod_condition == "Never"
+        device, part = next(((d, p) for d in record.devices for p in d.parts if p.id == entry.device), (None, None))
+        well = part is None or part.health.state == "Healthy"
+        known = record.condition(HOLDERS_KNOWN)
+        if not well and not never and (known is None or known.status != "True"):
+            return False  # it is still at fault, and nobody can say who holds it
+        pod = await self._read(plan, entry.namespace, entry.name)
+        if pod is None or pod["metadata"]["uid"] != entry.uid:
+            return True
+        shown = pods.own_condition(pod)
+        if shown is None or (pod.get("status") or {}).get("phase") in FINISHED:
+            return True
+        if never:
+            await self._writer.pod_condition(entry, None)
+            return True
+        name = f"{device.name} {entry.device}" if device is not None else entry.device
+        text = f"{name} is healthy" if well else f"{name} is no longer held by this pod"
+        if shown.get("status") == "False" and plan.faults.event:
+            about = events.About("Pod", entry.name, entry.uid, entry.namespace)
+            what = events.Fault(record.name, entry.device, entry.reason, entry.since)
+            message = f"{text} again; it was {entry.reason}" if well else text
+            await self._event(events.recovered(about, what, message, self._writer.now()))
+        condition = pods.healthy_condition(text, shown, self._writer.now())
+        if not pods.says_the_same(shown, condition):
+            await self._tell(plan, entry, condition)
+        return True
+
+    async def _event(self, body: Mapping[str, Any]) -> None:
+        """An Event is a service: where it may not be written (a namespace that is ending), the condition stands."""
+        try:
+            await self._writer.event(body)
+        except KubeError as error:
+            if not (error.forbidden or error.status == 404):
+                raise
+            log.warning("event refused", error=str(error))
+
+    @staticmethod
+    def _failed(plan: Plan, uid: str, concern: Concern, error: KubeError) -> None:
+        if error.gone:  # the name may belong to another pod by now: ask anew
+            plan.memory.uids.pop((concern.holder, concern.device), None)
+            plan.again = NOT_YET_SECONDS
+        else:
+            plan.problems.append(error)
+        plan.memory.told.pop(uid, None)

@@ -1,0 +1,52 @@
+"""The operator's metrics. Names and labels are part of what users build alerts on; label values are closed sets."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
+
+PREFIX = "nodedevices_operator"
+_MARK_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds; the target is 5
+_LOOK_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
+
+
+class Metrics:
+    """One registry for each operator, so that several can live in one process (tests)."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        own = self.registry
+        self.reconciles = Counter(
+            f"{PREFIX}_reconciles", "Looks at a node or a policy.", ["kind", "result"], registry=own
+        )
+        self.duration = Histogram(
+            f"{PREFIX}_reconcile_seconds", "How long a look takes.", ["kind"], buckets=_LOOK_BUCKETS, registry=own
+        )
+        self.writes = Counter(f"{PREFIX}_writes", "Writes to the API server.", ["concern"], registry=own)
+        self.refused = Counter(
+            f"{PREFIX}_refused_writes", "Writes that the API server refused.", ["concern", "code"], registry=own
+        )
+        self.queue_depth = Gauge(f"{PREFIX}_queue_depth", "Keys ready or being worked on.", ["kind"], registry=own)
+        self.marked = Histogram(
+            f"{PREFIX}_fault_to_pod_seconds",
+            "From the operator seeing a device's fault to the pod's condition being written.",
+            buckets=_MARK_BUCKETS,
+            registry=own,
+        )
+        self.faults = Gauge(f"{PREFIX}_devices_at_fault", "Devices that are Unhealthy or Unknown.", registry=own)
+        self.nodes = Gauge(f"{PREFIX}_node_devices", "NodeDevices known.", registry=own)
+        self.stale = Gauge(f"{PREFIX}_stale_nodes", "NodeDevices that are stale.", registry=own)
+        self.policies = Gauge(f"{PREFIX}_policies", "DevicePolicies known.", ["accepted"], registry=own)
+        self.relists = Counter(f"{PREFIX}_relists", "Authoritative LISTs.", ["kind", "result"], registry=own)
+        self.missed = Counter(
+            f"{PREFIX}_missed_changes", "Changes that a LIST showed and the watch had not.", ["kind"], registry=own
+        )
+        self.watch_restarts = Counter(
+            f"{PREFIX}_watch_restarts", "Times that the watches were started anew.", registry=own
+        )
+        self.last_event = Gauge(f"{PREFIX}_last_event_age_seconds", "Since the last watch event.", registry=own)
+        self.last_relist = Gauge(f"{PREFIX}_last_relist_age_seconds", "Since the last complete LIST.", registry=own)
+
+    def render(self) -> bytes:
+        """The text exposition format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,144 @@
+"""The key queue: which nodes need a look, and when.
+
+What is queued is a key, never an event, so ten changes of one node are one look at its latest state. A key is worked on
+by one worker at a time; a key added meanwhile is looked at once more afterwards. A failure waits exponentially longer
+each time, with jitter, until a success; a success may ask to be looked at again later (requeue after). The queue is
+bounded by the number of keys there are. News of a key that waits out a failure brings its next try forward, but never
+to less than NEWS_SECONDS: a broken node whose status changes all the time costs little more than a quiet one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+FIRST_DELAY_SECONDS = 0.5
+MAX_DELAY_SECONDS = 60.0
+NEWS_SECONDS = 2.0
+JITTER = 0.2  # of every delay, up or down
+
+Handler = Callable[[str], Awaitable[float | None]]
+
+
+class RetryLater(Exception):  # noqa: N818  it is no error: somebody asked us to wait
+    """Raised by a handler that knows how long to wait at least, e.g. from Retry-After."""
+
+    def __init__(self, seconds: float, why: str) -> None:
+        super().__init__(why)
+        self.seconds = seconds
+
+
+class KeyQueue:
+    """Deduplicated keys with delays and back-off. `add`, `take`, `done` and `failed` are all; `run` drives them."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, draw: Callable[[float, float], float] = random.uniform
+    ) -> None:
+        self._clock = clock
+        self._draw = draw
+        self._ready: deque[str] = deque()
+        self._waiting: set[str] = set()  # what _ready holds
+        self._running: set[str] = set()
+        self._again: set[str] = set()  # added while running
+        self._due: dict[str, float] = {}  # the one time at which a key becomes ready by itself
+        self._heap: list[tuple[float, str]] = []  # may hold outdated pairs; _due decides
+        self._failures: dict[str, int] = {}
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        """Keys that are ready or being worked on: the depth that a person should worry about."""
+        return len(self._ready) + len(self._running)
+
+    def add(self, key: str, *, delay: float = 0.0) -> None:
+        """Look at the key as soon as possible, or after `delay` seconds; the earliest wish counts."""
+        if delay > 0:
+            self._at(key, self._clock() + delay)
+        elif key in self._running:
+            self._again.add(key)
+        elif key in self._failures:
+            self._at(key, self._clock() + NEWS_SECONDS)
+        elif key not in self._waiting:
+            self._push(key)
+
+    def forget(self, key: str) -> None:
+        """The object is gone: no timer and no memory of failures stays."""
+        self._due.pop(key, None)
+        self._failures.pop(key, None)
+
+    def take(self) -> str | None:
+        """The next key to work on, or None; whoever takes a key ends with `done` or `failed`."""
+        now = self._clock()
+        while self._heap and self._heap[0][0] <= now:
+            at, key = heapq.heappop(self._heap)
+            if self._due.get(key) == at:
+                del self._due[key]
+                if key in self._running:
+                    self._again.add(key)
+                elif key not in self._waiting:
+                    self._push(key)
+        if not self._ready:
+            return None
+        key = self._ready.popleft()
+        self._waiting.discard(key)
+        self._running.add(key)
+        return key
+
+    def done(self, key: str, requeue_after: float | None = None) -> None:
+        """The key was worked on; look again after so many seconds (with jitter), or when it is added."""
+        self._running.discard(key)
+        self._failures.pop(key, None)
+        if key in self._again:
+            self._again.discard(key)
+            self._push(key)
+        if requeue_after is not None:
+            self._at(key, self._clock() + requeue_after * self._draw(1.0, 1.0 + JITTER))
+
+    def failed(self, key: str, at_least: float = 0.0) -> float:
+        """The key could not be worked on. Returns the seconds after which it is tried again."""
+        self._running.discard(key)
+        self._again.discard(key)
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        delay = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(count - 1, 16))
+        delay = max(delay, at_least) * self._draw(1.0 if at_least else 1.0 - JITTER, 1.0 + JITTER)
+        self._due.pop(key, None)
+        self._at(key, self._clock() + delay)
+        return delay
+
+    def next_due(self) -> float | None:
+        """Seconds until a delayed key becomes ready; None: none waits."""
+        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return max(0.0, self._heap[0][0] - self._clock()) if self._heap else None
+
+    async def run(self, handler: Handler, *, failure: Callable[[str, Exception, float], None]) -> None:
+        """One worker, for ever; start as many as shall work at once. `failure` is told what failed and the delay."""
+        while True:
+            key = self.take()
+            if key is None:
+                self._wake.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self.next_due())
+                continue
+            try:
+                after = await handler(key)
+            except Exception as error:  # whatever it was, the key is tried again later
+                failure(key, error, self.failed(key, error.seconds if isinstance(error, RetryLater) else 0.0))
+            else:
+                self.done(key, after)
+            await asyncio.sleep(0)  # a handler that never had to wait must not starve the others
+
+    def _push(self, key: str) -> None:
+        self._ready.append(key)
+        self._waiting.add(key)
+        self._wake.set()
+
+    def _at(self, key: str, at: float) -> None:
+        if key not in self._due or at < self._due[key]:
+            self._due[key] = at
+            heapq.heappush(self._heap, (at, key))
+            self._wake.set()

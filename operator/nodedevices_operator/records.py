@@ -1,0 +1,409 @@
+"""What the operator remembers of an object: the few fields that decisions need, frozen, and cheap to compare.
+
+Made by hand from the raw JSON, without pydantic: this runs for every watch event of the fleet. A missing or odd field
+reads as absent; nothing here raises for what a status contains, because one odd status must not stop the rest. Equal
+records mean that nothing changed which anybody decides by: resourceVersion and the heartbeat are carried but not
+compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from sys import intern
+from typing import Any
+
+from nodedevices_api.conditions import NODE_DEVICES_HEALTHY
+from nodedevices_api.devicepolicy import DevicePolicySpec
+from nodedevices_api.errors import InputError, parse
+from nodedevices_api.meta import LabelSelector
+from nodedevices_api.quantity import to_bytes
+from nodedevices_api.supported import unsupported_fields
+
+from nodedevices_operator.kube import CAPACITY, LABELS, NODE_CONDITION
+from nodedevices_operator.traits import (
+    UNKNOWN_MODEL,
+    UNKNOWN_PLATFORM,
+    Model,
+    Platform,
+    Profile,
+    model,
+    platform,
+    profile,
+)
+
+Raw = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionRecord:
+    """A condition as an object shows it; times stay text."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    since: str = ""  # lastTransitionTime
+    generation: int | None = None  # observedGeneration
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A container that holds a device or a part of it."""
+
+    namespace: str
+    pod: str
+    container: str
+    since: str
+    uid: str = ""  # "": the agent does not know it
+    resource: str = ""
+    claim: str = ""
+    ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    state: str = "Unknown"
+    reason: str = ""
+    message: str = ""
+    since: str = ""
+    action: str = ""
+    domain: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A device, or a partition of one, with who holds it. A partition without a health of its own has its device's."""
+
+    id: str
+    health: Health
+    holders: tuple[Holder, ...] = ()
+    profile: Profile | None = None  # of a MIG device
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRecord:
+    id: str
+    name: str
+    memory_mib: int
+    health: Health
+    parts: tuple[Part, ...]  # the device itself first
+    model: Model = UNKNOWN_MODEL
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRecord:
+    name: str
+    capacity: int
+    healthy: int
+    managed_by: str
+    sharing: str = "none"
+    replicas: int = 0  # 0: not shared
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRef:
+    """An entry of NodeDevices.spec.policies."""
+
+    name: str
+    generation: int
+    priority: int
+    sections: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Affected:
+    """An entry of NodeDevices.status.affectedPods."""
+
+    namespace: str
+    name: str
+    uid: str
+    device: str
+    reason: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDevicesRecord:
+    name: str
+    uid: str
+    generation: int = 0
+    owner_uid: str = ""  # uid of the Node that owns it
+    node_uid: str = ""  # status.nodeUID: the Node that the agent saw
+    config: Raw | None = None
+    config_name: str = ""
+    config_hash: str = ""
+    policies: tuple[PolicyRef, ...] = ()
+    applied_hash: str = ""
+    devices: tuple[DeviceRecord, ...] = ()
+    resources: tuple[ResourceRecord, ...] = ()
+    platform: Platform = UNKNOWN_PLATFORM
+    retired: tuple[tuple[str, str], ...] = ()  # names that the agent no longer offers, each with since when
+    affected: tuple[Affected, ...] = ()
+    conditions: tuple[ConditionRecord, ...] = ()
+    heartbeat: str = field(default="", compare=False)
+    resource_version: str = field(default="", compare=False)
+
+    def condition(self, kind: str) -> ConditionRecord | None:
+        return next((item for item in self.conditions if item.type == kind), None)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    name: str
+    uid: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ready: bool = True
+    capacity: Mapping[str, int] = field(default_factory=dict)  # extended resources only
+    allocatable: Mapping[str, int] = field(default_factory=dict)
+    owned: frozenset[str] = frozenset()  # capacity keys of our field manager
+    labels_owned: frozenset[str] = frozenset()  # label keys of our field manager
+    condition: ConditionRecord | None = None  # ours
+    condition_owned: bool = False  # our field manager has that condition
+    resource_version: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRecord:
+    """A DevicePolicy. `spec` is None when it is refused: not readable, or asking for what is not at work yet."""
+
+    name: str
+    uid: str
+    generation: int
+    created: str = ""
+    priority: int = 0
+    selector: LabelSelector | None = None  # None: not readable; then the policy selects nothing
+    spec: DevicePolicySpec | None = None
+    dry_run: bool = False
+    refusal: str = ""  # reason of Accepted=False
+    problem: str = ""  # its message
+    observed_generation: int | None = None
+    counts: Mapping[str, int] | None = None
+    conditions: tuple[ConditionRecord, ...] = ()
+    resource_version: str = field(default="", compare=False)
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        return self.selector is not None and self.selector.matches(dict(labels))
+
+
+# --- from raw objects ------------------------------------------------------------------------------------------------
+def node_devices_record(raw: Raw) -> NodeDevicesRecord:
+    """The record of a NodeDevices."""
+    metadata, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
+    owners = [o for o in _items(metadata, "ownerReferences") if o.get("kind") == "Node"]
+    config = spec.get("config")
+    return NodeDevicesRecord(
+        name=intern(_text(metadata, "name")),
+        uid=_text(metadata, "uid"),
+        generation=_number(metadata, "generation"),
+        owner_uid=_text(owners[0], "uid") if owners else "",
+        node_uid=_text(status, "nodeUID"),
+        config=config if isinstance(config, Mapping) else None,
+        config_name=_text(spec, "configName"),
+        config_hash=_text(spec, "configHash"),
+        policies=tuple(
+            PolicyRef(
+                _text(it, "name"),
+                _number(it, "generation"),
+                _number(it, "priority"),
+                tuple(map(str, it.get("sections") or ())),
+            )
+            for it in _items(spec, "policies")
+        ),
+        applied_hash=_text(status, "appliedConfigHash"),
+        devices=tuple(_device(it) for it in _items(status, "devices")),
+        resources=tuple(
+            ResourceRecord(
+                intern(_text(it, "name")),
+                _number(it, "capacity"),
+                _number(it, "healthy"),
+                intern(_text(it, "managedBy")),
+                intern(_text(it, "sharing")),
+                _number(it, "replicas"),
+            )
+            for it in _items(status, "resources")
+        ),
+        platform=platform(status),
+        retired=tuple((intern(_text(it, "name")), _text(it, "since")) for it in _items(status, "retiredResources")),
+        affected=tuple(
+            Affected(*(_text(it, key) for key in ("namespace", "name", "uid", "device", "reason", "since")))
+            for it in _items(status, "affectedPods")
+        ),
+        conditions=_conditions(status),
+        heartbeat=_text(_map(status, "agent"), "heartbeatTime"),
+        resource_version=_text(metadata, "resourceVersion"),
+    )
+
+
+def _device(raw: Raw) -> DeviceRecord:
+    health = _health(_map(raw, "health"))
+    whole = Part(_text(raw, "id"), health, _holders(raw))
+    known = model(raw)
+    parts = tuple(
+        Part(_text(it, "id"), _health(_map(it, "health")) if it.get("health") else health, _holders(it), profile(it))
+        for it in _items(raw, "partitions")
+    )
+    return DeviceRecord(
+        id=whole.id,
+        name=intern(_text(raw, "name")),
+        memory_mib=known.memory_mib,
+        health=health,
+        parts=(whole, *parts),
+        model=known,
+    )
+
+
+def _health(raw: Raw) -> Health:
+    return Health(
+        state=intern(_text(raw, "state") or "Unknown"),
+        reason=intern(_text(raw, "reason")),
+        message=_text(raw, "message"),
+        since=_text(raw, "since"),
+        action=intern(_text(raw, "recoveryAction")),
+        domain=intern(_text(raw, "faultDomain")),
+    )
+
+
+def _holders(raw: Raw) -> tuple[Holder, ...]:
+    return tuple(
+        Holder(
+            namespace=intern(_text(it, "namespace")),
+            pod=_text(it, "pod"),
+            container=intern(_text(it, "container")),
+            since=_text(it, "since"),
+            uid=_text(it, "podUID"),
+            resource=intern(_text(it, "resource")),
+            claim=_text(it, "claim"),
+            ids=tuple(map(str, it.get("ids") or ())),
+        )
+        for it in _items(raw, "holders")
+    )
+
+
+def node_record(raw: Raw) -> NodeRecord:
+    """The record of a Node."""
+    metadata, status = _map(raw, "metadata"), _map(raw, "status")
+    conditions = _conditions(status)
+    ready = next((item for item in conditions if item.type == "Ready"), None)
+    owned, labels_owned, condition_owned = _ownership(metadata)
+    return NodeRecord(
+        name=intern(_text(metadata, "name")),
+        uid=_text(metadata, "uid"),
+        labels={intern(str(key)): intern(str(value)) for key, value in _map(metadata, "labels").items()},
+        ready=ready is not None and ready.status == "True",
+        capacity=_extended(_map(status, "capacity")),
+        allocatable=_extended(_map(status, "allocatable")),
+        owned=owned,
+        labels_owned=labels_owned,
+        condition=next((item for item in conditions if item.type == NODE_DEVICES_HEALTHY), None),
+        condition_owned=condition_owned,
+        resource_version=_text(metadata, "resourceVersion"),
+    )
+
+
+def _extended(amounts: Raw) -> dict[str, int]:
+    return {intern(name): _quantity(value) for name, value in amounts.items() if "/" in name}
+
+
+def _ownership(metadata: Raw) -> tuple[frozenset[str], frozenset[str], bool]:
+    """Which capacity keys, which labels, and whether the condition, are ours according to managedFields."""
+    names: frozenset[str] = frozenset()
+    labels: frozenset[str] = frozenset()
+    condition = False
+    for entry in _items(metadata, "managedFields"):
+        if entry.get("operation") != "Apply":
+            continue
+        fields = _map(_map(entry, "fieldsV1"), "f:status")
+        if entry.get("manager") == CAPACITY:
+            names |= _keys(_map(fields, "f:capacity"))
+        elif entry.get("manager") == LABELS:
+            labels |= _keys(_map(_map(_map(entry, "fieldsV1"), "f:metadata"), "f:labels"))
+        elif entry.get("manager") == NODE_CONDITION:
+            condition = bool(_map(fields, "f:conditions"))
+    return names, labels, condition
+
+
+def _keys(fields: Raw) -> set[str]:
+    return {intern(key[2:]) for key in fields if key.startswith("f:")}
+
+
+def policy_record(raw: Raw) -> PolicyRecord:
+    """The record of a DevicePolicy, read and judged."""
+    metadata, status = _map(raw, "metadata"), _map(raw, "status")
+    spec_raw = _map(raw, "spec")
+    spec: DevicePolicySpec | None = None
+    selector: LabelSelector | None = None
+    refusal = problem = ""
+    try:
+        spec = parse(DevicePolicySpec, spec_raw, "spec")
+        selector = spec.node_selector
+    except InputError as error:
+        refusal, problem = "Invalid", str(error)
+        try:
+            selector = parse(LabelSelector, spec_raw.get("nodeSelector"))
+        except InputError:
+            selector = None
+    if spec is not None and (fields := unsupported_fields(spec)):
+        refusal = "NotSupportedYet"
+        problem = f"not at work in this version: {', '.join(fields)}; the policy is not applied until they are removed"
+    nodes = status.get("nodes")
+    observed = status.get("observedGeneration")
+    return PolicyRecord(
+        name=_text(metadata, "name"),
+        uid=_text(metadata, "uid"),
+        generation=_number(metadata, "generation"),
+        created=_text(metadata, "creationTimestamp"),
+        priority=_number(spec_raw, "priority"),
+        selector=selector,
+        spec=None if refusal else spec,
+        dry_run=spec_raw.get("mode") == "DryRun",
+        refusal=refusal,
+        problem=problem,
+        observed_generation=observed if isinstance(observed, int) else None,
+        counts=dict(nodes) if isinstance(nodes, Mapping) else None,
+        conditions=_conditions(status),
+        resource_version=_text(metadata, "resourceVersion"),
+    )
+
+
+# --- raw values ------------------------------------------------------------------------------------------------------
+def _conditions(status: Raw) -> tuple[ConditionRecord, ...]:
+    return tuple(
+        ConditionRecord(
+            type=intern(_text(it, "type")),
+            status=intern(_text(it, "status")),
+            reason=intern(_text(it, "reason")),
+            message=_text(it, "message"),
+            since=_text(it, "lastTransitionTime"),
+            generation=_number(it, "observedGeneration") if "observedGeneration" in it else None,
+        )
+        for it in _items(status, "conditions")
+    )
+
+
+def _map(raw: Raw, key: str) -> Raw:
+    value = raw.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _items(raw: Raw, key: str) -> Iterable[Raw]:
+    value = raw.get(key)
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else ()
+
+
+def _text(raw: Raw, key: str) -> str:
+    value = raw.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _number(raw: Raw, key: str) -> int:
+    value = raw.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _quantity(value: object) -> int:
+    """Whole units of a quantity, rounded up; 0 for what is none."""
+    try:
+        return to_bytes(str(value))
+    except ValueError:
+        return 0
