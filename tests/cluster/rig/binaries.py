@@ -1,0 +1,210 @@
+"""The programs that the cluster runs, built once from Go modules and kept outside the repository.
+
+Kubernetes and etcd are one binary of the module in `tests/cluster/kube`; containerd and the CNI plugins come by
+`go install`; runc is Debian's (built from modules it has no seccomp). They are kept in a folder named by the hash of
+everything that decides what they are, so that a change of a version builds anew and a second clone builds nothing.
+
+A build goes into a folder beside it and takes its name only when it is complete: one that was killed leaves nothing
+that looks finished. Two builds at once wait for each other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.rig.trouble import Progress, RigError
+
+MODULE = Path(__file__).resolve().parents[1] / "kube"
+COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+CONTAINERD = "v2.3.4"  # Kubernetes 1.36 needs containerd 2
+CNI = "v1.9.0"
+CONTAINERD_PROGRAMS = ("containerd", "ctr", "containerd-shim-runc-v2")
+CNI_PROGRAMS = ("main/bridge", "main/loopback", "ipam/host-local")
+RECIPE = "1"  # to be changed with the commands below
+TELL_SECONDS = 15
+
+
+@dataclass(frozen=True)
+class Binaries:
+    folder: Path
+
+    def __getitem__(self, name: str) -> str:
+        return str(self.folder / name)
+
+    @property
+    def cni(self) -> Path:
+        return self.folder / "cni"
+
+
+def cache() -> Path:
+    """Where builds are kept, for this and every other clone."""
+    chosen = os.environ.get("NODEDEVICES_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nodedevices"
+
+
+def folder() -> Path:
+    """Where the binaries of this very recipe are, or will be."""
+    digest = hashlib.sha256()
+    for name in ("go.mod", "go.sum", "main.go"):
+        digest.update((MODULE / name).read_bytes())
+    digest.update(f"{CONTAINERD} {CNI} {RECIPE} {os.uname().machine}".encode())
+    return cache() / "bin" / digest.hexdigest()[:16]
+
+
+def find() -> Binaries | None:
+    """The binaries, if they were built."""
+    place = folder()
+    return Binaries(place) if place.is_dir() else None
+
+
+def need() -> Binaries:
+    """The binaries; RigError when nobody built them yet."""
+    found = find()
+    if found is None:
+        raise RigError("Kubernetes' binaries are not built yet (one time, some minutes): make cluster-tools")
+    return found
+
+
+def kubernetes_version() -> str:
+    """Like `v1.36.3`, as go.mod requires it."""
+    found = re.search(r"^\s+k8s\.io/kubernetes (v[0-9.]+)$", (MODULE / "go.mod").read_text(), re.MULTILINE)
+    if found is None:
+        raise RigError(f"{MODULE}/go.mod does not require k8s.io/kubernetes")
+    return found.group(1)
+
+
+def build(progress: Progress) -> Binaries:
+    """The binaries, built when the cache lacks them."""
+    place = folder()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with (place.parent / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.is_dir():
+            _build(place, progress)
+    return Binaries(place)
+
+
+def _build(place: Path, progress: Progress) -> None:
+    go = find_go()
+    new = place.with_name(place.name + ".new")
+    shutil.rmtree(new, ignore_errors=True)
+    (new / "cni").mkdir(parents=True)
+    log = place.parent / "build.log"
+    log.write_bytes(b"")
+    version = kubernetes_version()
+    progress.say(f"building Kubernetes {version}, containerd {CONTAINERD} and CNI plugins with {go}, one time")
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
+    command = [go, "build", "-v", "-trimpath", "-ldflags", stamp(version), "-o", str(new / "kube"), "."]
+    run(f"Kubernetes {version}", command, log=log, progress=progress, cwd=MODULE, environment=environment)
+    for name in COMPONENTS:
+        (new / name).symlink_to("kube")
+    environment["GOFLAGS"] = ""
+    for title, target, packages in (
+        (
+            f"containerd {CONTAINERD}",
+            new,
+            [f"github.com/containerd/containerd/v2/cmd/{one}@{CONTAINERD}" for one in CONTAINERD_PROGRAMS],
+        ),
+        (
+            f"CNI plugins {CNI}",
+            new / "cni",
+            [f"github.com/containernetworking/plugins/plugins/{one}@{CNI}" for one in CNI_PROGRAMS],
+        ),
+    ):
+        command = [go, "install", "-v", "-trimpath", "-ldflags", "-s -w", *packages]
+        environment["GOBIN"] = str(target)
+        run(title, command, log=log, progress=progress, cwd=new, environment=environment)
+    new.rename(place)
+    progress.say(f"built: {place}")
+
+
+def stamp(version: str) -> str:
+    """Linker flags; without the version the parts call themselves v0.0.0-master and refuse to work together."""
+    major, minor, _ = version.removeprefix("v").split(".")
+    facts = {
+        "gitVersion": version,
+        "gitMajor": major,
+        "gitMinor": minor,
+        "gitTreeState": "clean",
+        "gitCommit": "modules",
+        "buildDate": "1970-01-01T00:00:00Z",
+    }
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    return " ".join(["-s -w", *(f"-X {one}.{key}={value}" for one in packages for key, value in facts.items())])
+
+
+def find_go() -> str:
+    """A Go that can build the module: the system's, or the one that `make cluster-tools` put into .tools."""
+    wanted = re.search(r"^go ([0-9.]+)$", (MODULE / "go.mod").read_text(), re.MULTILINE)
+    needed = wanted.group(1) if wanted else "1"
+    local = MODULE.parents[2] / ".tools" / "bin" / "go"
+    for candidate in (shutil.which("go"), str(local) if local.exists() else None):
+        if candidate and numbers(go_version(candidate)) >= numbers(needed):
+            return candidate
+    raise RigError(f"Go {needed} or newer is missing: make cluster-tools installs it, or put one on the PATH")
+
+
+def go_version(go: str) -> str:
+    done = subprocess.run(
+        [go, "env", "GOVERSION"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "GOTOOLCHAIN": "local"},
+    )
+    return done.stdout.strip().removeprefix("go")
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(one) for one in re.findall(r"\d+", version)[:3])
+
+
+def run(
+    title: str,
+    command: Sequence[str],
+    *,
+    log: Path,
+    progress: Progress,
+    cwd: Path,
+    environment: Mapping[str, str],
+    terse: bool = False,
+) -> None:
+    """Runs a long command; says now and then what it is at, and its last words when it fails.
+
+    `terse`: it is one of several of this title, and its end is not worth a line.
+    """
+    began = progress.seconds()
+    with log.open("ab") as out:
+        start = out.tell()
+        process = subprocess.Popen(
+            command, cwd=cwd, env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+        )
+        while True:
+            try:
+                code = process.wait(TELL_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
+                at = f"{len(lines)} steps, now {lines[-1][:70]}" if lines else "begins"
+                progress.say(f"{title}: {at}")
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+    if code:
+        said = log.read_bytes()[start:].decode(errors="replace").splitlines()
+        network = any("dial tcp" in one or "lookup " in one or "Temporary failure" in one for one in said)
+        words = " / ".join(said[-3:])
+        raise RigError(f"{title} failed{' (is there a network?)' if network else ''}: {words} (all of it: {log})")
+    if not terse:
+        progress.say(f"{title}: done in {progress.seconds() - began:.0f} s")

@@ -1,0 +1,143 @@
+"""The real nodedevices-agent as a process of its own, on simulated devices from a file that the test edits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+PATIENCE_SECONDS = 20.0
+NODE = "node-a"
+
+
+class AgentProcess:
+    """`start` and `kill` it any number of times on the same folders; the log of all its lives is in `log`.
+
+    `folder` holds the devices' file, the log and (without a kubelet) the device-plugin folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        plugin_folder: Path | None = None,
+        pod_resources_socket: Path | None = None,
+        devices: str = "profile: h100 x 8\n",
+        arguments: tuple[str, ...] = ("--standalone",),
+        node: str = NODE,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.devices = folder / "devices.yaml"
+        self.log = folder / "agent.log"
+        self.plugin_folder = plugin_folder or folder / "device-plugins"
+        self.plugin_folder.mkdir(parents=True, exist_ok=True)
+        self.state_file = self.plugin_folder / "nodedevices-state.json"
+        self.edit(devices)
+        self.arguments = [
+            "--node-name",
+            node,
+            "--probe=simulated",
+            f"--simulated-file={self.devices}",
+            f"--device-plugin-dir={self.plugin_folder}",
+            f"--pod-resources-socket={pod_resources_socket or folder / 'no-pod-resources.sock'}",
+            "--http-address=127.0.0.1:0",
+            *arguments,
+        ]
+        self._environment = os.environ if environment is None else environment
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        print(self.log.read_text())  # pytest shows it when the test fails
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    def start(self, *extra: str) -> None:
+        environment = {key: value for key, value in self._environment.items() if not key.startswith(("NODE", "KUBE"))}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "nodedevices_plugin", *self.arguments, *extra],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL; its probe ends with it."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+        if self.process is not None:
+            self.process.wait(10)
+
+    def terminate(self) -> int:
+        """SIGTERM; the exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(10)
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def edit(self, text: str) -> None:
+        """The devices from now on; replaced at once, as an editor does."""
+        new = self.devices.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.devices)
+
+    def lines(self, message: str) -> list[dict[str, Any]]:
+        """Its log lines with this message, oldest first."""
+        found = []
+        for line in self.log.read_text().splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if entry.get("event") == message:
+                found.append(entry)
+        return found
+
+    @property
+    def probe_pid(self) -> int:
+        return int(self.lines("probe started")[-1]["pid"])
+
+    def get(self, path: str) -> tuple[int, str]:
+        """GET from its HTTP server: status and body."""
+        port = self.lines("serving metrics and health")[-1]["port"]
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    async def until(self, condition: Callable[[], object], *, patience: float = PATIENCE_SECONDS) -> None:
+        """Waits for it to hold; AssertionError with the log's end when it does not in time."""
+        deadline = time.monotonic() + patience
+        while not condition():
+            tail = "\n".join(self.log.read_text().splitlines()[-15:])
+            assert time.monotonic() < deadline, f"not within {patience} s; the agent's log ends:\n{tail}"
+            await asyncio.sleep(0.02)

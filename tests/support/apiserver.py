@@ -1,0 +1,96 @@
+"""A real kube-apiserver for tests: etcd and API server on loopback, cluster-admin's kubeconfig, RBAC and admission on.
+
+No root, no nodes, no controllers: nobody makes a namespace's service account or collects garbage, so a test creates
+what it needs; tokens come by TokenRequest. The processes are this process's children and end with it, even by kill -9.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+from cluster.rig import binaries, layout
+from cluster.rig.control import Control
+from cluster.rig.trouble import RigError
+
+COMMAND_SECONDS = 60
+
+
+class ApiServer:
+    """`folder` holds data, keys and logs; it is the caller's to remove. Usable as a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._binaries = binaries.need()
+        self._layout = layout.make("apiserver", folder.absolute(), 0)
+        self._control = Control(self._layout, self._binaries, mortal=True)
+
+    @property
+    def kubeconfig(self) -> Path:
+        """cluster-admin's, complete in itself."""
+        return self._layout.kubeconfig
+
+    @property
+    def kubectl(self) -> Path:
+        """The kubectl of the same release."""
+        return Path(self._binaries["kubectl"])
+
+    @property
+    def url(self) -> str:
+        return self._layout.api_url
+
+    @property
+    def logs(self) -> Path:
+        return self._layout.logs
+
+    def run(self, *args: str, stdin: str | None = None) -> str:
+        """Output of one kubectl command; CalledProcessError when it fails, with stderr in its notes."""
+        try:
+            return subprocess.run(
+                [str(self.kubectl), "--kubeconfig", str(self.kubeconfig), *args],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_SECONDS,
+                check=True,
+            ).stdout
+        except subprocess.CalledProcessError as error:
+            error.add_note(error.stderr)
+            raise
+
+    def start(self) -> None:
+        """Both processes, until the API server is ready; its data are new."""
+        try:
+            self._control.identities()
+            self._control.start_etcd()
+            self.start_apiserver()
+        except RigError:
+            self.stop()
+            raise
+
+    def start_apiserver(self) -> None:
+        """The API server again, at the same address, with the data that etcd kept."""
+        self._control.start_apiserver()
+        self._control.wait_for_apiserver()
+
+    def stop_apiserver(self) -> None:
+        """kill -9; etcd goes on."""
+        self._control.stop("kube-apiserver")
+
+    def restart(self) -> None:
+        self.stop_apiserver()
+        self.start_apiserver()
+
+    def stop(self) -> None:
+        """Both, for good."""
+        self._control.stop("kube-apiserver")
+        self._control.stop("etcd")
+
+    def __enter__(self) -> ApiServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

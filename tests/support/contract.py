@@ -1,0 +1,532 @@
+"""One full example of each kind, and every way to get its spec wrong that the contract names.
+
+The unit tests put them to the models, the integration tests to a real API server: both must refuse the same things.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def policy(**spec: Any) -> Json:
+    """A DevicePolicy for every node with these sections."""
+    return {
+        "apiVersion": "nodedevices.io/v1alpha1",
+        "kind": "DevicePolicy",
+        "metadata": {"name": "example"},
+        "spec": {"nodeSelector": {}, **spec},
+    }
+
+
+FULL_POLICY: Json = policy(
+    nodeSelector={
+        "matchLabels": {"pool": "gpu"},
+        "matchExpressions": [
+            {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-H100", "NVIDIA-L4"]},
+            {"key": "example.com/spare", "operator": "DoesNotExist"},
+        ],
+    },
+    priority=100,
+    mode="DryRun",
+    serving={"mode": "Observe"},
+    resources={
+        "devices": [
+            {
+                "match": {
+                    "vendor": "nvidia",
+                    "productName": "NVIDIA H100*",
+                    "type": "gpu",
+                    "profile": "1g.*",
+                    "minMemory": "40Gi",
+                    "ids": ["GPU-0c2c0f3e-0000-0000-0000-000000000001"],
+                },
+                "name": "example.com/h100",
+            },
+            {"match": {}, "name": "nvidia.com/gpu"},
+        ],
+        "exclude": ["GPU-dead*"],
+    },
+    sharing={
+        "strategy": "timeSlicing",
+        "renameByDefault": True,
+        "failRequestsGreaterThanOne": True,
+        "resources": [
+            {"name": "nvidia.com/gpu", "replicas": 4, "rename": "nvidia.com/gpu.part", "devices": ["0", "0:1"]},
+            {"name": "example.com/h100", "memoryUnit": "1Gi"},
+        ],
+    },
+    mig={"strategy": "mixed"},
+    injection={
+        "deviceListStrategies": ["envvar", "cdi-cri"],
+        "deviceIDStrategy": "index",
+        "passDeviceSpecs": True,
+    },
+    health={
+        "ignoreXids": [13, 31],
+        "fatalXids": [79, 48],
+        "degraded": [{"signal": "pcieReplays", "threshold": 8, "forSeconds": 60}],
+        "holdDownSeconds": 30,
+        "forgetMissingSeconds": 86400,
+        "probe": {"intervalSeconds": 2, "withdrawAfterSeconds": 60},
+    },
+    faults={
+        "podCondition": "Always",
+        "event": True,
+        "nodeCondition": False,
+        "taint": {"effect": "NoExecute"},
+        "evict": {"mode": "AfterGrace", "graceSeconds": 600, "excludeNamespaces": ["kube-*"]},
+        "rules": [
+            {
+                "reasons": ["Xid79"],
+                "recoveryActions": ["RebootNode"],
+                "taint": {"effect": "NoSchedule"},
+                "evict": {"mode": "Immediate"},
+            }
+        ],
+        "budget": {"maxUnavailable": "10%", "perHour": 3},
+        "breaker": {"percent": 50, "windowSeconds": 300, "resetAfterSeconds": 3600},
+    },
+    capacity=[
+        {"name": "nodedevices.io/gpu-memory-mib", "sumOf": "memoryMiB", "scope": "all"},
+        {"name": "example.com/licences", "perNode": 2},
+        {"name": "example.com/decoders", "perDevice": 7, "scope": "healthy"},
+    ],
+    labels={"featureDiscovery": True, "extra": {"example.com/managed": "true"}},
+)
+
+_GPU = "GPU-0c2c0f3e-0000-0000-0000-00000000000{}"
+_MIG = "MIG-5a1b0f3e-0000-0000-0000-000000000001"
+
+
+def holder(pod: str = "trainer-0", **extra: Any) -> Json:
+    return {
+        "namespace": "ml",
+        "pod": pod,
+        "container": "main",
+        "resource": "nvidia.com/gpu",
+        "since": "2026-11-21T07:02:11.123456Z",
+        **extra,
+    }
+
+
+def device(index: int, **extra: Any) -> Json:
+    """A healthy device as the agent reports it."""
+    return {
+        "id": _GPU.format(index),
+        "name": f"gpu-{index}",
+        "type": "gpu",
+        "index": index,
+        "attributes": {"productName": "NVIDIA H100 80GB HBM3", "numaNode": index // 4},
+        "capacity": {"memory": "81559Mi"},
+        "health": {"state": "Healthy", "since": "2026-11-21T07:00:00Z"},
+        **extra,
+    }
+
+
+def condition(kind: str, status: str = "True", reason: str = "Because") -> Json:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": "",
+        "lastTransitionTime": "2026-11-21T07:00:00Z",
+    }
+
+
+FULL_NODE: Json = {
+    "apiVersion": "nodedevices.io/v1alpha1",
+    "kind": "NodeDevices",
+    "metadata": {"name": "gpu-a01"},
+    "spec": {
+        # Everything that a policy can set can be a node's configuration.
+        "config": {
+            key: value for key, value in FULL_POLICY["spec"].items() if key not in {"nodeSelector", "priority", "mode"}
+        },
+        "configName": "a100-mixed",
+        "configHash": "9f2c1d7e0a4b5c6d",
+        "policies": [{"name": "h200", "generation": 5, "priority": 100, "sections": ["sharing", "health"]}],
+        "unschedulable": [
+            {"id": _GPU.format(1), "reason": "RMA 4711", "by": "ops@example.com", "until": "2026-12-01T00:00:00Z"}
+        ],
+    },
+    "status": {
+        "observedGeneration": 3,
+        "appliedConfigHash": "9f2c1d7e0a4b5c6d",
+        "nodeUID": "6f1e7d4c-0000-0000-0000-000000000001",
+        "summary": {
+            "devices": 2,
+            "healthy": 1,
+            "degraded": 0,
+            "unhealthy": 1,
+            "unknown": 0,
+            "held": 1,
+            "unschedulable": 1,
+            "model": "NVIDIA H100 80GB HBM3",
+            "models": 1,
+            "reason": "Xid79",
+            "recoveryAction": "RebootNode",
+        },
+        "driver": {"name": "nvidia", "version": "570.148.08", "cudaVersion": "12.8"},
+        "machine": {
+            "type": "DGX H100",
+            "mode": "compute",
+            "clique": "0c2c0f3e-0000-0000-0000-000000000009.1",
+            "migStrategy": "mixed",
+            "vgpu": {"version": "17.1", "branch": "r570"},
+        },
+        "agent": {
+            "version": "0.1.0",
+            "bootID": "7f7c0f3e-0000-0000-0000-000000000001",
+            "startTime": "2026-11-21T07:00:00Z",
+            "heartbeatTime": "2026-11-21T07:05:00Z",
+            "probe": "nvml",
+        },
+        "devices": [
+            device(
+                0,
+                attributes={
+                    "uuid": _GPU.format(0),
+                    "vendor": "nvidia",
+                    "productName": "NVIDIA H100 80GB HBM3",
+                    "brand": "Nvidia",
+                    "architecture": "Hopper",
+                    "cudaComputeCapability": "9.0.0",
+                    "pciBusID": "0000:1b:00.0",
+                    "pcieRoot": "pci0000:16",
+                    "numaNode": 0,
+                    "minor": 0,
+                    "migCapable": True,
+                    "migEnabled": True,
+                    "extra": {"example.com/slot": "3"},
+                },
+                links=[
+                    {"kind": "NVLink", "to": _GPU.format(1), "count": 18},
+                    {"kind": "NVLink", "to": "switch", "count": 18},
+                ],
+                partitions=[
+                    {
+                        "id": _MIG,
+                        "name": "gpu-0-mig-1g.10gb-19-0".replace(".", "-"),
+                        "profile": "1g.10gb",
+                        "gi": 7,
+                        "ci": 0,
+                        "start": 0,
+                        "size": 1,
+                        "capacity": {
+                            "memory": "9856Mi",
+                            "multiprocessors": 16,
+                            "copyEngines": 1,
+                            "decoders": 1,
+                            "encoders": 0,
+                            "jpegEngines": 1,
+                            "ofaEngines": 0,
+                        },
+                        "health": {"state": "Degraded", "reason": "Xid94", "since": "2026-11-21T07:01:00Z"},
+                        "holders": [holder()],
+                    }
+                ],
+            ),
+            device(
+                1,
+                health={
+                    "state": "Unhealthy",
+                    "reason": "Xid79",
+                    "message": "GPU has fallen off the bus",
+                    "since": "2026-11-21T07:02:11Z",
+                    "xid": 79,
+                    "recoveryAction": "RebootNode",
+                    "faultDomain": "Device",
+                },
+                holders=[
+                    holder(
+                        podUID="1a2b3c4d-0000-0000-0000-000000000001",
+                        ids=[f"{_GPU.format(1)}::0", f"{_GPU.format(1)}::1"],
+                    ),
+                    {
+                        "namespace": "ml",
+                        "pod": "claimer-0",
+                        "container": "main",
+                        "claim": "gpus",
+                        "since": "2026-11-21T07:02:11.000000Z",
+                    },
+                ],
+                holdersTruncated=3,
+            ),
+        ],
+        "resources": [
+            {
+                "name": "nvidia.com/gpu",
+                "capacity": 8,
+                "healthy": 4,
+                "allocated": 2,
+                "sharing": "timeSlicing",
+                "replicas": 4,
+                "managedBy": "plugin",
+            }
+        ],
+        "retiredResources": [{"name": "nvidia.com/gpu.shared", "since": "2026-11-21T06:00:00Z"}],
+        "affectedPods": [
+            {
+                "namespace": "ml",
+                "name": "trainer-0",
+                "uid": "1a2b3c4d-0000-0000-0000-000000000001",
+                "device": _GPU.format(1),
+                "reason": "Xid79",
+                "since": "2026-11-21T07:02:12Z",
+            }
+        ],
+        "conditions": [condition("Ready"), condition("DevicesHealthy", "False"), condition("HoldersKnown", "Unknown")],
+    },
+}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A spec that must be refused, and words that the API server's answer has; `ours` where our own words differ."""
+
+    name: str
+    document: Json
+    says: str
+    ours: str | None = None
+
+
+def _with(base: Json, change: Callable[[Json], object]) -> Json:
+    document = copy.deepcopy(base)
+    change(document["spec"])
+    return document
+
+
+def _sharing(**entry: Any) -> Json:
+    return policy(sharing={"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", **entry}]})
+
+
+def _capacity(*entries: Json, **spec: Any) -> Json:
+    return policy(capacity=list(entries), **spec)
+
+
+def _node(**spec: Any) -> Json:
+    return {
+        "apiVersion": "nodedevices.io/v1alpha1",
+        "kind": "NodeDevices",
+        "metadata": {"name": "n1"},
+        "spec": spec,
+    }
+
+
+_OWNERS = "a resource has one owner"
+_BUDGET = "NoExecute or an eviction needs a budget"
+_MANY = "Too many"
+
+REFUSALS: tuple[Refusal, ...] = (
+    # --- rules between fields ---
+    Refusal("no section", policy(), "a policy sets at least one section"),
+    Refusal("no selector", _with(policy(mig={}), lambda spec: spec.pop("nodeSelector")), "Required value", "missing"),
+    Refusal(
+        "selector: In without values",
+        policy(nodeSelector={"matchExpressions": [{"key": "a", "operator": "In"}]}, mig={}),
+        "In and NotIn need values",
+    ),
+    Refusal(
+        "selector: Exists with values",
+        policy(nodeSelector={"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}, mig={}),
+        "In and NotIn need values",
+    ),
+    Refusal(
+        "XID fatal and ignored",
+        policy(health={"fatalXids": [79, 48], "ignoreXids": [13, 79]}),
+        "an XID is fatal or ignored, not both",
+    ),
+    Refusal(
+        "strategy none with resources",
+        policy(sharing={"strategy": "none", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}),
+        "strategy none has no resources",
+    ),
+    Refusal(
+        "no strategy with resources",
+        policy(sharing={"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}),
+        "strategy none has no resources",
+    ),
+    Refusal("neither replicas nor memoryUnit", _sharing(), "exactly one of replicas and memoryUnit"),
+    Refusal(
+        "both replicas and memoryUnit", _sharing(replicas=2, memoryUnit="1Gi"), "exactly one of replicas and memoryUnit"
+    ),
+    Refusal("capacity of nothing", _capacity({"name": "example.com/a"}), "exactly one of perNode, perDevice and sumOf"),
+    Refusal(
+        "capacity of two things",
+        _capacity({"name": "example.com/a", "perNode": 1, "sumOf": "memoryMiB"}),
+        "exactly one of perNode, perDevice and sumOf",
+    ),
+    Refusal(
+        "capacity under kubernetes.io", _capacity({"name": "kubernetes.io/a", "perNode": 1}), "not under kubernetes.io"
+    ),
+    Refusal(
+        "capacity under x.kubernetes.io",
+        _capacity({"name": "x.kubernetes.io/a", "perNode": 1}),
+        "not under kubernetes.io",
+    ),
+    Refusal(
+        "capacity that resources name",
+        _capacity(
+            {"name": "nvidia.com/gpu", "perNode": 1}, resources={"devices": [{"match": {}, "name": "nvidia.com/gpu"}]}
+        ),
+        _OWNERS,
+    ),
+    Refusal(
+        "capacity that sharing names",
+        _capacity(
+            {"name": "nvidia.com/gpu", "perNode": 1},
+            sharing={"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]},
+        ),
+        _OWNERS,
+    ),
+    Refusal(
+        "capacity that sharing renames to",
+        _capacity(
+            {"name": "example.com/a", "perNode": 1},
+            sharing={
+                "strategy": "timeSlicing",
+                "resources": [{"name": "nvidia.com/gpu", "replicas": 2, "rename": "example.com/a"}],
+            },
+        ),
+        _OWNERS,
+    ),
+    Refusal("NoExecute without a budget", policy(faults={"taint": {"effect": "NoExecute"}}), _BUDGET),
+    Refusal("eviction without a budget", policy(faults={"evict": {"mode": "Immediate"}}), _BUDGET),
+    Refusal(
+        "a rule's NoExecute without a budget", policy(faults={"rules": [{"taint": {"effect": "NoExecute"}}]}), _BUDGET
+    ),
+    Refusal(
+        "a rule's eviction without a budget", policy(faults={"rules": [{"evict": {"mode": "AfterGrace"}}]}), _BUDGET
+    ),
+    *(
+        Refusal(f"maxUnavailable {value!r}", policy(faults={"budget": {"maxUnavailable": value}}), "0% to 100%")
+        for value in ("101%", "-1%", "ten", "05%", -1)
+    ),
+    # --- bounds, patterns, sets ---
+    Refusal("priority 1001", policy(priority=1001, mig={}), "less than or equal to 1000", "1000 or less"),
+    Refusal("priority -1001", policy(priority=-1001, mig={}), "greater than or equal to -1000", "-1000 or more"),
+    Refusal("priority as text", policy(priority="1", mig={}), 'must be of type integer: "string"', "whole number"),
+    Refusal("mode Maybe", policy(mode="Maybe", mig={}), 'supported values: "Enforce", "DryRun"', "Enforce or DryRun"),
+    Refusal("replicas 1", _sharing(replicas=1), "greater than or equal to 2", "2 or more"),
+    Refusal("replicas 16385", _sharing(replicas=16385), "less than or equal to 16384", "16384 or less"),
+    Refusal("memoryUnit as prose", _sharing(memoryUnit="a lot"), "should match", "80Gi"),
+    Refusal(
+        "holdDownSeconds over a day",
+        policy(health={"holdDownSeconds": 86401}),
+        "less than or equal to 86400",
+        "86400 or less",
+    ),
+    Refusal(
+        "graceSeconds over a day",
+        policy(faults={"evict": {"graceSeconds": 86401}}),
+        "less than or equal to 86400",
+        "86400 or less",
+    ),
+    Refusal(
+        "breaker over 100 percent",
+        policy(faults={"breaker": {"percent": 101, "windowSeconds": 60}}),
+        "less than or equal to 100",
+        "100 or less",
+    ),
+    Refusal(
+        "intervalSeconds 11",
+        policy(health={"probe": {"intervalSeconds": 11}}),
+        "less than or equal to 10",
+        "10 or less",
+    ),
+    Refusal("XID 0", policy(health={"fatalXids": [0]}), "greater than or equal to 1", "1 or more"),
+    Refusal("XID twice", policy(health={"fatalXids": [79, 79]}), "Duplicate value", "listed twice"),
+    Refusal("257 XIDs", policy(health={"ignoreXids": list(range(1, 258))}), _MANY, "at most 256"),
+    Refusal(
+        "unknown strategy",
+        policy(sharing={"strategy": "time-slicing"}),
+        'supported values: "none", "timeSlicing"',
+        "timeSlicing",
+    ),
+    Refusal("unknown list strategy", policy(injection={"deviceListStrategies": ["env"]}), "supported values", "envvar"),
+    Refusal("no list strategy", policy(injection={"deviceListStrategies": []}), "at least 1 items", "at least 1"),
+    Refusal("event as text", policy(faults={"event": "yes"}), "must be of type boolean", "true or false"),
+    Refusal(
+        "unknown signal",
+        policy(health={"degraded": [{"signal": "mood", "threshold": 1}]}),
+        "supported values",
+        "choose",
+    ),
+    Refusal(
+        "unknown recovery action",
+        policy(faults={"rules": [{"recoveryActions": ["Pray"]}]}),
+        "supported values",
+        "choose",
+    ),
+    Refusal("resource without a domain", _capacity({"name": "gpu", "perNode": 1}), "should match", "nvidia.com/gpu"),
+    Refusal(
+        "capacity below 0",
+        _capacity({"name": "example.com/a", "perNode": -1}),
+        "greater than or equal to 0",
+        "0 or more",
+    ),
+    Refusal(
+        "capacity twice",
+        _capacity({"name": "example.com/a", "perNode": 1}, {"name": "example.com/a", "perNode": 2}),
+        "Duplicate value",
+        "listed twice",
+    ),
+    Refusal(
+        "33 capacities",
+        _capacity(*({"name": f"example.com/a{n}", "perNode": 1} for n in range(33))),
+        _MANY,
+        "at most 32",
+    ),
+    Refusal("17 labels", policy(labels={"extra": {f"l{n}": "x" for n in range(17)}}), _MANY, "at most 16"),
+    Refusal("label value too long", policy(labels={"extra": {"a": "x" * 64}}), "Too long", "at most 63"),
+    Refusal("65 exclusions", policy(resources={"exclude": [f"GPU-{n}" for n in range(65)]}), _MANY, "at most 64"),
+    # --- NodeDevices ---
+    Refusal("blank reason", _node(unschedulable=[{"id": "GPU-1", "reason": "  "}]), "reason is blank"),
+    Refusal("empty reason", _node(unschedulable=[{"id": "GPU-1", "reason": ""}]), "at least 1 chars", "at least 1"),
+    Refusal("no reason", _node(unschedulable=[{"id": "GPU-1"}]), "Required value", "missing"),
+    Refusal("long reason", _node(unschedulable=[{"id": "GPU-1", "reason": "x" * 257}]), "Too long", "at most 256"),
+    Refusal("id with a blank", _node(unschedulable=[{"id": "GPU 1", "reason": "x"}]), "should match", "device id"),
+    Refusal(
+        "one id twice",
+        _node(unschedulable=[{"id": "GPU-1", "reason": "x"}, {"id": "GPU-1", "reason": "y"}]),
+        "Duplicate value",
+        "listed twice",
+    ),
+    Refusal(
+        "until some day",
+        _node(unschedulable=[{"id": "GPU-1", "reason": "x", "until": "tomorrow"}]),
+        "must be of type date-time",
+        "not a time",
+    ),
+    Refusal(
+        "129 unschedulable",
+        _node(unschedulable=[{"id": f"GPU-{n}", "reason": "x"} for n in range(129)]),
+        _MANY,
+        "at most 128",
+    ),
+    Refusal(
+        "a configuration that breaks a rule",
+        _node(config={"sharing": {"strategy": "none", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}),
+        "strategy none has no resources",
+    ),
+    Refusal(
+        "33 policies",
+        _node(policies=[{"name": f"p{n}", "generation": 1, "priority": 0} for n in range(33)]),
+        _MANY,
+        "at most 32",
+    ),
+)
+"""Each is one document with one mistake."""
+
+UNKNOWN_KEYS: tuple[tuple[str, Json, str], ...] = (
+    ("in a section", policy(sharing={"strategey": "none"}), "spec.sharing.strategey"),
+    ("in the spec", policy(mig={}, shraing={}), "spec.shraing"),
+    ("in a list", _sharing(replicas=2, replica=3), "spec.sharing.resources[0].replica"),
+    ("in a node's configuration", _node(config={"health": {"holdDown": 3}}), "spec.config.health.holdDown"),
+)
+"""Documents with one unknown key, and where it is."""

@@ -1,0 +1,183 @@
+"""Literal facts for the pure stages, and a story: lines of a probe judged one after the other, on its own clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from nodedevices_plugin import inventory as stage
+from nodedevices_plugin.health import machine
+from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.model import HealthState, Inventory, Verdict
+from nodedevices_plugin.probes.protocol import (
+    DeviceFact,
+    Driver,
+    DriverState,
+    Partition,
+    ProbeEvent,
+    Readings,
+    Snapshot,
+)
+
+START = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+GIB = 1 << 30
+
+
+def gpu_id(index: int) -> str:
+    return f"GPU-00000000-0000-4000-8000-{index:012d}"
+
+
+def mig_id(index: int, part: int) -> str:
+    return f"MIG-00000000-0000-4000-8{part:03d}-{index:012d}"
+
+
+def gpu(number: int, /, *, readings: Readings | None = None, **facts: Any) -> DeviceFact:
+    """A healthy H100 whose driver has field 230, unless told otherwise."""
+    known: dict[str, Any] = {
+        "id": gpu_id(number),
+        "index": number,
+        "minor": number,
+        "product_name": "NVIDIA H100 80GB HBM3",
+        "numa_node": number // 4,
+        "memory_bytes": 80 * GIB,
+        "mig_enabled": False,
+        "readings": readings or well(),
+    }
+    return DeviceFact(**{**known, **facts})
+
+
+def well(**readings: Any) -> Readings:
+    """What a GPU in good order says, on a driver with field 230."""
+    return Readings(**{"recovery_action": "None", "remap_pending": False, "remap_failure": False, **readings})
+
+
+def old(**readings: Any) -> Readings:
+    """The same on a driver without field 230."""
+    return Readings(**{"recovery_action": None, "remap_pending": False, "remap_failure": False, **readings})
+
+
+def partition(number: int, part: int, /, *, profile: str = "1g.10gb", slices: int = 1, **facts: Any) -> Partition:
+    known: dict[str, Any] = {
+        "id": mig_id(number, part),
+        "profile": profile,
+        "index": part,
+        "gi": part + 7,
+        "ci": 0,
+        "gi_slices": slices,
+        "ci_slices": slices,
+        "memory_bytes": 10 * GIB,
+    }
+    return Partition(**{**known, **facts})
+
+
+def snapshot(*devices: DeviceFact, **line: Any) -> Snapshot:
+    known: dict[str, Any] = {
+        "probe": "simulated",
+        "probe_version": "1",
+        "instance": "first",
+        "sequence": 1,
+        "time": START,
+        "boot_id": "boot-1",
+        "driver": Driver(state=DriverState.LOADED, name="nvidia", version="570.148.08"),
+        "devices": devices,
+    }
+    return Snapshot(**{**known, **line})
+
+
+def inventory_of(*devices: DeviceFact) -> Inventory:
+    return stage.update(Inventory(), snapshot(*devices), now=START, monotonic=0.0)
+
+
+def healthy(*devices: DeviceFact) -> dict[str, Verdict]:
+    verdict = Verdict(state=HealthState.HEALTHY, reason="", message="", since=START, offered=True)
+    return {device.id: verdict for device in devices}
+
+
+def xid(number: int, device: int | None = 0, *, sequence: int = 0, after: float = 0.0, **event: Any) -> ProbeEvent:
+    """An XID, `after` seconds from the start of the story."""
+    return ProbeEvent(
+        sequence=sequence,
+        time=START + timedelta(seconds=after),
+        kind="xid",
+        device_id=None if device is None else gpu_id(device),
+        xid=number,
+        **event,
+    )
+
+
+class Story:
+    """The agent's stages without the agent. Seconds are those since the start of the story."""
+
+    def __init__(self, rules: HealthRules | None = None, **line: Any) -> None:
+        self.rules = rules or HealthRules()
+        self.line_facts = line
+        self.clock = 0.0
+        self.inventory = Inventory()
+        self.verdicts: dict[str, Verdict] = {}
+        self.held: frozenset[str] = frozenset()
+        self._sequence = 0
+
+    @property
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self.clock)
+
+    def line(
+        self,
+        *devices: DeviceFact,
+        at: float | None = None,
+        xids: Sequence[ProbeEvent] = (),
+        confirmed: Sequence[int] = (),
+        **line: Any,
+    ) -> Story:
+        """A line arrives and everything is judged."""
+        self.clock = self.clock + 1 if at is None else at
+        numbered = []
+        for event in xids:
+            self._sequence += 1
+            numbered.append(replace(event, sequence=self._sequence))
+        facts = {**self.line_facts, **line}
+        self.inventory = stage.update(
+            self.inventory,
+            snapshot(*devices, **facts),
+            now=self.now,
+            monotonic=self.clock,
+            held_partitions=self.held,
+        )
+        return self._judge(numbered, confirmed)
+
+    def silence(self, *, until: float) -> Story:
+        """Time passes without a line, then everything is judged."""
+        self.clock = until
+        return self._judge((), ())
+
+    def restart(self) -> Story:
+        """The agent ends and starts again with what the state file keeps."""
+        kept = {key: verdict for key, verdict in self.verdicts.items() if verdict.faults}
+        self.verdicts = kept
+        self.inventory = stage.restore(self.inventory.devices, boot_id=self.inventory.boot_id)
+        return self._judge((), ())
+
+    def verdict(self, device: int = 0) -> Verdict:
+        return self.verdicts[gpu_id(device)]
+
+    def says(self, device: int = 0) -> tuple[str, str]:
+        """State and reason, in words."""
+        verdict = self.verdict(device)
+        return verdict.state.value, verdict.reason
+
+    def _judge(self, news: Sequence[ProbeEvent], confirmed: Sequence[int]) -> Story:
+        self.verdicts = machine.judge_all(
+            self.verdicts,
+            self.inventory,
+            news,
+            self.rules,
+            now=self.now,
+            monotonic=self.clock,
+            confirmed=frozenset(gpu_id(each) for each in confirmed),
+        )
+        return self
+
+    def deadline(self) -> float | None:
+        return machine.next_deadline(self.verdicts, self.inventory, self.rules, now=self.now, monotonic=self.clock)

@@ -1,0 +1,81 @@
+"""Where a NodeDevices lives, in memory: the port that the publisher writes through, and a hand on the other side."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from nodedevices_plugin.kubeapi import Object, StoreError
+
+
+class FakeStore:
+    """One object. `trouble`, while set, is raised by every call; `calls` are the writes that were tried."""
+
+    def __init__(self, *, node_uid: str | None = "node-uid", item: dict[str, Any] | None = None) -> None:
+        self.uid = node_uid
+        self.item = item
+        self.trouble: StoreError | None = None
+        self.calls: list[str] = []
+        self.statuses: list[dict[str, Any]] = []
+        self._version = 100
+        self._changed = asyncio.Event()
+
+    # --- the port -----------------------------------------------------------------------------------------------------
+    async def node_uid(self) -> str | None:
+        self._raise()
+        return self.uid
+
+    async def apply_object(self, name: str, owner_uid: str | None) -> Object:
+        self.calls.append("object")
+        self._raise()
+        item = self.item or {"metadata": {"name": name, "uid": f"uid-{self._version}"}}
+        owners = [{"uid": owner_uid}] if owner_uid else []
+        return self._put(item | {"metadata": item["metadata"] | {"ownerReferences": owners}})
+
+    async def apply_status(self, name: str, status: Mapping[str, Any]) -> Object:
+        self.calls.append("status")
+        self._raise()
+        if self.item is None:
+            raise StoreError(f'nodedevices "{name}" not found', status=404)
+        self.statuses.append(copy.deepcopy(dict(status)))
+        theirs = {key: value for key, value in (self.item.get("status") or {}).items() if key == "affectedPods"}
+        return self._put(self.item | {"status": theirs | copy.deepcopy(dict(status))})
+
+    async def watch(self, name: str) -> AsyncIterator[Object | None]:
+        self._raise()
+        yield copy.deepcopy(self.item)
+        while True:
+            changed = self._changed
+            await changed.wait()
+            self._raise()
+            yield copy.deepcopy(self.item)
+
+    # --- the other side -----------------------------------------------------------------------------------------------
+    def delete(self) -> None:
+        self.item = None
+        self._tell()
+
+    def patch_status(self, **fields: Any) -> None:
+        """Somebody else writes these."""
+        assert self.item is not None
+        self._put(self.item | {"status": (self.item.get("status") or {}) | fields})
+
+    def drop_watches(self, trouble: StoreError) -> None:
+        self.trouble = trouble
+        self._tell()
+
+    def _put(self, item: dict[str, Any]) -> Object:
+        self._version += 1
+        self.item = item | {"metadata": item["metadata"] | {"resourceVersion": str(self._version)}}
+        self._tell()
+        return copy.deepcopy(self.item)
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _raise(self) -> None:
+        if self.trouble is not None:
+            raise self.trouble

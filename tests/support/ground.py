@@ -1,0 +1,73 @@
+"""Where demo, end-to-end tests and benchmarks run: a cluster of our own rig, or one that the user has.
+
+With REGISTRY and KUBECONFIG set it is the user's: its first two ready Linux nodes, images from that registry. Otherwise
+it is ours: started, and removed with everything that it made when the block ends, whatever happened in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support.kubectl import Kubectl, NotReached, condition
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+GPU = "nvidia.com/gpu"
+AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
+
+
+@dataclass(frozen=True)
+class Ground:
+    kubectl: Kubectl
+    nodes: tuple[str, str]
+    images: Mapping[str, str]  # name in the manifests -> reference
+    cluster: Cluster | None  # None: not our rig
+
+    @property
+    def image(self) -> str:
+        """For pods that only need a shell and Python: the agent's, since every node has it."""
+        return self.images[AGENT]
+
+
+def users_cluster() -> bool:
+    """Whether the environment names one. REGISTRY decides: many shells have a KUBECONFIG that is not meant here."""
+    if not os.environ.get("REGISTRY"):
+        return False
+    if not os.environ.get("KUBECONFIG"):
+        raise NotReached("REGISTRY is set and KUBECONFIG is not; a cluster of yours needs both, ours needs neither")
+    return True
+
+
+def users() -> Ground:
+    """The cluster that KUBECONFIG names, with images from REGISTRY (TAG, default 0.1.0)."""
+    kubectl = Kubectl(Path(os.environ["KUBECONFIG"]))
+    if kubectl.get("crd", "nodedevices.nodedevices.io") is not None:
+        raise NotReached(
+            "NodeDevices is installed on this cluster, and what runs here takes everything of it away at its end; "
+            "give a cluster without it (docs/operations.md says how to remove it)"
+        )
+    registry, tag = os.environ["REGISTRY"].rstrip("/"), os.environ.get("TAG", "0.1.0")
+    usable = []
+    for node in kubectl.json("get", "nodes", "-l", "kubernetes.io/os=linux")["items"]:
+        ready = condition(node, "Ready").get("status") == "True" and not node["spec"].get("unschedulable")
+        if ready and int(node["status"]["allocatable"].get(GPU, "0")) == 0:
+            usable.append(node["metadata"]["name"])
+    if len(usable) < 2:
+        raise NotReached(f"two ready nodes that offer no {GPU} are needed; this cluster has {len(usable)}: {usable}")
+    images = {name: f"{registry}/{name}:{tag}" for name in (AGENT, OPERATOR)}
+    return Ground(kubectl, (usable[0], usable[1]), images, None)
+
+
+@contextmanager
+def own(name: str, *, keep: bool = False) -> Iterator[Ground]:
+    """A cluster of the rig with two nodes, and our images on them; `keep` leaves it running."""
+    from support.cluster import running
+
+    with running(name, keep=keep) as cluster:
+        yield Ground(Kubectl(cluster.kubeconfig, str(cluster.kubectl)), ("n1", "n2"), cluster.images, cluster)

@@ -1,0 +1,202 @@
+"""The far end of `support.hand`: runs on a node, in a pod or in the node's namespaces, needs only Python and grpcio.
+
+It is sent as text (`python3 -c`), so it stands alone. One JSON request a line on standard input, one JSON answer a
+line on standard output; lines with "event" come on their own. It writes the simulated devices file, which is the only
+way a fault enters, and asks the kubelet's PodResources what it knows. The few messages needed are decoded here by hand,
+so that nothing of what is tested takes part in testing it. When the other end closes, it ends.
+"""
+
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+FILE = Path("/var/lib/nodedevices/simulated.yaml")
+STATE = Path("/var/lib/kubelet/device-plugins/nodedevices-state.json")  # the agent's, which outlives it
+SOCKET = "unix:///var/lib/kubelet/pod-resources/kubelet.sock"
+CALL_SECONDS = 5
+WATCH_SECONDS = 0.04  # the kubelet answers 100 calls a second, shared by everybody on the node
+
+lock = threading.Lock()
+
+
+def say(line: dict[str, Any]) -> None:
+    with lock:
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            return value, at
+
+
+def fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """(number, value) of a protobuf message: bytes for length-delimited fields, int for varints."""
+    at = 0
+    while at < len(data):
+        key, at = varint(data, at)
+        if key & 7 == 2:
+            size, at = varint(data, at)
+            yield key >> 3, data[at : at + size]
+            at += size
+        else:
+            value, at = varint(data, at)
+            yield key >> 3, value
+
+
+def texts(data: bytes, number: int) -> list[str]:
+    return [value.decode() for which, value in fields(data) if which == number]
+
+
+def device(data: bytes) -> dict[str, Any]:
+    """ContainerDevices: resource_name = 1, device_ids = 2, topology = 3 {nodes = 1 {ID = 1}}."""
+    numa = [
+        dict(fields(node)).get(1, 0)
+        for which, topology in fields(data)
+        if which == 3
+        for number, node in fields(topology)
+        if number == 1
+    ]
+    return {"resource": "".join(texts(data, 1)), "ids": texts(data, 2), "numa": numa}
+
+
+def call(method: str) -> bytes:
+    with grpc.insecure_channel(SOCKET) as channel:
+        name = f"/v1.PodResourcesLister/{method}"
+        ask = channel.unary_unary(name, request_serializer=bytes, response_deserializer=bytes)
+        for _ in range(100):
+            try:
+                answer: bytes = ask(b"", timeout=CALL_SECONDS)
+                return answer
+            except grpc.RpcError as error:
+                if error.code() != grpc.StatusCode.RESOURCE_EXHAUSTED:  # somebody else on the node asked a lot
+                    raise
+                time.sleep(0.05)
+    raise TimeoutError(f"{method}: rejected by the kubelet's rate limit for 5 s")
+
+
+def allocatable() -> dict[str, dict[str, list[int]]]:
+    """resource -> id -> NUMA nodes, as GetAllocatableResources shows them: healthy ids only."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for number, value in fields(call("GetAllocatableResources")):
+        if number == 1:
+            one = device(value)
+            found.setdefault(one["resource"], {}).update(dict.fromkeys(one["ids"], one["numa"]))
+    return found
+
+
+def holders() -> list[dict[str, Any]]:
+    """Every container that has devices: pod_resources = 1 {name, namespace, containers = 3 {name, devices = 2}}."""
+    found = []
+    for number, pod in fields(call("List")):
+        if number != 1:
+            continue
+        for which, container in fields(pod):
+            if which != 3:
+                continue
+            devices = [device(value) for at, value in fields(container) if at == 2]
+            if devices:
+                found.append(
+                    {
+                        "pod": "".join(texts(pod, 1)),
+                        "namespace": "".join(texts(pod, 2)),
+                        "container": "".join(texts(container, 1)),
+                        "devices": devices,
+                    }
+                )
+    return found
+
+
+def watch() -> None:
+    """Says what is allocatable, now and at each change, until the process ends."""
+    last: object = None
+    while True:
+        try:
+            now = allocatable()
+        except (grpc.RpcError, TimeoutError):
+            now = {}  # the kubelet is away
+        if now != last:
+            say({"event": "allocatable", "resources": now})
+            last = now
+        time.sleep(WATCH_SECONDS)
+
+
+def write(text: str) -> bool:
+    """Replaces the file at once: a reader sees the old text or the new, never half of one."""
+    FILE.parent.mkdir(parents=True, exist_ok=True)
+    new = FILE.with_name(f".{FILE.name}.{os.getpid()}")
+    new.write_text(text)
+    new.replace(FILE)
+    return True
+
+
+def processes(name: str) -> list[int]:
+    """Processes of this node that run a program; `name` is a pattern for a whole word among their first three."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                words = (folder / "cmdline").read_text().split("\0")[:3]
+            except OSError:
+                continue  # it ended meanwhile
+            if any(re.fullmatch(name, word.rsplit("/", 1)[-1]) for word in words):
+                found.append(int(folder.name))
+    return sorted(found)
+
+
+def kill(name: str) -> list[int]:
+    """kill -9, as the kernel's out-of-memory killer does it."""
+    victims = processes(name)
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    return victims
+
+
+def answer(request: dict[str, Any]) -> object:
+    match request["do"]:
+        case "processes":
+            return processes(request["name"])
+        case "kill":
+            return kill(request["name"])
+        case "write":
+            return write(request["text"])
+        case "read":
+            return FILE.read_text() if FILE.exists() else None
+        case "remove":
+            for file in (FILE, STATE):
+                file.unlink(missing_ok=True)
+            return True
+        case "allocatable":
+            return allocatable()
+        case "holders":
+            return holders()
+        case "watch":
+            threading.Thread(target=watch, daemon=True).start()
+            return True
+        case other:
+            raise ValueError(f"unknown request {other!r}")
+
+
+say({"event": "ready"})
+for line in sys.stdin:
+    asked = json.loads(line)
+    try:
+        said = {"answer": answer(asked)}
+    except (grpc.RpcError, OSError, ValueError, TimeoutError) as trouble:
+        said = {"error": f"{type(trouble).__name__}: {trouble}"[:500]}
+    say({"number": asked["number"], **said})

@@ -1,0 +1,76 @@
+"""Installs an overlay on a cluster the way a user does: `kubectl apply -k` on a kustomization that names the images.
+
+Nothing of the manifests is changed but the images' names. `install` returns when the agent's DaemonSet and the
+operator's Deployment are ready; `uninstall` removes all of it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from support.kubectl import Kubectl
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMESPACE = "nodedevices-system"
+AGENT = "daemonset/nodedevices-agent"
+OPERATOR = "deployment/nodedevices-operator"
+
+
+def kustomization(folder: Path, images: Mapping[str, str], overlay: str) -> str:
+    """A kustomization in `folder` for the overlay with these images: name in the manifests -> full reference."""
+    base = os.path.relpath(ROOT / "manifests" / "overlays" / overlay, folder.resolve())
+    lines = ["apiVersion: kustomize.config.k8s.io/v1beta1", "kind: Kustomization", "resources:", f"- {base}", "images:"]
+    for name, reference in images.items():
+        new_name, _, tag = reference.rpartition(":")
+        lines += [f"- name: {name}", f"  newName: {new_name}", f"  newTag: {tag!r}"]
+    return "\n".join(lines) + "\n"
+
+
+def install(kubectl: Kubectl, images: Mapping[str, str], *, overlay: str = "demo", seconds: int = 90) -> str:
+    """What `kubectl apply -k` printed, once everything is ready."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "kustomization.yaml").write_text(kustomization(folder, images, overlay))
+        said = kubectl.run("apply", "-k", name)
+    for what in (AGENT, OPERATOR):
+        kubectl.run("rollout", "status", what, "-n", NAMESPACE, f"--timeout={seconds}s", seconds=seconds + 10)
+    return said
+
+
+def cleanup(kubectl: Kubectl) -> str:
+    """`nodedevices-operator cleanup` as docs/operations.md says, with the operator away; what it said."""
+    kubectl.run("scale", "-n", NAMESPACE, OPERATOR, "--replicas=0")
+    label = "app.kubernetes.io/component=operator"
+    kubectl.run("wait", "-n", NAMESPACE, "--for=delete", "pod", "-l", label, "--timeout=60s", seconds=70)
+    spec = kubectl.json("get", "-n", NAMESPACE, OPERATOR)["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    container["args"] = ["cleanup"]
+    for probe in ("livenessProbe", "readinessProbe"):
+        del container[probe]
+    spec["restartPolicy"] = "Never"
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "cleanup", "namespace": NAMESPACE},
+        "spec": {"backoffLimit": 0, "template": {"spec": spec}},
+    }
+    kubectl.apply(job)
+    try:
+        kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Complete", "job/cleanup", "--timeout=60s", seconds=70)
+    finally:
+        said = kubectl.run("logs", "-n", NAMESPACE, "job/cleanup")
+        kubectl.delete("job", "cleanup", namespace=NAMESPACE)
+    return said
+
+
+def uninstall(kubectl: Kubectl, *, overlay: str = "demo") -> None:
+    """Everything that `install` made and our parts wrote, as docs/operations.md says; waits until it is gone."""
+    folder = ROOT / "manifests" / "overlays" / overlay
+    try:
+        kubectl.run("delete", "devicepolicies", "--all")
+        cleanup(kubectl)
+    finally:
+        kubectl.run("delete", "-k", str(folder), "--ignore-not-found", "--wait=true", seconds=120)

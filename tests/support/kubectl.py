@@ -1,0 +1,167 @@
+"""kubectl, as the demo and the end-to-end tests use it: run it, read its JSON, watch with arrival times, wait.
+
+Everything that these programs know about a cluster comes through here, so that they see what a user sees. A command
+that fails raises `KubectlError` with the command and what it printed; a wait that is not over in time raises
+`NotReached` with the last thing seen. Nothing waits for ever: each command has a time limit, each wait a deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+COMMAND_SECONDS = 60
+POLL_SECONDS = 0.15
+
+T = TypeVar("T")
+
+
+class KubectlError(Exception):
+    """A command that failed: what was run and what it said."""
+
+    def __init__(self, argv: Sequence[str], code: int, said: str) -> None:
+        super().__init__(f"{' '.join(argv)}: exit {code}: {said.strip()[-2000:]}")
+        self.code = code
+        self.said = said
+
+
+class NotReached(Exception):  # noqa: N818 - reads as what happened
+    """A state that did not come in time."""
+
+
+def wait_until(what: str, look: Callable[[], T | None], *, seconds: float = 30, every: float = POLL_SECONDS) -> T:
+    """The first truthy thing that `look` returns.
+
+    A command or question that fails meanwhile counts as "not yet", and so does a field that an object has not got yet.
+    """
+    deadline = time.monotonic() + seconds
+    last: object = None
+    while True:
+        try:
+            seen = look()
+            if seen:
+                return seen
+            last = seen
+        except (KubectlError, ConnectionError, LookupError) as error:
+            last = error
+        if time.monotonic() >= deadline:
+            raise NotReached(f"{what}: not within {seconds:g} s; last seen: {last!r}"[:4000])
+        time.sleep(every)
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    kubeconfig: Path
+    binary: str = "kubectl"
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+
+    def argv(self, *args: str) -> list[str]:
+        return [self.binary, *args]
+
+    def run(self, *args: str, stdin: str | None = None, seconds: float = COMMAND_SECONDS) -> str:
+        """Standard output of one command."""
+        argv = self.argv(*args)
+        try:
+            done = subprocess.run(
+                argv,
+                input=stdin,
+                stdin=subprocess.DEVNULL if stdin is None else None,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                env=self.environment(),
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise KubectlError(argv, 124, f"no answer within {seconds:g} s") from error
+        if done.returncode:
+            raise KubectlError(argv, done.returncode, done.stderr + done.stdout)
+        return done.stdout
+
+    def json(self, *args: str, stdin: str | None = None) -> Any:
+        return json.loads(self.run(*args, "-o", "json", stdin=stdin))
+
+    def get(self, kind: str, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        """The object, or None when there is none of that name."""
+        place = ("-n", namespace) if namespace else ()
+        text = self.run("get", kind, name, *place, "-o", "json", "--ignore-not-found")
+        found: dict[str, Any] | None = json.loads(text) if text.strip() else None
+        return found
+
+    def apply(self, *objects: Mapping[str, Any]) -> None:
+        """Server-side, as a person would who edits the same object again and again."""
+        body = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+        self.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=body)
+
+    def delete(self, kind: str, *names: str, namespace: str | None = None, wait: bool = True) -> None:
+        place = ("-n", namespace) if namespace else ()
+        self.run("delete", kind, *names, *place, "--ignore-not-found", f"--wait={str(wait).lower()}", seconds=90)
+
+    def exec(self, pod: str, *argv: str, namespace: str) -> str:
+        return self.run("exec", "-n", namespace, pod, "--", *argv)
+
+    def logs(self, pod: str, *args: str, namespace: str) -> str:
+        return self.run("logs", "-n", namespace, pod, *args)
+
+
+@dataclass
+class Watch:
+    """Every state of some objects from now on, each with the moment (time.monotonic) at which it arrived here."""
+
+    kubectl: Kubectl
+    args: tuple[str, ...]
+    seen: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+
+    def __enter__(self) -> Watch:
+        self._process = subprocess.Popen(
+            self.kubectl.argv("get", *self.args, "--watch", "-o", "json"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=self.kubectl.environment(),
+        )
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._thread.join(timeout=5)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        lines: list[str] = []
+        for line in self._process.stdout:
+            lines.append(line)
+            if line.rstrip() == "}":  # kubectl indents: only the end of an object stands at the start of a line
+                self.seen.append((time.monotonic(), json.loads("".join(lines))))
+                lines = []
+
+    def first(
+        self, what: str, holds: Callable[[dict[str, Any]], object], *, after: float, seconds: float = 30
+    ) -> tuple[float, dict[str, Any]]:
+        """When the first state arrived, after that moment, of which this holds, and the state."""
+
+        def look() -> tuple[float, dict[str, Any]] | None:
+            return next(((at, one) for at, one in list(self.seen) if at >= after and holds(one)), None)
+
+        return wait_until(what, look, seconds=seconds, every=0.02)
+
+
+def condition(thing: Mapping[str, Any] | None, kind: str) -> dict[str, Any]:
+    """One condition of any object; empty when it has none of that type."""
+    conditions = ((thing or {}).get("status") or {}).get("conditions") or []
+    return next((one for one in conditions if one["type"] == kind), {})

@@ -1,0 +1,78 @@
+"""An operator's lives, in this process: its core against a real API server, able to die at any call, without kopf.
+
+A life begins with an empty memory and one authoritative LIST, as after kill -9, and goes on until nothing is left to
+do. `Mortal` ends it at a chosen call, after the API server has done what was asked: the worst moment, because the
+operator never learns of it. Dying before a call is dying after the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from nodedevices_operator.core import Core
+from nodedevices_operator.kube import Kube, Object
+from nodedevices_operator.metrics import Metrics
+
+MOST_LOOKS = 200
+
+
+class Killed(BaseException):
+    """kill -9: nothing in the operator catches it."""
+
+
+class Mortal:
+    """A Kube whose caller dies at the `dies_at`-th call; 0: never. Pages count once, when they end."""
+
+    def __init__(self, kube: Kube, dies_at: int = 0) -> None:
+        self._kube = kube
+        self._dies_at = dies_at
+        self.calls: list[str] = []
+        self.writes: list[str] = []
+
+    def _count(self, what: str, *, write: bool) -> None:
+        self.calls.append(what)
+        if write:
+            self.writes.append(what)
+        if len(self.calls) == self._dies_at:
+            raise Killed(what)
+
+    async def get(self, path: str) -> Object:
+        found = await self._kube.get(path)
+        self._count(f"get {path}", write=False)
+        return found
+
+    async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
+        async for page in self._kube.pages(path, **query):
+            yield page
+        self._count(f"list {path}", write=False)
+
+    async def apply(self, path: str, body: Object, manager: str, *, force: bool = True) -> Object:
+        done = await self._kube.apply(path, body, manager, force=force)
+        self._count(f"apply {manager} {path}", write=True)
+        return done
+
+    async def create(self, path: str, body: Object) -> Object:
+        done = await self._kube.create(path, body)
+        self._count(f"create {path} {body['reason']}", write=True)
+        return done
+
+    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
+        done = await self._kube.json_patch(path, operations)
+        self._count(f"patch {path}", write=True)
+        return done
+
+
+async def live(kube: Kube) -> Core:
+    """One life: LIST, then look at every key until none is left. Raises what ends it."""
+    core = Core(kube, Metrics())
+    await core.relister.once()
+    looks = 0
+    while (name := core.nodes.take()) is not None:
+        await core.look_at_node(name)
+        core.nodes.done(name)
+        looks += 1
+        assert looks < MOST_LOOKS, f"it never comes to rest; it goes on looking at {name}"
+    for policy in sorted(core.cache.policies):
+        await core.look_at_policy(policy)
+    return core

@@ -1,0 +1,45 @@
+"""Resources to offer in tests of the kubelet side, and an allocator that only tells what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from nodedevices_plugin.model import ContainerAnswer, OfferedResource, Plan, SchedulableId
+
+GPU = "nvidia.com/gpu"
+
+
+@dataclass
+class EchoAllocator:
+    """Answers with the ids it was asked for; `allocate` or `prefer` can be replaced to misbehave."""
+
+    asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    on_allocate: Callable[[str, Sequence[str]], ContainerAnswer] | None = None
+    on_prefer: Callable[[Sequence[str], Sequence[str], int], Sequence[str]] | None = None
+
+    def allocate(self, resource: str, ids: Sequence[str]) -> ContainerAnswer:
+        self.asked.append((resource, tuple(ids)))
+        if self.on_allocate is not None:
+            return self.on_allocate(resource, ids)
+        return ContainerAnswer(envs={"DEVICES": ",".join(ids)})
+
+    def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        if self.on_prefer is not None:
+            return self.on_prefer(available, must_include, size)
+        return tuple(dict.fromkeys((*must_include, *reversed(available))))[:size]
+
+
+def offered(
+    count: int = 8, *, unhealthy: Iterable[int] = (), name: str = GPU, prefix: str = "GPU-", numa: int | None = None
+) -> OfferedResource:
+    bad = set(unhealthy)
+    ids = tuple(
+        SchedulableId(id=f"{prefix}{n}", device_id=f"{prefix}{n}", healthy=n not in bad, numa_node=numa)
+        for n in range(count)
+    )
+    return OfferedResource(name=name, ids=ids)
+
+
+def plan(*resources: OfferedResource) -> Plan:
+    return Plan(resources=tuple(sorted(resources, key=lambda each: each.name)))

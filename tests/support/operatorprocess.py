@@ -1,0 +1,121 @@
+"""The real nodedevices-operator as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+
+import yaml
+from support.kubectl import Kubectl, wait_until
+
+STOP_SECONDS = 15
+NAMESPACE = "nodedevices-system"
+RBAC = Path(__file__).parents[2] / "manifests" / "base" / "operator" / "rbac.yaml"
+START_SECONDS = 30
+
+
+class OperatorProcess:
+    """`nodedevices-operator` against one API server; logs are kept in the folder and shown when something fails."""
+
+    def __init__(self, folder: Path, kubeconfig: Path, *arguments: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.log = folder / "operator.log"
+        self._argv = [
+            sys.executable,
+            "-m",
+            "nodedevices_operator",
+            f"--kubeconfig={kubeconfig}",
+            f"--http-address=127.0.0.1:{self.port}",
+            "--log-format=json",
+            "--log-level=debug",
+            *arguments,
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, ready: bool = True) -> OperatorProcess:
+        with self.log.open("ab") as output:
+            environment = {key: value for key, value in os.environ.items() if not key.startswith("NODEDEVICES_")}
+            self._process = subprocess.Popen(
+                self._argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+            )
+        if ready:
+            wait_until("the operator is ready", lambda: self.get("/readyz")[0] == 200, seconds=START_SECONDS)
+        return self
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and text of one page; ConnectionError when nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except (urllib.error.URLError, TimeoutError) as error:
+            raise ConnectionError(str(error)) from error
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's samples of exactly that name, whatever their labels."""
+        lines = self.get("/metrics")[1].splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            return self._process.wait(STOP_SECONDS)
+        finally:
+            self.kill()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def __enter__(self) -> OperatorProcess:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        if error is not None:
+            error.add_note("operator: " + self.said()[-6000:])
+
+
+def service_account(kubectl: Kubectl, folder: Path, *, without: str = "") -> Path:
+    """A kubeconfig of the operator's own service account, with exactly the permissions that its manifest gives.
+
+    `without` leaves out the rule of that resource, such as nodes/status.
+    """
+    documents = [it for it in yaml.safe_load_all(RBAC.read_text()) if it]
+    for document in documents:
+        if document["kind"] == "ServiceAccount":
+            document["metadata"]["namespace"] = NAMESPACE
+        if document["kind"] == "ClusterRole":
+            document["rules"] = [rule for rule in document["rules"] if without not in rule["resources"]]
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}, *documents)
+    token = kubectl.run("create", "token", "nodedevices-operator", "-n", NAMESPACE, "--duration=2h").strip()
+    config = json.loads(kubectl.run("config", "view", "--raw", "--flatten", "-o", "json"))
+    config["users"] = [{"name": config["users"][0]["name"], "user": {"token": token}}]
+    path = folder / "operator.kubeconfig"
+    path.write_text(json.dumps(config))
+    return path

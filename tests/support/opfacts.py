@@ -1,0 +1,133 @@
+"""Raw objects, as the API server would send them, and the operator's records of them; for unit tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nodedevices_operator.records import (
+    NodeDevicesRecord,
+    NodeRecord,
+    PolicyRecord,
+    node_devices_record,
+    node_record,
+    policy_record,
+)
+
+GPU = "nvidia.com/gpu"
+MEMORY = "nodedevices.io/gpu-memory-mib"
+NOW = "2026-11-21T12:00:00Z"
+SINCE = "2026-11-21T11:59:00Z"
+NOT_AT_WORK = {"budget": {"perHour": 1}}  # of faults: what no version does yet
+
+
+def health(state: str = "Healthy", reason: str = "", **more: Any) -> dict[str, Any]:
+    return {"state": state, "reason": reason, "message": "", "since": SINCE, **more}
+
+
+def holder(pod: str = "trainer", **more: Any) -> dict[str, Any]:
+    return {"namespace": "ml", "pod": pod, "container": "main", "resource": GPU, "since": SINCE, **more}
+
+
+def device(index: int, state: str = "Healthy", reason: str = "", **more: Any) -> dict[str, Any]:
+    return {
+        "id": f"GPU-{index}",
+        "name": f"gpu-{index}",
+        "type": "gpu",
+        "index": index,
+        "capacity": {"memory": "80Gi"},
+        "health": health(state, reason),
+        **more,
+    }
+
+
+def resource(capacity: int, healthy: int, name: str = GPU, by: str = "plugin") -> dict[str, Any]:
+    return {"name": name, "capacity": capacity, "healthy": healthy, "allocated": 0, "sharing": "none", "managedBy": by}
+
+
+def node_devices(
+    *devices: Mapping[str, Any],
+    resources: list[dict[str, Any]] | None = None,
+    conditions: Mapping[str, tuple[str, str]] | None = None,
+    spec: Mapping[str, Any] | None = None,
+    version: int = 1,
+    heartbeat: str = SINCE,
+    **status: Any,
+) -> dict[str, Any]:
+    told = {"HoldersKnown": ("True", "Synced"), "DevicesHealthy": ("True", "AllHealthy")} | dict(conditions or {})
+    return {
+        "metadata": {"name": "n1", "uid": "nd-uid", "generation": 1, "resourceVersion": str(version)},
+        "spec": dict(spec or {}),
+        "status": {
+            "agent": {"heartbeatTime": heartbeat},
+            "devices": list(devices),
+            "resources": resources if resources is not None else [resource(len(devices), len(devices))],
+            "conditions": [
+                {"type": kind, "status": it[0], "reason": it[1], "message": "", "lastTransitionTime": SINCE}
+                for kind, it in told.items()
+            ],
+            **status,
+        },
+    }
+
+
+def record(*devices: Mapping[str, Any], **more: Any) -> NodeDevicesRecord:
+    return node_devices_record(node_devices(*devices, **more))
+
+
+def node(
+    capacity: Mapping[str, Any] | None = None,
+    *,
+    owned: tuple[str, ...] = (),
+    ready: str = "True",
+    allocatable: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> NodeRecord:
+    fields = {"f:status": {"f:capacity": {f"f:{name}": {} for name in owned}}}
+    managed = [{"manager": "nodedevices-operator-capacity", "operation": "Apply", "fieldsV1": fields}] if owned else []
+    return node_record(
+        {
+            "metadata": {
+                "name": "n1",
+                "uid": "node-uid",
+                "labels": dict(labels or {}),
+                "managedFields": managed,
+                "resourceVersion": "1",
+            },
+            "status": {
+                "capacity": {name: str(value) for name, value in (capacity or {}).items()},
+                "allocatable": {name: str(value) for name, value in (allocatable or capacity or {}).items()},
+                "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": SINCE}],
+            },
+        }
+    )
+
+
+def raw_policy(
+    name: str,
+    priority: int = 0,
+    *,
+    created: str = "2026-11-21T10:00:00Z",
+    selector: Mapping[str, Any] | None = None,
+    generation: int = 1,
+    version: int = 1,
+    **sections: Any,
+) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": name,
+            "uid": f"uid-{name}",
+            "generation": generation,
+            "creationTimestamp": created,
+            "resourceVersion": str(version),
+        },
+        "spec": {"nodeSelector": dict(selector or {}), "priority": priority, **sections},
+    }
+
+
+def policy(name: str, priority: int = 0, **more: Any) -> PolicyRecord:
+    return policy_record(raw_policy(name, priority, **more))
+
+
+def sharing(replicas: int) -> dict[str, Any]:
+    return {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": replicas}]}

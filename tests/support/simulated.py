@@ -1,0 +1,46 @@
+"""Texts for the simulated probe's file, as the end-to-end tests and the demo write them (docs/simulated-devices.md).
+
+Written out here, with the numbers that a user would look up, instead of imported: these tests know the format as users
+do. An event happens when its id first appears in the file, so every strike has an id of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import yaml
+
+H100_MIB = 81559
+L4_MIB = 23034
+NUMA = (0, 0, 0, 0, 1, 1, 1, 1)  # of the eight H100s: half of them on each socket
+_strikes = itertools.count(1)
+
+
+def strike(index: int, xid: int) -> dict[str, object]:
+    """An XID, once."""
+    return {"id": f"strike-{os.getpid()}-{next(_strikes)}", "device": index, "xid": xid}
+
+
+def h100s(*, xid79: int | None = None, lost: int | None = None, field_230: bool = True) -> str:
+    """Eight H100s; one struck by XID 79, or lost. `field_230` False: an old driver cannot say what would help."""
+    text: dict[str, object] = {"profile": "h100 x 8"}
+    if not field_230:
+        text["recoveryActionSupported"] = False
+    if xid79 is not None:
+        text["events"] = [strike(xid79, 79)]
+        if field_230:
+            text["devices"] = [{"index": xid79, "recoveryAction": "ResetBus"}]
+    if lost is not None:
+        text["devices"] = [{"index": lost, "lost": True}]
+    return yaml.safe_dump(text)
+
+
+def l4s(*, lost: int | None = None, without: int | None = None) -> str:
+    """Four L4s; one of them lost (NVML says so) or no longer listed."""
+    text: dict[str, object] = {"profile": "l4 x 4"}
+    if lost is not None:
+        text["devices"] = [{"index": lost, "lost": True}]
+    if without is not None:
+        text["devices"] = [{"index": without, "absent": True}]
+    return yaml.safe_dump(text)

@@ -1,0 +1,84 @@
+"""The world on our own rig, where a test may also stop kubelets, the API server and single processes.
+
+The hands work in the nodes' own namespaces here, not through `kubectl exec`: they must go on while a kubelet or the API
+server is away.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from support.hand import PROGRAM, Hand
+from support.world import GPU, World
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+
+@dataclass
+class RigWorld(World):
+    _was_away: bool = False  # the API server, since the kubelets were last started
+
+    @property
+    def rig(self) -> Cluster:
+        assert self.cluster is not None
+        return self.cluster
+
+    def reach(self, node: str) -> Hand:
+        return Hand([*self.rig.node_argv(node), sys.executable, "-u", "-c", PROGRAM.read_text()])
+
+    def restart_kubelet(self, node: str) -> None:
+        self.rig.restart_kubelet(node)
+
+    @contextmanager
+    def without_api_server(self) -> Iterator[None]:
+        """The API server is away inside, and back and answering after it, whatever happens."""
+        self.rig.stop_apiserver()
+        self._was_away = True
+        try:
+            yield
+        finally:
+            self.rig.start_apiserver()
+            self.until("the API server answers", lambda: self.kubectl.run("get", "--raw", "/readyz"))
+
+    def wake(self) -> None:
+        """Every node is Ready; after an absence of the API server by a restart.
+
+        A kubelet's informers try again ever more rarely, in the end twice a minute; no test needs to wait for that.
+        """
+        if self._was_away:
+            for node in (self.a, self.b):
+                self.restart_kubelet(node)
+            self._was_away = False
+        super().wake()
+
+    def processes(self, node: str, name: str) -> list[int]:
+        """Processes on a node that run this program."""
+        found: list[int] = self.hands[node].ask("processes", name=name)
+        return found
+
+    def kill(self, node: str, name: str) -> None:
+        """kill -9 of every process of this program on a node; there must be one."""
+        assert self.hands[node].ask("kill", name=name), f"no {name} runs on {node}"
+
+    def restarts(self, node: str) -> int:
+        """How often the agent's container was restarted in its pod."""
+        count: int = self.agent(node)["status"]["containerStatuses"][0]["restartCount"]
+        return count
+
+    @contextmanager
+    def watching(self, node: str) -> Iterator[Callable[[], list[set[str]]]]:
+        """Every set of GPU ids that the kubelet offered meanwhile, as often as it changed."""
+        with self.reach(node) as far:
+            far.ask("watch")
+
+            def seen() -> list[set[str]]:
+                told = [event["resources"] for _, event in far.events if "resources" in event]
+                return [set(one.get(GPU, {})) for one in told]
+
+            self.until("the watch has begun", seen)
+            yield seen
