@@ -1,0 +1,142 @@
+"""CDI by the real agent: whose specification is used, and that it follows devices and configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.agentprocess import AgentProcess
+from support.kubelet import StandInKubelet
+
+GPU = "nvidia.com/gpu"
+OURS = "k8s.device-plugin.nvidia.com"
+CDI = "version: v1\nflags: {plugin: {deviceListStrategy: [cdi-cri]}}\n"
+PLAIN = "version: v1\n"
+CTK = """\
+#!/bin/sh
+cat "$(dirname "$0")/made.json"
+"""
+
+
+class Node:
+    """An agent, its folder for CDI, and what the container toolkit puts beside it."""
+
+    def __init__(self, folder: Path, kubelet: StandInKubelet) -> None:
+        self.kubelet = kubelet
+        self.cdi, self.programs, self.config = folder / "cdi", folder / "bin", folder / "config.yaml"
+        self.programs.mkdir()
+        self.cdi.mkdir()
+        self.config.write_text(CDI)
+        self.agent = AgentProcess(
+            folder,
+            plugin_folder=kubelet.plugin_folder,
+            pod_resources_socket=kubelet.pod_resources_socket,
+            devices="profile: l4 x 2\n",
+            arguments=(
+                "--standalone",
+                "--log-format=json",
+                f"--config-file={self.config}",
+                f"--cdi-dir={self.cdi}",
+                f"--cdi-spec-dirs={self.cdi}",
+            ),
+            environment={**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"},
+        )
+
+    @property
+    def files(self) -> set[str]:
+        return {each.name for each in self.cdi.iterdir() if not each.name.startswith(".")}
+
+    def spec(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.cdi / f"{OURS}-gpu.json").read_text())
+        return found
+
+    def names(self) -> list[str]:
+        return [each["name"] for each in self.spec()["devices"]]
+
+    async def given(self) -> str:
+        """The CDI name that a container gets for one GPU."""
+        granted = await self.kubelet.allocate(GPU, 1)
+        self.kubelet.release("pod")
+        (device,) = granted.answer.cdi_devices
+        return str(device.name)
+
+
+@pytest.fixture
+async def node(tmp_path: Path, kubelet: StandInKubelet) -> AsyncIterator[Node]:
+    node = Node(tmp_path, kubelet)
+    yield node
+    node.agent.kill()
+    print(node.agent.log.read_text())
+
+
+async def start(node: Node) -> None:
+    node.agent.start()
+    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 2)
+
+
+async def test_without_the_toolkit_a_minimal_specification_is_there_before_anything_is_offered(node: Node) -> None:
+    await start(node)
+    assert (await node.given()) in {f"{OURS}/gpu={name}" for name in node.names()}
+    assert [each["path"] for each in node.spec()["devices"][0]["containerEdits"]["deviceNodes"]] == ["/dev/nvidia0"]
+
+
+async def test_it_follows_the_devices(node: Node) -> None:
+    await start(node)
+    node.agent.edit("profile: l4 x 3\n")
+    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 3)
+    assert len(node.names()) == 3
+
+
+async def test_nvidia_ctk_makes_it_where_there_is_one(node: Node) -> None:
+    await start(node)
+    ids = node.names()
+    node.agent.kill()
+    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 0)
+    entries = [
+        {"name": name, "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{place}"}]}}
+        for place, name in enumerate(ids)
+    ]
+    library = {"mounts": [{"hostPath": "/lib/libcuda.so.1", "containerPath": "/lib/libcuda.so.1"}]}
+    made = {"cdiVersion": "0.5.0", "kind": f"{OURS}/gpu", "devices": entries, "containerEdits": library}
+    (node.programs / "made.json").write_text(json.dumps(made))
+    (node.programs / "nvidia-ctk").write_text(CTK)
+    (node.programs / "nvidia-ctk").chmod(0o755)
+    await start(node)
+    assert node.spec() == made
+    node.agent.edit("profile: l4 x 3\n")  # which it does not know of: what it makes cannot be used any more
+    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 3)
+    await node.agent.until(lambda: len(node.names()) == 3)
+    assert "has no GPU-" in node.agent.lines("nvidia-ctk made no CDI specification; a minimal one is used")[-1]["error"]
+
+
+async def test_the_toolkits_own_specification_is_used_as_soon_as_it_is_there(node: Node) -> None:
+    await start(node)
+    entries = [
+        {"name": str(index), "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{index}"}]}} for index in (0, 1)
+    ]
+    text = json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": entries})
+    (node.cdi / "nvidia.json").write_text(text)
+    await node.agent.until(lambda: node.agent.lines("the container toolkit's CDI specification"))
+    await node.agent.until(lambda: node.files == {"nvidia.json"})
+    assert await node.given() in {"nvidia.com/gpu=0", "nvidia.com/gpu=1"}
+    (node.cdi / "nvidia.json").unlink()
+    await node.agent.until(lambda: node.files == {f"{OURS}-gpu.json"})
+    assert (await node.given()).startswith(f"{OURS}/gpu=GPU-")
+
+
+async def test_it_goes_with_its_strategy_once_no_pod_has_a_device(node: Node) -> None:
+    await start(node)
+    node.config.write_text(PLAIN)
+    await node.agent.until(lambda: not node.files)
+
+
+async def test_a_folder_that_cannot_be_written_is_told_and_devices_are_offered(node: Node) -> None:
+    node.cdi.rmdir()
+    node.cdi.touch()
+    await start(node)
+    message = "CDI specifications not written: containers that get devices by CDI cannot start"
+    assert str(node.cdi) in node.agent.lines(message)[-1]["error"]

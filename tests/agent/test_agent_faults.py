@@ -1,0 +1,139 @@
+"""The real agent and a stand-in kubelet: a fault reaches the kubelet, and nothing that is killed makes it forgotten."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+from support.agentprocess import AgentProcess
+from support.kubelet import StandInKubelet
+from support.simulated import h100s
+
+GPU = "nvidia.com/gpu"
+
+
+@pytest.fixture
+async def agent(kubelet: StandInKubelet, tmp_path: Path) -> AsyncIterator[AgentProcess]:
+    async with AgentProcess(
+        tmp_path, plugin_folder=kubelet.plugin_folder, pod_resources_socket=kubelet.pod_resources_socket
+    ) as running:
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+        yield running
+
+
+async def test_an_xid_79_takes_one_gpu_away_and_leaves_its_neighbours(
+    agent: AgentProcess, kubelet: StandInKubelet
+) -> None:
+    agent.edit(h100s(xid79=3))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
+    assert kubelet.capacity(GPU) == 8
+    [(key, [*rest])] = [
+        (entry["device"], [entry["state"], entry["reason"], entry["offered"]])
+        for entry in agent.lines("device not healthy")
+    ]
+    assert kubelet.views[GPU].unhealthy == {key}
+    assert rest == ["Unhealthy", "Xid79", False]
+
+
+async def test_a_killed_agent_comes_back_with_the_same_ids_and_never_offers_the_bad_gpu(
+    agent: AgentProcess, kubelet: StandInKubelet
+) -> None:
+    agent.edit(h100s(xid79=3, field_230=False))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
+    ids, [bad] = set(kubelet.views[GPU].devices), kubelet.views[GPU].unhealthy
+    await _kill(agent, kubelet)
+    told_before = len(kubelet.views[GPU].updates)
+    agent.edit(h100s(field_230=False))  # the probe forgets with its process: only the state file remembers
+    agent.start()
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
+    assert set(kubelet.views[GPU].devices) == ids
+    for message in kubelet.views[GPU].updates[told_before:]:
+        assert {each.ID for each in message.devices if each.health != "Healthy"} == {bad}
+
+
+async def test_a_killed_probe_changes_nothing_at_the_kubelet(agent: AgentProcess, kubelet: StandInKubelet) -> None:
+    agent.edit(h100s(xid79=3, field_230=False))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
+    registrations, updates = kubelet.registrations_of(GPU), len(kubelet.views[GPU].updates)
+    killed = agent.probe_pid
+    os.kill(killed, signal.SIGKILL)
+    agent.edit(h100s(field_230=False))
+    await agent.until(lambda: agent.probe_pid != killed)
+    lines = "nodedevices_probe_lines_total"
+    seen = _metric(agent, lines)
+    await agent.until(lambda: _metric(agent, lines) >= seen + 2)
+    assert (kubelet.registrations_of(GPU), len(kubelet.views[GPU].updates)) == (registrations, updates)
+    assert kubelet.allocatable(GPU) == 7
+
+
+async def test_a_gpu_that_vanished_while_the_agent_was_down_is_missing_not_forgotten(
+    agent: AgentProcess, kubelet: StandInKubelet
+) -> None:
+    ids = set(kubelet.views[GPU].devices)
+    await _kill(agent, kubelet)
+    agent.edit(yaml.safe_dump({"profile": "h100 x 8", "devices": [{"index": 5, "absent": True}]}))
+    agent.start()
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
+    assert set(kubelet.views[GPU].devices) == ids
+    assert agent.lines("device not healthy")[-1]["reason"] == "Missing"
+
+
+async def test_a_fault_reaches_the_kubelet_while_the_state_file_cannot_be_written(
+    agent: AgentProcess, kubelet: StandInKubelet
+) -> None:
+    await _kill(agent, kubelet)
+    agent.state_file.unlink()
+    agent.state_file.mkdir()  # nothing can be renamed onto it
+    agent.start()
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    agent.edit(h100s(xid79=3))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
+    assert agent.lines("state not saved: a restart of the agent would forget it")
+    assert agent.alive
+
+
+async def test_an_unreadable_state_file_is_kept_aside_and_the_agent_starts_afresh(
+    agent: AgentProcess, kubelet: StandInKubelet
+) -> None:
+    await _kill(agent, kubelet)
+    agent.state_file.write_text('{"version": 1, "verdicts": {"GPU-1": ')
+    agent.start()
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    [entry] = agent.lines("the state file cannot be used; starting afresh")
+    assert str(agent.state_file) in entry["error"]
+    assert agent.state_file.with_name("nodedevices-state.json.unreadable").exists()
+
+
+async def test_it_ends_at_once_and_cleanly_when_asked_to(agent: AgentProcess, kubelet: StandInKubelet) -> None:
+    probe = agent.probe_pid
+    assert agent.terminate() == 0
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
+    await agent.until(lambda: not Path(f"/proc/{probe}").exists())
+    assert {path.name for path in kubelet.plugin_folder.iterdir()} == {"kubelet.sock", agent.state_file.name}
+
+
+async def _kill(agent: AgentProcess, kubelet: StandInKubelet) -> None:
+    agent.kill()
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
+
+
+def _metric(agent: AgentProcess, name: str) -> float:
+    _, text = agent.get("/metrics")
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+
+
+async def test_a_probe_that_hangs_is_told_and_its_devices_stay_offered(
+    agent: AgentProcess, kubelet: StandInKubelet
+) -> None:
+    updates = len(kubelet.views[GPU].updates)
+    os.kill(agent.probe_pid, signal.SIGSTOP)
+    await agent.until(lambda: len(agent.lines("device not healthy")) == 8, patience=30)
+    assert {entry["reason"] for entry in agent.lines("device not healthy")} == {"ProbeSilent"}
+    assert (kubelet.allocatable(GPU), len(kubelet.views[GPU].updates)) == (8, updates)
+    assert agent.get("/healthz")[0] == 200
+    os.kill(agent.probe_pid, signal.SIGCONT)
+    await agent.until(lambda: len(agent.lines("device healthy")) == 8)

@@ -1,0 +1,179 @@
+"""MPS, all of it but the GPU: the real agent, the real nodedevices-mps, a stand-in for NVIDIA's two binaries."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from support.agentprocess import AgentProcess
+from support.kubelet import StandInKubelet
+from support.mps import MpsRunner, with_path
+
+GPU = "nvidia.com/gpu"
+NONE = "version: v1\n"
+FOUR = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
+TWO = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
+L4_MIB = 23034
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Iterator[MpsRunner]:
+    with MpsRunner(tmp_path) as runner:
+        yield runner
+
+
+@pytest.fixture
+def made(kubelet: StandInKubelet, tmp_path: Path, runner: MpsRunner) -> AgentProcess:
+    """Two L4s, with NVIDIA's client at hand; not started yet."""
+    return AgentProcess(
+        tmp_path,
+        plugin_folder=kubelet.plugin_folder,
+        pod_resources_socket=kubelet.pod_resources_socket,
+        devices="profile: l4 x 2\n",
+        arguments=(
+            "--standalone",
+            "--log-format=json",
+            f"--config-file={tmp_path / 'config.yaml'}",
+            "--mps-root=/run/nvidia/mps",
+            f"--mps-dir={runner.root}",
+        ),
+        environment=with_path(runner.programs),
+    )
+
+
+@pytest.fixture
+async def agent(made: AgentProcess) -> AsyncIterator[AgentProcess]:
+    configure(made, FOUR)
+    async with made:
+        yield made
+
+
+def configure(agent: AgentProcess, text: str) -> None:
+    (agent.devices.parent / "config.yaml").write_text(text)
+
+
+def told(agent: AgentProcess) -> str:
+    return str(agent.lines("configuration")[-1]["message"]) if agent.lines("configuration") else ""
+
+
+async def test_a_daemon_is_started_with_its_limits_before_its_shares_are_offered(
+    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    assert runner.commands(GPU) == [
+        "-d",
+        "set_default_active_thread_percentage 25",
+        f"set_default_device_pinned_mem_limit 0 {L4_MIB // 4}M",
+        f"set_default_device_pinned_mem_limit 1 {L4_MIB // 4}M",
+    ]
+    assert sorted(runner.modes().values()) == ["EXCLUSIVE_PROCESS"] * 2
+    granted = await kubelet.allocate(GPU, 1)
+    assert granted.answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/gpu/pipe"
+    assert [(each.host_path, each.container_path) for each in granted.answer.mounts] == [
+        ("/run/nvidia/mps/nvidia.com/gpu/pipe", "/mps/nvidia.com/gpu/pipe"),
+        ("/run/nvidia/mps/shm", "/dev/shm"),
+    ]
+
+
+async def test_while_no_daemon_answers_nothing_is_registered_and_the_reason_is_told(
+    made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    (runner.programs / "nvidia-cuda-mps-control").unlink()
+    configure(made, FOUR)
+    async with made as agent:
+        await agent.until(lambda: "nvidia-cuda-mps-control not found" in told(agent))
+        assert agent.lines("configuration")[-1]["condition"] == "ConfigInvalid"
+        assert told(agent).endswith("nothing is offered until it answers")
+        assert agent.get("/readyz")[0] == 503
+        assert not kubelet.registered
+
+
+async def test_the_last_good_configuration_stays_until_the_daemon_of_the_new_one_answers(
+    made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    runner.kill()
+    configure(made, NONE)
+    async with made as agent:
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+        configure(agent, FOUR)
+        await agent.until(lambda: "the last good one stays in force until it answers" in told(agent))
+        assert kubelet.allocatable(GPU) == 2
+        runner.start()
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+
+
+async def test_shares_are_withheld_while_their_daemon_is_dead_and_it_is_started_again(
+    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    runner.kill()
+    runner.die(GPU)
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
+    assert kubelet.capacity(GPU) == 8
+    await agent.until(lambda: "its shares are withheld until it answers" in told(agent))
+    runner.start()
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    runner.die(GPU)
+    await agent.until(lambda: runner.commands(GPU).count("-d") == 3)
+
+
+async def test_other_limits_take_effect_with_a_new_daemon(
+    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    configure(agent, TWO)
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)
+    assert runner.commands(GPU)[4:8] == [
+        "quit",
+        "-d",
+        "set_default_active_thread_percentage 50",
+        f"set_default_device_pinned_mem_limit 0 {L4_MIB // 2}M",
+    ]
+
+
+async def test_a_gpu_that_comes_is_told_to_the_running_daemon_whose_clients_go_on(
+    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    agent.edit("profile: l4 x 3\n")
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 12)
+    await agent.until(lambda: len(runner.commands(GPU)) == 5)
+    assert runner.commands(GPU)[4] == f"set_default_device_pinned_mem_limit 2 {L4_MIB // 4}M"
+    assert len(runner.modes()) == 3
+
+
+async def test_without_mps_the_daemon_ends_and_its_gpus_are_everybodys(
+    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    configure(agent, NONE)
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+    await agent.until(lambda: set(runner.modes().values()) == {"DEFAULT"})
+    assert not runner.alive(GPU)
+
+
+async def test_a_restart_of_the_agent_or_of_the_runner_leaves_the_daemon_and_its_clients_alone(
+    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    agent.kill()
+    runner.kill()
+    runner.start()
+    agent.start()
+    await agent.until(lambda: len(runner.lines("MPS control daemon ready")) == 2)
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    assert "quit" not in runner.commands(GPU)
+    assert runner.commands(GPU).count("-d") == 1
+    assert runner.terminate() == 0
+    assert not runner.alive(GPU)
+    assert set(runner.modes().values()) == {"DEFAULT"}
+
+
+async def test_a_root_that_is_not_mounted_is_told(made: AgentProcess, kubelet: StandInKubelet) -> None:
+    configure(made, FOUR)
+    made.arguments.append("--mps-dir=/nowhere")
+    async with made as agent:
+        await agent.until(lambda: "/nowhere/nodedevices-daemons.json" in told(agent))
+        assert "mount the MPS root there (manifests/components/mps)" in told(agent)
+        assert not kubelet.registered

@@ -1,0 +1,283 @@
+"""Who holds what, from the kubelet's PodResources: grouping, `since`, and that trouble never means "nobody"."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+
+import grpc
+import pytest
+from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
+from nodedevices_plugin.kubelet.plugins import DevicePlugins
+from nodedevices_plugin.kubelet.podresources import (
+    Listed,
+    PodResourcesClient,
+    dra_device,
+    listed,
+    track,
+    wanted_after_allocate,
+)
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, RecentAllocate
+from support.kubelet import StandInKubelet
+from support.offers import GPU, offered, plan
+
+NOON = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
+NOTHING = Holdings(state=HoldersState.UNAVAILABLE)
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def entry(*ids: str, pod: str = "train-0", resource: str | None = GPU, claim: str | None = None) -> Listed:
+    return Listed(namespace="ml", pod=pod, container="main", resource=resource, claim=claim, ids=ids)
+
+
+def allocate(seconds: float, *ids: str, resource: str = GPU) -> RecentAllocate:
+    return RecentAllocate(resource=resource, ids=ids, time=at(seconds), monotonic=seconds)
+
+
+def since(holdings: Holdings) -> list[datetime]:
+    return [holder.since for holder in holdings.holders]
+
+
+# --- pure: track ----------------------------------------------------------------------------------------------------
+def test_a_holder_is_there_since_the_allocate_that_handed_out_its_device() -> None:
+    recent = [allocate(-9, "GPU-0"), allocate(-5, "GPU-0", "GPU-1"), allocate(-1, "GPU-2")]
+    held = track(NOTHING, [entry("GPU-1")], recent, now=NOON, taken=1.0)
+    assert since(held) == [at(-5)]
+    assert held.state is HoldersState.SYNCED
+    assert held.taken == 1.0
+
+
+def test_without_an_allocate_of_ours_it_is_the_first_list_that_shows_it() -> None:
+    first = track(NOTHING, [entry("GPU-0")], [], now=NOON, taken=1.0)
+    second = track(first, [entry("GPU-0")], [], now=at(5), taken=6.0)
+    assert since(first) == since(second) == [NOON]
+
+
+def test_a_pod_created_again_under_its_name_is_a_new_holder() -> None:
+    first = track(NOTHING, [entry("GPU-0")], [allocate(-5, "GPU-0")], now=NOON, taken=1.0)
+    again = track(first, [entry("GPU-0")], [allocate(-5, "GPU-0"), allocate(60, "GPU-0")], now=at(61), taken=62.0)
+    assert since(again) == [at(60)]
+
+
+def test_other_devices_under_the_same_name_are_a_new_holder() -> None:
+    first = track(NOTHING, [entry("GPU-0")], [], now=NOON, taken=1.0)
+    other = track(first, [entry("GPU-3")], [], now=at(5), taken=6.0)
+    assert since(other) == [at(5)]
+
+
+def test_an_allocate_of_the_same_id_in_another_resource_says_nothing() -> None:
+    held = track(NOTHING, [entry("0")], [allocate(-5, "0", resource="nvidia.com/mig-1g.10gb")], now=NOON, taken=1.0)
+    assert since(held) == [NOON]
+
+
+def test_an_allocate_that_left_the_ring_does_not_move_since() -> None:
+    first = track(NOTHING, [entry("GPU-0")], [allocate(-5, "GPU-0")], now=NOON, taken=1.0)
+    later = track(first, [entry("GPU-0")], [], now=at(3600), taken=3601.0)
+    assert since(later) == [at(-5)]
+
+
+def test_who_is_not_listed_any_more_is_gone() -> None:
+    first = track(NOTHING, [entry("GPU-0", pod="a"), entry("GPU-1", pod="b")], [], now=NOON, taken=1.0)
+    later = track(first, [entry("GPU-1", pod="b")], [], now=at(5), taken=6.0)
+    assert [holder.pod for holder in later.holders] == ["b"]
+
+
+# --- pure: the List's answer ----------------------------------------------------------------------------------------
+def pod_with(container: api.ContainerResources, *, name: str = "p", namespace: str = "ns") -> api.PodResources:
+    return api.PodResources(name=name, namespace=namespace, containers=[container])
+
+
+def test_one_entry_per_id_becomes_one_per_container_and_resource() -> None:
+    container = api.ContainerResources(
+        name="main",
+        devices=[
+            api.ContainerDevices(resource_name=GPU, device_ids=["GPU-1"]),
+            api.ContainerDevices(resource_name="x/y", device_ids=["z"]),
+            api.ContainerDevices(resource_name=GPU, device_ids=["GPU-0"]),
+        ],
+        cpu_ids=[1, 2],
+        memory=[api.ContainerMemory(memory_type="memory", size=1)],
+    )
+    answer = api.ListPodResourcesResponse(pod_resources=[pod_with(container)])
+    assert [(each.resource, each.ids) for each in listed(answer)] == [(GPU, ("GPU-0", "GPU-1")), ("x/y", ("z",))]
+
+
+def test_a_dra_claim_is_a_holder_with_its_claim() -> None:
+    claim = api.DynamicResource(
+        claim_name="train-0-gpus",
+        claim_namespace="ml",
+        claim_resources=[
+            api.ClaimResource(driver_name="gpu.nvidia.com", pool_name="node-a", device_name="gpu-3"),
+            api.ClaimResource(driver_name="gpu.nvidia.com", pool_name="node-a", device_name="gpu-1"),
+            api.ClaimResource(driver_name="gpu.nvidia.com"),  # a kind of resource that we do not know yet
+        ],
+    )
+    container = api.ContainerResources(name="main", dynamic_resources=[claim])
+    [held] = listed(api.ListPodResourcesResponse(pod_resources=[pod_with(container)]))
+    assert (held.resource, held.claim) == (None, "ml/train-0-gpus")
+    assert held.ids == ("gpu.nvidia.com/node-a/gpu-1", "gpu.nvidia.com/node-a/gpu-3")
+    assert dra_device(held.ids[1]).device == "gpu-3"
+
+
+def test_a_pool_with_slashes_is_taken_apart_correctly() -> None:
+    assert dra_device("gpu.nvidia.com/racks.example/a7/gpu-0") == ("gpu.nvidia.com", "racks.example/a7", "gpu-0")
+
+
+@pytest.mark.parametrize("wrong", ["", "GPU-0", "driver/device", "/pool/device", "driver//device", "driver/pool/"])
+def test_another_kind_of_id_is_no_dra_device(wrong: str) -> None:
+    with pytest.raises(ValueError, match="is not <driver>/<pool>/<device>"):
+        dra_device(wrong)
+
+
+def test_entries_that_say_nothing_are_left_out() -> None:
+    devices = [api.ContainerDevices(resource_name=GPU, device_ids=["GPU-0"])]
+    answer = api.ListPodResourcesResponse(
+        pod_resources=[
+            pod_with(api.ContainerResources(name="main", devices=devices), name=""),
+            pod_with(api.ContainerResources(name="main", devices=devices), namespace=""),
+            pod_with(api.ContainerResources(devices=devices)),
+            pod_with(api.ContainerResources(name="none", devices=[api.ContainerDevices(resource_name=GPU)])),
+            pod_with(api.ContainerResources(name="cpu-only", cpu_ids=[1])),
+            api.PodResources(),
+        ]
+    )
+    assert listed(answer) == ()
+
+
+# --- pure: when to ask ----------------------------------------------------------------------------------------------
+def test_an_allocate_is_looked_for_soon_and_once() -> None:
+    before = Holdings(state=HoldersState.SYNCED, taken=90.0)
+    assert wanted_after_allocate(before, []) is None
+    assert wanted_after_allocate(before, [allocate(50.0, "GPU-0")]) is None
+    assert wanted_after_allocate(before, [allocate(100.0, "GPU-0")]) == 100.5
+    assert wanted_after_allocate(replace(before, taken=100.6), [allocate(100.0, "GPU-0")]) is None
+
+
+@pytest.mark.parametrize("state", [HoldersState.UNAVAILABLE, HoldersState.RATE_LIMITED])
+def test_a_list_that_fails_is_not_asked_for_again_at_once(state: HoldersState) -> None:
+    failed = Holdings(state=state, taken=90.0)  # the last good one is older than the Allocate, and stays so
+    assert wanted_after_allocate(failed, [allocate(100.0, "GPU-0")]) is None
+
+
+def test_many_allocates_do_not_ask_faster_than_the_kubelet_allows() -> None:
+    just_asked = Holdings(state=HoldersState.SYNCED, taken=100.0)
+    assert wanted_after_allocate(just_asked, [allocate(100.1, "GPU-0")]) == 101.0
+
+
+# --- the client -----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def client(kubelet: StandInKubelet, plugins: DevicePlugins) -> PodResourcesClient:
+    return PodResourcesClient(kubelet.pod_resources_socket, recent=plugins.recent_allocations)
+
+
+async def test_holders_follow_the_pods(
+    kubelet: StandInKubelet, plugins: DevicePlugins, client: PodResourcesClient
+) -> None:
+    assert client.holdings.state is HoldersState.UNAVAILABLE  # not asked yet is not "nobody"
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    await kubelet.allocate(GPU, 2, pod="train-0", namespace="ml")
+    await kubelet.allocate(GPU, 1, pod="notebook", namespace="ml")
+    held = await client.list()
+    times = [each.time for each in plugins.recent_allocations()]
+    assert held.state is HoldersState.SYNCED
+    assert held.holders == (
+        Holder(namespace="ml", pod="notebook", container="main", resource=GPU, ids=("GPU-5",), since=times[1]),
+        Holder(namespace="ml", pod="train-0", container="main", resource=GPU, ids=("GPU-6", "GPU-7"), since=times[0]),
+    )
+    kubelet.release("train-0", namespace="ml")
+    assert [holder.pod for holder in (await client.list()).holders] == ["notebook"]
+
+
+async def test_without_the_socket_the_last_good_list_stays(kubelet: StandInKubelet, client: PodResourcesClient) -> None:
+    kubelet.extra_pods = [some_pod()]
+    good = await client.list()
+    await kubelet.remove_pod_resources()
+    trouble = await client.list()
+    assert trouble.state is HoldersState.UNAVAILABLE
+    where = kubelet.pod_resources_socket
+    assert trouble.message == f"PodResources on {where} does not answer: No such file or directory"
+    assert (trouble.holders, trouble.taken) == (good.holders, good.taken)
+    await kubelet.serve_pod_resources()
+    back = await client.list()
+    assert back.state is HoldersState.SYNCED
+    assert back.holders == good.holders  # `since` included
+    assert back.taken > good.taken
+
+
+async def test_a_rate_limit_is_reported_and_not_answered_by_asking_more(
+    kubelet: StandInKubelet, client: PodResourcesClient
+) -> None:
+    kubelet.extra_pods = [some_pod()]
+    good = await client.list()
+    kubelet.pod_resources_error = (grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+    limited = await client.list()
+    assert (limited.state, limited.holders) == (HoldersState.RATE_LIMITED, good.holders)
+    assert "rejected by rate limit" in limited.message
+    asked = kubelet.lists
+    for _ in range(20):
+        assert await client.list() == limited
+    assert kubelet.lists == asked
+
+
+async def test_a_failing_list_says_why(kubelet: StandInKubelet, client: PodResourcesClient) -> None:
+    kubelet.pod_resources_error = (grpc.StatusCode.UNKNOWN, "no cgroup\x1b[2J driver")
+    trouble = await client.list()
+    assert trouble.state is HoldersState.UNAVAILABLE
+    assert trouble.message.endswith("does not answer: no cgroup [2J driver")
+
+
+async def test_a_thousand_pods_are_listed(kubelet: StandInKubelet, client: PodResourcesClient) -> None:
+    kubelet.extra_pods = [some_pod(f"pod-{n}", *(f"GPU-{n}::{r}" for r in range(64))) for n in range(1000)]
+    started = monotonic()
+    held = await client.list()
+    assert len(held.holders) == 1000
+    assert sum(len(holder.ids) for holder in held.holders) == 64_000
+    assert held.taken >= started
+
+
+def some_pod(name: str = "p", *ids: str) -> api.PodResources:
+    devices = [api.ContainerDevices(resource_name=GPU, device_ids=[id_]) for id_ in ids or ("GPU-0",)]
+    return pod_with(api.ContainerResources(name="main", devices=devices), name=name)
+
+
+# --- what is offered, by whomever -------------------------------------------------------------------------------------
+async def test_what_is_offered_is_asked_only_where_it_is_wanted(
+    kubelet: StandInKubelet, client: PodResourcesClient, plugins: DevicePlugins
+) -> None:
+    await plugins.set_plan(plan(offered(3, unhealthy=[1])))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+    assert (await client.list()).offered is None
+    assert kubelet.offers_asked == 0
+    client.with_offers = True
+    [offer] = (await client.list()).offered or ()
+    assert (offer.resource, len(offer.ids)) == (GPU, 2)
+    await plugins.stop()
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
+    assert (await client.list()).offered == ()
+
+
+async def test_holders_are_known_even_if_what_is_offered_is_not(
+    kubelet: StandInKubelet, client: PodResourcesClient
+) -> None:
+    client.with_offers = True
+    kubelet.offers_error = (grpc.StatusCode.UNIMPLEMENTED, "not in this kubelet")
+    holdings = await client.list()
+    assert (holdings.state, holdings.offered) == (HoldersState.SYNCED, None)
+    assert "not in this kubelet" in holdings.message
+
+
+async def test_what_was_offered_stays_while_the_kubelet_refuses_to_tell(
+    kubelet: StandInKubelet, client: PodResourcesClient, plugins: DevicePlugins
+) -> None:
+    client.with_offers = True
+    await plugins.set_plan(plan(offered(2)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+    before = await client.list()
+    kubelet.pod_resources_error = (grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+    after = await client.list()
+    assert (after.state, after.offered) == (HoldersState.RATE_LIMITED, before.offered)

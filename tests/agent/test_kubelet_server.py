@@ -1,0 +1,388 @@
+"""What the kubelet is told and answered: ListAndWatch, Allocate, GetPreferredAllocation, PreStartContainer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+import grpc.aio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_plugin.kubelet.plugins import DevicePlugins
+from nodedevices_plugin.kubelet.server import (
+    RECENT_ALLOCATIONS,
+    RecentAllocations,
+    SnapshotError,
+    is_valid_choice,
+    plain_choice,
+    snapshot,
+)
+from nodedevices_plugin.model import (
+    AllocationError,
+    ContainerAnswer,
+    DeviceNode,
+    Mount,
+    OfferedResource,
+    Plan,
+    SchedulableId,
+)
+from support.kubelet import AdmissionError, StandInKubelet
+from support.offers import GPU, EchoAllocator, offered, plan
+
+
+async def registered(kubelet: StandInKubelet, plugins: DevicePlugins, offer: Plan) -> None:
+    await plugins.set_plan(offer)
+    await kubelet.until(lambda: all(kubelet.connected(each.name) for each in offer.resources))
+
+
+# --- ListAndWatch ---------------------------------------------------------------------------------------------------
+async def test_the_whole_list_comes_at_once_in_the_plans_order(kubelet: StandInKubelet, plugins: DevicePlugins) -> None:
+    await registered(kubelet, plugins, plan(offered(12, unhealthy=[3])))
+    view = kubelet.views[GPU]
+    assert len(view.updates) == 1
+    assert [device.ID for device in view.updates[0].devices] == [f"GPU-{n}" for n in range(12)]
+    assert (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (12, 11)
+    assert view.unhealthy == {"GPU-3"}
+
+
+async def test_numa_nodes_are_told_and_an_unknown_one_is_no_topology(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    ids = tuple(
+        SchedulableId(id=f"GPU-{n}", device_id=f"GPU-{n}", healthy=True, numa_node=numa)
+        for n, numa in enumerate((0, 1, None))
+    )
+    await registered(kubelet, plugins, plan(OfferedResource(name=GPU, ids=ids)))
+    devices = kubelet.views[GPU].devices
+    assert [[node.ID for node in devices[f"GPU-{n}"].topology.nodes] for n in range(3)] == [[0], [1], []]
+    assert not devices["GPU-2"].HasField("topology")
+
+
+async def test_a_device_goes_unhealthy_and_comes_back_without_its_neighbours(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    await registered(kubelet, plugins, plan(offered(4)))
+    await plugins.set_plan(plan(offered(4, unhealthy=[1])))
+    await kubelet.until(lambda: kubelet.views[GPU].unhealthy == {"GPU-1"})
+    assert (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (4, 3)
+    await plugins.set_plan(plan(offered(4)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)
+    assert len(kubelet.registered) == 1
+
+
+async def test_an_equal_plan_sends_nothing(kubelet: StandInKubelet, plugins: DevicePlugins) -> None:
+    await registered(kubelet, plugins, plan(offered(4)))
+    await plugins.set_plan(plan(offered(4)))
+    await plugins.set_plan(plan(offered(5)))  # a later message, so that an earlier one would have been seen
+    await kubelet.until(lambda: kubelet.capacity(GPU) == 5)
+    assert [len(update.devices) for update in kubelet.views[GPU].updates] == [4, 5]
+
+
+async def test_many_changes_at_once_are_one_message_with_the_last_state(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    await registered(kubelet, plugins, plan(offered(8)))
+    for n in range(100):
+        await plugins.set_plan(plan(offered(8, unhealthy=[n % 8])))
+    await kubelet.until(lambda: kubelet.views[GPU].unhealthy == {"GPU-3"})
+    assert len(kubelet.views[GPU].updates) <= 3
+
+
+async def test_eight_devices_with_64_replicas_each_are_one_list(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    def replicas(bad: int | None) -> Plan:
+        ids = tuple(
+            SchedulableId(id=f"GPU-{n}::{r}", device_id=f"GPU-{n}", replica=r, healthy=n != bad)
+            for n in range(8)
+            for r in range(64)
+        )
+        return plan(OfferedResource(name=GPU, ids=ids, sharing="timeSlicing", replicas=64))
+
+    await registered(kubelet, plugins, replicas(bad=None))
+    assert kubelet.allocatable(GPU) == 512
+    await plugins.set_plan(replicas(bad=5))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 448)
+    assert len(kubelet.views[GPU].updates) == 2
+
+
+async def test_a_resource_that_never_had_a_device_is_not_registered(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    await registered(kubelet, plugins, plan(offered(1, name="nvidia.com/other")))
+    await plugins.set_plan(plan(offered(0), offered(2, name="nvidia.com/other")))
+    await kubelet.until(lambda: kubelet.capacity("nvidia.com/other") == 2)
+    assert kubelet.registrations_of(GPU) == 0
+    assert [each.resource for each in plugins.registrations()] == ["nvidia.com/other"]
+
+
+async def test_a_resource_that_loses_its_last_device_is_shown_empty(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    await registered(kubelet, plugins, plan(offered(2)))
+    await plugins.set_plan(plan(offered(0)))
+    await kubelet.until(lambda: kubelet.capacity(GPU) == 0)
+    assert kubelet.connected(GPU)
+    await plugins.set_plan(plan(offered(2)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+    assert len(kubelet.registered) == 1
+
+
+async def test_a_resource_that_left_the_plan_is_stopped_and_its_neighbour_is_not(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    other = offered(2, name="nvidia.com/mig-1g.10gb", prefix="MIG-")
+    await registered(kubelet, plugins, plan(offered(4), other))
+    await plugins.set_plan(plan(other))
+    await kubelet.until(lambda: not kubelet.connected(GPU))
+    assert (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (4, 0)
+    assert kubelet.allocatable(other.name) == 2
+    assert len(kubelet.views[other.name].updates) == 1
+    assert len(list(kubelet.plugin_folder.glob("nodedevices-*"))) == 1
+
+
+async def test_a_renamed_resource_leaves_before_its_new_name_comes(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    await registered(kubelet, plugins, plan(offered(4)))
+    seen_on_arrival = []
+    shared = offered(4, name="nvidia.com/gpu.shared")
+    await plugins.set_plan(plan(shared))
+    seen_on_arrival.append(kubelet.allocatable(GPU))
+    await kubelet.until(lambda: kubelet.connected(shared.name))
+    assert kubelet.allocatable(shared.name) == 4
+    assert kubelet.allocatable(GPU) == 0
+
+
+async def test_a_duplicate_id_is_refused_and_the_plan_in_force_stays(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    await registered(kubelet, plugins, plan(offered(4)))
+    twice = OfferedResource(name=GPU, ids=(*offered(2).ids, *offered(1, unhealthy=[0]).ids))
+    with pytest.raises(SnapshotError, match="GPU-0 is there twice"):
+        await plugins.set_plan(plan(twice, offered(1, name="nvidia.com/new", prefix="NEW-")))
+    assert [each.resource for each in plugins.registrations()] == [GPU]
+    await plugins.set_plan(plan(offered(5)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 5)
+
+
+def test_a_list_that_the_kubelet_could_not_receive_is_refused_with_what_to_do() -> None:
+    ids = tuple(SchedulableId(id=f"GPU-{n:059d}", device_id="GPU-0", healthy=True) for n in range(50_000))
+    with pytest.raises(SnapshotError, match=r"50000 ids .* fewer replicas"):
+        snapshot(OfferedResource(name=GPU, ids=ids))
+
+
+# --- Allocate -------------------------------------------------------------------------------------------------------
+async def test_everything_in_an_answer_reaches_the_kubelet(
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
+) -> None:
+    allocator.on_allocate = lambda _resource, ids: ContainerAnswer(
+        envs={"NVIDIA_VISIBLE_DEVICES": ids[0]},
+        mounts=(Mount(container_path="/run/x", host_path="/dev/null", read_only=False),),
+        devices=(DeviceNode(container_path="/dev/nvidia0", host_path="/driver/dev/nvidia0", permissions="rwm"),),
+        annotations={"cdi.k8s.io/x": "a=b"},
+        cdi_devices=("nodedevices.io/gpu=GPU-0",),
+    )
+    await registered(kubelet, plugins, plan(offered(1)))
+    answer = (await kubelet.allocate(GPU, 1)).answer
+    assert dict(answer.envs) == {"NVIDIA_VISIBLE_DEVICES": "GPU-0"}
+    [mount] = answer.mounts
+    assert (mount.container_path, mount.host_path, mount.read_only) == ("/run/x", "/dev/null", False)
+    [node] = answer.devices
+    assert (node.container_path, node.host_path, node.permissions) == ("/dev/nvidia0", "/driver/dev/nvidia0", "rwm")
+    assert dict(answer.annotations) == {"cdi.k8s.io/x": "a=b"}
+    assert [each.name for each in answer.cdi_devices] == ["nodedevices.io/gpu=GPU-0"]
+
+
+async def test_two_resources_are_answered_by_their_own_names(
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
+) -> None:
+    other = offered(2, name="nvidia.com/mig-1g.10gb", prefix="MIG-")
+    await registered(kubelet, plugins, plan(offered(2), other))
+    await kubelet.allocate(GPU, 1)
+    await kubelet.allocate(other.name, 1)
+    assert allocator.asked == [(GPU, ("GPU-1",)), (other.name, ("MIG-1",))]
+
+
+async def test_a_refusal_reaches_the_pod_in_its_own_words(
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
+) -> None:
+    def refuse(_resource: str, ids: Sequence[str]) -> ContainerAnswer:
+        raise AllocationError(f"a shared device is given once per container, and {len(ids)} were asked for")
+
+    allocator.on_allocate = refuse
+    await registered(kubelet, plugins, plan(offered(2)))
+    with pytest.raises(AdmissionError, match=r"FAILED_PRECONDITION desc = a shared device is given once .* 2 were"):
+        await kubelet.allocate(GPU, 2)
+    assert plugins.recent_allocations() == ()
+
+
+async def test_a_bug_in_the_answer_is_told_plainly_and_costs_only_that_pod(
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
+) -> None:
+    def fail(_resource: str, _ids: Sequence[str]) -> ContainerAnswer:
+        raise KeyError("secret detail")
+
+    allocator.on_allocate = fail
+    await registered(kubelet, plugins, plan(offered(2)))
+    with pytest.raises(AdmissionError, match=r"INTERNAL desc = NodeDevices failed to answer .*\(KeyError\)") as caught:
+        await kubelet.allocate(GPU, 1)
+    assert "secret detail" not in str(caught.value)
+    allocator.on_allocate = None
+    assert (await kubelet.allocate(GPU, 1)).ids == ("GPU-1",)
+    assert kubelet.connected(GPU)
+
+
+async def test_fifty_allocates_at_once_each_get_their_own(kubelet: StandInKubelet, plugins: DevicePlugins) -> None:
+    await registered(kubelet, plugins, plan(offered(50)))
+    answers = await asyncio.gather(*(kubelet.allocate_ids(GPU, [f"GPU-{n}"]) for n in range(50)))
+    assert [answer.envs["DEVICES"] for answer in answers] == [f"GPU-{n}" for n in range(50)]
+    assert len(plugins.recent_allocations()) == 50
+
+
+async def test_128_ids_in_one_container(kubelet: StandInKubelet, plugins: DevicePlugins) -> None:
+    await registered(kubelet, plugins, plan(offered(128)))
+    granted = await kubelet.allocate(GPU, 128)
+    assert len(set(granted.ids)) == 128
+    assert granted.answer.envs["DEVICES"].count("GPU-") == 128
+
+
+async def test_allocates_are_answered_while_streams_are_open_and_the_plan_changes(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    names = [f"nvidia.com/kind-{n}" for n in range(8)]
+    await registered(kubelet, plugins, plan(*(offered(4, name=name, prefix=f"{name[-1]}-") for name in names)))
+
+    async def change() -> None:
+        for n in range(20):
+            await plugins.set_plan(
+                plan(*(offered(4, unhealthy=[n % 3], name=name, prefix=f"{name[-1]}-") for name in names))
+            )
+            await asyncio.sleep(0)
+
+    results = await asyncio.gather(change(), *(kubelet.allocate(name, 1) for name in names for _ in range(2)))
+    assert len(results) == 17
+    await kubelet.until(lambda: all(kubelet.allocatable(name) == 3 for name in names))
+
+
+async def test_recent_allocations_say_what_was_handed_out(kubelet: StandInKubelet, plugins: DevicePlugins) -> None:
+    await registered(kubelet, plugins, plan(offered(4)))
+    first = await kubelet.allocate(GPU, 2, pod="a")
+    second = await kubelet.allocate(GPU, 1, pod="b")
+    assert [(each.resource, each.ids) for each in plugins.recent_allocations()] == [
+        (GPU, first.ids),
+        (GPU, second.ids),
+    ]
+
+
+def test_recent_allocations_are_bounded_and_keep_the_newest() -> None:
+    changes = []
+    recent = RecentAllocations(lambda: changes.append(1))
+    for n in range(RECENT_ALLOCATIONS + 10):
+        recent.add(GPU, (f"GPU-{n}",))
+    assert len(recent.entries()) == RECENT_ALLOCATIONS
+    assert recent.entries()[-1].ids == (f"GPU-{RECENT_ALLOCATIONS + 9}",)
+    assert len(changes) == RECENT_ALLOCATIONS + 10
+
+
+async def test_pre_start_is_not_asked_for_and_answered_all_the_same(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    await registered(kubelet, plugins, plan(offered(1)))
+    assert not kubelet.registered[0].options.pre_start_required
+    assert kubelet.registered[0].options.get_preferred_allocation_available
+    await kubelet.pre_start(GPU, ["GPU-0"])
+
+
+# --- GetPreferredAllocation -----------------------------------------------------------------------------------------
+async def test_the_preferred_devices_are_what_a_container_gets(kubelet: StandInKubelet, plugins: DevicePlugins) -> None:
+    await registered(kubelet, plugins, plan(offered(8)))
+    assert (await kubelet.allocate(GPU, 2)).ids == ("GPU-7", "GPU-6")  # the echo allocator prefers the last ones
+
+
+async def test_a_failing_preference_becomes_a_plain_choice(
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
+) -> None:
+    def fail(_available: Sequence[str], _must: Sequence[str], _size: int) -> Sequence[str]:
+        raise RuntimeError("no topology")
+
+    allocator.on_prefer = fail
+    await registered(kubelet, plugins, plan(offered(8)))
+    available = [f"GPU-{n}" for n in range(8)]
+    assert await kubelet.prefer(GPU, available, 3, must_include=["GPU-5"]) == ["GPU-5", "GPU-0", "GPU-1"]
+
+
+async def test_a_request_for_what_cannot_be_allocated_is_refused_in_the_same_words(
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
+) -> None:
+    def refuse(_available: Sequence[str], _must: Sequence[str], _size: int) -> Sequence[str]:
+        raise AllocationError("this node does not offer GPU-9 (any more)")
+
+    allocator.on_prefer = refuse
+    await registered(kubelet, plugins, plan(offered(2)))
+    with pytest.raises(grpc.aio.AioRpcError, match="does not offer GPU-9"):
+        await kubelet.prefer(GPU, ["GPU-9", "GPU-0"], 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [("GPU-0", "GPU-0"), ("GPU-0", "elsewhere"), ("GPU-0",), ("GPU-0", "GPU-1", "GPU-2"), ("GPU-0", "GPU-1")],
+    ids=["twice", "not available", "too few", "too many", "without what must be there"],
+)
+async def test_a_wrong_preference_becomes_a_plain_choice(
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator, wrong: tuple[str, ...]
+) -> None:
+    allocator.on_prefer = lambda _available, _must, _size: wrong
+    await registered(kubelet, plugins, plan(offered(4)))
+    available = [f"GPU-{n}" for n in range(4)]
+    assert await kubelet.prefer(GPU, available, 2, must_include=["GPU-3"]) == ["GPU-3", "GPU-0"]
+
+
+async def test_a_request_that_cannot_be_met_is_no_error(
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
+) -> None:
+    allocator.on_prefer = lambda _available, _must, _size: ()
+    await registered(kubelet, plugins, plan(offered(2)))
+    assert await kubelet.prefer(GPU, ["GPU-0", "GPU-1"], 5) == []
+    assert await kubelet.prefer(GPU, [], 1) == []
+    assert await kubelet.prefer(GPU, ["GPU-0"], -1) == []
+    assert await kubelet.prefer(GPU, ["GPU-0"], 1, must_include=["GPU-1"]) == []
+
+
+IDS = st.lists(st.sampled_from([f"GPU-{n}" for n in range(8)]), unique=True)
+
+
+@given(available=IDS, must=IDS, size=st.integers(-2, 12))
+def test_the_plain_choice_is_always_valid(available: list[str], must: list[str], size: int) -> None:
+    assert is_valid_choice(plain_choice(available, must, size), available, must, size)
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+async def test_stop_leaves_no_task_no_file_descriptor_and_no_socket(allocator: EchoAllocator) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    async def life() -> None:
+        async with StandInKubelet() as kubelet:
+            plugins = DevicePlugins(folder=kubelet.plugin_folder, allocator=allocator)
+            offers = plan(*(offered(4, name=f"nvidia.com/kind-{n}", prefix=f"{n}-") for n in range(4)))
+            await registered(kubelet, plugins, offers)
+            await kubelet.allocate("nvidia.com/kind-0", 1)
+            await plugins.stop()
+            assert plugins.registrations() == ()
+            assert list(kubelet.plugin_folder.glob("nodedevices-*")) == []
+
+    await life()  # grpc opens what it keeps for the process
+    tasks, before = asyncio.all_tasks(), descriptors()
+    for _ in range(3):
+        await life()
+    await asyncio.sleep(0.1)  # grpc's own threads close their ends
+    assert asyncio.all_tasks() == tasks
+    assert descriptors() <= before
+
+
+async def test_stop_before_the_first_plan_is_fine(kubelet: StandInKubelet, plugins: DevicePlugins) -> None:
+    await plugins.stop()
+    assert kubelet.registered == []

@@ -1,0 +1,106 @@
+"""`make demo`: a cluster, our images from our manifests, the story, and nothing left behind.
+
+    make demo                                     # a cluster of its own, on this machine; root, Linux
+    KEEP=1 make demo                              # leaves it, and says how to look at it and how to end it
+    KUBECONFIG=... REGISTRY=... make demo         # on a cluster of yours
+
+Exit 0 when every step was reached; otherwise 1, with what was waited for and the last words of agent and operator.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+
+from demo.stage import Stage
+from demo.story import NAMESPACE, Story
+from support import ground, installing
+from support.ground import Ground
+from support.kubectl import KubectlError, NotReached
+
+LOG_LINES = 25
+TROUBLE = (KubectlError, NotReached, OSError, AssertionError, KeyError)
+# KeyError: a field that an object lacks is a state that was not reached
+
+
+def main() -> int:
+    stage = Stage()
+    keep = bool(os.environ.get("KEEP"))
+    try:
+        with ExitStack() as ending:
+            here = begin(stage, ending, keep=keep)
+            story = Story(stage, here.kubectl, here.image, *here.nodes)
+            if here.cluster is None and not keep:  # our own cluster goes as a whole
+                ending.callback(story.forget)
+                ending.callback(installing.uninstall, here.kubectl)
+            try:
+                install(stage, here)
+                story.tell()
+            except TROUBLE:
+                last_words(stage, here)
+                raise
+            if not keep:
+                stage.step("Taking it all down")
+    except TROUBLE as error:
+        stage.failed(f"{type(error).__name__}: {error}")
+        return 1
+    if keep:
+        stage.step("Left as it is (KEEP=1). Look around:")
+        stage.note(f"export KUBECONFIG={here.kubectl.kubeconfig}")
+        if here.cluster:
+            stage.note("make cluster-down NAME=demo    # when you have seen enough")
+    else:
+        stage.done("nothing is left behind")
+    return 0
+
+
+def begin(stage: Stage, ending: ExitStack, *, keep: bool) -> Ground:
+    """The cluster on which it plays."""
+    if ground.users_cluster():
+        stage.step("Your cluster")
+        here = ground.users()
+    else:
+        stage.step("A Kubernetes cluster: two nodes on this machine, real kubelets, real containers")
+        here = ending.enter_context(ground.own("demo", keep=keep))
+    stage.done("it is up")
+    stage.shown("kubectl get nodes", here.kubectl.run("get", "nodes"))
+    if here.cluster:
+        stage.note("The kubelets keep their default periods; a Node's numbers follow within 10 s.")
+    return here
+
+
+def install(stage: Stage, here: Ground) -> None:
+    stage.step("NodeDevices, from its manifests: kubectl apply -k manifests/overlays/demo")
+    installing.install(here.kubectl, here.images)
+    stage.done("an agent on every node, one operator")
+    what = ("get", "pods", "-n", installing.NAMESPACE)
+    stage.shown(" ".join(("kubectl", *what)), here.kubectl.run(*what))
+    here.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+
+
+def last_words(stage: Stage, here: Ground) -> None:
+    """What the parts said last, for whoever has to find out why a step was not reached."""
+    for what in (
+        ("get", "nodedevices,devicepolicies", "-o", "wide"),
+        ("get", "pods", "-A", "-o", "wide"),
+        ("logs", "-n", installing.NAMESPACE, installing.OPERATOR, f"--tail={LOG_LINES}"),
+        (
+            "logs",
+            "-n",
+            installing.NAMESPACE,
+            "-l",
+            "app.kubernetes.io/component=agent",
+            f"--tail={LOG_LINES}",
+            "--prefix",
+        ),
+    ):
+        try:
+            said = here.kubectl.run(*what)
+        except KubectlError as error:
+            said = str(error)
+        stage.shown("kubectl " + " ".join(what), said)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,313 @@
+"""The story that `make demo` tells, on any cluster with two nodes that have no device plugin for nvidia.com/gpu.
+
+Each scene does one thing to the cluster, waits until the API server or the kubelet shows its effect, and prints the
+real output of the command that a person would use to see it. A scene whose effect does not come in time raises. Faults
+enter only through the simulated probe's file. Times are taken where they arrive in this process: from the moment before
+the new file is sent to the moment at which the changed object (a watch) or the kubelet's answer (PodResources) is read.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from demo.stage import Stage
+from support import hand, simulated
+from support.hand import Hand
+from support.kubectl import Kubectl, NotReached, Watch, condition, wait_until
+
+NAMESPACE = "nodedevices-demo"
+GPU = "nvidia.com/gpu"
+MEMORY = "nodedevices.io/gpu-memory-mib"
+HOLD_DOWN_SECONDS = 5
+DEVICES = (
+    'jsonpath={range .status.devices[*]}{.name}{"\\t"}{.health.state}{"\\t"}{.health.reason}{"\\t"}'
+    '{.holders[*].pod}{"\\n"}{end}'
+)
+CONDITION = (
+    'jsonpath={range .status.conditions[?(@.type=="nodedevices.io/DeviceHealthy")]}'
+    '{.status} {.reason}: {.message}{"\\n"}{end}'
+)
+# docs/architecture.md; the last one is the kubelet's own period, not ours.
+TARGETS = {"kubelet": "1 s", "NodeDevices": "2 s", "pod condition": "5 s", "Event": "5 s", "Node allocatable": "15 s"}
+
+
+def policy() -> dict[str, Any]:
+    return {
+        "apiVersion": "nodedevices.io/v1alpha1",
+        "kind": "DevicePolicy",
+        "metadata": {"name": "everywhere"},
+        "spec": {
+            "nodeSelector": {},
+            "health": {"holdDownSeconds": HOLD_DOWN_SECONDS},
+            "capacity": [{"name": MEMORY, "sumOf": "memoryMiB", "scope": "healthy"}],
+        },
+    }
+
+
+def sharing(node: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "nodedevices.io/v1alpha1",
+        "kind": "DevicePolicy",
+        "metadata": {"name": "share-the-l4s"},
+        "spec": {
+            "nodeSelector": {"matchLabels": {"kubernetes.io/hostname": node}},
+            "priority": 10,
+            "sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 4}]},
+        },
+    }
+
+
+def trainer(node: str, image: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "trainer", "namespace": NAMESPACE},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "containers": [
+                {
+                    "name": "main",
+                    "image": image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["sh", "-c", 'echo "my devices: $NVIDIA_VISIBLE_DEVICES"; exec sleep 3600'],
+                    "resources": {"limits": {GPU: "2"}},
+                }
+            ],
+        },
+    }
+
+
+@dataclass
+class Story:
+    stage: Stage
+    kubectl: Kubectl
+    image: str
+    big: str  # node of the 8 H100s
+    small: str  # node of the 4 L4s
+    times: dict[str, float] = field(default_factory=dict)
+    _hands: ExitStack = field(default_factory=ExitStack)
+
+    def tell(self) -> None:
+        with self._hands:
+            self.give_devices()
+            self.run_a_pod()
+            self.apply_policies()
+            self.share()
+            self.break_a_gpu()
+            self.recover()
+        self.conclude()
+
+    # --- what a person would type -------------------------------------------------------------------------------------
+    def show(self, *args: str) -> str:
+        output = self.kubectl.run(*args)
+        self.stage.shown("kubectl " + " ".join(quoted(arg) for arg in args), output)
+        return output
+
+    def status(self, node: str) -> dict[str, Any]:
+        found = self.kubectl.get("nodedevices", node) or {}
+        status: dict[str, Any] = found.get("status") or {}
+        return status
+
+    def number(self, node: str, resource: str, what: str = "allocatable") -> int | None:
+        """A Node's count of a resource; None while it has none of that name."""
+        found = self.kubectl.get("node", node) or {}
+        value = found.get("status", {}).get(what, {}).get(resource)
+        return None if value is None else int(value)
+
+    # --- scenes -------------------------------------------------------------------------------------------------------
+    def give_devices(self) -> None:
+        self.stage.step(f"Devices: 8 H100 on {self.big}, 4 L4 on {self.small} (simulated: one file on each node)")
+        self.kubectl.apply(
+            *(hand.pod(node, namespace=NAMESPACE, image=self.image) for node in (self.big, self.small)),
+        )
+        self.kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "-l", "app=hand", "--timeout=60s")
+        self.hands = {
+            node: self._hands.enter_context(hand.through_pod(self.kubectl, node, namespace=NAMESPACE))
+            for node in (self.big, self.small)
+        }
+        self.hands[self.big].write(simulated.h100s())
+        self.hands[self.small].write(simulated.l4s())
+        for node, count in ((self.big, 8), (self.small, 4)):
+            wait_until(
+                f"NodeDevices {node} has {count} healthy devices",
+                lambda node=node, count=count: self.status(node).get("summary", {}).get("healthy") == count,  # type: ignore[misc]
+            )
+        for node, count in ((self.big, 8), (self.small, 4)):
+            wait_until(
+                f"node {node} has {count} allocatable {GPU}",
+                lambda node=node, count=count: self.number(node, GPU) == count,  # type: ignore[misc]
+            )
+        self.stage.done("both nodes offer them to pods")
+        self.show("get", "nodedevices")
+
+    def run_a_pod(self) -> None:
+        self.stage.step(f"A pod with two {GPU}")
+        self.kubectl.apply(trainer(self.big, self.image))
+        self.kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod/trainer", "--timeout=60s")
+        wait_until("the pod's log names its devices", lambda: self.kubectl.logs("trainer", namespace=NAMESPACE).strip())
+        self.stage.done("it runs")
+        self.show("logs", "-n", NAMESPACE, "trainer")
+
+        def held() -> list[dict[str, Any]] | None:
+            found = [
+                device
+                for device in self.status(self.big).get("devices", [])
+                if any(holder["pod"] == "trainer" for holder in device.get("holders", []))
+            ]
+            return found if len(found) == 2 else None
+
+        self.held = wait_until("NodeDevices names the pod as holder of two devices", held)
+        log = self.kubectl.logs("trainer", namespace=NAMESPACE)
+        for device in self.held:
+            if device["id"] not in log:
+                raise NotReached(f"NodeDevices says that trainer holds {device['id']}, but its log does not: {log}")
+        self.show("get", "nodedevices", self.big, "-o", DEVICES)
+
+    def apply_policies(self) -> None:
+        self.stage.step(f"A policy for every node: count GPU memory as {MEMORY}")
+        self.stage.note(
+            f"It also shortens health.holdDownSeconds from 300 to {HOLD_DOWN_SECONDS}, for this demo's sake."
+        )
+        self.kubectl.apply(policy())
+        wait_until(
+            "the node has the memory capacity",
+            lambda: self.number(self.big, MEMORY, "capacity") == simulated.H100_MIB * 8,
+        )
+        self.stage.done("the operator owns the new capacity; the scheduler can use it")
+        self.show("get", "node", self.big, "-o", f"jsonpath={{.status.capacity.{escaped(MEMORY)}}}")
+
+    def share(self) -> None:
+        self.stage.step(f"A policy for {self.small}: time-slicing, 4 replicas of each L4, without a restart")
+        before = self.agent_start(self.small)
+        self.kubectl.apply(sharing(self.small))
+        wait_until(f"node {self.small} has 16 allocatable {GPU}", lambda: self.number(self.small, GPU) == 16)
+        if self.agent_start(self.small) != before:
+            raise NotReached(f"the agent on {self.small} was restarted: {before} -> {self.agent_start(self.small)}")
+        self.stage.done(f"4 became 16; the agent on {self.small} is still the one started at {before[1]}")
+        self.show("get", "node", self.small, "-o", f"jsonpath={{.status.allocatable.{escaped(GPU)}}}")
+        self.show("get", "devicepolicies")
+
+    def agent_start(self, node: str) -> tuple[int, str]:
+        """(restarts, start time) of the agent's container on a node."""
+        pods = self.kubectl.json(
+            "get",
+            "pods",
+            "-n",
+            "nodedevices-system",
+            "-l",
+            "app.kubernetes.io/component=agent",
+            "--field-selector",
+            f"spec.nodeName={node}",
+        )["items"]
+        [container] = pods[0]["status"]["containerStatuses"]
+        return container["restartCount"], container["state"]["running"]["startedAt"]
+
+    def break_a_gpu(self) -> None:
+        victim = self.held[0]
+        self.stage.step(
+            f"XID 79 strikes {victim['name']} on {self.big}, which the pod holds: it has fallen off the bus"
+        )
+        far: Hand = self.hands[self.big]
+        far.ask("watch")
+        with ExitStack() as watches:
+
+            def watch(*args: str) -> Watch:
+                return watches.enter_context(Watch(self.kubectl, args))
+
+            devices = watch("nodedevices", self.big)
+            pod = watch("pod", "trainer", "-n", NAMESPACE)
+            node = watch("node", self.big)
+            events = watch("events", "-n", NAMESPACE, "--field-selector", "involvedObject.name=trainer")
+            wait_until("the watches have begun", lambda: devices.seen and pod.seen and node.seen)
+            self.restarts = self.pod_restarts()
+            began = far.write(simulated.h100s(xid79=victim["index"]))
+
+            def when(name: str, moment: float) -> None:
+                self.times[name] = moment - began
+
+            when("kubelet", far.first_allocatable(GPU, 7, after=began))
+            at, _ = devices.first(
+                "NodeDevices shows the fault",
+                lambda one: (
+                    one["status"]["summary"]["unhealthy"] == 1 and one["status"]["summary"]["reason"] == "Xid79"
+                ),
+                after=began,
+            )
+            when("NodeDevices", at)
+            at, _ = pod.first(
+                "the pod has the condition",
+                lambda one: condition(one, "nodedevices.io/DeviceHealthy").get("status") == "False",
+                after=began,
+            )
+            when("pod condition", at)
+            at, _ = events.first("the pod has the Event", lambda one: one["reason"] == "DeviceFault", after=began)
+            when("Event", at)
+            at, _ = node.first(
+                f"node {self.big} has 7 allocatable {GPU}",
+                lambda one: one["status"]["allocatable"].get(GPU) == "7",
+                after=began,
+            )
+            when("Node allocatable", at)
+        wait_until(
+            "the memory capacity shrank", lambda: self.number(self.big, MEMORY, "capacity") == simulated.H100_MIB * 7
+        )
+        self.stage.done("everybody who needs to know knows")
+        self.show("get", "nodedevices")
+        self.show("get", "node", self.big, "-o", f"jsonpath={{.status.allocatable.{escaped(GPU)}}}")
+        self.show("get", "node", self.big, "-o", f"jsonpath={{.status.capacity.{escaped(MEMORY)}}}")
+        self.show("get", "pod", "-n", NAMESPACE, "trainer", "-o", CONDITION)
+        self.show("get", "events", "-n", NAMESPACE, "--field-selector", "reason=DeviceFault")
+        if self.pod_restarts() != self.restarts:
+            raise NotReached("the pod was restarted; a fault marks a pod, it does not end it")
+        self.stage.note("The pod goes on running on its other GPU; what to do with it is the owner's choice.")
+
+    def pod_restarts(self) -> tuple[str, int]:
+        pod = self.kubectl.get("pod", "trainer", NAMESPACE) or {}
+        return pod["status"]["phase"], pod["status"]["containerStatuses"][0]["restartCount"]
+
+    def recover(self) -> None:
+        self.stage.step("The GPU is reset and answers again")
+        self.hands[self.big].write(simulated.h100s())
+
+        def back() -> bool:
+            pod = self.kubectl.get("pod", "trainer", NAMESPACE)
+            return (
+                condition(pod, "nodedevices.io/DeviceHealthy").get("status") == "True"
+                and self.status(self.big)["summary"]["healthy"] == 8
+                and self.number(self.big, GPU) == 8
+                and self.number(self.big, MEMORY, "capacity") == simulated.H100_MIB * 8
+            )
+
+        wait_until("everything is back", back, seconds=HOLD_DOWN_SECONDS + 40)
+        self.stage.done(f"after the hold-down of {HOLD_DOWN_SECONDS} s everything is back")
+        self.show("get", "nodedevices")
+        self.show("get", "node", self.big, "-o", f"jsonpath={{.status.allocatable.{escaped(GPU)}}}")
+        self.show("get", "pod", "-n", NAMESPACE, "trainer", "-o", CONDITION)
+
+    def conclude(self) -> None:
+        self.stage.step("From the fault in the probe's input to ...")
+        rows = [(name, f"{seconds:.2f} s", TARGETS[name]) for name, seconds in self.times.items()]
+        self.stage.table(("where it was read", "this run", "target"), rows)
+
+    def forget(self) -> None:
+        """Takes back what the story made in the cluster; the files on the nodes first, by pods that still exist."""
+        for node in (self.big, self.small):
+            if self.kubectl.get("pod", hand.pod_name(node), NAMESPACE):
+                with hand.through_pod(self.kubectl, node, namespace=NAMESPACE) as far:
+                    far.ask("remove")
+        self.kubectl.delete("namespace", NAMESPACE)
+
+
+def escaped(resource: str) -> str:
+    """A resource name as jsonpath wants it."""
+    return resource.replace(".", "\\.")
+
+
+def quoted(argument: str) -> str:
+    """As one types it in a shell."""
+    return argument if not set(argument) & set(' "{}[]$*?\\') else f"'{argument}'"

@@ -1,0 +1,39 @@
+"""The end-to-end tests' cluster, their time limit, and what our parts said when one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+from support.fixtures import here, installed, rig, world  # noqa: F401 - pytest finds them here
+from support.kubectl import KubectlError
+from support.world import SYSTEM, World
+
+LOG_LINES = 60
+# The first test's includes the cluster's start. By a signal: a thread would end pytest and leave the cluster behind.
+LIMIT_SECONDS = 180
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(__file__.rpartition("/")[0]) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LIMIT_SECONDS, method="signal"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test's report ends with the last lines of agent and operator."""
+    report = yield
+    found = getattr(item, "funcargs", {}).get("installed")
+    if report.failed and isinstance(found, World):
+        for component in ("agent", "operator"):
+            report.sections.append((f"the last lines of every {component}", said(found, component)))
+    return report
+
+
+def said(by: World, component: str) -> str:
+    label = f"app.kubernetes.io/component={component}"
+    try:
+        return by.kubectl.run("logs", "-n", SYSTEM, "-l", label, f"--tail={LOG_LINES}", "--prefix")
+    except KubectlError as error:
+        return str(error)

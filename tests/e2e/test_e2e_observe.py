@@ -1,0 +1,159 @@
+"""Beside the vendor's plugin on a real kubelet: we register nothing, show and react, and take over under its pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support import simulated, vendor
+from support.world import GPU, NAMESPACE, World
+
+pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster, pytest.mark.timeout(180, method="signal")]
+
+PLUGIN = "vendors-plugin"
+
+
+def observe(world: World) -> None:
+    """Node b is left to the vendor: our registration is gone from its kubelet."""
+    world.policy("observe", {"serving": {"mode": "Observe"}}, selector={"kubernetes.io/hostname": world.b})
+    world.until("our registration is gone", lambda: not world.ids(world.b))
+    world.until("the node says that it observes", lambda: "Observe" in ready(world)["message"])
+
+
+def install(world: World, *arguments: str) -> set[str]:
+    """The vendor's plugin on node b, for all its devices; their ids."""
+    ids = sorted(world.devices(world.b))
+    pod = vendor.pod(PLUGIN, world.b, ids, namespace=NAMESPACE, image=world.image, arguments=arguments)
+    world.kubectl.apply(pod)
+    world.running(PLUGIN)
+    return set(ids)
+
+
+def uninstall(world: World) -> None:
+    world.kubectl.delete("pod", PLUGIN, namespace=NAMESPACE)
+
+
+def ready(world: World) -> dict[str, Any]:
+    return world.condition("nodedevices", world.b, "Ready")
+
+
+def config(world: World) -> dict[str, Any]:
+    return world.condition("nodedevices", world.b, "ConfigApplied")
+
+
+def resources(world: World) -> dict[str, dict[str, Any]]:
+    """name -> resource, as NodeDevices of node b shows it."""
+    return {one["name"]: one for one in world.nodedevices(world.b)["status"].get("resources", [])}
+
+
+def healthy(world: World) -> int | None:
+    return resources(world).get(GPU, {}).get("healthy")
+
+
+def allocated_by(world: World, pod: str) -> str:
+    return world.kubectl.exec(pod, "printenv", "ALLOCATED_BY", namespace=NAMESPACE).strip()
+
+
+def test_the_vendors_plugin_serves_and_we_show_its_resource_its_holders_and_faults(world: World) -> None:
+    observe(world)
+    ids = install(world)
+    world.until("the kubelet has the vendor's ids", lambda: world.ids(world.b) == ids)
+    world.until("NodeDevices shows what the vendor offers", lambda: healthy(world) == 4)
+    pod = world.pod("train", world.b, {GPU: 1})
+    assert allocated_by(world, "train") == "vendor"
+    [held] = world.held(world.b, "train")
+    world.until("NodeDevices names the holder", lambda: world.devices(world.b)[held].get("holders"))
+    shown = resources(world)[GPU]
+    assert (shown["capacity"], shown["allocated"], shown["managedBy"]) == (4, 1, "plugin")
+    assert (ready(world)["status"], ready(world)["reason"]) == ("True", "AgentRunning")
+
+    world.hardware(world.b, simulated.l4s(lost=world.devices(world.b)[held]["index"]))
+    assert world.marked("train", "False")["reason"] == "FallenOffBus"
+    assert world.ids(world.b) == ids, "the vendor's plugin decides what is offered, not we"
+    world.until("the node tells that the vendor still offers it", lambda: "not fit for use" in ready(world)["message"])
+    world.alive(pod)
+
+    world.kubectl.exec(PLUGIN, "sh", "-c", f"echo {held} > {vendor.UNHEALTHY}", namespace=NAMESPACE)
+    world.until("NodeDevices follows the vendor's word", lambda: healthy(world) == 3)
+    assert resources(world)[GPU]["capacity"] == 4
+
+
+def test_the_vendors_resource_is_not_given_to_the_operator_and_its_plugins_end_is_no_fault_of_ours(
+    world: World,
+) -> None:
+    observe(world)
+    install(world)
+    world.until("NodeDevices shows what the vendor offers", lambda: healthy(world) == 4)
+    world.policy(
+        "own", {"capacity": [{"name": GPU, "perNode": 9}]}, selector={"kubernetes.io/hostname": world.b}, priority=5
+    )
+    told = world.until(
+        "the operator refuses the name",
+        lambda: (c := world.condition("nodedevices", world.b, "CapacitySynced")).get("reason") == "Conflict" and c,
+    )
+    assert "served by the device plugin" in told["message"]
+    uninstall(world)
+    world.until("the kubelet offers nothing", lambda: not world.ids(world.b))
+    world.until("NodeDevices shows it", lambda: healthy(world) == 0)
+    assert resources(world)[GPU]["managedBy"] == "plugin"
+    assert ready(world)["status"] == "True"
+    assert world.condition("nodedevices", world.b, "Stale")["status"] == "False"
+    assert world.condition("nodedevices", world.b, "CapacitySynced")["reason"] == "Conflict"
+
+
+def test_a_node_is_taken_over_with_its_pods_and_given_back_when_they_have_ended(world: World) -> None:
+    agent = world.agent(world.b)
+    observe(world)
+    ids = install(world)
+    world.until("the kubelet has the vendor's ids", lambda: world.ids(world.b) == ids)
+    pod = world.pod("train", world.b, {GPU: 2})
+    held = world.held(world.b, "train")
+    world.until("NodeDevices names the holders", lambda: world.summary(world.b).get("held") == 2)
+
+    world.drop_policy("observe")
+    world.until("the node serves", lambda: "Observe" not in ready(world)["message"])
+    world.kubectl.delete("pod", PLUGIN, namespace=NAMESPACE, wait=False)
+    world.never("the Node offers less", lambda: world.node_count(world.b, GPU) != 4, seconds=8)
+    world.until("the vendor's plugin is gone", lambda: world.kubectl.get("pod", PLUGIN, NAMESPACE) is None)
+    world.until("the kubelet has all ids", lambda: world.ids(world.b) == ids)
+    world.pod("next", world.b, {GPU: 2})
+    assert world.visible("next") == ids - held
+    assert world.held(world.b, "train") == held
+    world.alive(pod)
+
+    world.policy("observe", {"serving": {"mode": "Observe"}}, selector={"kubernetes.io/hostname": world.b})
+    waiting = world.until("the node waits", lambda: (c := config(world)).get("reason") == "WaitingForHolders" and c)
+    assert "train" in waiting["message"]
+    assert world.ids(world.b) == ids
+    for name in ("train", "next"):
+        world.kubectl.delete("pod", name, namespace=NAMESPACE)
+    world.until("our registration is gone", lambda: not world.ids(world.b))
+    install(world)
+    world.until("the kubelet has the vendor's ids", lambda: world.ids(world.b) == ids)
+    world.pod("again", world.b, {GPU: 1})
+    assert allocated_by(world, "again") == "vendor"
+    same = world.agent(world.b)
+    assert same["metadata"]["uid"] == agent["metadata"]["uid"]
+    restarts = [one["status"]["containerStatuses"][0]["restartCount"] for one in (agent, same)]
+    assert restarts[0] == restarts[1]
+
+
+def test_shares_of_the_vendor_are_taken_over_only_when_nobody_holds_or_offers_them(world: World) -> None:
+    observe(world)
+    ids = install(world, "--replicas=2")
+    world.until("the kubelet has the vendor's shares", lambda: len(world.ids(world.b)) == 8)
+    world.pod("train", world.b, {GPU: 1})
+    [share] = world.held(world.b, "train")
+    device = share.partition("::")[0]
+    found = world.until("NodeDevices names the holder", lambda: world.devices(world.b)[device].get("holders"))
+    assert found[0]["ids"] == [share]
+    assert resources(world)[GPU]["replicas"] == 2
+
+    world.drop_policy("observe")
+    waiting = world.until("the node waits", lambda: (c := config(world)).get("reason") == "WaitingForHolders" and c)
+    assert "train" in waiting["message"]
+    world.kubectl.delete("pod", "train", namespace=NAMESPACE)
+    world.until("it waits for the plugin", lambda: "another plugin" in config(world).get("message", ""))
+    assert len(world.ids(world.b)) == 8
+    uninstall(world)
+    world.until("the kubelet has whole devices", lambda: world.ids(world.b) == ids)

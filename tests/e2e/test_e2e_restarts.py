@@ -1,0 +1,143 @@
+"""kill -9 of anything at any moment loses nothing: pods keep their devices, verdicts stay, marks end up right.
+
+These tests reach into the nodes (they stop kubelets, the API server and single processes), so they run on our own rig.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from support import simulated
+from support.world import GPU, HEALTHY, MEMORY, NAMESPACE
+from support.world_rig import RigWorld
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240, method="signal")]
+
+# Words of their command lines, as `ps` shows them.
+AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
+PROBE = r"nodedevices-probe|nodedevices_plugin\.probes\.main"
+
+
+def test_a_kubelet_restart_keeps_ids_pods_and_their_devices(rig: RigWorld) -> None:
+    pod = rig.pod("stays", rig.a, {GPU: 2})
+    devices, ids = rig.visible("stays"), rig.ids(rig.a)
+    rig.restart_kubelet(rig.a)
+    rig.until("the kubelet has the same ids", lambda: rig.ids(rig.a) == ids)
+    rig.until("the Node offers them", lambda: rig.node_count(rig.a, GPU) == 8)
+    rig.alive(pod)
+    assert rig.visible("stays") == devices
+    assert rig.held(rig.a, "stays") == devices
+    rig.pod("after", rig.a, {GPU: 6})
+    assert not rig.visible("after") & devices
+
+
+def test_a_killed_agent_is_back_with_the_same_ids_and_verdicts(rig: RigWorld) -> None:
+    pod = rig.pod("stays", rig.a, {GPU: 2})
+    [bad, _] = sorted(rig.held(rig.a, "stays"))
+    rig.hardware(rig.a, simulated.h100s(xid79=rig.devices(rig.a)[bad]["index"]))
+    rig.until("the kubelet withdraws it", lambda: bad not in rig.ids(rig.a))
+    rig.marked("stays", "False")
+    ids = rig.ids(rig.a)
+    since = rig.devices(rig.a)[bad]["health"]["since"]
+    with rig.watching(rig.a) as seen:
+        rig.kill(rig.a, AGENT)
+        rig.until("its container was restarted", lambda: rig.restarts(rig.a) == 1)
+        rig.until("the kubelet has the same ids", lambda: rig.ids(rig.a) == ids)
+    assert all(bad not in offered for offered in seen()), "the faulty device was offered while the agent restarted"
+    rig.until("NodeDevices is written again", lambda: rig.condition("nodedevices", rig.a, "Ready")["status"] == "True")
+    health = rig.devices(rig.a)[bad]["health"]
+    assert (health["state"], health["reason"], health["since"]) == ("Unhealthy", "Xid79", since)
+    rig.alive(pod)
+    rig.marked("stays", "False")
+
+
+def test_a_killed_probe_changes_nothing_at_the_kubelet(rig: RigWorld) -> None:
+    ids = rig.ids(rig.a)
+    restarts = rig.restarts(rig.a)
+    with rig.watching(rig.a) as seen:
+        rig.kill(rig.a, PROBE)
+        rig.until("there is a new probe", lambda: rig.processes(rig.a, PROBE))
+        rig.hardware(rig.a, simulated.h100s(lost=5))
+        rig.until("what the new probe sees arrives", lambda: len(rig.ids(rig.a)) == 7)
+    assert all(offered in (ids, rig.ids(rig.a)) for offered in seen())
+    assert rig.restarts(rig.a) == restarts
+
+
+def test_a_killed_operator_changes_nothing_and_catches_up(rig: RigWorld) -> None:
+    pod = rig.pod("held", rig.a, {GPU: 1})
+    [bad] = rig.held(rig.a, "held")
+    node = rig.operator()["spec"]["nodeName"]
+    with rig.watching(rig.a) as seen:
+        rig.kill(node, OPERATOR)
+        rig.hardware(rig.a, simulated.h100s(xid79=rig.devices(rig.a)[bad]["index"]))
+        rig.marked("held", "False")
+    assert all(len(offered) in (7, 8) for offered in seen())
+    rig.operators(0)
+    rig.hardware(rig.a, simulated.h100s())
+    rig.until("the device is well", lambda: rig.summary(rig.a)["healthy"] == 8)
+    assert rig.condition("pod", "held", HEALTHY, NAMESPACE)["status"] == "False"
+    rig.operators(1)
+    rig.marked("held", "True")
+    rig.alive(pod)
+
+
+def test_a_minute_without_the_api_server_changes_nothing_on_the_node_and_one_write_catches_up(rig: RigWorld) -> None:
+    pod = rig.pod("stays", rig.a, {GPU: 2})
+    [bad, _] = sorted(rig.held(rig.a, "stays"))
+    index = rig.devices(rig.a)[bad]["index"]
+    ids = rig.ids(rig.a)
+    rig.until("NodeDevices knows the holder", lambda: rig.summary(rig.a)["held"] == 2)
+    writes = rig.metric(rig.a, "nodedevices_publish_writes_total")
+    with rig.without_api_server():
+        began = time.monotonic()
+        rig.hardware(rig.a, simulated.h100s(xid79=index))
+        rig.until("the kubelet hears of the fault", lambda: rig.ids(rig.a) == ids - {bad})
+        rig.never("anything else changes", lambda: rig.ids(rig.a) != ids - {bad}, seconds=began + 60 - time.monotonic())
+        assert rig.held(rig.a, "stays") >= {bad}
+    rig.until("NodeDevices catches up", lambda: rig.devices(rig.a)[bad]["health"]["state"] == "Unhealthy")
+    assert rig.metric(rig.a, "nodedevices_publish_writes_total") == writes + 1
+    rig.marked("stays", "False")
+    rig.alive(pod)
+
+
+def test_an_xid_outlives_agent_and_probe_without_field_230_and_without_an_api_server(rig: RigWorld) -> None:
+    ids = rig.ids(rig.a)
+    bad = rig.device(rig.a, 3)["id"]
+    rig.hardware(rig.a, simulated.h100s(xid79=3, field_230=False))
+    rig.until("the kubelet withdraws it", lambda: rig.ids(rig.a) == ids - {bad})
+    with rig.without_api_server():
+        # The next lines say nothing of it: an XID is an edge, and this driver cannot say what the device needs.
+        rig.hardware(rig.a, simulated.h100s(field_230=False))
+        with rig.watching(rig.a) as seen:
+            before = rig.processes(rig.a, AGENT)
+            rig.kill(rig.a, PROBE)
+            rig.kill(rig.a, AGENT)
+            rig.until(
+                "the agent was started anew",
+                lambda: (now := rig.processes(rig.a, AGENT)) and not set(now) & set(before),
+            )
+            rig.until("the kubelet has the others again", lambda: rig.ids(rig.a) == ids - {bad})
+            rig.never("the device is offered", lambda: bad in rig.ids(rig.a), seconds=3)
+        assert all(bad not in offered for offered in seen())
+    rig.until("NodeDevices still says why", lambda: rig.devices(rig.a)[bad]["health"]["reason"] == "Xid79")
+
+
+def test_running_pods_survive_a_kubelet_restart_after_a_fault_shrank_the_owned_capacity(rig: RigWorld) -> None:
+    rig.policy("memory", {"capacity": [{"name": MEMORY, "sumOf": "memoryMiB", "scope": "healthy"}]})
+    total = 4 * simulated.L4_MIB
+    requested = total - 1000
+    rig.until("the kubelet allows the capacity", lambda: rig.node_count(rig.b, MEMORY) == total)
+    pod = rig.pod("large", rig.b, {MEMORY: requested})
+    rig.hardware(rig.b, simulated.l4s(lost=0))
+    rig.until("it shrinks as far as it may", lambda: rig.node_count(rig.b, MEMORY, "capacity") == requested)
+    rig.restart_kubelet(rig.b)
+    rig.until("the kubelet has its ids", lambda: len(rig.ids(rig.b)) == 3)
+
+    def phase() -> str:
+        found: str = (rig.kubectl.get("pod", "large", NAMESPACE) or {})["status"]["phase"]
+        return found
+
+    # A kubelet that finds too little rejects running pods about 8 s after its start.
+    rig.never("the pod is rejected", lambda: phase() != "Running" and phase(), seconds=12)
+    rig.alive(pod)

@@ -1,0 +1,73 @@
+"""The rig itself: a second cluster beside the session's, and no trace of it however it ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from cluster.rig import cgroups, layout, processes, rig
+from cluster.rig.trouble import Progress
+from support.cluster import own_name
+from support.ground import Ground
+
+TESTS = Path(__file__).resolve().parents[1]
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def folder(here: Ground) -> Iterator[Path]:
+    if here.cluster is None:
+        pytest.skip("tests our own rig, not the user's cluster")
+    with ExitStack() as ending:
+        place = layout.default_folder(own_name("e2e-rig", ending))
+        rig.down(place)
+        yield place
+        rig.down(place)
+
+
+def traces(folder: Path, plan: layout.Layout) -> list[str]:
+    """What is left of a cluster on this machine."""
+    links = [name for name in layout.links(plan.bridge) if Path("/sys/class/net", name).exists()]
+    groups = [str(one) for hierarchy in cgroups.hierarchies() for one in hierarchy.glob(f"{plan.bridge}-*")]
+    mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if f"{folder}/" in line]
+    routes = [line for line in layout.ip("route").splitlines() if plan.bridge in line.split()]
+    found = [*map(str, processes.find(folder)), *links, *groups, *mounts, *routes]
+    return [*found, str(folder)] if folder.exists() else found
+
+
+def test_a_cluster_beside_another_leaves_no_trace_after_its_parts_were_killed(folder: Path, here: Ground) -> None:
+    made = rig.up(folder.name, folder, 1, [], Progress(quiet=True))
+    assert traces(folder, made.layout)
+    for role in ("etcd", "n1-pid1", "kube-scheduler"):
+        processes.end(folder, role)
+    rig.down(folder)
+    assert traces(folder, made.layout) == []
+    assert rig.down(folder) == []
+    assert here.kubectl.run("get", "--raw", "/readyz") == "ok"
+
+
+def test_a_cluster_whose_folder_was_deleted_is_still_taken_down(folder: Path) -> None:
+    made = rig.up(folder.name, folder, 1, [], Progress(quiet=True))
+    shutil.rmtree(folder)
+    assert rig.down(folder)
+    assert traces(folder, made.layout) == []
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.0, 2.0, 3.5])
+def test_an_up_that_is_killed_is_taken_back(folder: Path, seconds: float) -> None:
+    command = [sys.executable, "-m", "cluster.rig", "up", "--name", folder.name, "--nodes", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
+        time.sleep(seconds)
+        up.kill()
+    plan = layout.read(folder)
+    rig.down(folder)
+    assert plan is None or traces(folder, plan) == []

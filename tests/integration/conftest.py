@@ -1,0 +1,63 @@
+"""A real kube-apiserver with our CRDs, one for the whole session, and a clean slate for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.apiserver import ApiServer
+from support.kubectl import Kubectl, wait_until
+from support.operatorprocess import OperatorProcess, service_account
+
+ROOT = Path(__file__).parents[2]
+CRDS = ("nodedevices", "devicepolicies")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever asks for the API server bears its mark."""
+    for item in items:
+        if "apiserver" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.apiserver)
+
+
+@pytest.fixture(scope="session")
+def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """etcd and kube-apiserver on loopback, with the CRDs established. Needs no root."""
+    with ApiServer(tmp_path_factory.mktemp("apiserver")) as server:
+        kubectl = Kubectl(server.kubeconfig, str(server.kubectl))
+        kubectl.run("apply", "--server-side", "-k", str(ROOT / "crds"))
+        named = [f"crd/{name}.nodedevices.io" for name in CRDS]
+        # kubectl wait fails on an object that has no conditions yet.
+        wait_until("CRDs", lambda: kubectl.run("wait", "--for=condition=Established", "--timeout=30s", *named))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def admin(apiserver: ApiServer) -> Kubectl:
+    """kubectl as cluster-admin, for tests that leave nothing behind."""
+    return Kubectl(apiserver.kubeconfig, str(apiserver.kubectl))
+
+
+@pytest.fixture
+def kubectl(admin: Kubectl) -> Iterator[Kubectl]:
+    """kubectl as cluster-admin; afterwards no object of ours, no pod and no Node is left."""
+    yield admin
+    admin.run("delete", f"{','.join(CRDS)},pods,nodes", "--all", "-A", "--force", "--grace-period=0", "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def _operator(
+    apiserver: ApiServer, admin: Kubectl, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    folder = tmp_path_factory.mktemp("operator")
+    with OperatorProcess(folder, service_account(admin, folder), "--relist-seconds=3") as running:
+        yield running
+
+
+@pytest.fixture
+def operator(_operator: OperatorProcess, kubectl: Kubectl) -> OperatorProcess:
+    """The real operator with its real permissions, one for a file of tests; it lists everything every three seconds."""
+    if not _operator.running:
+        _operator.start()
+    return _operator

@@ -1,0 +1,214 @@
+"""The real agent and the real kube-apiserver: its one object, who owns what in it, and what happens when it is away."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.agentprocess import NODE, AgentProcess
+from support.apiserver import ApiServer
+from support.kubectl import Kubectl, condition, wait_until
+from support.simulated import h100s
+
+SIXTEEN = {
+    "sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]},
+    "health": {"holdDownSeconds": 1},
+}
+
+
+@pytest.fixture
+def agent(apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path) -> Iterator[AgentProcess]:
+    """On its own object; without a kubelet."""
+    with AgentProcess(tmp_path, arguments=(f"--kubeconfig={apiserver.kubeconfig}",)) as running:
+        wait_until("a report", lambda: status(kubectl))
+        yield running
+
+
+def found(kubectl: Kubectl) -> dict[str, Any]:
+    return kubectl.get("nodedevices", NODE) or {}
+
+
+def status(kubectl: Kubectl) -> dict[str, Any]:
+    value: dict[str, Any] = found(kubectl).get("status") or {}
+    return value
+
+
+def version(kubectl: Kubectl) -> str:
+    text: str = found(kubectl)["metadata"]["resourceVersion"]
+    return text
+
+
+def writes(agent: AgentProcess) -> float:
+    lines = agent.get("/metrics")[1].splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("nodedevices_publish_writes_total"))
+
+
+def as_operator(kubectl: Kubectl, spec: dict[str, Any]) -> None:
+    body = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": NODE}, "spec": spec}
+    kubectl.run("apply", "--server-side", "--field-manager=nodedevices-operator", "-f", "-", stdin=json.dumps(body))
+
+
+def test_the_object_shows_the_devices_and_every_field_of_it_is_the_agents(
+    agent: AgentProcess, kubectl: Kubectl
+) -> None:
+    item = found(kubectl)
+    summary = item["status"]["summary"]
+    assert (summary["devices"], summary["healthy"], summary["model"]) == (8, 8, "NVIDIA-H100-80GB-HBM3")
+    shown = kubectl.json("get", "nodedevices", NODE, "--show-managed-fields")
+    assert {entry["manager"] for entry in shown["metadata"]["managedFields"]} == {"nodedevices-agent"}
+    assert "spec" not in item or item["spec"] == {}
+    assert {one["type"] for one in item["status"]["conditions"]} == {
+        "Ready",
+        "DevicesHealthy",
+        "ConfigApplied",
+        "HoldersKnown",
+    }
+    assert condition(item, "ConfigApplied")["reason"] == "NoConfig"
+    assert condition(item, "Ready")["reason"] == "KubeletUnreachable"
+    assert agent.lines(
+        "the token names no Node, so the NodeDevices object gets no owner: delete it by hand with the node"
+    )
+
+
+def test_a_fault_is_in_the_status_with_its_reason_and_action(agent: AgentProcess, kubectl: Kubectl) -> None:
+    agent.edit(h100s(xid79=3, field_230=False))
+    item = wait_until("the fault", lambda: summary_reason(kubectl) and found(kubectl))
+    [bad] = [device for device in item["status"]["devices"] if device["health"]["state"] != "Healthy"]
+    assert (bad["name"], bad["health"]["reason"], bad["health"]["xid"]) == ("gpu-3", "Xid79", 79)
+    assert bad["health"]["recoveryAction"] == "RebootNode"
+    healthy = condition(item, "DevicesHealthy")
+    assert (healthy["status"], healthy["reason"]) == ("False", "DeviceFault")
+    assert healthy["message"].startswith("1 of 8: gpu-3 Xid79")
+
+
+def summary_reason(kubectl: Kubectl) -> str:
+    return str(status(kubectl).get("summary", {}).get("reason", ""))
+
+
+def test_an_idle_agent_writes_nothing(agent: AgentProcess, kubectl: Kubectl) -> None:
+    before = version(kubectl)
+    lines = _lines_of_the_probe(agent)
+    wait_until("more lines", lambda: _lines_of_the_probe(agent) >= lines + 6)
+    assert version(kubectl) == before
+
+
+def _lines_of_the_probe(agent: AgentProcess) -> float:
+    lines = agent.get("/metrics")[1].splitlines()
+    return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("nodedevices_probe_lines_total"))
+
+
+def test_an_object_deleted_by_hand_is_back_within_seconds(agent: AgentProcess, kubectl: Kubectl) -> None:
+    before = found(kubectl)["metadata"]["uid"]
+    kubectl.run("delete", "nodedevices", NODE)
+    wait_until("a new object", lambda: status(kubectl) and found(kubectl)["metadata"]["uid"] != before, seconds=10)
+    assert len(status(kubectl)["devices"]) == 8
+
+
+def test_what_the_operator_resolves_is_in_force_and_echoed(agent: AgentProcess, kubectl: Kubectl) -> None:
+    as_operator(kubectl, {"config": {}, "configHash": "aa"})
+    wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
+    assert condition(found(kubectl), "ConfigApplied")["reason"] == "Applied"
+    assert status(kubectl)["observedGeneration"] == found(kubectl)["metadata"]["generation"]
+
+
+def test_a_configuration_that_is_not_at_work_yet_keeps_the_last_good_one_and_says_so(
+    agent: AgentProcess, kubectl: Kubectl
+) -> None:
+    as_operator(kubectl, {"config": {}, "configHash": "aa"})
+    wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
+    as_operator(kubectl, {"config": {"health": {"forgetMissingSeconds": 900}}, "configHash": "bb"})
+    refused = wait_until("refusal", lambda: _invalid(kubectl))
+    assert "spec.config.health.forgetMissingSeconds: not at work yet" in refused["message"]
+    assert status(kubectl)["appliedConfigHash"] == "aa"
+
+
+def _invalid(kubectl: Kubectl) -> dict[str, Any] | None:
+    applied = condition(found(kubectl), "ConfigApplied")
+    return applied if applied.get("reason") == "ConfigInvalid" else None
+
+
+def test_a_change_of_ids_waits_while_holders_are_not_known(agent: AgentProcess, kubectl: Kubectl) -> None:
+    as_operator(kubectl, {"config": SIXTEEN, "configHash": "cc"})
+    wait_until("waiting", lambda: condition(found(kubectl), "ConfigApplied").get("reason") == "WaitingForHolders")
+    assert status(kubectl)["resources"][0]["capacity"] == 8
+    assert "appliedConfigHash" not in status(kubectl)
+
+
+def test_the_operators_fields_stay_through_the_agents_writes(agent: AgentProcess, kubectl: Kubectl) -> None:
+    stale = {
+        "type": "Stale",
+        "status": "False",
+        "reason": "Fresh",
+        "message": "",
+        "lastTransitionTime": "2026-11-21T07:02:11Z",
+    }
+    body = {
+        "apiVersion": "nodedevices.io/v1alpha1",
+        "kind": "NodeDevices",
+        "metadata": {"name": NODE},
+        "status": {"conditions": [stale]},
+    }
+    kubectl.run(
+        "apply",
+        "--server-side",
+        "--subresource=status",
+        "--field-manager=nodedevices-operator",
+        "-f",
+        "-",
+        stdin=json.dumps(body),
+    )
+    agent.edit(h100s(lost=2))
+    wait_until("the fault", lambda: summary_reason(kubectl))
+    assert condition(found(kubectl), "Stale")["reason"] == "Fresh"
+
+
+def test_a_field_of_the_agents_that_somebody_takes_is_set_again(agent: AgentProcess, kubectl: Kubectl) -> None:
+    patch = json.dumps({"status": {"summary": {"healthy": 1}}})
+    kubectl.run("patch", "nodedevices", NODE, "--subresource=status", "--type=merge", "-p", patch)
+    wait_until("set again", lambda: status(kubectl)["summary"]["healthy"] == 8)
+    assert agent.lines("fields of the agent's status were changed by somebody else; set again")
+
+
+def test_people_take_devices_out_of_service_and_are_told_that_it_is_not_at_work_yet(
+    agent: AgentProcess, kubectl: Kubectl
+) -> None:
+    device = status(kubectl)["devices"][0]["id"]
+    patch = json.dumps({"spec": {"unschedulable": [{"id": device, "reason": "RMA 4711"}]}})
+    kubectl.run("patch", "nodedevices", NODE, "--type=merge", "-p", patch)
+    wait_until("named", lambda: device in condition(found(kubectl), "ConfigApplied").get("message", ""))
+
+
+def test_a_persons_word_brings_a_device_back_once(agent: AgentProcess, kubectl: Kubectl) -> None:
+    as_operator(kubectl, {"config": {"health": {"holdDownSeconds": 0}}, "configHash": "aa"})
+    wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
+    agent.edit(h100s(xid79=3, field_230=False))
+    wait_until("the fault", lambda: summary_reason(kubectl) == "Xid79")
+    bad = next(device["id"] for device in status(kubectl)["devices"] if device["health"]["state"] != "Healthy")
+    kubectl.run("annotate", "nodedevices", NODE, f"nodedevices.io/confirm={bad}=recovered")
+    wait_until("recovery", lambda: status(kubectl)["summary"]["healthy"] == 8)
+    agent.edit(h100s(xid79=3, field_230=False))  # strikes again: the same word counts no more
+    wait_until("the fault again", lambda: summary_reason(kubectl) == "Xid79")
+
+
+def test_an_api_server_that_is_away_costs_one_write_when_it_is_back(
+    apiserver: ApiServer, agent: AgentProcess, kubectl: Kubectl
+) -> None:
+    written = writes(agent)
+    apiserver.stop_apiserver()
+    for lost in (1, 2, 5):
+        agent.edit(h100s(lost=lost))
+        count = len(agent.lines("device not healthy"))
+        deadline = time.monotonic() + 20
+        while len(agent.lines("device not healthy")) == count and time.monotonic() < deadline:
+            time.sleep(0.05)
+    apiserver.start_apiserver()
+    wait_until("the fault", lambda: summary_reason(kubectl) == "FallenOffBus", seconds=40)
+    lines = _lines_of_the_probe(agent)
+    wait_until("more lines", lambda: _lines_of_the_probe(agent) >= lines + 3)
+    assert writes(agent) == written + 1
+    bad = [one["name"] for one in status(kubectl)["devices"] if one["health"]["state"] != "Healthy"]
+    assert bad == ["gpu-1", "gpu-2", "gpu-5"]  # the first two are held down

@@ -1,0 +1,212 @@
+"""What a real API server takes, refuses and shows of our kinds."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from support.contract import FULL_NODE, FULL_POLICY, REFUSALS, UNKNOWN_KEYS, Refusal, policy
+from support.kubectl import Kubectl, KubectlError
+
+KINDS = ["nodedevices", "devicepolicies"]
+
+
+def create(kubectl: Kubectl, document: dict[str, Any], *arguments: str) -> str:
+    return kubectl.run("create", "--validate=strict", *arguments, "-f", "-", stdin=json.dumps(document))
+
+
+def write_status(kubectl: Kubectl, document: dict[str, Any], manager: str = "agent") -> None:
+    """Apply only the status, as the agent does."""
+    body = {key: value for key, value in document.items() if key != "spec"}
+    kubectl.run(
+        "apply",
+        "--server-side",
+        f"--field-manager={manager}",
+        "--subresource=status",
+        "-f",
+        "-",
+        stdin=json.dumps(body),
+    )
+
+
+@pytest.mark.parametrize("plural", KINDS)
+def test_the_crd_is_established_and_structural(admin: Kubectl, plural: str) -> None:
+    crd = admin.json("get", "crd", f"{plural}.nodedevices.io")
+    conditions = {one["type"]: one["status"] for one in crd["status"]["conditions"]}
+    assert conditions == {"NamesAccepted": "True", "Established": "True"}  # NonStructuralSchema would stand here
+    assert crd["spec"]["scope"] == "Cluster"
+
+
+@pytest.mark.parametrize("document", [FULL_NODE, FULL_POLICY], ids=KINDS)
+def test_a_full_example_is_kept_to_the_last_field(kubectl: Kubectl, document: dict[str, Any]) -> None:
+    create(kubectl, document)
+    if "status" in document:
+        write_status(kubectl, document)
+
+    kept = kubectl.json("get", document["kind"], document["metadata"]["name"])
+    assert kept["spec"] == document["spec"]
+    assert kept.get("status") == document.get("status")
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=[refusal.name for refusal in REFUSALS])
+def test_a_wrong_spec_is_refused_with_a_reason(admin: Kubectl, refusal: Refusal) -> None:
+    with pytest.raises(KubectlError) as caught:
+        create(admin, refusal.document, "--dry-run=server")
+    assert refusal.says in caught.value.said
+
+
+@pytest.mark.parametrize(("place", "document", "path"), UNKNOWN_KEYS, ids=[place for place, _, _ in UNKNOWN_KEYS])
+def test_an_unknown_key_is_refused_by_strict_validation(
+    admin: Kubectl, place: str, document: dict[str, Any], path: str
+) -> None:
+    with pytest.raises(KubectlError, match="unknown field") as caught:
+        create(admin, document, "--dry-run=server")
+    assert f'"{path}"' in caught.value.said
+
+
+def test_what_a_policy_leaves_out_stays_out_but_for_priority_and_mode(kubectl: Kubectl) -> None:
+    create(kubectl, policy(health={"holdDownSeconds": 5}, sharing={}))
+
+    kept = kubectl.json("get", "dp", "example")["spec"]
+    assert kept == {
+        "nodeSelector": {},
+        "priority": 0,
+        "mode": "Enforce",
+        "health": {"holdDownSeconds": 5},
+        "sharing": {},
+    }
+
+
+def test_no_configuration_and_an_empty_one_are_told_apart(kubectl: Kubectl) -> None:
+    node = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices"}
+    create(kubectl, {**node, "metadata": {"name": "unresolved"}, "spec": {}})
+    create(kubectl, {**node, "metadata": {"name": "resolved"}, "spec": {"config": {}}})
+
+    assert kubectl.json("get", "nd", "unresolved")["spec"] == {}
+    assert kubectl.json("get", "nd", "resolved")["spec"] == {"config": {}}
+
+
+# --- status ----------------------------------------------------------------------------------------------------------
+def test_status_is_written_through_its_subresource_only(kubectl: Kubectl) -> None:
+    create(kubectl, FULL_NODE)
+    assert "status" not in kubectl.json("get", "nd", "gpu-a01")
+
+    document = copy.deepcopy(FULL_NODE)
+    document["spec"] = {"config": {}}
+    kubectl.run("apply", "--server-side", "--subresource=status", "-f", "-", stdin=json.dumps(document))
+    kept = kubectl.json("get", "nd", "gpu-a01")
+    assert kept["status"]["summary"]["reason"] == "Xid79"
+    assert kept["spec"] == FULL_NODE["spec"]
+
+
+def test_a_reason_and_an_action_of_a_newer_agent_are_taken(kubectl: Kubectl) -> None:
+    document = copy.deepcopy(FULL_NODE)
+    document["status"]["devices"][1]["health"].update(reason="CosmicRay", recoveryAction="Relocate")
+    document["status"]["resources"][0]["sharing"] = "quantum"
+    create(kubectl, document)
+    write_status(kubectl, document)
+
+    kept = kubectl.json("get", "nd", "gpu-a01")["status"]
+    assert kept["devices"][1]["health"]["reason"] == "CosmicRay"
+    assert kept["resources"][0]["sharing"] == "quantum"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda status: status["devices"][0]["health"].update(state="Fine"), 'supported values: "Healthy", "Degraded"'),
+        (lambda status: status["devices"][0]["health"].update(reason="not one word"), "should match"),
+        (lambda status: status["devices"][0].update(id="GPU 0"), "should match"),
+        (lambda status: status["devices"].append(status["devices"][0]), "Duplicate value"),
+        (lambda status: status["summary"].update(devices="8"), "must be of type integer"),
+        (lambda status: status["devices"][1]["health"].update(message="x" * 513), "Too long"),
+        (lambda status: status["devices"][1].update(holders=status["devices"][1]["holders"] * 33), "Too many"),
+        (lambda status: status["agent"].update(startTime="yesterday"), "must be of type date-time"),
+    ],
+)
+def test_even_a_status_has_its_bounds(kubectl: Kubectl, change: Any, says: str) -> None:
+    document = copy.deepcopy(FULL_NODE)
+    create(kubectl, document)
+    current = kubectl.json("get", "nd", "gpu-a01")
+    change(document["status"])
+    with pytest.raises(KubectlError) as caught:
+        kubectl.run(
+            "replace", "--subresource=status", "-f", "-", stdin=json.dumps({**current, "status": document["status"]})
+        )
+    assert says in caught.value.said
+
+
+# --- what people see -------------------------------------------------------------------------------------------------
+def test_the_columns_of_nodedevices(kubectl: Kubectl) -> None:
+    create(kubectl, FULL_NODE)
+    write_status(kubectl, FULL_NODE)
+
+    header, row = kubectl.run("get", "nd").splitlines()
+    assert header.split() == ["NAME", "MODEL", "DEVICES", "HEALTHY", "HELD", "READY", "STALE", "REASON", "AGE"]
+    cells = dict(zip(header.split(), columns(header, row), strict=True))
+    assert {**cells, "AGE": ""} == {
+        "NAME": "gpu-a01",
+        "MODEL": "NVIDIA H100 80GB HBM3",
+        "DEVICES": "2",
+        "HEALTHY": "1",
+        "HELD": "1",
+        "READY": "True",
+        "STALE": "",
+        "REASON": "Xid79",
+        "AGE": "",
+    }
+
+
+def test_the_wide_columns_of_nodedevices(kubectl: Kubectl) -> None:
+    create(kubectl, FULL_NODE)
+    write_status(kubectl, FULL_NODE)
+
+    header, row = kubectl.run("get", "nd", "-o", "wide").splitlines()
+    assert header.split()[9:] == ["ACTION", "DRIVER", "AGENT"]
+    assert columns(header, row)[9:] == ["RebootNode", "570.148.08", "0.1.0"]
+
+
+def columns(header: str, row: str) -> list[str]:
+    """A row's cells, cut where the header's words begin."""
+    starts = [
+        index for index, letter in enumerate(header) if letter != " " and (index == 0 or header[index - 1] == " ")
+    ]
+    return [row[start:end].strip() for start, end in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def test_the_columns_of_devicepolicies(kubectl: Kubectl) -> None:
+    create(kubectl, FULL_POLICY)
+
+    header, row = kubectl.run("get", "dp").splitlines()
+    assert header.split() == "NAME PRIORITY MODE ACCEPTED SELECTED APPLIED FAILED CONFLICTED AGE".split()  # noqa: SIM905
+    assert columns(header, row)[:3] == ["example", "100", "DryRun"]
+
+
+def test_nodes_are_found_by_the_reason_of_their_worst_device(kubectl: Kubectl) -> None:
+    for name, reason in (("bad", "Xid79"), ("good", "")):
+        document = copy.deepcopy(FULL_NODE)
+        document["metadata"]["name"] = name
+        document["status"]["summary"]["reason"] = reason
+        create(kubectl, document)
+        write_status(kubectl, document)
+
+    assert kubectl.run("get", "nd", "--field-selector", "status.summary.reason=Xid79", "-o", "name").split() == [
+        "nodedevices.nodedevices.io/bad"
+    ]
+
+
+def test_one_category_lists_both_kinds(kubectl: Kubectl) -> None:
+    create(kubectl, FULL_NODE)
+    create(kubectl, FULL_POLICY)
+
+    assert sorted(kubectl.run("get", "hardware", "-o", "name").split()) == [
+        "devicepolicy.nodedevices.io/example",
+        "nodedevices.nodedevices.io/gpu-a01",
+    ]
+
+
+def test_kubectl_explains_a_field(admin: Kubectl) -> None:
+    said = admin.run("explain", "nd.status.devices.health.recoveryAction")
+    assert "What brings it back: RebootNode, ResetGPU." in said

@@ -1,0 +1,128 @@
+"""The operator is killed at every call that it makes, and asked for work when there is none; real API server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from nodedevices_operator.kube import NODE_DEVICES, NODES, KubeClient, events_path, named, pod_path
+from support import fleet
+from support.apiserver import ApiServer
+from support.fleet import MEMORY, FleetNode, memory_capacity, pod, policy
+from support.kubectl import Kubectl, condition
+from support.lives import Killed, Mortal, live
+
+pytestmark = pytest.mark.timeout(180)  # each waits for processes to start and to notice
+
+MOST_CALLS = 80
+
+
+@pytest.fixture
+async def kube(apiserver: ApiServer, kubectl: Kubectl) -> AsyncIterator[KubeClient]:
+    fleet.namespace(kubectl)
+    client = await KubeClient.connect(str(apiserver.kubeconfig))
+    yield client
+    await client.close()
+
+
+async def through(kube: KubeClient, dies_at: int) -> int:
+    """Lives until one ends by itself; the first dies at that call, if it gets so far. Returns its number of calls."""
+    first = Mortal(kube, dies_at)
+    try:
+        await live(first)
+    except Killed:
+        await live(kube)
+    return len(first.calls)
+
+
+async def world(kube: KubeClient, node: str, uids: dict[str, str]) -> dict[str, Any]:
+    """Everything that the operator answers for, without times, uids and the node's name."""
+    item, own = await kube.get(named(NODE_DEVICES, node)), await kube.get(named(NODES, node))
+    pods = [await kube.get(pod_path(fleet.NAMESPACE, name)) for name in sorted(uids)]
+    told = [condition(it, "nodedevices.io/DeviceHealthy") for it in pods]
+    happened = [it async for page in kube.pages(events_path(fleet.NAMESPACE)) for it in page]
+    about = [[it["reason"] for it in happened if it["involvedObject"]["uid"] == uids[name]] for name in sorted(uids)]
+    conditions = ("PolicyResolved", "CapacitySynced", "Stale")
+    return {
+        "config": item["spec"]["config"],
+        "hash": item["spec"]["configHash"],
+        "sections": [it.get("sections") for it in item["spec"]["policies"]],
+        "conditions": [[condition(item, kind).get(key) for key in ("type", "status", "reason")] for kind in conditions],
+        "affected": [(it["device"], it["reason"]) for it in item["status"].get("affectedPods", [])],
+        "capacity": own["status"]["capacity"].get(MEMORY),
+        "node": [condition(own, "nodedevices.io/DevicesHealthy").get(key) for key in ("status", "reason")],
+        "pods": [[it.get(key) for key in ("status", "reason", "message")] for it in told],
+        "events": [sorted(reasons) for reasons in about],
+    }
+
+
+@pytest.mark.timeout(300)
+async def test_killed_at_any_call_and_restarted_it_reaches_the_same_end_state(
+    kube: KubeClient, kubectl: Kubectl
+) -> None:
+    unbroken: list[dict[str, Any]] = []
+    calls = [0, 0]
+    dies_at = 0
+    while dies_at == 0 or dies_at <= max(calls):
+        assert dies_at < MOST_CALLS
+        name = f"k{dies_at}"
+        node = FleetNode(kubectl, name).create({"life": name})
+        kubectl.apply(policy(name, {"life": name}, capacity=memory_capacity(), health={"holdDownSeconds": 3}))
+        uids = {f"{name}-{place}": pod(kubectl, f"{name}-{place}", name) for place in ("a", "b")}
+        node.hold(0, f"{name}-a")
+        node.hold(1, f"{name}-b")
+        node.fail(0, 1)
+        made = await through(kube, dies_at)
+        at_fault = await world(kube, name, uids)
+        node.recover(0, 1)
+        made_then = await through(kube, dies_at)
+        well = await world(kube, name, uids)
+        if dies_at == 0:
+            unbroken, calls = [at_fault, well], [made, made_then]
+            assert [it[0] for it in at_fault["pods"]] == ["False", "False"]
+            assert [it[0] for it in well["pods"]] == ["True", "True"]
+            assert well["affected"] == []
+            assert well["capacity"] == str(2 * 80 * 1024)
+            assert well["events"] == [["DeviceFault", "DeviceRecovered"]] * 2
+        assert [at_fault, well] == unbroken, f"died at call {dies_at}"
+        dies_at += 1
+
+
+async def test_a_life_after_everything_is_settled_writes_nothing(kube: KubeClient, kubectl: Kubectl) -> None:
+    node = FleetNode(kubectl, "n1").create()
+    kubectl.apply(policy("memory", capacity=memory_capacity(), faults={"podCondition": "Always"}))
+    pod(kubectl, "a", "n1")
+    pod(kubectl, "b", "n1")
+    node.hold(0, "a")
+    node.hold(1, "b")
+    node.fail(0)
+    await live(kube)
+    again = Mortal(kube)
+    await live(again)
+    assert [write for write in again.writes if not write.startswith("create")] == []
+
+
+async def test_affected_pods_is_written_before_a_pod_is_told_and_taken_back_after(
+    kube: KubeClient, kubectl: Kubectl
+) -> None:
+    node = FleetNode(kubectl, "n1").create()
+    pod(kubectl, "a", "n1")
+    node.hold(0, "a")
+    node.fail(0)
+    life = Mortal(kube)
+    await live(life)
+    assert [_short(write) for write in life.writes if _short(write)] == ["status", "pod", "event"]
+    node.recover(0)
+    life = Mortal(kube)
+    await live(life)
+    assert [_short(write) for write in life.writes if _short(write)] == ["event", "pod", "status"]
+
+
+def _short(write: str) -> str:
+    """Which of the three this is about the pod; empty: neither."""
+    if write.startswith("apply nodedevices-operator-status "):
+        return "status"
+    if write.startswith("apply nodedevices-operator-pod-condition "):
+        return "pod"
+    return "event" if write.startswith(f"create /api/v1/namespaces/{fleet.NAMESPACE}/events") else ""

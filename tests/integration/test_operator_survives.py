@@ -1,0 +1,237 @@
+"""The real operator when the world misbehaves: API server away, no CRDs, lists that lie, nothing to do, kill -9."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodedevices_operator.core import Core
+from nodedevices_operator.kube import KubeClient, KubeError
+from nodedevices_operator.metrics import Metrics
+from support import fleet
+from support.apiserver import ApiServer
+from support.fleet import MEMORY, FleetNode, get_pod, memory_capacity, pod, policy
+from support.kubectl import Kubectl, condition, wait_until
+from support.operatorprocess import OperatorProcess, service_account
+
+pytestmark = pytest.mark.timeout(180)  # each waits for processes to start and to notice
+
+ROOT = Path(__file__).parents[2]
+DEVICE_HEALTHY = "nodedevices.io/DeviceHealthy"
+
+
+@pytest.fixture(autouse=True)
+def _namespace(kubectl: Kubectl) -> None:
+    fleet.namespace(kubectl)
+
+
+def versions(kubectl: Kubectl) -> dict[str, str]:
+    """resourceVersion of every object that the operator writes."""
+    items = kubectl.json("get", "nd,dp,nodes,pods", "-A")["items"]
+    return {f"{it['kind']}/{it['metadata']['name']}": it["metadata"]["resourceVersion"] for it in items}
+
+
+def writes(operator: OperatorProcess) -> float:
+    return operator.metric("nodedevices_operator_writes_total")
+
+
+def test_an_idle_fleet_is_written_nothing_over_several_lists(operator: OperatorProcess, kubectl: Kubectl) -> None:
+    nodes = [FleetNode(kubectl, f"n{index}").create() for index in range(3)]
+    kubectl.apply(policy("memory", capacity=memory_capacity(), faults={"podCondition": "Always"}))
+    pod(kubectl, "a", "n0")
+    nodes[0].hold(0, "a")
+    nodes[0].fail(0)
+    wait_until("told", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
+    wait_until("capacity", lambda: all(MEMORY in node.capacity for node in nodes))
+    settled = wait_until("settled", lambda: _still(kubectl, operator))
+    lists = operator.metric("nodedevices_operator_relists_total")
+    before = writes(operator)
+    wait_until("three more lists", lambda: operator.metric("nodedevices_operator_relists_total") >= lists + 9)
+    assert versions(kubectl) == settled
+    assert writes(operator) == before
+
+
+def _still(kubectl: Kubectl, operator: OperatorProcess) -> dict[str, str] | None:
+    """The versions, once they have not changed for two seconds."""
+    before = versions(kubectl)
+    time.sleep(2)
+    return before if before == versions(kubectl) else None
+
+
+def test_an_api_server_that_comes_back_finds_the_operator_at_work(
+    operator: OperatorProcess, kubectl: Kubectl, apiserver: ApiServer
+) -> None:
+    node = FleetNode(kubectl, "n1").create()
+    kubectl.apply(policy("memory", capacity=memory_capacity()))
+    wait_until("capacity", lambda: MEMORY in node.capacity)
+    apiserver.stop_apiserver()
+    wait_until("noticed", lambda: "could not list" in operator.said())
+    assert operator.get("/healthz")[0] == 200
+    apiserver.start_apiserver()
+    assert node.capacity[MEMORY] == str(2 * 80 * 1024)
+    pod(kubectl, "a", "n1")
+    node.hold(0, "a")
+    node.fail(0)
+    wait_until("told", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False", seconds=60)
+
+
+def test_sigterm_ends_it_cleanly_and_kill_9_at_any_moment_loses_nothing(
+    operator: OperatorProcess, kubectl: Kubectl
+) -> None:
+    node = FleetNode(kubectl, "n1").create()
+    pod(kubectl, "a", "n1")
+    node.hold(0, "a")
+    node.report()
+    assert operator.stop() == 0
+    node.fail(0)
+    operator.start()
+    wait_until("told", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
+    operator.kill()
+    node.recover(0)
+    operator.start()
+    wait_until("well", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "True")
+    wait_until("entry gone", lambda: not node.object["status"].get("affectedPods"))
+
+
+def test_an_object_deleted_by_hand_is_forgotten_and_its_successor_takes_the_marks_back(
+    operator: OperatorProcess, kubectl: Kubectl
+) -> None:
+    node = FleetNode(kubectl, "n1").create()
+    pod(kubectl, "a", "n1")
+    node.hold(0, "a")
+    node.fail(0)
+    wait_until("told", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
+    kubectl.delete("nd", "n1")
+    node.health, node.holders = {}, {}
+    node.create_object()
+    node.report()
+    wait_until("well", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "True")
+    wait_until("entry gone", lambda: not node.object["status"].get("affectedPods"))
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[ApiServer]:
+    """An API server of its own, without our CRDs."""
+    with ApiServer(tmp_path / "bare") as server:
+        yield server
+
+
+def test_missing_crds_are_said_and_waited_for_and_their_loss_is_survived(bare: ApiServer, tmp_path: Path) -> None:
+    kubectl = Kubectl(bare.kubeconfig, str(bare.kubectl))
+    operator = OperatorProcess(tmp_path, bare.kubeconfig, "--relist-seconds=2").start(ready=False)
+    try:
+        wait_until("said", lambda: "CRDs of NodeDevices are not installed" in operator.said())
+        assert operator.get("/readyz")[0] == 503
+        assert operator.get("/healthz")[0] == 200
+        _install(kubectl)
+        node = FleetNode(kubectl, "n1").create()
+        wait_until("at work", lambda: "config" in node.object.get("spec", {}))
+        kubectl.run("delete", "crd", "nodedevices.nodedevices.io", "devicepolicies.nodedevices.io")
+        wait_until("said again", lambda: operator.said().count("CRDs of NodeDevices are not installed") >= 2)
+        _install(kubectl)
+        node.create_object()
+        node.report()
+        wait_until("at work again", lambda: "config" in node.object.get("spec", {}), seconds=45)
+        assert operator.running
+    finally:
+        operator.kill()
+
+
+def _install(kubectl: Kubectl) -> None:
+    kubectl.run("apply", "--server-side", "-k", str(ROOT / "crds"))
+    names = (f"crd/{name}.nodedevices.io" for name in ("nodedevices", "devicepolicies"))
+    kubectl.run("wait", "--for=condition=Established", "--timeout=30s", *names)
+
+
+def test_what_it_may_not_do_is_shown_and_the_rest_goes_on(
+    apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    bound = service_account(kubectl, tmp_path, without="nodes/status")
+    try:
+        with OperatorProcess(tmp_path, bound, "--relist-seconds=3"):
+            node = FleetNode(kubectl, "n1").create()
+            kubectl.apply(policy("memory", capacity=memory_capacity()))
+            wait_until("shown", lambda: condition(node.object, "CapacitySynced").get("reason") == "Forbidden")
+            pod(kubectl, "a", "n1")
+            node.hold(0, "a")
+            node.fail(0)
+            wait_until("told", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
+    finally:
+        service_account(kubectl, tmp_path)
+
+
+# --- lists that lie, in this process, without a watch ----------------------------------------------------------------
+class Lying:
+    """A Kube whose lists can be made to lie."""
+
+    def __init__(self, kube: KubeClient) -> None:
+        self._kube = kube
+        self.lie = ""
+        self.get, self.apply, self.create, self.json_patch = kube.get, kube.apply, kube.create, kube.json_patch
+
+    async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
+        if self.lie == "failed":
+            raise KubeError(f"GET {path}: 504 timeout", status=504)
+        async for page in self._kube.pages(path, **query):
+            if self.lie == "partial":
+                yield page[:1]
+                raise KubeError(f"GET {path}: no answer", status=0)
+            yield [] if self.lie == "empty" else page
+
+
+@pytest.fixture
+async def lying(apiserver: ApiServer) -> AsyncIterator[Lying]:
+    client = await KubeClient.connect(str(apiserver.kubeconfig))
+    yield Lying(client)
+    await client.close()
+
+
+async def _settle(core: Core) -> None:
+    while (name := core.nodes.take()) is not None:
+        await core.look_at_node(name)
+        core.nodes.done(name)
+
+
+@pytest.mark.parametrize("lie", ["failed", "partial", "empty"])
+async def test_a_list_that_lies_removes_nothing(lying: Lying, kubectl: Kubectl, lie: str) -> None:
+    nodes = [FleetNode(kubectl, f"n{index}").create() for index in range(2)]
+    kubectl.apply(policy("memory", capacity=memory_capacity()))
+    core = Core(lying, Metrics())
+    await core.relister.once()
+    await _settle(core)
+    lying.lie = lie
+    if lie == "empty":
+        await core.relister.once()
+    else:
+        with pytest.raises(KubeError):
+            await core.relister.once()
+    await _settle(core)
+    assert (set(core.cache.node_devices), set(core.cache.policies)) == ({"n0", "n1"}, {"memory"})
+    assert all(MEMORY in node.capacity for node in nodes)
+
+
+async def test_before_everything_was_listed_nothing_is_decided(lying: Lying, kubectl: Kubectl) -> None:
+    FleetNode(kubectl, "n1").create()
+    core = Core(lying, Metrics())
+    lying.lie = "partial"
+    with pytest.raises(KubeError):
+        await core.relister.once()
+    assert core.nodes.take() is None
+    assert not core.cache.synced
+
+
+async def test_a_deletion_that_the_watch_never_told_is_found_by_the_list(lying: Lying, kubectl: Kubectl) -> None:
+    node = FleetNode(kubectl, "n1").create()
+    kubectl.apply(policy("memory", capacity=memory_capacity()))
+    core = Core(lying, Metrics())
+    await core.relister.once()
+    await _settle(core)
+    assert MEMORY in node.capacity
+    kubectl.delete("dp", "memory")  # this core has no watch at all
+    await core.relister.once()
+    await _settle(core)
+    assert MEMORY not in node.capacity
+    assert core.cache.policies == {}

@@ -1,0 +1,97 @@
+"""The stand-in for libnvidia-ml.so.1, compiled once per session in two ages, and the machine that it describes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from nodedevices_plugin.probes.protocol import Snapshot
+from support.probes import RunningProbe, once, running
+
+SOURCE = Path(__file__).with_name("nvml.c")
+
+
+@dataclass(frozen=True)
+class Libraries:
+    current: Path  # folders, each with a libnvidia-ml.so.1
+    old: Path
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
+    compiler = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no C compiler: the stand-in for libnvidia-ml.so.1 cannot be built (apt-get install gcc)")
+    root = tmp_path_factory.mktemp("nvml")
+    for age, flags in (("current", []), ("old", ["-DOLD_DRIVER"])):
+        (root / age).mkdir()
+        library = root / age / "libnvidia-ml.so.1"
+        strict = ["-O1", "-Wall", "-Wextra", "-Werror"]
+        built = [compiler, "-shared", "-fPIC", *strict, *flags, f"-Wl,-soname,{library.name}", "-o", str(library)]
+        subprocess.run([*built, str(SOURCE), "-lpthread"], check=True)
+    return Libraries(root / "current", root / "old")
+
+
+class FakeMachine:
+    """What the stand-in says. `say` adds to it, as a running machine changes."""
+
+    def __init__(self, folder: Path, libraries: Libraries) -> None:
+        self.folder = folder
+        self.root = folder / "root"
+        self.root.mkdir()
+        self._libraries = libraries
+        self._state = folder / "state"
+        self._state.write_text("")
+        self._events = 0
+
+    def say(self, **values: object) -> None:
+        """Keys as in nvml.c, with `__` for a dot: `gpu3__lost=1`. A later word replaces an earlier one."""
+        more = "".join(f"{key.replace('__', '.')}={value}\n" for key, value in values.items())
+        self._write(self._state.read_text() + more)
+
+    def event(self, gpu: int, type_: int, data: int = 0, gi: int = -1, ci: int = -1) -> None:
+        """The driver reports an event, now."""
+        number, self._events = self._events, self._events + 1
+        self.say(**{f"event{number}": f"{gpu} {type_:x} {data} {gi} {ci}", "events": self._events})
+
+    def file(self, path: str, content: str) -> None:
+        """A file of the kernel, below the root."""
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content)
+
+    def environment(self, *, age: str = "current") -> Mapping[str, str]:
+        folder = {"current": str(self._libraries.current), "old": str(self._libraries.old), "none": ""}[age]
+        return {"LD_LIBRARY_PATH": folder, "NVML_STATE": str(self._state)}
+
+    def look(self, *, age: str = "current") -> Snapshot:
+        """One line."""
+        return once(["nvml", "--root", str(self.root)], environment=self.environment(age=age))
+
+    @contextmanager
+    def probe(self, *, age: str = "current", interval: float = 0.2) -> Iterator[RunningProbe]:
+        """The probe, running."""
+        arguments = ["nvml", "--root", str(self.root), "--interval-seconds", str(interval)]
+        with running(arguments, environment=self.environment(age=age)) as probe:
+            yield probe
+
+    def _write(self, text: str) -> None:
+        fresh = self.folder / "state.new"
+        fresh.write_text(text)
+        fresh.rename(self._state)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, libraries: Libraries) -> FakeMachine:
+    return FakeMachine(tmp_path, libraries)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SOURCE.parent in item.path.parents:
+            item.add_marker(pytest.mark.nvml)

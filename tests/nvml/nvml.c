@@ -1,0 +1,399 @@
+/* A stand-in for NVIDIA's libnvidia-ml.so.1: the functions that the probe calls, with nvml.h's real structs.
+ *
+ * It answers from a text file named by NVML_STATE, read again whenever it changes. Lines are `key=value`; what is not
+ * said has a default, so that `count=8` is a healthy machine. Keys, where <g> is a GPU's index and <m> a MIG index:
+ *   init=<code>            nvmlInit and, while it is not 0, every other call answer this
+ *   count=<n>  driver=<text>  cuda=<int>  hang=<function>  fail.<function>=<code>
+ *   gpu<g>.uuid|name|bus=<text>  gpu<g>.minor|memory_mib|numa|temperature=<int>
+ *   gpu<g>.lost=1          every question about it answers GPU_IS_LOST
+ *   gpu<g>.fail.<function>=<code>
+ *   gpu<g>.recovery|remap_pending|remap_failure|remap_uncorrectable|ecc_volatile|sram|slowdown|links_down=<int>
+ *   gpu<g>.nvlink=switch|pair   gpu<g>.events=<mask>   gpu<g>.fabric=<clique>   gpu<g>.mig=<number of MIG devices>
+ *   gpu<g>.mig<m>.uuid|gi|ci|slices|ci_slices|memory_mib|start|size=...   (a uuid of - : nothing at this index)
+ *   events=<n>  event<i>=<gpu> <type> <data> <gi> <ci>   the first n have happened; those before a set exists are history
+ *
+ * With -DOLD_DRIVER the functions that a driver of 2020 lacks are not exported at all.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, TIMEOUT = 10, GPU_IS_LOST = 15 };
+enum { MAX_GPUS = 64, MAX_MIG = 7, MAX_TEXT = 1 << 18, NVLINKS = 18 };
+
+typedef struct { int gpu, mig; } Device;
+typedef struct { int gpu, gi; } GpuInstance;
+typedef struct { unsigned long long wanted[MAX_GPUS]; int next; } EventSet;
+
+/* nvml.h */
+typedef struct { char legacy[16]; unsigned domain, bus, device, pci_id, subsystem; char bus_id[32]; } PciInfo;
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { Device *device; unsigned long long type, data; unsigned gi, ci; } EventData;
+typedef struct { unsigned field, scope; long long timestamp, latency; int type, result;
+                 union { double d; unsigned ui; unsigned long long ull; } value; } FieldValue;
+typedef struct { unsigned multiprocessors, copy, decoders, encoders, jpeg, ofa, gi_slices, ci_slices;
+                 unsigned long long memory_mib; } Attributes;
+typedef struct { Device *device; unsigned id, profile, start, size; } GpuInstanceInfo;
+typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state;
+                 unsigned health; } FabricInfo;
+typedef struct { unsigned version; unsigned long long counters[11]; unsigned threshold_exceeded; } SramStatus;
+
+static Device gpus[MAX_GPUS], migs[MAX_GPUS][MAX_MIG];
+static GpuInstance instances[MAX_GPUS][MAX_MIG];
+static char state[MAX_TEXT];
+static struct timespec state_time;
+static long state_size = -1, state_inode = -1;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int initialised;
+
+static void refresh(void) {
+    struct stat found;
+    const char *path = getenv("NVML_STATE");
+    if (!path || stat(path, &found)) { state[0] = 0; state_size = -1; return; }
+    if (found.st_size == state_size && found.st_ino == (ino_t)state_inode && found.st_mtim.tv_sec == state_time.tv_sec &&
+        found.st_mtim.tv_nsec == state_time.tv_nsec) return;
+    FILE *file = fopen(path, "r");
+    if (!file) return;
+    state[0] = '\n';
+    size_t length = fread(state + 1, 1, MAX_TEXT - 2, file);
+    state[length + 1] = 0;
+    fclose(file);
+    state_size = found.st_size; state_inode = found.st_ino; state_time = found.st_mtim;
+}
+
+/* The value of a key: the last line that says it, or the default. */
+static const char *words(const char *key, const char *otherwise, char *out, size_t size) {
+    char wanted[128];
+    const char *found = NULL;
+    pthread_mutex_lock(&lock);
+    refresh();
+    snprintf(wanted, sizeof wanted, "\n%s=", key);
+    for (const char *at = state; (at = strstr(at, wanted)); at++) found = at + strlen(wanted);
+    if (found) snprintf(out, size, "%.*s", (int)strcspn(found, "\n"), found);
+    else snprintf(out, size, "%s", otherwise);
+    pthread_mutex_unlock(&lock);
+    return out;
+}
+
+static long number(const char *key, long otherwise) {
+    char text[64];
+    words(key, "", text, sizeof text);
+    return *text ? strtol(text, NULL, 0) : otherwise;
+}
+
+static const char *gpu_words(int gpu, const char *key, const char *otherwise, char *out, size_t size) {
+    char whole[96];
+    snprintf(whole, sizeof whole, "gpu%d.%s", gpu, key);
+    return words(whole, otherwise, out, size);
+}
+
+static long gpu_number(int gpu, const char *key, long otherwise) {
+    char text[64];
+    gpu_words(gpu, key, "", text, sizeof text);
+    return *text ? strtol(text, NULL, 0) : otherwise;
+}
+
+/* What every call does first: hang, fail as told, or answer that the driver or the GPU is not there. */
+static int checked(const char *function, int gpu) {
+    char text[128], key[128];
+    while (!strcmp(words("hang", "", text, sizeof text), function)) usleep(20000);
+    int code = (int)number("init", OK);
+    if (code) return code;
+    if (!initialised) return UNINITIALIZED;
+    snprintf(key, sizeof key, "fail.%s", function);
+    if ((code = (int)number(key, OK))) return code;
+    if (gpu < 0) return OK;
+    if (gpu_number(gpu, "lost", 0)) return GPU_IS_LOST;
+    return (int)gpu_number(gpu, key, OK);
+}
+#define CHECK(gpu) do { int code_ = checked(__func__, gpu); if (code_) return code_; } while (0)
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    char text[128];
+    printf("noise of a library on the standard output\n");
+    fflush(stdout);
+    while (!strcmp(words("hang", "", text, sizeof text), __func__)) usleep(20000);
+    int code = (int)number("init", OK);
+    if (code) return code;
+    for (int gpu = 0; gpu < MAX_GPUS; gpu++) {
+        gpus[gpu] = (Device){gpu, -1};
+        for (int mig = 0; mig < MAX_MIG; mig++) { migs[gpu][mig] = (Device){gpu, mig}; instances[gpu][mig].gpu = gpu; }
+    }
+    initialised = 1;
+    return OK;
+}
+
+int nvmlShutdown(void) { initialised = 0; return OK; }
+
+int nvmlSystemGetDriverVersion(char *out, unsigned size) {
+    CHECK(-1);
+    words("driver", "570.148.08", out, size);
+    return OK;
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(int *out) { CHECK(-1); *out = (int)number("cuda", 12080); return OK; }
+
+int nvmlDeviceGetCount_v2(unsigned *out) { CHECK(-1); *out = (unsigned)number("count", 0); return OK; }
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **out) {
+    if (index >= MAX_GPUS || index >= number("count", 0)) return INVALID_ARGUMENT;
+    CHECK((int)index);
+    *out = &gpus[index];
+    return OK;
+}
+
+int nvmlDeviceGetUUID(Device *device, char *out, unsigned size) {
+    CHECK(device->gpu);
+    char text[96], key[32];
+    if (device->mig < 0) {
+        snprintf(text, sizeof text, "GPU-00000000-0000-4000-8000-%012d", device->gpu);
+        gpu_words(device->gpu, "uuid", text, out, size);
+    } else {
+        snprintf(key, sizeof key, "mig%d.uuid", device->mig);
+        snprintf(text, sizeof text, "MIG-00000000-0000-4000-8000-%06d%06d", device->gpu, device->mig);
+        gpu_words(device->gpu, key, text, out, size);
+    }
+    return OK;
+}
+
+int nvmlDeviceGetName(Device *device, char *out, unsigned size) {
+    CHECK(device->gpu);
+    gpu_words(device->gpu, device->mig < 0 ? "name" : "mig_name", "NVIDIA H100 80GB HBM3", out, size);
+    return OK;
+}
+
+int nvmlDeviceGetBrand(Device *device, unsigned *out) { CHECK(device->gpu); *out = 14; return OK; }
+
+int nvmlDeviceGetMinorNumber(Device *device, unsigned *out) {
+    CHECK(device->gpu);
+    *out = (unsigned)gpu_number(device->gpu, "minor", device->gpu);
+    return OK;
+}
+
+static void bus_id(int gpu, char *out, size_t size) {
+    char text[32];
+    snprintf(text, sizeof text, "00000000:%02X:00.0", 0x17 + gpu * 0x10);
+    gpu_words(gpu, "bus", text, out, size);
+}
+
+int nvmlDeviceGetPciInfo_v3(Device *device, PciInfo *out) {
+    CHECK(device->gpu);
+    memset(out, 0, sizeof *out);
+    bus_id(device->gpu, out->bus_id, sizeof out->bus_id);
+    return OK;
+}
+
+int nvmlDeviceGetMemoryInfo(Device *device, Memory *out) {
+    CHECK(device->gpu);
+    *out = (Memory){.total = (unsigned long long)gpu_number(device->gpu, "memory_mib", 81559) << 20};
+    return OK;
+}
+
+int nvmlDeviceGetCudaComputeCapability(Device *device, int *major, int *minor) {
+    CHECK(device->gpu);
+    *major = 9; *minor = 0;
+    return OK;
+}
+
+int nvmlDeviceGetTemperature(Device *device, unsigned sensor, unsigned *out) {
+    CHECK(device->gpu);
+    (void)sensor;
+    *out = (unsigned)gpu_number(device->gpu, "temperature", 41);
+    return OK;
+}
+
+int nvmlDeviceGetPowerUsage(Device *device, unsigned *out) { CHECK(device->gpu); *out = 71000; return OK; }
+
+int nvmlDeviceGetPcieReplayCounter(Device *device, unsigned *out) { CHECK(device->gpu); *out = 0; return OK; }
+
+int nvmlDeviceGetTotalEccErrors(Device *device, unsigned type, unsigned counter, unsigned long long *out) {
+    CHECK(device->gpu);
+    *out = type == 1 && counter == 0 ? (unsigned long long)gpu_number(device->gpu, "ecc_volatile", 0) : 0;
+    return OK;
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(Device *one, Device *other, unsigned *out) {
+    CHECK(one->gpu);
+    *out = one->gpu / 4 == other->gpu / 4 ? 40 : 50;
+    return OK;
+}
+
+int nvmlDeviceGetNvLinkState(Device *device, unsigned link, unsigned *out) {
+    CHECK(device->gpu);
+    char text[16];
+    if (link >= NVLINKS) return INVALID_ARGUMENT;
+    if (!*gpu_words(device->gpu, "nvlink", "", text, sizeof text)) return NOT_SUPPORTED;
+    *out = link >= (unsigned)gpu_number(device->gpu, "links_down", 0);
+    return OK;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Device *device, unsigned link, PciInfo *out) {
+    CHECK(device->gpu);
+    (void)link;
+    memset(out, 0, sizeof *out);
+    bus_id(device->gpu ^ 1, out->bus_id, sizeof out->bus_id);
+    return OK;
+}
+
+int nvmlDeviceGetSupportedEventTypes(Device *device, unsigned long long *out) {
+    CHECK(device->gpu);
+    *out = (unsigned long long)gpu_number(device->gpu, "events", 0xffff);
+    return OK;
+}
+
+int nvmlEventSetCreate(EventSet **out) {
+    CHECK(-1);
+    *out = calloc(1, sizeof **out);
+    (*out)->next = (int)number("events", 0);
+    return OK;
+}
+
+int nvmlDeviceRegisterEvents(Device *device, unsigned long long types, EventSet *set) {
+    CHECK(device->gpu);
+    if (types & ~(unsigned long long)gpu_number(device->gpu, "events", 0xffff)) return NOT_SUPPORTED;
+    set->wanted[device->gpu] |= types;
+    return OK;
+}
+
+int nvmlEventSetWait_v2(EventSet *set, EventData *out, unsigned milliseconds) {
+    for (unsigned waited = 0; ; waited += 10) {
+        CHECK(-1);
+        while (set->next < number("events", 0)) {
+            char key[32], text[128];
+            int gpu = 0, gi = -1, ci = -1;
+            unsigned long long type = 0, data = 0;
+            snprintf(key, sizeof key, "event%d", set->next);
+            words(key, "", text, sizeof text);
+            if (sscanf(text, "%d %llx %llu %d %d", &gpu, &type, &data, &gi, &ci) < 3) break; /* not written whole yet */
+            set->next++;
+            if (gpu < 0 || gpu >= MAX_GPUS || !(set->wanted[gpu] & type)) continue;
+            *out = (EventData){&gpus[gpu], type, data, (unsigned)gi, (unsigned)ci};
+            return OK;
+        }
+        if (waited >= milliseconds) return TIMEOUT;
+        usleep(10000);
+    }
+}
+
+int nvmlEventSetFree(EventSet *set) { free(set); return OK; }
+
+const char *nvmlErrorString(int code) { (void)code; return "an error of the stand-in"; }
+
+#ifndef OLD_DRIVER /* since drivers 450 to 565 */
+static long mig_number(const Device *device, const char *key, long otherwise) {
+    char whole[64];
+    snprintf(whole, sizeof whole, "mig%d.%s", device->mig, key);
+    return gpu_number(device->gpu, whole, otherwise);
+}
+
+int nvmlDeviceGetArchitecture(Device *device, unsigned *out) { CHECK(device->gpu); *out = 9; return OK; }
+
+int nvmlDeviceGetRemappedRows(Device *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failure) {
+    CHECK(device->gpu);
+    *corrected = 0;
+    *uncorrected = (unsigned)gpu_number(device->gpu, "remap_uncorrectable", 0);
+    *pending = (unsigned)gpu_number(device->gpu, "remap_pending", 0);
+    *failure = (unsigned)gpu_number(device->gpu, "remap_failure", 0);
+    return OK;
+}
+
+int nvmlDeviceGetFieldValues(Device *device, int count, FieldValue *values) {
+    CHECK(device->gpu);
+    for (int i = 0; i < count; i++) {
+        values[i].result = values[i].field == 230 ? OK : NOT_SUPPORTED;
+        values[i].type = 1;
+        values[i].value.ull = 0;
+        values[i].value.ui = (unsigned)gpu_number(device->gpu, "recovery", 0);
+    }
+    return OK;
+}
+
+int nvmlDeviceGetSramEccErrorStatus(Device *device, SramStatus *out) {
+    CHECK(device->gpu);
+    if (out->version != (sizeof *out | 1u << 24)) return 25;
+    out->threshold_exceeded = (unsigned)gpu_number(device->gpu, "sram", 0);
+    return OK;
+}
+
+int nvmlDeviceGetCurrentClocksEventReasons(Device *device, unsigned long long *out) {
+    CHECK(device->gpu);
+    *out = (unsigned long long)gpu_number(device->gpu, "slowdown", 0);
+    return OK;
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(Device *device, unsigned link, unsigned *out) {
+    CHECK(device->gpu);
+    char text[16];
+    (void)link;
+    *out = !strcmp(gpu_words(device->gpu, "nvlink", "", text, sizeof text), "switch") ? 2 : 0;
+    return OK;
+}
+
+int nvmlDeviceGetGpuFabricInfoV(Device *device, FabricInfo *out) {
+    CHECK(device->gpu);
+    long clique = gpu_number(device->gpu, "fabric", -1);
+    if (clique < 0) return NOT_SUPPORTED;
+    memset(out->cluster, 0xab, sizeof out->cluster);
+    out->status = OK; out->clique = (unsigned)clique; out->state = 3;
+    return OK;
+}
+
+int nvmlDeviceGetMigMode(Device *device, unsigned *current, unsigned *pending) {
+    CHECK(device->gpu);
+    *current = *pending = gpu_number(device->gpu, "mig", -1) >= 0;
+    return OK;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(Device *device, unsigned *out) { CHECK(device->gpu); *out = MAX_MIG; return OK; }
+
+int nvmlDeviceGetMigDeviceHandleByIndex(Device *device, unsigned index, Device **out) {
+    CHECK(device->gpu);
+    char key[32], text[96];
+    if (index >= MAX_MIG) return INVALID_ARGUMENT;
+    snprintf(key, sizeof key, "mig%u.uuid", index);
+    gpu_words(device->gpu, key, "", text, sizeof text);
+    if ((long)index >= gpu_number(device->gpu, "mig", 0) || !strcmp(text, "-")) return NOT_FOUND;
+    *out = &migs[device->gpu][index];
+    return OK;
+}
+
+int nvmlDeviceGetGpuInstanceId(Device *device, unsigned *out) {
+    CHECK(device->gpu);
+    *out = (unsigned)mig_number(device, "gi", device->mig + 1);
+    return OK;
+}
+
+int nvmlDeviceGetComputeInstanceId(Device *device, unsigned *out) {
+    CHECK(device->gpu);
+    *out = (unsigned)mig_number(device, "ci", 0);
+    return OK;
+}
+
+int nvmlDeviceGetAttributes_v2(Device *device, Attributes *out) {
+    CHECK(device->gpu);
+    unsigned slices = (unsigned)mig_number(device, "slices", 1), ci = (unsigned)mig_number(device, "ci_slices", slices);
+    *out = (Attributes){16 * ci, slices, slices, 0, slices, 0, slices, ci,
+                        (unsigned long long)mig_number(device, "memory_mib", 9984)};
+    return OK;
+}
+
+int nvmlDeviceGetGpuInstanceById(Device *device, unsigned gi, GpuInstance **out) {
+    CHECK(device->gpu);
+    for (int mig = 0; mig < MAX_MIG; mig++)
+        if (mig_number(&migs[device->gpu][mig], "gi", mig + 1) == gi) { *out = &instances[device->gpu][mig]; return OK; }
+    return NOT_FOUND;
+}
+
+int nvmlGpuInstanceGetInfo(GpuInstance *instance, GpuInstanceInfo *out) {
+    CHECK(instance->gpu);
+    int mig = (int)(instance - instances[instance->gpu]);
+    const Device *device = &migs[instance->gpu][mig];
+    *out = (GpuInstanceInfo){&gpus[instance->gpu], (unsigned)mig_number(device, "gi", mig + 1), 0,
+                             (unsigned)mig_number(device, "start", mig), (unsigned)mig_number(device, "size", 1)};
+    return OK;
+}
+#endif

@@ -1,0 +1,387 @@
+"""The nvml probe as a process, through real pynvml and ctypes, against a library that says what each test wants."""
+
+from __future__ import annotations
+
+import pytest
+from nodedevices_plugin.probes.process import ProbeProcess
+from nodedevices_plugin.probes.protocol import DriverState, Link, PciePath, Snapshot
+from support.probes import device, eventually
+
+XID = 0x8
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def gpu_id(index: int) -> str:
+    return f"GPU-00000000-0000-4000-8000-{index:012d}"
+
+
+def codes(snapshot: Snapshot) -> list[str]:
+    return [trouble.code for trouble in snapshot.troubles]
+
+
+def test_eight_gpus_are_told_with_all_that_identifies_them(machine):
+    for index in range(8):
+        bus = f"0000:{0x17 + index * 0x10:02x}:00.0"
+        machine.file(f"sys/devices/pci0000:{0x10 + index * 0x10:02x}/{bus}/numa_node", f"{index // 4}\n")
+        machine.file(f"sys/devices/pci0000:{0x10 + index * 0x10:02x}/{bus}/class", "0x030200\n")
+        machine.file(f"sys/devices/pci0000:{0x10 + index * 0x10:02x}/{bus}/vendor", "0x10de\n")
+        link = machine.root / "sys/bus/pci/devices" / bus
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(f"../../../devices/pci0000:{0x10 + index * 0x10:02x}/{bus}")
+    machine.file("sys/class/dmi/id/product_name", "DGXH100\n")
+    machine.file("proc/sys/kernel/random/boot_id", "0d9b2f3a-boot\n")
+    machine.say(count=8, **{f"gpu{index}__nvlink": "switch" for index in range(8)}, gpu5__minor=7, gpu0__fabric=3)
+
+    seen = machine.look()
+
+    assert seen.probe == "nvml"
+    assert seen.boot_id == "0d9b2f3a-boot"
+    assert (seen.driver.state, seen.driver.version, seen.driver.cuda_version) == ("Loaded", "570.148.08", "12.8")
+    assert seen.machine.type == "DGXH100"
+    assert seen.machine.mode == "compute"
+    assert seen.machine.clique == "abababab-abab-abab-abab-abababababab.3"
+    assert seen.accelerators_on_bus == 8
+    assert seen.troubles == ()
+    assert [each.id for each in seen.devices] == [gpu_id(index) for index in range(8)]
+    fifth = device(seen, 5)
+    assert (fifth.minor, fifth.device_nodes) == (7, ("/dev/nvidia7",))
+    assert (fifth.product_name, fifth.brand, fifth.architecture) == (H100, "Nvidia", "Hopper")
+    assert (fifth.compute_capability, fifth.memory_bytes) == ("9.0", 81559 << 20)
+    assert (fifth.pci_bus_id, fifth.pcie_root, fifth.numa_node) == ("0000:67:00.0", "pci0000:60", 1)
+    assert (fifth.mig_capable, fifth.mig_enabled, fifth.partitions) == (True, False, ())
+    assert fifth.links == (Link(kind="NVLink", to="switch", count=18),)
+    paths = {each.to: each.path for each in fifth.pcie}
+    assert paths[gpu_id(4)] is PciePath.NODE
+    assert paths[gpu_id(0)] is PciePath.SYSTEM
+    assert gpu_id(5) not in paths
+    assert fifth.readings.recovery_action == "None"
+    assert fifth.readings.nvlinks_inactive == 0
+    assert fifth.readings.temperature_celsius == 41
+
+
+def test_bridged_gpus_are_linked_with_each_other(machine):
+    machine.say(count=2, gpu0__nvlink="pair", gpu1__nvlink="pair", gpu1__links_down=2)
+
+    seen = machine.look()
+
+    assert device(seen, 0).links == (Link(kind="NVLink", to=gpu_id(1), count=18),)
+    assert device(seen, 1).readings.nvlinks_inactive == 2
+
+
+def test_a_card_without_nvlink_does_not_speak_of_it(machine):
+    machine.say(count=1)
+
+    (only,) = machine.look().devices
+
+    assert only.links == ()
+    assert only.readings.nvlinks_inactive is None
+
+
+def test_mig_devices_are_told_with_placement_and_capability_nodes(machine):
+    machine.file(
+        "proc/driver/nvidia-caps/mig-minors",
+        "config 1\nmonitor 2\ngpu1/gi3/access 165\ngpu1/gi3/ci0/access 166\ngpu1/gi9/access 219\n",
+    )
+    machine.say(count=2, gpu1__mig=3, gpu1__mig0__gi=3, gpu1__mig0__slices=3, gpu1__mig0__memory_mib=40448)
+    machine.say(gpu1__mig0__start=4, gpu1__mig0__size=4, gpu1__mig1__uuid="-", gpu1__mig2__gi=9)
+
+    seen = machine.look()
+
+    assert device(seen, 0).partitions == ()
+    assert device(seen, 1).mig_enabled
+    big, small = device(seen, 1).partitions
+    assert (big.profile, big.index, big.gi, big.ci, big.gi_slices, big.ci_slices) == ("3g.40gb", 0, 3, 0, 3, 3)
+    assert (big.start, big.size, big.memory_bytes, big.multiprocessors) == (4, 4, 40448 << 20, 48)
+    assert big.device_nodes == ("/dev/nvidia-caps/nvidia-cap165", "/dev/nvidia-caps/nvidia-cap166")
+    assert (small.profile, small.index, small.gi) == ("1g.10gb", 2, 9)
+
+
+@pytest.mark.parametrize(
+    ("said", "profile"),
+    [
+        ({"slices": 1, "memory_mib": 9984}, "1g.10gb"),
+        ({"slices": 1, "memory_mib": 20096}, "1g.20gb"),
+        ({"slices": 2, "ci_slices": 1, "memory_mib": 20096}, "1c.2g.20gb"),
+        ({"slices": 7, "memory_mib": 81152}, "7g.80gb"),
+    ],
+)
+def test_a_mig_profile_is_named_as_nvidia_names_it(machine, said, profile):
+    machine.say(count=1, gpu0__mig=1, **{f"gpu0__mig0__{key}": value for key, value in said.items()})
+
+    (partition,) = machine.look().devices[0].partitions
+
+    assert partition.profile == profile
+
+
+def test_a_mig_profile_that_the_driver_names_keeps_its_name(machine):
+    machine.say(count=1, gpu0__mig=1, gpu0__mig_name=f"{H100} MIG 1g.10gb+me")
+
+    (partition,) = machine.look().devices[0].partitions
+
+    assert partition.profile == "1g.10gb+me"
+
+
+def test_mig_devices_come_and_go_while_the_probe_runs(machine):
+    machine.say(count=1)
+    with machine.probe() as probe:
+        probe.until(lambda seen: not seen.devices[0].mig_enabled)
+        machine.say(gpu0__mig=2)
+        probe.until(lambda seen: len(seen.devices[0].partitions) == 2)
+        machine.say(gpu0__mig=1)
+        probe.until(lambda seen: len(seen.devices[0].partitions) == 1)
+
+
+def test_a_lost_gpu_keeps_its_identity_and_its_neighbours_their_readings(machine):
+    machine.say(count=4)
+    with machine.probe() as probe:
+        before = probe.until(lambda seen: len(seen.devices) == 4)
+        machine.say(gpu2__lost=1)
+        after = probe.until(lambda seen: device(seen, 2).readings.lost)
+
+        assert device(after, 2).id == gpu_id(2)
+        assert device(after, 2).product_name == H100
+        assert device(after, 2).pcie == device(before, 2).pcie
+        for index in (0, 1, 3):
+            assert device(after, index) == device(before, index)
+
+        machine.say(gpu2__lost=0)
+        back = probe.until(lambda seen: not device(seen, 2).readings.lost)
+        assert back.devices == before.devices
+
+
+def test_a_gpu_lost_from_the_start_is_known_by_what_the_kernel_says_of_it(machine):
+    for index in range(2):
+        machine.file(
+            f"proc/driver/nvidia/gpus/0000:{0x17 + index * 0x10:02x}:00.0/information",
+            f"Model: \t\t {H100}\nGPU UUID: \t {gpu_id(index)}\nDevice Minor: \t {index}\nBus Location: \t x\n",
+        )
+    machine.say(count=2, gpu1__lost=1)
+
+    lost = device(machine.look(), 1)
+
+    assert lost.readings.lost
+    assert (lost.id, lost.minor, lost.product_name, lost.pci_bus_id) == (gpu_id(1), 1, H100, "0000:27:00.0")
+
+
+def test_a_gpu_that_nobody_knows_is_still_a_device(machine):
+    machine.say(count=2, gpu0__fail__nvmlDeviceGetHandleByIndex_v2=999)
+
+    unknown = device(machine.look(), 0)
+
+    assert unknown.id == "nvml-index-0"
+    assert unknown.readings.error == "nvmlDeviceGetHandleByIndex: Unknown Error"
+
+
+@pytest.mark.parametrize(
+    ("said", "reading", "value"),
+    [
+        ({"recovery": 1}, "recovery_action", "ResetGPU"),
+        ({"recovery": 2}, "recovery_action", "RebootNode"),
+        ({"recovery": 3}, "recovery_action", "DrainP2P"),
+        ({"recovery": 4}, "recovery_action", "DrainAndReset"),
+        ({"recovery": 5}, "recovery_action", "RecoverIMEXDomain"),
+        ({"recovery": 6}, "recovery_action", "ResetBus"),
+        ({"recovery": 7}, "recovery_action", "RebootSystem"),
+        ({"recovery": 42}, "recovery_action", "RebootSystem"),
+        ({"remap_pending": 1}, "remap_pending", True),
+        ({"remap_failure": 1}, "remap_failure", True),
+        ({"remap_uncorrectable": 3}, "remapped_uncorrectable", 3),
+        ({"ecc_volatile": 2}, "ecc_uncorrectable_volatile", 2),
+        ({"sram": 1}, "sram_threshold_exceeded", True),
+        ({"slowdown": 0x40}, "thermal_slowdown", True),
+        ({"slowdown": 0x4}, "thermal_slowdown", False),
+        ({"temperature": 93}, "temperature_celsius", 93),
+        ({"temperature": 0xFFFFFFFF}, "temperature_celsius", None),
+        ({"fail.nvmlDeviceGetRemappedRows": 3}, "remap_failure", None),
+        ({"fail.nvmlDeviceGetRemappedRows": 16}, "error", "nvmlDeviceGetRemappedRows: GPU requires restart"),
+        ({"fail.nvmlDeviceGetPowerUsage": 999}, "error", None),
+    ],
+)
+def test_readings_say_what_the_driver_says(machine, said, reading, value):
+    machine.say(count=1, **{f"gpu0__{key}": each for key, each in said.items()})
+
+    (only,) = machine.look().devices
+
+    assert getattr(only.readings, reading) == value
+
+
+def test_an_old_driver_leaves_unknown_what_it_cannot_say(machine):
+    machine.say(count=2, driver="440.33.01", gpu0__nvlink="pair", gpu1__nvlink="pair")
+
+    seen = machine.look(age="old")
+
+    first = device(seen, 0)
+    assert (first.id, first.product_name, first.architecture) == (gpu_id(0), H100, "")
+    assert first.links == (Link(kind="NVLink", to=gpu_id(1), count=18),)
+    assert (first.mig_capable, first.mig_enabled) == (False, False)
+    readings = first.readings
+    assert readings.recovery_action is None
+    assert readings.remap_failure is None
+    assert readings.sram_threshold_exceeded is None
+    assert readings.thermal_slowdown is None
+    assert readings.error is None
+
+
+def test_an_xid_is_told_at_once_with_its_gpu_and_instance(machine):
+    machine.say(count=4)
+    machine.event(1, XID, 13)  # before the probe listens: history
+    with machine.probe(interval=60) as probe:
+        probe.until(lambda seen: len(seen.devices) == 4)
+        machine.event(3, XID, 79)
+        machine.event(2, XID, 31, 7, 0)
+        seen = probe.until(lambda seen: len(seen.events) == 2, seconds=15)
+
+    first, second = seen.events
+    assert (first.kind, first.xid, first.device_id, first.gi, first.count) == ("xid", 79, gpu_id(3), None, 1)
+    assert (second.xid, second.device_id, second.gi, second.ci) == (31, gpu_id(2), 7, 0)
+    assert first.sequence < second.sequence
+
+
+def test_other_events_are_told_by_their_kind(machine):
+    machine.say(count=1)
+    with machine.probe(interval=60) as probe:
+        probe.until(lambda seen: seen.devices)
+        for bit in (0x100, 0x200, 0x400, 0x1000, 0x4000, 0x8000):
+            machine.event(0, bit)
+        seen = probe.until(lambda seen: len(seen.events) == 6)
+    kinds = {event.kind for event in seen.events}
+    assert kinds == {"mig-config", "ecc-storm", "dram-retirement", "poison", "gpu-unavailable", "recovery-action"}
+
+
+def test_a_flood_of_xids_is_counted_and_does_not_hide_another(machine):
+    machine.say(count=2)
+    with machine.probe(interval=60) as probe:
+        probe.until(lambda seen: seen.devices)
+        for _ in range(300):
+            machine.event(0, XID, 31)
+        machine.event(1, XID, 79)
+        told: dict[int, int] = {}
+
+        def all_told(seen: Snapshot) -> bool:
+            told.update({event.sequence: event.count for event in seen.events if event.xid == 31})
+            return sum(told.values()) == 300 and any(event.xid == 79 for event in seen.events)
+
+        seen = probe.until(all_told)
+    assert len(seen.events) == 2
+
+
+def test_a_new_gpu_appears_and_its_events_are_heard(machine):
+    machine.say(count=1)
+    with machine.probe() as probe:
+        probe.until(lambda seen: len(seen.devices) == 1)
+        machine.say(count=2)
+        probe.until(lambda seen: len(seen.devices) == 2)
+        machine.event(1, XID, 48)
+        probe.until(lambda seen: [event.device_id for event in seen.events] == [gpu_id(1)])
+        machine.say(count=1)
+        probe.until(lambda seen: len(seen.devices) == 1)
+
+
+def test_a_gpu_without_events_is_named_as_unmonitored(machine):
+    machine.say(count=2, gpu1__events=0)
+
+    (trouble,) = machine.look().troubles
+
+    assert trouble.code == "Unmonitored"
+    assert trouble.message == "no events from GPU 1: it has no XID events"
+
+
+def test_events_that_cannot_be_waited_for_are_a_trouble_until_they_can(machine):
+    machine.say(count=1, fail__nvmlEventSetWait_v2=999)
+    with machine.probe() as probe:
+        probe.until(lambda seen: "EventsUnavailable" in codes(seen) and seen.devices)
+        machine.say(fail__nvmlEventSetWait_v2=0)
+        probe.until(lambda seen: seen.troubles == ())
+        machine.event(0, XID, 79)
+        probe.until(lambda seen: seen.events)
+
+
+def test_no_library_is_a_normal_case(machine):
+    seen = machine.look(age="none")
+
+    assert seen.driver.state is DriverState.NOT_LOADED
+    assert seen.devices == ()
+    assert codes(seen) == ["DriverNotLoaded"]
+
+
+def test_a_driver_that_goes_while_waiting_for_events_hangs_is_left_to_a_fresh_process(machine):
+    machine.say(count=1, hang="nvmlEventSetWait_v2")
+    with machine.probe() as probe:
+        probe.until(lambda seen: seen.devices)
+        machine.say(init=9)
+        probe.until(lambda seen: seen.driver.state is DriverState.NOT_LOADED)
+        assert probe.process.wait(20) == 75
+
+
+def test_numbers_that_no_driver_means_do_not_spoil_the_line(machine):
+    machine.say(count=2, gpu0__minor=-1, gpu0__memory_mib=2**45, gpu0__ecc_volatile=-1)
+    machine.say(gpu0__mig=2, gpu0__mig0__gi=-1, gpu0__mig1__start=-1, gpu0__mig1__memory_mib=-1)
+
+    first, second = machine.look().devices
+
+    assert (first.minor, first.device_nodes, first.memory_bytes) == (None, (), 0)
+    assert first.readings.ecc_uncorrectable_volatile is None
+    assert [(each.start, each.memory_bytes) for each in first.partitions] == [(None, 0)]
+    assert second.memory_bytes
+
+
+def test_the_probe_finds_a_driver_that_is_loaded_later_and_notices_when_it_goes(machine):
+    machine.say(count=2, init=9)
+    with machine.probe() as probe:
+        probe.until(lambda seen: seen.driver.state is DriverState.NOT_LOADED)
+        machine.say(init=0)
+        probe.until(lambda seen: len(seen.devices) == 2 and seen.driver.state is DriverState.LOADED)
+        machine.say(init=9)
+        probe.until(lambda seen: seen.driver.state is DriverState.NOT_LOADED and seen.devices == ())
+        machine.say(init=0)
+        probe.until(lambda seen: len(seen.devices) == 2)
+        machine.event(1, XID, 79)
+        probe.until(lambda seen: seen.events)
+
+
+def test_a_driver_upgraded_under_the_probe_makes_it_ask_for_a_fresh_process(machine):
+    machine.say(count=1)
+    with machine.probe() as probe:
+        probe.until(lambda seen: seen.devices)
+        machine.say(init=18)
+        probe.until(lambda seen: seen.driver.state is DriverState.VERSION_MISMATCH)
+        assert probe.process.wait(20) == 75
+
+
+def test_a_display_card_is_no_device(machine):
+    machine.say(count=3, gpu1__name="DGX Display")
+
+    assert [each.index for each in machine.look().devices] == [0, 2]
+
+
+def test_when_gpus_cannot_be_counted_those_known_are_in_error(machine):
+    machine.say(count=2)
+    with machine.probe() as probe:
+        probe.until(lambda seen: len(seen.devices) == 2)
+        machine.say(fail__nvmlDeviceGetCount_v2=999)
+        seen = probe.until(lambda seen: "NvmlError" in codes(seen))
+        assert [each.readings.error for each in seen.devices] == ["nvmlDeviceGetCount: Unknown Error"] * 2
+        assert device(seen, 1).id == gpu_id(1)
+
+
+async def test_a_hanging_driver_ends_in_a_new_probe_and_blocks_nobody(machine, monkeypatch):
+    machine.say(count=1)
+    for key, value in machine.environment().items():
+        monkeypatch.setenv(key, value)
+    seen: list[Snapshot] = []
+    process = ProbeProcess(
+        ["nvml", "--root", str(machine.root), "--interval-seconds", "0.2"],
+        on_snapshot=seen.append,
+        kill_after_silence_seconds=2.0,
+    )
+    process.start()
+    try:
+        await eventually(lambda: seen)
+        machine.say(hang="nvmlDeviceGetUUID")
+        await eventually(lambda: process.counters.kills)
+        machine.say(hang="nothing")
+        first = seen[-1].instance
+        await eventually(lambda: seen[-1].instance != first)
+    finally:
+        await process.stop()
+    assert process.pid is None

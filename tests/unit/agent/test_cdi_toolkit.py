@@ -1,0 +1,254 @@
+"""The container toolkit's CDI specification and nvidia-ctk, as the agent finds and uses them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+import yaml
+from nodedevices_plugin.cdifiles import CdiFiles
+from nodedevices_plugin.cditoolkit import CtkError, CtkRequest, ToolkitSpecs, generate
+from nodedevices_plugin.resources.cdi import CdiSpec, Host
+from nodedevices_plugin.worker import Worker
+
+KIND = "k8s.device-plugin.nvidia.com/gpu"
+FILE = "k8s.device-plugin.nvidia.com-gpu.json"
+REQUEST = CtkRequest(names=frozenset({"GPU-0"}), host=Host(), hook_path="/usr/bin/nvidia-ctk")
+
+
+def document(*names: str, kind: str = KIND, library: bool = False) -> dict[str, Any]:
+    entries = [
+        {"name": name, "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{place}"}]}}
+        for place, name in enumerate(names)
+    ]
+    found: dict[str, Any] = {"cdiVersion": "0.5.0", "kind": kind, "devices": entries}
+    if library:
+        found["containerEdits"] = {"mounts": [{"hostPath": "/lib/libcuda.so.1", "containerPath": "/lib/libcuda.so.1"}]}
+    return found
+
+
+# --- the spec that is there -------------------------------------------------------------------------------------------
+class Watched:
+    def __init__(self, *folders: Path) -> None:
+        self.changes = 0
+        self.specs = ToolkitSpecs(folders, worker=Worker("test"), on_change=self._changed)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def look(self) -> dict[str, list[str]]:
+        self.specs.wanted = True
+        await self.specs._look()
+        return {each.name: sorted(each.nodes) for each in self.specs.devices}
+
+
+async def test_yaml_and_json_are_read_and_the_later_folder_outranks(tmp_path: Path) -> None:
+    static, run = tmp_path / "etc", tmp_path / "run"
+    static.mkdir()
+    run.mkdir()
+    (static / "nvidia.yaml").write_text(yaml.safe_dump(document("a", "b", kind="nvidia.com/gpu")))
+    (run / "nvidia.json").write_text(json.dumps(document("b", kind="nvidia.com/gpu")))
+    (run / "other.json").write_text(json.dumps(document("c")))
+    watched = Watched(static, run, tmp_path / "nowhere")
+    assert await watched.look() == {"a": ["/dev/nvidia0"], "b": ["/dev/nvidia0"]}
+    await watched.look()
+    assert watched.changes == 1
+    (static / "nvidia.yaml").unlink()
+    assert await watched.look() == {"b": ["/dev/nvidia0"]}
+    assert watched.changes == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "kind: nvidia.com/gpu\ndevices: 3", "# nvidia.com/gpu\n[", "\0nvidia.com/gpu"]
+)
+async def test_a_file_that_is_half_written_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "nvidia.yaml").write_text(text)
+    assert await Watched(tmp_path).look() == {}
+
+
+# --- nvidia-ctk -------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def ctk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is the whole PATH but for the system's own programs; nothing in it yet."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.defpath}")
+    return folder
+
+
+def program(folder: Path, *lines: str) -> None:
+    path = folder / "nvidia-ctk"
+    path.write_text("\n".join(["#!/bin/sh", *lines]) + "\n")
+    path.chmod(0o755)
+
+
+def answers(folder: Path, made: Mapping[str, Any]) -> None:
+    (folder / "made.json").write_text(json.dumps(made))
+    program(folder, f'echo "$*" >{folder}/asked', f"cat {folder}/made.json")
+
+
+def test_without_nvidia_ctk_there_is_nothing_to_use(ctk: Path) -> None:
+    assert generate(REQUEST) is None
+
+
+def test_nvidia_ctk_is_asked_for_our_kind_and_names(ctk: Path) -> None:
+    answers(ctk, document("GPU-0", "GPU-1", library=True))
+    made = generate(REQUEST)
+    assert made == document("GPU-0", "GPU-1", library=True)
+    assert (ctk / "asked").read_text().split() == [
+        "cdi",
+        "generate",
+        "--format=json",
+        "--vendor=k8s.device-plugin.nvidia.com",
+        "--class=gpu",
+        "--device-name-strategy=uuid",
+        "--nvidia-ctk-path=/usr/bin/nvidia-ctk",
+    ]
+
+
+def test_a_mounted_driver_root_is_looked_at_and_the_hosts_paths_are_written(ctk: Path, tmp_path: Path) -> None:
+    root = tmp_path / "driver-root"
+    (root / "dev").mkdir(parents=True)
+    found = document("GPU-0")
+    found["devices"][0]["containerEdits"]["deviceNodes"][0]["hostPath"] = f"{root}/dev/nvidia0"
+    answers(ctk, found)
+    host = Host(driver_root="/run/nvidia/driver")
+    request = CtkRequest(
+        names=frozenset(), host=host, driver_root=str(root), feature_flags=("a",), disable_hooks=("b", "c")
+    )
+    made = generate(request)
+    assert made is not None
+    assert made["devices"][0]["containerEdits"]["deviceNodes"] == [
+        {"path": "/dev/nvidia0", "hostPath": "/run/nvidia/driver/dev/nvidia0"}
+    ]
+    asked = (ctk / "asked").read_text().split()
+    assert asked[-5:] == [
+        f"--driver-root={root}",
+        f"--dev-root={root}",
+        "--feature-flag=a",
+        "--disable-hook=b",
+        "--disable-hook=c",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["echo no driver >&2; exit 3"], "status 3: no driver"),
+        (["exit 1"], "status 1: it said nothing"),
+        (["echo kind: x"], "not JSON"),
+        (["printf '\\377'"], "not JSON"),
+        (["echo '[]'"], "not valid"),
+    ],
+)
+def test_nvidia_ctk_that_fails_says_why(ctk: Path, lines: list[str], says: str) -> None:
+    program(ctk, *lines)
+    with pytest.raises(CtkError, match=says):
+        generate(REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (document("GPU-1"), "has no GPU-0"),
+        (document("GPU-0", kind="nvidia.com/gpu"), "is of kind nvidia.com/gpu"),
+        (document("GPU-0") | {"nonsense": 1}, "not valid"),
+    ],
+)
+def test_a_spec_that_cannot_be_used_is_refused(ctk: Path, made: dict[str, Any], says: str) -> None:
+    answers(ctk, made)
+    with pytest.raises(CtkError, match=says):
+        generate(REQUEST)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+def minimal(*names: str) -> tuple[CdiSpec, ...]:
+    return (CdiSpec(kind=KIND, file_name=FILE, document=document(*names)),)
+
+
+def names(folder: Path) -> list[str]:
+    return [each["name"] for each in json.loads((folder / FILE).read_text())["devices"]]
+
+
+async def test_what_nvidia_ctk_makes_takes_the_place_of_the_minimal_one(tmp_path: Path) -> None:
+    files = CdiFiles(tmp_path, worker=Worker("test"), make=lambda _: document("GPU-0", library=True))
+    await files.keep(minimal("GPU-0"), REQUEST)
+    assert json.loads((tmp_path / FILE).read_text()) == document("GPU-0", library=True)
+    assert files.trouble == ""
+
+
+async def test_where_it_fails_the_minimal_one_is_written_and_the_reason_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: CtkRequest) -> None:
+        raise CtkError("no driver")
+
+    files = CdiFiles(tmp_path, worker=Worker("test"), make=fail)
+    for _ in range(3):
+        await files.keep(minimal("GPU-0"), REQUEST)
+    assert names(tmp_path) == ["GPU-0"]
+    assert files.trouble == "no driver"
+    assert capsys.readouterr().out.count("nvidia-ctk made no CDI specification") == 1
+
+
+async def test_it_is_asked_again_when_the_devices_are_others_and_only_then(tmp_path: Path) -> None:
+    asked: list[CtkRequest] = []
+
+    def make(request: CtkRequest) -> dict[str, Any]:
+        asked.append(request)
+        return document(*sorted(request.names))
+
+    files = CdiFiles(tmp_path, worker=Worker("test"), make=make)
+    for _ in range(3):
+        await files.keep(minimal("GPU-0"), REQUEST)
+    two = CtkRequest(names=frozenset({"GPU-0", "GPU-1"}), host=Host())
+    await files.keep(minimal("GPU-0", "GPU-1"), two)
+    assert asked == [REQUEST, two]
+    assert names(tmp_path) == ["GPU-0", "GPU-1"]
+
+
+async def test_while_it_is_at_work_the_file_stays_and_nobody_waits_for_long(tmp_path: Path) -> None:
+    go, changed = Event(), Event()
+
+    def make(request: CtkRequest) -> dict[str, Any]:
+        if len(request.names) > 1:
+            go.wait(30)
+        return document(*sorted(request.names), library=True)
+
+    files = CdiFiles(tmp_path, worker=Worker("test"), make=make, on_change=changed.set)
+    await files.keep(minimal("GPU-0"), REQUEST)
+    changed.clear()
+    two = CtkRequest(names=frozenset({"GPU-0", "GPU-1"}), host=Host())
+    await files.keep(minimal("GPU-0", "GPU-1"), two)
+    assert names(tmp_path) == ["GPU-0"]
+    go.set()
+    while not changed.is_set():
+        await Worker("poll").run(lambda: changed.wait(0.05))
+    await files.keep(minimal("GPU-0", "GPU-1"), two)
+    assert names(tmp_path) == ["GPU-0", "GPU-1"]
+
+
+async def test_a_file_that_is_no_longer_wanted_goes_when_no_pod_holds_a_device_and_others_files_stay(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
+    files = CdiFiles(tmp_path, worker=Worker("test"))
+    await files.keep(minimal("GPU-0"))
+    await files.keep((), free=False)
+    assert names(tmp_path) == ["GPU-0"]
+    await files.keep((), free=True)
+    assert os.listdir(tmp_path) == ["nvidia.yaml"]  # noqa: PTH208
+    await files.keep(minimal("GPU-0"), free=True)
+    assert names(tmp_path) == ["GPU-0"]
+
+
+async def test_a_folder_that_cannot_be_written_is_a_trouble_until_it_can(tmp_path: Path) -> None:
+    (tmp_path / "cdi").touch()
+    files = CdiFiles(tmp_path / "cdi", worker=Worker("test"))
+    await files.keep(minimal("GPU-0"))
+    assert f"{tmp_path}/cdi" in files.trouble

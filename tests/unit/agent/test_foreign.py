@@ -1,0 +1,218 @@
+"""What another plugin or a DRA driver offers and hands out here, from literals: whose it is, what is remembered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_plugin.foreign import Names, named, observe, remembered, take_over
+from nodedevices_plugin.model import (
+    Holder,
+    HoldersState,
+    Holdings,
+    Inventory,
+    Offer,
+    OfferedResource,
+    Plan,
+    SchedulableId,
+)
+from support.facts import START, gpu, gpu_id, inventory_of, mig_id, partition
+
+GPU = "nvidia.com/gpu"
+SHARED = "nvidia.com/gpu.shared"
+TWO = inventory_of(gpu(0), gpu(1))
+SPLIT = inventory_of(
+    gpu(0, mig_enabled=True, partitions=(partition(0, 0, start=0, size=1), partition(0, 1, start=1, size=1))), gpu(1)
+)
+
+
+def offered(*offers: tuple[str, tuple[str, ...]], state: HoldersState = HoldersState.SYNCED) -> Holdings:
+    found = tuple(Offer(resource=name, ids=ids) for name, ids in offers)
+    return Holdings(state=state, offered=found, taken=1.0)
+
+
+def holder(*ids: str, resource: str | None = GPU, claim: str | None = None, pod: str = "train-0") -> Holder:
+    return Holder(
+        namespace="ml",
+        pod=pod,
+        container="main",
+        resource=None if claim else resource,
+        claim=claim,
+        ids=ids,
+        since=START,
+    )
+
+
+def names(inventory: Inventory = TWO, *, indices: bool = False) -> Names:
+    return Names(inventory, index_prefix="nvidia.com" if indices else None)
+
+
+def shows(plan: Plan) -> dict[str, tuple[int, int]]:
+    """Resource -> (ids, healthy ids)."""
+    return {each.name: (len(each.ids), sum(one.healthy for one in each.ids)) for each in plan.resources}
+
+
+BOTH = offered((GPU, (gpu_id(0), gpu_id(1))))
+SERVED = observe({}, BOTH, names())
+
+
+def test_what_the_kubelet_offers_of_our_devices_is_shown_under_its_name() -> None:
+    assert shows(SERVED) == {GPU: (2, 2)}
+    assert [each.sharing for each in SERVED.resources] == ["none"]
+
+
+def test_other_peoples_devices_count_for_nothing() -> None:
+    foreign = offered(("vendor.example/nic", ("0", "nic-1")), (GPU, ("GPU-of-another-node",)))
+    assert observe({}, foreign, names(indices=True)) == Plan()
+
+
+def test_shares_are_shares_of_their_device() -> None:
+    four = tuple(f"{gpu_id(number)}::{share}" for number in range(2) for share in range(4))
+    [resource] = observe({}, offered((SHARED, four)), names(), strategy="mps").resources
+    assert (len(resource.ids), resource.replicas, resource.sharing) == (8, 4, "mps")
+    assert {each.device_id for each in resource.ids} == {gpu_id(0), gpu_id(1)}
+    [unknown] = observe({}, offered((SHARED, four)), names()).resources
+    assert unknown.sharing == "timeSlicing"
+
+
+def test_mig_devices_are_their_gpus() -> None:
+    profile = "nvidia.com/mig-1g.10gb"
+    [resource] = observe({}, offered((profile, (mig_id(0, 0), mig_id(0, 1)))), names(SPLIT)).resources
+    assert {(each.device_id, each.partition_id) for each in resource.ids} == {
+        (gpu_id(0), mig_id(0, 0)),
+        (gpu_id(0), mig_id(0, 1)),
+    }
+
+
+@pytest.mark.parametrize(("id_", "unit"), [("1", gpu_id(1)), ("0:1", mig_id(0, 1)), ("1::2", f"{gpu_id(1)}::2")])
+def test_indices_are_devices_only_where_they_are_configured(id_: str, unit: str) -> None:
+    held = replace(BOTH, holders=(holder(id_),))
+    assert named(held, names(SPLIT, indices=True)).holders[0].ids == (unit,)
+    assert named(held, names(SPLIT)) is held
+    elsewhere = replace(BOTH, holders=(holder(id_, resource="smarter-devices/fuse"),))
+    assert named(elsewhere, names(SPLIT, indices=True)) is elsewhere
+
+
+@pytest.mark.parametrize(
+    ("device", "unit"),
+    [
+        ("gpu.nvidia.com/n1/gpu-1", gpu_id(1)),
+        ("gpu.nvidia.com/rack/7/gpu-1", gpu_id(1)),
+        ("gpu.nvidia.com/n1/gpu-0-mig-1g.10gb-19-1", mig_id(0, 1)),
+        ("gpu.nvidia.com/n1/gpu-0-mig-1g10gb-19-1", mig_id(0, 1)),
+        ("gpu.nvidia.com/n1/gpu-0-mig-3g.40gb-9-4", gpu_id(0)),
+        ("gpu.nvidia.com/n1/gpu-7", "gpu.nvidia.com/n1/gpu-7"),
+        ("other.example/n1/gpu-1", "other.example/n1/gpu-1"),
+    ],
+)
+def test_a_dra_drivers_devices_are_found_by_their_minor_number(device: str, unit: str) -> None:
+    held = replace(BOTH, holders=(holder(device, claim="ml/claim"),))
+    assert named(held, names(SPLIT)).holders[0].ids == (unit,)
+
+
+# --- what cannot be seen any more -------------------------------------------------------------------------------------
+def test_an_id_that_its_plugin_calls_unhealthy_is_still_capacity() -> None:
+    later = observe(remembered(SERVED), offered((GPU, (gpu_id(0),))), names())
+    assert shows(later) == {GPU: (2, 1)}
+
+
+def test_a_plugin_that_is_down_offers_nothing_and_its_name_stays_its_own() -> None:
+    down = observe(remembered(SERVED), offered(), names())
+    assert shows(down) == {GPU: (2, 0)}
+    assert shows(observe(remembered(down), BOTH, names())) == {GPU: (2, 2)}
+
+
+def test_while_the_kubelet_does_not_answer_nothing_counts_as_healthy() -> None:
+    silent = replace(BOTH, state=HoldersState.UNAVAILABLE)
+    assert shows(observe(remembered(SERVED), silent, names())) == {GPU: (2, 0)}
+    refused = replace(BOTH, state=HoldersState.RATE_LIMITED)
+    assert shows(observe(remembered(SERVED), refused, names())) == {GPU: (2, 2)}
+
+
+def test_devices_that_are_offered_anew_are_forgotten_under_their_old_name() -> None:
+    four = tuple(f"{gpu_id(number)}::{share}" for number in range(2) for share in range(4))
+    two = tuple(f"{gpu_id(number)}::{share}" for number in range(2) for share in range(2))
+    renamed = observe(remembered(SERVED), offered((SHARED, four)), names())
+    assert shows(renamed) == {SHARED: (8, 8)}
+    assert shows(observe(remembered(renamed), offered((SHARED, two)), names())) == {SHARED: (4, 4)}
+
+
+def test_a_held_id_is_capacity_whatever_its_plugin_says_of_it() -> None:
+    held = replace(offered((GPU, (gpu_id(1),))), holders=(holder(gpu_id(0)),))
+    assert shows(observe({}, held, names())) == {GPU: (2, 1)}
+
+
+def test_devices_that_are_gone_for_good_are_forgotten() -> None:
+    assert shows(observe(remembered(SERVED), offered(), names(inventory_of(gpu(0))))) == {GPU: (1, 0)}
+    assert observe(remembered(SERVED), offered(), names(Inventory())) == Plan()
+
+
+@given(
+    st.lists(
+        st.sets(
+            st.sampled_from(
+                [
+                    (name, f"{gpu_id(n)}{share}")
+                    for name in (GPU, SHARED)
+                    for n in range(2)
+                    for share in ("", "::0", "::1")
+                ]
+            )
+        )
+    ),
+)
+def test_what_is_offered_now_is_healthy_and_looking_twice_changes_nothing(looks: list[set[tuple[str, str]]]) -> None:
+    known: dict[str, tuple[str, ...]] = {}
+    for look in looks:
+        said = offered(*((name, tuple(sorted(id_ for of, id_ in look if of == name))) for name in (GPU, SHARED)))
+        plan = observe(known, said, names())
+        assert {(each.name, one.id) for each in plan.resources for one in each.ids if one.healthy} == look
+        known = remembered(plan)
+        assert observe(known, said, names()) == plan
+
+
+# --- taking over ------------------------------------------------------------------------------------------------------
+WANTED = Plan(
+    resources=(
+        OfferedResource(
+            name=GPU, ids=tuple(SchedulableId(id=gpu_id(n), device_id=gpu_id(n), healthy=True) for n in range(2))
+        ),
+    )
+)
+
+
+def test_the_same_ids_under_the_same_name_are_taken_over_with_their_pods() -> None:
+    held = replace(BOTH, holders=(holder(gpu_id(0)),))
+    assert take_over(WANTED, held, names()).apply
+    assert take_over(WANTED, offered(), names()).apply
+
+
+def test_a_pod_that_holds_what_would_not_be_offered_is_waited_for() -> None:
+    for held in (
+        holder(f"{gpu_id(0)}::1"),
+        holder(gpu_id(0), resource=SHARED),
+        holder("gpu.nvidia.com/n/gpu-0", claim="ml/c"),
+    ):
+        decision = take_over(WANTED, replace(offered(), holders=(held,)), names())
+        assert not decision.apply
+        assert "ml/train-0" in decision.message
+
+
+def test_a_plugin_that_offers_the_devices_differently_is_waited_for() -> None:
+    decision = take_over(WANTED, offered((SHARED, (f"{gpu_id(0)}::0",))), names())
+    assert not decision.apply
+    assert SHARED in decision.message
+
+
+def test_other_peoples_devices_are_not_waited_for() -> None:
+    busy = replace(
+        offered(("vendor.example/nic", ("nic-1",))), holders=(holder("nic-1", resource="vendor.example/nic"),)
+    )
+    assert take_over(WANTED, busy, names()).apply
+
+
+def test_nothing_is_taken_over_before_the_kubelet_has_said_what_is_held_and_offered() -> None:
+    for unknown in (replace(BOTH, state=HoldersState.RATE_LIMITED, message="not now"), replace(BOTH, offered=None)):
+        assert not take_over(WANTED, unknown, names()).apply

@@ -1,0 +1,98 @@
+"""What the agent reads and writes beside its sockets: optional device nodes, CDI specifications."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodedevices_plugin.cdifiles import CdiError, CdiFiles, write
+from nodedevices_plugin.hostpaths import HostPaths, look
+from nodedevices_plugin.resources.cdi import CdiSpec
+from nodedevices_plugin.worker import Worker
+
+
+def touch(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+
+
+def spec(name: str = "0", kind: str = "k8s.device-plugin.nvidia.com/gpu", **more: Any) -> CdiSpec:
+    nodes = [{"path": f"/dev/nvidia{name}", "hostPath": f"/dev/nvidia{name}"}]
+    document: Mapping[str, Any] = {
+        "cdiVersion": "0.5.0",
+        "kind": kind,
+        "devices": [{"name": name, "containerEdits": {"deviceNodes": nodes}}],
+        **more,
+    }
+    return CdiSpec(kind=kind, file_name="gpu.json", document=document)
+
+
+def test_the_nodes_of_the_mounted_driver_root_are_those_that_count(tmp_path: Path) -> None:
+    touch(tmp_path, "dev/nvidiactl", "dev/nvidia0", "dev/nvidia-fs0", "dev/nvidia-caps-imex-channels/channel0")
+    touch(tmp_path, "dev/infiniband/uverbs3", "dev/infiniband/other", "etc/cufile.json")
+    assert look(tmp_path) == {
+        "/dev/nvidiactl",
+        "/dev/nvidia-fs0",
+        "/dev/nvidia-caps-imex-channels/channel0",
+        "/dev/infiniband/uverbs3",
+        "/etc/cufile.json",
+    }
+
+
+def test_without_a_mounted_driver_root_the_machines_own_nodes_count(tmp_path: Path) -> None:
+    assert look(tmp_path / "nowhere") == look(Path("/"))
+
+
+async def test_a_node_that_appears_is_told_once(tmp_path: Path) -> None:
+    touch(tmp_path, "dev/nvidiactl")
+    told: list[frozenset[str]] = []
+    paths = HostPaths(lambda: tmp_path, worker=Worker("test"), on_change=lambda: told.append(paths.existing))
+    await paths.first()
+    await paths.first()
+    touch(tmp_path, "dev/nvidia-uvm")
+    await paths.first()
+    assert told == [frozenset({"/dev/nvidiactl"}), frozenset({"/dev/nvidiactl", "/dev/nvidia-uvm"})]
+
+
+def test_a_specification_is_written_whole_readable_by_all_and_only_when_it_differs(tmp_path: Path) -> None:
+    folder = tmp_path / "cdi"
+    write(folder, (spec(),))
+    file = folder / "gpu.json"
+    first = file.stat()
+    assert first.st_mode & 0o777 == 0o644
+    write(folder, (spec(),))
+    assert file.stat().st_ino == first.st_ino
+    write(folder, (spec("1"),))
+    assert json.loads(file.read_text())["devices"][0]["name"] == "1"
+    assert [path.name for path in folder.iterdir()] == ["gpu.json"]
+
+
+def test_what_a_runtime_would_refuse_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(CdiError, match="not valid"):
+        write(tmp_path, (spec(nonsense=1),))
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_folder_that_cannot_be_written_is_told_once_and_stops_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "cdi"
+    folder.touch()
+    files = CdiFiles(folder, worker=Worker("test"))
+    await files.keep((spec(),))
+    await files.keep((spec(),))
+    assert capsys.readouterr().out.count("CDI specifications not written") == 1
+
+
+async def test_a_folder_that_hangs_holds_nobody_for_long(tmp_path: Path) -> None:
+    worker, hangs = Worker("test"), threading.Event()
+    busy = worker.submit(hangs.wait)
+    await asyncio.wait_for(CdiFiles(tmp_path, worker=worker).keep((spec(),)), 10)
+    hangs.set()
+    await busy

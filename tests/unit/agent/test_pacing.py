@@ -1,0 +1,113 @@
+"""When the status is written: never without a change, faults before everything else, no more than the bucket has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_plugin.pacing import Cause, Need, Situation, TokenBucket, back_off, decide
+
+
+def status(state: str = "Healthy", reason: str = "", **more: Any) -> dict[str, Any]:
+    return {"devices": [{"id": "GPU-1", "health": {"state": state, "reason": reason}}], **more}
+
+
+SETTLED = Situation(wanted=status(), listed=True, exists=True, written=status(), written_at=100.0)
+
+
+def empty_bucket(now: float, *, left: int = 0) -> TokenBucket:
+    bucket = TokenBucket(now=now)
+    for _ in range(5 - left):
+        bucket.take(now)
+    return bucket
+
+
+def test_nothing_is_due_before_the_heartbeat_when_nothing_changed() -> None:
+    step = decide(SETTLED, TokenBucket(now=100.0), 130.0)
+    assert (step.need, step.cause, step.wait) == (Need.STATUS, Cause.HEARTBEAT, 270.0)
+
+
+def test_nothing_is_written_before_the_api_server_told_what_is_there() -> None:
+    assert decide(replace(SETTLED, listed=False), TokenBucket(now=0.0), 0.0).need is Need.NOTHING
+
+
+def test_an_object_that_is_not_there_is_created_at_once() -> None:
+    step = decide(replace(SETTLED, exists=False), TokenBucket(now=0.0), 0.0)
+    assert (step.need, step.wait) == (Need.CREATE, 0.0)
+
+
+def test_a_node_that_never_had_a_device_gets_no_object() -> None:
+    situation = replace(SETTLED, exists=False, may_create=False)
+    assert decide(situation, TokenBucket(now=0.0), 0.0).need is Need.NOTHING
+
+
+def test_an_owner_that_is_another_node_is_replaced() -> None:
+    assert decide(replace(SETTLED, owner_wrong=True), TokenBucket(now=0.0), 0.0).need is Need.CREATE
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cause"),
+    [
+        (status("Unhealthy", "Xid79"), Cause.DEVICE),
+        (status("Unhealthy", "Missing"), Cause.DEVICE),
+        ({"devices": []}, Cause.DEVICE),
+        (status(resources=[{"name": "nvidia.com/gpu", "allocated": 1}]), Cause.CHANGE),
+    ],
+)
+def test_a_change_is_written_now_and_says_why(wanted: dict[str, Any], cause: Cause) -> None:
+    step = decide(replace(SETTLED, wanted=wanted), TokenBucket(now=100.0), 101.0)
+    assert (step.cause, step.wait) == (cause, 0.0)
+
+
+def test_the_last_token_is_for_a_devices_change_of_state() -> None:
+    bucket = empty_bucket(100.0, left=1)
+    holders = decide(replace(SETTLED, wanted=status(other=1)), bucket, 100.0)
+    fault = decide(replace(SETTLED, wanted=status("Unhealthy", "Xid79", other=1)), bucket, 100.0)
+    assert holders.wait == pytest.approx(5.0)
+    assert fault.wait == 0.0
+
+
+def test_a_partitions_state_is_a_devices_change() -> None:
+    part = {"id": "MIG-1", "health": {"state": "Unhealthy", "reason": "Xid94"}}
+    wanted = {"devices": [{**status()["devices"][0], "partitions": [part]}]}
+    assert decide(replace(SETTLED, wanted=wanted), TokenBucket(now=0.0), 101.0).cause is Cause.DEVICE
+
+
+def test_fields_changed_by_somebody_else_are_set_again_but_not_in_a_fight() -> None:
+    first = decide(replace(SETTLED, drifted=True), TokenBucket(now=100.0), 101.0)
+    again = decide(replace(SETTLED, drifted=True, repaired_at=100.0), TokenBucket(now=100.0), 101.0)
+    assert (first.cause, first.wait) == (Cause.REPAIR, 0.0)
+    assert (again.cause, again.wait) == (Cause.REPAIR, 9.0)
+
+
+def test_an_object_that_vanishes_again_and_again_is_created_ever_more_rarely() -> None:
+    waits = [
+        decide(
+            replace(SETTLED, exists=False, created_at=100.0, recreations=recreations), TokenBucket(now=0.0), 100.0
+        ).wait
+        for recreations in (0, 2, 3, 4, 5, 9)
+    ]
+    assert waits == [0.0, 0.0, 60.0, 120.0, 240.0, 300.0]
+
+
+@given(st.lists(st.floats(min_value=0, max_value=20), min_size=1, max_size=200))
+def test_no_schedule_gets_more_than_a_burst_and_one_per_five_seconds(gaps: list[float]) -> None:
+    now, taken = 0.0, []
+    bucket = TokenBucket(now=now)
+    for gap in gaps:
+        now += gap
+        if bucket.wait(now) == 0.0:
+            bucket.take(now)
+            taken.append(now)
+    for first, start in enumerate(taken):
+        for last in range(first, len(taken)):
+            assert last - first + 1 <= 5 + (taken[last] - start) / 5.0 + 1e-6
+
+
+@given(st.integers(min_value=0, max_value=10_000), st.floats(min_value=0, max_value=1))
+def test_waiting_between_attempts_grows_and_has_a_ceiling(attempt: int, chance: float) -> None:
+    assert 0.25 <= back_off(attempt, chance) <= 30.0
+    assert back_off(attempt, 0.0) <= back_off(attempt + 1, 0.0)

@@ -1,0 +1,310 @@
+"""One step of the agent, from literals: what is kept, what waits, what is forgotten only when it may be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_plugin.configuring import FileOutcome, SeenObject
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, RecentAllocate
+from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
+from nodedevices_plugin.probes.protocol import DeviceFact, ProbeEvent, Snapshot
+from nodedevices_plugin.settings.file import FileConfig
+from nodedevices_plugin.settings.file import parse as parse_file
+from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.settings.flags import parse as parse_flags
+from nodedevices_plugin.state import State
+from support.facts import START, gpu, gpu_id, old, snapshot, xid
+
+GPU = "nvidia.com/gpu"
+THREE = tuple(gpu(number, readings=old()) for number in range(3))
+LOCAL = parse_flags(["--node-name=n1"], {})
+ALONE = parse_flags(["--standalone"], {})
+NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
+UNASKED = Holdings(state=HoldersState.UNAVAILABLE, message="not asked yet")
+FOUR = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 4}]}}
+TWO = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]}}
+# Good in itself; with three devices one answer would be larger than the kubelet takes.
+TOO_MANY = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 16384}]}}
+
+
+def sliced(replicas: int) -> FileConfig:
+    return parse_file(f"sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: {replicas}}}]}}}}".encode())
+
+
+def seen(config: dict[str, Any] | None = None, **more: Any) -> SeenObject:
+    return SeenObject(exists=True, generation=1, config=config, **more)
+
+
+class Node:
+    """The agent's steps without the agent; each line comes a second after the one before."""
+
+    def __init__(self, local: Local = LOCAL, state: State | None = None, *devices: DeviceFact) -> None:
+        self.local = local
+        self.clock = 100.0
+        self.devices = devices or (gpu(0, readings=old()), gpu(1, readings=old()))
+        self.inputs = Inputs(holdings=NOBODY)
+        self.world: World = begin(state or State(), local, now=START, monotonic=self.clock)
+        self.last: Step | None = None
+        self._sequence = 0
+
+    def line(self, *devices: DeviceFact, xids: tuple[ProbeEvent, ...] = (), **line: Any) -> Node:
+        self.clock += 1
+        numbered = []
+        for event in xids:
+            self._sequence += 1
+            numbered.append(replace(event, sequence=self._sequence))
+        return self._step(snapshot(*(devices or self.devices), events=tuple(numbered), **line))
+
+    def wait(self, seconds: float = 0.0) -> Node:
+        self.clock += seconds
+        return self._step(None)
+
+    def given(self, **inputs: Any) -> Node:
+        self.inputs = replace(self.inputs, **inputs)
+        return self
+
+    def restarted(self, local: Local | None = None) -> Node:
+        again = Node(local or self.local, self.world.state, *self.devices)
+        again.clock = self.clock
+        return again
+
+    def _step(self, line: Snapshot | None) -> Node:
+        self.last = step(
+            self.world,
+            replace(self.inputs, snapshot=line, arrived=self.clock),
+            self.local,
+            now=START + timedelta(seconds=self.clock),
+            monotonic=self.clock,
+        )
+        self.world = self.last.world
+        return self
+
+    def offers(self) -> dict[str, tuple[int, int]]:
+        """Resource -> (ids, healthy ids)."""
+        resources = self.world.plan.resources if self.world.plan else ()
+        return {each.name: (len(each.ids), sum(one.healthy for one in each.ids)) for each in resources}
+
+    @property
+    def config(self) -> str:
+        return self.world.config.reason
+
+
+def holder(*ids: str, pod: str = "train-0") -> Holder:
+    return Holder(namespace="ml", pod=pod, container="main", resource=GPU, ids=ids, since=START)
+
+
+def held(*holders: Holder) -> Holdings:
+    return replace(NOBODY, holders=holders)
+
+
+def test_nothing_is_planned_before_the_first_good_line() -> None:
+    assert Node().wait(1).world.plan is None
+    assert Node().line().offers() == {GPU: (2, 2)}
+
+
+def test_a_step_without_news_changes_nothing() -> None:
+    node = Node().line(xids=(xid(79),))
+    before = node.world
+    assert node.wait().world == before
+
+
+def test_a_verdict_from_the_state_file_holds_from_the_first_plan_on() -> None:
+    node = Node().line().line(xids=(xid(79),))
+    assert node.offers() == {GPU: (2, 1)}
+    assert node.restarted().line(instance="second").offers() == {GPU: (2, 1)}
+
+
+def test_events_that_a_line_repeats_are_judged_once() -> None:
+    event = replace(xid(79), sequence=1)
+    node = Node().line()
+    first = node._step(snapshot(*node.devices, events=(event,))).last
+    again = node._step(snapshot(*node.devices, events=(event,))).last
+    assert first is not None
+    assert again is not None
+    assert (len(first.xids), len(again.xids)) == (1, 0)
+
+
+def test_silence_is_told_after_fifteen_seconds_and_the_deadline_says_when_to_look() -> None:
+    node = Node().line()
+    assert node.last is not None
+    assert node.last.deadline == node.clock + 15
+    assert not node.wait(14).last.probe_silent  # type: ignore[union-attr]
+    assert node.wait(1).last.probe_silent  # type: ignore[union-attr]
+    assert node.offers() == {GPU: (2, 2)}
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+def test_the_first_configuration_holds_at_once_even_if_nobody_knows_the_holders() -> None:
+    node = Node().given(file=FileOutcome(config=sliced(4)), holdings=UNASKED).line()
+    assert node.offers() == {GPU: (8, 8)}
+
+
+def test_a_later_one_waits_until_the_holders_are_known() -> None:
+    node = Node().given(seen=seen({})).line().given(seen=seen(FOUR, config_hash="b"), holdings=UNASKED).wait()
+    assert (node.config, node.offers()) == ("WaitingForHolders", {GPU: (2, 2)})
+    node.given(holdings=NOBODY).wait()
+    assert (node.config, node.world.config.applied_hash, node.offers()) == ("Applied", "b", {GPU: (8, 8)})
+
+
+def test_a_change_waits_for_a_pod_and_names_it_and_the_old_hash_stays() -> None:
+    node = Node().given(seen=seen({}, config_hash="a")).line()
+    node.given(seen=seen(FOUR, config_hash="b"), holdings=held(holder(gpu_id(0)))).wait()
+    assert node.config == "WaitingForHolders"
+    assert "ml/train-0" in node.world.config.message
+    assert node.world.config.applied_hash == "a"
+    assert node.given(holdings=NOBODY).wait().offers() == {GPU: (8, 8)}
+
+
+def test_a_device_that_appears_does_not_wait_for_anybody() -> None:
+    node = Node().given(holdings=held(holder(gpu_id(0)))).line()
+    assert node.line(gpu(0), gpu(1), gpu(2)).offers() == {GPU: (3, 3)}
+
+
+def test_an_allocate_not_listed_yet_holds_a_change_back_for_two_minutes() -> None:
+    node = Node().given(seen=seen({})).line()
+    fresh = RecentAllocate(resource=GPU, ids=(gpu_id(0),), time=START, monotonic=node.clock)
+    node.given(recent=(fresh,), seen=seen(FOUR)).wait()
+    assert node.config == "WaitingForHolders"
+    assert node.line().config == "WaitingForHolders"
+    node.clock = fresh.monotonic + 120
+    assert node.line().config == "Applied"
+
+
+def test_an_allocate_that_was_listed_and_is_gone_is_a_pod_that_has_ended() -> None:
+    node = Node().given(seen=seen({})).line()
+    fresh = RecentAllocate(resource=GPU, ids=(gpu_id(0),), time=START, monotonic=node.clock)
+    node.given(recent=(fresh,), holdings=held(holder(gpu_id(0)))).wait()
+    assert node.given(seen=seen(FOUR), holdings=NOBODY).wait().config == "Applied"
+
+
+def test_a_change_that_touches_no_id_does_not_wait() -> None:
+    node = Node().given(seen=seen({}), holdings=held(holder(gpu_id(0)))).line()
+    node.given(seen=seen({"health": {"holdDownSeconds": 7}}, config_hash="h")).wait()
+    assert (node.config, node.world.config.applied_hash) == ("Applied", "h")
+    assert node.world.in_force.effective.sections.health.hold_down_seconds == 7
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ({"file": FileOutcome(error="line 1: not YAML")}, "not YAML"),
+        (
+            {"seen": seen({"health": {"forgetMissingSeconds": 900}})},
+            "spec.config.health.forgetMissingSeconds: not at work",
+        ),
+        ({"seen": seen(TOO_MANY)}, "give fewer replicas"),
+    ],
+)
+def test_a_bad_configuration_keeps_the_last_good_one_and_says_why(inputs: dict[str, Any], says: str) -> None:
+    node = Node(LOCAL, None, *THREE).given(file=FileOutcome(config=sliced(2)), seen=seen({})).line()
+    node.given(**inputs).wait()
+    assert (node.config, node.offers()) == ("ConfigInvalid", {GPU: (6, 6)})
+    assert says in node.world.config.message
+    node.given(file=FileOutcome(config=sliced(2)), seen=seen(TWO)).wait()
+    assert (node.config, node.offers()) == ("Applied", {GPU: (6, 6)})
+
+
+def test_a_bad_configuration_at_the_start_keeps_what_was_in_force_before_it() -> None:
+    node = Node().given(file=FileOutcome(config=sliced(4))).line()
+    again = node.restarted().given(file=FileOutcome(error="not YAML")).line()
+    assert (again.config, again.offers()) == ("ConfigInvalid", {GPU: (8, 8)})
+
+
+@pytest.mark.parametrize(
+    "bad", [{"seen": seen(TOO_MANY)}, {"seen": seen({"nothing": {}})}, {"file": FileOutcome(error="not YAML")}]
+)
+def test_before_the_first_good_configuration_nothing_is_offered_and_a_restart_does_not_change_that(
+    bad: dict[str, Any],
+) -> None:
+    node = Node(LOCAL, None, *THREE).given(**bad).line()
+    assert (node.config, node.world.plan) == ("ConfigInvalid", None)
+    assert "nothing is offered until there is a good one" in node.world.config.message
+    again = node.restarted().given(**bad).line()
+    assert again.world.plan is None
+    again.given(seen=seen({}), file=FileOutcome()).wait()
+    assert (again.config, again.offers()) == ("Applied", {GPU: (3, 3)})
+
+
+def test_a_node_that_nobody_resolved_says_so_and_keeps_the_last_resolution_it_had() -> None:
+    node = Node().given(seen=seen()).line()
+    assert (node.config, node.offers()) == ("NoConfig", {GPU: (2, 2)})
+    node.given(seen=seen(FOUR, config_hash="b")).wait()
+    node.given(seen=seen()).wait()
+    assert (node.config, node.offers()) == ("NoConfig", {GPU: (8, 8)})
+    assert node.restarted().line().offers() == {GPU: (8, 8)}
+
+
+def test_a_node_on_its_own_knows_no_operator() -> None:
+    node = Node().given(seen=seen(FOUR)).line()
+    alone = node.restarted(ALONE).line()
+    assert (alone.config, alone.offers()) == ("Applied", {GPU: (2, 2)})
+
+
+def test_names_that_are_no_longer_offered_are_remembered_until_they_come_back() -> None:
+    shared = {"sharing": {**FOUR["sharing"], "renameByDefault": True}}
+    node = Node().given(seen=seen({})).line().given(seen=seen(shared)).wait()
+    assert node.world.state.offered == ("nvidia.com/gpu.shared",)
+    assert list(node.world.state.retired) == [GPU]
+    assert list(node.restarted().given(seen=seen(shared)).line().world.state.retired) == [GPU]
+    node.given(seen=seen({})).wait()
+    assert (node.world.state.offered, list(node.world.state.retired)) == ((GPU,), ["nvidia.com/gpu.shared"])
+
+
+# --- a person's word --------------------------------------------------------------------------------------------------
+def test_a_removal_that_a_person_confirms_takes_a_missing_device_away_once() -> None:
+    node = Node().line().line(gpu(0))
+    assert node.offers() == {GPU: (2, 1)}
+    node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed")).wait()
+    assert node.offers() == {GPU: (1, 1)}
+    node.line(gpu(0), gpu(1)).line(gpu(0))
+    assert node.offers() == {GPU: (2, 1)}, "the same word counts once"
+
+
+def test_words_that_are_not_understood_are_told() -> None:
+    node = Node().line().given(seen=seen({}, confirm=f"{gpu_id(0)}=fine,GPU-9=recovered")).wait()
+    assert node.last is not None
+    assert node.last.confirm_problems == (
+        f"{gpu_id(0)}=fine: give <device id>=recovered or <device id>=removed",
+        "GPU-9: this node has no such device",
+    )
+    assert node.wait().last.confirm_problems == ()  # type: ignore[union-attr]
+
+
+# --- whatever comes ---------------------------------------------------------------------------------------------------
+moves = st.lists(
+    st.tuples(
+        st.sampled_from(["line", "fewer", "xid", "wait", "restart"]),
+        st.sampled_from([None, {}, FOUR, TWO]),
+        st.sampled_from([NOBODY, UNASKED, held(holder(gpu_id(0)))]),
+    ),
+    max_size=12,
+)
+
+
+@given(moves)
+def test_whatever_comes_ids_are_unique_and_a_device_that_is_not_offered_is_never_healthy(
+    story: list[tuple[str, dict[str, Any] | None, Holdings]],
+) -> None:
+    node = Node().line()
+    for move, config, holdings in story:
+        node.given(seen=seen(config), holdings=holdings)
+        if move == "restart":
+            node = node.restarted().given(seen=seen(config), holdings=holdings).line(instance=str(node.clock))
+        elif move == "wait":
+            node.wait(20)
+        elif move == "xid":
+            node.line(xids=(xid(79, 1),))
+        else:
+            node.line(*(node.devices[:1] if move == "fewer" else node.devices))
+        assert node.world.plan is not None
+        ids = [each.id for resource in node.world.plan.resources for each in resource.ids]
+        assert len(ids) == len(set(ids))
+        for resource in node.world.plan.resources:
+            for each in resource.ids:
+                assert not each.healthy or node.world.verdicts[each.device_id].offered
+        assert node.wait().world == node.wait().world

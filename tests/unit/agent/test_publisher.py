@@ -1,0 +1,198 @@
+"""The publisher on a store in memory: the object ends up as wanted, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from nodedevices_plugin.kubeapi import Object, StoreError
+from nodedevices_plugin.publisher import Publisher, owned
+from support.fakestore import FakeStore
+
+PATIENCE_SECONDS = 10.0
+
+
+class Counts:
+    """PublisherMetrics that remembers."""
+
+    def __init__(self) -> None:
+        self.causes: list[str] = []
+        self.errors: list[int] = []
+        self.reachable: list[bool] = []
+
+    def published(self, cause: str, seconds: float) -> None:
+        self.causes.append(cause)
+
+    def publish_failed(self, status: int) -> None:
+        self.errors.append(status)
+
+    def api_reachable(self, *, reachable: bool) -> None:
+        self.reachable.append(reachable)
+
+
+class Desk:
+    """A publisher that runs, and what it does."""
+
+    def __init__(self, store: FakeStore) -> None:
+        self.store = store
+        self.counts = Counts()
+        self.seen: list[Object | None] = []
+        self.publisher = Publisher(
+            store=store, name="n1", on_object=self.seen.append, metrics=self.counts, chance=lambda: 0.0
+        )
+
+    def want(self, healthy: int = 8, *, may_create: bool = True, **more: Any) -> None:
+        self.publisher.want(status(healthy, **more), may_create=may_create)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not condition():  # noqa: ASYNC110  a test's patience
+                await asyncio.sleep(0.005)
+
+
+def status(healthy: int = 8, **more: Any) -> dict[str, Any]:
+    devices = [
+        {"id": f"GPU-{number}", "health": {"state": "Healthy" if number < healthy else "Unhealthy", "reason": ""}}
+        for number in range(8)
+    ]
+    return {"agent": {"version": "1"}, "devices": devices, "conditions": [], **more}
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    made = Desk(FakeStore())
+    task = asyncio.create_task(made.publisher.run())
+    yield made
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_the_object_is_created_with_its_owner_and_then_gets_its_status(desk: Desk) -> None:
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    assert desk.store.calls[-1] == "status"
+    assert desk.store.item is not None
+    assert desk.store.item["metadata"]["ownerReferences"] == [{"uid": "node-uid"}]
+    written = desk.store.statuses[-1]
+    assert written["nodeUID"] == "node-uid"
+    assert written["agent"]["heartbeatTime"].endswith("Z")
+
+
+async def test_wanting_the_same_again_writes_nothing(desk: Desk) -> None:
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    for _ in range(20):
+        desk.want()
+        await asyncio.sleep(0)
+    desk.want(7)
+    await desk.until(lambda: len(desk.store.statuses) == 2)
+    assert desk.counts.causes == ["device", "device"]
+
+
+async def test_a_token_that_names_no_node_gives_an_object_without_owner(desk: Desk) -> None:
+    desk.store.uid = None
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    assert desk.store.item is not None
+    assert desk.store.item["metadata"]["ownerReferences"] == []
+    assert "nodeUID" not in desk.store.statuses[-1]
+
+
+async def test_a_node_without_devices_gets_no_object_but_keeps_one_that_it_has(desk: Desk) -> None:
+    desk.want(may_create=False)
+    await desk.until(lambda: desk.seen)
+    await asyncio.sleep(0.05)
+    assert desk.store.calls == []
+    desk.want(may_create=True)
+    await desk.until(lambda: len(desk.store.statuses) == 1)
+    desk.want(7, may_create=False)
+    await desk.until(lambda: len(desk.store.statuses) == 2)
+
+
+async def test_an_object_deleted_by_hand_comes_back(desk: Desk) -> None:
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    desk.store.delete()
+    await desk.until(lambda: len(desk.store.statuses) == 2)
+    assert desk.store.item is not None
+
+
+async def test_the_operators_fields_are_neither_touched_nor_a_reason_to_write(desk: Desk) -> None:
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    stale = {"type": "Stale", "status": "False"}
+    desk.store.patch_status(affectedPods=[{"uid": "u1"}], conditions=[stale])
+    count = len(desk.seen)
+    await desk.until(lambda: len(desk.seen) > count or desk.seen[-1] == desk.store.item)
+    await asyncio.sleep(0.05)
+    assert len(desk.store.statuses) == 1
+
+
+async def test_a_field_of_ours_that_somebody_changed_is_set_again(desk: Desk) -> None:
+    desk.want(summary={"healthy": 8})
+    await desk.until(lambda: desk.store.statuses)
+    desk.store.patch_status(summary={"healthy": 1})
+    await desk.until(lambda: len(desk.store.statuses) == 2)
+    assert desk.counts.causes[-1] == "repair"
+    assert desk.store.item is not None
+    assert desk.store.item["status"]["summary"] == {"healthy": 8}
+
+
+async def test_a_server_that_is_away_costs_one_write_when_it_is_back(desk: Desk) -> None:
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    desk.store.drop_watches(StoreError("no answer"))
+    for healthy in (7, 6, 5):
+        desk.want(healthy)
+        await asyncio.sleep(0.02)
+    await desk.until(lambda: len(desk.counts.errors) >= 2)
+    desk.store.trouble = None
+    await desk.until(lambda: len(desk.store.statuses) == 2)
+    await desk.until(lambda: desk.counts.reachable[-1])
+    assert desk.store.statuses[-1]["devices"] == status(5)["devices"]
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 409, 422, 429, 500, 503])
+async def test_a_refusal_is_counted_by_its_status_and_tried_again(desk: Desk, code: int) -> None:
+    desk.store.trouble = StoreError("no", status=code)
+    desk.want()
+    await desk.until(lambda: code in desk.counts.errors)
+    desk.store.trouble = None
+    await desk.until(lambda: desk.store.statuses)
+
+
+async def test_retry_after_is_kept_to(desk: Desk) -> None:
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    desk.store.trouble = StoreError("slow down", status=429, retry_after=0.5)
+    loop = asyncio.get_running_loop()
+    refused_at = loop.time()
+    desk.want(7)
+    await desk.until(lambda: 429 in desk.counts.errors)
+    desk.store.trouble = None
+    await desk.until(lambda: len(desk.store.statuses) == 2)
+    assert loop.time() - refused_at >= 0.5
+    assert desk.store.calls.count("status") == 3
+
+
+async def test_the_owner_of_an_earlier_node_is_replaced() -> None:
+    old = {"metadata": {"name": "n1", "uid": "u", "ownerReferences": [{"uid": "old"}], "resourceVersion": "1"}}
+    desk = Desk(FakeStore(item=old))
+    task = asyncio.create_task(desk.publisher.run())
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    assert desk.store.item is not None
+    assert desk.store.item["metadata"]["ownerReferences"] == [{"uid": "node-uid"}]
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def test_what_is_ours_in_a_status_does_not_depend_on_the_operator() -> None:
+    ready = {"type": "Ready", "status": "True"}
+    mine = {"summary": {"devices": 8}, "conditions": [ready]}
+    theirs = {**mine, "affectedPods": [{"uid": "u"}], "conditions": [{"type": "Stale", "status": "False"}, ready]}
+    assert owned(theirs) == owned(mine)
+    assert owned({**mine, "summary": {}}) != owned(mine)

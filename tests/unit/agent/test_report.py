@@ -1,0 +1,363 @@
+"""What the status says, from literals of every stage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from nodedevices_api.base import to_dict
+from nodedevices_api.conditions import Condition, find
+from nodedevices_plugin.foreign import Names, named
+from nodedevices_plugin.model import (
+    HealthState,
+    Holder,
+    HoldersState,
+    Holdings,
+    Inventory,
+    OfferedResource,
+    Plan,
+    Registration,
+    RegistrationState,
+    SchedulableId,
+    Verdict,
+)
+from nodedevices_plugin.probes.protocol import Driver, DriverState, Link, Machine, Trouble
+from nodedevices_plugin.report import ConfigStatus, Facts, report
+from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
+
+GPU = "nvidia.com/gpu"
+
+
+def bad(reason: str = "Xid79", state: HealthState = HealthState.UNHEALTHY, **more: Any) -> Verdict:
+    known: dict[str, Any] = {
+        "state": state,
+        "reason": reason,
+        "message": f"{reason} happened",
+        "since": START,
+        "offered": state is not HealthState.UNHEALTHY,
+        "recovery_action": "RebootNode",
+        "fault_domain": "Device",
+    }
+    return Verdict(**{**known, **more})
+
+
+def holder(*ids: str, pod: str = "train-0", claim: str | None = None, since: datetime = START) -> Holder:
+    return Holder(
+        namespace="ml",
+        pod=pod,
+        container="main",
+        resource=None if claim else GPU,
+        claim=claim,
+        ids=ids,
+        since=since,
+    )
+
+
+def holding(*holders: Holder, state: HoldersState = HoldersState.SYNCED, message: str = "") -> Holdings:
+    return Holdings(state=state, message=message, holders=holders, taken=1.0)
+
+
+def facts(count: int = 2, **changes: Any) -> Facts:
+    """A node with so many H100s, all well, nobody holding them; registered."""
+    devices = [gpu(number) for number in range(count)]
+    ids = tuple(SchedulableId(id=each.id, device_id=each.id, healthy=True) for each in devices)
+    known: dict[str, Any] = {
+        "inventory": inventory_of(*devices),
+        "verdicts": healthy(*devices),
+        "plan": Plan(resources=(OfferedResource(name=GPU, ids=ids),)),
+        "holdings": holding(),
+        "registrations": (Registration(resource=GPU, state=RegistrationState.REGISTERED),),
+        "started": START,
+        "probe": "simulated",
+        "now": START + timedelta(seconds=30),
+    }
+    return Facts(**{**known, **changes})
+
+
+def condition(made: Facts, kind: str) -> tuple[str, str, str]:
+    found = find(report(made).conditions, kind)
+    assert found is not None
+    return found.status, found.reason, found.message
+
+
+def test_a_healthy_node_in_full() -> None:
+    links = (Link(kind="NVLink", to="switch", count=18),)
+    device = gpu(0, links=links, pci_bus_id="0000:1b:00.0", architecture="Hopper")
+    one = facts(1, inventory=inventory_of(device), verdicts=healthy(device))
+    assert to_dict(report(one)) == {
+        "summary": {
+            "devices": 1,
+            "healthy": 1,
+            "degraded": 0,
+            "unhealthy": 0,
+            "unknown": 0,
+            "held": 0,
+            "unschedulable": 0,
+            "model": "NVIDIA-H100-80GB-HBM3",
+            "models": 1,
+            "reason": "",
+            "recoveryAction": "None",
+        },
+        "driver": {"name": "nvidia", "version": "570.148.08"},
+        "agent": {
+            "version": "0.1.0",
+            "bootID": "boot-1",
+            "startTime": "2026-11-21T10:00:00Z",
+            "heartbeatTime": "2026-11-21T10:00:00Z",
+            "probe": "simulated",
+        },
+        "devices": [
+            {
+                "id": gpu_id(0),
+                "name": "gpu-0",
+                "type": "gpu",
+                "index": 0,
+                "attributes": {
+                    "vendor": "nvidia",
+                    "productName": "NVIDIA H100 80GB HBM3",
+                    "architecture": "Hopper",
+                    "pciBusID": "0000:1b:00.0",
+                    "numaNode": 0,
+                    "minor": 0,
+                },
+                "capacity": {"memory": "80Gi"},
+                "links": [{"kind": "NVLink", "to": "switch", "count": 18}],
+                "health": {"state": "Healthy", "since": "2026-11-21T10:00:00Z"},
+            }
+        ],
+        "resources": [
+            {"name": GPU, "capacity": 1, "healthy": 1, "allocated": 0, "sharing": "none", "managedBy": "plugin"}
+        ],
+        "conditions": [
+            {
+                "type": kind,
+                "status": "True",
+                "reason": reason,
+                "message": "",
+                "lastTransitionTime": "2026-11-21T10:00:30Z",
+            }
+            for kind, reason in (
+                ("Ready", "AgentRunning"),
+                ("DevicesHealthy", "AllHealthy"),
+                ("ConfigApplied", "Applied"),
+                ("HoldersKnown", "Synced"),
+            )
+        ],
+    }
+
+
+def test_equal_facts_give_equal_reports_a_minute_later() -> None:
+    first = report(facts())
+    later = report(facts(now=START + timedelta(seconds=90), previous=first.conditions))
+    assert later == first
+
+
+def test_a_conditions_time_is_when_its_status_changed() -> None:
+    days_ago = START - timedelta(days=3)
+    before = (Condition(type="Ready", status="True", reason="AgentRunning", message="", last_transition_time=days_ago),)
+    same = find(report(facts(previous=before)).conditions, "Ready")
+    other = find(report(facts(previous=before, probe_silent=True)).conditions, "Ready")
+    assert same is not None
+    assert other is not None
+    assert (same.last_transition_time, other.last_transition_time) == (
+        days_ago,
+        START + timedelta(seconds=30),
+    )
+
+
+def test_the_summary_shows_the_worst_device() -> None:
+    made = facts(
+        5,
+        verdicts=healthy(gpu(0))
+        | {
+            gpu_id(1): bad("Xid63", HealthState.DEGRADED, recovery_action="ResetGPU"),
+            gpu_id(2): bad("ProbeSilent", HealthState.UNKNOWN, recovery_action="None"),
+            gpu_id(3): bad("EccUncorrectable", recovery_action="ResetGPU"),
+            gpu_id(4): bad("Xid79"),
+        },
+    )
+    summary = report(made).summary
+    assert summary is not None
+    assert (summary.healthy, summary.degraded, summary.unhealthy, summary.unknown) == (2, 1, 2, 1)
+    assert (summary.reason, summary.recovery_action) == ("Xid79", "RebootNode")
+    assert condition(made, "DevicesHealthy") == ("False", "DeviceFault", "2 of 5: gpu-4 Xid79, gpu-3 EccUncorrectable")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expected"),
+    [
+        (bad("Xid63", HealthState.DEGRADED), ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Xid63")),
+        (
+            bad("ProbeSilent", HealthState.UNKNOWN),
+            ("Unknown", "ProbeSilent", "1 of 2: gpu-0 ProbeSilent: ProbeSilent happened"),
+        ),
+    ],
+)
+def test_what_is_told_of_devices_that_are_still_offered(verdict: Verdict, expected: tuple[str, str, str]) -> None:
+    made = facts(2, verdicts=healthy(gpu(1)) | {gpu_id(0): verdict})
+    assert condition(made, "DevicesHealthy") == expected
+
+
+def test_several_models_are_mixed() -> None:
+    mixed = inventory_of(gpu(0), gpu(1, product_name="NVIDIA L4"))
+    summary = report(facts(2, inventory=mixed)).summary
+    assert summary is not None
+    assert (summary.model, summary.models) == ("mixed", 2)
+
+
+# --- holders ----------------------------------------------------------------------------------------------------------
+def test_a_pods_replicas_on_a_device_are_one_entry_with_their_ids() -> None:
+    ids = (f"{gpu_id(0)}::3", f"{gpu_id(0)}::1", f"{gpu_id(1)}::0")
+    [first, second] = report(facts(holdings=holding(holder(*ids)))).devices
+    assert [each.ids for each in first.holders] == [(f"{gpu_id(0)}::1", f"{gpu_id(0)}::3")]
+    assert [each.ids for each in second.holders] == [(f"{gpu_id(1)}::0",)]
+
+
+def test_a_whole_device_needs_no_ids_and_since_has_microseconds() -> None:
+    since = START + timedelta(microseconds=123)
+    device = to_dict(report(facts(holdings=holding(holder(gpu_id(0), since=since)))))["devices"][0]
+    assert device["holders"] == [
+        {
+            "namespace": "ml",
+            "pod": "train-0",
+            "container": "main",
+            "resource": GPU,
+            "since": "2026-11-21T10:00:00.000123Z",
+        }
+    ]
+
+
+def test_allocated_counts_ids_and_held_counts_devices() -> None:
+    made = report(facts(3, holdings=holding(holder(gpu_id(0), gpu_id(1)), holder(gpu_id(1), pod="other"))))
+    assert made.summary is not None
+    assert (made.resources[0].allocated, made.summary.held) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "holds"),
+    [
+        ("gpu.nvidia.com/node-a/gpu-1", True),
+        ("gpu.nvidia.com/pool/with/slashes/gpu-1", True),
+        ("gpu.nvidia.com/node-a/gpu-1-mig-1g.10gb-19-0", True),
+        ("gpu.nvidia.com/node-a/gpu-7", False),
+        ("gpu.intel.com/node-a/gpu-1", False),
+    ],
+)
+def test_a_claims_device_is_found_by_its_name(name: str, holds: bool) -> None:
+    node = facts()
+    holdings = named(holding(holder(name, claim="ml/train-claim")), Names(node.inventory))
+    devices = report(replace(node, holdings=holdings)).devices
+    assert [(each.claim, each.resource) for each in devices[1].holders] == ([("train-claim", None)] if holds else [])
+
+
+def test_more_holders_than_the_object_may_have_are_counted() -> None:
+    many = [holder(f"{gpu_id(0)}::{number}", pod=f"pod-{number:03d}") for number in range(70)]
+    device = report(facts(holdings=holding(*many))).devices[0]
+    assert (len(device.holders), device.holders_truncated) == (64, 6)
+    assert [each.pod for each in device.holders] == sorted(each.pod for each in device.holders)
+
+
+def test_a_migs_holder_and_health_are_at_the_partition() -> None:
+    device = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
+    made = facts(
+        1,
+        inventory=inventory_of(device),
+        verdicts=healthy(device) | {mig_id(0, 1): bad("Xid94")},
+        holdings=holding(holder(mig_id(0, 0))),
+    )
+    [shown] = report(made).devices
+    assert [len(part.holders) for part in shown.partitions] == [1, 0]
+    assert [part.health and part.health.reason for part in shown.partitions] == [None, "Xid94"]
+    assert shown.holders == ()
+
+
+def test_a_partition_that_is_gone_but_held_is_missing_since_it_left() -> None:
+    inventory = inventory_of(gpu(0, partitions=(partition(0, 0),)))
+    [device] = inventory.devices
+    gone = replace(inventory, devices=(replace(device, departed_partitions=frozenset({mig_id(0, 0)})),))
+    made = facts(1, inventory=gone, previous_departed={mig_id(0, 0): START - timedelta(hours=1)})
+    health = report(made).devices[0].partitions[0].health
+    assert health is not None
+    assert (health.state, health.reason, health.since) == ("Unhealthy", "Missing", START - timedelta(hours=1))
+
+
+# --- conditions -------------------------------------------------------------------------------------------------------
+def unloaded(*troubles: Trouble, on_bus: int = 0) -> Inventory:
+    driver = Driver(state=DriverState.NOT_LOADED)
+    return replace(inventory_of(), driver=driver, accelerators_on_bus=on_bus, troubles=troubles)
+
+
+def registered(state: RegistrationState, message: str = "") -> dict[str, Any]:
+    return {"registrations": (Registration(resource=GPU, state=state, message=message),)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ("True", "AgentRunning", "")),
+        ({"inventory": Inventory()}, ("Unknown", "Starting", "the probe has not reported yet")),
+        ({"probe_silent": True, "probe_error": "exited with 2"}, ("False", "ProbeUnavailable", "exited with 2")),
+        ({"inventory": unloaded()}, ("False", "DriverNotLoaded", "the driver is not loaded")),
+        (
+            {"inventory": unloaded(Trouble(code="DriverNotLoaded", message="no libnvidia-ml.so.1"), on_bus=2)},
+            (
+                "False",
+                "DriverNotLoaded",
+                "2 accelerators on the PCI bus and no usable driver; no libnvidia-ml.so.1",
+            ),
+        ),
+        (registered(RegistrationState.KUBELET_UNREACHABLE, "no"), ("False", "KubeletUnreachable", f"{GPU}: no")),
+        (registered(RegistrationState.REJECTED, "bad"), ("False", "RegistrationRejected", f"{GPU}: bad")),
+        (registered(RegistrationState.PENDING), ("Unknown", "Starting", f"registering {GPU}")),
+        ({"state_trouble": "disk full"}, ("True", "AgentRunning", "state file: disk full")),
+    ],
+)
+def test_ready_says_what_stands_in_the_way(changes: dict[str, Any], expected: tuple[str, str, str]) -> None:
+    assert condition(facts(**changes), "Ready") == expected
+
+
+def test_registering_again_does_not_change_what_ready_said() -> None:
+    before = report(facts()).conditions
+    assert condition(facts(previous=before, **registered(RegistrationState.PENDING)), "Ready")[0] == "True"
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (ConfigStatus(), ("True", "Applied", "")),
+        (ConfigStatus(reason="NoConfig", message="m"), ("Unknown", "NoConfig", "m")),
+        (ConfigStatus(reason="ConfigInvalid", message="m"), ("False", "ConfigInvalid", "m")),
+        (ConfigStatus(reason="WaitingForHolders", message="m"), ("False", "WaitingForHolders", "m")),
+        (
+            ConfigStatus(unschedulable=("GPU-1", "GPU-2")),
+            ("True", "Applied", "spec.unschedulable is not at work yet in this version: GPU-1, GPU-2 stay in service"),
+        ),
+    ],
+)
+def test_config_applied_says_what_is_in_force(config: ConfigStatus, expected: tuple[str, str, str]) -> None:
+    assert condition(facts(config=config), "ConfigApplied") == expected
+
+
+@pytest.mark.parametrize("state", [HoldersState.UNAVAILABLE, HoldersState.RATE_LIMITED])
+def test_holders_that_may_be_old_are_kept_and_said_to_be_unknown(state: HoldersState) -> None:
+    made = facts(holdings=holding(holder(gpu_id(0)), state=state, message="why"))
+    assert condition(made, "HoldersKnown") == ("Unknown", state.value, "why")
+    assert len(report(made).devices[0].holders) == 1
+
+
+def test_names_no_longer_offered_are_listed_with_since_when() -> None:
+    made = report(facts(retired={"b/gpu": START, "a/gpu": START + timedelta(seconds=1)}))
+    assert [(each.name, each.since) for each in made.retired_resources] == [
+        ("a/gpu", START + timedelta(seconds=1)),
+        ("b/gpu", START),
+    ]
+
+
+def test_a_machine_that_says_nothing_of_itself_is_left_out() -> None:
+    inventory = replace(inventory_of(gpu(0)), machine=Machine(type="DGX H100", vgpu_version="535.1"))
+    machine = report(facts(1, inventory=inventory)).machine
+    assert machine is not None
+    assert (machine.type, machine.mode, machine.vgpu and machine.vgpu.version) == ("DGX H100", None, "535.1")
+    assert report(facts()).machine is None

@@ -1,0 +1,255 @@
+"""The configuration file: NVIDIA's v1 format, and every mistake in it named by its place."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
+from nodedevices_plugin.settings.file import FileConfig, from_document, parse
+from nodedevices_plugin.settings.flags import parse as parse_flags
+from nodedevices_plugin.settings.node import NodeSettings
+from nodedevices_plugin.settings.problems import ConfigError
+
+SLICED = b"""
+version: v1
+flags:
+  migStrategy: none
+  failOnInitError: false
+  nvidiaDriverRoot: /
+  plugin: {passDeviceSpecs: false, deviceListStrategy: [envvar], deviceIDStrategy: uuid}
+sharing:
+  timeSlicing:
+    renameByDefault: true
+    failRequestsGreaterThanOne: true
+    resources:
+    - {name: nvidia.com/gpu, replicas: 10, devices: all}
+    - {name: mig-1g.10gb, replicas: 2}
+"""
+EVERYTHING = b"""
+version: v1
+flags:
+  migStrategy: mixed
+  failOnInitError: true
+  mpsRoot: /run/nvidia/mps
+  nvidiaDriverRoot: /run/nvidia/driver
+  nvidiaDevRoot: /host
+  gdrcopyEnabled: true
+  gdsEnabled: true
+  mofedEnabled: true
+  useNodeFeatureAPI: false
+  deviceDiscoveryStrategy: auto
+  plugin:
+    passDeviceSpecs: true
+    deviceListStrategy: [envvar, cdi-cri]
+    deviceIDStrategy: index
+    cdiAnnotationPrefix: example.com/
+    nvidiaCTKPath: /usr/bin/nvidia-ctk
+    containerDriverRoot: /driver-root
+    sharedDevicesAllocationPolicy: packed
+  gfd: {oneshot: false, noTimestamp: null, sleepInterval: 60s}
+resources:
+  gpus: [{pattern: "*H100*", name: h100}]
+  mig: [{pattern: "1g.*", name: small}]
+sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}
+imex: {channelIDs: [0], required: true}
+"""
+
+
+def refused(text: str | bytes) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(text.encode() if isinstance(text, str) else text)
+    return str(caught.value)
+
+
+def sliced(resource: str) -> str:
+    return f"version: v1\nsharing: {{timeSlicing: {{resources: [{resource}]}}}}\n"
+
+
+def test_nvidias_documented_example_is_taken_as_it_is() -> None:
+    config = parse(SLICED)
+    assert config.sharing is not None
+    assert [(each.name, each.replicas) for each in config.sharing.resources] == [
+        ("nvidia.com/gpu", 10),
+        ("nvidia.com/mig-1g.10gb", 2),
+    ]
+    assert (config.sharing.rename_by_default, config.sharing.fail_requests_greater_than_one) == (True, True)
+    assert config.flags["device-list-strategy"] == ("envvar",)
+
+
+@pytest.mark.parametrize("text", [b"", b"# nothing\n", b"version: v1\n", b"version: ''\n", b"flags:\nsharing:\n"])
+def test_an_empty_file_says_nothing(text: bytes) -> None:
+    assert parse(text) == FileConfig()
+
+
+def test_null_is_not_set_as_in_nvidias_plugin() -> None:
+    assert parse(b"flags: {migStrategy: null, plugin: null}") == FileConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("version: v2", "version: 'v2' is not known; give v1"),
+        ("versoin: v1", "versoin: unknown key; did you mean version?"),
+        ("- v1", "is not a mapping with version, flags and sharing"),
+        ("flags: [a]", "flags: ['a'] is not a mapping"),
+        ("flags: {migStratgy: none}", "flags.migStratgy: unknown key; did you mean migStrategy?"),
+        ("flags: {plugin: {migStrategy: none}}", "flags.plugin.migStrategy: unknown key; it belongs at flags.migStr"),
+        ("flags: {renameByDefault: true}", "it belongs at sharing.timeSlicing.renameByDefault"),
+        ("sharing: {renameByDefault: true}", "it belongs at sharing.timeSlicing.renameByDefault"),
+        ("flags: {failOnInitError: 'false'}", "'false' is not a truth value; give true or false, without quotes"),
+        ("flags: {migStrategy: 1}", "flags.migStrategy: 1 is not a text"),
+        ("flags: {deviceDiscoveryStrategy: tegra}", "'tegra' is not at work yet in this version; 'auto' or 'nvml' is"),
+        (
+            "flags: {plugin: {deviceListStrategy: 'envvar,cdi-cri'}}",
+            "'envvar,cdi-cri' is not possible",
+        ),
+        ("flags: {plugin: {deviceListStrategy: {a: b}}}", "is not a list of names"),
+        ("flags: {gfd: {oneshoot: true}}", "flags.gfd.oneshoot: unknown key; did you mean oneshot?"),
+        ("flags: {gfd: 1}", "flags.gfd: 1 is not a mapping"),
+        ("resources: {gpus: [{name: gpu}]}", "resources.gpus[0].pattern: missing"),
+        ("sharing: {mps: {resources: []}}", "sharing.mps.resources: missing"),
+        ("imex: {channelIDs: [1]}", "imex.channelIDs: '1' is not possible; give 0"),
+        ("imex: {channelIDs: [0], require: true}", "imex.require: unknown key; did you mean required?"),
+        ("sharing: {timeSlicing: {}}", "sharing.timeSlicing.resources: missing"),
+        ("sharing: {timeSlicing: {resources: []}}", "sharing.timeSlicing.resources: missing"),
+        (sliced("{name: gpu, replicas: 1}"), "sharing.timeSlicing.resources[0].replicas: 1 is not allowed; give 2"),
+        (sliced("{name: gpu}"), "resources[0].replicas: missing"),
+        (sliced("{name: gpu, replicas: '4'}"), "resources[0].replicas"),
+        (sliced("{replicas: 4}"), "resources[0].name: missing"),
+        (sliced("{name: gpu, replicas: 4, replica: 4}"), "resources[0].replica: unknown key; did you mean replicas?"),
+        (sliced("{name: gpu, replicas: 4}, {name: nvidia.com/gpu, replicas: 2}"), "nvidia.com/gpu is listed twice"),
+        ("a: 1\na: 2", "line 2: a is written twice"),
+        ("a: [", "not YAML"),
+        ("a: !!python/object:os.system {}", "not YAML"),
+        ("a: &x [1]\nb: [" + ", ".join(["*x"] * 17) + "]", "more than 16 YAML aliases"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_place_and_what_would_be_right(text: str, says: str) -> None:
+    assert says in refused(text)
+
+
+def test_a_file_that_is_too_large_or_not_text_is_refused() -> None:
+    assert "1048576 are the most" in refused(b"#" * (1 << 20) + b"\n")
+    assert "not YAML" in refused(b"\xff\xfe\x00")
+    assert "not YAML" in refused("[" * 20_000)
+
+
+def test_a_value_in_a_message_is_short() -> None:
+    assert len(refused("flags: {migStrategy: " + "x" * 10_000 + "}")) < 300
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["version", "flags", "sharing", "plugin", "timeSlicing", "resources", "name", "x"]),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=12,
+    )
+)
+def test_any_document_is_taken_or_refused_and_never_more(document: Any) -> None:
+    with contextlib.suppress(ConfigError):
+        assert isinstance(from_document(document), FileConfig)
+
+
+# --- all sources together ---------------------------------------------------------------------------------------------
+def effective(
+    *, arguments: tuple[str, ...] = (), text: bytes | None = None, spec: dict[str, Any] | None = None
+) -> Effective:
+    local = parse_flags(["--node-name=n1", *arguments], {})
+    return resolve(local, parse(text) if text is not None else None, spec)
+
+
+def test_a_section_of_spec_config_replaces_the_nodes_own_whole() -> None:
+    spec = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}
+    own, both, none = (
+        effective(text=SLICED),
+        effective(text=SLICED, spec=spec),
+        effective(text=SLICED, spec={"sharing": {}}),
+    )
+    assert own.sections.sharing.rename_by_default
+    assert not both.sections.sharing.rename_by_default
+    assert [each.replicas for each in both.sections.sharing.resources] == [2]
+    assert none.sections.sharing.strategy == "none"
+
+
+def test_an_empty_spec_config_leaves_the_nodes_own_in_force() -> None:
+    assert effective(text=SLICED, spec={}) == effective(text=SLICED)
+    assert effective() == effective(text=b"", spec={})
+
+
+def test_sections_that_nobody_sets_are_at_their_defaults() -> None:
+    sections = effective().sections
+    assert sections.health.hold_down_seconds == 300
+    assert sections.injection.device_list_strategies == ("envvar",)
+    assert sections.sharing.strategy == "none"
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"labels": {"mode": "All"}}, "spec.config.labels"),
+        ({"health": {"probe": {"intervalSeconds": 2}}}, "spec.config.health.probe.intervalSeconds: not at work yet"),
+        ({"shring": {}}, "spec.config.shring: unknown key; did you mean sharing?"),
+        ({"health": {"holdDownSeconds": -1}}, "spec.config.health.holdDownSeconds: -1 is not allowed"),
+    ],
+)
+def test_a_spec_config_that_cannot_be_is_refused_by_name(spec: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        effective(spec=spec)
+    assert says in str(caught.value)
+
+
+def test_what_is_in_force_survives_the_state_file() -> None:
+    node = ("--gds-enabled", "--imex-channel-ids=0", "--dev-root=/host", "--mps-root=/m", "--cdi-annotation-prefix=x/")
+    arguments = ("--resource-prefix=example.com", *node)
+    now = effective(text=SLICED, arguments=arguments, spec={"health": {"holdDownSeconds": 7}})
+    assert now.node.imex_channels == (0,)
+    assert from_saved(to_saved(now)) == now
+
+
+def test_everything_that_nvidias_file_has_is_taken_and_what_is_of_no_use_here_is_named() -> None:
+    config = parse(EVERYTHING)
+    now = effective(text=EVERYTHING)
+    assert config.unused == ("flags.useNodeFeatureAPI", "flags.gfd.oneshot", "flags.gfd.sleepInterval")
+    assert now.sections.mig.strategy == "mixed"
+    assert now.sections.injection.device_list_strategies == ("envvar", "cdi-cri")
+    assert (now.sections.injection.device_id_strategy, now.sections.injection.pass_device_specs) == ("index", True)
+    assert [rule.name for rule in now.sections.resources.devices] == ["nvidia.com/h100", "nvidia.com/small"]
+    assert now.node == NodeSettings(
+        driver_root="/run/nvidia/driver",
+        dev_root="/host",
+        features=("gdrcopy", "gds", "mofed"),
+        imex_channels=(0,),
+        imex_required=True,
+        cdi_annotation_prefix="example.com/",
+        cdi_hook_path="/usr/bin/nvidia-ctk",
+        driver_root_here="/driver-root",
+        mps_root="/run/nvidia/mps",
+        packed=True,
+    )
+
+
+def test_nvidias_health_variables_are_the_nodes_own_health_which_a_policy_replaces() -> None:
+    variables = {"DP_DISABLE_HEALTHCHECKS": "79,48", "DP_ENABLE_HEALTHCHECKS": "31"}
+    own = resolve(parse_flags(["--standalone"], variables), None, None).sections.health
+    assert (own.ignore_xids, own.fatal_xids) == ((48, 79), (31,))
+    theirs = resolve(parse_flags(["--standalone"], variables), None, {"health": {"holdDownSeconds": 7}}).sections.health
+    assert (theirs.ignore_xids, theirs.fatal_xids, theirs.hold_down_seconds) == ((), (), 7)
+    every = resolve(parse_flags(["--standalone"], {"DP_DISABLE_HEALTHCHECKS": "all"}), None, {"health": {}})
+    assert every.node.ignore_all_xids
+
+
+@pytest.mark.parametrize("saved", [{}, {"sections": {}}, {"resourcePrefix": "a.b", "sections": {"x": 1}}])
+def test_a_saved_configuration_of_another_version_is_refused(saved: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        from_saved(saved)

@@ -1,0 +1,134 @@
+"""Flags and variables: every mistake is named with what would be right, and the stronger source wins."""
+
+from __future__ import annotations
+
+import pytest
+from nodedevices_plugin.settings.flags import Address, Local, parse
+from nodedevices_plugin.settings.options import OPTIONS, check
+from nodedevices_plugin.settings.problems import ConfigError
+
+HERE = {"NODE_NAME": "n1"}
+
+
+def refused(arguments: list[str], environment: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(arguments, HERE if environment is None else environment)
+    return str(caught.value)
+
+
+def test_the_defaults_are_those_of_a_daemonset() -> None:
+    local = parse([], HERE)
+    assert (local.node_name, local.probe, local.standalone) == ("n1", "nvml", False)
+    assert local.kubelet_socket == "/var/lib/kubelet/device-plugins/kubelet.sock"
+    assert local.state_file == "/var/lib/kubelet/device-plugins/nodedevices-state.json"
+    assert local.pod_resources_socket == "/var/lib/kubelet/pod-resources/kubelet.sock"
+    assert local.http_address == Address(host="", port=9735)
+    assert local.given == {}
+
+
+def test_a_flag_is_stronger_than_its_variable() -> None:
+    assert parse(["--log-level=debug"], {**HERE, "NODEDEVICES_LOG_LEVEL": "error"}).log_level == "debug"
+    assert parse([], {**HERE, "NODEDEVICES_LOG_LEVEL": "error"}).log_level == "error"
+
+
+def test_who_serves_the_kubelet_is_a_local_setting_too() -> None:
+    assert parse([], HERE).serving_mode == "Serve"
+    assert parse([], {**HERE, "NODEDEVICES_SERVING_MODE": "Observe"}).serving_mode == "Observe"
+    assert "give Serve or Observe" in refused(["--serving-mode=off"])
+    assert "did you mean Observe?" in refused(["--serving-mode=observed"])
+
+
+@pytest.mark.parametrize("arguments", [["--device-list-strategy=envvar"], ["--device-list-strategy", "envvar"]])
+def test_nvidias_flags_are_taken_in_both_forms(arguments: list[str]) -> None:
+    assert parse(arguments, HERE).given == {"device-list-strategy": ("envvar",)}
+
+
+def test_nvidias_variables_and_aliases_are_taken() -> None:
+    local = parse(["--nvidia-driver-root=/"], {**HERE, "PASS_DEVICE_SPECS": "false", "MIG_STRATEGY": "none"})
+    assert local.given == {"driver-root": "/", "pass-device-specs": False, "mig-strategy": "none"}
+
+
+def test_paths_follow_the_device_plugin_directory() -> None:
+    local = parse(["--device-plugin-dir=/x/"], HERE)
+    assert (local.kubelet_socket, local.state_file) == ("/x/kubelet.sock", "/x/nodedevices-state.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        (":0", Address(host="", port=0)),
+        ("127.0.0.1:99", Address(host="127.0.0.1", port=99)),
+        ("[::1]:99", Address(host="::1", port=99)),
+        ("off", None),
+    ],
+)
+def test_an_address_is_a_host_and_a_port_or_off(text: str, address: Address | None) -> None:
+    assert parse([f"--http-address={text}"], HERE).http_address == address
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--nod-name=x"], "--nod-name: there is no such flag; did you mean --node-name?"),
+        (["serve"], "'serve'; every argument is a flag (see --help)"),
+        (["--log-level=loud"], "--log-level: 'loud' is not possible"),
+        (["--mig-strategy=singel"], "--mig-strategy: 'singel' is not possible; did you mean single?"),
+        (["--device-list-strategy=envvar,cdi"], "--device-list-strategy: 'cdi' is not possible; did you mean cdi-cri?"),
+        (["--device-discovery-strategy=tegra"], "'tegra' is not at work yet in this version; 'auto' or 'nvml' is"),
+        (["--shared-devices-allocation-policy=spread"], "'spread' is not possible; give distributed or packed"),
+        (["--gds-enabled=yes"], "--gds-enabled: 'yes' is not a truth value; give true or false"),
+        (["--imex-channel-ids=1"], "--imex-channel-ids: '1' is not possible; give 0"),
+        (["--node-name=Node_1"], "--node-name: 'Node_1' is not the name of a Node"),
+        (["--resource-prefix=gpu"], "--resource-prefix: 'gpu' is not a domain such as nvidia.com"),
+        (["--http-address=9735"], "--http-address: '9735' is not host:port"),
+        (["--http-address=:99999"], "--http-address: ':99999' is not host:port"),
+        (["--kubelet-socket="], "--kubelet-socket: empty (no registration) is not at work yet"),
+        (["--probe=simulated"], "needs exactly one of --simulated-file and --simulated-profile"),
+        (["--simulated-file=x"], "--simulated-file: only goes with --probe simulated"),
+        (["--node-name"], "argument --node-name: expected one argument"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_would_be_right(arguments: list[str], says: str) -> None:
+    assert says in refused(arguments)
+
+
+def test_a_node_without_a_name_is_told_where_it_comes_from() -> None:
+    assert "--node-name: missing; set NODE_NAME from spec.nodeName" in refused([], {})
+    assert parse(["--standalone"], {}).node_name
+
+
+def test_all_mistakes_of_one_source_are_told_together() -> None:
+    text = refused(["--log-levle=debug", "--mig-strategy=x"])
+    assert "did you mean --log-level?" in text
+    assert "--mig-strategy" in text
+
+
+def test_a_variable_of_ours_that_does_not_exist_is_refused_and_service_links_are_not() -> None:
+    assert "did you mean NODEDEVICES_LOG_LEVEL?" in refused([], {**HERE, "NODEDEVICES_LOG_LEVLE": "debug"})
+    links = {
+        "NODEDEVICES_OPERATOR_SERVICE_HOST": "10.96.0.7",
+        "NODEDEVICES_OPERATOR_SERVICE_PORT_METRICS": "8080",
+        "NODEDEVICES_OPERATOR_PORT": "tcp://10.96.0.7:8080",
+        "NODEDEVICES_OPERATOR_PORT_8080_TCP_ADDR": "10.96.0.7",
+    }
+    assert isinstance(parse([], {**HERE, **links}), Local)
+
+
+def test_an_empty_variable_is_not_set() -> None:
+    assert parse([], {**HERE, "MIG_STRATEGY": ""}).given == {}
+
+
+@pytest.mark.parametrize("text", ["--help", "--version"])
+def test_help_and_version_are_printed_and_end_it_well(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse([text], {})
+    assert caught.value.code == 0
+    assert "nodedevices-agent" in capsys.readouterr().out
+
+
+def test_every_default_is_a_value_at_work_and_no_variable_has_two_meanings() -> None:
+    for option in OPTIONS:
+        if option.works is not None:
+            check(option, option.default, option.name)
+    variables = [variable for option in OPTIONS for variable in option.variables]
+    assert len(variables) == len(set(variables))

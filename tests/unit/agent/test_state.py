@@ -1,0 +1,143 @@
+"""The state file: what was saved comes back, and no file or disk can stop the agent."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict
+from nodedevices_plugin.probes.protocol import DeviceFact, Partition, Readings
+from nodedevices_plugin.state import (
+    EPOCH,
+    SeenSpec,
+    State,
+    StateError,
+    StateFile,
+    restored_devices,
+    same_but_times,
+    to_save,
+)
+
+NOW = datetime(2026, 11, 21, 7, 2, 11, 123456, tzinfo=UTC)
+PART = Partition(id="MIG-1", profile="1g.10gb", index=0, gi=1, ci=0, gi_slices=1, ci_slices=1, memory_bytes=1 << 30)
+DEVICE = InventoryDevice(
+    fact=DeviceFact(id="GPU-1", index=0, partitions=(PART,), readings=Readings(temperature_celsius=55)),
+    present=True,
+    last_seen=NOW,
+    departed_partitions=frozenset({"MIG-1"}),
+)
+FAULT = Fault(
+    reason="Xid79",
+    state=HealthState.UNHEALTHY,
+    message="fallen off the bus (XID 79)",
+    action="RebootNode",
+    fault_domain="Device",
+    since=NOW,
+    last_seen=NOW,
+    boot_id="boot-1",
+    xid=79,
+    neighbours=(45,),
+)
+BAD = Verdict(
+    state=HealthState.UNHEALTHY, reason="Xid79", message="m", since=NOW, offered=False, xid=79, faults=(FAULT,)
+)
+GOOD = Verdict(state=HealthState.HEALTHY, reason="", message="", since=NOW, offered=True)
+FULL = State(
+    boot_id="boot-1",
+    devices=(DEVICE,),
+    verdicts={"GPU-1": BAD},
+    applied={"resourcePrefix": "nvidia.com", "sections": {"sharing": {"strategy": "none"}}},
+    applied_hash="abc",
+    spec=SeenSpec(config={"health": {"holdDownSeconds": 5}}, config_hash="abc"),
+    offered=("nvidia.com/gpu",),
+    retired={"nvidia.com/gpu.shared": NOW},
+    confirmed="GPU-2=removed",
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> StateFile:
+    return StateFile(tmp_path / "nodedevices-state.json")
+
+
+def test_what_was_saved_comes_back(file: StateFile) -> None:
+    file.save(FULL)
+    assert file.load() == FULL
+    assert (file.path.stat().st_mode & 0o777) == 0o600
+
+
+def test_no_file_is_an_empty_state(file: StateFile) -> None:
+    assert file.load() == State()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe", b"[]", b'{"version": 2}', b'{"version": 1, "verdicts": {"GPU-1": {"state": "Fine"}}}'],
+)
+def test_a_file_that_cannot_be_read_is_named_and_kept_aside(file: StateFile, content: bytes) -> None:
+    file.path.write_bytes(content)
+    with pytest.raises(
+        StateError, match=r"not a state file of this version .*kept as nodedevices-state.json.unreadable"
+    ):
+        file.load()
+    assert file.path.with_name("nodedevices-state.json.unreadable").read_bytes() == content
+    assert file.load() == State()
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from nodedevices_plugin.state import State, StateError, StateFile
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))
+try:
+    StateFile(Path(sys.argv[1])).save(State(confirmed="x" * 4096))
+except StateError as error:
+    sys.exit(f"told: {error}")
+"""
+
+
+def test_a_disk_that_takes_no_more_is_reported_and_the_old_file_stays(file: StateFile) -> None:
+    file.save(FULL)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(file.path)], capture_output=True, text=True, check=False
+    )
+    assert done.stderr.strip() == f"told: write {file.path}: {os.strerror(errno.EFBIG)}"
+    assert file.load() == FULL
+    assert [each.name for each in file.path.parent.iterdir()] == ["nodedevices-state.json"]
+
+
+def test_a_target_that_cannot_be_replaced_is_reported_and_leaves_no_temporary_file(file: StateFile) -> None:
+    file.path.mkdir()
+    with pytest.raises(StateError, match=f"write {file.path}"):
+        file.save(FULL)
+    assert [each.name for each in file.path.parent.iterdir()] == ["nodedevices-state.json"]
+
+
+def test_neither_readings_nor_healthy_verdicts_are_kept() -> None:
+    one = to_save(State(), Inventory(devices=(DEVICE,), boot_id="b"), {"GPU-1": BAD, "GPU-2": GOOD})
+    hotter = replace(DEVICE, fact=replace(DEVICE.fact, readings=Readings(temperature_celsius=90)))
+    later = replace(hotter, last_seen=NOW + timedelta(seconds=9))
+    assert list(one.verdicts) == ["GPU-1"]
+    assert one == to_save(State(), Inventory(devices=(later,), boot_id="b"), {"GPU-1": BAD})
+
+
+def test_when_a_device_went_missing_is_kept_and_one_that_is_here_counts_as_seen_until_the_start() -> None:
+    gone = replace(DEVICE, present=False)
+    saved = to_save(State(), Inventory(devices=(gone, replace(DEVICE, fact=DeviceFact(id="GPU-2", index=1)))), {})
+    assert [each.last_seen for each in saved.devices] == [NOW, EPOCH]
+    later = NOW + timedelta(days=1)
+    assert [each.last_seen for each in restored_devices(saved, later)] == [NOW, later]
+
+
+def test_newer_evidence_of_a_known_fault_is_not_urgent_but_a_new_fault_is() -> None:
+    again = replace(BAD, faults=(replace(FAULT, last_seen=NOW + timedelta(seconds=5)),))
+    other = replace(BAD, faults=(FAULT, replace(FAULT, reason="Xid48", xid=48)))
+    assert same_but_times(FULL, replace(FULL, verdicts={"GPU-1": again}))
+    assert not same_but_times(FULL, replace(FULL, verdicts={"GPU-1": other}))

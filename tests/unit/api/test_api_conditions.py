@@ -1,0 +1,80 @@
+"""Conditions: agreed names, and times that move only with the status."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from nodedevices_api import conditions
+from nodedevices_api.conditions import REASONS, Condition, condition, find
+
+NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=5)
+
+
+def ready(
+    *, now: datetime, previous: Condition | None, status: conditions.Status = "True", message: str = ""
+) -> Condition:
+    return condition(
+        conditions.READY, status, conditions.AGENT_RUNNING, message, previous=previous, now=now, generation=3
+    )
+
+
+def test_a_first_condition_begins_now() -> None:
+    assert ready(now=NOW, previous=None).last_transition_time == NOW
+
+
+def test_an_unchanged_status_keeps_its_time_whatever_the_message() -> None:
+    first = ready(now=NOW, previous=None)
+    assert ready(now=LATER, previous=first, message="all is well").last_transition_time == NOW
+
+
+def test_an_unchanged_condition_is_an_equal_value_and_needs_no_write() -> None:
+    first = ready(now=NOW, previous=None)
+    assert ready(now=LATER, previous=first) == first
+
+
+def test_another_status_begins_now() -> None:
+    first = ready(now=NOW, previous=None)
+    assert ready(now=LATER, previous=first, status="False").last_transition_time == LATER
+
+
+def test_a_condition_of_another_type_is_no_predecessor() -> None:
+    other = condition(conditions.STALE, "True", conditions.AGENT_LOST, previous=None, now=NOW)
+    assert ready(now=LATER, previous=other).last_transition_time == LATER
+
+
+def test_a_condition_is_found_by_its_type() -> None:
+    one = ready(now=NOW, previous=None)
+    assert find((one,), conditions.READY) is one
+    assert find((one,), conditions.STALE) is None
+
+
+def test_the_table_of_reasons_is_the_agreed_one() -> None:
+    assert {kind: {status: list(reasons) for status, reasons in table.items()} for kind, table in REASONS.items()} == {
+        "Ready": {
+            "True": ["AgentRunning"],
+            "False": ["ProbeUnavailable", "DriverNotLoaded", "KubeletUnreachable", "RegistrationRejected"],
+            "Unknown": ["Starting"],
+        },
+        "DevicesHealthy": {"True": ["AllHealthy"], "False": ["DeviceFault"], "Unknown": ["ProbeSilent"]},
+        "ConfigApplied": {
+            "True": ["Applied"],
+            "False": ["ConfigInvalid", "WaitingForHolders"],
+            "Unknown": ["NoConfig"],
+        },
+        "HoldersKnown": {"True": ["Synced"], "Unknown": ["PodResourcesUnavailable", "RateLimited"]},
+        "PolicyResolved": {"True": ["Resolved", "NoPolicy"], "False": ["Conflict", "PolicyInvalid"]},
+        "CapacitySynced": {"True": ["InSync", "NothingOwned"], "False": ["Pending", "Forbidden", "Conflict"]},
+        "LabelsSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Conflict"]},
+        "Stale": {"True": ["NodeNotReady", "AgentLost", "HeartbeatOverdue"], "False": ["Fresh"]},
+        "Accepted": {"True": ["Accepted"], "False": ["NotSupportedYet", "Invalid"]},
+        "Applied": {"True": ["Applied"], "False": ["NotAccepted", "NoNodes", "Progressing", "Failed"]},
+        "Conflicted": {"True": ["SamePriority"], "False": ["NoConflict"]},
+    }
+
+
+def test_every_agreed_reason_makes_a_condition() -> None:
+    for kind, table in REASONS.items():
+        for status, reasons in table.items():
+            for reason in reasons:
+                assert condition(kind, status, reason, previous=None, now=NOW).reason == reason

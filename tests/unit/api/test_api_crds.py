@@ -1,0 +1,210 @@
+"""The generated CRDs: what is committed is what the models say, and is what a cluster takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from nodedevices_api import crdgen, generate
+from nodedevices_api.base import Loose, Root
+from nodedevices_api.meta import ObjectMeta
+from pydantic import Field
+
+ROOT = Path(__file__).parents[3]
+SCHEMAS = {kind.plural: crdgen.structural(kind.model) for kind in crdgen.KINDS}
+
+
+def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema inside a schema, with its place."""
+    yield path, schema
+    for key, child in schema.get("properties", {}).items():
+        if path or key != "metadata":
+            yield from nodes(child, f"{path}.{key}")
+    if "items" in schema:
+        yield from nodes(schema["items"], f"{path}[]")
+    if "additionalProperties" in schema:
+        yield from nodes(schema["additionalProperties"], f"{path}.*")
+
+
+ALL = [(f"{plural}{path}", node) for plural, schema in SCHEMAS.items() for path, node in nodes(schema)]
+OURS = [(path, node) for path, node in ALL if path.count(".") and not path.endswith((".apiVersion", ".kind"))]
+
+
+@pytest.mark.parametrize("name", sorted(generate.crd_files()))
+def test_what_is_committed_is_what_the_models_say(name: str) -> None:
+    assert (ROOT / "crds" / name).read_text(encoding="utf-8") == generate.crd_files()[name], "run `make gen`"
+
+
+@pytest.mark.parametrize("name", sorted(generate.reference_files()))
+def test_the_reference_pages_are_what_the_models_say(name: str) -> None:
+    page = (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+    assert page == generate.reference_files()[name], "run `make gen`"
+
+
+def test_generating_twice_gives_the_same_bytes() -> None:
+    assert generate.crd_files() == generate.crd_files()
+
+
+def test_check_is_content_with_what_generate_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [str(tmp_path / "crds"), "--reference", str(tmp_path / "reference")]
+
+    assert generate.main(folders) == 0
+    assert generate.main([*folders, "--check"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_check_shows_what_differs_and_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generate.main([str(tmp_path)])
+    file = tmp_path / "nodedevices.yaml"
+    file.write_text(file.read_text().replace("shortNames", "nickNames"))
+
+    assert generate.main([str(tmp_path), "--check"]) == 1
+    printed = capsys.readouterr().out
+    assert "-    nickNames:" in printed
+    assert "+    shortNames:" in printed
+    assert "make gen" in printed
+    assert "nickNames" in file.read_text(), "--check writes nothing"
+
+
+@pytest.mark.parametrize("plural", SCHEMAS)
+def test_every_schema_is_structural(plural: str) -> None:
+    for path, node in nodes(SCHEMAS[plural]):
+        unknown = set(node) - crdgen.KEYWORDS - {"properties", "items", "additionalProperties", "default"}
+        assert not unknown, f"{path}: {unknown}"
+        assert ("type" in node) != ("x-kubernetes-int-or-string" in node), path
+        assert not ("properties" in node and "additionalProperties" in node), path
+        assert not isinstance(node.get("additionalProperties"), bool), path
+        assert set(node.get("required", ())) <= set(node.get("properties", ())), path
+
+
+def test_everything_is_bounded() -> None:
+    for path, node in OURS:
+        match node.get("type", "int-or-string"):
+            case "array":
+                assert 0 < node["maxItems"] <= 256, path
+            case "object" if "additionalProperties" in node:
+                assert 0 < node["maxProperties"] <= 32, path
+            case "object":
+                assert "properties" in node, f"{path}: an object of anything"
+            case "string":
+                assert "enum" in node or 0 < node["maxLength"] <= 1024, path
+            case "integer":
+                assert node["minimum"] <= node["maximum"] < 2**53, f"{path}: the API server keeps bounds as float64"
+                assert node["format"] in {"int32", "int64"}, path
+            case "int-or-string":
+                assert node["maxLength"] <= 32, path
+
+
+def test_every_list_says_how_it_is_merged() -> None:
+    for path, node in OURS:
+        if node.get("type") != "array":
+            continue
+        kind = node["x-kubernetes-list-type"]
+        if kind == "map":
+            keys = node["x-kubernetes-list-map-keys"]
+            assert set(keys) <= set(node["items"]["required"]), f"{path}: a key that may be absent"
+        elif kind == "set":
+            assert node["items"]["type"] in {"string", "integer"}, path
+        else:
+            assert kind == "atomic", path
+
+
+def test_every_object_that_may_become_empty_is_applied_as_a_whole() -> None:
+    """Server-side apply of {} over a granular object leaves null, which the API server refuses."""
+
+    def granular(node: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        if node.get("x-kubernetes-map-type") == "atomic" or node.get("x-kubernetes-list-type") == "atomic":
+            return
+        if node.get("type") == "object" and not node.get("required"):
+            yield path, node
+        for key, child in node.get("properties", {}).items():
+            yield from granular(child, f"{path}.{key}")
+        if "items" in node:
+            yield from granular(node["items"], f"{path}[]")
+
+    for plural, schema in SCHEMAS.items():
+        found = [path for part in ("spec", "status") for path, _ in granular(schema["properties"][part], part)]
+        assert set(found) <= {"spec", "status"}, plural
+
+
+def test_the_children_of_a_device_are_atomic_so_that_managed_fields_stay_small() -> None:
+    device = SCHEMAS["nodedevices"]["properties"]["status"]["properties"]["devices"]["items"]["properties"]
+    for name, child in device.items():
+        if child["type"] == "array":
+            assert child["x-kubernetes-list-type"] == "atomic", name
+        elif child["type"] == "object":
+            assert child["x-kubernetes-map-type"] == "atomic", name
+
+
+def test_every_field_is_explained() -> None:
+    for path, node in OURS:
+        if not path.endswith(("[]", ".*", ".metadata")):
+            assert node.get("description", "").strip(), path
+            assert "\n" not in node["description"], path
+
+
+def test_every_pattern_is_one_that_go_understands_and_is_anchored() -> None:
+    for path, node in OURS:
+        if "pattern" in node:
+            re.compile(node["pattern"])
+            assert node["pattern"].startswith("^"), path
+            assert node["pattern"].endswith("$"), path
+            assert "(?" not in node["pattern"], f"{path}: no look-around in RE2"
+
+
+def test_the_api_server_fills_in_no_default_inside_a_section() -> None:
+    defaults = {path: node["default"] for path, node in ALL if "default" in node}
+    assert defaults == {
+        "nodedevices.spec": {},
+        "devicepolicies.spec.priority": 0,
+        "devicepolicies.spec.mode": "Enforce",
+    }
+
+
+def test_the_built_in_defaults_are_told_to_people() -> None:
+    health = SCHEMAS["devicepolicies"]["properties"]["spec"]["properties"]["health"]["properties"]
+    faults = SCHEMAS["devicepolicies"]["properties"]["spec"]["properties"]["faults"]["properties"]
+    assert health["holdDownSeconds"]["description"].endswith(" Built-in default: 300.")
+    assert faults["event"]["description"].endswith(" Built-in default: true.")
+    assert "default" not in health["ignoreXids"]["description"], "empty goes without saying"
+
+
+def test_in_status_only_closed_sets_are_enums() -> None:
+    enums = {re.sub(r".*\.", "", path) for path, node in ALL if ".status" in path and "enum" in node}
+    assert enums == {"state", "faultDomain", "managedBy", "status"}
+
+
+def test_status_has_no_rules_so_that_no_report_is_refused() -> None:
+    assert [path for path, node in ALL if ".status" in path and "x-kubernetes-validations" in node] == []
+
+
+def test_the_columns_of_nodedevices_are_the_agreed_ones() -> None:
+    columns = next(kind for kind in crdgen.KINDS if kind.plural == "nodedevices").columns
+    assert [column.name.upper() for column in columns if not column.wide] == (
+        ["MODEL", "DEVICES", "HEALTHY", "HELD", "READY", "STALE", "REASON", "AGE"]
+    )
+    assert [column.name.upper() for column in columns if column.wide] == ["ACTION", "DRIVER", "AGENT"]
+
+
+def test_columns_and_selectable_fields_point_at_fields() -> None:
+    for kind in crdgen.KINDS:
+        paths = {path for path, _ in nodes(SCHEMAS[kind.plural])}
+        for path in [column.path for column in kind.columns] + list(kind.selectable):
+            if not path.startswith(".metadata"):
+                assert path.split("[?")[0] in {p.removesuffix("[]") for p in paths}, path
+
+
+def test_a_schema_that_the_api_server_cannot_have_is_refused_by_name() -> None:
+    class Odd(Loose):
+        ratio: Annotated[float, Field(gt=0)]
+
+    class OddKind(Root):
+        metadata: ObjectMeta
+        spec: Odd
+        status: Odd
+
+    with pytest.raises(crdgen.UnsupportedSchema, match=r"OddKind\.spec\.ratio: exclusiveMinimum"):
+        crdgen.structural(OddKind)

@@ -1,0 +1,89 @@
+"""Messages for people: the place, the value, what would be right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nodedevices_api.devicepolicy import DevicePolicySpec
+from nodedevices_api.errors import InputError, explain, parse
+from nodedevices_api.sections import Health, Sections
+from pydantic import TypeAdapter, ValidationError
+
+RESOURCE = {"name": "nvidia.com/gpu", "replicas": 4}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"sharing": {"strategey": "none"}}, "spec.sharing.strategey: unknown key; did you mean strategy?"),
+        ({"sharing": {"STRATEGY": "none"}}, "spec.sharing.STRATEGY: unknown key; did you mean strategy?"),
+        ({"mig": {"x": 1}}, "spec.mig.x: unknown key; known are strategy"),
+        (
+            {"sharing": {"strategy": "timeSlicing", "resources": [{**RESOURCE, "replicas": 0}]}},
+            "spec.sharing.resources[0].replicas: 0 is not allowed; give 2 or more",
+        ),
+        (
+            {"sharing": {"strategy": "timeSlicing", "resources": [{**RESOURCE, "replica": 2}]}},
+            "spec.sharing.resources[0].replica: unknown key; did you mean replicas?",
+        ),
+        ({"sharing": {"resources": RESOURCE}}, "spec.sharing.resources: "),
+        ({"sharing": []}, "spec.sharing: [] is not allowed; give keys and values"),
+        ({"mig": {"strategy": "both"}}, 'spec.mig.strategy: "both" is not allowed; choose none, single or mixed'),
+        (
+            {"health": {"holdDownSeconds": "5m"}},
+            'spec.health.holdDownSeconds: "5m" is not allowed; give a whole number',
+        ),
+        ({"faults": {"event": 1}}, "spec.faults.event: 1 is not allowed; give true or false"),
+        ({"labels": {"extra": {"a": 1}}}, "spec.labels.extra.a: 1 is not allowed; give text, in quotes"),
+        ({"labels": {"extra": {"a b": "c"}}}, 'spec.labels.extra.a b: "a b" is not allowed; write a label key'),
+        (
+            {"capacity": [{"name": "gpu", "perNode": 1}]},
+            'spec.capacity[0].name: "gpu" is not allowed; write a domain and a name, such as nvidia.com/gpu',
+        ),
+        ({"faults": {"taint": {"effect": "NoExecute"}}}, "spec.faults: NoExecute or an eviction needs a budget"),
+        ({"nodeSelector": None, "mig": {}}, "spec.nodeSelector: null is not allowed; give keys and values"),
+    ],
+)
+def test_a_message_names_the_place_the_value_and_what_would_be_right(spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse(DevicePolicySpec, {"nodeSelector": {}, **spec}, "spec")
+    assert [problem for problem in caught.value.problems if problem.startswith(message)], caught.value.problems
+
+
+def test_every_problem_is_told_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        parse(Sections, {"mig": {"strategy": "both"}, "health": {"holdDownSeconds": -1}, "sharin": {}})
+    assert len(caught.value.problems) == 3
+    assert str(caught.value) == "; ".join(caught.value.problems)
+
+
+def test_a_hostile_document_gets_a_short_answer() -> None:
+    with pytest.raises(InputError) as caught:
+        parse(Sections, {f"{'x' * 10_000}{n}": "y" * 10_000 for n in range(1000)})
+    assert len(caught.value.problems) == 21
+    assert caught.value.problems[-1] == "and 980 more problems"
+    assert len(str(caught.value)) < 10_000
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    with pytest.raises(InputError) as caught:
+        parse(Sections, {"mig": "z" * 10_000})
+    assert len(str(caught.value)) < 200
+
+
+def test_a_value_that_is_no_json_is_shown_all_the_same() -> None:
+    with pytest.raises(InputError, match=r"mig: \{1, 2\} is not allowed"):
+        parse(Sections, {"mig": {1, 2}})
+
+
+def test_other_validations_can_be_explained_too() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(dict[str, Health]).validate_python({"a": {"holdDown": 3}})
+    assert explain(caught.value, where="file.yaml") == ["file.yaml.a.holdDown: unknown key"]
+
+
+def test_a_kind_of_error_without_advice_keeps_pydantics_words() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(bytes).validate_python(3)
+    assert explain(caught.value, where="here") == ["here: 3: Input should be a valid bytes"]

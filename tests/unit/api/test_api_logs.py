@@ -1,0 +1,70 @@
+"""Logs: one JSON object a line on stderr, libraries included. In processes of their own: logging is global."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+PROGRAM = """
+import logging, structlog
+from nodedevices_api import logs
+logs.configure({arguments})
+log = structlog.get_logger()
+log.debug("too fine")
+log.info("device unhealthy", device="gpu-3", reason="Xid79", node="ä")
+logging.getLogger("kopf").warning("watching %s", "nodes")
+logging.getLogger("kopf").debug("too fine")
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.exception("stage failed")
+print("stdout stays free")
+"""
+
+
+def run(arguments: str, program: str = PROGRAM) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program.format(arguments=arguments)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=50,
+    )
+    assert done.stdout in {"", "stdout stays free\n"}
+    return done.stderr.splitlines()
+
+
+def test_json_lines_have_a_constant_message_and_keys_and_values() -> None:
+    unhealthy, watching, failed = map(json.loads, run("stdlib=True"))
+
+    assert unhealthy["event"] == "device unhealthy"
+    assert (unhealthy["device"], unhealthy["reason"], unhealthy["node"]) == ("gpu-3", "Xid79", "ä")
+    assert unhealthy["level"] == "info"
+    assert unhealthy["time"].endswith("Z")
+    assert (watching["event"], watching["logger"], watching["level"]) == ("watching nodes", "kopf", "warning")
+    assert "ZeroDivisionError" in failed["exception"]
+
+
+def test_text_is_for_people() -> None:
+    lines = run("format='text', stdlib=True")
+    assert "device unhealthy" in lines[0]
+    assert "device=gpu-3" in lines[0]
+    assert not lines[0].startswith("{")
+
+
+def test_the_level_holds_for_both_kinds_of_logger() -> None:
+    assert len(run("'error', stdlib=True")) == 1
+
+
+def test_the_standard_librarys_logging_is_left_alone_unless_asked() -> None:
+    assert [line for line in run("") if line == "watching nodes"] == ["watching nodes"]  # logging's last resort
+
+
+def test_a_probe_can_log_without_pydantic_grpc_or_kubernetes() -> None:
+    program = (
+        "import sys; import nodedevices_api.logs;"
+        "print([m for m in ('pydantic', 'grpc', 'kubernetes', 'yaml', 'asyncio') if m in sys.modules], file=sys.stderr)"
+    )
+    heavy = json.loads(run("", program)[0].replace("'", '"'))
+    assert set(heavy) <= {"asyncio"}  # structlog's own

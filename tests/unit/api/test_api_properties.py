@@ -1,0 +1,121 @@
+"""Round trips of generated values: whatever a model can hold survives the way to the API server and back."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nodedevices_api.base import Strict, to_dict
+from nodedevices_api.defaults import with_defaults
+from nodedevices_api.errors import InputError, parse
+from nodedevices_api.fields import clip
+from nodedevices_api.nodedevices import Device, DeviceHealth, Holder
+from nodedevices_api.sections import Sections
+
+WORDS = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,63}", fullmatch=True)
+IDS = st.from_regex(r"[A-Za-z0-9._:-]{1,96}", fullmatch=True)
+NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?", fullmatch=True)
+TIMES = st.datetimes(min_value=datetime(2000, 1, 1), max_value=datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+COUNTS = st.integers(0, 2**31 - 1)
+
+holders = st.builds(
+    Holder,
+    namespace=NAMES,
+    pod=NAMES,
+    container=NAMES,
+    pod_uid=st.none() | st.uuids().map(str),
+    resource=st.none() | st.just("nvidia.com/gpu"),
+    claim=st.none() | NAMES,
+    ids=st.lists(IDS, max_size=4).map(tuple),
+    since=TIMES,
+)
+healths = st.builds(
+    DeviceHealth,
+    state=st.sampled_from(["Healthy", "Degraded", "Unhealthy", "Unknown"]),
+    reason=st.just("") | WORDS,
+    message=st.text(max_size=600),
+    since=TIMES,
+    xid=st.none() | COUNTS,
+    recovery_action=st.none() | WORDS,
+    fault_domain=st.none() | st.sampled_from(["Application", "Device", "Node"]),
+)
+devices = st.builds(
+    Device,
+    id=IDS,
+    name=NAMES,
+    type=WORDS,
+    index=st.integers(0, 1023),
+    health=healths,
+    holders=st.lists(holders, max_size=3).map(tuple),
+    holders_truncated=st.none() | COUNTS,
+)
+
+xids = st.lists(st.integers(1, 1023), max_size=6, unique=True)
+durations = st.integers(0, 86400)
+
+
+def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Any subset of these keys."""
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+configurations = some(
+    serving=some(mode=st.sampled_from(["Serve", "Observe"])),
+    mig=some(strategy=st.sampled_from(["none", "single", "mixed"])),
+    sharing=some(strategy=st.sampled_from(["none", "timeSlicing", "mps", "memory"]), renameByDefault=st.booleans()),
+    health=some(ignoreXids=xids, fatalXids=xids, holdDownSeconds=durations),
+    faults=some(event=st.booleans(), evict=some(graceSeconds=durations), taint=some(effect=st.just("NoSchedule"))),
+    labels=some(featureDiscovery=st.booleans()),
+    capacity=st.lists(
+        st.fixed_dictionaries({"name": NAMES.map(lambda name: f"example.com/{name}"), "perNode": COUNTS}),
+        max_size=3,
+        unique_by=lambda entry: entry["name"],
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(devices)
+def test_a_device_survives_the_way_to_the_api_server_and_back(device: Device) -> None:
+    written = json.loads(json.dumps(to_dict(device)))
+    assert parse(Device, written) == device
+    assert to_dict(parse(Device, written)) == written
+
+
+@settings(max_examples=100, deadline=None)
+@given(configurations)
+def test_a_configuration_is_written_exactly_as_it_was_given_or_refused(document: dict[str, Any]) -> None:
+    try:
+        sections = parse(Sections, document)
+    except InputError:
+        health = document["health"]
+        assert set(health["fatalXids"]) & set(health["ignoreXids"])
+        return
+    assert to_dict(sections) == document
+
+
+@settings(max_examples=100, deadline=None)
+@given(configurations)
+def test_defaults_never_change_what_was_given(document: dict[str, Any]) -> None:
+    try:
+        sections = parse(Sections, document)
+    except InputError:
+        return
+    resolved = with_defaults(sections)
+    for name in document:
+        given, filled = getattr(sections, name), getattr(resolved, name)
+        if isinstance(given, Strict):
+            assert all(getattr(filled, field) == getattr(given, field) for field in given.model_fields_set)
+        else:
+            assert filled == given
+    assert with_defaults(resolved) == resolved
+
+
+@given(st.text(), st.integers(1, 50))
+def test_a_clipped_text_fits_and_begins_like_the_whole(text: str, limit: int) -> None:
+    clipped = clip(text, limit)
+    assert len(clipped) <= limit
+    assert clipped == text or (clipped.endswith("…") and text.startswith(clipped[:-1]))

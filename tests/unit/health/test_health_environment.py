@@ -1,0 +1,88 @@
+"""NVIDIA's two variables for health checks, with their documented meaning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nodedevices_plugin.health.catalogue import XidClass, look_up
+from nodedevices_plugin.health.events import xid_class
+from nodedevices_plugin.health.rules import EnvironmentXids, HealthRules, rules_from_environment
+from support.facts import Story, gpu, xid
+
+
+def rules(disable: str, enable: str) -> HealthRules:
+    found = rules_from_environment(disable, enable)
+    return HealthRules(
+        ignore_xids=found.ignore,
+        fatal_xids=found.fatal,
+        ignore_all_xids=found.ignore_all,
+        fatal_all_xids=found.fatal_all,
+    )
+
+
+@pytest.mark.parametrize(
+    ("disable", "enable", "meaning"),
+    [
+        ("", "", EnvironmentXids()),
+        ("all", "", EnvironmentXids(ignore_all=True)),
+        ("XIDs", "", EnvironmentXids(ignore_all=True)),
+        ("48, 79,x", "", EnvironmentXids(ignore=frozenset({48, 79}), unread=("x",))),
+        ("all", "48,79", EnvironmentXids(ignore_all=True, fatal=frozenset({48, 79}))),
+        ("13,48", "48", EnvironmentXids(ignore=frozenset({13}), fatal=frozenset({48}))),
+        ("13", "all", EnvironmentXids(fatal_all=True)),
+        ("all", "all", EnvironmentXids(fatal_all=True)),
+        (",, 0,1024,-5, 1e2,079", "", EnvironmentXids(ignore=frozenset({79}), unread=("0", "1024", "-5", "1e2"))),
+        ("٧٩", "", EnvironmentXids(unread=("٧٩",))),  # Arabic digits
+    ],
+)
+def test_what_the_variables_mean(disable: str, enable: str, meaning: EnvironmentXids) -> None:
+    assert rules_from_environment(disable, enable) == meaning
+
+
+@pytest.mark.parametrize(
+    ("disable", "enable", "number", "kind"),
+    [
+        ("", "", 79, XidClass.FATAL),
+        ("all", "", 79, XidClass.COUNTED),
+        ("48,79", "", 79, XidClass.COUNTED),
+        ("all", "79", 79, XidClass.FATAL),
+        ("all", "79", 48, XidClass.COUNTED),
+        ("", "13", 13, XidClass.FATAL),
+        ("", "all", 13, XidClass.FATAL),
+        ("13", "all", 13, XidClass.FATAL),
+    ],
+)
+def test_what_an_xid_comes_to(disable: str, enable: str, number: int, kind: XidClass) -> None:
+    assert xid_class(look_up(number), rules(disable, enable)) is kind
+
+
+def test_only_the_enabled_xids_make_a_gpu_unhealthy() -> None:
+    """NVIDIA's plugin hears nothing when everything is disabled and some are enabled."""
+    story = Story(rules("all", "79")).line(gpu(0), gpu(1), xids=[xid(79, 0), xid(48, 1)])
+    assert (story.says(0), story.says(1)) == (("Unhealthy", "Xid79"), ("Healthy", ""))
+
+
+def test_a_policys_list_outranks_what_the_node_says_of_all() -> None:
+    local = rules("", "all")
+    assert xid_class(look_up(31), replace(local, ignore_xids=frozenset({31}))) is XidClass.COUNTED
+
+
+@settings(deadline=None)
+@given(st.text(), st.text())
+def test_any_text_has_a_meaning(disable: str, enable: str) -> None:
+    found = rules_from_environment(disable, enable)
+    assert not found.ignore & found.fatal
+    assert not (found.ignore_all and found.fatal_all)
+    assert all(1 <= each <= 1023 for each in found.ignore | found.fatal)
+    assert len(found.unread) <= 16
+    assert all(len(each) <= 32 for each in found.unread)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 1023)), st.lists(st.integers(1, 1023)))
+def test_numbers_are_heard(disable: list[int], enable: list[int]) -> None:
+    found = rules_from_environment(",".join(map(str, disable)), " , ".join(map(str, enable)))
+    assert found == EnvironmentXids(ignore=frozenset(disable) - frozenset(enable), fatal=frozenset(enable))

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nodedevices_api.sections import Health, HealthProbe
+from nodedevices_plugin.health.events import MAX_NOTICES, EventCursor, fresh_events, notices
+from nodedevices_plugin.health.rules import HealthRules
+from support.facts import START, gpu_id, snapshot, xid
+
+
+def test_an_event_that_is_repeated_in_later_lines_is_heard_once() -> None:
+    first = snapshot(events=(xid(79, sequence=1),))
+    second = snapshot(events=(xid(79, sequence=1), xid(31, sequence=2)))
+    cursor, heard = fresh_events(EventCursor(), first)
+    assert [event.xid for event in heard] == [79]
+    cursor, heard = fresh_events(cursor, second)
+    assert [event.xid for event in heard] == [31]
+    assert fresh_events(cursor, second) == (cursor, ())
+
+
+def test_sequence_numbers_belong_to_one_probe_process() -> None:
+    cursor, _ = fresh_events(EventCursor(), snapshot(events=(xid(79, sequence=9),)))
+    _, heard = fresh_events(cursor, snapshot(instance="second", events=(xid(62, sequence=1),)))
+    assert [event.xid for event in heard] == [62]
+
+
+def test_events_are_heard_in_their_order() -> None:
+    _, heard = fresh_events(EventCursor(), snapshot(events=(xid(31, sequence=2), xid(13, sequence=1))))
+    assert [event.xid for event in heard] == [13, 31]
+
+
+def test_application_xids_are_told_though_no_state_changes() -> None:
+    told = notices([xid(31), xid(79), xid(43)], HealthRules())
+    assert [(each.device_id, each.xid, each.message) for each in told] == [
+        (gpu_id(0), 31, "GPU memory page fault (XID 31)")
+    ]
+
+
+def test_equal_notices_are_folded() -> None:
+    told = notices([xid(31, count=3), xid(31, after=5, count=4), xid(31, 1)], HealthRules())
+    assert [(each.device_id, each.count) for each in told] == [(gpu_id(0), 7), (gpu_id(1), 1)]
+    assert (told[0].time - START).total_seconds() == 5
+
+
+def test_an_xid_without_a_device_is_told_since_it_can_mark_none() -> None:
+    assert [each.xid for each in notices([xid(79, None)], HealthRules())] == [79]
+
+
+def test_an_ignored_xid_is_not_told_and_a_fatal_one_is_a_state() -> None:
+    assert notices([xid(31)], HealthRules(ignore_xids=frozenset({31}))) == ()
+    assert notices([xid(31)], HealthRules(fatal_xids=frozenset({31}))) == ()
+
+
+def test_notices_of_one_line_are_bounded() -> None:
+    many = [replace(xid(31), device_id=f"GPU-{number}") for number in range(1000)]
+    assert len(notices(many, HealthRules())) == MAX_NOTICES
+
+
+def test_rules_come_from_the_section() -> None:
+    section = Health(
+        ignore_xids=(13,), fatal_xids=(31,), hold_down_seconds=7, probe=HealthProbe(withdraw_after_seconds=60)
+    )
+    assert HealthRules.from_section(section) == HealthRules(
+        ignore_xids=frozenset({13}), fatal_xids=frozenset({31}), hold_down_seconds=7, withdraw_after_seconds=60
+    )
+    assert HealthRules.from_section(None) == HealthRules()

@@ -1,0 +1,490 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.model import HealthState
+from nodedevices_plugin.probes.protocol import DeviceFact, Driver, DriverState, ProbeEvent, Readings
+from support.facts import START, Story, gpu, gpu_id, mig_id, old, partition, well, xid
+
+HOLD = 300
+LOADED = Driver(state=DriverState.LOADED)
+UNLOADED = Driver(state=DriverState.NOT_LOADED)
+
+
+def keep_alive(story: Story, device: DeviceFact, *, seconds: int, **line: object) -> Story:
+    """Good lines, often enough that the probe is never silent."""
+    end = story.clock + seconds
+    while story.clock < end:
+        story.line(device, at=min(story.clock + 10, end), **line)  # type: ignore[arg-type]
+    return story
+
+
+def test_a_gpu_in_good_order_is_healthy() -> None:
+    story = Story().line(gpu(0))
+    assert story.says() == ("Healthy", "")
+    assert story.verdict().offered
+
+
+def test_a_gpu_off_the_bus_is_withdrawn_with_a_message_that_says_what_to_do() -> None:
+    story = Story().line(gpu(0, readings=old())).line(gpu(0, readings=old()), xids=[xid(79)])
+    verdict = story.verdict()
+    assert (verdict.state, verdict.reason, verdict.xid, verdict.offered) == (HealthState.UNHEALTHY, "Xid79", 79, False)
+    assert verdict.message == "GPU has fallen off the bus (XID 79); reboot the node"
+    assert (verdict.recovery_action, verdict.fault_domain) == ("RebootNode", "Device")
+
+
+def test_a_bad_gpu_leaves_its_neighbours_alone() -> None:
+    story = Story().line(gpu(0), gpu(1)).line(gpu(0), gpu(1), xids=[xid(79, 1)])
+    assert (story.says(0), story.says(1)) == (("Healthy", ""), ("Unhealthy", "Xid79"))
+
+
+@pytest.mark.parametrize("number", [8, 13, 31, 43, 63, 68, 94, 154])
+def test_an_application_xid_changes_no_state(number: int) -> None:
+    assert Story().line(gpu(0), xids=[xid(number)]).says() == ("Healthy", "")
+
+
+@pytest.mark.parametrize("number", [61, 123, 142, 167, 999])
+def test_an_xid_that_nobody_knows_is_told_and_the_gpu_stays_offered(number: int) -> None:
+    story = Story().line(gpu(0), xids=[xid(number)])
+    assert story.says() == ("Degraded", f"Xid{number}")
+    assert story.verdict().offered
+
+
+@pytest.mark.parametrize(
+    ("readings", "state", "reason", "action"),
+    [
+        (Readings(lost=True), "Unhealthy", "FallenOffBus", "RebootNode"),
+        (Readings(error="ERROR_UNKNOWN"), "Unhealthy", "ProbeError", "Inspect"),
+        (well(recovery_action="DrainAndReset"), "Unhealthy", "RecoveryAction", "DrainAndReset"),
+        (well(remap_failure=True), "Unhealthy", "RowRemapFailure", "Replace"),
+        (well(sram_threshold_exceeded=True), "Unhealthy", "SramThresholdExceeded", "Replace"),
+        (well(ecc_uncorrectable_volatile=1), "Unhealthy", "EccUncorrectable", "ResetGPU"),
+        (well(remap_pending=True), "Degraded", "RowRemapPending", "ResetGPU"),
+        (well(thermal_slowdown=True), "Degraded", "ThermalSlowdown", "None"),
+        (well(ecc_uncorrectable_aggregate=9, remapped_uncorrectable=3), "Healthy", "", "None"),
+    ],
+)
+def test_readings_speak_for_themselves(readings: Readings, state: str, reason: str, action: str) -> None:
+    story = Story().line(gpu(0)).line(gpu(0, readings=readings))
+    assert story.says() == (state, reason)
+    assert story.verdict().recovery_action == action
+    assert story.verdict().offered == (state != "Unhealthy")
+
+
+def test_of_several_faults_the_one_that_asks_for_most_is_shown_and_the_others_named() -> None:
+    worst = well(remap_failure=True, ecc_uncorrectable_volatile=2, remap_pending=True)
+    verdict = Story().line(gpu(0, readings=worst), xids=[xid(62)]).verdict()
+    assert (verdict.reason, verdict.recovery_action) == ("RowRemapFailure", "Replace")
+    assert "also " in verdict.message
+    assert "EccUncorrectable" in verdict.message
+    assert "RowRemapPending" not in verdict.message
+
+
+def test_an_xid_is_shown_before_the_reading_that_it_explains() -> None:
+    lost = gpu(0, readings=Readings(lost=True))
+    assert Story().line(lost, xids=[xid(79)]).says() == ("Unhealthy", "Xid79")
+    assert Story().line(lost, xids=[xid(62)]).says() == ("Unhealthy", "FallenOffBus")
+
+
+# --- field 230 ------------------------------------------------------------------------------------------------------
+def test_the_drivers_own_word_outranks_the_table_upwards() -> None:
+    story = Story().line(gpu(0, readings=well(recovery_action="ResetGPU")), xids=[xid(31)])
+    assert story.says() == ("Unhealthy", "RecoveryAction")
+    assert story.verdict().recovery_action == "ResetGPU"
+
+
+def test_the_drivers_own_word_outranks_the_table_downwards() -> None:
+    story = Story().line(gpu(0), xids=[xid(119)])
+    assert story.says() == ("Unhealthy", "Xid119")
+    assert story.verdict().recovery_action == "None"
+    assert keep_alive(story, gpu(0), seconds=HOLD).says() == ("Healthy", "")
+
+
+def test_the_xid_is_shown_with_the_action_that_the_driver_asks_for() -> None:
+    verdict = Story().line(gpu(0, readings=well(recovery_action="DrainP2P")), xids=[xid(119)]).verdict()
+    assert (verdict.reason, verdict.recovery_action) == ("Xid119", "DrainP2P")
+
+
+def test_an_action_that_we_do_not_know_is_never_taken_for_none() -> None:
+    story = Story().line(gpu(0, readings=well(recovery_action="Whatever")))
+    assert story.says() == ("Unhealthy", "RecoveryAction")
+    assert "reboot the whole system" in story.verdict().message
+
+
+# --- recovery -------------------------------------------------------------------------------------------------------
+def test_a_gpu_recovers_when_the_driver_asks_for_nothing_and_the_hold_down_is_over() -> None:
+    asks = gpu(0, readings=well(recovery_action="ResetGPU"))
+    story = Story().line(asks, at=0, xids=[xid(62)])
+    keep_alive(story, asks, seconds=HOLD * 2)
+    assert story.says() == ("Unhealthy", "Xid62")
+    story.line(gpu(0), at=story.clock + 1)
+    keep_alive(story, gpu(0), seconds=HOLD - 1)
+    assert story.says() == ("Unhealthy", "Xid62")
+    assert keep_alive(story, gpu(0), seconds=1).says() == ("Healthy", "")
+
+
+def test_the_hold_down_counts_from_the_newest_fault() -> None:
+    story = Story().line(gpu(0), at=0, xids=[xid(62)])
+    keep_alive(story, gpu(0), seconds=200)
+    story.line(gpu(0), at=210, xids=[xid(119, after=210)])
+    keep_alive(story, gpu(0), seconds=HOLD - 1)
+    assert story.says()[0] == "Unhealthy"
+    assert keep_alive(story, gpu(0), seconds=1).says() == ("Healthy", "")
+
+
+def test_a_flapping_gpu_costs_two_changes() -> None:
+    story = Story()
+    seen = []
+    for second in range(120):
+        lost = Readings(lost=True) if second % 2 else well()
+        story.line(gpu(0, readings=lost), at=second)
+        seen.append((story.says(), story.verdict().since))
+    assert len(set(seen)) == 2
+    assert keep_alive(story, gpu(0), seconds=HOLD + 10).says() == ("Healthy", "")
+
+
+def test_a_reboot_action_without_field_230_is_over_with_a_new_boot() -> None:
+    fine = gpu(0, readings=old())
+    story = Story().line(fine, at=0, xids=[xid(79)])
+    assert keep_alive(story, fine, seconds=HOLD * 3).says() == ("Unhealthy", "Xid79")
+    assert story.line(fine, boot_id="boot-2").says() == ("Healthy", "")
+
+
+def test_a_reset_action_without_field_230_is_over_when_the_gpu_has_left_and_come_back() -> None:
+    fine = gpu(0, readings=old())
+    story = Story().line(fine, at=0, xids=[xid(62)])
+    assert keep_alive(story, fine, seconds=HOLD * 2).says() == ("Unhealthy", "Xid62")
+    story.line()
+    assert story.says() == ("Unhealthy", "Missing")
+    story.line(fine)
+    assert keep_alive(story, fine, seconds=HOLD - 1).says()[0] == "Unhealthy"
+    assert keep_alive(story, fine, seconds=1).says() == ("Healthy", "")
+
+
+def test_a_reset_action_without_field_230_is_over_when_the_driver_was_reloaded() -> None:
+    fine = gpu(0, readings=old())
+    story = Story().line(fine, at=0, xids=[xid(62)])
+    keep_alive(story, fine, seconds=HOLD)
+    story.line(driver=UNLOADED).line(fine, driver=LOADED)
+    assert story.says() == ("Healthy", "")
+
+
+def test_a_new_fault_makes_an_old_repair_worthless() -> None:
+    fine = gpu(0, readings=old())
+    story = Story().line(fine, at=0, xids=[xid(62)])
+    story.line(driver=UNLOADED).line(fine, driver=LOADED, xids=[xid(62, after=3)])
+    assert keep_alive(story, fine, seconds=HOLD * 2).says() == ("Unhealthy", "Xid62")
+
+
+def test_a_person_may_say_that_it_is_recovered() -> None:
+    fine = gpu(0, readings=old())
+    story = Story().line(fine, at=0, xids=[xid(79)])
+    keep_alive(story, fine, seconds=HOLD)
+    assert story.says() == ("Unhealthy", "Xid79")
+    assert story.line(fine, confirmed=[0]).says() == ("Healthy", "")
+
+
+def test_a_persons_word_does_not_outrank_the_hold_down_nor_the_facts() -> None:
+    fine = gpu(0, readings=old())
+    story = Story().line(fine, at=0, xids=[xid(79)]).line(fine, confirmed=[0])
+    assert story.says() == ("Unhealthy", "Xid79")
+    assert keep_alive(story, fine, seconds=HOLD).says() == ("Healthy", "")
+    broken = gpu(0, readings=old(remap_failure=True))
+    story.line(broken).line(broken, confirmed=[0])
+    assert keep_alive(story, broken, seconds=HOLD * 2).says() == ("Unhealthy", "RowRemapFailure")
+
+
+def test_a_remap_failure_stays_while_it_cannot_be_read() -> None:
+    story = Story().line(gpu(0, readings=well(remap_failure=True)))
+    unread = gpu(0, readings=Readings(recovery_action="None"))
+    assert keep_alive(story, unread, seconds=HOLD * 2).says() == ("Unhealthy", "RowRemapFailure")
+
+
+def test_a_remap_failure_outlives_a_reboot_after_which_it_cannot_be_read() -> None:
+    story = Story().line(gpu(0, readings=well(remap_failure=True)))
+    unread = gpu(0, readings=Readings(recovery_action="None"))
+    story.line(unread, boot_id="boot-2")
+    assert keep_alive(story, unread, seconds=HOLD * 2, boot_id="boot-2").says() == ("Unhealthy", "RowRemapFailure")
+    story.line(unread, boot_id="boot-2", confirmed=[0])
+    assert keep_alive(story, unread, seconds=HOLD, boot_id="boot-2").says() == ("Healthy", "")
+
+
+def test_an_action_that_an_older_driver_no_longer_names_is_over_with_the_reload() -> None:
+    story = Story().line(gpu(0, readings=well(recovery_action="ResetGPU"))).line(driver=UNLOADED)
+    older = gpu(0, readings=old())
+    story.line(older, driver=LOADED)
+    assert keep_alive(story, older, seconds=HOLD).says() == ("Healthy", "")
+
+
+@pytest.mark.parametrize("rules", [HealthRules(hold_down_seconds=0), HealthRules(hold_down_seconds=60)])
+def test_a_fault_is_told_once_however_late_it_came_or_short_the_hold_down_is(rules: HealthRules) -> None:
+    story = Story(rules).line(gpu(0), at=0).line(gpu(0), at=100, xids=[xid(62, after=1)])
+    assert story.says() == ("Unhealthy", "Xid62")
+    assert story.line(gpu(0)).says() == ("Healthy", "")
+
+
+def test_what_neighbours_decided_is_told_though_the_hold_down_is_shorter_than_the_wait() -> None:
+    story = Story(HealthRules(hold_down_seconds=1)).line(gpu(0), at=0, xids=[xid(48)])
+    assert story.line(gpu(0), at=10).says() == ("Unhealthy", "Xid48")
+    assert story.line(gpu(0), at=11).says() == ("Healthy", "")
+
+
+def test_an_ecc_error_is_over_when_the_counter_is_back_at_zero() -> None:
+    story = Story().line(gpu(0, readings=old(ecc_uncorrectable_volatile=3)))
+    clean = gpu(0, readings=old(ecc_uncorrectable_volatile=0))
+    assert story.line(clean).says() == ("Unhealthy", "EccUncorrectable")
+    assert keep_alive(story, clean, seconds=HOLD).says() == ("Healthy", "")
+
+
+# --- missing --------------------------------------------------------------------------------------------------------
+def test_a_gpu_that_is_no_longer_listed_is_missing_and_withdrawn() -> None:
+    story = Story().line(gpu(0), gpu(1)).line(gpu(0))
+    verdict = story.verdict(1)
+    assert (story.says(1), verdict.offered, verdict.recovery_action) == (("Unhealthy", "Missing"), False, "Inspect")
+
+
+def test_a_missing_gpu_that_fell_off_the_bus_still_asks_for_the_reboot() -> None:
+    story = Story().line(gpu(0, readings=old()), xids=[xid(79)]).line()
+    assert (story.says(), story.verdict().recovery_action) == (("Unhealthy", "Missing"), "RebootNode")
+    story.line(gpu(0, readings=old()))
+    assert story.says() == ("Unhealthy", "Xid79")
+
+
+# --- unknown --------------------------------------------------------------------------------------------------------
+def test_a_silent_probe_makes_devices_unknown_and_withdraws_them_later() -> None:
+    story = Story().line(gpu(0), at=0)
+    assert story.silence(until=14).says() == ("Healthy", "")
+    assert story.silence(until=15).says() == ("Unknown", "ProbeSilent")
+    assert story.verdict().offered
+    assert story.silence(until=299).verdict().offered
+    assert not story.silence(until=300).verdict().offered
+    assert story.verdict().since == START + timedelta(seconds=15)
+    assert story.line(gpu(0)).says() == ("Healthy", "")
+
+
+def test_a_silent_probe_recovers_nothing() -> None:
+    story = Story().line(gpu(0), at=0, xids=[xid(62)])
+    assert story.silence(until=HOLD * 3).says() == ("Unhealthy", "Xid62")
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [(DriverState.NOT_LOADED, "DriverNotLoaded"), (DriverState.VERSION_MISMATCH, "VersionMismatch")],
+)
+def test_without_a_driver_devices_are_withdrawn_at_once(state: DriverState, reason: str) -> None:
+    story = Story().line(gpu(0)).line(driver=Driver(state=state))
+    assert (story.says(), story.verdict().offered) == (("Unknown", reason), False)
+    assert story.line(gpu(0), driver=LOADED).says() == ("Healthy", "")
+
+
+def test_a_fault_is_still_shown_while_the_driver_is_away() -> None:
+    story = Story().line(gpu(0), xids=[xid(79)]).line(driver=UNLOADED)
+    assert story.says() == ("Unhealthy", "Xid79")
+
+
+# --- restart of the agent -------------------------------------------------------------------------------------------
+def test_a_restarted_agent_remembers_what_was_wrong() -> None:
+    fine = gpu(0, readings=old())
+    story = Story().line(fine, gpu(1), xids=[xid(79)])
+    before = story.verdict()
+    story.restart()
+    assert story.verdict() == before
+    assert (story.says(1), story.verdict(1).offered) == (("Unknown", "Starting"), False)
+    story.line(fine, gpu(1))
+    assert (story.says(0), story.says(1)) == (("Unhealthy", "Xid79"), ("Healthy", ""))
+    assert story.verdict().since == before.since
+
+
+def test_a_fault_whose_time_was_not_kept_begins_its_hold_down_anew() -> None:
+    story = Story().line(gpu(0), at=0, xids=[xid(62)])
+    faults = tuple(replace(fault, last_seen=None) for fault in story.verdict().faults)
+    story.verdicts[gpu_id(0)] = replace(story.verdict(), faults=faults)
+    story.restart()
+    story.line(gpu(0), at=HOLD)
+    assert keep_alive(story, gpu(0), seconds=HOLD - 1).says() == ("Unhealthy", "Xid62")
+    assert keep_alive(story, gpu(0), seconds=1).says() == ("Healthy", "")
+
+
+def test_a_new_boot_drops_a_verdict_only_together_with_a_good_line() -> None:
+    fine = gpu(0, readings=old())
+    story = Story().line(fine, at=0, xids=[xid(79)]).restart()
+    story.clock = HOLD
+    assert story.line(boot_id="boot-2", driver=UNLOADED).says() == ("Unhealthy", "Xid79")
+    assert story.line(fine, boot_id="boot-2", driver=LOADED).says() == ("Healthy", "")
+
+
+def test_a_gpu_that_vanished_while_the_agent_was_away_is_missing() -> None:
+    story = Story().line(gpu(0), gpu(1)).restart().line(gpu(0))
+    assert story.says(1) == ("Unhealthy", "Missing")
+
+
+# --- correlation ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("number", [45, 48, 74, *range(144, 151)])
+def test_an_xid_that_depends_on_its_neighbours_waits_for_them(number: int) -> None:
+    story = Story().line(gpu(0), at=0, xids=[xid(number)])
+    assert (story.says(), story.verdict().offered) == (("Degraded", "Correlating"), True)
+    assert story.line(gpu(0), at=9).says() == ("Degraded", "Correlating")
+    assert story.line(gpu(0), at=10).says() != ("Degraded", "Correlating")
+
+
+@pytest.mark.parametrize(
+    ("first", "beside", "readings", "expected"),
+    [
+        (45, [], old(), ("Healthy", "")),  # a process was cleaned up
+        (45, [31], old(), ("Healthy", "")),
+        (45, [62], old(), ("Unhealthy", "Xid62")),
+        (48, [], old(), ("Unhealthy", "Xid48")),
+        (48, [63], old(), ("Degraded", "Xid48")),
+        (48, [63, 94], old(), ("Degraded", "Xid48")),
+        (48, [64], old(), ("Unhealthy", "Xid64")),
+        (48, [95], old(), ("Unhealthy", "Xid95")),
+        (74, [], old(), ("Unhealthy", "Xid74")),
+        (74, [], well(), ("Degraded", "Xid74")),  # the driver asks for nothing
+        (74, [79], old(), ("Unhealthy", "Xid79")),
+        (149, [], old(), ("Degraded", "Xid149")),
+        (149, [45], well(), ("Degraded", "Xid149")),
+        (149, [48], old(), ("Unhealthy", "Xid48")),
+    ],
+)
+def test_neighbours_decide(first: int, beside: list[int], readings: Readings, expected: tuple[str, str]) -> None:
+    fine = gpu(0, readings=readings)
+    story = Story().line(fine, at=0, xids=[xid(first)])
+    story.line(fine, at=3, xids=[xid(number, after=3) for number in beside])
+    assert story.line(fine, at=10).says() == expected
+
+
+def test_neighbours_of_another_gpu_decide_nothing() -> None:
+    story = Story().line(gpu(0), gpu(1), at=0, xids=[xid(45, 0), xid(62, 1)])
+    story.line(gpu(0), gpu(1), at=10)
+    assert (story.says(0), story.says(1)) == (("Healthy", ""), ("Unhealthy", "Xid62"))
+
+
+def test_waiting_for_neighbours_survives_a_restart() -> None:
+    fine = gpu(0, readings=old())
+    story = Story().line(fine, at=0, xids=[xid(48)]).restart().line(fine, at=10)
+    assert story.says() == ("Unhealthy", "Xid48")
+
+
+# --- policy ---------------------------------------------------------------------------------------------------------
+def test_a_policy_may_call_an_xid_fatal() -> None:
+    story = Story(HealthRules(fatal_xids=frozenset({31}))).line(gpu(0, readings=old()), xids=[xid(31)])
+    assert (story.says(), story.verdict().recovery_action) == (("Unhealthy", "Xid31"), "ResetGPU")
+
+
+def test_a_policy_may_ignore_an_xid() -> None:
+    story = Story(HealthRules(ignore_xids=frozenset({79})))
+    assert story.line(gpu(0), xids=[xid(79), xid(45)]).says() == ("Degraded", "Correlating")
+    assert story.line(gpu(0), at=20).says() == ("Healthy", "")
+
+
+def test_an_ignored_xid_does_not_hide_that_the_gpu_is_lost() -> None:
+    story = Story(HealthRules(ignore_all_xids=True)).line(gpu(0, readings=Readings(lost=True)), xids=[xid(79)])
+    assert story.says() == ("Unhealthy", "FallenOffBus")
+
+
+def test_only_these_xids_mode_works() -> None:
+    story = Story(HealthRules(ignore_all_xids=True, fatal_xids=frozenset({79})))
+    story.line(gpu(0), gpu(1), xids=[xid(62, 0), xid(79, 1)])
+    assert (story.says(0), story.says(1)) == (("Healthy", ""), ("Unhealthy", "Xid79"))
+
+
+def test_ignoring_an_xid_ends_what_it_had_caused() -> None:
+    story = Story().line(gpu(0), xids=[xid(62)])
+    story.rules = HealthRules(ignore_xids=frozenset({62}))
+    assert story.line(gpu(0)).says() == ("Healthy", "")
+
+
+# --- partitions -----------------------------------------------------------------------------------------------------
+def cut(*, readings: Readings | None = None) -> DeviceFact:
+    return gpu(0, mig_enabled=True, partitions=(partition(0, 0), partition(0, 1)), readings=readings)
+
+
+def test_an_xid_of_a_mig_instance_marks_the_gpu() -> None:
+    story = Story().line(cut(), xids=[xid(62, gi=7, ci=0)])
+    assert story.says() == ("Unhealthy", "Xid62")
+    assert set(story.verdicts) == {gpu_id(0)}
+
+
+def test_an_error_that_an_instance_contained_stays_in_it() -> None:
+    story = Story(HealthRules(fatal_xids=frozenset({94}))).line(cut(), xids=[xid(94, gi=8, ci=0)])
+    assert story.says() == ("Healthy", "")
+    own = story.verdicts[mig_id(0, 1)]
+    assert (own.state, own.reason, own.offered) == (HealthState.UNHEALTHY, "Xid94", False)
+    assert mig_id(0, 0) not in story.verdicts
+    keep_alive(story, cut(), seconds=HOLD)
+    assert mig_id(0, 1) not in story.verdicts
+
+
+def test_a_contained_error_without_an_instance_is_the_gpus() -> None:
+    story = Story(HealthRules(fatal_xids=frozenset({94}))).line(cut(), xids=[xid(94)])
+    assert story.says() == ("Unhealthy", "Xid94")
+
+
+# --- other edges, and bounds ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("gpu-unavailable", ("Unhealthy", "GpuUnavailable")),
+        ("poison", ("Degraded", "Poison")),
+        ("ecc-storm", ("Degraded", "EccStorm")),
+        ("recovery-action", ("Healthy", "")),
+        ("mig-config", ("Healthy", "")),
+        ("something-new", ("Healthy", "")),
+    ],
+)
+def test_other_events(kind: str, expected: tuple[str, str]) -> None:
+    event = ProbeEvent(sequence=1, time=START, kind=kind, device_id=gpu_id(0))
+    assert Story().line(gpu(0), xids=[event]).says() == expected
+
+
+def test_an_xid_whose_gpu_nobody_knows_hurts_none() -> None:
+    story = Story().line(gpu(0), xids=[xid(79, None), xid(79, 5)])
+    assert story.says() == ("Healthy", "")
+
+
+def test_a_flood_is_one_fault_and_one_since() -> None:
+    story = Story().line(gpu(0), at=0, xids=[xid(79)])
+    first = story.verdict()
+    flood = [xid(number, after=1) for number in range(1000)]
+    verdict = story.line(gpu(0), at=1, xids=flood).verdict()
+    assert (verdict.reason, verdict.since) == (first.reason, first.since)
+    assert len(verdict.faults) <= 16
+    assert len(verdict.message) <= 512
+
+
+def test_an_event_from_the_future_counts_from_now() -> None:
+    story = Story().line(gpu(0), at=0, xids=[xid(62, after=10**6)])
+    assert keep_alive(story, gpu(0), seconds=HOLD).says() == ("Healthy", "")
+
+
+def test_messages_are_bounded_however_long_the_error() -> None:
+    assert len(Story().line(gpu(0, readings=Readings(error="x" * 5000))).verdict().message) <= 512
+
+
+# --- deadlines ------------------------------------------------------------------------------------------------------
+def test_the_next_deadline_is_when_something_could_change_without_a_line() -> None:
+    story = Story().line(gpu(0), at=0)
+    assert story.deadline() == 15
+    assert story.silence(until=15).deadline() == 300
+    assert story.silence(until=300).deadline() is None
+    story.line(gpu(0), at=400, xids=[xid(48, after=400)])
+    assert story.deadline() == 410
+    story.rules = HealthRules(hold_down_seconds=5)
+    story.line(gpu(1), gpu(0), at=500)
+    story.line(gpu(1), gpu(0), at=501, xids=[xid(79, 1, after=501)])
+    assert story.deadline() == 506
+    assert story.silence(until=506).says(1) == ("Healthy", "")
+
+
+def test_a_hold_down_that_is_over_is_no_deadline() -> None:
+    fine = gpu(0, readings=old())
+    story = Story(HealthRules(hold_down_seconds=2)).line(fine, at=0, xids=[xid(79)]).line(fine, at=5)
+    assert story.says() == ("Unhealthy", "Xid79")
+    assert story.deadline() == 20
+
+
+def test_before_the_first_line_nothing_is_due() -> None:
+    assert Story().deadline() is None

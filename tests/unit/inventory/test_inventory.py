@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_plugin import inventory
+from nodedevices_plugin.inventory import MAX_DEVICES, TOO_MANY_DEVICES
+from nodedevices_plugin.model import Inventory
+from nodedevices_plugin.probes.protocol import DeviceFact, Driver, DriverState, Readings
+from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot, well
+
+
+def after(previous: Inventory, *devices: DeviceFact, seconds: float = 1, **rest: object) -> Inventory:
+    line = {key: rest.pop(key) for key in ("driver", "boot_id") if key in rest}
+    return inventory.update(
+        previous,
+        snapshot(*devices, **line),
+        now=START + timedelta(seconds=seconds),
+        monotonic=seconds,
+        **rest,  # type: ignore[arg-type]
+    )
+
+
+def present(found: Inventory) -> dict[str, bool]:
+    return {device.fact.id: device.present for device in found.devices}
+
+
+def test_a_device_that_comes_is_there() -> None:
+    found = after(after(Inventory(), gpu(0)), gpu(0), gpu(1))
+    assert present(found) == {gpu_id(0): True, gpu_id(1): True}
+
+
+def test_a_device_that_goes_stays_as_missing_with_its_last_facts() -> None:
+    found = after(after(Inventory(), gpu(0), gpu(1)), gpu(0), seconds=5)
+    gone = found.devices[1]
+    assert (gone.present, gone.fact, gone.last_seen) == (False, gpu(1), START + timedelta(seconds=1))
+
+
+def test_a_device_that_comes_back_is_known_by_its_id_not_its_index() -> None:
+    found = after(after(Inventory(), gpu(0), gpu(1)), gpu(0))
+    back = after(found, gpu(0), gpu(1, index=7))
+    assert present(back) == {gpu_id(0): True, gpu_id(1): True}
+    assert back.devices[1].fact.index == 7
+
+
+def test_devices_are_ordered_by_index_then_id() -> None:
+    found = after(Inventory(), gpu(2), gpu(0), gpu(1))
+    assert [device.fact.index for device in found.devices] == [0, 1, 2]
+    shifted = after(found, gpu(0), gpu(2, index=1))  # GPU 1 is gone and NVML counts anew
+    assert [device.fact.id for device in shifted.devices] == [gpu_id(0), gpu_id(1), gpu_id(2)]
+
+
+def test_a_lost_device_keeps_what_was_known_of_it() -> None:
+    known = after(Inventory(), gpu(0, partitions=(partition(0, 0),), mig_enabled=True))
+    bare = DeviceFact(id=gpu_id(0), index=0, readings=Readings(lost=True))
+    found = after(known, bare).devices[0]
+    assert found.fact.readings.lost
+    assert (found.fact.product_name, found.fact.partitions) == ("NVIDIA H100 80GB HBM3", (partition(0, 0),))
+
+
+def test_a_device_that_was_never_known_is_listed_with_the_little_it_says() -> None:
+    bare = DeviceFact(id=gpu_id(0), index=0, readings=Readings(error="timeout"))
+    assert after(Inventory(), bare).devices[0].fact == bare
+
+
+def test_an_unloaded_driver_makes_nothing_go_missing() -> None:
+    for state in (DriverState.NOT_LOADED, DriverState.VERSION_MISMATCH):
+        found = after(after(Inventory(), gpu(0)), driver=Driver(state=state))
+        assert present(found) == {gpu_id(0): True}
+        assert found.driver == Driver(state=state)
+
+
+def test_a_missing_device_stays_missing_while_the_driver_is_away() -> None:
+    gone = after(after(Inventory(), gpu(0), gpu(1)), gpu(0))
+    found = after(gone, driver=Driver(state=DriverState.NOT_LOADED))
+    assert present(found) == {gpu_id(0): True, gpu_id(1): False}
+
+
+def test_a_missing_device_is_forgotten_only_after_the_time_that_was_set() -> None:
+    known = after(Inventory(), gpu(0), seconds=0)
+    assert present(after(known, seconds=59, forget_missing_seconds=60)) == {gpu_id(0): False}
+    assert present(after(known, seconds=60, forget_missing_seconds=60)) == {}
+    assert present(after(known, seconds=10**6)) == {gpu_id(0): False}
+
+
+def test_a_confirmed_removal_drops_a_missing_device_and_no_other() -> None:
+    known = after(Inventory(), gpu(0), gpu(1))
+    found = after(known, gpu(0), removed=frozenset({gpu_id(0), gpu_id(1)}))
+    assert present(found) == {gpu_id(0): True}
+
+
+def test_a_vanished_mig_device_stays_while_a_pod_holds_it() -> None:
+    both = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
+    one = gpu(0, partitions=(partition(0, 1),), mig_enabled=True)
+    held = frozenset({mig_id(0, 0)})
+    found = after(after(Inventory(), both), one, held_partitions=held).devices[0]
+    assert found.departed_partitions == {mig_id(0, 0)}
+    assert {part.id for part in found.fact.partitions} == {mig_id(0, 0), mig_id(0, 1)}
+    again = after(after(after(Inventory(), both), one, held_partitions=held), one, held_partitions=held).devices[0]
+    assert again.departed_partitions == {mig_id(0, 0)}
+
+
+def test_a_vanished_mig_device_that_nobody_holds_is_dropped() -> None:
+    both = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
+    one = gpu(0, partitions=(partition(0, 1),), mig_enabled=True)
+    held = after(after(Inventory(), both), one, held_partitions=frozenset({mig_id(0, 0)}))
+    assert after(held, one).devices[0].fact.partitions == (partition(0, 1),)
+    released = inventory.release(held, now=START, held_partitions=frozenset())
+    assert released.devices[0].fact.partitions == (partition(0, 1),)
+    assert released.devices[0].departed_partitions == frozenset()
+
+
+def test_a_mig_device_that_comes_back_has_not_departed() -> None:
+    both = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
+    one = gpu(0, partitions=(partition(0, 1),), mig_enabled=True)
+    held = frozenset({mig_id(0, 0)})
+    found = after(after(after(Inventory(), both), one, held_partitions=held), both, held_partitions=held)
+    assert found.devices[0].departed_partitions == frozenset()
+
+
+def test_the_held_mig_devices_of_a_missing_gpu_stay_listed() -> None:
+    cut = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
+    found = after(after(Inventory(), cut), held_partitions=frozenset({mig_id(0, 1)})).devices[0]
+    assert not found.present
+    assert found.departed_partitions == {mig_id(0, 1)}
+    assert [part.id for part in found.fact.partitions] == [mig_id(0, 1)]
+
+
+def test_release_between_lines_drops_what_was_confirmed_as_removed() -> None:
+    gone = after(after(Inventory(), gpu(0), gpu(1)), gpu(0))
+    left = inventory.release(gone, now=START, held_partitions=frozenset(), removed=frozenset({gpu_id(1)}))
+    assert present(left) == {gpu_id(0): True}
+
+
+def test_what_the_state_file_remembers_is_missing_once_a_line_does_not_list_it() -> None:
+    known = after(Inventory(), gpu(0), gpu(1))
+    restored = inventory.restore(known.devices, boot_id="boot-1")
+    assert restored.line_monotonic is None
+    assert restored.driver is None
+    assert present(after(restored, gpu(0))) == {gpu_id(0): True, gpu_id(1): False}
+
+
+def test_more_devices_than_a_status_can_hold_are_cut_and_told() -> None:
+    many = [gpu(index, readings=well()) for index in range(MAX_DEVICES + 3)]
+    known = after(Inventory(), gpu(1000))
+    found = after(known, *many)
+    assert len(found.devices) == MAX_DEVICES
+    assert all(device.present for device in found.devices)
+    assert [trouble.code for trouble in found.troubles] == [TOO_MANY_DEVICES]
+
+
+@given(st.lists(st.frozensets(st.integers(0, 9), max_size=10), max_size=8))
+def test_a_device_is_present_exactly_when_the_last_line_listed_it(lines: list[frozenset[int]]) -> None:
+    found = Inventory()
+    for number, listed in enumerate(lines):
+        found = after(found, *(gpu(index) for index in listed), seconds=number)
+    ever = frozenset().union(*lines) if lines else frozenset()
+    last = lines[-1] if lines else frozenset()
+    assert present(found) == {gpu_id(index): index in last for index in ever}
+    assert [device.fact.index for device in found.devices] == sorted(ever)

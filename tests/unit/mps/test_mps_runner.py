@@ -1,0 +1,199 @@
+"""The MPS runner on daemons that a test commands: what is started, told, taken over, and given back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from nodedevices_plugin.mps import wanted
+from nodedevices_plugin.mps.control import ControlError
+from nodedevices_plugin.mps.runner import MAX_DELAY_SECONDS, Runner
+from nodedevices_plugin.resources.mps import Daemon, Gpu
+
+GPU = "nvidia.com/gpu"
+
+
+class Driver:
+    """NVIDIA's part: daemons by resource with their percentage, GPUs with their mode. `broken` names what fails."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, int] = {}
+        self.modes: dict[str, str] = {}
+        self.said: list[str] = []
+        self.broken: set[str] = set()
+
+    def percentage(self, resource: str) -> int:
+        if resource not in self.running:
+            raise ControlError("Cannot find MPS control daemon process")
+        return self.running[resource]
+
+    def ask(self, resource: str, command: str) -> str:
+        self.percentage(resource)
+        self.said.append(command)
+        if command in self.broken:
+            raise ControlError(command)
+        if command.startswith("set_default_active"):
+            self.running[resource] = int(command.split()[1])
+        return ""
+
+    def start(self, resource: str) -> None:
+        self.said.append("start")
+        if "start" in self.broken:
+            raise ControlError("no")
+        self.running[resource] = 100
+
+    def quit(self, resource: str) -> None:
+        self.percentage(resource)
+        self.said.append("quit")
+        del self.running[resource]
+
+    def set_mode(self, gpu: str, mode: str) -> None:
+        if gpu in self.broken:
+            raise ControlError(f"{gpu} is lost")
+        self.modes[gpu] = mode
+
+
+def daemon(*gpus: int, percentage: int = 25, resource: str = GPU, limit: int = 1000) -> Daemon:
+    listed = tuple(Gpu(id=f"GPU-{each}", index=each, limit_mib=limit) for each in gpus)
+    return Daemon(resource=resource, percentage=percentage, gpus=listed)
+
+
+class Machine:
+    """A root with a runner on it, and a clock."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.driver = Driver()
+        self.clock = 100.0
+        self.runner = Runner(root, self.driver)
+
+    def want(self, *daemons: Daemon) -> Machine:
+        (self.root / wanted.FILE).write_text(wanted.to_text(daemons))
+        return self.after()
+
+    def after(self, seconds: float = 1.0) -> Machine:
+        self.clock += seconds
+        self.runner.step(self.clock)
+        return self
+
+    def said(self) -> list[str]:
+        new, self.driver.said = self.driver.said, []
+        return new
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+STARTED = [
+    "start",
+    "set_default_active_thread_percentage 25",
+    "set_default_device_pinned_mem_limit 0 1000M",
+    "set_default_device_pinned_mem_limit 1 1000M",
+]
+
+
+def test_nothing_happens_before_somebody_asks(machine: Machine) -> None:
+    assert machine.after().said() == []
+
+
+def test_a_daemon_is_started_once_after_its_gpus_are_its_own(machine: Machine) -> None:
+    assert machine.want(daemon(0, 1)).said() == STARTED
+    assert machine.driver.modes == {"GPU-0": "EXCLUSIVE_PROCESS", "GPU-1": "EXCLUSIVE_PROCESS"}
+    assert machine.after().after(60).said() == []
+
+
+def test_a_daemon_that_runs_with_these_limits_is_taken_over(machine: Machine) -> None:
+    machine.driver.running[GPU] = 25
+    assert machine.want(daemon(0)).said() == ["set_default_device_pinned_mem_limit 0 1000M"]
+
+
+def test_a_daemon_that_died_is_started_again_with_all_its_limits(machine: Machine) -> None:
+    machine.want(daemon(0, 1)).said()
+    del machine.driver.running[GPU]
+    assert machine.after(10).said() == []  # one question without an answer is no death
+    assert machine.after().said() == STARTED
+
+
+def test_one_that_cannot_be_started_is_tried_ever_more_rarely(machine: Machine) -> None:
+    machine.driver.broken.add("start")
+    machine.want(daemon(0))
+    tries = sum("start" in machine.after(1).said() for _ in range(600))
+    assert 600 / MAX_DELAY_SECONDS <= tries <= 600 / MAX_DELAY_SECONDS + 8
+    machine.driver.broken.clear()
+    machine.after(MAX_DELAY_SECONDS)
+    assert machine.driver.running == {GPU: 25}
+
+
+def test_other_threads_for_clients_need_a_new_daemon_and_another_gpu_does_not(machine: Machine) -> None:
+    machine.want(daemon(0, 1)).said()
+    assert machine.want(daemon(0, 1, 2)).said() == ["set_default_device_pinned_mem_limit 2 1000M"]
+    assert machine.want(daemon(0, 1, percentage=50)).said() == [
+        "quit",
+        "start",
+        "set_default_active_thread_percentage 50",
+    ]
+    assert machine.driver.modes["GPU-2"] == "DEFAULT"
+
+
+def test_a_gpu_that_fails_leaves_the_others_shared(machine: Machine) -> None:
+    machine.driver.broken |= {"GPU-0", "set_default_device_pinned_mem_limit 0 1000M"}
+    machine.want(daemon(0, 1))
+    assert machine.driver.running == {GPU: 25}
+    assert machine.driver.modes == {"GPU-1": "EXCLUSIVE_PROCESS"}
+
+
+def test_where_every_gpu_fails_no_daemon_is_started(machine: Machine) -> None:
+    machine.driver.broken |= {"GPU-0"}
+    assert machine.want(daemon(0)).said() == []
+
+
+def test_what_is_no_longer_wanted_ends_and_its_neighbour_goes_on(machine: Machine) -> None:
+    other = daemon(1, resource="nvidia.com/big")
+    machine.want(daemon(0), other).want(other)
+    assert machine.driver.running == {"nvidia.com/big": 25}
+    assert machine.driver.modes == {"GPU-0": "DEFAULT", "GPU-1": "EXCLUSIVE_PROCESS"}
+
+
+def test_after_a_crash_the_gpus_of_a_daemon_that_nobody_wants_are_given_back(machine: Machine) -> None:
+    machine.want(daemon(0), daemon(1, resource="nvidia.com/big"))
+    again = Runner(machine.root, machine.driver)
+    machine.driver.running.clear()  # the container's end took them along
+    (machine.root / wanted.FILE).write_text(wanted.to_text([daemon(0)]))
+    again.step(1000)
+    assert machine.driver.running == {GPU: 25}
+    assert machine.driver.modes == {"GPU-0": "EXCLUSIVE_PROCESS", "GPU-1": "DEFAULT"}
+
+
+def test_a_file_that_vanishes_or_is_wrong_ends_nothing(machine: Machine) -> None:
+    machine.want(daemon(0))
+    (machine.root / wanted.FILE).write_text("{")
+    machine.after(30)
+    (machine.root / wanted.FILE).unlink()
+    machine.after(30)
+    assert machine.driver.running == {GPU: 25}
+
+
+def test_at_the_end_everything_is_given_back_whatever_fails(machine: Machine) -> None:
+    machine.want(daemon(0, 1), daemon(2, resource="nvidia.com/big"))
+    del machine.driver.running[GPU]
+    machine.driver.broken.add("GPU-0")
+    machine.runner.stop()
+    assert machine.driver.running == {}
+    assert machine.driver.modes["GPU-1"] == machine.driver.modes["GPU-2"] == "DEFAULT"
+
+
+def test_trouble_is_told_once(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.driver.broken.add("start")
+    machine.want(daemon(0)).after(100).after(100)
+    assert capsys.readouterr().out.count("MPS control daemon not running") == 1
+
+
+def test_a_root_that_cannot_be_written_is_told_and_daemons_run(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (machine.root / ".nodedevices-running.json.new").mkdir()
+    machine.want(daemon(0)).after()
+    assert machine.driver.running == {GPU: 25}
+    assert "file trouble" in capsys.readouterr().out

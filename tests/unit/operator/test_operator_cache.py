@@ -1,0 +1,83 @@
+"""The cache: what is worth a look, in whatever order news arrive; and records that never raise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_operator.cache import Cache, Kind, read
+from nodedevices_operator.records import node_devices_record, node_record, policy_record
+from support.opfacts import device, node, node_devices, raw_policy
+
+
+def known(*objects: tuple[Kind, dict[str, Any]]) -> Cache:
+    cache = Cache()
+    for kind, raw in objects:
+        cache.observe(kind, read(kind, raw))
+    return cache
+
+
+def test_a_heartbeat_is_no_reason_to_look_unless_the_object_is_stale() -> None:
+    cache = known((Kind.NODE_DEVICES, node_devices(device(0))))
+    beat = node_devices(device(0), version=2, heartbeat="2026-11-21T13:00:00Z")
+    assert not cache.observe(Kind.NODE_DEVICES, read(Kind.NODE_DEVICES, beat))
+    stale = {"Stale": ("True", "HeartbeatOverdue")}
+    cache = known((Kind.NODE_DEVICES, node_devices(device(0), conditions=stale)))
+    beat = node_devices(device(0), conditions=stale, version=2, heartbeat="2026-11-21T13:00:00Z")
+    assert cache.observe(Kind.NODE_DEVICES, read(Kind.NODE_DEVICES, beat)).nodes == {"n1"}
+
+
+def test_an_older_state_never_replaces_a_newer_one() -> None:
+    cache = known((Kind.NODE_DEVICES, node_devices(device(0), version=9)))
+    late = node_devices(device(0, "Unhealthy", "Xid79"), version=8)
+    assert not cache.observe(Kind.NODE_DEVICES, read(Kind.NODE_DEVICES, late))
+    assert cache.node_devices["n1"].devices[0].health.state == "Healthy"
+
+
+def test_a_deletion_of_an_earlier_object_of_that_name_removes_nothing() -> None:
+    cache = known((Kind.NODE_DEVICES, node_devices(device(0))))
+    assert not cache.remove(Kind.NODE_DEVICES, "n1", "earlier")
+    assert cache.remove(Kind.NODE_DEVICES, "n1", "nd-uid").nodes == {"n1"}
+    assert not cache.remove(Kind.NODE_DEVICES, "n1", "nd-uid")
+
+
+def test_a_policys_own_status_is_no_reason_to_look_at_nodes_and_its_spec_is() -> None:
+    cache = known((Kind.NODE_DEVICES, node_devices(device(0))), (Kind.POLICY, raw_policy("p", health={})))
+    cache.observe(Kind.NODE, node())
+    told = raw_policy("p", health={}, version=2) | {"status": {"observedGeneration": 1}}
+    dirty = cache.observe(Kind.POLICY, read(Kind.POLICY, told))
+    assert (dirty.nodes, dirty.policies) == (frozenset(), {"p"})
+    edited = raw_policy("p", health={"holdDownSeconds": 1}, generation=2, version=3)
+    assert cache.observe(Kind.POLICY, read(Kind.POLICY, edited)).nodes == {"n1"}
+
+
+def test_a_policy_that_turns_away_from_a_node_is_a_reason_to_look_at_it() -> None:
+    cache = known((Kind.NODE_DEVICES, node_devices(device(0))), (Kind.POLICY, raw_policy("p", health={})))
+    cache.observe(Kind.NODE, node())
+    away = raw_policy("p", selector={"matchLabels": {"pool": "b"}}, health={}, generation=2, version=2)
+    assert cache.observe(Kind.POLICY, read(Kind.POLICY, away)).nodes == {"n1"}
+
+
+def test_only_nodes_with_devices_are_concerned_by_a_policy() -> None:
+    cache = Cache()
+    cache.observe(Kind.NODE, node())
+    assert cache.observe(Kind.POLICY, read(Kind.POLICY, raw_policy("p", health={}))).nodes == frozenset()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+FIELDS = st.dictionaries(
+    st.sampled_from(["devices", "resources", "affectedPods", "conditions", "agent", "capacity", "allocatable"]), JSON
+)
+
+
+@given(FIELDS, FIELDS)
+def test_no_status_however_odd_makes_reading_it_fail(status: dict[str, Any], spec: dict[str, Any]) -> None:
+    raw = {"metadata": {"name": "n1", "uid": "u", "managedFields": [spec]}, "spec": spec, "status": status}
+    node_devices_record(raw)
+    node_record(raw)
+    assert policy_record(raw).refusal == "Invalid"

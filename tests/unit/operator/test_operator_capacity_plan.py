@@ -1,0 +1,119 @@
+"""Owned capacity: what a node has of it, what is refused, and that pods never lose what they request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_api.sections import CapacityEntry
+from nodedevices_operator.desired.capacity import CapacityPlan, offered, plan_capacity, requests
+from support.opfacts import GPU, MEMORY, device, node, record, resource
+
+ONE = 81920
+SUM = CapacityEntry(name=MEMORY, sum_of="memoryMiB")
+TWO = (device(0), device(1))
+
+
+def plan(entry: CapacityEntry, item: Any, shown: Any, **more: Any) -> CapacityPlan:
+    given_ours = more.pop("ours", shown.owned)
+    return plan_capacity([entry], item, shown, ours=given_ours, **more)
+
+
+def test_memory_is_summed_over_the_devices_that_are_offered() -> None:
+    item = record(device(0), device(1, "Unhealthy", "Xid79"), device(2, "Degraded", "NvlinkDown"))
+    assert plan(SUM, item, node()).values == {MEMORY: 2 * ONE}
+    every = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope="all")
+    assert plan(every, item, node()).values == {MEMORY: 3 * ONE}
+
+
+def test_per_device_and_per_node() -> None:
+    item = record(device(0), device(1, "Unhealthy", "Xid79"))
+    assert plan(CapacityEntry(name="example.com/slots", per_device=4), item, node()).values == {"example.com/slots": 4}
+    assert plan(CapacityEntry(name="example.com/seats", per_node=7), item, node()).values == {"example.com/seats": 7}
+
+
+def test_silent_devices_count_until_the_agent_withdraws_them() -> None:
+    silent = (device(0, "Unknown", "ProbeSilent"), device(1, "Unknown", "ProbeSilent"))
+    assert plan(SUM, record(*silent, resources=[resource(2, 2)]), node()).values == {MEMORY: 2 * ONE}
+    assert plan(SUM, record(*silent, resources=[resource(2, 0)]), node()).values == {MEMORY: 0}
+
+
+def test_where_no_plugin_of_ours_serves_an_unloaded_driver_counts_as_withdrawn() -> None:
+    item = record(device(0, "Unknown", "ProbeSilent"), device(1, "Unknown", "DriverNotLoaded"), resources=[])
+    assert [it.id for it in offered(item.devices, item.resources)] == ["GPU-0"]
+
+
+def test_a_name_that_the_plugin_serves_is_refused() -> None:
+    found = plan(CapacityEntry(name=GPU, per_node=9), record(*TWO), node({GPU: 2}))
+    assert (dict(found.values), found.status, found.reason) == ({}, "False", "Conflict")
+
+
+def test_a_name_that_the_node_shows_without_us_is_refused_and_a_zero_is_not() -> None:
+    assert plan(SUM, record(*TWO), node({MEMORY: 5})).reason == "Conflict"
+    assert plan(SUM, record(*TWO), node({MEMORY: 0})).values == {MEMORY: 2 * ONE}
+
+
+def test_our_own_drifted_value_is_not_refused() -> None:
+    found = plan(SUM, record(*TWO), node({MEMORY: 5}), ours=frozenset({MEMORY}))
+    assert (found.values, found.reason) == ({MEMORY: 2 * ONE}, "InSync")
+
+
+def test_lowering_needs_to_know_what_pods_request() -> None:
+    shown = node({MEMORY: 2 * ONE}, owned=(MEMORY,))
+    item = record(device(0), device(1, "Unhealthy", "Xid79"))
+    assert plan(SUM, item, shown).needs_requests
+    assert not plan(SUM, record(*TWO), shown).needs_requests
+    held = plan(SUM, item, shown, requested={MEMORY: ONE + 5})
+    assert (held.values, held.reason, held.held_back) == ({MEMORY: ONE + 5}, "Pending", {MEMORY: ONE})
+    assert plan(SUM, item, shown, requested={MEMORY: 5}).values == {MEMORY: ONE}
+
+
+def test_no_entries_own_nothing_and_a_key_of_ours_is_to_go() -> None:
+    found = plan_capacity([], record(*TWO), node({MEMORY: 5}, owned=(MEMORY,)), ours=frozenset({MEMORY}))
+    assert (dict(found.values), found.reason) == ({}, "NothingOwned")
+    assert not found.matches(node({MEMORY: 5}, owned=(MEMORY,)))
+    assert found.matches(node({GPU: 2}))
+
+
+@given(
+    healthy=st.lists(st.booleans(), max_size=6),
+    shown=st.none() | st.integers(0, 10 * ONE),
+    requested=st.integers(0, 10 * ONE),
+    scope=st.sampled_from(["healthy", "all"]),
+)
+def test_it_never_falls_below_what_pods_request(
+    healthy: list[bool], shown: int | None, requested: int, scope: Any
+) -> None:
+    item = record(*(device(index, "Healthy" if well else "Unhealthy") for index, well in enumerate(healthy)))
+    entry = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope=scope)
+    here = node({} if shown is None else {MEMORY: shown}, owned=() if shown is None else (MEMORY,))
+    first = plan(entry, item, here)
+    value = first.values[MEMORY]
+    assert first.needs_requests == (shown is not None and value < shown)
+    if first.needs_requests:
+        value = plan(entry, item, here, requested={MEMORY: requested}).values[MEMORY]
+        assert value >= requested
+
+
+def container(amount: int, **more: Any) -> dict[str, Any]:
+    return {"resources": {"limits": {MEMORY: str(amount)}}, **more}
+
+
+def test_requests_are_the_most_that_a_pod_needs_at_one_time() -> None:
+    pod = {
+        "spec": {
+            "containers": [container(3), container(4), {"name": "none"}],
+            "initContainers": [container(5), container(2, restartPolicy="Always"), container(6)],
+        }
+    }
+    assert requests([pod], [MEMORY]) == {MEMORY: 9}  # 3 + 4 and the sidecar's 2; the init containers need 8 at most
+    big = {"spec": {"initContainers": [container(50)], "containers": [container(1)]}}
+    assert requests([big], [MEMORY]) == {MEMORY: 50}
+
+
+def test_finished_pods_request_nothing_and_other_names_do_not_count() -> None:
+    done = {"spec": {"containers": [container(3)]}, "status": {"phase": "Succeeded"}}
+    other = {"spec": {"containers": [{"resources": {"requests": {GPU: "1"}}}]}}
+    thousand = {"spec": {"containers": [{"resources": {"requests": {MEMORY: "1k"}}}]}}
+    assert requests([done, other, thousand], [MEMORY]) == {MEMORY: 1000}

@@ -1,0 +1,164 @@
+"""The merge rule: whole sections, higher priority, then older, then by name; last good stays."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_operator.desired.configuration import MAX_POLICIES, Previous, config_hash, resolve
+from nodedevices_operator.records import PolicyRecord, PolicyRef
+from support.opfacts import GPU, NOT_AT_WORK, policy, sharing
+
+NONE = Previous()
+
+
+def test_without_a_policy_the_configuration_is_empty_and_resolved() -> None:
+    found = resolve({}, [], NONE)
+    assert (found.config, found.status, found.reason) == ({}, "True", "NoPolicy")
+
+
+def test_a_section_is_taken_whole_from_the_strongest_that_sets_it() -> None:
+    strong = policy("strong", 5, faults={"event": False})
+    weak = policy("weak", faults={"podCondition": "Never"}, health={"holdDownSeconds": 9})
+    found = resolve({}, [weak, strong], NONE)
+    assert found.config == {"faults": {"event": False}, "health": {"holdDownSeconds": 9}}
+    assert [(ref.name, ref.sections) for ref in found.policies] == [("strong", ("faults",)), ("weak", ("health",))]
+    assert found.outcomes["weak"].overridden == ("faults",)
+
+
+def test_what_a_policy_does_not_set_is_not_filled_in() -> None:
+    assert resolve({}, [policy("p", faults={})], NONE).config == {"faults": {}}
+
+
+def test_only_policies_that_select_the_node_count() -> None:
+    chosen = policy("p", selector={"matchLabels": {"pool": "a"}}, health={"holdDownSeconds": 1})
+    assert resolve({"pool": "b"}, [chosen], NONE).reason == "NoPolicy"
+    assert resolve({"pool": "a"}, [chosen], NONE).reason == "Resolved"
+
+
+def test_of_equal_priority_the_older_wins_and_the_difference_is_a_conflict() -> None:
+    older = policy("z", created="2026-11-21T09:00:00Z", sharing=sharing(2))
+    younger = policy("a", created="2026-11-21T10:00:00Z", sharing=sharing(4))
+    found = resolve({}, [younger, older], NONE)
+    assert found.config == {"sharing": sharing(2)}
+    assert (found.status, found.reason) == ("False", "Conflict")
+    assert found.outcomes["a"].conflicts == ("z",)
+    assert found.outcomes["z"].conflicts == ()
+
+
+def test_of_equal_age_the_name_decides() -> None:
+    found = resolve({}, [policy("b", sharing=sharing(4)), policy("a", sharing=sharing(2))], NONE)
+    assert found.config == {"sharing": sharing(2)}
+
+
+def test_equal_values_are_no_conflict_however_they_are_written() -> None:
+    spelled = {"podCondition": "OnFault", "event": True, "nodeCondition": True}
+    found = resolve({}, [policy("a", faults={}), policy("b", faults=spelled)], NONE)
+    assert found.reason == "Resolved"
+
+
+def test_a_difference_in_priority_is_no_conflict() -> None:
+    assert resolve({}, [policy("a", 1, sharing=sharing(2)), policy("b", sharing=sharing(4))], NONE).reason == "Resolved"
+
+
+def test_a_policy_that_is_not_accepted_takes_no_part_and_is_named() -> None:
+    found = resolve({}, [policy("p", faults=NOT_AT_WORK, sharing=sharing(2))], NONE)
+    assert (found.config, found.reason) == ({}, "PolicyInvalid")
+    assert "NotSupportedYet" in found.message
+
+
+def test_a_dry_run_takes_no_part_and_spoils_nothing() -> None:
+    found = resolve({}, [policy("p", mode="DryRun", sharing=sharing(2))], NONE)
+    assert (found.config, found.reason) == ({}, "NoPolicy")
+
+
+def test_an_edit_that_is_refused_leaves_what_the_policy_gave_this_node() -> None:
+    before = Previous({"sharing": sharing(4)}, (PolicyRef("p", 3, 0, ("sharing",)),))
+    edited = policy("p", generation=4, sharing=sharing(2), faults=NOT_AT_WORK)
+    found = resolve({}, [edited], before)
+    assert found.config == {"sharing": sharing(4)}
+    assert found.policies == before.policies
+    assert found.reason == "PolicyInvalid"
+
+
+def test_a_deleted_policy_gives_nothing_any_more() -> None:
+    before = Previous({"sharing": sharing(4)}, (PolicyRef("p", 3, 0, ("sharing",)),))
+    assert resolve({}, [], before).config == {}
+
+
+def test_a_combination_that_makes_no_sense_keeps_the_last_good_one_and_fails_both() -> None:
+    before = Previous({"sharing": sharing(4)}, (PolicyRef("a", 1, 0, ("sharing",)),))
+    both = [policy("a", sharing=sharing(4)), policy("b", capacity=[{"name": GPU, "perNode": 1}])]
+    found = resolve({}, both, before)
+    assert (found.config, found.policies, found.reason) == (before.config, before.policies, "PolicyInvalid")
+    assert all(outcome.failed for outcome in found.outcomes.values())
+
+
+def test_the_hash_covers_the_configuration_and_its_name_but_not_the_order_of_keys() -> None:
+    assert config_hash({"a": 1, "b": 2}, "") == config_hash({"b": 2, "a": 1}, "")
+    assert len({config_hash({}, ""), config_hash({}, "x"), config_hash({"health": {}}, "")}) == 3
+
+
+def test_a_long_list_of_policies_keeps_those_that_supply_something() -> None:
+    many = [policy(f"p{index:03}", 100 - index, health={"holdDownSeconds": index}) for index in range(60)]
+    found = resolve({}, [*many, policy("last", -100, sharing=sharing(2))], NONE)
+    assert len(found.policies) == MAX_POLICIES
+    assert {ref.name for ref in found.policies if ref.sections} == {"p000", "last"}
+
+
+SECTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "sharing": st.sampled_from([{}, sharing(2), sharing(4)]),
+        "health": st.builds(lambda n: {"holdDownSeconds": n}, st.integers(0, 2)),
+        "faults": st.sampled_from([{}, {"event": False}, {"podCondition": "Never"}, NOT_AT_WORK]),
+        "capacity": st.sampled_from([[], [{"name": "example.com/x", "perNode": 1}]]),
+    },
+).filter(bool)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> list[PolicyRecord]:
+    count = draw(st.integers(0, 6))
+    return [
+        policy(
+            f"p{index}",
+            draw(st.integers(-1, 1)),
+            created=f"2026-11-21T1{draw(st.integers(0, 2))}:00:00Z",
+            **draw(SECTIONS),
+        )
+        for index in range(count)
+    ]
+
+
+@given(fleets(), st.randoms(use_true_random=False))
+def test_the_order_in_which_policies_are_known_does_not_matter(
+    policies: list[PolicyRecord], source: random.Random
+) -> None:
+    shuffled = list(policies)
+    source.shuffle(shuffled)
+    assert resolve({}, policies, NONE) == resolve({}, shuffled, NONE)
+
+
+@given(fleets())
+def test_every_section_is_exactly_that_of_the_strongest_accepted_policy_that_sets_it(
+    policies: list[PolicyRecord],
+) -> None:
+    found = resolve({}, policies, NONE)
+    ranked = sorted((it for it in policies if it.spec is not None), key=lambda it: (-it.priority, it.created, it.name))
+    expected: dict[str, Any] = {}
+    for it in ranked:
+        assert it.spec is not None
+        for name in ("sharing", "health", "faults", "capacity"):
+            if getattr(it.spec, name) is not None:
+                expected.setdefault(name, it.name)
+    assert {section: ref.name for ref in found.policies for section in ref.sections} == expected
+    assert set(found.config) == set(expected)
+
+
+@given(fleets())
+def test_resolving_what_was_resolved_changes_nothing(policies: list[PolicyRecord]) -> None:
+    first = resolve({}, policies, NONE)
+    assert resolve({}, policies, Previous(first.config, first.policies)) == first

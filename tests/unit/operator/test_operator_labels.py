@@ -1,0 +1,394 @@
+"""GPU Feature Discovery's labels from a NodeDevices, value by value, and what happens to labels of others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from nodedevices_api.sections import Labels
+from nodedevices_operator.desired.labels import LabelPlan, feature_labels, plan_labels
+from nodedevices_operator.labeling import MOST_WRITES, WINDOW_SECONDS, NodeLabels
+from nodedevices_operator.records import NodeDevicesRecord, NodeRecord, node_record
+from support.opfacts import device, health, record
+
+H100 = "NVIDIA H100 80GB HBM3"
+MIB = 1 << 20
+ON = Labels(feature_discovery=True)
+NODE = {
+    "driver": {"name": "nvidia", "version": "570.148.08", "cudaVersion": "12.8"},
+    "machine": {"type": "DGXH100", "mode": "compute"},
+}
+COMMON = {
+    "nvidia.com/cuda.driver-version.full": "570.148.08",
+    "nvidia.com/cuda.driver-version.major": "570",
+    "nvidia.com/cuda.driver-version.minor": "148",
+    "nvidia.com/cuda.driver-version.revision": "08",
+    "nvidia.com/cuda.driver.major": "570",
+    "nvidia.com/cuda.driver.minor": "148",
+    "nvidia.com/cuda.driver.rev": "08",
+    "nvidia.com/cuda.runtime-version.full": "12.8",
+    "nvidia.com/cuda.runtime-version.major": "12",
+    "nvidia.com/cuda.runtime-version.minor": "8",
+    "nvidia.com/cuda.runtime.major": "12",
+    "nvidia.com/cuda.runtime.minor": "8",
+    "nvidia.com/gpu.compute.major": "9",
+    "nvidia.com/gpu.compute.minor": "0",
+    "nvidia.com/gpu.family": "hopper",
+    "nvidia.com/gpu.machine": "DGXH100",
+    "nvidia.com/gpu.memory": "81559",
+    "nvidia.com/gpu.mode": "compute",
+    "nvidia.com/gpu.sharing-strategy": "none",
+    "nvidia.com/mig.capable": "true",
+    "nvidia.com/mps.capable": "false",
+}
+WHOLE = COMMON | {
+    "nvidia.com/gpu.count": "8",
+    "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+    "nvidia.com/gpu.replicas": "1",
+}
+
+
+def gpu(index: int, product: str = H100, *, mig: bool = False, profiles: tuple[str, ...] = ()) -> dict[str, Any]:
+    return device(
+        index,
+        attributes={
+            "vendor": "nvidia",
+            "productName": product,
+            "cudaComputeCapability": "9.0.0",
+            "migCapable": True,
+            **({"migEnabled": True} if mig or profiles else {}),
+        },
+        capacity={"memory": "81559Mi"},
+        partitions=[partition(f"MIG-{index}-{place}", each) for place, each in enumerate(profiles)],
+    )
+
+
+def partition(identity: str, profile: str, **more: Any) -> dict[str, Any]:
+    """As the agent reports a MIG device of 1g.10gb, under any name."""
+    return {
+        "id": identity,
+        "profile": profile,
+        "gi": 7,
+        "ci": 0,
+        "capacity": {
+            "memory": "9856Mi",
+            "multiprocessors": 16,
+            "copyEngines": 1,
+            "decoders": 1,
+            "encoders": 0,
+            "jpegEngines": 1,
+            "ofaEngines": 0,
+        },
+        **more,
+    }
+
+
+def offer(name: str, capacity: int, sharing: str = "none", replicas: int | None = None) -> dict[str, Any]:
+    made = {"name": name, "capacity": capacity, "healthy": capacity, "allocated": 0, "managedBy": "plugin"}
+    return made | {"sharing": sharing} | ({} if replicas is None else {"replicas": replicas})
+
+
+def eight(*offers: dict[str, Any], **more: Any) -> NodeDevicesRecord:
+    return record(*(gpu(index) for index in range(8)), resources=list(offers), **(NODE | more))
+
+
+def mig(strategy: str, *devices: dict[str, Any], offers: tuple[dict[str, Any], ...] = ()) -> dict[str, str]:
+    machine = {**NODE["machine"], "migStrategy": strategy}
+    return feature_labels(record(*devices, resources=list(offers), **(NODE | {"machine": machine})))
+
+
+def differs(found: Mapping[str, str], expected: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    """Label -> (found, expected), without the common prefix."""
+    keys = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
+    return {key.removeprefix("nvidia.com/"): (found.get(key), expected.get(key)) for key in keys}
+
+
+def node(labels: Mapping[str, str] | None = None, owned: tuple[str, ...] = ()) -> NodeRecord:
+    fields = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in owned}}}
+    managed = [{"manager": "nodedevices-operator-labels", "operation": "Apply", "fieldsV1": fields}]
+    metadata = {"name": "n1", "uid": "node-uid", "resourceVersion": "1", "labels": dict(labels or {})}
+    return node_record({"metadata": metadata | {"managedFields": managed if owned else []}})
+
+
+def ours(values: Mapping[str, str], **more: str) -> NodeRecord:
+    return node({**more, **values}, tuple(values))
+
+
+# --- what is told ----------------------------------------------------------------------------------------------------
+def test_eight_gpus_that_are_not_shared() -> None:
+    assert feature_labels(eight(offer("nvidia.com/gpu", 8))) == WHOLE
+
+
+def test_a_node_without_devices_has_none() -> None:
+    assert feature_labels(record(resources=[], **NODE)) == {}
+    other = device(0, attributes={"vendor": "amd", "productName": "Instinct MI300X"})
+    assert feature_labels(record(other, **NODE)) == {}
+
+
+@pytest.mark.parametrize(
+    ("offers", "changed"),
+    [
+        (
+            [offer("nvidia.com/gpu", 32, "timeSlicing", 4)],
+            {
+                "gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED",
+                "gpu.replicas": "4",
+                "gpu.sharing-strategy": "time-slicing",
+            },
+        ),
+        (
+            [offer("nvidia.com/gpu.shared", 32, "timeSlicing", 4)],
+            {"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing"},
+        ),
+        (
+            [offer("nvidia.com/gpu", 6), offer("nvidia.com/gpu.shared", 8, "timeSlicing", 4)],
+            {"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing"},
+        ),
+        (
+            [offer("example.com/quarter", 32, "timeSlicing", 4), offer("example.com/whole", 2)],
+            {"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing"},
+        ),
+        (
+            [offer("nvidia.com/gpu", 80, "mps", 10)],
+            {
+                "gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED",
+                "gpu.replicas": "10",
+                "gpu.sharing-strategy": "mps",
+                "mps.capable": "true",
+            },
+        ),
+        ([], {}),
+    ],
+)
+def test_sharing_is_read_from_what_is_offered(offers: list[dict[str, Any]], changed: dict[str, str]) -> None:
+    found = differs(feature_labels(eight(*offers)), WHOLE)
+    assert {key: value[0] for key, value in found.items()} == changed
+
+
+def test_every_mig_profile_has_its_labels_where_the_strategy_is_mixed() -> None:
+    found = mig(
+        "mixed",
+        gpu(0),
+        gpu(1, profiles=("1g.10gb", "1g.10gb", "1c.2g.20gb")),
+        gpu(2, profiles=("1g.10gb+me",)),
+        offers=(offer("nvidia.com/gpu", 1), offer("nvidia.com/mig-1g.10gb", 4, "timeSlicing", 2)),
+    )
+    facts = {
+        "memory": "9856",
+        "multiprocessors": "16",
+        "engines.copy": "1",
+        "engines.decoder": "1",
+        "engines.encoder": "0",
+        "engines.jpeg": "1",
+        "engines.ofa": "0",
+    }
+    each = {
+        "mig-1g.10gb": {
+            "product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED",
+            "count": "2",
+            "replicas": "2",
+            "sharing-strategy": "time-slicing",
+            "slices.gi": "1",
+            "slices.ci": "1",
+        },
+        "mig-1c.2g.20gb": {
+            "product": "NVIDIA-H100-80GB-HBM3-MIG-1c.2g.20gb",
+            "count": "1",
+            "replicas": "1",
+            "sharing-strategy": "none",
+            "slices.gi": "2",
+            "slices.ci": "1",
+        },
+        "mig-1g.10gb.me": {
+            "product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gbme",
+            "count": "1",
+            "replicas": "1",
+            "sharing-strategy": "none",
+            "slices.gi": "1",
+            "slices.ci": "1",
+        },
+    }
+    wanted = {f"nvidia.com/{key}.{name}": value for key, it in each.items() for name, value in (facts | it).items()}
+    assert differs(found, wanted | WHOLE | {"nvidia.com/gpu.count": "3", "nvidia.com/mig.strategy": "mixed"}) == {}
+
+
+def test_mig_devices_take_the_gpus_labels_where_the_strategy_is_single() -> None:
+    found = mig(
+        "single",
+        gpu(0, profiles=("1g.10gb",) * 7),
+        gpu(1, profiles=("1g.10gb",) * 7),
+        offers=(offer("nvidia.com/gpu", 14),),
+    )
+    changed = {
+        "nvidia.com/mig.strategy": "single",
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb",
+        "nvidia.com/gpu.count": "14",
+        "nvidia.com/gpu.memory": "9856",
+        "nvidia.com/gpu.multiprocessors": "16",
+        "nvidia.com/gpu.slices.gi": "1",
+        "nvidia.com/gpu.slices.ci": "1",
+        "nvidia.com/gpu.engines.copy": "1",
+        "nvidia.com/gpu.engines.decoder": "1",
+        "nvidia.com/gpu.engines.encoder": "0",
+        "nvidia.com/gpu.engines.jpeg": "1",
+        "nvidia.com/gpu.engines.ofa": "0",
+    }
+    assert differs(found, WHOLE | changed) == {}
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        (gpu(0, profiles=("1g.10gb",)), gpu(1)),
+        (gpu(0, profiles=("1g.10gb",)), gpu(1, mig=True)),
+        (gpu(0, profiles=("1g.10gb", "2g.20gb")),),
+    ],
+)
+def test_what_single_does_not_allow_is_called_invalid(devices: tuple[dict[str, Any], ...]) -> None:
+    found = mig("single", *devices)
+    told = {key: found[f"nvidia.com/gpu.{key}"] for key in ("product", "count", "replicas", "memory")}
+    assert told == {"product": "NVIDIA-H100-80GB-HBM3-MIG-INVALID", "count": "0", "replicas": "0", "memory": "0"}
+
+
+def test_gpus_in_mig_mode_have_no_replicas_where_mig_devices_are_not_offered() -> None:
+    found = feature_labels(record(gpu(0, mig=True), gpu(1, mig=True), **NODE))
+    assert (found["nvidia.com/gpu.count"], found["nvidia.com/gpu.replicas"]) == ("2", "0")
+    assert "nvidia.com/mig.strategy" not in found
+
+
+def test_a_mig_device_that_only_a_pod_still_holds_is_not_counted() -> None:
+    parent = gpu(0, profiles=("1g.10gb",))
+    parent["partitions"].append(partition("MIG-old", "3g.40gb", health=health("Unhealthy", "Missing")))
+    found = mig("mixed", parent)
+    assert not any("3g.40gb" in key for key in found)
+
+
+def test_of_several_models_the_commonest_is_told_and_then_the_first() -> None:
+    l4, a10 = "NVIDIA L4", "NVIDIA A10"
+
+    def told(*products: str) -> tuple[str, str]:
+        found = feature_labels(record(*(gpu(index, it) for index, it in enumerate(products)), **NODE))
+        return found["nvidia.com/gpu.product"], found["nvidia.com/gpu.count"]
+
+    assert told(l4, a10, a10) == ("NVIDIA-A10", "2")
+    assert told(l4, a10) == ("NVIDIA-L4", "1")
+    assert told(a10, l4) == ("NVIDIA-A10", "1")
+
+
+def test_a_missing_gpu_is_counted_as_long_as_it_is_listed() -> None:
+    gone = gpu(1) | {"health": health("Unhealthy", "Missing")}
+    assert feature_labels(record(gpu(0), gone, **NODE))["nvidia.com/gpu.count"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("capability", "family"),
+    [
+        ("3.7.0", "kepler"),
+        ("7.0.0", "volta"),
+        ("7.5.0", "turing"),
+        ("8.6.0", "ampere"),
+        ("8.9.0", "ada-lovelace"),
+        ("10.0.0", "blackwell"),
+        ("12.0.0", "blackwell"),
+        ("13.0.0", "rubin"),
+        ("99.0.0", "undefined"),
+        ("", None),
+    ],
+)
+def test_families(capability: str, family: str | None) -> None:
+    one = gpu(0)
+    one["attributes"]["cudaComputeCapability"] = capability
+    assert feature_labels(record(one, **NODE)).get("nvidia.com/gpu.family") == family
+
+
+def test_what_the_machine_says() -> None:
+    machine = {"type": "DGX H100 (rev 2)", "clique": "0c2c0f3e-0000-0000-0000-000000000009.1", "mode": ""}
+    vgpu = {"version": "535.54.06", "branch": "r536_22"}
+    found = feature_labels(record(gpu(0), driver={"version": "570.148"}, machine=machine | {"vgpu": vgpu}))
+    told = {key.removeprefix("nvidia.com/"): value for key, value in found.items()}
+    assert told["gpu.machine"] == "DGX-H100-rev-2"
+    assert told["gpu.mode"] == "unknown"
+    assert told["gpu.clique"] == "0c2c0f3e-0000-0000-0000-000000000009.1"
+    assert (told["vgpu.present"], told["vgpu.host-driver-version"]) == ("true", "535.54.06")
+    assert told["vgpu.host-driver-branch"] == "r536_22"
+    assert (told["cuda.driver-version.minor"], told["cuda.driver-version.revision"]) == ("148", "")
+    assert not any(key.startswith("cuda.runtime") for key in told)
+    assert feature_labels(record(gpu(0)))["nvidia.com/gpu.machine"] == "unknown"
+
+
+def test_every_value_is_one_that_kubernetes_takes() -> None:
+    found = feature_labels(record(gpu(0, "NVIDIA (TM) " + "X" * 70 + " Édition"), **NODE))
+    assert found["nvidia.com/gpu.product"] == "NVIDIA-TM-" + "X" * 53
+    for key, value in found.items():
+        Labels(extra={key: value})  # the contract's own idea of keys and values
+
+
+# --- what is written -------------------------------------------------------------------------------------------------
+def plan(section: Labels, shown: NodeRecord, now: int = 100) -> LabelPlan:
+    return plan_labels(section, eight(offer("nvidia.com/gpu", 8)), shown, now=now)
+
+
+def test_the_timestamp_is_of_the_last_change_of_another_label() -> None:
+    first = plan(ON, node(), now=100)
+    assert first.values == WHOLE | {"nvidia.com/gfd.timestamp": "100"}
+    settled = plan(ON, ours(first.values), now=200)
+    assert settled.matches(ours(first.values))
+    changed = plan(ON, ours({**first.values, "nvidia.com/gpu.count": "7"}), now=300)
+    assert changed.values["nvidia.com/gfd.timestamp"] == "300"
+
+
+def test_a_label_of_another_owner_is_left_and_told() -> None:
+    foreign = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "8", "nvidia.com/gfd.timestamp": "9"}
+    found = plan(ON, node(foreign))
+    assert (found.status, found.reason) == ("False", "Conflict")
+    assert "nvidia.com/gpu.product=Tesla-T4" in found.message
+    assert set(WHOLE) - set(found.values) == {"nvidia.com/gpu.product"}, "an equal value is shared, not fought for"
+    assert "nvidia.com/gfd.timestamp" not in found.values
+    assert found.matches(ours(found.values, **foreign))
+
+
+def test_extra_labels_need_no_feature_discovery_and_are_stronger_than_it() -> None:
+    extra = {"example.com/pool": "a", "nvidia.com/gpu.product": "mine"}
+    assert plan(Labels(extra=extra), node()).values == extra
+    assert plan(Labels(feature_discovery=True, extra=extra), node()).values["nvidia.com/gpu.product"] == "mine"
+
+
+def test_switched_off_nothing_is_ours() -> None:
+    assert plan(Labels(), node()).matches(node())
+    shown = ours({"nvidia.com/gpu.count": "8"}, other="stays")
+    found = plan(Labels(), shown)
+    assert found.values == {}
+    assert not found.matches(shown)
+
+
+class Writes:
+    """A Writer of which only labels is used."""
+
+    def __init__(self) -> None:
+        self.made: list[dict[str, str]] = []
+
+    async def labels(self, node: NodeRecord, values: Mapping[str, str]) -> dict[str, Any]:
+        self.made.append(dict(values))
+        return {}
+
+
+async def test_labels_that_undo_their_own_reason_come_to_rest_and_are_told() -> None:
+    now = [0.0]
+    writes = Writes()
+    labels = NodeLabels(writes, lambda: now[0], lambda: 1.0)  # type: ignore[arg-type]
+    item = eight()
+    for turn in range(MOST_WRITES):
+        assert (await labels.sync(Labels(extra={"a": str(turn)}), item, node())).again is None
+    rested = await labels.sync(Labels(extra={"a": "again"}), item, node())
+    assert rested.verdict is not None
+    assert (rested.verdict[1], rested.again, len(writes.made)) == ("Conflict", WINDOW_SECONDS, MOST_WRITES)
+    now[0] = WINDOW_SECONDS
+    await labels.sync(Labels(extra={"a": "again"}), item, node())
+    assert len(writes.made) == MOST_WRITES + 1
+
+
+async def test_where_no_policy_asks_for_labels_nothing_is_told_or_written() -> None:
+    writes = Writes()
+    result = await NodeLabels(writes).sync(Labels(), eight(), node())  # type: ignore[arg-type]
+    assert (result.verdict, writes.made) == (None, [])

@@ -1,0 +1,130 @@
+"""Owned capacity against the world: other writers, pods bound meanwhile, lists that fail, writes that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from nodedevices_api.sections import CapacityEntry
+from nodedevices_operator.apply import Writer
+from nodedevices_operator.kube import KubeError, Object
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.owned import FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS, CapacityResult, OwnedCapacity, claimed_names
+from nodedevices_operator.records import NodeDevicesRecord, NodeRecord, node_devices_record
+from support.opfacts import MEMORY, device, node, node_devices, record
+
+ONE = 81920
+ENTRY = (CapacityEntry(name=MEMORY, sum_of="memoryMiB"),)
+BOTH = record(device(0), device(1))
+LEFT = record(device(0), device(1, "Unhealthy", "Xid79"))
+
+
+class World:
+    """A Kube with the pods of one node, which remembers what was applied."""
+
+    def __init__(self) -> None:
+        self.applied: list[dict[str, str]] = []
+        self.requested = 0
+        self.pods_fail = 0
+        self.apply_fails = 0
+        self.lists = 0
+
+    async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
+        self.lists += 1
+        assert query == {"fieldSelector": "spec.nodeName=n1"}
+        if self.pods_fail:
+            raise KubeError("no answer", status=self.pods_fail)
+        yield [{"spec": {"containers": [{"resources": {"requests": {MEMORY: str(self.requested)}}}]}}]
+
+    async def apply(self, path: str, body: Any, manager: str, **_: Any) -> Object:
+        if self.apply_fails:
+            raise KubeError("refused", status=self.apply_fails)
+        self.applied.append(body.get("status", {}).get("capacity", {}))
+        return {}
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.world = World()
+        self.now = 0.0
+        self.capacity = OwnedCapacity(Writer(self.world, Metrics()), lambda: self.now)  # type: ignore[arg-type]
+
+    async def sync(self, item: NodeDevicesRecord, shown: NodeRecord) -> CapacityResult:
+        return await self.capacity.sync(ENTRY, item, shown, frozenset())
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def shows(value: int) -> NodeRecord:
+    return node({MEMORY: value}, owned=(MEMORY,))
+
+
+async def test_what_is_right_is_not_written_and_no_pod_is_listed(bench: Bench) -> None:
+    result = await bench.sync(BOTH, shows(2 * ONE))
+    assert (result.reason, bench.world.applied, bench.world.lists) == ("InSync", [], 0)
+
+
+async def test_a_list_of_pods_that_fails_lowers_nothing(bench: Bench) -> None:
+    bench.world.pods_fail = 504
+    result = await bench.sync(LEFT, shows(2 * ONE))
+    assert (result.reason, bench.world.applied) == ("Pending", [])
+    assert result.problem is not None
+
+
+async def test_a_pod_bound_while_it_was_lowered_gets_its_share_back(bench: Bench) -> None:
+    result = await bench.sync(LEFT, shows(2 * ONE))
+    assert bench.world.applied == [{MEMORY: str(ONE)}]
+    assert result.again is not None
+    bench.world.requested = ONE + 7
+    result = await bench.sync(LEFT, shows(ONE))
+    assert bench.world.applied[-1] == {MEMORY: str(ONE + 7)}
+    assert result.reason == "Pending"
+
+
+async def test_what_is_held_back_is_lowered_when_the_pods_are_gone(bench: Bench) -> None:
+    bench.world.requested = 2 * ONE
+    result = await bench.sync(LEFT, shows(2 * ONE))
+    assert (result.reason, bench.world.applied) == ("Pending", [])
+    bench.world.requested = 0
+    await bench.sync(LEFT, shows(2 * ONE))
+    assert bench.world.applied == [{MEMORY: str(ONE)}]
+
+
+async def test_another_writer_is_repaired_a_few_times_and_then_named(bench: Bench) -> None:
+    await bench.sync(BOTH, shows(2 * ONE))
+    for _ in range(FIGHT_REPAIRS):
+        assert (await bench.sync(BOTH, node({MEMORY: 5}))).reason == "InSync"
+    result = await bench.sync(BOTH, node({MEMORY: 5}))
+    assert (result.reason, len(bench.world.applied)) == ("Conflict", FIGHT_REPAIRS)
+    assert "another writer" in result.message
+    bench.now += FIGHT_WINDOW_SECONDS
+    assert (await bench.sync(BOTH, node({MEMORY: 5}))).reason == "InSync"
+
+
+@pytest.mark.parametrize(("status", "reason"), [(403, "Forbidden"), (503, "Pending")])
+async def test_a_write_that_is_refused_is_shown(bench: Bench, status: int, reason: str) -> None:
+    bench.world.apply_fails = status
+    result = await bench.sync(BOTH, node())
+    assert (result.reason, result.problem is None) == (reason, status == 403)
+
+
+def test_the_object_itself_says_which_names_are_ours_only_for_the_generation_that_it_was_told_for() -> None:
+    spec = {"config": {"capacity": [{"name": MEMORY, "perNode": 1}]}}
+    for reason, generation, expected in (
+        ("InSync", 1, {MEMORY}),
+        ("Pending", 1, {MEMORY}),
+        ("Conflict", 1, set()),
+        ("InSync", 0, set()),
+    ):
+        told = {"type": "CapacitySynced", "status": "True", "reason": reason, "observedGeneration": generation}
+        assert claimed_names(_with(spec, told)) == expected
+
+
+def _with(spec: Any, condition: Any) -> NodeDevicesRecord:
+    raw = node_devices(spec=spec)
+    raw["status"]["conditions"].append(condition)
+    return node_devices_record(raw)

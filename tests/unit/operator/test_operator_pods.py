@@ -1,0 +1,151 @@
+"""Whom a fault concerns, who may be spoken for, and what pods and Events say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nodedevices_operator.desired import events, pods
+from nodedevices_operator.desired.pods import Answer, Concern
+from nodedevices_operator.records import Affected
+from support.opfacts import GPU, NOW, SINCE, device, health, holder, record
+
+LOST = {"message": "GPU has fallen off the bus", "recoveryAction": "RebootNode"}
+
+
+def concern(state: str = "Unhealthy", reason: str = "Xid79", **held: Any) -> Concern:
+    item = record(device(3, health=health(state, reason, **LOST), holders=[holder(**held)]))
+    return pods.concerns(item, healthy_too=True)[0]
+
+
+def pod(**changes: Any) -> dict[str, Any]:
+    container = {"name": "main", "resources": {"limits": {GPU: "1"}}}
+    return {
+        "metadata": {"name": "trainer", "namespace": "ml", "uid": "pod-uid"},
+        "spec": {"nodeName": "n1", "containers": [container]} | changes.pop("spec", {}),
+        "status": {"phase": "Running", "startTime": SINCE} | changes.pop("status", {}),
+    }
+
+
+def allocated(identity: str, name: str = GPU) -> dict[str, Any]:
+    entry = {"name": name, "resources": [{"resourceID": identity, "health": "Unhealthy"}]}
+    return {"containerStatuses": [{"name": "main", "allocatedResourcesStatus": [entry]}]}
+
+
+@pytest.mark.parametrize(
+    ("seen", "held", "answer"),
+    [
+        (pod(), {}, Answer.YES),
+        (pod(spec={"nodeName": "n2"}), {}, Answer.NO),
+        (pod(status={"phase": "Failed"}), {}, Answer.NO),
+        (pod(spec={"containers": [{"name": "main"}]}), {}, Answer.NO),
+        (pod(spec={"containers": [{"name": "side", "resources": {"limits": {GPU: "1"}}}]}), {}, Answer.NO),
+        (pod(), {"podUID": "pod-uid"}, Answer.YES),
+        (pod(), {"podUID": "other"}, Answer.NO),
+        (pod(status=allocated("GPU-3")), {}, Answer.YES),
+        (pod(status=allocated("GPU-3::7")), {"ids": ["GPU-3::7"]}, Answer.YES),
+        (pod(status=allocated("GPU-4")), {}, Answer.NO),
+        (pod(status=allocated("GPU-4") | {"startTime": "2026-11-21T08:00:00Z"}), {}, Answer.NO),
+        (pod(status={"startTime": "2026-11-21T11:59:30Z"}), {}, Answer.YES),
+        (pod(status={"startTime": "2026-11-21T11:59:31Z"}), {}, Answer.NO),
+        (pod(status={"startTime": None}), {}, Answer.NOT_YET),
+        (pod(status={"startTime": "2026-11-21T11:00:00Z"}), {"since": ""}, Answer.NOT_YET),
+    ],
+)
+def test_whose_pod(seen: dict[str, Any], held: dict[str, Any], answer: Answer) -> None:
+    assert pods.may_speak(seen, concern(**held), "n1") is answer
+
+
+@pytest.mark.parametrize(
+    ("claim", "answer"),
+    [("gpus", Answer.YES), ("trainer-two-x7k2p", Answer.YES), ("trainer-ext-9q", Answer.YES), ("other", Answer.NO)],
+)
+def test_whose_pod_by_claim(claim: str, answer: Answer) -> None:
+    claims = [{"name": "one", "resourceClaimName": "gpus"}, {"name": "two", "resourceClaimTemplateName": "template"}]
+    made = [{"name": "two", "resourceClaimName": "trainer-two-x7k2p"}]
+    status = {"resourceClaimStatuses": made, "extendedResourceClaimStatus": {"resourceClaimName": "trainer-ext-9q"}}
+    seen = pod(spec={"containers": [{"name": "main"}], "resourceClaims": claims}, status=status)
+    assert pods.may_speak(seen, concern(resource=None, claim=claim), "n1") is answer
+
+
+def test_a_dra_device_is_known_by_its_last_part() -> None:
+    listed = allocated("gpu.nvidia.com/n1/gpu-3", "claim:gpus/one")
+    claims = [{"name": "one", "resourceClaimName": "gpus"}]
+    seen = pod(spec={"containers": [{"name": "main"}], "resourceClaims": claims}, status=listed)
+    assert pods.may_speak(seen, concern(resource=None, claim="gpus"), "n1") is Answer.YES
+
+
+def test_everybody_on_a_partition_of_a_failed_device_is_concerned_and_only_its_holders_for_a_failed_partition() -> None:
+    parts = [
+        {"id": "MIG-1", "profile": "1g.10gb", "holders": [holder("one")]},
+        {"id": "MIG-2", "profile": "1g.10gb", "holders": [holder("two")], "health": health("Unhealthy", "Missing")},
+    ]
+    failed = pods.concerns(record(device(0, "Unhealthy", "Xid79", partitions=parts)))
+    assert [(it.holder.pod, it.device, it.health.reason) for it in failed] == [
+        ("one", "GPU-0", "Xid79"),
+        ("two", "MIG-2", "Missing"),
+    ]
+    well = pods.concerns(record(device(0, partitions=parts)))
+    assert [(it.holder.pod, it.device) for it in well] == [("two", "MIG-2")]
+
+
+def test_the_worst_device_comes_first() -> None:
+    item = record(
+        device(0, "Degraded", "NvlinkDown", holders=[holder()]),
+        device(1, "Unhealthy", "Xid79", holders=[holder()]),
+        device(2, "Unknown", "ProbeSilent", holders=[holder()]),
+        device(3, holders=[holder()]),
+    )
+    assert [it.device for it in pods.concerns(item)] == ["GPU-1", "GPU-2", "GPU-0"]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "expected"),
+    [
+        ("Unhealthy", "Xid79", ("False", "Xid79")),
+        ("Unknown", "ProbeSilent", ("Unknown", "ProbeSilent")),
+        ("Degraded", "NvlinkDown", ("True", "Degraded")),
+        ("Healthy", "", ("True", "Healthy")),
+        ("Unhealthy", "", ("False", "Unhealthy")),
+    ],
+)
+def test_what_the_condition_says(state: str, reason: str, expected: tuple[str, str]) -> None:
+    said = pods.pod_condition(concern(state, reason), None, NOW)
+    assert (said["status"], said["reason"]) == expected
+
+
+def test_the_message_names_device_and_action_and_the_time_moves_only_with_the_status() -> None:
+    said = pods.pod_condition(concern(), {"status": "False", "lastTransitionTime": SINCE}, NOW)
+    assert said["message"] == "gpu-3 GPU-3: Xid79: GPU has fallen off the bus. Recovery: RebootNode."
+    assert said["lastTransitionTime"] == SINCE
+    assert (
+        pods.pod_condition(concern(), {"status": "True", "lastTransitionTime": SINCE}, NOW)["lastTransitionTime"] == NOW
+    )
+
+
+def test_affected_pods_are_bounded_and_one_entry_for_each_pod() -> None:
+    entries = [Affected("ml", f"pod-{index}", f"uid-{index}", "GPU-0", "Xid79", SINCE) for index in range(400)]
+    kept = pods.bounded([entries[0], *entries])
+    assert len(kept) == len({it.uid for it in kept}) == 256
+
+
+def test_an_event_has_one_name_for_one_happening() -> None:
+    about = events.About("Pod", "trainer", "pod-uid", "ml")
+    what = events.Fault("n1", "GPU-3", "Xid79", SINCE)
+    first, again = (events.fault(about, what, "text", now) for now in (SINCE, NOW))
+    assert first["metadata"]["name"] == again["metadata"]["name"]
+    others = (
+        events.fault(events.About("Pod", "trainer", "other", "ml"), what, "text", NOW),
+        events.fault(about, events.Fault("n1", "GPU-4", "Xid79", SINCE), "text", NOW),
+        events.fault(about, events.Fault("n1", "GPU-3", "Missing", SINCE), "text", NOW),
+        events.fault(about, events.Fault("n1", "GPU-3", "Xid79", NOW), "text", NOW),
+        events.recovered(about, what, "text", NOW),
+    )
+    assert len({it["metadata"]["name"] for it in (first, *others)}) == 6
+    assert (others[-1]["type"], first["type"]) == ("Normal", "Warning")
+
+
+def test_events_about_cluster_scoped_objects_go_to_default() -> None:
+    made = events.fault(events.About("NodeDevices", "n1", "u"), events.Fault("n1", "d", "r", SINCE), "text", NOW)
+    assert made["metadata"]["namespace"] == "default"
+    assert "namespace" not in made["involvedObject"]

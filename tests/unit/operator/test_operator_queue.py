@@ -1,0 +1,189 @@
+"""The key queue with a fake clock: deduplicated, one worker a key, back-off with jitter, requeue after."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_operator.queue import FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS, NEWS_SECONDS, KeyQueue, RetryLater
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def even(low: float, high: float) -> float:
+    """No jitter."""
+    return max(low, 1.0)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def queue(clock: Clock) -> KeyQueue:
+    return KeyQueue(clock, even)
+
+
+def test_ten_changes_of_a_key_are_one_look(queue: KeyQueue) -> None:
+    for _ in range(10):
+        queue.add("n1")
+    assert (queue.take(), queue.take()) == ("n1", None)
+
+
+def test_keys_come_in_the_order_in_which_they_were_added(queue: KeyQueue) -> None:
+    for key in ("b", "a", "c"):
+        queue.add(key)
+    assert [queue.take() for _ in range(3)] == ["b", "a", "c"]
+
+
+def test_a_key_is_with_one_worker_and_is_looked_at_once_more_when_it_changed_meanwhile(queue: KeyQueue) -> None:
+    queue.add("n1")
+    assert queue.take() == "n1"
+    queue.add("n1")
+    queue.add("n1")
+    assert queue.take() is None
+    queue.done("n1")
+    assert queue.take() == "n1"
+    queue.done("n1")
+    assert queue.take() is None
+    assert len(queue) == 0
+
+
+def test_a_success_may_ask_to_be_looked_at_again_later(queue: KeyQueue, clock: Clock) -> None:
+    queue.add("n1")
+    queue.take()
+    queue.done("n1", 30.0)
+    clock.now = 29.9
+    assert queue.take() is None
+    clock.now = 30.1
+    assert queue.take() == "n1"
+
+
+def test_failures_wait_longer_each_time_up_to_a_bound_and_a_success_forgets_them(queue: KeyQueue, clock: Clock) -> None:
+    delays = []
+    queue.add("n1")
+    for _ in range(12):
+        clock.now += 1000
+        assert queue.take() == "n1"
+        delays.append(queue.failed("n1"))
+    assert delays[:3] == [FIRST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2, FIRST_DELAY_SECONDS * 4]
+    assert delays == sorted(delays)
+    assert delays[-1] == MAX_DELAY_SECONDS
+    clock.now += 1000
+    queue.take()
+    queue.done("n1")
+    queue.add("n1")
+    queue.take()
+    assert queue.failed("n1") == FIRST_DELAY_SECONDS
+
+
+def test_news_of_a_failing_key_bring_its_next_try_forward_but_not_to_now(queue: KeyQueue, clock: Clock) -> None:
+    queue.add("n1")
+    for _ in range(8):
+        clock.now += 1000
+        queue.take()
+        queue.failed("n1")
+    queue.add("n1")
+    assert queue.take() is None
+    clock.now += NEWS_SECONDS + 0.1
+    assert queue.take() == "n1"
+
+
+def test_the_server_may_ask_for_a_longer_wait(queue: KeyQueue, clock: Clock) -> None:
+    queue.add("n1")
+    queue.take()
+    assert queue.failed("n1", 17.0) == 17.0
+    clock.now = 16.9
+    assert queue.take() is None
+
+
+def test_a_forgotten_key_has_no_timer(queue: KeyQueue, clock: Clock) -> None:
+    queue.add("n1", delay=5.0)
+    queue.forget("n1")
+    clock.now = 10.0
+    assert queue.take() is None
+    assert queue.next_due() is None
+
+
+def test_of_two_delays_the_earlier_counts(queue: KeyQueue, clock: Clock) -> None:
+    queue.add("n1", delay=10.0)
+    queue.add("n1", delay=3.0)
+    queue.add("n1", delay=20.0)
+    assert queue.next_due() == 3.0
+    clock.now = 3.0
+    assert queue.take() == "n1"
+    queue.done("n1")
+    clock.now = 30.0
+    assert queue.take() is None
+
+
+STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["add", "later", "take", "done", "fail"])))
+
+
+@given(STEPS)
+def test_no_key_is_ever_lost_and_none_is_with_two_workers(steps: list[tuple[str, str]]) -> None:
+    clock = Clock()
+    queue = KeyQueue(clock, even)
+    owed: set[str] = set()  # keys that must still be looked at
+    running: list[str] = []
+    for key, step in steps:
+        clock.now += 0.1
+        if step in {"add", "later"}:
+            queue.add(key, delay=1.0 if step == "later" else 0.0)
+            owed.add(key)
+        elif step == "take" and (taken := queue.take()) is not None:
+            assert taken not in running
+            running.append(taken)
+            owed.discard(taken)
+        elif running and step == "done":
+            queue.done(running.pop(0))
+        elif running and step == "fail":
+            owed.add(running[0])
+            queue.failed(running.pop(0))
+    for taken in running:
+        queue.done(taken)
+    for _ in range(10):
+        clock.now += 2 * MAX_DELAY_SECONDS
+        while (key_left := queue.take()) is not None:
+            owed.discard(key_left)
+            queue.done(key_left)
+    assert owed == set()
+
+
+async def test_workers_work_wait_and_go_on_after_a_failure() -> None:
+    queue = KeyQueue()
+    seen: list[str] = []
+    complete = asyncio.Event()
+    failures: list[tuple[str, str]] = []
+
+    async def handler(key: str) -> float | None:
+        seen.append(key)
+        if sorted(seen) == ["bad", "bad", "good", "late"]:
+            complete.set()
+        if key == "bad" and seen.count("bad") == 1:
+            raise RetryLater(0.01, "busy")
+        return None
+
+    def failed(key: str, error: Exception, _: float) -> None:
+        failures.append((key, str(error)))
+
+    workers = [asyncio.create_task(queue.run(handler, failure=failed)) for _ in range(3)]
+    queue.add("bad")
+    queue.add("good")
+    queue.add("late", delay=0.02)
+    async with asyncio.timeout(20):
+        await complete.wait()
+    for worker in workers:
+        worker.cancel()
+    await asyncio.gather(*workers, return_exceptions=True)
+    assert failures == [("bad", "busy")]

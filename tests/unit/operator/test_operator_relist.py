@@ -1,0 +1,103 @@
+"""The authoritative LIST without an API server: deaf watches, objects that a list leaves out, the gauges."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from nodedevices_operator.cache import Kind, read
+from nodedevices_operator.core import Core
+from nodedevices_operator.kube import NODE_DEVICES, NODES, POLICIES, KubeError, Object
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.relist import DEAF_AFTER_SECONDS
+from support.opfacts import device, node_devices, raw_policy
+
+
+class Shelf:
+    """A Kube of lists; `hidden` names exist but are left out of lists, `lost` answers to any question by name."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, list[dict[str, Any]]] = {NODE_DEVICES: [], NODES: [], POLICIES: []}
+        self.hidden: set[str] = set()
+        self.no_collection = False
+
+    async def pages(self, path: str, **_: str) -> AsyncIterator[list[dict[str, Any]]]:
+        yield [it for it in self.items[path] if it["metadata"]["name"] not in self.hidden]
+
+    async def get(self, path: str) -> Object:
+        collection, _, name = path.rpartition("/")
+        for item in self.items[collection]:
+            if item["metadata"]["name"] == name:
+                return item
+        raise KubeError(f"{name} not found", status=404, absent=None if self.no_collection else name)
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+@pytest.fixture
+async def core(shelf: Shelf) -> Core:
+    shelf.items[POLICIES] = [raw_policy("p", health={})]
+    shelf.items[NODE_DEVICES] = [node_devices(device(0, "Unhealthy", "Xid79"))]
+    made = Core(shelf, Metrics())  # type: ignore[arg-type]
+    await made.relister.once()
+    return made
+
+
+async def test_an_object_that_a_list_leaves_out_stays_while_it_exists(core: Core, shelf: Shelf) -> None:
+    shelf.hidden = {"p"}
+    await core.relister.once()
+    assert set(core.cache.policies) == {"p"}
+    shelf.items[POLICIES] = []
+    await core.relister.once()
+    assert core.cache.policies == {}
+
+
+async def test_a_collection_that_is_gone_is_no_news_of_its_objects(core: Core, shelf: Shelf) -> None:
+    shelf.items[POLICIES] = []
+    shelf.no_collection = True
+    with pytest.raises(KubeError):
+        await core.relister.once()
+    assert set(core.cache.policies) == {"p"}
+
+
+async def test_a_watch_that_is_silent_while_lists_show_changes_is_started_anew(core: Core, shelf: Shelf) -> None:
+    deaf: list[bool] = []
+    core.relister.deaf = lambda: deaf.append(True)
+    shelf.items[POLICIES] = [raw_policy("p", health={"holdDownSeconds": 1}, generation=2, version=2)]
+    core.cache.last_event = core.cache.clock()
+    await core.relister.once()
+    assert deaf == []  # the watch spoke a moment ago: the change is on its way
+    shelf.items[POLICIES] = [raw_policy("p", health={"holdDownSeconds": 2}, generation=3, version=3)]
+    core.cache.last_event = core.cache.clock() - DEAF_AFTER_SECONDS - 1
+    await core.relister.once()
+    assert deaf == [True]
+    core.cache.last_event -= 1000
+    await core.relister.once()
+    assert deaf == [True]  # nothing was missed
+
+
+async def test_metrics_tell_the_state_of_the_fleet(core: Core) -> None:
+    core.gauge()
+    text = core.metrics.render().decode()
+    for line in (
+        "nodedevices_operator_devices_at_fault 1.0",
+        "nodedevices_operator_node_devices 1.0",
+        'nodedevices_operator_policies{accepted="true"} 1.0',
+        'nodedevices_operator_queue_depth{kind="node"} 1.0',
+        'nodedevices_operator_relists_total{kind="policy",result="complete"} 1.0',
+    ):
+        assert line in text
+    assert "nodedevices_operator_fault_to_pod_seconds_bucket" in text
+
+
+async def test_before_the_first_list_news_wait(shelf: Shelf) -> None:
+    shelf.items[NODE_DEVICES] = [node_devices(device(0))]
+    core = Core(shelf, Metrics())  # type: ignore[arg-type]
+    core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, node_devices(device(0))))
+    assert core.nodes.take() is None
+    await core.relister.once()
+    assert core.nodes.take() == "n1"

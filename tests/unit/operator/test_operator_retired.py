@@ -1,0 +1,101 @@
+"""Retired zeros: only what the agent retired, what is 0, what nobody has, and only after six minutes by our clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nodedevices_operator.apply import Writer
+from nodedevices_operator.kube import KubeError, Object
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.retired import SETTLED_SECONDS, RetiredZeros, removable
+from support.opfacts import GPU, MEMORY, device, node, record, resource
+
+SHARED = "nvidia.com/gpu.shared"
+
+
+def item(*names: str) -> Any:
+    return record(device(0), retiredResources=[{"name": name, "since": "2026-11-21T11:00:00Z"} for name in names])
+
+
+def test_only_a_zero_that_nobody_has_is_removable() -> None:
+    assert removable(item(SHARED), node({SHARED: 0})) == [SHARED]
+    assert removable(item(SHARED), node({SHARED: 3})) == []
+    assert removable(item(SHARED), node({})) == []
+    assert removable(item(), node({SHARED: 0})) == []
+    assert removable(item(MEMORY), node({MEMORY: 0}, owned=(MEMORY,))) == []
+    served = record(device(0), resources=[resource(1, 0)], retiredResources=[{"name": GPU}])
+    assert removable(served, node({GPU: 0})) == []
+
+
+class Patched:
+    """A Kube of which only json_patch is used."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.operations: list[dict[str, Any]] = []
+        self.fails = fails
+        self.get = self.pages = self.apply = self.create = None  # type: ignore[assignment]
+
+    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
+        if self.fails:
+            raise KubeError("refused", status=self.fails)
+        self.operations += operations
+        return {}
+
+
+async def test_a_zero_goes_after_six_minutes_and_only_if_it_is_still_zero() -> None:
+    now = [0.0]
+    kube = Patched()
+    zeros = RetiredZeros(Writer(kube, Metrics()), lambda: now[0])  # type: ignore[arg-type]
+    here = node({SHARED: 0, GPU: 8})
+    assert await zeros.sync(item(SHARED), here) == (None, SETTLED_SECONDS)
+    now[0] = SETTLED_SECONDS - 1
+    assert await zeros.sync(item(SHARED), here) == (None, 1.0)
+    now[0] = SETTLED_SECONDS
+    raw, again = await zeros.sync(item(SHARED), here)
+    assert (raw, again) == ({}, None)
+    path = "/status/capacity/nvidia.com~1gpu.shared"
+    assert kube.operations[:2] == [{"op": "test", "path": path, "value": "0"}, {"op": "remove", "path": path}]
+    assert not any('nvidia.com~1gpu"' in str(operation) for operation in kube.operations)
+
+
+async def test_the_six_minutes_count_from_the_retirement_not_from_the_zero() -> None:
+    now = [0.0]
+    zeros = RetiredZeros(Writer(Patched(), Metrics()), lambda: now[0])  # type: ignore[arg-type]
+    assert await zeros.sync(item(SHARED), node({SHARED: 8})) == (None, None), "the zero's coming is news of the Node"
+    now[0] = 310.0
+    assert await zeros.sync(item(SHARED), node({SHARED: 0})) == (None, SETTLED_SECONDS - 310)
+    now[0] = SETTLED_SECONDS
+    assert await zeros.sync(item(SHARED), node({SHARED: 0})) == ({}, None)
+
+
+async def test_another_retirement_of_the_same_name_begins_anew() -> None:
+    now = [0.0]
+    zeros = RetiredZeros(Writer(Patched(), Metrics()), lambda: now[0])  # type: ignore[arg-type]
+    await zeros.sync(item(SHARED), node({SHARED: 0}))
+    now[0] = SETTLED_SECONDS
+    again = record(device(0), retiredResources=[{"name": SHARED, "since": "2026-11-21T11:30:00Z"}])
+    assert await zeros.sync(again, node({SHARED: 0})) == (None, SETTLED_SECONDS)
+
+
+async def test_a_name_that_comes_back_begins_anew() -> None:
+    now = [0.0]
+    zeros = RetiredZeros(Writer(Patched(), Metrics()), lambda: now[0])  # type: ignore[arg-type]
+    await zeros.sync(item(SHARED), node({SHARED: 0}))
+    now[0] = 300.0
+    await zeros.sync(item(), node({SHARED: 8}))
+    now[0] = 400.0
+    assert await zeros.sync(item(SHARED), node({SHARED: 0})) == (None, SETTLED_SECONDS)
+
+
+@pytest.mark.parametrize(("status", "raised"), [(422, False), (503, True)])
+async def test_somebody_faster_is_no_failure(status: int, raised: bool) -> None:
+    now = [0.0]
+    zeros = RetiredZeros(Writer(Patched(status), Metrics()), lambda: now[0])  # type: ignore[arg-type]
+    await zeros.sync(item(SHARED), node({SHARED: 0}))
+    now[0] = SETTLED_SECONDS
+    if raised:
+        with pytest.raises(KubeError):
+            await zeros.sync(item(SHARED), node({SHARED: 0}))
+    else:
+        assert (await zeros.sync(item(SHARED), node({SHARED: 0})))[0] is None

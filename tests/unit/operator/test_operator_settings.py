@@ -1,0 +1,83 @@
+"""Flags and environment: what is wrong is named with its place, its value and what would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import kopf
+import pytest
+from nodedevices_operator import settings
+from nodedevices_operator.handlers import NullDiffBase, make_registry, make_settings
+from nodedevices_operator.http import Address, parse_address
+from nodedevices_operator.settings import SettingsError
+
+
+def test_defaults() -> None:
+    found = settings.read([], {})
+    assert (found.command, found.kubeconfig) == ("run", None)
+    assert (found.relist_seconds, found.retired_seconds) == (600.0, 360.0)
+    assert found.http_address == Address(None, 9736)
+
+
+def test_a_flag_is_stronger_than_its_variable(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.touch()
+    other.touch()
+    environment = {"NODEDEVICES_LOG_LEVEL": "debug", "NODEDEVICES_RELIST_SECONDS": "30", "KUBECONFIG": str(one)}
+    found = settings.read(["--relist-seconds=60", f"--kubeconfig={other}"], environment)
+    assert (found.log_level, found.relist_seconds, found.kubeconfig) == ("debug", 60.0, str(other))
+    assert settings.read([], environment).kubeconfig == str(one)
+
+
+def test_variables_that_kubernetes_makes_for_services_are_none_of_ours() -> None:
+    settings.read([], {"NODEDEVICES_OPERATOR_SERVICE_HOST": "10.0.0.1", "NODEDEVICES_OPERATOR_PORT_9736_TCP": "tcp"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "words"),
+    [
+        (["--relist-seconds=soon"], {}, ["--relist-seconds", "'soon'", "1 to 86400"]),
+        ([], {"NODEDEVICES_RELIST_SECONDS": "0"}, ["NODEDEVICES_RELIST_SECONDS", "'0'"]),
+        (["--retired-seconds=0"], {}, ["--retired-seconds", "'0'", "1 to 86400"]),
+        (["--log-level=loud"], {}, ["--log-level", "'loud'", "debug, info"]),
+        (["--http-address=9736"], {}, ["--http-address", "'9736'", "127.0.0.1:9736"]),
+        ([], {"NODEDEVICES_LOG_LEVL": "debug"}, ["NODEDEVICES_LOG_LEVL", "NODEDEVICES_LOG_LEVEL"]),
+        (["--loglevel=debug"], {}, ["--loglevel", "--help"]),
+        (["clean"], {}, ["clean", "cleanup"]),
+        (["--dry-run"], {}, ["--dry-run", "cleanup"]),
+        (["--kubeconfig=/none"], {}, ["--kubeconfig", "'/none'", "path"]),
+        ([], {"KUBECONFIG": "/none"}, ["KUBECONFIG", "'/none'"]),
+    ],
+)
+def test_what_is_wrong_is_named(arguments: list[str], environment: dict[str, str], words: list[str]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings.read(arguments, environment)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:0", ":9736", "[::1]:80", "localhost:65535"])
+def test_addresses(text: str) -> None:
+    assert parse_address(text).port == int(text.rsplit(":", 1)[1])
+
+
+@pytest.mark.parametrize("text", ["", "9736", "host", "host:", "host:port", ":70000", "::1:80", ":-1"])
+def test_no_addresses(text: str) -> None:
+    with pytest.raises(ValueError, match="no address"):
+        parse_address(text)
+
+
+def test_kopf_compares_nothing_and_writes_nothing_by_itself() -> None:
+    made = make_settings()
+    assert isinstance(made.persistence.diffbase_storage, NullDiffBase)
+    assert made.scanning.disabled
+    assert not made.posting.enabled
+    assert made.peering.standalone
+
+
+def test_only_event_handlers_are_registered() -> None:
+    """Any other kind would make kopf write annotations or finalizers, and would need the comparison that is off."""
+    registry = make_registry(lambda *_: None, None)
+    assert isinstance(registry, kopf.OperatorRegistry)
+    others = (registry._changing, registry._spawning, registry._indexing, registry._webhooks)
+    assert [list(it.get_all_handlers()) for it in others] == [[], [], [], []]
+    assert len(list(registry._watching.get_all_handlers())) == 3

@@ -1,0 +1,102 @@
+"""Stale: NodeNotReady at once, AgentLost after a minute, HeartbeatOverdue after 15 minutes by our own clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_operator.desired.stale import (
+    LOST_AFTER_SECONDS,
+    OVERDUE_AFTER_SECONDS,
+    Staleness,
+    Watched,
+    judge,
+)
+from nodedevices_operator.records import NodeDevicesRecord, NodeRecord
+from support.opfacts import GPU, device, node, record, resource
+
+ITEM = record(device(0), device(1))
+BRIGHT = node({GPU: 2})
+DARK = node({GPU: 2}, allocatable={GPU: 0})
+
+
+def marked(reason: str, **more: Any) -> NodeDevicesRecord:
+    return record(device(0), device(1), conditions={"Stale": ("True", reason)}, **more)
+
+
+def follow(*looks: tuple[float, NodeDevicesRecord, NodeRecord | None]) -> list[Staleness]:
+    watched: Watched | None = None
+    said = []
+    for now, item, here in looks:
+        answer, watched = judge(item, here, watched, now)
+        said.append(answer)
+    return said
+
+
+def test_a_node_that_is_not_ready_or_not_there_is_stale_at_once() -> None:
+    said = follow((0, ITEM, node({GPU: 2}, ready="Unknown")), (1, ITEM, BRIGHT), (2, ITEM, None))
+    assert [it.reason for it in said] == ["NodeNotReady", "Fresh", "NodeNotReady"]
+
+
+def test_an_agent_is_lost_after_a_minute_without_anything_allocatable() -> None:
+    said = follow((0, ITEM, DARK), (LOST_AFTER_SECONDS - 1, ITEM, DARK), (LOST_AFTER_SECONDS, ITEM, DARK))
+    assert [it.reason for it in said] == ["Fresh", "Fresh", "AgentLost"]
+    assert said[0].wait == LOST_AFTER_SECONDS
+    assert follow((0, ITEM, DARK), (30, ITEM, BRIGHT), (70, ITEM, DARK))[-1].reason == "Fresh"
+
+
+def test_nothing_allocatable_is_right_where_nothing_is_healthy_or_nothing_is_served() -> None:
+    ill = record(device(0, "Unhealthy", "Xid79"), resources=[resource(1, 0)])
+    observed = record(device(0), resources=[])
+    for item in (ill, observed):
+        assert follow((0, item, DARK), (500, item, DARK))[-1].reason == "Fresh"
+
+
+def test_the_end_of_another_plugin_on_an_observed_node_is_not_the_loss_of_our_agent() -> None:
+    """Its names are `managedBy: plugin`, too, and our agent says at its next look that none of them is healthy."""
+    before, told = record(device(0), resources=[resource(1, 1)]), record(device(0), resources=[resource(1, 0)])
+    assert follow((0, before, DARK), (10, told, DARK), (500, told, DARK))[-1].reason == "Fresh"
+    assert follow((0, before, DARK), (500, before, DARK))[-1].reason == "AgentLost"
+
+
+def test_one_name_that_is_still_offered_shows_that_the_agent_lives() -> None:
+    both = record(device(0), resources=[resource(1, 1), resource(1, 1, name="nvidia.com/mig-1g")])
+    half = node({GPU: 1, "nvidia.com/mig-1g": 1}, allocatable={GPU: 0, "nvidia.com/mig-1g": 1})
+    assert follow((0, both, half), (500, both, half))[-1].reason == "Fresh"
+
+
+def test_a_heartbeat_is_overdue_by_our_own_clock_whatever_the_nodes_says() -> None:
+    late = record(device(0), heartbeat="1999-01-01T00:00:00Z")
+    said = follow((0, late, BRIGHT), (OVERDUE_AFTER_SECONDS - 1, late, BRIGHT), (OVERDUE_AFTER_SECONDS, late, BRIGHT))
+    assert [it.reason for it in said] == ["Fresh", "Fresh", "HeartbeatOverdue"]
+    beat = record(device(0), heartbeat="1999-01-01T00:05:00Z")
+    assert follow((0, late, BRIGHT), (800, beat, BRIGHT), (1000, beat, BRIGHT))[-1].reason == "Fresh"
+
+
+def test_a_restarted_operator_keeps_a_verdict_until_there_is_evidence_against_it() -> None:
+    overdue = marked("HeartbeatOverdue")
+    assert follow((0, overdue, BRIGHT), (10, overdue, BRIGHT))[-1].reason == "HeartbeatOverdue"
+    beat = marked("HeartbeatOverdue", heartbeat="2026-11-21T12:30:00Z")
+    assert follow((0, overdue, BRIGHT), (10, beat, BRIGHT), (20, beat, BRIGHT))[-1].reason == "Fresh"
+    lost = marked("AgentLost")
+    assert [it.reason for it in follow((0, lost, DARK), (1, lost, BRIGHT))] == ["AgentLost", "Fresh"]
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 400), st.booleans(), st.booleans(), st.booleans()), max_size=20))
+def test_somebody_always_looks_again_before_the_answer_could_change_by_itself(
+    steps: list[tuple[float, bool, bool, bool]],
+) -> None:
+    watched: Watched | None = None
+    now, beat = 0.0, 0
+    for passed, dark, ready, beats in steps:
+        now += passed
+        beat += beats
+        item = record(device(0), heartbeat=f"2026-11-21T12:00:{beat % 60:02}Z")
+        here = node({GPU: 1}, allocatable={GPU: 0 if dark else 1}, ready="True" if ready else "False")
+        said, watched = judge(item, here, watched, now)
+        assert said.wait > 0
+        assert (said.status == "True") == (said.reason != "Fresh")
+        if ready:
+            early, _ = judge(item, here, watched, now + said.wait * 0.99)
+            assert early.reason == said.reason

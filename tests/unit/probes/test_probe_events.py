@@ -1,0 +1,86 @@
+"""The probe's memory of events: bounded, folded, and no first sign lost."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nodedevices_plugin.probes.events import REPEATED_SECONDS, EventKey, EventLog
+from nodedevices_plugin.probes.protocol import MAX_EVENTS
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def xid(number: int, device: str = "GPU-a") -> EventKey:
+    return EventKey(kind="xid", xid=number, device_id=device)
+
+
+def test_an_event_is_repeated_for_a_while_under_its_sequence():
+    clock = Clock()
+    log = EventLog(clock=clock)
+    log.record(xid(79))
+    (first,) = log.for_line()
+    clock.now += REPEATED_SECONDS
+    assert log.for_line() == (first,)
+    clock.now += 1
+    assert log.for_line() == ()
+
+
+def test_equal_events_between_two_lines_are_one_with_a_count():
+    log = EventLog(clock=Clock())
+    for _ in range(10_000):
+        log.record(xid(31))
+    log.record(xid(31, "GPU-b"))
+    assert [(event.device_id, event.count) for event in log.for_line()] == [("GPU-a", 10_000), ("GPU-b", 1)]
+
+
+def test_the_same_again_gets_a_new_sequence_and_counts_from_the_one_before():
+    log = EventLog(clock=Clock())
+    log.record(xid(31), count=3)
+    (before,) = log.for_line()
+    log.record(xid(31))
+    (after,) = log.for_line()
+    assert (before.count, after.count) == (3, 1)
+    assert after.sequence > before.sequence
+
+
+def test_more_different_events_than_a_line_holds_are_dropped_and_counted():
+    log = EventLog(clock=Clock())
+    for number in range(MAX_EVENTS + 5):
+        log.record(xid(number))
+    assert len(log.for_line()) == MAX_EVENTS
+    assert log.dropped == 5
+
+
+def test_news_wake_whoever_writes_lines():
+    log = EventLog(clock=Clock())
+    assert not log.wake.is_set()
+    assert not log.pending()
+    log.record(xid(79))
+    assert log.wake.is_set()
+    assert log.pending()
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 20) | st.none(), max_size=200))
+def test_nothing_is_lost_or_told_twice_by_one_who_reads_every_line(steps):
+    """None writes a line; a number is an XID."""
+    log = EventLog(clock=Clock())
+    told: dict[int, tuple[int | None, int]] = {}
+    for step in [*steps, None]:
+        if step is not None:
+            log.record(xid(step))
+            continue
+        line = log.for_line()
+        assert len(line) <= MAX_EVENTS
+        for event in line:
+            told[event.sequence] = (event.xid, event.count)
+        sequences = [event.sequence for event in line]
+        assert sequences == sorted(set(sequences))
+    for number in range(21):
+        assert sum(count for each, count in told.values() if each == number) == steps.count(number)

@@ -1,0 +1,241 @@
+"""The line format: what a probe encodes the agent reads back, and nothing hostile passes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nodedevices_plugin.probes import schema
+from nodedevices_plugin.probes.protocol import (
+    MAX_LINE_BYTES,
+    PLAIN_TEXT,
+    PROTOCOL,
+    DeviceFact,
+    Driver,
+    DriverState,
+    Link,
+    Machine,
+    Partition,
+    PcieNeighbour,
+    PciePath,
+    ProbeEvent,
+    Readings,
+    Snapshot,
+    Trouble,
+    encode,
+    text,
+)
+from nodedevices_plugin.probes.reader import ProbeLineError, line_schema, parse_line
+
+NOW = datetime(2026, 11, 21, 10, 42, 0, 123456, tzinfo=UTC)
+FULL = Snapshot(
+    probe="nvml",
+    probe_version="0.1.0",
+    instance="4f2a",
+    sequence=7,
+    time=NOW,
+    boot_id="b",
+    driver=Driver(state=DriverState.LOADED, name="nvidia", version="570.148.08", cuda_version="12.8"),
+    machine=Machine(type="DGXH100", mode="compute", clique="c.1"),
+    accelerators_on_bus=1,
+    troubles=(Trouble(code="Unmonitored", message="GPU 1: old"),),
+    devices=(
+        DeviceFact(
+            id="GPU-a",
+            index=0,
+            minor=3,
+            product_name="NVIDIA H100 80GB HBM3",
+            numa_node=1,
+            memory_bytes=85520809984,
+            mig_capable=True,
+            mig_enabled=True,
+            partitions=(
+                Partition(
+                    id="MIG-a",
+                    profile="1g.10gb",
+                    index=0,
+                    gi=7,
+                    ci=0,
+                    gi_slices=1,
+                    ci_slices=1,
+                    memory_bytes=1,
+                    device_nodes=("/dev/nvidia-caps/nvidia-cap66",),
+                ),
+            ),
+            links=(Link(kind="NVLink", to="switch", count=18),),
+            pcie=(PcieNeighbour(to="GPU-b", path=PciePath.SYSTEM),),
+            device_nodes=("/dev/nvidia3",),
+            readings=Readings(recovery_action="None", remap_failure=False, temperature_celsius=-3),
+        ),
+    ),
+    events=(ProbeEvent(sequence=1, time=NOW, kind="xid", device_id="GPU-a", xid=79, gi=7, ci=0, count=12),),
+)
+
+
+def changed(path: str, value: object) -> bytes:
+    """The full line with one value replaced; `devices.0.id` is its path."""
+    line = json.loads(encode(FULL))
+    *parents, last = path.split(".")
+    place = line
+    for part in parents:
+        place = place[int(part)] if isinstance(place, list) else place[part]
+    place[last] = value
+    return json.dumps(line).encode()
+
+
+def test_what_a_probe_encodes_the_agent_reads_back():
+    line = encode(FULL)
+
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert parse_line(line) == FULL
+
+
+def test_what_is_not_known_is_absent_and_keys_are_camel_case():
+    line = json.loads(encode(FULL))
+
+    assert "eccUncorrectableVolatile" not in line["devices"][0]["readings"]
+    assert line["devices"][0]["readings"]["remapFailure"] is False
+    assert line["devices"][0]["memoryBytes"] == 85520809984
+    assert line["time"] == "2026-11-21T10:42:00.123456Z"
+
+
+def test_a_time_in_another_zone_is_the_same_time():
+    snapshot = parse_line(changed("time", NOW.astimezone(timezone(timedelta(hours=5))).isoformat()))
+    assert snapshot.time == NOW
+
+
+def test_keys_of_a_newer_probe_are_ignored():
+    assert parse_line(changed("devices.0.readings.fanSpeed", {"percent": 3})) == FULL
+
+
+def test_another_protocol_is_refused_by_name_whatever_else_it_says():
+    with pytest.raises(
+        ProbeLineError, match=re.escape(f"'nodedevices.io/probe/v2' is not what this agent speaks; give '{PROTOCOL}'")
+    ):
+        parse_line(b'{"protocol": "nodedevices.io/probe/v2", "gadgets": []}')
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "complaint"),
+    [
+        ("devices.0.id", "", "devices[0].id: '' is not allowed; give 1 to 96 of A-Z a-z 0-9 . _ : -"),
+        ("devices.0.id", "a/../b", "devices[0].id: 'a/../b' is not allowed"),
+        ("devices.0.id", "x" * 97, "devices[0].id: "),
+        ("devices.0.id", "GPU-a\n", "devices[0].id: "),
+        ("devices.0.index", 1024, "devices[0].index: 1024 is not allowed"),
+        ("devices.0.index", True, "devices[0].index: True is not allowed"),
+        ("devices.0.memoryBytes", "1", "devices[0].memoryBytes: '1' is not allowed"),
+        ("devices.0.memoryBytes", 1.5, "devices[0].memoryBytes: 1.5 is not allowed"),
+        ("devices.0.memoryBytes", -1, "devices[0].memoryBytes: -1 is not allowed"),
+        ("devices.0.memoryBytes", 2**53, "devices[0].memoryBytes: 9007199254740992 is not allowed"),
+        ("devices.0.productName", "a\x1b[31mb", "give text without control or invisible characters"),
+        ("devices.0.productName", "a\u202eb", "give text without control or invisible characters"),
+        ("devices.0.productName", "x" * 65, "devices[0].productName: "),
+        ("devices.0.deviceNodes", ["/dev/../etc/shadow"], "give a path such as /dev/nvidia0"),
+        ("devices.0.deviceNodes", ["/etc/shadow"], "give a path such as /dev/nvidia0"),
+        ("devices.0.deviceNodes", ["/dev/n"] * 17, "devices[0].deviceNodes: a list is not allowed"),
+        ("devices.0.pcie.0.path", "near", "devices[0].pcie[0].path: 'near' is not allowed"),
+        ("devices.0.readings.lost", 1, "devices[0].readings.lost: 1 is not allowed"),
+        ("devices.0.readings.recoveryAction", "", "devices[0].readings.recoveryAction: "),
+        ("devices.0.partitions.0.gi", None, "devices[0].partitions[0].gi: None is not allowed"),
+        ("devices.0.partitions.0.id", "GPU-a", "devices[0].partitions[0].id: 'GPU-a' is already taken"),
+        ("devices", [json.loads(encode(FULL))["devices"][0]] * 65, "devices: a list is not allowed"),
+        ("devices", [{"id": "a", "index": 0}, {"id": "b", "index": 0}], "devices[1].index: 0 is another device's"),
+        ("devices", [{"id": "a", "index": 0}, {"id": "a", "index": 1}], "devices[1].id: 'a' is already taken"),
+        ("devices", [{"index": 0}], "devices[0].id: is missing"),
+        ("devices", {}, "devices: an object is not allowed"),
+        ("events", [{"sequence": 1, "time": "2026-01-01T00:00:00Z", "kind": "xid"}] * 257, "events: a list"),
+        ("events.0.xid", 2**32, "events[0].xid: 4294967296 is not allowed"),
+        ("events.0.time", "2026-11-21T10:42:00", "events[0].time: 2026-11-21T10:42:00 names no time zone"),
+        ("time", 1763721720, "time: 1763721720 is not allowed"),
+        ("time", "0001-01-01T00:00:00+23:00", "time: 0001-01-01T00:00:00+23:00 is not a time on this clock"),
+        ("driver.state", "loaded", "driver.state: 'loaded' is not allowed"),
+        ("driver", None, "driver: None is not allowed"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_is_refused_by_place_and_value(path, value, complaint):
+    with pytest.raises(ProbeLineError, match=re.escape(complaint)):
+        parse_line(changed(path, value))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"null", b"[]", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"protocol":' + b"[" * 5000, b'{"a":1}{"a":1}'],
+)
+def test_what_is_no_line_at_all_is_refused(raw):
+    with pytest.raises(ProbeLineError):
+        parse_line(raw)
+
+
+def test_a_line_beyond_the_cap_is_not_even_parsed():
+    with pytest.raises(ProbeLineError, match=f"at most {MAX_LINE_BYTES} are read"):
+        parse_line(b" " * (MAX_LINE_BYTES + 1))
+
+
+def test_an_error_is_short_and_plain_whatever_the_line_says():
+    with pytest.raises(ProbeLineError) as refused:
+        parse_line(changed("devices.0.index", "\x1b[2J" + "é" * 100_000))
+    assert len(str(refused.value)) < 300
+    assert str(refused.value).isascii()
+    assert str(refused.value).isprintable()
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300))
+def test_no_bytes_do_anything_but_parse_or_be_refused(raw):
+    with contextlib.suppress(ProbeLineError):
+        parse_line(raw)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+PATHS = ["devices.0." + key for key in json.loads(encode(FULL))["devices"][0]]
+PATHS += [*json.loads(encode(FULL)), "events.0.time", "events.0.count", "devices.0.readings.error", "machine.type"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(PATHS), JSON)
+def test_whatever_stands_in_a_field_the_line_parses_within_bounds_or_is_refused(path, value):
+    try:
+        snapshot = parse_line(changed(path, value))
+    except ProbeLineError:
+        return
+    assert parse_line(encode(snapshot)) == snapshot
+
+
+@settings(deadline=None)
+@given(st.text(max_size=200), st.sampled_from([1, 64, 512]))
+def test_text_is_always_fit_for_a_line(value, limit):
+    clean = text(value, limit)
+    assert len(clean) <= limit
+    assert re.fullmatch(PLAIN_TEXT, clean)
+    clean.encode("utf-8")
+
+
+def test_the_published_schema_says_what_the_reader_enforces():
+    published = line_schema()
+    device = published["$defs"]["DeviceFact"]["properties"]
+    assert device["id"]["pattern"] == "^[A-Za-z0-9._:-]{1,96}$"
+    assert device["index"] == {"maximum": 1023, "minimum": 0, "type": "integer"}
+    assert published["properties"]["devices"]["maxItems"] == 64
+    assert published["properties"]["events"]["maxItems"] == 256
+    assert published["properties"]["protocol"] == {"const": PROTOCOL}
+    assert "driver" in published["required"]
+
+
+def test_schema_check_notices_a_file_that_is_not_up_to_date(tmp_path, capsys):
+    assert schema.main([str(tmp_path), "--check"]) == 1
+    assert "make gen" in capsys.readouterr().err
+    assert schema.main([str(tmp_path)]) == 0
+    assert schema.main([str(tmp_path), "--check"]) == 0
+    (tmp_path / schema.FILE_NAME).write_text("{}\n")
+    assert schema.main([str(tmp_path), "--check"]) == 1

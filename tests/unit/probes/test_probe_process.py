@@ -1,0 +1,182 @@
+"""The agent's hold on a probe: whatever the child does, good lines arrive, bad ones are counted, nothing blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from nodedevices_plugin.probes.process import MIN_LINE_SPACING_SECONDS, Backoff, LineSplitter, ProbeProcess
+from nodedevices_plugin.probes.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot, encode
+from support.probes import eventually
+
+QUICK = Backoff(first_seconds=0.05, last_seconds=0.2, jitter=0.0)
+PROLOGUE = """
+import os, sys, time
+fd = int(sys.argv[sys.argv.index("--fd") + 1])
+def say(sequence):
+    line = GOOD.replace(b'"sequence":0', b'"sequence":%d' % sequence).replace(b"INSTANCE", b"p%d" % os.getpid())
+    os.write(fd, line)
+"""
+
+
+def good_line() -> bytes:
+    from datetime import UTC, datetime
+
+    return encode(
+        Snapshot(
+            probe="fake",
+            probe_version="0",
+            instance="INSTANCE",
+            sequence=0,
+            time=datetime(2026, 1, 1, tzinfo=UTC),
+            boot_id="b",
+            driver=Driver(state=DriverState.LOADED),
+        )
+    )
+
+
+class Seen(list[Snapshot]):
+    @property
+    def instances(self) -> list[str]:
+        return list(dict.fromkeys(each.instance for each in self))
+
+
+@asynccontextmanager
+async def probe(body: str, **options: object):
+    """A supervised child that runs this program after the prologue."""
+    seen = Seen()
+    program = f"GOOD = {good_line()!r}\n{PROLOGUE}\n{body}"
+    options = {"backoff": QUICK, **options}
+    process = ProbeProcess(on_snapshot=seen.append, command=[sys.executable, "-c", program], **options)
+    process.start()
+    try:
+        yield process, seen
+    finally:
+        await process.stop()
+
+
+async def test_good_lines_arrive_in_order():
+    async with probe("for n in range(1, 4): say(n)\ntime.sleep(60)") as (process, seen):
+        await eventually(lambda: len(seen) == 3)
+        assert [each.sequence for each in seen] == [1, 2, 3]
+        assert process.last_error is None
+        assert process.counters.lines == 3
+
+
+async def test_a_child_that_ends_is_replaced_and_its_status_told():
+    async with probe("say(1)\nsys.exit(3)") as (process, seen):
+        await eventually(lambda: len(seen.instances) >= 3)
+        await eventually(lambda: process.last_error == "the probe exited with status 3")
+
+
+async def test_a_killed_child_is_replaced():
+    async with probe("say(1)\ntime.sleep(60)") as (process, seen):
+        await eventually(lambda: seen)
+        os.kill(process.pid, signal.SIGKILL)
+        await eventually(lambda: len(seen.instances) == 2)
+
+
+async def test_garbage_is_counted_and_the_next_good_line_counts():
+    body = "os.write(fd, b'garbage\\n{}\\n\\xff\\n'); say(5); time.sleep(60)"
+    async with probe(body) as (process, seen):
+        await eventually(lambda: seen)
+        assert process.counters.bad_lines == 3
+        assert process.last_error is None
+
+
+async def test_a_line_without_end_is_dropped_up_to_its_newline():
+    body = f"os.write(fd, b'x' * {MAX_LINE_BYTES + 10}); os.write(fd, b'y\\n'); say(2); time.sleep(60)"
+    async with probe(body) as (process, seen):
+        await eventually(lambda: seen)
+        assert process.counters.bad_lines == 1
+        assert seen[0].sequence == 2
+
+
+async def test_what_a_library_prints_is_not_a_line(capfd):
+    body = "print('noise', flush=True); os.system('echo noise of a child'); say(1); time.sleep(60)"
+    async with probe(body) as (process, seen):
+        await eventually(lambda: seen)
+        assert process.counters.bad_lines == 0
+    assert "noise of a child" in capfd.readouterr().err
+
+
+async def test_a_silent_child_is_killed_and_replaced():
+    async with probe("say(1)\ntime.sleep(60)", kill_after_silence_seconds=0.5) as (process, seen):
+        await eventually(lambda: len(seen.instances) >= 2)
+        assert process.counters.kills >= 1
+
+
+async def test_a_child_that_writes_only_garbage_counts_as_silent():
+    body = "while True: os.write(fd, b'garbage\\n'); time.sleep(0.05)"
+    async with probe(body, kill_after_silence_seconds=0.5) as (process, seen):
+        await eventually(lambda: process.counters.kills >= 1)
+        assert not seen
+
+
+async def test_a_flood_of_lines_does_not_starve_the_loop():
+    async with probe("n = 0\nwhile True:\n  n += 1\n  say(n)") as (_, seen):
+        await eventually(lambda: seen)
+        started = time.monotonic()
+        before = len(seen)
+        await asyncio.sleep(0.3)  # the loop serves others meanwhile
+        most = (time.monotonic() - started) / MIN_LINE_SPACING_SECONDS
+        assert len(seen) - before <= most + 1
+
+
+async def test_a_child_whose_grandchild_holds_the_pipe_is_noticed_to_have_ended():
+    body = "say(1)\nif os.fork() == 0: time.sleep(60)\nos._exit(4)"
+    async with probe(body) as (_, seen):
+        await eventually(lambda: len(seen.instances) >= 2)
+
+
+async def test_a_program_that_cannot_be_started_is_an_error_and_tried_again():
+    process = ProbeProcess(on_snapshot=lambda _: None, command=["/nonexistent/probe"], backoff=QUICK)
+    process.start()
+    await eventually(lambda: process.last_error)
+    assert process.last_error == "failed to start the probe /nonexistent/probe: No such file or directory"
+    await process.stop()
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def open_files() -> set[str]:
+    return {each.name for each in Path("/proc/self/fd").iterdir()}
+
+
+async def test_stop_leaves_no_process_and_no_open_file():
+    async with probe("say(1)\nos.fork()\ntime.sleep(60)") as (process, seen):
+        before = open_files()
+        await eventually(lambda: seen)
+        pid = process.pid
+    assert process.pid is None
+    assert not is_there(pid)
+    await eventually(lambda: len(open_files()) <= len(before))
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.05, 0.3, 0.45])
+async def test_stop_at_any_moment_reaps_the_child(moment):
+    async with probe("say(1)\ntime.sleep(0.2)\nos.close(fd)\ntime.sleep(60)") as (process, _):
+        await asyncio.sleep(moment)
+    assert process.pid is None
+
+
+def test_the_back_off_doubles_to_its_end_and_is_spread():
+    backoff = Backoff(jitter=0.0)
+    assert [backoff.after(failures) for failures in (1, 2, 3, 8, 9, 10_000)] == [0.2, 0.4, 0.8, 25.6, 30.0, 30.0]
+    assert all(0.2 <= Backoff().after(1) <= 0.25 for _ in range(100))
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 100])
+def test_lines_are_cut_the_same_however_they_arrive(size):
+    stream = b"one\n\ntwo\n" + b"x" * 11 + b"\nten bytes!\nrest"
+    splitter = LineSplitter(limit=10)
+    lines = [line for at in range(0, len(stream), size) for line in splitter.feed(stream[at : at + size])]
+    assert lines == [b"one", b"", b"two", None, b"ten bytes!"]

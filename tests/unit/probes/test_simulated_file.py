@@ -1,0 +1,245 @@
+"""The simulated devices file: what it may say, and how it says that something is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from datetime import UTC, datetime
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nodedevices_plugin.probes.check import CheckError
+from nodedevices_plugin.probes.profiles import MODELS, parse_profile
+from nodedevices_plugin.probes.protocol import DriverState, Link, PciePath, Snapshot, encode
+from nodedevices_plugin.probes.reader import parse_line
+from nodedevices_plugin.probes.simulated_file import SimulatedState, from_profile, parse
+
+
+def state(text: str, node: str = "node-a") -> SimulatedState:
+    """What the text says; all of it must fit into a line."""
+    parsed = parse(text, node=node)
+    facts = parsed.facts
+    snapshot = Snapshot(
+        probe="simulated",
+        probe_version="0",
+        instance="i",
+        sequence=1,
+        time=datetime(2026, 1, 1, tzinfo=UTC),
+        boot_id="b",
+        driver=facts.driver,
+        machine=facts.machine,
+        accelerators_on_bus=facts.accelerators_on_bus,
+        troubles=facts.troubles,
+        devices=facts.devices,
+    )
+    assert parse_line(encode(snapshot)) == snapshot
+    return parsed
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_profile_is_a_machine_that_is_well(name):
+    facts = state(f"profile: {name} x 8").facts
+
+    assert facts.driver.state is DriverState.LOADED
+    assert [device.index for device in facts.devices] == list(range(8))
+    assert [device.numa_node for device in facts.devices] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert len({device.id for device in facts.devices}) == 8
+    assert len({device.pci_bus_id for device in facts.devices}) == 8
+    for device in facts.devices:
+        assert device.product_name
+        assert device.compute_capability
+        assert device.memory_bytes >= 15 << 30
+        assert device.readings.recovery_action == "None"
+        assert len(device.pcie) == 7
+
+
+def test_ids_stay_with_the_node_and_differ_between_nodes():
+    one, again, other = (from_profile("h100 x 2", node=node).facts for node in ("a", "a", "b"))
+
+    assert one == again
+    assert not {device.id for device in one.devices} & {device.id for device in other.devices}
+
+
+def test_a_profile_without_a_number_is_one_machine():
+    assert parse_profile("gb200")[1] == 4
+    assert parse_profile("H100x2") == parse_profile("h100 x 2")
+
+
+def test_switched_bridged_and_lone_boards_are_linked_as_they_are():
+    h100 = state("profile: h100 x 4").facts.devices
+    bridged = state("profile: h100nvl x 4").facts.devices
+    lone = state("profile: l40s x 4").facts.devices
+
+    assert h100[0].links == (Link(kind="NVLink", to="switch", count=18),)
+    assert bridged[2].links == (Link(kind="NVLink", to=bridged[3].id, count=12),)
+    assert lone[0].links == ()
+
+
+def test_what_the_file_says_of_a_device_replaces_the_profile():
+    facts = state(
+        """
+        profile: h100 x 8
+        devices:
+        - {index: 3, lost: true, recoveryAction: RebootNode, minor: 9}
+        - {index: 5, absent: true}
+        - {index: 8, model: l4, numaNode: null}
+        """
+    ).facts
+
+    assert [device.index for device in facts.devices] == [0, 1, 2, 3, 4, 6, 7, 8]
+    third = facts.devices[3]
+    assert (third.readings.lost, third.readings.recovery_action) == (True, "RebootNode")
+    assert (third.minor, third.device_nodes) == (9, ("/dev/nvidia9",))
+    assert third.product_name == "NVIDIA H100 80GB HBM3"
+    assert (facts.devices[-1].product_name, facts.devices[-1].numa_node) == ("NVIDIA L4", None)
+    assert all(facts.devices[5].id not in {each.to for each in device.pcie} for device in [facts.devices[5]])
+
+
+def test_devices_may_be_written_out_whole():
+    facts = state(
+        """
+        devices:
+        - {id: GPU-12345678-1234-1234-1234-123456780000, productName: NVIDIA A100-SXM4-40GB, minor: 3, numaNode: 0,
+           memoryBytes: 42949672960, computeCapability: "8.0", pciBusId: "00000000:07:00.0",
+           mig: [{profile: 3g.20gb, gi: 1, ci: 0, id: MIG-a}, {profile: 1c.2g.10gb, gi: 3}]}
+        - {numaNode: -1, vendor: amd, type: apu}
+        links: [{a: 0, b: 1, pcie: single, nvlinks: 2}]
+        migMinors: [gpu3/gi1/access 30, gpu3/gi1/ci0/access 31]
+        machine: {type: Workbench}
+        """
+    ).facts
+
+    first, second = facts.devices
+    assert (first.id, first.minor, first.pci_bus_id) == ("GPU-12345678-1234-1234-1234-123456780000", 3, "0000:07:00.0")
+    assert (first.memory_bytes, first.compute_capability, first.numa_node) == (42949672960, "8.0", 0)
+    assert first.mig_enabled
+    big, small = first.partitions
+    assert (big.id, big.gi, big.gi_slices, big.start, big.size) == ("MIG-a", 1, 3, 0, 4)
+    assert big.device_nodes == ("/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")
+    assert (small.gi_slices, small.ci_slices, small.start, small.size) == (2, 1, 4, 2)
+    assert first.links == (Link(kind="NVLink", to=second.id, count=2),)
+    assert first.pcie[0].path is PciePath.SINGLE
+    assert (second.numa_node, second.vendor, second.type) == (None, "amd", "apu")
+    assert facts.machine.type == "Workbench"
+
+
+def test_a_driver_that_is_not_loaded_hides_the_devices_but_not_the_bus():
+    facts = state("{profile: h100 x 8, driver: {state: NotLoaded}}").facts
+
+    assert facts.devices == ()
+    assert facts.driver.version == ""
+    assert facts.accelerators_on_bus == 8
+
+
+def test_an_old_driver_has_no_recovery_action():
+    (device,) = state("{profile: t4 x 1, recoveryActionSupported: false}").facts.devices
+    assert device.readings.recovery_action is None
+
+
+def test_a_display_card_is_no_device_here_either():
+    facts = state("devices: [{productName: DGX Display}, {productName: NVIDIA A100}]").facts
+    assert [device.index for device in facts.devices] == [1]
+
+
+def test_an_event_may_strike_a_device_that_is_gone():
+    parsed = state("{profile: l4 x 2, devices: [{index: 1, absent: true}], events: [{id: e, device: 1, xid: 79}]}")
+    assert parsed.events["e"].key.device_id == from_profile("l4 x 2", node="node-a").facts.devices[1].id
+
+
+def test_mig_devices_need_only_a_profile():
+    (device,) = state(
+        "{profile: a100 x 1, devices: [{index: 0, mig: [{profile: 1g.10gb}, {profile: 3g.40gb}]}]}"
+    ).facts.devices
+
+    small, big = device.partitions
+    assert (small.start, small.size, big.start, big.size) == (0, 1, 4, 4)
+    assert small.id != big.id
+    assert small.device_nodes == ("/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13")
+    assert big.memory_bytes == device.memory_bytes // 2
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "is empty; give a profile or devices"),
+        ("# nothing", "is empty"),
+        ("[]", "give a mapping such as {profile: h100 x 8}"),
+        ("profile: [", "line 1: not YAML"),
+        ("\t", "not YAML"),
+        ("a: &a [*a]", "a: no such key"),
+        ("{profile: h100, profile: a100}", "line 1: profile: is there twice"),
+        ("{profil: h100}", "profil: no such key; did you mean profile?"),
+        ("{profile: h900 x 8}", "profile: 'h900 x 8' is not a known profile"),
+        ("{profile: h100 x 0}", "profile: 'h100 x 0': 0 devices are not possible; give 1 to 64"),
+        ("{profile: h100 x 65}", "65 devices are not possible"),
+        ("{profile: 8}", "profile: 8 is not allowed; give text, in quotes"),
+        ("{devices: {}}", "devices: a mapping is not allowed; give a list"),
+        ("{devices: [3]}", "devices[0]: 3 is not allowed; give a device such as {index: 0, lost: true}"),
+        ("{devices: [{loss: true}]}", "devices[0].loss: no such key; did you mean lost?"),
+        ("{devices: [{lost: yes please}]}", "devices[0].lost: 'yes please' is not allowed; give true or false"),
+        ("{devices: [{lost: 1}]}", "devices[0].lost: 1 is not allowed; give true or false"),
+        ("{devices: [{computeCapability: 9.0}]}", "devices[0].computeCapability: 9.0 is not allowed; give text"),
+        ("{devices: [{index: -1}]}", "devices[0].index: -1 is not allowed; give an integer from 0 to 1023"),
+        ("{devices: [{index: true}]}", "devices[0].index: True is not allowed"),
+        ("{devices: [{index: 1}, {index: 1}]}", "devices[1].index: 1 is there twice"),
+        ("{devices: [{id: a}, {id: a}]}", "devices: the id a is there twice"),
+        ("{devices: [{id: 'a b'}]}", "devices[0].id: 'a b' is not allowed; give A-Z a-z 0-9 . _ : -"),
+        ("{devices: [{productName: \"a\\nb\"}]}", "devices[0].productName: 'a\\nb' is not allowed; give text"),
+        ("{devices: [{pciBusId: x}]}", "devices[0].pciBusId: 'x' is not allowed; give a PCI address"),
+        ("{devices: [{deviceNodes: [/dev/../x]}]}", "devices[0].deviceNodes[0]: '/dev/../x' is not allowed"),
+        ("{devices: [{recoveryAction: Reboot}]}", "devices[0].recoveryAction: 'Reboot' is not allowed; give one of"),
+        ("{devices: [{recoveryAction: null}]}", "devices[0].recoveryAction: None is not allowed"),
+        ("{devices: [{model: h100, mig: [{profile: 9g.10gb}]}]}", "mig[0].profile: '9g.10gb' is not a MIG profile"),
+        ("{devices: [{model: h100, mig: [{}]}]}", "devices[0].mig[0].profile: is missing"),
+        ("{devices: [{model: h100, mig: [{profile: 4g.40gb}, {profile: 4g.40gb}]}]}", "mig[1]: 8 compute slices"),
+        ("{devices: [{model: h100, mig: [{profile: 1g.80gb}, {profile: 1g.10gb}]}]}", "devices[0].mig[1]: no room"),
+        ("{devices: [{mig: [{profile: 1g.5gb, gi: 1}, {profile: 1g.5gb, gi: 1, ci: 0}]}]}", "mig[1].ci: GPU instance"),
+        ("{profile: h100 x 8, devices: [{lost: true}]}", "devices[0].index: is missing; beside a profile"),
+        ("{profile: h100 x 64, devices: [{index: 64}]}", "devices: 65 together with the profile are too many"),
+        ("{driver: {state: Gone}}", "driver.state: 'Gone' is not allowed; give one of Loaded, NotLoaded"),
+        ("{profile: l4 x 2, events: [{id: e, device: 2, xid: 79}]}", "events[0].device: 2 is not allowed"),
+        ("{profile: l4 x 2, events: [{id: e, device: 1}]}", "events[0].xid: is missing"),
+        ("{profile: l4 x 2, events: [{device: 1, xid: 79}]}", "events[0].id: is missing"),
+        ("{profile: l4 x 2, events: [{id: e, xid: 1}, {id: e, xid: 2}]}", "events[1].id: e is there twice"),
+        ("{profile: l4 x 2, links: [{a: 0, b: 7}]}", "links[0].b: 7 is not allowed"),
+        ("{profile: l4 x 2, links: [{a: 1, b: 1}]}", "links[0]: joins device 1 with itself"),
+        ("{profile: l4 x 2, silent: 'no'}", "silent: 'no' is not allowed; give true or false"),
+        ("!!python/object/apply:os.system [x]", "not YAML"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_refused_by_place_and_value(text, complaint):
+    with pytest.raises(CheckError, match=re.escape(complaint)):
+        parse(text, node="n")
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 70000)
+    | st.text(max_size=5)
+    | st.sampled_from(["1g.10gb", "h100", "0"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["index", "id", "mig", "profile", "gi", "ci", "a", "b", "device", "xid", "lost", "model", "size"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["profile", "devices", "events", "links", "driver", "migMinors"]), VALUES, max_size=4
+    )
+)
+def test_any_file_is_a_good_line_or_a_refusal(value):
+    with contextlib.suppress(CheckError):
+        state(yaml.safe_dump(value))

@@ -1,0 +1,141 @@
+"""NVIDIA's Multi-Process Service: what a node allows, what a client gets, what a daemon is told and waited for."""
+
+from __future__ import annotations
+
+import pytest
+from nodedevices_api.sections import Mig, SharedResource, Sharing
+from nodedevices_plugin import inventory as stage
+from nodedevices_plugin.model import Mount, Plan
+from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_plugin.resources import mps
+from nodedevices_plugin.resources.injection import InjectionContext, allocate
+from nodedevices_plugin.resources.plan import PlanError, PlanSettings, make_plan
+from support.facts import GIB, START, gpu, gpu_id, healthy, inventory_of, partition, snapshot
+
+ROOT = "/run/nvidia/mps"
+
+
+def clients(
+    *gpus: DeviceFact,
+    replicas: int = 4,
+    devices: tuple[str, ...] | None = None,
+    rename: bool = False,
+    mig: str = "none",
+    root: str = ROOT,
+) -> Plan:
+    rule = SharedResource(name="nvidia.com/gpu", replicas=replicas, devices=devices)
+    sharing = Sharing(strategy="mps", resources=(rule,), rename_by_default=rename, fail_requests_greater_than_one=True)
+    settings = PlanSettings(sharing=sharing, mig=Mig(strategy=mig), mps_root=root)  # type: ignore[arg-type]
+    return make_plan(inventory_of(*gpus), healthy(*gpus), settings)
+
+
+def test_clients_are_ids_like_other_shares() -> None:
+    (resource,) = clients(gpu(0), gpu(1)).resources
+    assert (resource.name, resource.sharing, resource.replicas) == ("nvidia.com/gpu", "mps", 4)
+    assert [each.id for each in resource.ids][:5] == [*(f"{gpu_id(0)}::{n}" for n in range(4)), f"{gpu_id(1)}::0"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "most"),
+    [("6.1", 16), ("7.0", 48), ("7.5", 48), ("8.0", 48), ("10.0", 48), ("", 48), ("?", 48), ("7", 16)],
+)
+def test_a_gpu_takes_so_many_clients(capability: str, most: int) -> None:
+    """NVIDIA's plugin holds a V100 (7.0) to 16; the daemon takes 48 from Volta on. A lost GPU says nothing."""
+    assert mps.max_clients(capability) == most
+    assert len(clients(gpu(0, compute_capability=capability), replicas=most).resources[0].ids) == most
+    with pytest.raises(PlanError, match=rf"\.replicas: {most + 1}: GPU 0 .* takes {most} MPS clients at most"):
+        clients(gpu(0, compute_capability=capability), replicas=most + 1)
+
+
+def test_mps_needs_its_directory() -> None:
+    with pytest.raises(PlanError, match=r"sharing\.strategy: mps: needs .*--mps-root"):
+        clients(gpu(0), root="")
+
+
+def test_mps_and_mig_do_not_go_together() -> None:
+    with pytest.raises(PlanError, match=r"sharing\.strategy: mps: not possible with mig\.strategy mixed"):
+        clients(gpu(0), mig="mixed")
+    cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0),))
+    with pytest.raises(PlanError, match="cannot share MIG devices; use timeSlicing"):
+        clients(cut, mig="single")
+
+
+def test_clients_and_whole_gpus_need_names_of_their_own() -> None:
+    with pytest.raises(PlanError, match=r"\.devices: 1: .*names of their own; give rename"):
+        clients(gpu(0), gpu(1), devices=("1",))
+    found = clients(gpu(0), gpu(1), devices=("1",), rename=True)
+    assert [(each.name, each.sharing, len(each.ids)) for each in found.resources] == [
+        ("nvidia.com/gpu", "none", 1),
+        ("nvidia.com/gpu.shared", "mps", 4),
+    ]
+
+
+def test_a_client_gets_the_pipe_of_its_resource_and_the_shared_memory() -> None:
+    context = InjectionContext(mps_root=f"{ROOT}/")
+    answer = allocate(clients(gpu(0), rename=True).resources[0], [f"{gpu_id(0)}::1"], context)
+    assert answer.envs == {
+        "CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu.shared/pipe",
+        "NVIDIA_VISIBLE_DEVICES": gpu_id(0),
+    }
+    assert answer.mounts == (
+        Mount(
+            container_path="/mps/nvidia.com/gpu.shared/pipe",
+            host_path="/run/nvidia/mps/nvidia.com/gpu.shared/pipe",
+            read_only=False,
+        ),
+        Mount(container_path="/dev/shm", host_path="/run/nvidia/mps/shm", read_only=False),
+    )
+
+
+def test_the_daemon_of_a_resource_splits_its_gpus_evenly() -> None:
+    gpus = (gpu(0, memory_bytes=40 * GIB), gpu(1, memory_bytes=80 * GIB), gpu(2))
+    plan = clients(*gpus, replicas=3, devices=("0", "1"), rename=True)
+    (daemon,) = mps.daemons(plan, inventory_of(*gpus))
+    assert daemon == mps.Daemon(
+        resource="nvidia.com/gpu.shared",
+        percentage=33,
+        gpus=(
+            mps.Gpu(id=gpu_id(0), index=0, limit_mib=13653),
+            mps.Gpu(id=gpu_id(1), index=1, limit_mib=27306),
+        ),
+    )
+    assert (mps.thread_command(daemon.percentage), *mps.memory_commands(daemon.gpus)) == (
+        "set_default_active_thread_percentage 33",
+        "set_default_device_pinned_mem_limit 0 13653M",
+        "set_default_device_pinned_mem_limit 1 27306M",
+    )
+
+
+def test_a_gpu_that_does_not_say_its_memory_has_no_limit_and_one_that_left_needs_no_daemon() -> None:
+    lost = gpu(1, memory_bytes=0)
+    (daemon,) = mps.daemons(clients(gpu(0), lost), inventory_of(gpu(0), lost))
+    assert [command.split()[1] for command in mps.memory_commands(daemon.gpus)] == ["0"]
+    gone = stage.update(inventory_of(gpu(0), gpu(1)), snapshot(gpu(0)), now=START, monotonic=1)
+    (daemon,) = mps.daemons(clients(gpu(0), gpu(1)), gone)
+    assert [each.id for each in daemon.gpus] == [gpu_id(0)]
+
+
+def test_without_mps_there_is_no_daemon() -> None:
+    plan = make_plan(inventory_of(gpu(0)), {}, PlanSettings())
+    assert mps.daemons(plan, inventory_of(gpu(0))) == ()
+    assert mps.silent(plan, {}) == ""
+    assert mps.withheld(plan, None, {}) == plan
+
+
+def test_shares_are_offered_when_the_daemon_with_their_limits_answers() -> None:
+    plan = clients(gpu(0), gpu(1))
+    assert mps.silent(plan, {}).endswith("control daemon of nvidia.com/gpu has not been asked yet")
+    assert mps.silent(plan, {("nvidia.com/gpu", 50): ""})
+    assert mps.silent(plan, {("nvidia.com/gpu", 25): "does not answer"}).endswith("nvidia.com/gpu does not answer")
+    answers = {("nvidia.com/gpu", 25): ""}
+    assert mps.silent(plan, answers) == ""
+    assert mps.withheld(plan, None, answers) == plan
+
+
+def test_what_the_kubelet_was_told_stays_listed_and_what_it_was_not_is_not_registered() -> None:
+    plan = clients(gpu(0), gpu(1), devices=("1",), rename=True)
+    whole, shared = mps.withheld(plan, plan, {}).resources
+    assert [each.healthy for each in whole.ids] == [True]
+    assert [each.healthy for each in shared.ids] == [False] * 4
+    whole, shared = mps.withheld(plan, None, {}).resources
+    assert (len(whole.ids), len(shared.ids)) == (1, 0)

@@ -1,0 +1,229 @@
+"""`resources` and `sharing` of NVIDIA's v1 file, in our sections; and every value that is refused, with its message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nodedevices_api.sections import DeviceMatch, Resources, SharedResource, Sharing
+from nodedevices_plugin.resources import nvidia_v1
+from support.facts import gpu_id, mig_id
+
+
+def resources(text: str) -> Resources | None:
+    problems: list[str] = []
+    found = nvidia_v1.resources(yaml.safe_load(text), problems)
+    assert problems == []
+    return found
+
+
+def sharing(text: str) -> Sharing | None:
+    problems: list[str] = []
+    found = nvidia_v1.sharing(yaml.safe_load(text), problems)
+    assert problems == []
+    return found
+
+
+def complaints(read: Any, text: str) -> list[str]:
+    problems: list[str] = []
+    assert read(yaml.safe_load(text), problems) is None
+    assert problems
+    return problems
+
+
+# --- resources --------------------------------------------------------------------------------------------------------
+def test_patterns_are_rules_in_their_order() -> None:
+    found = resources("{gpus: [{pattern: '*H100*', name: h100}, {pattern: '*', name: nvidia.com/other}]}")
+    assert found is not None
+    assert [(rule.match, rule.name) for rule in found.devices] == [
+        (DeviceMatch(vendor="nvidia", product_name="*H100*"), "nvidia.com/h100"),
+        (DeviceMatch(vendor="nvidia", product_name="*"), "nvidia.com/other"),
+    ]
+
+
+def test_mig_patterns_are_rules_for_profiles() -> None:
+    found = resources("{mig: [{pattern: 1g.10gb+me, name: example.com/media}]}")
+    assert found is not None
+    assert [(rule.match, rule.name) for rule in found.devices] == [
+        (DeviceMatch(profile="1g.10gb.me"), "example.com/media")
+    ]
+
+
+def test_only_the_star_is_special_in_a_pattern() -> None:
+    found = resources("{gpus: [{pattern: 'A?[x*', name: a}]}")
+    assert found is not None
+    assert found.devices[0].match.product_name == "A[?][[]x*"
+
+
+def test_without_the_section_there_is_none() -> None:
+    assert resources("null") is None
+    assert sharing("null") is None
+    assert sharing("{}") is None
+    assert sharing("{timeSlicing: null, mps: null}") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{gpus: [{name: gpu}]}", "resources.gpus[0].pattern: missing; every entry has a pattern and a name"),
+        ("{gpus: [{pattern: '*'}]}", "resources.gpus[0].name: missing; every entry has a pattern and a name"),
+        ("{mig: [{pattern: '', name: x}]}", "resources.mig[0].pattern: missing; every entry has a pattern and a name"),
+        ("{gpus: [{pattern: 'a{b', name: x}]}", "resources.gpus[0].pattern: a{b: letters, digits, spaces, . _ : - and"),
+        (
+            "{gpus: [{pattern: '*', name: GPU_x}]}",
+            "resources.gpus[0].name: nvidia.com/GPU_x: after the slash only small",
+        ),
+        ("{gpus: {pattern: '*'}}", "resources.gpus: dict is not a list"),
+        ("{gpu: []}", "resources.gpu: unknown key; did you mean gpus?"),
+        ("[]", "resources: list is not a mapping"),
+        ("{gpus: [7]}", "resources.gpus[0]: 7 is not a mapping"),
+    ],
+)
+def test_resources_that_make_no_sense_are_refused(text: str, message: str) -> None:
+    assert any(each.startswith(message) for each in complaints(nvidia_v1.resources, text))
+
+
+# --- sharing ----------------------------------------------------------------------------------------------------------
+def test_time_slicing_is_read_whole() -> None:
+    found = sharing(
+        f"""
+        timeSlicing:
+          renameByDefault: true
+          failRequestsGreaterThanOne: true
+          resources:
+          - {{name: gpu, replicas: 4, devices: [0, "1", "0:1", {gpu_id(2)}, {mig_id(0, 0)}, MIG-{gpu_id(3)}/7/0]}}
+          - {{name: nvidia.com/mig-1g.5gb, replicas: 2, rename: slice, devices: all}}
+          - {{name: nvidia.com/h100, replicas: 3, devices: 2}}
+        """
+    )
+    assert found == Sharing(
+        strategy="timeSlicing",
+        rename_by_default=True,
+        fail_requests_greater_than_one=True,
+        resources=(
+            SharedResource(
+                name="nvidia.com/gpu",
+                replicas=4,
+                devices=("0", "1", "0:1", gpu_id(2), mig_id(0, 0), f"MIG-{gpu_id(3)}/7/0"),
+            ),
+            SharedResource(name="nvidia.com/mig-1g.5gb", replicas=2, rename="nvidia.com/slice"),
+            SharedResource(name="nvidia.com/h100", replicas=3, devices=("first:2",)),
+        ),
+    )
+
+
+@pytest.mark.parametrize(("given", "fails"), [("", True), ("failRequestsGreaterThanOne: false,", False)])
+def test_clients_of_mps_are_asked_for_one_by_one_unless_the_file_says_otherwise(given: str, fails: bool) -> None:
+    found = sharing(f"{{mps: {{{given} resources: [{{name: nvidia.com/gpu, replicas: 4}}]}}}}")
+    assert found is not None
+    assert (found.strategy, found.fail_requests_greater_than_one) == ("mps", fails)
+    sliced = sharing("{timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}")
+    assert sliced is not None
+    assert not sliced.fail_requests_greater_than_one
+
+
+LONG = "g" * 60
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{timeSlicing: {}}", "sharing.timeSlicing.resources: missing; list at least one resource with its replicas"),
+        ("{mps: {resources: []}}", "sharing.mps.resources: missing; list at least one resource with its replicas"),
+        ("{timeSlicing: {resources: [{replicas: 2}]}}", "sharing.timeSlicing.resources[0].name: missing;"),
+        ("{timeSlicing: {resources: [{name: gpu}]}}", "sharing.timeSlicing.resources[0].replicas: missing;"),
+        (
+            "{timeSlicing: {resources: [{name: gpu, replicas: 0}]}}",
+            "sharing.timeSlicing.resources[0].replicas: 0 is not allowed; give 2 or more",
+        ),
+        (
+            "{timeSlicing: {resources: [{name: gpu, replicas: -1}]}}",
+            "sharing.timeSlicing.resources[0].replicas: -1 is not allowed; give 2 or more",
+        ),
+        (
+            "{timeSlicing: {resources: [{name: gpu, replicas: 1}]}}",
+            "sharing.timeSlicing.resources[0].replicas: 1 is not allowed; give 2 or more",
+        ),
+        (
+            f"{{timeSlicing: {{resources: [{{name: {LONG}, replicas: 2}}]}}}}",
+            f"sharing.timeSlicing.resources[0].name: nvidia.com/{LONG}: 71 characters with the domain; 63 are the most",
+        ),
+        (
+            "{timeSlicing: {resources: [{name: nvidia.com/GPU_x, replicas: 2}]}}",
+            "sharing.timeSlicing.resources[0].name: nvidia.com/GPU_x: after the slash only small letters",
+        ),
+        (
+            "{timeSlicing: {resources: [{name: gpu, rename: a/b/c, replicas: 2}]}}",
+            "sharing.timeSlicing.resources[0].rename: a/b/c: after the slash only small letters",
+        ),
+        (
+            "{timeSlicing: {resources: [{name: gpu, replicas: 2, devices: some}]}}",
+            "sharing.timeSlicing.resources[0].devices: some: give all, a count, or a list of indices and UUIDs",
+        ),
+        (
+            "{timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 0}]}}",
+            "sharing.timeSlicing.resources[0].devices: 0: a count of devices must be more than 0",
+        ),
+        (
+            "{timeSlicing: {resources: [{name: gpu, replicas: 2, devices: true}]}}",
+            "sharing.timeSlicing.resources[0].devices: True: give all, a count, or a list",
+        ),
+        (
+            "{timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0, -1, x, 1.5, {a: b}]}]}}",
+            'sharing.timeSlicing.resources[0].devices: x: give an index (0), a MIG index ("0:1"), GPU-<uuid> or',
+        ),
+        (
+            "{timeSlicing: {resources: [{name: gpu, replicas: 2}]}, mps: {resources: [{name: gpu, replicas: 2}]}}",
+            "sharing: timeSlicing and mps are both given, and a device can have one; leave one out",
+        ),
+        (
+            "{timeSlicing: {resources: [{name: gpu, replica: 2}]}}",
+            "sharing.timeSlicing.resources[0].replica: unknown key; did you mean replicas?",
+        ),
+        ("{timeslicing: {}}", "sharing.timeslicing: unknown key; did you mean timeSlicing?"),
+        ("{timeSlicing: [1]}", "sharing.timeSlicing: list is not a mapping"),
+    ],
+)
+def test_sharing_that_makes_no_sense_is_refused(text: str, message: str) -> None:
+    found = complaints(nvidia_v1.sharing, text)
+    assert any(each.startswith(message) for each in found), found
+
+
+def test_a_resource_is_shared_in_one_way() -> None:
+    text = "{timeSlicing: {resources: [{name: gpu, replicas: 2}, {name: nvidia.com/gpu, replicas: 3}]}}"
+    assert "nvidia.com/gpu is listed twice; list it once" in complaints(nvidia_v1.sharing, text)[0]
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    text = "{timeSlicing: {resources: [{name: GPU_x}, {replicas: 2, devices: [x, y]}]}}"
+    assert len(complaints(nvidia_v1.sharing, text)) == 5
+
+
+# --- what always holds ------------------------------------------------------------------------------------------------
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from(["all", "gpu", "nvidia.com/gpu"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["timeSlicing", "mps", "resources", "name", "replicas", "devices", "gpus", "mig", "pattern"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None)
+@given(plain)
+def test_whatever_a_file_says_there_is_a_section_or_a_problem_or_nothing(value: object) -> None:
+    for read in (nvidia_v1.resources, nvidia_v1.sharing):
+        problems: list[str] = []
+        found = read(value, problems)
+        assert found is None or not problems
+        assert all(len(each) < 500 for each in problems)

@@ -1,0 +1,84 @@
+"""Names and addresses of the test cluster: what is shared by the machine is never shared by two clusters."""
+
+from __future__ import annotations
+
+import ipaddress
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from cluster.rig import layout
+from cluster.rig.layout import Layout
+from cluster.rig.trouble import RigError
+
+
+def a_layout(index: int, count: int = 2) -> Layout:
+    return Layout(f"c{index}", Path(f"/var/tmp/x/c{index}"), index, count, 443, 20001, 20002)
+
+
+def networks(one: Layout) -> list[ipaddress.IPv4Network]:
+    found = [one.services, f"{one.gateway}/24", *(node.pods for node in one.nodes)]
+    return [ipaddress.IPv4Network(text, strict=False) for text in found]
+
+
+def test_no_two_clusters_share_a_network_a_link_or_a_control_group() -> None:
+    every = [a_layout(index, layout.MOST_NODES) for index in range(layout.MOST_CLUSTERS)]
+    for one, other in combinations(every, 2):
+        assert not [(a, b) for a in networks(one) for b in networks(other) if a.overlaps(b)]
+        assert not {node.link for node in one.nodes} & {node.link for node in other.nodes}
+        assert not {node.cgroup for node in one.nodes} & {node.cgroup for node in other.nodes}
+
+
+def test_nodes_of_a_cluster_have_networks_of_their_own_and_names_the_kernel_takes() -> None:
+    one = a_layout(layout.MOST_CLUSTERS - 1, layout.MOST_NODES)
+    assert not [pair for pair in combinations(networks(one), 2) if pair[0].overlaps(pair[1])]
+    assert all(len(node.link) <= 15 for node in one.nodes)
+
+
+def test_the_api_server_of_a_cluster_is_its_first_service_address() -> None:
+    assert a_layout(3).api_url == "https://10.96.3.1:443"
+    assert a_layout(0, 0).api_url == "https://127.0.0.1:443"
+
+
+def test_a_written_layout_is_read_back(tmp_path: Path) -> None:
+    one = Layout("c", tmp_path, 4, 2, 443, 20001, 20002)
+    one.write()
+    assert layout.read(tmp_path) == one
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"name": "c"}', "[]"])
+def test_half_a_layout_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cluster.json").write_text(text)
+    assert layout.read(tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["", "-a", "A", "a/b", "..", "a" * 31])
+def test_a_name_that_is_no_folder_is_refused(name: str) -> None:
+    with pytest.raises(RigError, match="--name"):
+        layout.default_folder(name)
+
+
+def test_a_folder_that_nodes_cannot_see_is_refused() -> None:
+    with pytest.raises(RigError, match="/run"):
+        layout.usable(Path("/run/c"))
+
+
+def test_an_unknown_node_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(RigError, match="n1, n2"):
+        a_layout(0).node("n3")
+
+
+def test_ports_are_below_those_that_clients_get() -> None:
+    ports = layout.free_ports(3)
+    assert len(set(ports)) == 3
+    assert all(port < 32768 for port in ports)
+
+
+def test_what_one_holds_another_is_refused() -> None:
+    with layout.lock("a test"):
+        with pytest.raises(RigError, match="a test is in the hands of another"), layout.lock("a test"):
+            pass
+        with layout.lock("another test"):
+            pass
+    with layout.lock("a test"):
+        pass

@@ -1,0 +1,68 @@
+"""docs/compatibility.md and docs/migrate-from-nvidia.md name only settings that exist, by their real names.
+
+That no setting is missing on the page is a test of tests/conformance, beside the recorded cases.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from nodedevices_plugin.health.rules import DISABLE_VARIABLE, ENABLE_VARIABLE
+from nodedevices_plugin.settings.file import FEATURE_DISCOVERY
+from nodedevices_plugin.settings.options import BY_KEY, OPTIONS
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = ("compatibility.md", "migrate-from-nvidia.md")
+FLAGS = {f"--{name}" for option in OPTIONS for name in (option.name, *option.aliases)}
+VARIABLES = {variable for option in OPTIONS for variable in option.variables} | {DISABLE_VARIABLE, ENABLE_VARIABLE}
+KEYS = {*BY_KEY, *FEATURE_DISCOVERY, "version", "resources.gpus", "resources.mig", "sharing.timeSlicing", "sharing.mps"}
+OTHERS_VARIABLES = {
+    "CUDA_MPS_PIPE_DIRECTORY",  # what a container gets
+    "NVIDIA_NAMESPACE", "NVIDIA_DAEMONSET", "AGENT_IMAGE", "OPERATOR_IMAGE", "OVERLAY", "DRAIN_TIMEOUT", "NODE",
+    "SYS_ADMIN", "UUID",
+}  # fmt: skip
+
+
+def rows(page: str) -> list[tuple[str, bool]]:
+    """Every table row, and whether it says that what it names is not needed, so not ours."""
+    lines = [line for line in (DOCS / page).read_text().splitlines() if line.startswith("| ")]
+    return [(line, re.search(r"\| not needed[;:]", line) is not None) for line in lines]
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_flag_in_a_table_exists_or_is_told_not_to_be_needed(page: str) -> None:
+    for line, not_ours in rows(page):
+        named = {word for word in words(line) if re.fullmatch(r"--[a-z-]+", word)}
+        if not_ours:
+            assert not named & FLAGS, line
+        else:
+            assert named <= FLAGS, line
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_variable_in_a_table_exists(page: str) -> None:
+    for line, _ in rows(page):
+        named = {word for word in words(line) if re.fullmatch(r"[A-Z]{2,}(_[A-Z]+)*", word)}
+        assert named <= VARIABLES | OTHERS_VARIABLES, line
+
+
+def test_every_key_of_the_file_exists() -> None:
+    for line, _ in rows("compatibility.md"):
+        named = {word.removesuffix(".*") for word in words(line.split("|")[1])}
+        assert {each for each in named if re.match(r"(flags|imex|resources|sharing)\.\w", each)} <= KEYS, line
+
+
+def test_what_is_taken_along_from_the_chart_are_the_agents_variables_and_none_is_forgotten() -> None:
+    [known] = re.findall(r"jq '(\[\"MIG_STRATEGY\".*?\]) as \$known", (DOCS / PAGES[1]).read_text(), re.DOTALL)
+    of_nvidia = {name for option in OPTIONS if option.group == "NVIDIA" for name in option.variables}
+    copied = set(json.loads(known))
+    assert copied <= VARIABLES
+    # Paths inside a container stay: ours has its own.
+    assert of_nvidia - copied == {"DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"}

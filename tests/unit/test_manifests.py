@@ -1,0 +1,304 @@
+"""What the manifests promise a cluster's owner, read from what `kubectl apply -k` would send.
+
+Rendered by kubectl when there is one; without it the same promises are read from the base's files, which holds for all
+but the overlays (those tests say so). The golden files make every change of what users install visible in a review:
+UPDATE_GOLDEN=1 writes them anew.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.kustomize import ROOT, kubectl, render
+
+MANIFESTS = ROOT / "manifests"
+GOLDEN = Path(__file__).with_name("manifests")
+KUBECTL = kubectl()
+
+needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="no kubectl: `make cluster-tools` builds one")
+
+# Everything that each part may do. A rule that is not here is not granted; one that is here is used by the code.
+GRANTED = {
+    "nodedevices-agent": {
+        ("nodedevices.io", "nodedevices"): {"get", "list", "watch", "create", "patch"},
+        ("nodedevices.io", "nodedevices/status"): {"patch"},
+    },
+    "nodedevices-operator": {
+        ("nodedevices.io", "nodedevices"): {"get", "list", "watch", "patch"},
+        ("nodedevices.io", "nodedevices/status"): {"patch"},
+        ("nodedevices.io", "devicepolicies"): {"get", "list", "watch"},
+        ("nodedevices.io", "devicepolicies/status"): {"patch"},
+        ("", "nodes"): {"get", "list", "watch", "patch"},
+        ("", "nodes/status"): {"patch"},
+        ("", "pods"): {"get", "list"},
+        ("", "pods/status"): {"patch"},
+        ("", "events"): {"create"},
+    },
+}
+
+
+def overlay(name: str) -> list[dict[str, Any]]:
+    if KUBECTL is not None:
+        return render(MANIFESTS / "overlays" / name, KUBECTL)
+    files = sorted((MANIFESTS / "base").rglob("*.yaml"))
+    objects = [one for file in files for one in yaml.safe_load_all(file.read_text()) if one]
+    return [one for one in objects if one["kind"] != "Kustomization"]
+
+
+@pytest.fixture(scope="module")
+def default() -> list[dict[str, Any]]:
+    return overlay("default")
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    return {one["metadata"]["name"]: one for one in objects if one["kind"] == kind}
+
+
+def workloads(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in objects if one["kind"] in {"DaemonSet", "Deployment"}]
+
+
+def pod(workload: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def test_each_part_may_do_exactly_what_is_listed(default: list[dict[str, Any]]) -> None:
+    granted = {
+        name: {
+            (group, resource): set(rule["verbs"])
+            for rule in role["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+        }
+        for name, role in of_kind(default, "ClusterRole").items()
+    }
+    assert granted == GRANTED
+
+
+def test_no_role_grants_a_wildcard_a_secret_or_exec(default: list[dict[str, Any]]) -> None:
+    for role in of_kind(default, "ClusterRole").values():
+        for rule in role["rules"]:
+            named = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+            assert not named & {"*", "secrets", "pods/exec", "escalate", "bind", "impersonate"}
+
+
+def test_nobody_else_is_bound_to_our_roles(default: list[dict[str, Any]]) -> None:
+    for name, binding in of_kind(default, "ClusterRoleBinding").items():
+        assert binding["roleRef"]["name"] == name
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": name, "namespace": "nodedevices-system"}]
+
+
+def test_no_container_has_a_privilege(default: list[dict[str, Any]]) -> None:
+    for workload in workloads(default):
+        spec = pod(workload)
+        assert not any(spec.get(key) for key in ("hostNetwork", "hostPID", "hostIPC"))
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in [*spec["containers"], *spec.get("initContainers", [])]:
+            context = container["securityContext"]
+            assert context["privileged"] is False
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_only_the_agent_runs_as_root_and_only_for_the_kubelets_directory(default: list[dict[str, Any]]) -> None:
+    agent = pod(of_kind(default, "DaemonSet")["nodedevices-agent"])
+    operator = pod(of_kind(default, "Deployment")["nodedevices-operator"])
+    assert agent["securityContext"]["runAsUser"] == 0
+    assert operator["securityContext"]["runAsNonRoot"] is True
+
+
+def test_the_agent_sees_two_directories_of_the_node_and_writes_one(default: list[dict[str, Any]]) -> None:
+    spec = pod(of_kind(default, "DaemonSet")["nodedevices-agent"])
+    paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
+    mounts = {one["name"]: one.get("readOnly", False) for one in spec["containers"][0]["volumeMounts"]}
+    assert {path: mounts[name] for name, path in paths.items()} == {
+        "/var/lib/kubelet/device-plugins": False,
+        "/var/lib/kubelet/pod-resources": True,
+    }
+
+
+def test_no_token_is_mounted_that_is_not_bound_and_short_lived(default: list[dict[str, Any]]) -> None:
+    for account in of_kind(default, "ServiceAccount").values():
+        assert account["automountServiceAccountToken"] is False
+    for workload in workloads(default):
+        spec = pod(workload)
+        assert spec["automountServiceAccountToken"] is False
+        sources = [source for one in spec["volumes"] for source in one.get("projected", {}).get("sources", [])]
+        seconds = [one["serviceAccountToken"]["expirationSeconds"] for one in sources if "serviceAccountToken" in one]
+        assert seconds == [3600]
+
+
+def test_every_container_has_probes_and_bounds(default: list[dict[str, Any]]) -> None:
+    for workload in workloads(default):
+        for container in pod(workload)["containers"]:
+            assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+            assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+            assert "memory" in container["resources"]["limits"]
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+
+
+def test_the_agent_is_on_every_node_and_the_last_to_be_evicted(default: list[dict[str, Any]]) -> None:
+    agent = of_kind(default, "DaemonSet")["nodedevices-agent"]
+    assert pod(agent)["priorityClassName"] == "system-node-critical"
+    assert pod(agent)["tolerations"] == [{"operator": "Exists"}]
+    assert agent["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": "10%"}
+
+
+def test_there_is_never_more_than_one_operator(default: list[dict[str, Any]]) -> None:
+    operator = of_kind(default, "Deployment")["nodedevices-operator"]
+    assert operator["spec"]["replicas"] == 1
+    assert operator["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_the_admission_policy_speaks_of_the_agents_account(default: list[dict[str, Any]]) -> None:
+    policy = of_kind(default, "ValidatingAdmissionPolicy")["nodedevices-own-node-only"]
+    account = of_kind(default, "ServiceAccount")["nodedevices-agent"]
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    [condition] = policy["spec"]["matchConditions"]
+    assert f"'system:serviceaccount:nodedevices-system:{account['metadata']['name']}'" in condition["expression"]
+    binding = of_kind(default, "ValidatingAdmissionPolicyBinding")["nodedevices-own-node-only"]
+    assert binding["spec"] == {"policyName": "nodedevices-own-node-only", "validationActions": ["Deny"]}
+
+
+@needs_kubectl
+def test_the_overlay_names_a_version_of_every_image(default: list[dict[str, Any]]) -> None:
+    images = {container["image"] for workload in workloads(default) for container in pod(workload)["containers"]}
+    assert images == {"nodedevices-agent:0.1.0", "nodedevices-operator:0.1.0"}
+
+
+@needs_kubectl
+def test_the_overlay_brings_the_crds(default: list[dict[str, Any]]) -> None:
+    names = set(of_kind(default, "CustomResourceDefinition"))
+    assert names == {"nodedevices.nodedevices.io", "devicepolicies.nodedevices.io"}
+
+
+@needs_kubectl
+def test_demo_is_default_with_simulated_devices_and_nothing_else(default: list[dict[str, Any]]) -> None:
+    demo = overlay("demo")
+    spec = pod(of_kind(demo, "DaemonSet")["nodedevices-agent"])
+    container = spec["containers"][0]
+    volumes = [one for one in spec["volumes"] if one["name"] == "simulated"]
+    assert volumes == [{"name": "simulated", "hostPath": {"path": "/var/lib/nodedevices", "type": "DirectoryOrCreate"}}]
+    mounts = [one for one in container["volumeMounts"] if one["name"] == "simulated"]
+    assert mounts == [{"name": "simulated", "mountPath": "/var/lib/nodedevices", "readOnly": True}]
+    spec["volumes"].remove(volumes[0])
+    container["volumeMounts"].remove(mounts[0])
+    container["env"] = [one for one in container["env"] if not one["name"].startswith("NODEDEVICES_")]
+    assert demo == default
+
+
+def with_component(name: str, folder: Path) -> list[dict[str, Any]]:
+    """The default overlay with a component, as a user's own kustomization has it."""
+    assert KUBECTL is not None
+    relative = os.path.relpath(MANIFESTS, folder.resolve())
+    (folder / "kustomization.yaml").write_text(
+        f"resources: [{relative}/overlays/default]\ncomponents: [{relative}/components/{name}]\n"
+    )
+    return render(folder, KUBECTL)
+
+
+@needs_kubectl
+def test_the_runtimeclass_component_changes_the_agents_runtime_class_only(tmp_path: Path) -> None:
+    changed = with_component("runtimeclass-nvidia", tmp_path)
+    assert pod(of_kind(changed, "DaemonSet")["nodedevices-agent"]).pop("runtimeClassName") == "nvidia"
+    assert changed == overlay("default")
+
+
+@needs_kubectl
+def test_the_observe_component_leaves_the_kubelet_to_the_vendor_and_changes_nothing_else(tmp_path: Path) -> None:
+    changed = with_component("observe", tmp_path)
+    environment = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])["containers"][0]["env"]
+    environment.remove({"name": "NODEDEVICES_SERVING_MODE", "value": "Observe"})
+    assert changed == overlay("default")
+
+
+@needs_kubectl
+def test_the_named_configs_component_mounts_a_folder_that_may_be_missing_and_never_by_sub_path(tmp_path: Path) -> None:
+    changed = with_component("named-configs", tmp_path)
+    spec = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])
+    container = spec["containers"][0]
+    container["env"].remove({"name": "CONFIG_FILE_SRCDIR", "value": "/available-configs"})
+    container["volumeMounts"].remove({"name": "available-configs", "mountPath": "/available-configs", "readOnly": True})
+    configs = {"name": "device-plugin-configs", "optional": True}  # missing: told in ConfigApplied, the agent lives
+    spec["volumes"].remove({"name": "available-configs", "configMap": configs})
+    assert changed == overlay("default")
+
+
+@needs_kubectl
+def test_the_mig_component_adds_one_capability_and_one_variable_to_the_agent(tmp_path: Path) -> None:
+    changed = with_component("mig", tmp_path)
+    container = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])["containers"][0]
+    container["env"].remove({"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"})
+    assert container["securityContext"]["capabilities"].pop("add") == ["SYS_ADMIN"]
+    assert changed == overlay("default")
+
+
+@needs_kubectl
+def test_the_cdi_component_gives_the_agent_the_runtimes_folders_and_nothing_else(tmp_path: Path) -> None:
+    changed = with_component("cdi", tmp_path)
+    spec = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])
+    for name, path, more in (("cdi", "/var/run/cdi", {}), ("cdi-static", "/etc/cdi", {"readOnly": True})):
+        spec["volumes"].remove({"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}})
+        spec["containers"][0]["volumeMounts"].remove({"name": name, "mountPath": path, **more})
+    assert changed == overlay("default")
+
+
+@needs_kubectl
+def test_the_mps_component_keeps_the_privileges_out_of_the_agent(tmp_path: Path) -> None:
+    changed = with_component("mps", tmp_path)
+    runner = of_kind(changed, "DaemonSet")["nodedevices-mps"]
+    spec = pod(runner)
+    assert spec["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in spec
+    assert runner["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    commands = [each["command"] for each in (*spec["initContainers"], *spec["containers"])]
+    assert commands == [["nodedevices-mps", "mount-shm"], ["nodedevices-mps"]]
+    changed.remove(runner)
+    agent = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])
+    root = {"name": "mps", "hostPath": {"path": "/run/nvidia/mps", "type": "DirectoryOrCreate"}}
+    agent["volumes"].remove(root)
+    assert root in spec["volumes"]
+    container = agent["containers"][0]
+    container["volumeMounts"].remove({"name": "mps", "mountPath": "/mps"})
+    container["env"].remove({"name": "MPS_ROOT", "value": "/run/nvidia/mps"})
+    capabilities = next(each for each in container["env"] if each["name"] == "NVIDIA_DRIVER_CAPABILITIES")
+    assert capabilities["value"] == "compute,utility"
+    capabilities["value"] = "utility"
+    before = overlay("default")
+    for objects in (changed, before):  # a merge may change the order
+        pod(of_kind(objects, "DaemonSet")["nodedevices-agent"])["containers"][0]["env"].sort(
+            key=lambda one: one["name"]
+        )
+    assert changed == before
+
+
+@needs_kubectl
+def test_the_runtime_class_is_the_mps_daemons_too(tmp_path: Path) -> None:
+    relative = os.path.relpath(MANIFESTS, tmp_path.resolve())
+    components = f"[{relative}/components/mps, {relative}/components/runtimeclass-nvidia]"
+    (tmp_path / "kustomization.yaml").write_text(
+        f"resources: [{relative}/overlays/default]\ncomponents: {components}\n"
+    )
+    assert KUBECTL is not None
+    found = of_kind(render(tmp_path, KUBECTL), "DaemonSet")
+    assert {name: pod(each)["runtimeClassName"] for name, each in found.items()} == {
+        "nodedevices-agent": "nvidia",
+        "nodedevices-mps": "nvidia",
+    }
+
+
+@needs_kubectl
+@pytest.mark.parametrize("name", ["default", "demo"])
+def test_what_users_install_is_what_was_reviewed(name: str) -> None:
+    objects = [one for one in overlay(name) if one["kind"] != "CustomResourceDefinition"]
+    text = yaml.safe_dump_all(objects, sort_keys=True, width=120)
+    golden = GOLDEN / f"{name}.golden.yaml"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text(), f"{golden.name} differs: UPDATE_GOLDEN=1 writes it anew"

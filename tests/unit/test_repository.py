@@ -1,0 +1,52 @@
+"""Promises that the tree itself keeps, whatever the code in it does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def tracked() -> list[Path]:
+    if not (ROOT / ".git").exists():  # an unpacked archive: everything in it was tracked
+        return [path for path in ROOT.rglob("*") if path.is_file() and ".venv" not in path.parts]
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_folder_of_ours_shadows_the_standard_library() -> None:
+    """`operator/__init__.py` would become `operator` for every Python started here. -S: .pth files would hide it."""
+    assert not (ROOT / "operator/__init__.py").exists()
+    assert not (ROOT / "plugin/__init__.py").exists()
+    subprocess.run(
+        [sys.executable, "-S", "-c", "import collections, operator; operator.itemgetter"], cwd=ROOT, check=True
+    )
+
+
+def test_locks_pin_by_hash_and_name_no_package_index() -> None:
+    for lock in (ROOT / "requirements").glob("*.lock"):
+        text = lock.read_text()
+        assert "--hash=sha256:" in text, lock
+        assert "://" not in text, f"{lock} names an address; make lock writes none"
+        assert "--index" not in text, lock
+        assert "--find-links" not in text, lock
+    assert not (ROOT / "uv.lock").exists(), "its every line names a package index"
+
+
+def test_go_and_c_stay_where_they_belong() -> None:
+    for path in tracked():
+        inside = path.relative_to(ROOT).as_posix()
+        assert path.suffix != ".go" or inside.startswith("tests/cluster/"), inside
+        assert path.suffix not in {".c", ".h"} or inside.startswith("tests/nvml/"), inside
+
+
+def test_no_tracked_file_is_a_build_output() -> None:
+    large = [path for path in tracked() if path.stat().st_size > 2 * 1024 * 1024]
+    assert not large
+
+
+def test_the_key_queue_stays_small_enough_to_read_at_once() -> None:
+    lines = (ROOT / "operator/nodedevices_operator/queue.py").read_text().splitlines()
+    assert len(lines) <= 150
