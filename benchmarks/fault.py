@@ -1,0 +1,101 @@
+"""From a fault in the probe's input to the kubelet, the NodeDevices, the pod and the Node: on the real cluster.
+
+Two nodes on this machine, our images from our manifests. A device that a pod holds is lost and found again, several
+times, slowly enough that the publisher's budget of writes (one per 5 s, after a burst) is not what is measured. The
+moment before the new file is sent counts as the beginning, the arrival of the changed object here as the end, so every
+number includes the way through the API server and back.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import defaultdict
+from contextlib import ExitStack
+
+from support import simulated
+from support.kubectl import KubectlError, NotReached, Watch, condition
+from support.world import GPU, HEALTHY, NAMESPACE
+from support.world_rig import RigWorld
+
+from benchmarks.table import Row, percentile
+
+ROUNDS = 5
+PAUSE_SECONDS = 6.0
+TARGETS = {"kubelet": 1.0, "NodeDevices.status": 2.0, "pod condition": 5.0, "Node allocatable": 15.0}
+
+
+class NotHere(Exception):  # noqa: N818 - reads as what it says
+    """What keeps this from being measured on this machine."""
+
+
+def measure() -> list[Row]:
+    if sys.platform != "linux" or os.geteuid() != 0:
+        raise NotHere("the test cluster needs Linux and root")
+    from support import ground
+
+    try:
+        with ground.own("bench") as here, RigWorld.opened(here) as world:
+            return rows(rounds(world))
+    except (KubectlError, NotReached) as error:
+        raise NotHere(str(error)) from error
+
+
+def rounds(world: RigWorld) -> dict[str, list[float]]:
+    """Seconds, by where they were read, one for each round."""
+    world.reset()
+    world.pod("held", world.a, {GPU: 1})
+    [bad] = world.held(world.a, "held")
+    world.until("NodeDevices names the holder", lambda: world.devices(world.a)[bad].get("holders"))
+    index = world.devices(world.a)[bad]["index"]
+    found: dict[str, list[float]] = defaultdict(list)
+    with ExitStack() as watches:
+
+        def watch(*args: str) -> Watch:
+            return watches.enter_context(Watch(world.kubectl, args))
+
+        devices = watch("nodedevices", world.a)
+        pod = watch("pod", "held", "-n", NAMESPACE)
+        node = watch("node", world.a)
+        far = watches.enter_context(world.reach(world.a))
+        far.ask("watch")
+        world.until("the watches have begun", lambda: devices.seen and pod.seen and node.seen)
+        for _ in range(ROUNDS):
+            time.sleep(PAUSE_SECONDS)
+            began = world.hardware(world.a, simulated.h100s(lost=index))
+            ends = {
+                "kubelet": far.first_allocatable(GPU, 7, after=began),
+                "NodeDevices.status": devices.first(
+                    "the status", lambda one: one["status"]["summary"]["unhealthy"] == 1, after=began
+                )[0],
+                "pod condition": pod.first(
+                    "the mark", lambda one: condition(one, HEALTHY).get("status") == "False", after=began
+                )[0],
+                "Node allocatable": node.first(
+                    "the Node", lambda one: one["status"]["allocatable"].get(GPU) == "7", after=began
+                )[0],
+            }
+            for where, end in ends.items():
+                found[where].append(end - began)
+            back = world.hardware(world.a, simulated.h100s())
+            node.first("the Node is back", lambda one: one["status"]["allocatable"].get(GPU) == "8", after=back)
+            pod.first("the pod is well", lambda one: condition(one, HEALTHY).get("status") == "True", after=back)
+    return found
+
+
+def rows(found: dict[str, list[float]]) -> list[Row]:
+    made = []
+    for where, seconds in found.items():
+        for name, value in (("median", percentile(seconds, 50)), ("slowest", max(seconds))):
+            made.append(
+                Row(
+                    what=f"fault -> {where}, {name} of {len(seconds)}",
+                    measured=value,
+                    unit="s",
+                    target=TARGETS[where],
+                    floor=percentile(found["kubelet"], 50) if where != "kubelet" else None,
+                    floor_is="fault -> kubelet, median" if where != "kubelet" else "",
+                )
+            )
+    return made
