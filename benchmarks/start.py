@@ -101,7 +101,8 @@ async def start_floor() -> Start:
         )
         try:
             assert process.stdout is not None
-            await asyncio.wait_for(process.stdout.readline(), DEADLINE_SECONDS)
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                await process.stdout.readline()
             return Start(time.monotonic() - began, resident_mib(process.pid), 0.0)
         finally:
             os.kill(process.pid, signal.SIGKILL)

@@ -122,7 +122,8 @@ class KeyQueue:
             if key is None:
                 self._wake.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self.next_due())
+                    async with asyncio.timeout(self.next_due()):
+                        await self._wake.wait()
                 continue
             try:
                 after = await handler(key)

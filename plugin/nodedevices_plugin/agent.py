@@ -205,13 +205,15 @@ class Agent:
                         await asyncio.sleep(wait)
                         break
                     began = time.monotonic()
-                    await asyncio.wait_for(self._allocated.wait(), wait)
+                    async with asyncio.timeout(wait):
+                        await self._allocated.wait()
                     self._allocated.clear()
                     wait = max(0.0, wait - (time.monotonic() - began))
 
     async def _publish(self, publisher: Publisher) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._registered.wait(), PUBLISH_AFTER_SECONDS)
+            async with asyncio.timeout(PUBLISH_AFTER_SECONDS):
+                await self._registered.wait()
         await self._always("publisher", publisher.run)
 
     async def _always(self, what: str, run: Callable[[], Awaitable[None]]) -> None:
@@ -229,9 +231,8 @@ class Agent:
         deadline: float | None = None
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(
-                    self._wake.wait(), None if deadline is None else max(0.0, deadline - time.monotonic())
-                )
+                async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                    await self._wake.wait()
             self._wake.clear()
             try:
                 deadline = await self._pass()

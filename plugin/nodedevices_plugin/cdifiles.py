@@ -87,7 +87,8 @@ class CdiFiles:
         if (specs == self._written and not spare) or soon:
             return
         try:
-            await asyncio.wait_for(self._worker.run(lambda: self._carry_out(specs, spare)), PATIENCE_SECONDS)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._worker.run(lambda: self._carry_out(specs, spare))
         except (CdiError, TimeoutError) as error:
             self._failed_at = time.monotonic()
             why = str(error) or f"{self._folder}: took more than {PATIENCE_SECONDS:.0f} s"

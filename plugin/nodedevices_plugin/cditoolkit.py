@@ -51,7 +51,8 @@ class ToolkitSpecs:
         self.wanted = True
         if self._signature is None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._look(), FIRST_LOOK_SECONDS)
+                async with asyncio.timeout(FIRST_LOOK_SECONDS):
+                    await self._look()
 
     async def run(self) -> None:
         """Until cancelled."""

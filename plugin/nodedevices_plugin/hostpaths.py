@@ -35,7 +35,8 @@ class HostPaths:
     async def first(self) -> None:
         """One look before anything is offered."""
         try:
-            await asyncio.wait_for(self._look(), FIRST_LOOK_SECONDS)
+            async with asyncio.timeout(FIRST_LOOK_SECONDS):
+                await self._look()
         except TimeoutError:
             return
 

@@ -60,7 +60,8 @@ class MpsDaemons:
             if self._wanted is not None:
                 pause = await self._round(self._wanted)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), pause if self._wanted or self._trouble else None)
+                async with asyncio.timeout(pause if self._wanted or self._trouble else None):
+                    await self._news.wait()
 
     async def _round(self, daemons: tuple[Daemon, ...]) -> float:
         """Write and ask once. Returns when to come back."""

@@ -243,7 +243,8 @@ class Publisher:
 
     async def _sleep(self, seconds: float | None) -> None:
         try:
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
         except TimeoutError:
             return
         self._wake.clear()

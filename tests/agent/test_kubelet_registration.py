@@ -253,7 +253,8 @@ async def test_stop_does_not_wait_for_a_kubelet_that_hangs(kubelet: StandInKubel
     plugins = DevicePlugins(folder=kubelet.plugin_folder, allocator=allocator)
     await plugins.set_plan(plan(offered(8)))
     await kubelet.until(lambda: kubelet.registered)
-    await asyncio.wait_for(plugins.stop(), timeout=10)  # Register's own deadline is 15 s
+    async with asyncio.timeout(10):
+        await plugins.stop()  # Register's own deadline is 15 s
     assert own_sockets(kubelet.plugin_folder) == []
 
 

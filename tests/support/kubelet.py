@@ -202,7 +202,8 @@ class StandInKubelet:
                 )
             self._change.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._change.wait(), 0.05)
+                async with asyncio.timeout(0.05):
+                    await self._change.wait()
 
     # --- pods -------------------------------------------------------------------------------------------------------
     async def allocate(

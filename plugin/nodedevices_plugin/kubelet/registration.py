@@ -166,7 +166,8 @@ class ResourcePlugin:
             if sockets.identity(self._kubelet_socket) not in (kubelet, None):
                 return Lost.KUBELET
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(server.stream_change.wait(), LOOK_SECONDS)
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await server.stream_change.wait()
 
     def _told(self, lost: Lost) -> str:
         if lost is Lost.NEVER_CAME:

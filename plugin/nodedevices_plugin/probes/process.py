@@ -209,7 +209,8 @@ class ProbeProcess:
         try:
             while True:
                 try:
-                    chunk = await asyncio.wait_for(reader.read(_CHUNK_BYTES), _TICK_SECONDS)
+                    async with asyncio.timeout(_TICK_SECONDS):
+                        chunk = await reader.read(_CHUNK_BYTES)
                 except TimeoutError:
                     if _has_exited(child):  # somebody else still holds the pipe open
                         return
@@ -267,7 +268,8 @@ class ProbeProcess:
 
     async def _pause(self, seconds: float) -> None:
         try:
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
         except TimeoutError:
             return
 

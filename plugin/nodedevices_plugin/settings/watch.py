@@ -38,7 +38,8 @@ class _Followed(ABC):
     async def first(self) -> None:
         """One look before anything else is done."""
         try:
-            await asyncio.wait_for(self._look(), FIRST_READ_SECONDS)
+            async with asyncio.timeout(FIRST_READ_SECONDS):
+                await self._look()
         except TimeoutError:
             self._in_trouble(f"reading it took more than {FIRST_READ_SECONDS:.0f} s")
 
@@ -46,7 +47,8 @@ class _Followed(ABC):
         """Until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._again.wait(), POLL_SECONDS)
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._again.wait()
             self._again.clear()
             await self._look()
 

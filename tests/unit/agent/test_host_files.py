@@ -93,6 +93,7 @@ async def test_a_folder_that_cannot_be_written_is_told_once_and_stops_nothing(
 async def test_a_folder_that_hangs_holds_nobody_for_long(tmp_path: Path) -> None:
     worker, hangs = Worker("test"), threading.Event()
     busy = worker.submit(hangs.wait)
-    await asyncio.wait_for(CdiFiles(tmp_path, worker=worker).keep((spec(),)), 10)
+    async with asyncio.timeout(10):
+        await CdiFiles(tmp_path, worker=worker).keep((spec(),))
     hangs.set()
     await busy

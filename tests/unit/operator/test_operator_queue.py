@@ -187,3 +187,23 @@ async def test_workers_work_wait_and_go_on_after_a_failure() -> None:
         worker.cancel()
     await asyncio.gather(*workers, return_exceptions=True)
     assert failures == [("bad", "busy")]
+
+
+@pytest.mark.parametrize("ticks", range(4))
+async def test_a_worker_ends_when_asked_to_at_the_moment_a_key_comes(ticks: int) -> None:
+    """Python 3.11's asyncio.wait_for forgets a cancellation that comes as what it waits for is done."""
+    queue = KeyQueue()
+
+    async def handler(_: str) -> float | None:
+        return 60.0
+
+    worker = asyncio.create_task(queue.run(handler, failure=lambda *_: None))
+    queue.add("later")  # so that it waits with a time limit
+    await asyncio.sleep(0.01)
+    queue.add("now")
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    worker.cancel()
+    done, _ = await asyncio.wait((worker,), timeout=5)
+    assert done
+    assert worker.cancelled()
