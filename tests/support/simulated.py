@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Mapping, Sequence
 
 import yaml
 
@@ -34,6 +35,17 @@ def h100s(*, xid79: int | None = None, lost: int | None = None, field_230: bool 
     if lost is not None:
         text["devices"] = [{"index": lost, "lost": True}]
     return yaml.safe_dump(text)
+
+
+def cut_h100s(*, lost: int | None = None, cut: Mapping[int, Sequence[Mapping[str, object]]]) -> str:
+    """Eight H100s, some of them in MIG mode with these MIG devices; one may be lost."""
+    devices = [
+        {"index": index, "migEnabled": True, "mig": [dict(part) for part in parts]} for index, parts in cut.items()
+    ]
+    for device in devices:
+        if device["index"] == lost:
+            device["lost"] = True
+    return yaml.safe_dump({"profile": "h100 x 8", "devices": devices})
 
 
 def l4s(*, lost: int | None = None, without: int | None = None) -> str:
