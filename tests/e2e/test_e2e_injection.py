@@ -1,0 +1,136 @@
+"""What arrives in a real container: environment, mounts and device nodes, by each way of injection.
+
+The nodes are made by the test, with the numbers of /dev/null, in a folder that is the node's dev root.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from support.variation import agent_patch, installed_with, write
+from support.world import GPU, NAMESPACE, World
+from support.world_rig import RigWorld
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240, method="signal")]
+
+ROOT = "/var/lib/nodedevices/root"
+CONTROL = ("nvidiactl", "nvidia-uvm")
+MOUNTS = "/var/run/nvidia-container-devices"
+TOOLKIT = "/etc/cdi/nvidia.yaml"
+# Every NVIDIA node in /dev with its numbers, and whether it can be written to: the cgroup lets it.
+LOOK = """
+import json, os, stat
+found = {}
+for name in sorted(os.listdir("/dev")):
+    if name.startswith("nvidia"):
+        about = os.stat(f"/dev/{name}")
+        with open(f"/dev/{name}", "w") as file:
+            file.write("x")
+        found[name] = [stat.S_ISCHR(about.st_mode), os.major(about.st_rdev), os.minor(about.st_rdev)]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def with_cdi(installed: World) -> Iterator[None]:
+    """The component cdi, and device nodes on node b."""
+    if not isinstance(installed, RigWorld):
+        pytest.skip("makes device nodes on the nodes: only on our own rig")
+    nodes = " ".join(f"{ROOT}/dev/{name}" for name in (*CONTROL, *(f"nvidia{index}" for index in range(4))))
+    make = f"mkdir -p {ROOT}/dev && for node in {nodes}; do [ -e $node ] || mknod -m 666 $node c 1 3; done"
+    installed.rig.node_exec(installed.b, ["sh", "-c", make])
+    roots = agent_patch(("NVIDIA_DEV_ROOT", ROOT), ("DRIVER_ROOT_CTR_PATH", ROOT))
+    with installed_with(installed, "cdi", patches=[roots]):
+        yield
+
+
+def inject(world: World, **section: Any) -> None:
+    world.policy("inject", {"injection": section}, selector={"kubernetes.io/hostname": world.b})
+    new = {"deviceIDStrategy": "uuid", "passDeviceSpecs": False, **section}
+
+    def applied() -> bool:
+        object_ = world.nodedevices(world.b)
+        spec, status = object_["spec"], object_["status"]
+        known = spec["config"].get("injection", {})
+        return bool(new.items() <= {**new, **known}.items()) and status["appliedConfigHash"] == spec["configHash"]
+
+    world.until("the node's agent has applied it", applied)
+
+
+def client(world: World) -> tuple[str, str]:
+    """A pod with one GPU: the GPU's id, and the name of its device node."""
+    world.pod("client", world.b, {GPU: 1})
+    (gpu,) = world.held(world.b, "client")
+    return gpu, f"nvidia{world.devices(world.b)[gpu]['attributes']['minor']}"
+
+
+def environment(world: World) -> dict[str, str]:
+    lines = world.kubectl.exec("client", "env", namespace=NAMESPACE).splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def nodes(world: World) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = json.loads(world.kubectl.exec("client", "python3", "-c", LOOK, namespace=NAMESPACE))
+    return found
+
+
+@pytest.mark.parametrize("strategy", ["cdi-cri", "cdi-annotations"])
+def test_by_cdi_a_container_has_its_gpus_nodes_and_no_others(with_cdi: None, rig: RigWorld, strategy: str) -> None:
+    inject(rig, deviceListStrategies=[strategy])
+    _, own = client(rig)
+    assert nodes(rig) == {name: [True, 1, 3] for name in sorted((*CONTROL, own))}
+    assert environment(rig)["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_the_toolkits_own_specification_is_used_where_it_keeps_one(with_cdi: None, rig: RigWorld) -> None:
+    entries = [
+        {
+            "name": str(index),
+            "containerEdits": {
+                "env": [f"FROM_TOOLKIT={index}"],
+                "deviceNodes": [{"path": f"/dev/nvidia{index}", "hostPath": f"{ROOT}/dev/nvidia{index}"}],
+            },
+        }
+        for index in range(4)
+    ]
+    write(rig, rig.b, TOOLKIT, yaml.safe_dump({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": entries}))
+    try:
+        inject(rig, deviceListStrategies=["cdi-cri"])
+        agent = rig.agent(rig.b)["metadata"]["name"]
+        said = "the container toolkit's CDI specification"
+        rig.until("the agent has seen it", lambda: said in rig.kubectl.logs(agent, namespace="nodedevices-system"))
+        _, own = client(rig)
+        assert nodes(rig) == {own: [True, 1, 3]}
+        assert environment(rig)["FROM_TOOLKIT"] == own.removeprefix("nvidia")
+    finally:
+        rig.rig.node_exec(rig.b, ["rm", TOOLKIT])
+
+
+def test_by_device_specs_a_container_has_the_nodes_and_the_variable(with_cdi: None, rig: RigWorld) -> None:
+    inject(rig, deviceListStrategies=["envvar"], passDeviceSpecs=True)
+    gpu, own = client(rig)
+    assert nodes(rig) == {name: [True, 1, 3] for name in sorted((*CONTROL, own))}
+    assert environment(rig)["NVIDIA_VISIBLE_DEVICES"] == gpu
+
+
+def test_by_volume_mounts_a_container_has_its_gpus_marker(with_cdi: None, rig: RigWorld) -> None:
+    inject(rig, deviceListStrategies=["volume-mounts"])
+    gpu, _ = client(rig)
+    assert environment(rig)["NVIDIA_VISIBLE_DEVICES"] == MOUNTS
+    assert rig.kubectl.exec("client", "ls", MOUNTS, namespace=NAMESPACE).split() == [gpu]
+    assert re.match(
+        r"c\S+ .* 1, +3 ", rig.kubectl.exec("client", "ls", "-l", MOUNTS, namespace=NAMESPACE).splitlines()[-1]
+    )
+
+
+def test_by_all_of_them_at_once_everything_arrives(with_cdi: None, rig: RigWorld) -> None:
+    strategies = ["envvar", "volume-mounts", "cdi-cri", "cdi-annotations"]
+    inject(rig, deviceListStrategies=strategies, deviceIDStrategy="index", passDeviceSpecs=True)
+    _, own = client(rig)
+    assert nodes(rig) == {name: [True, 1, 3] for name in sorted((*CONTROL, own))}
+    assert rig.kubectl.exec("client", "ls", MOUNTS, namespace=NAMESPACE).split() == [own.removeprefix("nvidia")]

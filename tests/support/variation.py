@@ -1,0 +1,91 @@
+"""The installation with something else in it for a while: components of ours, and patches as a user's overlay has them.
+
+Applied like any installation, by `kubectl apply -k`; afterwards the plain one is applied again, and what only the
+variation had is deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from support import installing
+from support.world import SYSTEM, World
+from support.world_rig import RigWorld
+
+MPS = "daemonset/nodedevices-mps"
+# The images' own, with a folder of programs on each node before it.
+PATH = "/app/packages/bin:/app/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_WRITE = """
+import pathlib, sys
+path = pathlib.Path(sys.argv[1])
+path.parent.mkdir(parents=True, exist_ok=True)
+path.write_text(sys.argv[2])
+path.chmod(int(sys.argv[3], 8))
+"""
+
+
+@contextmanager
+def installed_with(
+    world: World, *components: str, patches: Sequence[Mapping[str, Any]] = (), other: Sequence[str] = ()
+) -> Iterator[None]:
+    """`patches`: strategic merge patches. `other`: workloads besides ours to wait for, and to delete afterwards."""
+    assert world.cluster is not None
+    images = world.cluster.images
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        manifests = os.path.relpath(installing.ROOT / "manifests", folder.resolve())
+        more = {
+            "components": [f"{manifests}/components/{each}" for each in components],
+            "patches": [{"patch": yaml.safe_dump(dict(each))} for each in patches],
+        }
+        text = installing.kustomization(folder, images, "demo") + yaml.safe_dump(more)
+        (folder / "kustomization.yaml").write_text(text)
+        world.kubectl.run("apply", "-k", name)
+    try:
+        for what in (installing.AGENT, *other):
+            _ready(world, what)
+        yield
+    finally:
+        for what in other:
+            world.kubectl.run("delete", "-n", SYSTEM, what, "--wait=true", seconds=90)
+        installing.install(world.kubectl, images)
+
+
+def _ready(world: World, what: str) -> None:
+    spec = world.kubectl.json("get", "-n", SYSTEM, what)["spec"]
+    if spec["updateStrategy"]["type"] == "RollingUpdate":
+        world.kubectl.run("rollout", "status", what, "-n", SYSTEM, "--timeout=90s", seconds=100)
+        return
+
+    def ready() -> bool:
+        status = world.kubectl.json("get", "-n", SYSTEM, what)["status"]
+        return bool(status["numberReady"] == status["desiredNumberScheduled"] > 0)
+
+    world.until(f"{what} is ready", ready, seconds=90)
+
+
+def agent_patch(*env: tuple[str, str]) -> dict[str, Any]:
+    return container_patch("nodedevices-agent", "agent", *env)
+
+
+def container_patch(daemon_set: str, container: str, *env: tuple[str, str], **more: Any) -> dict[str, Any]:
+    """Variables of a container, and further fields of the pod."""
+    variables = [{"name": name, "value": value} for name, value in env]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": daemon_set, "namespace": SYSTEM},
+        "spec": {"template": {"spec": {"containers": [{"name": container, "env": variables}], **more}}},
+    }
+
+
+def write(rig: RigWorld, node: str, path: str, text: str, mode: str = "644") -> None:
+    """A file on a node."""
+    rig.rig.node_exec(node, [sys.executable, "-c", _WRITE, path, text, mode])
