@@ -25,6 +25,7 @@ from nodedevices_plugin.resources.changes import decide_change
 from nodedevices_plugin.resources.errors import PlanError
 from nodedevices_plugin.resources.injection import InjectionContext
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan, refresh_health
+from nodedevices_plugin.resources.unmatched import unmatched
 from nodedevices_plugin.settings.effective import Effective, resolve
 from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.settings.flags import Local
@@ -65,6 +66,7 @@ class Asked:
     error: str | None = None
     source: str = ""  # file | spec: what has to be corrected
     note: str = ""  # for people, while it is in force: which of several files it is
+    from_file: frozenset[str] = frozenset()  # sections that the file gives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +99,13 @@ def ask(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Asked:
     note = file.place
     if local.config_dir is None and spec is not None and spec.config_name:
         note = f"spec.configName {spec.config_name!r} chooses nothing here: the agent has no --config-dir"
+    given = spec.config if spec is not None else {}
+    from_file = frozenset(
+        name for name in ("resources", "sharing") if getattr(file.config, name, None) is not None and name not in given
+    )
     try:
-        return Asked(effective=resolve(local, file.config, spec.config if spec is not None else None), note=note)
+        effective = resolve(local, file.config, spec.config if spec is not None else None)
+        return Asked(effective=effective, note=note, from_file=from_file)
     except (ConfigError, InputError) as error:
         return Asked(error=str(error), source="spec")
 
@@ -188,6 +195,7 @@ def configure(
         )
     elif asked.note:
         status = replace(status, message=asked.note)
+    status = replace(status, unmatched=_unmatched(after.effective, inventory, asked.from_file))
     return Configured(in_force=after, plan=plan, status=status, daemons=daemons)
 
 
@@ -225,10 +233,18 @@ def injection(
 def _made(effective: Effective, inventory: Inventory, verdicts: Mapping[str, Verdict], existing: Set[str]) -> Plan:
     if not effective.observing:
         effective.node.check(existing)
-    settings = PlanSettings.from_sections(
+    return make_plan(inventory, verdicts, _plan_settings(effective))
+
+
+def _plan_settings(effective: Effective) -> PlanSettings:
+    return PlanSettings.from_sections(
         effective.sections, resource_prefix=effective.resource_prefix, mps_root=effective.node.mps_root
     )
-    return make_plan(inventory, verdicts, settings)
+
+
+def _unmatched(effective: Effective, inventory: Inventory, from_file: Set[str]) -> tuple[str, ...]:
+    """Of a configuration that is in force, and so has a plan."""
+    return unmatched(inventory, _plan_settings(effective), from_file)
 
 
 def _plan(

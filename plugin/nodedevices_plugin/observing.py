@@ -105,6 +105,9 @@ class Told:
             level("configuration", condition=new.reason, message=new.message, hash=new.applied_hash)
             if outcome.refused:
                 metrics.config_refused(outcome.refused)
+        for note in new.unmatched:
+            if note not in old.unmatched:
+                log.warning("part of the configuration matches nothing here", what=note)
         if before.in_force.effective != outcome.world.in_force.effective:
             log.info("configuration in force changed", hash=outcome.world.in_force.applied_hash)
 

@@ -53,6 +53,7 @@ class ConfigStatus:
     message: str = ""
     applied_hash: str | None = None  # spec.configHash in force
     generation: int | None = None  # metadata.generation last seen
+    unmatched: tuple[str, ...] = ()  # entries that are in force and match nothing here (resources.unmatched)
     unschedulable: tuple[str, ...] = ()  # ids that people took out of service: named until they are honoured
 
 
@@ -408,12 +409,11 @@ def _told(some: list[api.Device], devices: tuple[api.Device, ...]) -> str:
 def _config_applied(facts: Facts) -> Condition:
     config = facts.config
     status: Status = {names.APPLIED: "True", names.NO_CONFIG: "Unknown"}.get(config.reason, "False")  # type: ignore[assignment]  # the values are Statuses
-    message = config.message
+    told = [config.message] if config.message else []
     if config.unschedulable:
         ids = listing(config.unschedulable)
-        message = f"{message}; " if message else ""
-        message += f"spec.unschedulable is not at work yet in this version: {ids} stay in service"
-    return _condition(facts, names.CONFIG_APPLIED, status, config.reason, message)
+        told.append(f"spec.unschedulable is not at work yet in this version: {ids} stay in service")
+    return _condition(facts, names.CONFIG_APPLIED, status, config.reason, "; ".join([*told, *config.unmatched]))
 
 
 def _holders_known(facts: Facts) -> Condition:

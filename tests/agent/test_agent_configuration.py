@@ -86,6 +86,17 @@ async def test_a_bad_file_keeps_the_last_good_configuration_and_a_corrected_one_
     assert agent.alive
 
 
+async def test_a_name_that_matches_nothing_is_in_force_and_told_once(
+    agent: AgentProcess, kubelet: StandInKubelet, config_file: Path
+) -> None:
+    write(config_file, "sharing: {timeSlicing: {resources: [{name: gpuu, replicas: 4}, {name: gpu, replicas: 2}]}}")
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    told = "sharing.timeSlicing.resources[0].name nvidia.com/gpuu: no such resource here; offered: nvidia.com/gpu"
+    found = agent.lines("part of the configuration matches nothing here")
+    assert [each["what"] for each in found] == [told]
+    assert conditions(agent) == []
+
+
 async def test_an_agent_that_starts_with_a_bad_file_takes_the_last_good_one_from_its_state_file(
     agent: AgentProcess, kubelet: StandInKubelet, config_file: Path
 ) -> None:

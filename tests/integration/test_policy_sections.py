@@ -98,6 +98,17 @@ async def test_a_section_of_a_policy_changes_what_the_kubelet_is_offered_and_its
 
 
 @pytest.mark.usefixtures("operator", "agent")
+async def test_a_name_that_no_node_offers_is_told_on_the_node_and_to_the_policys_author(kubectl: Kubectl) -> None:
+    entry = {"name": "nvidia.com/gpuu", "replicas": 3}
+    kubectl.apply(policy("section", sharing={"strategy": "timeSlicing", "resources": [entry]}))
+    told = f"sharing.resources[0].name nvidia.com/gpuu: no such resource here; offered: {GPU}"
+    await seen("on the node", lambda: condition(kubectl.get("nodedevices", NODE), "ConfigApplied")["message"] == told)
+    await seen("on the policy", lambda: told in condition(kubectl.get("dp", "section"), "Applied").get("message", ""))
+    for kind, name, about in (("nodedevices", NODE, "ConfigApplied"), ("dp", "section", "Applied")):
+        assert condition(kubectl.get(kind, name), about)["status"] == "True"
+
+
+@pytest.mark.usefixtures("operator", "agent")
 async def test_injection_by_a_policy_is_what_the_next_container_gets(kubelet: StandInKubelet, kubectl: Kubectl) -> None:
     section = {"deviceListStrategies": ["volume-mounts", "cdi-cri"], "deviceIDStrategy": "index"}
     kubectl.apply(policy("section", injection=section, sharing={"strategy": "none"}))

@@ -5,7 +5,8 @@ Counted are nodes that have a NodeDevices: a policy is about devices, and a node
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,10 @@ from nodedevices_operator.desired.configuration import Configuration, Outcome
 from nodedevices_operator.records import ConditionRecord, NodeDevicesRecord, PolicyRecord
 
 MAX_NAMES = 5  # in a message
+MAX_NOTES = 3  # entries that match nothing, in a message
+# The agent ends ConfigApplied's message with a note for each entry that matches nothing on its node, and begins each
+# with the entry's place.
+_NOTE = re.compile(r"(?:^|; )(?=(?:resources|sharing)\.)")
 
 Verdict = tuple[str, str, str]  # status, reason, message
 
@@ -28,6 +33,7 @@ class NodeOutcome:
     outcomes: Mapping[str, Outcome] | None = None
     in_force: bool = False  # the agent says that the node's whole configuration is in force
     failure: str = ""  # why it cannot be
+    unmatched: tuple[str, ...] = ()  # notes on what of it matches nothing there; each begins with its section
 
     @property
     def concerned(self) -> frozenset[str]:
@@ -45,6 +51,7 @@ class Tally:
     outdated: int = 0  # nodes where an earlier generation is in force
     older: frozenset[str] = frozenset()  # policies that won a conflict
     failing: tuple[str, ...] = ()  # "node: why", a few
+    unmatched: tuple[tuple[str, int], ...] = ()  # notes on entries that match nothing, and on how many nodes
 
 
 def node_outcome(
@@ -57,11 +64,13 @@ def node_outcome(
     applied = record.condition(names.CONFIG_APPLIED)
     invalid = applied is not None and applied.status == "False" and applied.reason == names.CONFIG_INVALID
     echoed = record.applied_hash == configuration.config_hash == record.config_hash
+    in_force = echoed and (applied is None or applied.status == "True")
     return NodeOutcome(
         selected=frozenset(name for name, policy in policies.items() if policy.selects(labels)),
         outcomes=configuration.outcomes,
-        in_force=echoed and (applied is None or applied.status == "True"),
+        in_force=in_force,
         failure=applied.message if invalid and applied is not None else "",
+        unmatched=tuple(_NOTE.split(applied.message)[1:]) if in_force and applied is not None else (),
     )
 
 
@@ -70,6 +79,7 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
     selected = applied = overridden = failed = silent = outdated = 0
     older: set[str] = set()
     failing: list[str] = []
+    notes: list[str] = []
     for node, outcome in nodes.items():
         mine = (outcome.outcomes or {}).get(policy.name)
         if policy.name not in outcome.selected and mine is None:
@@ -90,7 +100,20 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
             outdated += 1
         elif outcome.in_force:
             applied += 1
-    return Tally(selected, applied, overridden, failed, silent, outdated, frozenset(older), tuple(failing))
+            notes += [note for note in outcome.unmatched if note.partition(".")[0] in mine.supplies]
+    return Tally(
+        selected, applied, overridden, failed, silent, outdated, frozenset(older), tuple(failing), _counted(notes)
+    )
+
+
+def _counted(notes: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """By what the policy's author has to look at, most frequent first; what a node has instead differs by node, and
+    stands for all of them."""
+    by_entry: dict[str, list[str]] = {}
+    for note in notes:
+        by_entry.setdefault(note.partition("; ")[0], []).append(note)
+    counted = [(min(same), len(same)) for same in by_entry.values()]
+    return tuple(sorted(counted, key=lambda item: (-item[1], item[0])))
 
 
 def policy_status(policy: PolicyRecord, counts: Tally, now: str) -> dict[str, Any]:
@@ -163,8 +186,14 @@ def _applied(policy: PolicyRecord, counts: Tally) -> Verdict:
     if not expected:
         return "False", names.NO_NODES, "stronger policies supply all of its sections on every node that it selects"
     if counts.applied < expected:
-        return "False", names.PROGRESSING, f"in force on {counts.applied} of {expected} nodes"
-    return "True", names.APPLIED, f"in force on {counts.applied} nodes"
+        return "False", names.PROGRESSING, f"in force on {counts.applied} of {expected} nodes{_unmatched(counts)}"
+    return "True", names.APPLIED, f"in force on {counts.applied} nodes{_unmatched(counts)}"
+
+
+def _unmatched(counts: Tally) -> str:
+    told = [f"; on {nodes} of them {note}" for note, nodes in counts.unmatched[:MAX_NOTES]]
+    more = len(counts.unmatched) - MAX_NOTES
+    return "".join(told) + (f"; and {more} more entries that match nothing somewhere" if more > 0 else "")
 
 
 def _conflicted(counts: Tally) -> Verdict:

@@ -34,6 +34,11 @@ def by_name(
     return {name: tuple(some) for name, some in found.items()}
 
 
+def fitting(match: DeviceMatch, units: Sequence[Unit], *, stands_in: bool) -> list[Unit]:
+    """The units that a rule is about. `stands_in`: MIG devices stand in for GPUs (mig.strategy single)."""
+    return [unit for unit in units if _matches(match, unit, stands_in=stands_in)]
+
+
 def _usual(unit: Unit, *, stands_in: bool, prefix: str) -> str | None:
     """None: a compute instance smaller than its GPU instance, for which NVIDIA has no resource name."""
     part = unit.partition

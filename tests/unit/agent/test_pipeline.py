@@ -119,6 +119,22 @@ def test_a_verdict_from_the_state_file_holds_from_the_first_plan_on() -> None:
     assert node.restarted().line(instance="second").offers() == {GPU: (2, 1)}
 
 
+def test_what_matches_nothing_is_named_while_it_is_in_force() -> None:
+    gone = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpuu", "replicas": 4}]}}
+    node = Node().given(seen=seen(gone)).line()
+    assert node.config == "Applied"
+    assert node.world.config.unmatched == (
+        "sharing.resources[0].name nvidia.com/gpuu: no such resource here; offered: nvidia.com/gpu",
+    )
+    assert node.given(seen=seen(FOUR)).line().world.config.unmatched == ()
+
+
+def test_a_policys_section_is_named_as_the_policy_has_it_though_a_file_has_one_too() -> None:
+    gone = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpuu", "replicas": 4}]}}
+    node = Node().given(file=FileOutcome(config=sliced(2)), seen=seen(gone)).line()
+    assert node.world.config.unmatched[0].startswith("sharing.resources[0].name ")
+
+
 def test_events_that_a_line_repeats_are_judged_once() -> None:
     event = replace(xid(79), sequence=1)
     node = Node().line()

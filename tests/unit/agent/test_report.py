@@ -328,6 +328,7 @@ def test_registering_again_does_not_change_what_ready_said() -> None:
     [
         (ConfigStatus(), ("True", "Applied", "")),
         (ConfigStatus(reason="NoConfig", message="m"), ("Unknown", "NoConfig", "m")),
+        (ConfigStatus(message="m", unmatched=("a: b", "c: d")), ("True", "Applied", "m; a: b; c: d")),
         (ConfigStatus(reason="ConfigInvalid", message="m"), ("False", "ConfigInvalid", "m")),
         (ConfigStatus(reason="WaitingForHolders", message="m"), ("False", "WaitingForHolders", "m")),
         (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from nodedevices_operator.desired.configuration import Outcome, Previous, resolve
 from nodedevices_operator.desired.policy_status import NodeOutcome, node_outcome, policy_status, tally
+from nodedevices_operator.records import ConditionRecord
 from support.opfacts import NOT_AT_WORK, NOW, policy, record, sharing
 
 P = policy("p", sharing=sharing(2))
@@ -67,3 +69,39 @@ def test_a_node_counts_as_applied_when_the_agent_echoes_the_hash() -> None:
     assert node_outcome({}, {"p": P}, configuration, echoed).in_force
     assert not node_outcome({}, {"p": P}, configuration, behind).in_force
     assert not node_outcome({}, {"p": P}, configuration, invalid).in_force
+
+
+TYPO = "sharing.resources[0].name nvidia.com/gpuu: no such resource here; offered: nvidia.com/gpu"
+
+
+def shown(message: str, sections: tuple[str, ...] = ("sharing",)) -> NodeOutcome:
+    """The outcome of a node whose agent says this in ConfigApplied."""
+    configuration = resolve({}, [P], Previous())
+    spec = {"config": configuration.config, "configHash": configuration.config_hash}
+    found = record(conditions={}, spec=spec, appliedConfigHash=configuration.config_hash)
+    condition = ConditionRecord("ConfigApplied", "True", "Applied", message)
+    told = node_outcome({}, {"p": P}, configuration, replace(found, conditions=(condition,)))
+    return replace(told, outcomes={"p": Outcome(sections, generation=1)})
+
+
+def test_an_entry_that_matches_nothing_is_told_to_the_policys_author() -> None:
+    status, reason, message = applied({"a": shown(TYPO), "b": shown("spec.unschedulable is not at work; " + TYPO)})
+    assert (status, reason) == ("True", "Applied")
+    assert message == f"in force on 2 nodes; on 2 of them {TYPO}"
+
+
+def test_nodes_that_offer_different_things_count_together() -> None:
+    other = TYPO.replace("offered: nvidia.com/gpu", "offered: nvidia.com/mig-1g.10gb")
+    message = applied({"a": shown(other), "b": shown(TYPO), "c": FORCE})[2]
+    assert message == f"in force on 3 nodes; on 2 of them {TYPO}"
+
+
+def test_what_another_policy_or_a_nodes_own_file_says_is_not_this_policys_matter() -> None:
+    assert applied({"a": shown(TYPO, sections=("mig",))})[2] == "in force on 1 nodes"
+
+
+def test_only_a_few_entries_are_told_and_how_many_more_there_are() -> None:
+    notes = "; ".join(TYPO.replace("[0]", f"[{number}]") for number in range(5))
+    message = applied({"a": shown(notes)})[2]
+    assert message.count("no such resource here") == 3
+    assert message.endswith("and 2 more entries that match nothing somewhere")

@@ -1,0 +1,111 @@
+"""What of a configuration matches nothing on this node: a name that is not offered, a pattern that no device has. Pure.
+
+It is no fault, since one configuration serves many nodes, and what is in force is not changed by it; but a name with a
+slip of the pen shares nothing, and whoever wrote it has to be told. Every note begins with the place where the entry
+stands (in the configuration file's words where the section is the file's): the operator tells by it whose policy a note
+of ConfigApplied is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from nodedevices_api.base import to_dict
+from nodedevices_api.sections import DeviceMatch, Resources, Sharing
+
+from nodedevices_plugin.model import Inventory
+from nodedevices_plugin.resources.matching import by_name, fitting
+from nodedevices_plugin.resources.plan import PlanSettings
+from nodedevices_plugin.resources.sharing import chosen_units
+from nodedevices_plugin.resources.units import Unit, units
+
+NAMED = 8  # names in one note
+VALUE_LIMIT = 96
+
+
+def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] = frozenset()) -> tuple[str, ...]:
+    """A note for each entry of `resources.devices` and `sharing.resources` that is about nothing here.
+
+    from_file: sections that NVIDIA's configuration file gives. A node without devices has none; raises PlanError as
+    `make_plan` does.
+    """
+    rules, shares = settings.resources.devices, settings.sharing.resources
+    if settings.serving.mode == "Observe" or not inventory.devices or not (rules or shares):
+        return ()
+    found = units(inventory, settings.mig.strategy, settings.resources.exclude)
+    named = by_name(found, settings.resources, settings.mig.strategy, settings.resource_prefix)
+    places = _file_patterns(settings.resources) if "resources" in from_file else None
+    notes = _rules(found, settings, places)
+    if settings.sharing.strategy != "none":
+        kind = f"{settings.sharing.strategy}." if "sharing" in from_file else ""
+        notes += _shares(named, settings.sharing, f"sharing.{kind}resources")
+    return tuple(notes)
+
+
+def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str) -> list[str]:
+    notes = []
+    for number, rule in enumerate(sharing.resources):
+        if rule.name not in named:
+            offered = _listed(sorted(named)) or "nothing"
+            notes.append(f"{place}[{number}].name {rule.name}: no such resource here; offered: {offered}")
+        elif not chosen_units(named[rule.name], rule.devices):
+            wanted = _cut(", ".join(rule.devices or ()))
+            here = _listed(f"{unit.index} ({unit.id})" for unit in named[rule.name])
+            notes.append(f"{place}[{number}].devices {wanted}: no such device of {rule.name} here; there are: {here}")
+    return notes
+
+
+def _rules(found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] | None) -> list[str]:
+    single = settings.mig.strategy == "single"
+    left, notes = list(found), []
+    for number, rule in enumerate(settings.resources.devices):
+        mine = fitting(rule.match, left, stands_in=single)
+        if not mine:
+            place = places[number] if places is not None else f"resources.devices[{number}].match"
+            what = f"{place} {_cut(_shown(rule.match, pattern_only=places is not None))}".rstrip()
+            if fitting(rule.match, found, stands_in=single):
+                notes.append(f"{what}: an earlier entry names every device that it matches")
+            else:
+                notes.append(f"{what}: no such device here; {_there_are(found, rule.match)}")
+        left = [unit for unit in left if unit not in mine]
+    return notes
+
+
+def _there_are(found: Sequence[Unit], match: DeviceMatch) -> str:
+    if match.profile is None:
+        kinds = {unit.device.fact.product_name for unit in found}
+    else:
+        kinds = {unit.partition.profile for unit in found if unit.partition is not None}
+        if not kinds:
+            return "no MIG device is offered under a name of its own (see mig.strategy)"
+    return f"there are: {_listed(sorted(kinds)) or 'none'}"
+
+
+def _shown(match: DeviceMatch, *, pattern_only: bool) -> str:
+    if pattern_only:
+        return match.profile or match.product_name or ""
+    return ", ".join(
+        f"{key} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in to_dict(match).items()
+    )
+
+
+def _file_patterns(resources: Resources) -> list[str]:
+    """The places in NVIDIA's file, which has two lists: one of patterns over GPUs, one over MIG profiles."""
+    counts = {"gpus": 0, "mig": 0}
+    places = []
+    for rule in resources.devices:
+        kind = "gpus" if rule.match.profile is None else "mig"
+        places.append(f"resources.{kind}[{counts[kind]}].pattern")
+        counts[kind] += 1
+    return places
+
+
+def _listed(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f" and {len(every) - NAMED} more" if len(every) > NAMED else ""
+    return ", ".join(every[:NAMED]) + more
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= VALUE_LIMIT else text[: VALUE_LIMIT - 1] + "…"

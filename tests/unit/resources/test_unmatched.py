@@ -1,0 +1,125 @@
+"""What of a configuration matches nothing on a node is told: a name with a slip of the pen would share nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nodedevices_api.sections import Sections
+from nodedevices_plugin.model import Inventory
+from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_plugin.resources.plan import PlanSettings
+from nodedevices_plugin.resources.unmatched import unmatched
+from nodedevices_plugin.settings.file import parse
+from support.facts import gpu, gpu_id, inventory_of, mig_id, partition
+
+H100 = "NVIDIA H100 80GB HBM3"
+CUT = gpu(0, mig_enabled=True, partitions=(partition(0, 0, profile="1g.10gb", slices=1),))
+
+
+def notes(*devices: DeviceFact, **sections: Any) -> list[str]:
+    """Of sections as a policy gives them."""
+    inventory = inventory_of(*devices) if devices else inventory_of(gpu(0))
+    return list(unmatched(inventory, PlanSettings.from_sections(Sections.model_validate(sections))))
+
+
+def notes_of_file(text: str) -> list[str]:
+    """Of NVIDIA's configuration file."""
+    config = parse(text.encode())
+    settings = PlanSettings.from_sections(Sections(resources=config.resources, sharing=config.sharing))
+    return list(unmatched(inventory_of(gpu(0)), settings, frozenset({"resources", "sharing"})))
+
+
+def shared(*resources: dict[str, Any]) -> dict[str, Any]:
+    return {"strategy": "timeSlicing", "resources": list(resources)}
+
+
+def test_a_name_that_is_not_offered() -> None:
+    found = notes(sharing=shared({"name": "nvidia.com/gpuu", "replicas": 2}, {"name": "nvidia.com/gpu", "replicas": 2}))
+    assert found == ["sharing.resources[0].name nvidia.com/gpuu: no such resource here; offered: nvidia.com/gpu"]
+
+
+@pytest.mark.parametrize("kind", ["timeSlicing", "mps"])
+def test_the_place_in_nvidias_file(kind: str) -> None:
+    found = notes_of_file(f"sharing: {{{kind}: {{resources: [{{name: gpuu, replicas: 2}}]}}}}")
+    assert found == [
+        f"sharing.{kind}.resources[0].name nvidia.com/gpuu: no such resource here; offered: nvidia.com/gpu"
+    ]
+
+
+def test_whole_gpus_are_not_offered_where_mig_devices_are() -> None:
+    found = notes(CUT, mig={"strategy": "mixed"}, sharing=shared({"name": "nvidia.com/gpu", "replicas": 2}))
+    assert found == ["sharing.resources[0].name nvidia.com/gpu: no such resource here; offered: nvidia.com/mig-1g.10gb"]
+
+
+def test_devices_that_this_node_does_not_have() -> None:
+    entry = {"name": "nvidia.com/gpu", "devices": ["7", "9"], "replicas": 2}
+    assert notes(sharing=shared(entry)) == [
+        f"sharing.resources[0].devices 7, 9: no such device of nvidia.com/gpu here; there are: 0 ({gpu_id(0)})"
+    ]
+    assert notes(sharing=shared(entry | {"devices": ["0", "9"]})) == []
+
+
+def test_a_pattern_over_models() -> None:
+    rule = {"match": {"vendor": "nvidia", "productName": "*A100*"}, "name": "nvidia.com/a100"}
+    found = notes(resources={"devices": [rule]})
+    assert found == [
+        f"resources.devices[0].match vendor nvidia, productName *A100*: no such device here; there are: {H100}"
+    ]
+
+
+def test_a_pattern_that_an_earlier_one_leaves_nothing_to() -> None:
+    every, some = ({"match": {"productName": each}, "name": "nvidia.com/x"} for each in ("*", "*H100*"))
+    found = notes(resources={"devices": [every, some]})
+    assert found == [
+        "resources.devices[1].match productName *H100*: an earlier entry names every device that it matches"
+    ]
+
+
+def test_a_profile_where_no_mig_device_is_offered_and_where_there_are_others() -> None:
+    rule = {"match": {"profile": "2g.*"}, "name": "nvidia.com/small"}
+    assert "see mig.strategy" in notes(resources={"devices": [rule]})[0]
+    found = notes(CUT, mig={"strategy": "mixed"}, resources={"devices": [rule]})
+    assert found == ["resources.devices[0].match profile 2g.*: no such device here; there are: 1g.10gb"]
+
+
+def test_the_file_counts_its_two_lists_of_patterns_apart() -> None:
+    found = notes_of_file(
+        "resources: {mig: [{pattern: 9g.1gb, name: a}], gpus: [{pattern: '*H100*', name: b}, {pattern: A1, name: c}]}"
+    )
+    assert [each.partition(":")[0] for each in found] == [
+        "resources.mig[0].pattern 9g.1gb",
+        "resources.gpus[1].pattern A1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"sharing": {"strategy": "none"}},
+        {"sharing": shared({"name": "nvidia.com/gpu", "replicas": 2})},
+        {"resources": {"exclude": ["GPU-of-another-node"]}},
+        {"serving": {"mode": "Observe"}, "sharing": shared({"name": "nvidia.com/gpuu", "replicas": 2})},
+    ],
+)
+def test_what_matches_or_is_not_at_work_is_not_told(sections: dict[str, Any]) -> None:
+    assert notes(**sections) == []
+
+
+def test_a_node_without_devices_has_nothing_to_match() -> None:
+    sections = Sections.model_validate({"sharing": shared({"name": "nvidia.com/gpuu", "replicas": 2})})
+    assert unmatched(Inventory(), PlanSettings.from_sections(sections)) == ()
+
+
+def test_names_are_those_before_sharing() -> None:
+    section = shared({"name": "nvidia.com/gpu.shared", "replicas": 2}) | {"renameByDefault": True}
+    assert "offered: nvidia.com/gpu" in notes(sharing=section)[0]
+
+
+def test_a_long_list_is_cut() -> None:
+    found = notes(
+        *(gpu(number) for number in range(12)),
+        sharing=shared({"name": "nvidia.com/gpu", "devices": [mig_id(0, 0)], "replicas": 2}),
+    )
+    assert found[0].endswith("and 4 more")
