@@ -400,8 +400,9 @@ class Agent:
 
     def _ready(self) -> Answer:
         if self._world.plan is None:
-            unheard = self._world.inventory.line_monotonic is None
-            why = "the probe has not reported yet" if unheard else self._world.config.message
+            why = self._world.config.message
+            if self._world.inventory.line_monotonic is None:
+                why = ": ".join(["the probe has not reported yet", *filter(None, [self._probe.last_error])])
             return Answer(503, f"{why}\n".encode())
         if self._world.observed is not None and self._world.holdings.state is HoldersState.UNAVAILABLE:
             return Answer(503, f"{self._world.holdings.message}\n".encode())
@@ -409,7 +410,8 @@ class Agent:
         if waiting:
             text = "; ".join(f"{each.resource}: {each.state.value} {each.message}".rstrip() for each in waiting)
             return Answer(503, f"{text}\n".encode())
-        return Answer(200, b"ok\n")
+        told = observing.troubles(self._world.inventory)
+        return Answer(200, f"ok; the probe reports {'; '.join(told)}\n".encode() if told else b"ok\n")
 
 
 def _probe_arguments(local: Local) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -11,7 +12,7 @@ from nodedevices_api.conditions import Condition
 from nodedevices_plugin.configuring import SeenObject
 from nodedevices_plugin.kubeapi import Object
 from nodedevices_plugin.metrics import Metrics
-from nodedevices_plugin.model import HealthState, Plan, Verdict
+from nodedevices_plugin.model import HealthState, Inventory, Plan, Verdict
 from nodedevices_plugin.pipeline import Step, World
 from nodedevices_plugin.publisher import AGENT_CONDITIONS
 
@@ -19,6 +20,8 @@ log = structlog.get_logger(__name__)
 
 CONFIRM = "nodedevices.io/confirm"
 MAX_UNSCHEDULABLE = 128  # SCHEMA
+TROUBLES_SECONDS = 5.0  # at least, between two log lines on what the probe complains of: some complaints count
+TROUBLES_SHOWN = 8
 
 
 def seen_object(item: Object | None) -> SeenObject:
@@ -75,12 +78,18 @@ def withdrawn(before: Plan | None, after: Plan) -> bool:
     )
 
 
-class Told:
-    """Says each change once, and counts what is counted."""
+def troubles(inventory: Inventory) -> tuple[str, ...]:
+    """What the probe complains of, each with its code."""
+    return tuple(f"{each.code}: {each.message}" for each in inventory.troubles)
 
-    def __init__(self) -> None:
-        self._refused = ""
-        self._problems: tuple[str, ...] = ()
+
+class Told:
+    """Says each change once, and counts what is counted. clock: seconds, as time.monotonic() has them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._troubles: tuple[str, ...] = ()
+        self._troubles_at: float | None = None
 
     def say(self, before: World, outcome: Step, metrics: Metrics) -> None:
         after = outcome.world
@@ -89,6 +98,7 @@ class Told:
         if after.plan != before.plan:
             _plan(before.plan, after.plan)
         self._config(before, outcome, metrics)
+        self._probe(troubles(after.inventory))
         for notice in outcome.notices:
             log.info("xid noticed", device=notice.device_id, xid=notice.xid, count=notice.count, what=notice.message)
         for event in outcome.xids:
@@ -97,6 +107,20 @@ class Told:
             log.warning("annotation not understood", annotation=CONFIRM, problem=problem)
         if after.state.confirmed != before.state.confirmed and after.state.confirmed:
             log.info("confirmed by a person", annotation=after.state.confirmed[:500])
+
+    def _probe(self, now: tuple[str, ...]) -> None:
+        """What changes faster than it may be told is told when the pause is over and a further line has come."""
+        pausing = self._troubles_at is not None and self._clock() - self._troubles_at < TROUBLES_SECONDS
+        if now == self._troubles or pausing:
+            return
+        self._troubles, self._troubles_at = now, self._clock()
+        if now:
+            more = len(now) - TROUBLES_SHOWN
+            log.warning(
+                "the probe reports trouble", troubles=now[:TROUBLES_SHOWN], **({"more": more} if more > 0 else {})
+            )
+        else:
+            log.info("the probe reports no trouble any more")
 
     def _config(self, before: World, outcome: Step, metrics: Metrics) -> None:
         old, new = before.config, outcome.world.config

@@ -39,6 +39,28 @@ async def test_an_xid_79_takes_one_gpu_away_and_leaves_its_neighbours(
     assert rest == ["Unhealthy", "Xid79", False]
 
 
+async def test_what_is_wrong_with_the_very_first_devices_file_is_in_the_log_and_on_readyz(
+    kubelet: StandInKubelet, tmp_path: Path
+) -> None:
+    made = AgentProcess(
+        tmp_path,
+        plugin_folder=kubelet.plugin_folder,
+        pod_resources_socket=kubelet.pod_resources_socket,
+        devices="profile: h101 x 8\n",
+    )
+    async with made as agent:
+        await agent.until(lambda: agent.lines("the probe reports trouble"))
+        [told] = agent.lines("the probe reports trouble")[0]["troubles"]
+        assert told.startswith("FileInvalid: ")
+        assert "h101 x 8" in told
+        await agent.until(lambda: told in agent.get("/readyz")[1])
+        agent.edit("profile: h100 x 8\n")
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+        await agent.until(lambda: agent.lines("the probe reports no trouble any more"))
+        await agent.until(lambda: agent.get("/readyz") == (200, "ok\n"))
+        assert len(agent.lines("the probe reports trouble")) == 1
+
+
 async def test_a_killed_agent_comes_back_with_the_same_ids_and_never_offers_the_bad_gpu(
     agent: AgentProcess, kubelet: StandInKubelet
 ) -> None:

@@ -1,0 +1,64 @@
+"""What the probe complains of is in the agent's own log: each change once, and never a flood."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nodedevices_plugin.metrics import Metrics
+from nodedevices_plugin.model import HoldersState, Holdings
+from nodedevices_plugin.observing import TROUBLES_SECONDS, Told
+from nodedevices_plugin.pipeline import Inputs, World, begin, step
+from nodedevices_plugin.probes.protocol import Trouble
+from nodedevices_plugin.settings.flags import parse as parse_flags
+from nodedevices_plugin.state import State
+from structlog.testing import capture_logs
+from support.facts import START, gpu, snapshot
+
+WRONG = Trouble(code="FileInvalid", message="devices.yaml: profile: 'h9' is not known")
+LOCAL = parse_flags(["--standalone"], {})
+
+
+class Story:
+    """Lines with these troubles, and what is logged of them."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.world: World = begin(State(), LOCAL, now=START, monotonic=self.now)
+        self._told = Told(clock=lambda: self.now)
+        self._metrics = Metrics(facts=lambda: None, probe=lambda: None)  # type: ignore[arg-type,return-value]
+
+    def line(self, *troubles: Trouble, after: float = 1.0) -> list[str]:
+        self.now += after
+        line = replace(snapshot(gpu(0)), troubles=troubles)
+        inputs = Inputs(snapshot=line, arrived=self.now, holdings=Holdings(state=HoldersState.SYNCED, taken=1.0))
+        outcome = step(self.world, inputs, LOCAL, now=START, monotonic=self.now)
+        before, self.world = self.world, outcome.world
+        with capture_logs() as logged:
+            self._told.say(before, outcome, self._metrics)
+        return [
+            "; ".join(entry.get("troubles", ["none"])) for entry in logged if "probe reports" in str(entry["event"])
+        ]
+
+
+def test_a_complaint_is_told_once_and_its_end_too() -> None:
+    story = Story()
+    assert story.line(WRONG) == ["FileInvalid: devices.yaml: profile: 'h9' is not known"]
+    assert story.line(WRONG, after=60) == []
+    assert story.line(after=60) == ["none"]
+    assert story.line(after=60) == []
+
+
+def test_another_complaint_right_after_the_first_is_told_when_the_pause_is_over() -> None:
+    story, other = Story(), replace(WRONG, message="devices.yaml: profile: 'h8' is not known")
+    assert story.line(WRONG)
+    assert story.line(other) == []
+    assert story.line(other, after=TROUBLES_SECONDS) == ["FileInvalid: devices.yaml: profile: 'h8' is not known"]
+
+
+def test_a_complaint_that_counts_does_not_flood_the_log() -> None:
+    story = Story()
+    lines = [
+        story.line(Trouble(code="EventsDropped", message=f"{number} events found no room"), after=0.1)
+        for number in range(100)
+    ]
+    assert sum(map(len, lines)) == 2
