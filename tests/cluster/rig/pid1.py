@@ -40,12 +40,12 @@ def furnish(folder: Path) -> None:
         there = Path("/var/lib", name)
         there.mkdir(exist_ok=True)
         mount("--bind", str(own), str(there))
-    mount("--make-rshared", "/var/lib/kubelet")
     (folder / "var-log").mkdir()
     mount("--bind", str(folder / "var-log"), "/var/log")
     for path in EMPTY:
         Path(path).mkdir(parents=True, exist_ok=True)
         mount("-t", "tmpfs", "tmpfs", path)
+    mount("--make-rshared", "/")  # as systemd leaves it on a real node: pods may ask for Bidirectional anywhere
     for path in ("/run/cdi", "/run/netns", "/run/containerd", "/run/lock", "/etc/cni/net.d"):
         Path(path).mkdir()
 

@@ -1,0 +1,93 @@
+"""MPS on a real kubelet in real containers: nodedevices-mps as users install it, NVIDIA's two binaries stood in for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support import mps
+from support.variation import MPS, PATH, agent_patch, container_patch, installed_with, write
+from support.world import GPU, NAMESPACE, SYSTEM, World
+from support.world_rig import RigWorld
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, method="signal")]
+
+PROGRAMS = "/var/lib/nodedevices/bin"
+PIPE = "/mps/nvidia.com/gpu/pipe"
+LOG = "/mps/nvidia.com/gpu/log/commands"
+L4_MIB = 23034
+
+
+@pytest.fixture(scope="module")
+def with_mps(installed: World) -> Iterator[None]:
+    """The component mps; programs that a node's folder has come before those of the images. Nothing is in it yet."""
+    if not isinstance(installed, RigWorld):
+        pytest.skip("puts programs on the nodes: only on our own rig")
+    path = ("PATH", f"{PROGRAMS}:{PATH}")
+    place = {"name": "simulated", "hostPath": {"path": "/var/lib/nodedevices", "type": "DirectoryOrCreate"}}
+    runner = container_patch("nodedevices-mps", "mps", path, volumes=[place])
+    container = runner["spec"]["template"]["spec"]["containers"][0]
+    container["volumeMounts"] = [{"name": "simulated", "mountPath": "/var/lib/nodedevices"}]
+    with installed_with(installed, "mps", patches=[agent_patch(path), runner], other=[MPS]):
+        yield
+
+
+def mps_pod(world: World) -> str:
+    items = world.kubectl.json(
+        "get", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=mps", "--field-selector",
+        f"spec.nodeName={world.b}",
+    )["items"]  # fmt: skip
+    return str(next(one["metadata"]["name"] for one in items if "deletionTimestamp" not in one["metadata"]))
+
+
+def in_runner(world: World, *argv: str) -> str:
+    return world.kubectl.exec(mps_pod(world), *argv, namespace=SYSTEM)
+
+
+def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mps: None, rig: RigWorld) -> None:
+    rule = {"name": GPU, "replicas": 4}
+    rig.policy("mps", {"sharing": {"strategy": "mps", "resources": [rule]}}, selector={"kubernetes.io/hostname": rig.b})
+    told = rig.until(
+        "the node says what is missing",
+        lambda: (
+            (c := rig.condition("nodedevices", rig.b, "ConfigApplied"))
+            and "nvidia-cuda-mps-control not found" in c["message"]
+            and c
+        ),
+    )
+    assert (told["status"], told["reason"]) == ("False", "ConfigInvalid")
+    assert len(rig.ids(rig.b)) == 4, "the last good configuration stays"
+
+    for name, text in (("nvidia-cuda-mps-control", mps.CONTROL), ("nvidia-smi", mps.SMI)):
+        write(rig, rig.b, f"{PROGRAMS}/{name}", text, "755")
+    rig.until("the kubelet has 16 shares", lambda: len(rig.ids(rig.b)) == 16, seconds=90)
+    rig.until("the Node has 16", lambda: rig.node_count(rig.b, GPU) == 16)
+    assert in_runner(rig, "cat", LOG).splitlines() == [
+        "-d",
+        "set_default_active_thread_percentage 25",
+        *(f"set_default_device_pinned_mem_limit {index} {L4_MIB // 4}M" for index in range(4)),
+    ]
+
+    rig.pod("client", rig.b, {GPU: 1})
+
+    def inside(*argv: str) -> str:
+        return rig.kubectl.exec("client", *argv, namespace=NAMESPACE)
+
+    assert inside("printenv", "CUDA_MPS_PIPE_DIRECTORY").strip() == PIPE
+    assert rig.visible("client") <= set(rig.devices(rig.b)), "a container sees a device, not a share"
+    assert inside("cat", f"{PIPE}/percentage").strip() == "25.0", "the daemon's own pipe folder"
+    memory = next(line for line in inside("cat", "/proc/mounts").splitlines() if line.split()[1] == "/dev/shm")
+    assert memory.split()[2] == "tmpfs"
+    inside("touch", "/dev/shm/client-was-here")
+    assert in_runner(rig, "ls", "/dev/shm").split() == ["client-was-here"]
+
+    in_runner(rig, "rm", f"{PIPE}/control")
+    rig.until("the daemon is started again", lambda: in_runner(rig, "cat", LOG).splitlines().count("-d") == 2)
+    rig.until("the shares are back", lambda: len(rig.ids(rig.b)) == 16)
+
+    rig.kubectl.delete("pod", "client", namespace=NAMESPACE)
+    rig.drop_policy("mps")
+    rig.until("the GPUs are whole again", lambda: len(rig.ids(rig.b)) == 4)
+    rig.until("the daemon has ended", lambda: in_runner(rig, "cat", LOG).splitlines()[-1] == "quit")
+    modes = in_runner(rig, "cat", f"{PROGRAMS}/nvidia-smi.log").splitlines()
+    assert {line.split()[-1] for line in modes[-4:]} == {"DEFAULT"}
