@@ -1,10 +1,12 @@
-"""The vendor's plugin of vendorplugin.py, as a process beside a stand-in kubelet or as a pod on a real node."""
+"""The vendor's plugin of vendorplugin.py: as a process beside a stand-in kubelet, as a pod on a real node, or installed
+on several nodes as NVIDIA's chart does it.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +14,8 @@ from typing import Any, Self
 PROGRAM = Path(__file__).with_name("vendorplugin.py")
 PLUGINS = "/var/lib/kubelet/device-plugins"
 UNHEALTHY = "/tmp/unhealthy"  # in a memory volume of its pod
+CHART_NAMESPACE = "nvidia-device-plugin"
+CHART_DAEMONSET = "nvdp-nvidia-device-plugin"
 
 
 class VendorProcess:
@@ -92,3 +96,76 @@ def pod(
             ],
         },
     }
+
+
+def chart(
+    command: Mapping[str, Sequence[str]], *, image: str, configs: Mapping[str, str]
+) -> tuple[dict[str, Any], ...]:
+    """What `helm install nvdp` makes with `config.map` set, as far as others can see it, around the small plugin.
+
+    `command`: the plugin's arguments on each node. Namespace, names, affinity, variables and the volume of the
+    ConfigMap are those of the chart's templates (v0.20.0); config-manager and its sidecar are left out.
+    """
+    cases = "".join(f"{node}) set -- {' '.join(arguments)} ;; " for node, arguments in command.items())
+    script = f'case "$NODE_NAME" in {cases} esac; exec python3 -u -c "$PROGRAM" "$@"'
+    labels = {"app.kubernetes.io/name": "nvidia-device-plugin", "app.kubernetes.io/instance": "nvdp"}
+    node_name = {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    present = [
+        ("feature.node.kubernetes.io/pci-10de.present", "true"),
+        ("feature.node.kubernetes.io/cpu-model.vendor_id", "NVIDIA"),
+        ("nvidia.com/gpu.present", "true"),
+    ]
+    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]} for key, value in present]
+    [container] = pod("", "", (), namespace="", image=image)["spec"]["containers"]
+    container |= {
+        "name": "nvidia-device-plugin-ctr",
+        "command": ["sh", "-c", script],
+        "env": [
+            {"name": "MPS_ROOT", "value": "/run/nvidia/mps"},
+            {"name": "DEVICE_LIST_STRATEGY", "value": "envvar"},
+            {"name": "CONFIG_FILE", "value": "/config/config.yaml"},
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+            {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
+            {"name": "NODE_NAME", "valueFrom": node_name},
+            {"name": "PROGRAM", "value": PROGRAM.read_text()},
+        ],
+    }
+    spec = pod("", "", (), namespace="", image=image)["spec"] | {
+        "containers": [
+            container,
+            {
+                "name": "nvidia-device-plugin-sidecar",
+                "image": image,
+                "imagePullPolicy": "IfNotPresent",
+                "command": ["sleep", "infinity"],
+                "env": [
+                    {"name": "CONFIG_FILE_SRCDIR", "value": "/available-configs"},
+                    {"name": "DEFAULT_CONFIG", "value": "default"},
+                    {"name": "FALLBACK_STRATEGIES", "value": "named,single"},
+                ],
+                "volumeMounts": [{"name": "available-configs", "mountPath": "/available-configs"}],
+            },
+        ],
+        "terminationGracePeriodSeconds": 1,  # sleep knows no SIGTERM
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}},
+    }
+    del spec["nodeName"]
+    spec["volumes"] += [{"name": "available-configs", "configMap": {"name": f"{CHART_DAEMONSET}-configs"}}]
+    return (
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": CHART_NAMESPACE}},
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": f"{CHART_DAEMONSET}-configs", "namespace": CHART_NAMESPACE},
+            "data": dict(configs),
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": CHART_DAEMONSET, "namespace": CHART_NAMESPACE, "labels": labels},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": spec},
+            },
+        },
+    )

@@ -1,0 +1,159 @@
+"""docs/migrate-from-nvidia.md, followed to the letter: its shell blocks move a cluster, under pods that go on running.
+
+The vendor's plugin stands in for NVIDIA's image and chart, which cannot be had here: installed as the chart does it,
+with two named configurations, one of which shares the GPUs of node b.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import installing, simulated, vendor
+from support.ground import AGENT, OPERATOR, Ground
+from support.kubectl import Watch
+from support.pagesteps import Page
+from support.world import GPU, NAMESPACE, SYSTEM, World
+
+pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster, pytest.mark.timeout(400, method="signal")]
+
+PAGE = installing.ROOT / "docs" / "migrate-from-nvidia.md"
+TAKEOVER = "nodedevices.io/takeover"
+CONFIG = "nvidia.com/device-plugin.config"
+PRESENT = "nvidia.com/gpu.present"
+CONFIGS = {
+    "default": "version: v1\n",
+    "shared": "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n",
+}
+
+
+class Reader:
+    """Follows the page."""
+
+    def __init__(self, here: Ground, folder: Path) -> None:
+        (folder / "nodedevices").symlink_to(installing.ROOT)
+        self._page = Page.read(PAGE)
+        self._folder = folder
+        self._environment = {
+            **here.kubectl.environment(),
+            "PATH": f"{Path(here.kubectl.binary).parent}:{os.environ['PATH']}",
+            "AGENT_IMAGE": here.images[AGENT],
+            "OPERATOR_IMAGE": here.images[OPERATOR],
+            "OVERLAY": "demo",
+            "DRAIN_TIMEOUT": "60s",
+        }
+
+    def follows(self, step: int, *, node: str = "") -> None:
+        environment = self._environment | ({"NODE": node} if node else {})
+        self._page.run(str(step), folder=self._folder, environment=environment)
+
+
+@pytest.fixture
+def reader(here: Ground, tmp_path: Path) -> Reader:
+    return Reader(here, tmp_path)
+
+
+@pytest.fixture
+def vendors(world: World, here: Ground) -> Iterator[World]:
+    """A cluster on which the vendor's plugin serves both nodes, and nothing of ours is installed."""
+    ids = {node: ",".join(sorted(world.devices(node))) for node in (world.a, world.b)}
+    installing.uninstall(world.kubectl)
+    try:
+        for node, text in ((world.a, simulated.h100s()), (world.b, simulated.l4s())):
+            world.hands[node].ask("remove")
+            world.hardware(node, text)
+            world.kubectl.run("label", "node", node, f"{PRESENT}=true")
+        world.kubectl.run("label", "node", world.b, f"{CONFIG}=shared")
+        command = {world.a: [f"--ids={ids[world.a]}"], world.b: [f"--ids={ids[world.b]}", "--replicas=2"]}
+        world.kubectl.apply(*vendor.chart(command, image=world.image, configs=CONFIGS))
+        for node in (world.a, world.b):
+            world.until(f"the vendor serves {node}", lambda n=node: len(world.ids(n)) == 8)  # type: ignore[misc]
+        yield world
+    finally:
+        world.kubectl.delete("namespace", vendor.CHART_NAMESPACE)
+        for label in (TAKEOVER, CONFIG, PRESENT):
+            world.kubectl.run("label", "nodes", "--all", f"{label}-")
+        installing.install(world.kubectl, here.images)
+
+
+def vendors_pods(world: World) -> dict[str, dict[str, Any]]:
+    """By node, those that are not about to end."""
+    items = world.kubectl.json("get", "pods", "-n", vendor.CHART_NAMESPACE)["items"]
+    return {one["spec"]["nodeName"]: one for one in items if "deletionTimestamp" not in one["metadata"]}
+
+
+def allocated_by(world: World, pod: str) -> str:
+    """Who answered Allocate for it: only the vendor's plugin leaves a name."""
+    return world.kubectl.exec(pod, "sh", "-c", "echo ${ALLOCATED_BY:-us}", namespace=NAMESPACE).strip()
+
+
+def test_the_page_moves_a_cluster_node_by_node_and_back_under_running_pods(vendors: World, reader: Reader) -> None:
+    world = vendors
+    a, b = world.a, world.b
+    whole = world.pod("whole", a, {GPU: 2})
+    share = world.pod("share", b, {GPU: 1})
+    assert {allocated_by(world, "whole"), allocated_by(world, "share")} == {"vendor"}
+    ids = {node: world.ids(node) for node in (a, b)}
+    held = {name: world.held(node, name) for name, node in (("whole", a), ("share", b))}
+    before = {node: pod["metadata"]["uid"] for node, pod in vendors_pods(world).items()}
+
+    for step in (1, 2, 3):
+        reader.follows(step)
+    assert {node: world.ids(node) for node in (a, b)} == ids, "installed beside it, nothing changed"
+    world.until("holders are shown", lambda: world.summary(a).get("held") == 2 and world.summary(b).get("held") == 1)
+    config = world.until(
+        "node b has its named configuration",
+        lambda: "shared" in (c := world.condition("nodedevices", b, "ConfigApplied")).get("message", "") and c,
+    )
+    assert config["reason"] == "Applied"
+    assert "default" in world.condition("nodedevices", a, "ConfigApplied")["message"]
+
+    reader.follows(4)
+    assert {node: pod["metadata"]["uid"] for node, pod in vendors_pods(world).items()} == before, "nothing restarted"
+
+    with Watch(world.kubectl, ("node", b)) as node_b:
+        reader.follows(5, node=b)
+        world.until("the vendor's plugin has left b alone", lambda: set(vendors_pods(world)) == {a})
+        world.until("the kubelet has the same shares", lambda: world.ids(b) == ids[b])
+        world.pod("next", b, {GPU: 1})
+    assert allocated_by(world, "next") == "us"
+    assert {one["status"]["allocatable"][GPU] for _, one in node_b.seen} == {"8"}, "the node was never without"
+    world.alive(share)
+    assert world.held(b, "share") == held["share"]
+
+    world.until("both holders are known", lambda: world.summary(b).get("held") == 2)
+    for name in ("share", "next"):
+        world.kubectl.delete("pod", name, namespace=NAMESPACE)
+    reader.follows(6, node=b)
+    world.until("the vendor is back on b", lambda: set(vendors_pods(world)) == {a, b} and world.ids(b) == ids[b])
+    again = world.pod("again", b, {GPU: 1})
+    assert allocated_by(world, "again") == "vendor"
+
+    for node in (b, a):
+        reader.follows(5, node=node)
+    world.until("the vendor's plugin is nowhere", lambda: not vendors_pods(world))
+    world.kubectl.delete("namespace", vendor.CHART_NAMESPACE)  # in the place of helm uninstall
+    reader.follows(7)
+    for node in (a, b):
+        world.until(f"{node} is served", lambda n=node: world.ids(n) == ids[n])  # type: ignore[misc]
+        assert world.condition("nodedevices", node, "ConfigApplied")["reason"] == "Applied"
+        assert TAKEOVER not in world.node(node)["metadata"]["labels"]
+        world.until(
+            f"{node} has its labels",
+            lambda n=node: world.node(n)["metadata"]["labels"].get("nvidia.com/gpu.product"),  # type: ignore[misc]
+        )
+    world.alive(whole)
+    world.alive(again)
+    assert world.held(a, "whole") == held["whole"]
+    world.pod("last", a, {GPU: 6})
+    assert world.visible("last") == ids[a] - held["whole"]
+    environment = world.kubectl.json("get", "daemonset", "nodedevices-agent", "-n", SYSTEM)["spec"]["template"]["spec"][
+        "containers"
+    ][0]["env"]
+    taken = {one["name"]: one.get("value") for one in environment}
+    assert taken["MPS_ROOT"] == "/run/nvidia/mps"
+    assert taken["DEFAULT_CONFIG"] == "default"
+    assert "NODEDEVICES_SERVING_MODE" not in taken
