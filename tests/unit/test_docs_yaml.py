@@ -1,0 +1,178 @@
+"""Every piece of YAML in the documentation is what it says it is: read by our own models and parsers, not by eye.
+
+A code block counts, fenced or indented, and so does what a shell block feeds to a command (`<<END`). What it is follows
+from its keys; a piece that is none of the known kinds fails, so that a new kind gets a check of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from nodedevices_api.conditions import POD_DEVICE_HEALTHY
+from nodedevices_api.devicepolicy import DevicePolicy
+from nodedevices_api.errors import parse
+from nodedevices_api.sections import SECTION_NAMES, Sections
+from nodedevices_api.supported import unsupported_fields, unsupported_sections
+from nodedevices_plugin.probes import simulated_file
+from nodedevices_plugin.settings import file
+from support.kustomize import ROOT, kubectl, render
+
+OWN_FILE = {"version", "flags", "resources", "sharing", "imex"}
+SIMULATED = {"profile", "devices", "events", "links", "driver", "machine"}
+KUSTOMIZATION = {"apiVersion", "kind", "resources", "components", "patches", "images"}
+CLONE = "../nodedevices/"  # where the pages say that this repository is
+SECTION_KEYS = {re.sub(r"_(.)", lambda found: found[1].upper(), name) for name in SECTION_NAMES}
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?<=\n\n)(?: {4}.*\n|\n(?= {4}))+")
+HERE = re.compile(r"<<'?END'?\n(.*?)\nEND$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Piece:
+    page: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def pieces() -> Iterator[Piece]:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    for page in sorted(pages):
+        name, text = str(page.relative_to(ROOT)), page.read_text()
+
+        def piece(start: int, found: str, name: str = name, text: str = text) -> Piece:
+            return Piece(name, text.count("\n", 0, start) + 1, found)
+
+        shell: list[tuple[int, str]] = []
+        for block in FENCED.finditer(text):
+            if block[1] == "yaml":
+                yield piece(block.start(2), block[2])
+            elif block[1] == "sh":
+                shell.append((block.start(2), block[2]))
+        prose = FENCED.sub(lambda found: "\n" * found[0].count("\n"), text)
+        for block in INDENTED.finditer(prose):
+            outdented = re.sub(r"^ {4}", "", block[0], flags=re.MULTILINE)
+            at = prose.count("\n", 0, block.start()) + 1
+            if "<<" in outdented:
+                yield from (Piece(name, at, found) for found in HERE.findall(outdented))
+            elif is_yaml(outdented):
+                yield Piece(name, at, outdented)
+        for start, script in shell:
+            yield from (piece(start + found.start(), found[1]) for found in HERE.finditer(script))
+
+
+def is_yaml(text: str) -> bool:
+    """Of an indented block, which may be anything: whether it reads as a mapping or a list of mappings."""
+    try:
+        documents = list(yaml.safe_load_all(text))
+    except yaml.YAMLError:
+        return False
+    return any(isinstance(each, dict) or (isinstance(each, list) and isinstance(each[0], dict)) for each in documents)
+
+
+ALL = list(pieces())
+
+
+@pytest.mark.parametrize("piece", ALL, ids=str)
+def test_every_piece_of_yaml_is_what_it_says(piece: Piece) -> None:
+    if "${" in piece.text:  # written by a shell
+        assert "kind: Kustomization" in piece.text
+        return
+    for text in re.split(r"^---$", piece.text, flags=re.MULTILINE):
+        check(yaml.safe_load(text), text)
+
+
+def check(document: Any, text: str) -> None:
+    if isinstance(document, list):
+        document = {"patches": document}
+    kind, keys = document.get("kind"), set(document)
+    if kind == "DevicePolicy":
+        policy(document)
+    elif kind == "Kustomization" or keys <= {"patches"}:
+        kustomization(document)
+    elif kind == "ConfigMap":
+        assert document["metadata"] == {"name": "device-plugin-configs", "namespace": "nodedevices-system"}
+        for content in document["data"].values():
+            file.parse(content.encode())
+    elif kind == "DaemonSet":  # a patch
+        render_with(patches=[{"patch": text}], components=["mps"])
+    elif kind == "Pod":
+        for container in document["spec"]["containers"]:
+            assert set(container) <= {"name", "image", "command", "args", "resources"}
+            assert all(type(number) is int for number in container["resources"]["limits"].values())
+    elif keys == {"podFailurePolicy"}:
+        [rule] = document["podFailurePolicy"]["rules"]
+        assert [each["type"] for each in rule["onPodConditions"]] == [POD_DEVICE_HEALTHY]
+    elif document.get("version") == "v1":
+        assert keys <= OWN_FILE
+        file.parse(text.encode())
+    elif keys <= SECTION_KEYS:
+        assert unsupported_sections(parse(Sections, document)) == []
+    elif keys <= SIMULATED:
+        simulated_file.parse(text, node="node-a")
+    else:
+        raise AssertionError(f"what is it? {sorted(keys)}: give it a check")
+
+
+def policy(document: dict[str, Any]) -> None:
+    spec = parse(DevicePolicy, document).spec
+    assert unsupported_fields(spec) == []
+    if spec.sharing is None and spec.mig is None:
+        return
+    # A product's label tells of sharing and MIG. A policy that is selected by what it changes goes back and forth.
+    selector = spec.node_selector
+    assert "nvidia.com/gpu.product" not in (selector.match_labels or {})
+    for each in selector.match_expressions or ():
+        if each.key == "nvidia.com/gpu.product":
+            plain = {value for value in each.values or () if not value.endswith("-SHARED")}
+            assert {f"{value}-SHARED" for value in plain} <= set(each.values or ())
+
+
+def kustomization(document: dict[str, Any]) -> None:
+    assert set(document) <= KUSTOMIZATION
+    for path in [*document.get("resources", []), *document.get("components", [])]:
+        assert path.startswith(CLONE)
+        assert (ROOT / path.removeprefix(CLONE) / "kustomization.yaml").is_file(), path
+    for patch in document.get("patches", []):
+        assert patch["target"] == {"kind": "DaemonSet", "name": "nodedevices-agent"}
+        for step in yaml.safe_load(patch["patch"]):
+            assert step.keys() == {"op", "path", "value"}
+            assert step["op"] == "add"
+    components = [path.rpartition("/")[2] for path in document.get("components", [])]
+    render_with(patches=document.get("patches", []), components=components)
+
+
+def render_with(*, patches: list[dict[str, Any]], components: list[str]) -> None:
+    """As the reader's own kustomization, where there is a kubectl to render it with."""
+    binary = kubectl()
+    if binary is None:
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "nodedevices").symlink_to(ROOT)
+        own = folder / "mine"
+        own.mkdir()
+        document = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "resources": [f"{CLONE}manifests/overlays/default"],
+            "components": [f"{CLONE}manifests/components/{each}" for each in components],
+            "patches": patches,
+        }
+        (own / "kustomization.yaml").write_text(yaml.safe_dump(document))
+        assert render(own, binary)
+
+
+def test_the_pages_have_yaml_at_all() -> None:
+    pages = {each.page for each in ALL}
+    assert {f"docs/{name}.md" for name in ("sharing", "injection", "operations", "simulated-devices")} <= pages
+    assert "docs/migrate-from-nvidia.md" in pages
