@@ -1,6 +1,6 @@
 """docs/compatibility.md and docs/migrate-from-nvidia.md name only settings that exist, by their real names.
 
-That no setting is missing on the page is a test of tests/conformance, beside the recorded cases.
+And docs/compatibility.md has every setting that there is, under every name, with a word on how it compares.
 """
 
 from __future__ import annotations
@@ -57,6 +57,21 @@ def test_every_key_of_the_file_exists() -> None:
     for line, _ in rows("compatibility.md"):
         named = {word.removesuffix(".*") for word in words(line.split("|")[1])}
         assert {each for each in named if re.match(r"(flags|imex|resources|sharing)\.\w", each)} <= KEYS, line
+
+
+def test_every_setting_is_on_the_page_under_every_name() -> None:
+    text = (DOCS / PAGES[0]).read_text()
+    told = FLAGS | VARIABLES | {*BY_KEY} | {"flags.useNodeFeatureAPI", "flags.gfd.*"}
+    assert {name for name in told if f"`{name}`" not in text} == set()
+
+
+def test_everything_that_nvidias_plugin_has_is_compared_in_one_word() -> None:
+    """No row of a table that compares leaves the word out."""
+    verdicts = {"same", "better", "different"}
+    for table in re.split(r"\n\n", (DOCS / PAGES[0]).read_text()):
+        lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line[:1] == "|"]
+        compared = [cells for cells in lines[2:] if set(cells) & verdicts]
+        assert compared in ([], lines[2:]), table[:300]
 
 
 def test_what_is_taken_along_from_the_chart_are_the_agents_variables_and_none_is_forgotten() -> None:
