@@ -6,7 +6,7 @@
 - `Loose` is for what our own programs publish (`status`): a newer writer's field is ignored by an older reader, and
   `to_dict` leaves out everything that is at its default (absent, empty).
 - A `Rule` is one CEL expression together with the same check in Python, so that the API server and a local file refuse
-  the same things with the same words. Tests run each against both.
+  the same things with the same words. Tests run each against both, and compare what both say.
 """
 
 from __future__ import annotations
@@ -37,11 +37,21 @@ def wire_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition between fields: `cel` for the API server, `holds` for us, `message` for people from both."""
+    """A condition between fields: `cel` for the API server, `holds` for us.
+
+    `message` is what the rule says in general; `message_cel` and `told` make of an object that breaks it the same text
+    with what stands there and what would be right, for the API server and for us.
+    """
 
     cel: str
     message: str
     holds: Callable[[Any], bool]
+    message_cel: str = ""
+    told: Callable[[Any], str] | None = None
+
+    def to_json(self) -> dict[str, str]:
+        expression = {"messageExpression": self.message_cel} if self.message_cel else {}
+        return {"rule": self.cel, "message": self.message, **expression}
 
 
 class Model(BaseModel):
@@ -63,16 +73,14 @@ class Model(BaseModel):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         json = handler(schema)
         if cls.cel_rules:
-            handler.resolve_ref_schema(json)["x-kubernetes-validations"] = [
-                {"rule": rule.cel, "message": rule.message} for rule in cls.cel_rules
-            ]
+            handler.resolve_ref_schema(json)["x-kubernetes-validations"] = [rule.to_json() for rule in cls.cel_rules]
         return json
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
         for rule in self.cel_rules:
             if not rule.holds(self):
-                raise ValueError(rule.message)
+                raise ValueError(rule.told(self) if rule.told is not None else rule.message)
         return self
 
 

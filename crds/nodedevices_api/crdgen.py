@@ -3,6 +3,9 @@
 The API server wants a structural OpenAPI v3 schema; pydantic writes JSON Schema 2020-12. `structural` rewrites what
 differs (references are inlined, "or null" becomes "not required", titles and Python defaults go, integers get a format)
 and refuses any keyword it does not know, so that a new pydantic feature shows here and not in a cluster.
+
+In a spec, which people write, a pattern becomes a rule: the API server answers a pattern with the regular expression,
+and a rule with a sentence. In a status, which programs write often, it stays the cheaper pattern.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any
 from nodedevices_api import GROUP, VERSION
 from nodedevices_api.base import Root
 from nodedevices_api.devicepolicy import DevicePolicy
-from nodedevices_api.fields import INT32_MAX
+from nodedevices_api.fields import INT32_MAX, PATTERN_HINTS
 from nodedevices_api.nodedevices import NodeDevices
 
 Json = dict[str, Any]
@@ -103,10 +106,19 @@ def _convert(node: Json, definitions: Json, path: str) -> Json:
         result["additionalProperties"] = _convert(values, definitions, f"{path}.*")
     if "items" in node:
         result["items"] = _convert(node["items"], definitions, f"{path}[]")
+    if path.split(".")[1:2] == ["spec"] and result.get("pattern") in PATTERN_HINTS:
+        result |= _told(result.pop("pattern"), "x-kubernetes-int-or-string" in result)
     unknown = set(node) - KEYWORDS - _DROPPED - {"const", "items", "patternProperties", "properties"}
     if unknown:
         raise UnsupportedSchema(f"{path}: {', '.join(sorted(unknown))}")
     return result
+
+
+def _told(pattern: str, number_too: bool) -> Json:
+    """The rule in place of a pattern; the API server puts field and value before its message."""
+    right = f"string(self).matches(r'{pattern}')" if number_too else f"self.matches(r'{pattern}')"
+    rule = f"type(self) == int || {right}" if number_too else right
+    return {"x-kubernetes-validations": [{"rule": rule, "message": f"not allowed; {PATTERN_HINTS[pattern]}"}]}
 
 
 def _built_in(node: Json) -> str:

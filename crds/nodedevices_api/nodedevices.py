@@ -77,6 +77,8 @@ class Unschedulable(Loose):
             "self.reason.trim() != ''",
             "reason is blank: say why the device is out of service",
             lambda it: it.reason.strip() != "",
+            "self.id + ': reason is blank: say why the device is out of service, such as RMA 4711'",
+            lambda it: f"{it.id}: reason is blank: say why the device is out of service, such as RMA 4711",
         ),
     )
 

@@ -60,7 +60,8 @@ def _fields(node: Json, path: str) -> Iterator[tuple[str, Json, bool]]:
 
 def _rules(node: Json, path: str) -> Iterator[tuple[str, str]]:
     inner = node.get("items", node)
-    yield from ((path, rule["message"]) for rule in inner.get("x-kubernetes-validations", ()))
+    if "properties" in inner:  # those of a text say what its type says
+        yield from ((path, rule["message"]) for rule in inner.get("x-kubernetes-validations", ()))
     for key, child in _children(node).items():
         place = f"{path}.{key}" if path else key
         if place == CONFIGURATION:

@@ -7,7 +7,9 @@ The generated schema has none of them: what a policy does not set stays absent i
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable, Iterable
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
@@ -30,6 +32,7 @@ from nodedevices_api.fields import (
     ResourceName,
     Whole,
     Word,
+    clip,
 )
 
 DAY_SECONDS = 86400
@@ -47,6 +50,11 @@ Signal = Literal[
     "remappedUncorrectable",
     "temperatureCelsius",
 ]
+
+
+def _listed(items: Iterable[object]) -> str:
+    """As CEL's format() writes a list."""
+    return json.dumps(list(items))
 
 
 class Serving(Strict):
@@ -112,6 +120,12 @@ class SharedResource(Strict):
             "has(self.replicas) != has(self.memoryUnit)",
             "a sharing resource has exactly one of replicas and memoryUnit",
             lambda it: (it.replicas is None) != (it.memory_unit is None),
+            "self.name + ' has ' + (has(self.replicas) ? 'both' : 'neither') + ': a sharing resource has exactly "
+            "one of replicas and memoryUnit'",
+            lambda it: (
+                f"{it.name} has {'neither' if it.replicas is None else 'both'}: a sharing resource has exactly "
+                "one of replicas and memoryUnit"
+            ),
         ),
     )
 
@@ -136,6 +150,14 @@ class Sharing(Strict):
             "!has(self.resources) || size(self.resources) == 0 || has(self.strategy) && self.strategy != 'none'",
             "strategy none has no resources: choose timeSlicing, mps or memory, or leave out resources",
             lambda it: it.strategy != "none" or not it.resources,
+            "'resources has %s, and strategy %s: strategy none has no resources; choose timeSlicing, mps or memory, or "
+            "leave out resources'"
+            ".format([self.resources.map(r, r.name), has(self.strategy) ? 'is none' : 'is not given'])",
+            lambda it: (
+                f"resources has {_listed(each.name for each in it.resources)}, and strategy "
+                f"{'is none' if 'strategy' in it.model_fields_set else 'is not given'}: strategy none has no "
+                "resources; choose timeSlicing, mps or memory, or leave out resources"
+            ),
         ),
     )
 
@@ -209,6 +231,12 @@ class Health(Strict):
             "!has(self.fatalXids) || !has(self.ignoreXids) || !self.fatalXids.exists(x, x in self.ignoreXids)",
             "an XID is fatal or ignored, not both",
             lambda it: not set(it.fatal_xids) & set(it.ignore_xids),
+            "'fatalXids and ignoreXids both have %s: an XID is fatal or ignored, not both; take it out of one'"
+            ".format([self.fatalXids.filter(x, x in self.ignoreXids)])",
+            lambda it: (
+                f"fatalXids and ignoreXids both have {_listed(x for x in it.fatal_xids if x in it.ignore_xids)}"
+                ": an XID is fatal or ignored, not both; take it out of one"
+            ),
         ),
     )
 
@@ -251,11 +279,12 @@ def _max_unavailable(value: object) -> object:
     number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= INT32_MAX
     percent = isinstance(value, str) and re.fullmatch(PERCENT_PATTERN, value) is not None
     if not number and not percent:
-        raise PydanticCustomError("max_unavailable", "{message}", {"message": MAX_UNAVAILABLE_MESSAGE})
+        text = f"maxUnavailable {clip(str(value), 32)}: {MAX_UNAVAILABLE_MESSAGE}"
+        raise PydanticCustomError("max_unavailable", "{message}", {"message": text})
     return value
 
 
-MAX_UNAVAILABLE_MESSAGE = "maxUnavailable is a number from 0, or 0% to 100%"
+MAX_UNAVAILABLE_MESSAGE = "give a number of nodes from 0, or 0% to 100% of them"
 MaxUnavailable = Annotated[
     int | str,
     BeforeValidator(_max_unavailable),
@@ -277,8 +306,9 @@ class Budget(Strict):
         Rule(
             "!has(self.maxUnavailable) || (type(self.maxUnavailable) == int ? int(self.maxUnavailable) >= 0 : "
             f"string(self.maxUnavailable).matches('{PERCENT_PATTERN}'))",
-            MAX_UNAVAILABLE_MESSAGE,
+            f"maxUnavailable: {MAX_UNAVAILABLE_MESSAGE}",
             lambda _: True,  # the field's own validator has looked already
+            f"'maxUnavailable %s: {MAX_UNAVAILABLE_MESSAGE.replace('%', '%%')}'.format([self.maxUnavailable])",
         ),
     )
 
@@ -297,10 +327,17 @@ def _acts(taint: Taint | None, evict: Evict | None) -> bool:
     return (taint is not None and taint.effect == "NoExecute") or (evict is not None and evict.mode != "Never")
 
 
-_CEL_ACTS = (
-    "has({0}.taint) && has({0}.taint.effect) && {0}.taint.effect == 'NoExecute' || "
-    "has({0}.evict) && has({0}.evict.mode) && {0}.evict.mode != 'Never'"
-)
+_CEL_TAINTS = "has({0}.taint) && has({0}.taint.effect) && {0}.taint.effect == 'NoExecute'"
+_CEL_EVICTS = "has({0}.evict) && has({0}.evict.mode) && {0}.evict.mode != 'Never'"
+_CEL_ACTS = f"{_CEL_TAINTS} || {_CEL_EVICTS}"
+
+
+def _first_act(faults: Faults) -> str:
+    if faults.taint.effect == "NoExecute":
+        return "taint.effect is NoExecute"
+    if faults.evict.mode != "Never":
+        return f"evict.mode is {faults.evict.mode}"
+    return "an entry of rules has one of both"
 
 
 class Faults(Strict):
@@ -330,6 +367,13 @@ class Faults(Strict):
                 it.budget is not None
                 or not (_acts(it.taint, it.evict) or any(_acts(rule.taint, rule.evict) for rule in it.rules))
             ),
+            f"({_CEL_TAINTS.format('self')} ? 'taint.effect is NoExecute' : {_CEL_EVICTS.format('self')} ? "
+            "'evict.mode is ' + self.evict.mode : 'an entry of rules has one of both') + ', and there is no budget: "
+            "NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour'",
+            lambda it: (
+                f"{_first_act(it)}, and there is no budget: "
+                "NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour"
+            ),
         ),
     )
 
@@ -358,11 +402,23 @@ class CapacityEntry(Strict):
             "(has(self.perNode) ? 1 : 0) + (has(self.perDevice) ? 1 : 0) + (has(self.sumOf) ? 1 : 0) == 1",
             "a capacity has exactly one of perNode, perDevice and sumOf",
             lambda it: sum(value is not None for value in (it.per_node, it.per_device, it.sum_of)) == 1,
+            "self.name + ' has ' + (has(self.perNode) || has(self.perDevice) || has(self.sumOf) ? 'several' : 'none') "
+            "+ ' of them: a capacity has exactly one of perNode, perDevice and sumOf'",
+            lambda it: (
+                f"{it.name} has {'none' if {it.per_node, it.per_device, it.sum_of} == {None} else 'several'} of them: "
+                "a capacity has exactly one of perNode, perDevice and sumOf"
+            ),
         ),
         Rule(
             "!self.name.matches('^([^/]*[.])?kubernetes[.]io/')",
             "a capacity name is not under kubernetes.io: choose a domain of your own",
             lambda it: not _system_name(it.name),
+            "'name ' + self.name + ': a capacity name is not under kubernetes.io: choose a domain of your own, such as "
+            "example.com/' + self.name.split('/')[1]",
+            lambda it: (
+                f"name {it.name}: a capacity name is not under kubernetes.io: choose a domain of your own, such as "
+                f"example.com/{it.name.split('/')[1]}"
+            ),
         ),
     )
 
@@ -379,22 +435,36 @@ class Labels(Strict):
     )
 
 
-def _owned_twice(sections: Sections) -> bool:
-    served = {rule.name for rule in (sections.resources or Resources()).devices}
-    for shared in (sections.sharing or Sharing()).resources:
-        served |= {shared.name, shared.rename or shared.name}
-    return any(entry.name in served for entry in sections.capacity or ())
+def _named_by_resources(sections: Sections) -> set[str]:
+    return {rule.name for rule in (sections.resources or Resources()).devices}
 
 
-_CEL_OWNED_TWICE = (
-    "!has(self.capacity) || !has(self.resources) || !has(self.resources.devices) || "
-    "self.capacity.all(c, !self.resources.devices.exists(r, r.name == c.name))"
-)
-_CEL_SHARED_TWICE = (
-    "!has(self.capacity) || !has(self.sharing) || !has(self.sharing.resources) || self.capacity.all(c, "
-    "!self.sharing.resources.exists(r, r.name == c.name || has(r.rename) && r.rename == c.name))"
-)
+def _named_by_sharing(sections: Sections) -> set[str]:
+    rules = (sections.sharing or Sharing()).resources
+    return {name for rule in rules for name in (rule.name, rule.rename) if name is not None}
+
+
+def _owned_twice(sections: Sections, served: Callable[[Sections], set[str]]) -> list[str]:
+    taken = served(sections)
+    return [entry.name for entry in sections.capacity or () if entry.name in taken]
+
+
 _TWO_OWNERS = "a capacity name may not be one that resources or sharing names: a resource has one owner"
+_ONE_OWNER = "a resource has one owner; choose another name for the capacity"
+
+
+def _one_owner(section: str, inside: str, same_name: str, served: Callable[[Sections], set[str]]) -> Rule:
+    """`same_name`: CEL, whether the entry r of that list has the name of the capacity c."""
+    entries = f"self.{section}.{inside}"
+    both = f"capacity and {section}.{inside} both name"
+    return Rule(
+        f"!has(self.capacity) || !has(self.{section}) || !has({entries}) || "
+        f"self.capacity.all(c, !{entries}.exists(r, {same_name}))",
+        _TWO_OWNERS,
+        lambda it: not _owned_twice(it, served),
+        f"'{both} %s: {_ONE_OWNER}'.format([self.capacity.filter(c, {entries}.exists(r, {same_name})).map(c, c.name)])",
+        lambda it: f"{both} {_listed(_owned_twice(it, served))}: {_ONE_OWNER}",
+    )
 
 
 class Sections(Strict):
@@ -421,8 +491,10 @@ class Sections(Strict):
     labels: Annotated[Labels, Atomic()] | None = Field(default=None, description="Labels on the Node.")
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(_CEL_OWNED_TWICE, _TWO_OWNERS, lambda it: not _owned_twice(it)),
-        Rule(_CEL_SHARED_TWICE, _TWO_OWNERS, lambda it: not _owned_twice(it)),
+        _one_owner("resources", "devices", "r.name == c.name", _named_by_resources),
+        _one_owner(
+            "sharing", "resources", "r.name == c.name || has(r.rename) && r.rename == c.name", _named_by_sharing
+        ),
     )
 
 

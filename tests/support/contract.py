@@ -329,52 +329,64 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "selector: In without values",
         policy(nodeSelector={"matchExpressions": [{"key": "a", "operator": "In"}]}, mig={}),
-        "In and NotIn need values",
+        "a: In without values: In and NotIn need values",
     ),
     Refusal(
         "selector: Exists with values",
         policy(nodeSelector={"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}, mig={}),
-        "In and NotIn need values",
+        "a: Exists with values: In and NotIn need values",
     ),
     Refusal(
         "XID fatal and ignored",
-        policy(health={"fatalXids": [79, 48], "ignoreXids": [13, 79]}),
-        "an XID is fatal or ignored, not both",
+        policy(health={"fatalXids": [79, 48, 31], "ignoreXids": [31, 13, 79]}),
+        "fatalXids and ignoreXids both have [79, 31]: an XID is fatal or ignored, not both; take it out of one",
     ),
     Refusal(
         "strategy none with resources",
         policy(sharing={"strategy": "none", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}),
-        "strategy none has no resources",
+        'resources has ["nvidia.com/gpu"], and strategy is none: strategy none has no resources; choose timeSlicing',
     ),
     Refusal(
         "no strategy with resources",
         policy(sharing={"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}),
-        "strategy none has no resources",
+        'resources has ["nvidia.com/gpu"], and strategy is not given: strategy none has no resources; choose',
     ),
-    Refusal("neither replicas nor memoryUnit", _sharing(), "exactly one of replicas and memoryUnit"),
     Refusal(
-        "both replicas and memoryUnit", _sharing(replicas=2, memoryUnit="1Gi"), "exactly one of replicas and memoryUnit"
+        "neither replicas nor memoryUnit",
+        _sharing(),
+        "nvidia.com/gpu has neither: a sharing resource has exactly one of replicas",
     ),
-    Refusal("capacity of nothing", _capacity({"name": "example.com/a"}), "exactly one of perNode, perDevice and sumOf"),
+    Refusal(
+        "both replicas and memoryUnit",
+        _sharing(replicas=2, memoryUnit="1Gi"),
+        "nvidia.com/gpu has both: a sharing resource has exactly one of replicas",
+    ),
+    Refusal(
+        "capacity of nothing",
+        _capacity({"name": "example.com/a"}),
+        "example.com/a has none of them: a capacity has exactly one of perNode, perDevice",
+    ),
     Refusal(
         "capacity of two things",
         _capacity({"name": "example.com/a", "perNode": 1, "sumOf": "memoryMiB"}),
-        "exactly one of perNode, perDevice and sumOf",
+        "example.com/a has several of them: a capacity has exactly one of perNode, perDevice and sumOf",
     ),
     Refusal(
-        "capacity under kubernetes.io", _capacity({"name": "kubernetes.io/a", "perNode": 1}), "not under kubernetes.io"
+        "capacity under kubernetes.io",
+        _capacity({"name": "kubernetes.io/a", "perNode": 1}),
+        "name kubernetes.io/a: a capacity name is not under kubernetes.io: choose a domain",
     ),
     Refusal(
         "capacity under x.kubernetes.io",
         _capacity({"name": "x.kubernetes.io/a", "perNode": 1}),
-        "not under kubernetes.io",
+        "name x.kubernetes.io/a: a capacity name is not under kubernetes.io",
     ),
     Refusal(
         "capacity that resources name",
         _capacity(
             {"name": "nvidia.com/gpu", "perNode": 1}, resources={"devices": [{"match": {}, "name": "nvidia.com/gpu"}]}
         ),
-        _OWNERS,
+        f'capacity and resources.devices both name ["nvidia.com/gpu"]: {_OWNERS}',
     ),
     Refusal(
         "capacity that sharing names",
@@ -382,7 +394,7 @@ REFUSALS: tuple[Refusal, ...] = (
             {"name": "nvidia.com/gpu", "perNode": 1},
             sharing={"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]},
         ),
-        _OWNERS,
+        f'capacity and sharing.resources both name ["nvidia.com/gpu"]: {_OWNERS}',
     ),
     Refusal(
         "capacity that sharing renames to",
@@ -393,18 +405,32 @@ REFUSALS: tuple[Refusal, ...] = (
                 "resources": [{"name": "nvidia.com/gpu", "replicas": 2, "rename": "example.com/a"}],
             },
         ),
-        _OWNERS,
+        f'capacity and sharing.resources both name ["example.com/a"]: {_OWNERS}',
     ),
-    Refusal("NoExecute without a budget", policy(faults={"taint": {"effect": "NoExecute"}}), _BUDGET),
-    Refusal("eviction without a budget", policy(faults={"evict": {"mode": "Immediate"}}), _BUDGET),
     Refusal(
-        "a rule's NoExecute without a budget", policy(faults={"rules": [{"taint": {"effect": "NoExecute"}}]}), _BUDGET
+        "NoExecute without a budget",
+        policy(faults={"taint": {"effect": "NoExecute"}}),
+        f"taint.effect is NoExecute, and there is no budget: {_BUDGET}",
+    ),
+    Refusal(
+        "eviction without a budget",
+        policy(faults={"evict": {"mode": "Immediate"}}),
+        f"evict.mode is Immediate, and there is no budget: {_BUDGET}",
+    ),
+    Refusal(
+        "a rule's NoExecute without a budget",
+        policy(faults={"rules": [{"taint": {"effect": "NoExecute"}}]}),
+        f"an entry of rules has one of both, and there is no budget: {_BUDGET}",
     ),
     Refusal(
         "a rule's eviction without a budget", policy(faults={"rules": [{"evict": {"mode": "AfterGrace"}}]}), _BUDGET
     ),
     *(
-        Refusal(f"maxUnavailable {value!r}", policy(faults={"budget": {"maxUnavailable": value}}), "0% to 100%")
+        Refusal(
+            f"maxUnavailable {value!r}",
+            policy(faults={"budget": {"maxUnavailable": value}}),
+            f"maxUnavailable {value}: give a number of nodes from 0, or 0% to 100%",
+        )
         for value in ("101%", "-1%", "ten", "05%", -1)
     ),
     # --- bounds, patterns, sets ---
@@ -414,7 +440,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("mode Maybe", policy(mode="Maybe", mig={}), 'supported values: "Enforce", "DryRun"', "Enforce or DryRun"),
     Refusal("replicas 1", _sharing(replicas=1), "greater than or equal to 2", "2 or more"),
     Refusal("replicas 16385", _sharing(replicas=16385), "less than or equal to 16384", "16384 or less"),
-    Refusal("memoryUnit as prose", _sharing(memoryUnit="a lot"), "should match", "80Gi"),
+    Refusal("memoryUnit as prose", _sharing(memoryUnit="a lot"), "write an amount of memory, such as 80Gi"),
     Refusal(
         "holdDownSeconds over a day",
         policy(health={"holdDownSeconds": 86401}),
@@ -463,7 +489,14 @@ REFUSALS: tuple[Refusal, ...] = (
         "supported values",
         "choose",
     ),
-    Refusal("resource without a domain", _capacity({"name": "gpu", "perNode": 1}), "should match", "nvidia.com/gpu"),
+    Refusal(
+        "resource without a domain",
+        _capacity({"name": "gpu", "perNode": 1}),
+        '"gpu": not allowed; write a domain and a name, such as nvidia.com/gpu',
+        '"gpu" is not allowed; write a domain and a name, such as nvidia.com/gpu',
+    ),
+    Refusal("label value with a blank", policy(labels={"extra": {"a": "x y"}}), "write a label value"),
+    Refusal("glob with a hash", policy(resources={"exclude": ["GPU#1"]}), "write a name, or a pattern with * and ?"),
     Refusal(
         "capacity below 0",
         _capacity({"name": "example.com/a", "perNode": -1}),
@@ -486,11 +519,13 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("label value too long", policy(labels={"extra": {"a": "x" * 64}}), "Too long", "at most 63"),
     Refusal("65 exclusions", policy(resources={"exclude": [f"GPU-{n}" for n in range(65)]}), _MANY, "at most 64"),
     # --- NodeDevices ---
-    Refusal("blank reason", _node(unschedulable=[{"id": "GPU-1", "reason": "  "}]), "reason is blank"),
+    Refusal("blank reason", _node(unschedulable=[{"id": "GPU-1", "reason": "  "}]), "GPU-1: reason is blank: say why"),
     Refusal("empty reason", _node(unschedulable=[{"id": "GPU-1", "reason": ""}]), "at least 1 chars", "at least 1"),
     Refusal("no reason", _node(unschedulable=[{"id": "GPU-1"}]), "Required value", "missing"),
     Refusal("long reason", _node(unschedulable=[{"id": "GPU-1", "reason": "x" * 257}]), "Too long", "at most 256"),
-    Refusal("id with a blank", _node(unschedulable=[{"id": "GPU 1", "reason": "x"}]), "should match", "device id"),
+    Refusal(
+        "id with a blank", _node(unschedulable=[{"id": "GPU 1", "reason": "x"}]), "write a device id, such as GPU-"
+    ),
     Refusal(
         "one id twice",
         _node(unschedulable=[{"id": "GPU-1", "reason": "x"}, {"id": "GPU-1", "reason": "y"}]),

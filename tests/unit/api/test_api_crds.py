@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import pytest
 from nodedevices_api import crdgen, generate
 from nodedevices_api.base import Loose, Root
+from nodedevices_api.fields import PATTERN_HINTS, RESOURCE_NAME_PATTERN
 from nodedevices_api.meta import ObjectMeta
 from pydantic import Field
 
@@ -153,6 +154,29 @@ def test_every_pattern_is_one_that_go_understands_and_is_anchored() -> None:
             assert node["pattern"].startswith("^"), path
             assert node["pattern"].endswith("$"), path
             assert "(?" not in node["pattern"], f"{path}: no look-around in RE2"
+
+
+def test_in_a_spec_a_pattern_is_told_in_words_and_never_as_a_regular_expression() -> None:
+    assert [
+        path for path, node in OURS if ".spec" in path and "pattern" in node and node["pattern"] in PATTERN_HINTS
+    ] == []
+    policies = SCHEMAS["devicepolicies"]["properties"]["spec"]["properties"]
+    [rule] = policies["sharing"]["properties"]["resources"]["items"]["properties"]["name"]["x-kubernetes-validations"]
+    assert rule["rule"] == f"self.matches(r'{RESOURCE_NAME_PATTERN}')"
+    assert "such as nvidia.com/gpu" in rule["message"]
+
+
+def test_every_rule_about_an_object_says_what_stands_there() -> None:
+    """For an object the API server shows no value of its own."""
+    silent = {
+        rule["message"]
+        for _, node in OURS
+        if node.get("type") == "object"
+        for rule in node.get("x-kubernetes-validations", ())
+        if "messageExpression" not in rule
+    }
+    assert len(silent) == 1
+    assert "a policy sets at least one section" in silent.pop(), "there is nothing to show"
 
 
 def test_the_api_server_fills_in_no_default_inside_a_section() -> None:

@@ -41,7 +41,10 @@ RESOURCE = {"name": "nvidia.com/gpu", "replicas": 4}
             {"capacity": [{"name": "gpu", "perNode": 1}]},
             'spec.capacity[0].name: "gpu" is not allowed; write a domain and a name, such as nvidia.com/gpu',
         ),
-        ({"faults": {"taint": {"effect": "NoExecute"}}}, "spec.faults: NoExecute or an eviction needs a budget"),
+        (
+            {"faults": {"taint": {"effect": "NoExecute"}}},
+            "spec.faults: taint.effect is NoExecute, and there is no budget: NoExecute or an eviction needs a budget",
+        ),
         ({"nodeSelector": None, "mig": {}}, "spec.nodeSelector: null is not allowed; give keys and values"),
     ],
 )
