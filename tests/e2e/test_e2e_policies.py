@@ -78,3 +78,19 @@ def test_the_policys_status_counts_its_nodes(world: World) -> None:
 
     world.until("the policy is applied to its node", lambda: nodes().get("applied") == 1)
     assert nodes()["selected"] == 1, json.dumps(nodes())
+
+
+def test_a_policy_labels_nodes_as_gpu_feature_discovery_does_and_its_end_takes_the_labels_off(world: World) -> None:
+    def labels(node: str) -> dict[str, str]:
+        found = world.node(node)["metadata"]["labels"]
+        return {
+            name: value for name, value in found.items() if name.startswith(("nvidia.com/gpu.", "nvidia.com/cuda."))
+        }
+
+    world.policy("labels", {"labels": {"featureDiscovery": True}})
+    for node, product, count in ((world.a, "NVIDIA-H100-80GB-HBM3", "8"), (world.b, "NVIDIA-L4", "4")):
+        wanted = {"nvidia.com/gpu.product": product, "nvidia.com/gpu.count": count}
+        world.until(f"{node} has {wanted}", lambda n=node, w=wanted: w.items() <= labels(n).items())  # type: ignore[misc]
+    world.drop_policy("labels")
+    for node in (world.a, world.b):
+        world.until(f"{node} has none of them", lambda n=node: not labels(n))  # type: ignore[misc]
