@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +32,7 @@ from nodedevices_plugin.answers import Answers
 from nodedevices_plugin.cdifiles import CdiFiles, ctk_request
 from nodedevices_plugin.cditoolkit import ToolkitSpecs
 from nodedevices_plugin.configuring import FileOutcome, injection
+from nodedevices_plugin.foreign import Names, rivals, told
 from nodedevices_plugin.hostpaths import HostPaths
 from nodedevices_plugin.http import Answer, HttpServer
 from nodedevices_plugin.kubeapi import KubeStore, Object, Store
@@ -106,6 +107,7 @@ class Agent:
                 Path(local.config_file), worker=Worker("config-file"), on_change=self._on_file
             )
         self._paths = HostPaths(self._driver_root, worker=Worker("host-paths"), on_change=self._wake.set)
+        self._keeping_cdi = asyncio.Lock()
         self._cdi = CdiFiles(Path(local.cdi_dir), worker=self._files, on_change=self._wake.set)
         self._toolkit = ToolkitSpecs(
             [Path(each) for each in local.cdi_spec_dirs], worker=Worker("cdi"), on_change=self._wake.set
@@ -120,6 +122,8 @@ class Agent:
             allocator=self._answers,
             on_change=self._on_kubelet,
             kubelet_socket=Path(local.kubelet_socket),
+            others=self._others,
+            prepare=self._prepare,
         )
         self._holders = PodResourcesClient(Path(local.pod_resources_socket), recent=self._plugins.recent_allocations)
         self._publisher = (
@@ -265,7 +269,9 @@ class Agent:
         self._metrics.stepped(time.monotonic() - began)
         self._told.say(before, outcome, self._metrics)
         again = await self._keep_state(time.monotonic())
-        await self._tell_kubelet(inputs.arrived if taken else None)
+        was = before.in_force
+        taken_over = was.told and was.effective.observing and not self._world.in_force.effective.observing
+        await self._tell_kubelet(inputs.arrived if taken else None, insist=taken_over)
         self._mps.want(self._world.daemons)
         self._holders.with_offers = self._world.in_force.effective.observing
         self._report(outcome, now)
@@ -303,25 +309,40 @@ class Agent:
         self._state_saved = State()
         self._wake.set()
 
-    async def _tell_kubelet(self, arrived: float | None) -> None:
+    async def _tell_kubelet(self, arrived: float | None, *, insist: bool) -> None:
         plan = self._world.plan
         if plan is None:
             return
         effective, inventory = self._world.in_force.effective, self._world.inventory
-        if not effective.observing:  # the vendor's plugin writes files of the same names
-            await self._keep_cdi(effective, inventory)
+        if self._plugins.let_through:
+            await self._prepare()
         context = injection(effective, inventory, self._paths.existing, self._toolkit.devices)
         self._answers.use(plan, inventory, context, packed=effective.node.packed)
         if plan == self._plan_told:
             return
         before, self._plan_told = self._plan_told, plan
         try:
-            await self._plugins.set_plan(plan)
+            await self._plugins.set_plan(plan, insist=insist)
         except ValueError as error:
             log.error("the kubelet could not take the plan; what it was told stays", error=str(error))  # noqa: TRY400
             return
         if arrived is not None and observing.withdrawn(before, plan):
             self._metrics.told_kubelet(time.monotonic() - arrived)
+
+    async def _others(self, resource: str, own: Collection[str]) -> str | None:
+        """Who else serves it, asked before it is registered (kubelet.guard)."""
+        offered = await self._holders.offered_now()
+        if offered is None:
+            return None
+        names = Names(self._world.inventory, index_prefix=self._world.in_force.effective.index_prefix)
+        return told(rivals(resource, self._world.plan or Plan(), offered, names, own=own))
+
+    async def _prepare(self) -> None:
+        """What is there before an id is handed out; nothing where another plugin serves, whose files have the same
+        names."""
+        if not self._world.in_force.effective.observing:
+            async with self._keeping_cdi:
+                await self._keep_cdi(self._world.in_force.effective, self._world.inventory)
 
     async def _keep_cdi(self, effective: Effective, inventory: Inventory) -> None:
         """Before a name is handed out it is in a file."""

@@ -125,11 +125,13 @@ def configure(
     monotonic: float,
     existing: Set[str] = frozenset(),
     answers: mps.Answers = MappingProxyType({}),
+    not_ours: Set[str] = frozenset(),
 ) -> Configured:
     """The configuration and the plan from now on.
 
     `existing`: the node's optional device nodes (resources.nodes). `answers`: of the MPS control daemons; a
-    configuration that needs one takes effect when it answers.
+    configuration that needs one takes effect when it answers. `not_ours`: names of the plan that another plugin serves
+    to the kubelet; what pods hold of them is not ours, and no change of ours takes it away.
     """
     status = ConfigStatus(
         reason=names.APPLIED,
@@ -156,7 +158,10 @@ def configure(
             if before.effective.observing and not asked.effective.observing:
                 decision = take_over(wanted, holdings, Names(inventory, index_prefix=before.effective.index_prefix))
             else:
-                decision = decide_change(plan or Plan(), wanted, holdings, recent, monotonic=monotonic)
+                current = Plan(
+                    resources=tuple(each for each in (plan or Plan()).resources if each.name not in not_ours)
+                )
+                decision = decide_change(current, wanted, holdings, recent, monotonic=monotonic)
             if before.told and not decision.apply:
                 waiting = replace(status, reason=names.WAITING_FOR_HOLDERS, message=decision.message)
                 return Configured(

@@ -12,16 +12,26 @@ down, cannot be seen, and is still capacity and still that plugin's name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.model import (
+    Holder,
+    HoldersState,
+    Holdings,
+    Inventory,
+    Offer,
+    OfferedResource,
+    Plan,
+    SchedulableId,
+)
 from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.resources.changes import ChangeDecision, wait, waiting_for
 from nodedevices_plugin.resources.ids import compose, split
 
 DRA_DRIVER = "gpu.nvidia.com"
 MAX_RESOURCES = 32  # SCHEMA: status.resources
+NAMED = 4  # of another plugin's resources, in one message
 Known = Mapping[str, tuple[str, ...]]  # resource -> ids seen of it
 
 
@@ -171,6 +181,44 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
             (), f"serving {what} waits until another plugin no longer offers these devices as {', '.join(offers)}"
         )
     return ChangeDecision(apply=True)
+
+
+def rivals(
+    resource: str, plan: Plan, offered: Sequence[Offer], names: Names, *, own: Collection[str]
+) -> tuple[Offer, ...]:
+    """What another plugin serves to the kubelet, so that `resource` of our plan must not be registered beside it.
+
+    Whatever it offers under a name of the plan, and every id of the plan's devices under another name; of the same
+    domain, which is one vendor's. `own`: names that the kubelet has of us.
+    """
+    planned = [each for each in plan.resources if _domain(each.name) == _domain(resource)]
+    asked = {each.name for each in planned}
+    devices = {one.device_id for each in planned for one in each.ids}
+    found = []
+    for offer in offered:
+        if _domain(offer.resource) != _domain(resource) or offer.resource in own:
+            continue
+        same = offer.resource in asked
+        ids = tuple(each for each in offer.ids if same or _device(names, offer.resource, each) in devices)
+        if ids:
+            found.append(replace(offer, ids=ids))
+    return tuple(found)
+
+
+def told(found: Sequence[Offer]) -> str:
+    """Who is in the way, and what to do; empty: nobody."""
+    if not found:
+        return ""
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    what = ", ".join(each.resource for each in found[:NAMED]) + more
+    count = sum(len(each.ids) for each in found)
+    ids = f"{count} healthy ids, such as {found[0].ids[0]}" if count > 1 else f"the healthy id {found[0].ids[0]}"
+    remedy = "remove it from this node, or set serving.mode: Observe"
+    return f"another device plugin serves {what} to this kubelet: {ids}; {remedy}"
+
+
+def _domain(resource: str) -> str:
+    return resource.partition("/")[0]
 
 
 def _offered(holdings: Holdings) -> Iterable[tuple[str, str]]:

@@ -18,7 +18,7 @@ from nodedevices_plugin import __version__
 from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState, Verdict
 from nodedevices_plugin.probes.process import ProbeCounters
 from nodedevices_plugin.probes.protocol import Readings
-from nodedevices_plugin.report import Facts, offered, physical_id
+from nodedevices_plugin.report import Facts, offered, physical_id, told_healthy
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
@@ -237,10 +237,16 @@ def _resources(facts: Facts) -> Iterator[Metric]:
     )
     for resource in offered(facts).resources:
         capacity.add_metric([resource.name], len(resource.ids))
-        healthy.add_metric([resource.name], sum(each.healthy for each in resource.ids))
+        healthy.add_metric([resource.name], told_healthy(facts, resource))
+    another = GaugeMetricFamily(
+        "nodedevices_resource_served_by_another",
+        "1: another device plugin serves it to the kubelet, and we wait until it is gone.",
+        labels=["resource"],
+    )
     for each in facts.registrations:
         registered.add_metric([each.resource], 1.0 if each.state is RegistrationState.REGISTERED else 0.0)
-    yield from (capacity, healthy, registered)
+        another.add_metric([each.resource], 1.0 if each.state is RegistrationState.SERVED_BY_ANOTHER else 0.0)
+    yield from (capacity, healthy, registered, another)
     yield GaugeMetricFamily(
         "nodedevices_holders_known",
         "1: the list of holders is up to date.",

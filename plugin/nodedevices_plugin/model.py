@@ -215,6 +215,7 @@ class RegistrationState(StrEnum):
     REGISTERED = "Registered"  # the kubelet has an open ListAndWatch stream
     KUBELET_UNREACHABLE = "KubeletUnreachable"
     REJECTED = "RegistrationRejected"
+    SERVED_BY_ANOTHER = "ServedByAnother"  # another device plugin has the name; we register when it is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from nodedevices_plugin.health.machine import judge_all, next_deadline
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory, Plan, RecentAllocate, Registration, Verdict
 from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
-from nodedevices_plugin.report import ConfigStatus, physical_id
+from nodedevices_plugin.report import ConfigStatus, physical_id, served_by_others
 from nodedevices_plugin.resources.changes import RECENT_SECONDS
 from nodedevices_plugin.resources.mps import Daemon
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
@@ -159,6 +159,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
             monotonic=monotonic,
             existing=inputs.existing,
             answers=inputs.mps,
+            not_ours=served_by_others(inputs.registrations),
         )
         daemons = outcome.daemons
         in_force, plan, config, refused = outcome.in_force, outcome.plan, outcome.status, outcome.refused

@@ -27,6 +27,7 @@ from nodedevices_plugin.model import (
     Holdings,
     Inventory,
     InventoryDevice,
+    OfferedResource,
     Plan,
     Registration,
     RegistrationState,
@@ -287,6 +288,17 @@ def offered(facts: Facts) -> Plan:
     return facts.observed or facts.plan or Plan()
 
 
+def served_by_others(registrations: Iterable[Registration]) -> frozenset[str]:
+    """Names of the plan that another device plugin serves to the kubelet: nothing of them is told by us."""
+    return frozenset(each.resource for each in registrations if each.state is RegistrationState.SERVED_BY_ANOTHER)
+
+
+def told_healthy(facts: Facts, resource: OfferedResource) -> int:
+    """How many ids of it the kubelet is told are Healthy."""
+    mine = resource.name not in served_by_others(facts.registrations)
+    return sum(each.healthy for each in resource.ids) if mine else 0
+
+
 def _resources(facts: Facts) -> tuple[api.Resource, ...]:
     held: dict[str, set[str]] = defaultdict(set)
     for holder in facts.holdings.holders:
@@ -296,7 +308,7 @@ def _resources(facts: Facts) -> tuple[api.Resource, ...]:
         api.Resource(
             name=resource.name,
             capacity=len(resource.ids),
-            healthy=sum(each.healthy for each in resource.ids),
+            healthy=told_healthy(facts, resource),
             allocated=len(held[resource.name].intersection(_own_id(each) for each in resource.ids)),
             sharing=resource.sharing,
             replicas=resource.replicas,
@@ -339,6 +351,7 @@ def _ready(facts: Facts) -> Condition:
         by_state[each.state].append(each)
     for state, reason in (
         (RegistrationState.REJECTED, names.REGISTRATION_REJECTED),
+        (RegistrationState.SERVED_BY_ANOTHER, names.REGISTRATION_REJECTED),
         (RegistrationState.KUBELET_UNREACHABLE, names.KUBELET_UNREACHABLE),
     ):
         if by_state[state]:

@@ -11,12 +11,13 @@ changes; the one in force stays.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
 
 from nodedevices_plugin.kubelet import sockets
+from nodedevices_plugin.kubelet.guard import Guard, Others
 from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, ResourcePlugin
 from nodedevices_plugin.kubelet.server import Allocator, RecentAllocations, snapshot
 from nodedevices_plugin.model import OfferedResource, Plan, RecentAllocate, Registration
@@ -24,12 +25,17 @@ from nodedevices_plugin.model import OfferedResource, Plan, RecentAllocate, Regi
 log = structlog.get_logger(__name__)
 
 
+async def nothing() -> None:
+    pass
+
+
 class DevicePlugins:
     """The kubelet's side of the agent. Made and used on one event loop; nothing happens before the first plan.
 
     `folder` is the kubelet's device-plugin folder, where our sockets are made; its socket is `kubelet_socket`, by
     default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` or
-    `recent_allocations()` give something new; it must not block.
+    `recent_allocations()` give something new; it must not block. `others` tells who else serves a resource (guard);
+    `prepare` is awaited before each registration.
     """
 
     def __init__(
@@ -40,21 +46,26 @@ class DevicePlugins:
         on_change: Callable[[], None] = lambda: None,
         kubelet_socket: Path | None = None,
         deadlines: Deadlines | None = None,
+        others: Others | None = None,
+        prepare: Callable[[], Awaitable[None]] = nothing,
     ) -> None:
         self._folder = folder
         self._kubelet_socket = kubelet_socket or folder / KUBELET_SOCKET
         self._allocator = allocator
         self._on_change = on_change
         self._deadlines = deadlines or Deadlines()
+        self._guard = Guard(folder, others)
+        self._prepare = prepare
         self._recent = RecentAllocations(on_change)
         self._plugins: dict[str, ResourcePlugin] = {}
         self._told: dict[str, OfferedResource] = {}  # what each of them shows
         self._one_at_a_time = asyncio.Lock()
         self._swept = False
 
-    async def set_plan(self, plan: Plan) -> None:
+    async def set_plan(self, plan: Plan, *, insist: bool = False) -> None:
         """Tell the kubelet this. Raises SnapshotError (a ValueError) and then changes nothing.
 
+        `insist`: it was decided that this plan is served beside another plugin, whose names are taken over with it.
         Returns when the resources that are gone are stopped, at most about a second each; registering goes on by
         itself, see `registrations`.
         """
@@ -66,6 +77,8 @@ class DevicePlugins:
             self._sweep()
             gone = [self._plugins.pop(name) for name in self._plugins.keys() - asked.keys()]
             await asyncio.gather(*(plugin.stop() for plugin in gone))
+            if insist:
+                self._guard.insist(asked.keys() - self._plugins.keys())
             for name, encoded in shown.items():
                 if name in self._plugins:
                     self._plugins[name].show(encoded)
@@ -79,6 +92,8 @@ class DevicePlugins:
                         recent=self._recent,
                         on_change=self._on_change,
                         deadlines=self._deadlines,
+                        guard=self._guard,
+                        prepare=self._prepare,
                     )
                     self._plugins[name] = plugin
                     plugin.start()
@@ -88,6 +103,11 @@ class DevicePlugins:
     def registrations(self) -> tuple[Registration, ...]:
         """How each offered resource stands with the kubelet, by name."""
         return tuple(self._plugins[name].registration for name in sorted(self._plugins))
+
+    @property
+    def let_through(self) -> bool:
+        """Whether a resource is registered, or about to be: no other plugin is in its way."""
+        return any(plugin.let_through for plugin in self._plugins.values())
 
     def recent_allocations(self) -> tuple[RecentAllocate, ...]:
         """The newest Allocates that we answered, oldest first (at most 1024)."""

@@ -14,6 +14,7 @@ slashes, a driver's and a device's may not, so `dra_device` takes the first and 
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,9 @@ from nodedevices_plugin.probes.protocol import MAX_MESSAGE, text
 DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIST_DEADLINE_SECONDS = 5.0
 SHOWN_AFTER_SECONDS = 0.5  # an Allocate is in List once the kubelet has taken our answer: milliseconds
+LOOK_DEADLINE_SECONDS = 0.5  # before a first registration, which must not wait long for it
+LOOK_RETRY_SECONDS = 0.05  # after "rejected by rate limit": the kubelet's bucket gets 100 tokens a second
+LOOK_SHARED_SECONDS = 0.25  # several resources that are registered together are one question
 LEAST_GAP_SECONDS = 1.0  # between two Lists: the kubelet allows 100/s with a burst of 10, to all callers together
 BACKOFF_FIRST_SECONDS = 2.0
 BACKOFF_MOST_SECONDS = 60.0
@@ -158,6 +162,8 @@ class PodResourcesClient:
         self._recent = recent
         self._refusals = 0
         self._not_before = 0.0
+        self._looking = asyncio.Lock()
+        self._look: tuple[float, tuple[Offer, ...] | None] | None = None  # time.monotonic() when it was asked
         self.with_offers = False
         self.holdings = Holdings(state=HoldersState.UNAVAILABLE, message="the kubelet has not been asked yet")
 
@@ -179,6 +185,26 @@ class PodResourcesClient:
         self._refusals = 0
         holdings = track(self.holdings, listed(response), self._recent(), now=datetime.now(UTC), taken=asked)
         return self._set(replace(holdings, offered=offered, message=message))
+
+    async def offered_now(self) -> tuple[Offer, ...] | None:
+        """What the kubelet may hand out just now, of every plugin. None where it does not tell within half a second."""
+        async with self._looking:
+            asked = monotonic()
+            if self._look is None or asked - self._look[0] > LOOK_SHARED_SECONDS:
+                self._look = (asked, await self._look_now())
+            return self._look[1]
+
+    async def _look_now(self) -> tuple[Offer, ...] | None:
+        deadline = monotonic() + LOOK_DEADLINE_SECONDS
+        while (left := deadline - monotonic()) > 0:
+            try:
+                return offers(await rpc.allocatable_resources(self._socket, timeout_seconds=left))
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    log.debug("what is offered to the kubelet is not known", why=rpc.reason(error))
+                    return None
+            await asyncio.sleep(LOOK_RETRY_SECONDS)
+        return None
 
     async def _offers(self) -> tuple[tuple[Offer, ...] | None, str]:
         """None and why, where only this method fails: List may still answer."""

@@ -8,6 +8,7 @@ What the kubelet really does, and what follows (pkg/kubelet/cm/devicemanager; 1.
   is refused while it is still connected. So every registration has a server on a socket of its own, and the one before
   is stopped first.
 - When it starts it removes every socket in its folder, ours too, and makes a new kubelet.sock.
+- It lets the newest registration of a name take the place of another plugin's: `guard` looks first.
 
 The folder is watched by looking every quarter of a second, not by inotify: a watch dies with the folder it is on, says
 nothing on some file systems, and a stat of two names costs microseconds.
@@ -18,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -29,6 +30,7 @@ import structlog
 
 from nodedevices_plugin.kubelet import rpc, sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
+from nodedevices_plugin.kubelet.guard import LOOK_AGAIN_SECONDS, Guard
 from nodedevices_plugin.kubelet.server import Allocator, RecentAllocations, ResourceServer, options
 from nodedevices_plugin.model import Registration, RegistrationState
 from nodedevices_plugin.probes.protocol import MAX_MESSAGE, text
@@ -68,7 +70,11 @@ def backoff_seconds(failures: int) -> float:
 
 
 class ResourcePlugin:
-    """Keeps one resource served and registered from `start` to `stop`. `shown` is its list, as `snapshot` makes it."""
+    """Keeps one resource served and registered from `start` to `stop`. `shown` is its list, as `snapshot` makes it.
+
+    `prepare` is awaited before it is registered: what must be there before an id is handed out. `let_through`: that is
+    done, and the guard has nothing against it.
+    """
 
     def __init__(
         self,
@@ -81,8 +87,11 @@ class ResourcePlugin:
         recent: RecentAllocations,
         on_change: Callable[[], None],
         deadlines: Deadlines,
+        guard: Guard,
+        prepare: Callable[[], Awaitable[None]],
     ) -> None:
         self.name = name
+        self.let_through = False
         self.registration = Registration(resource=name, state=RegistrationState.PENDING)
         self._shown = shown
         self._folder = folder
@@ -91,6 +100,8 @@ class ResourcePlugin:
         self._recent = recent
         self._on_change = on_change
         self._deadlines = deadlines
+        self._guard = guard
+        self._prepare = prepare
         self._server: ResourceServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._failures = 0  # refusals in a row
@@ -131,15 +142,27 @@ class ResourcePlugin:
             self._report(RegistrationState.KUBELET_UNREACHABLE, why)
             await asyncio.sleep(LOOK_SECONDS)
             return
+        own_socket = self._server.path.name if self._server is not None else ""
+        if why := await self._guard.why_not(self.name, kubelet, own_socket=own_socket):
+            self.let_through = False
+            await self._stop_server()
+            self._report(RegistrationState.SERVED_BY_ANOTHER, why)
+            await self._wait(LOOK_AGAIN_SECONDS, kubelet)
+            return
+        await self._prepare()
+        self.let_through = True
         server = await self._serving()
         before = server.opened
+        self._guard.registering(self.name, kubelet)
         try:
             await rpc.register(
                 self._kubelet_socket, self._request(server), timeout_seconds=self._deadlines.register_seconds
             )
         except grpc.aio.AioRpcError as error:
+            self._guard.not_registered(self.name)
             await self._not_registered(error, kubelet)
             return
+        self._guard.registered(self.name)
         self._failures = 0
         registered_at = monotonic()
         lost = await self._until_lost(server, stream=before + 1, kubelet=kubelet)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 PREFIX = "nodedevices-"
 MAX_PATH_BYTES = 107  # sun_path of unix(7) has 108 with the closing NUL
+NONCE_BYTES = 4
 SETTLING_SECONDS = 2.0  # a socket this young may stand between bind and listen
 
 
@@ -48,15 +49,25 @@ def new_path(folder: Path, resource: str) -> Path:
 
     Raises ValueError when the folder leaves no room for a name.
     """
+    nonce = secrets.token_hex(NONCE_BYTES)
+    return folder / f"{PREFIX}{_word(folder, resource)}-{nonce}.sock"
+
+
+def of_our_kind(folder: Path, resource: str, *, other_than: str = "") -> bool:
+    """Whether another process of ours serves this resource there: somebody listens on a socket named as ours are."""
+    named = folder.glob(f"{PREFIX}{_word(folder, resource)}-{'?' * 2 * NONCE_BYTES}.sock")
+    return any(path.name != other_than and listening(path) for path in named)
+
+
+def _word(folder: Path, resource: str) -> str:
     word = re.sub(r"[^A-Za-z0-9.]+", "-", resource)
-    nonce = secrets.token_hex(4)
-    room = MAX_PATH_BYTES - len(bytes(folder)) - len(f"/{PREFIX}-{nonce}.sock")
+    room = MAX_PATH_BYTES - len(bytes(folder)) - len(f"/{PREFIX}-.sock") - 2 * NONCE_BYTES
     if len(word) > room:
         digest = hashlib.sha256(resource.encode()).hexdigest()[:8]
         if room < len(digest):
             raise ValueError(f"the folder {folder} is too long for a unix socket in it: {MAX_PATH_BYTES} bytes in all")
         word = f"{word[: max(0, room - len(digest) - 1)]}-{digest}"[-room:]
-    return folder / f"{PREFIX}{word}-{nonce}.sock"
+    return word
 
 
 def remove_stale(folder: Path) -> tuple[str, ...]:

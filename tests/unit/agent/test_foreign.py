@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_plugin.foreign import Names, named, observe, remembered, take_over
+from nodedevices_plugin.foreign import Names, named, observe, remembered, rivals, take_over, told
 from nodedevices_plugin.model import (
     Holder,
     HoldersState,
@@ -216,3 +216,68 @@ def test_other_peoples_devices_are_not_waited_for() -> None:
 def test_nothing_is_taken_over_before_the_kubelet_has_said_what_is_held_and_offered() -> None:
     for unknown in (replace(BOTH, state=HoldersState.RATE_LIMITED, message="not now"), replace(BOTH, offered=None)):
         assert not take_over(WANTED, unknown, names()).apply
+
+
+# --- in the way of a registration -------------------------------------------------------------------------------------
+MIG = "nvidia.com/mig-1g.10gb"
+
+
+def plan_of(*resources: tuple[str, tuple[str, ...]]) -> Plan:
+    return Plan(
+        resources=tuple(
+            OfferedResource(
+                name=name,
+                ids=tuple(SchedulableId(id=each, device_id=each.partition("::")[0], healthy=True) for each in ids),
+            )
+            for name, ids in resources
+        )
+    )
+
+
+WANTED = plan_of((GPU, (gpu_id(0), gpu_id(1))))
+
+
+def in_the_way(
+    *offers: Offer, plan: Plan = WANTED, resource: str = GPU, own: tuple[str, ...] = (), indices: bool = False
+) -> dict[str, int]:
+    """Resource -> ids."""
+    found = rivals(resource, plan, offers, names(indices=indices), own=own)
+    return {each.resource: len(each.ids) for each in found}
+
+
+def test_whoever_offers_anything_under_our_name_is_in_the_way() -> None:
+    assert in_the_way(Offer(resource=GPU, ids=(gpu_id(0),))) == {GPU: 1}
+    assert in_the_way(Offer(resource=GPU, ids=("somebody-elses",))) == {GPU: 1}
+
+
+def test_whoever_offers_our_devices_under_another_name_is_in_the_way_with_those() -> None:
+    shares = Offer(resource=SHARED, ids=(f"{gpu_id(0)}::0", f"{gpu_id(0)}::1", "GPU-of-nobody"))
+    assert in_the_way(shares) == {SHARED: 2}
+    assert in_the_way(Offer(resource=SHARED, ids=("0", "7")), indices=True) == {SHARED: 1}
+
+
+def test_other_devices_other_vendors_and_what_is_our_own_are_not() -> None:
+    assert in_the_way(Offer(resource="nvidia.com/nic", ids=("0",))) == {}
+    assert in_the_way(Offer(resource="vendor.example/gpu", ids=(gpu_id(0),))) == {}
+    assert in_the_way(Offer(resource=GPU, ids=(gpu_id(0),)), own=(GPU,)) == {}
+    left_out = plan_of((GPU, (gpu_id(0),)))
+    assert in_the_way(Offer(resource="nvidia.com/special", ids=(gpu_id(1),)), plan=left_out) == {}
+
+
+def test_a_plan_is_one_thing_no_name_of_it_is_registered_beside_another() -> None:
+    plan = plan_of((GPU, (gpu_id(0),)), (MIG, (gpu_id(1),)), ("vendor.example/fpga", ("x",)))
+    theirs = Offer(resource=GPU, ids=(gpu_id(0),))
+    assert in_the_way(theirs, plan=plan, resource=MIG) == {GPU: 1}
+    assert in_the_way(theirs, plan=plan, resource="vendor.example/fpga") == {}
+
+
+def test_it_is_said_who_it_is_and_what_to_do() -> None:
+    assert told(()) == ""
+    remedy = "; remove it from this node, or set serving.mode: Observe"
+    one, two = Offer(resource=GPU, ids=(gpu_id(0),)), Offer(resource=SHARED, ids=(gpu_id(0), gpu_id(1)))
+    assert told((one,)) == (f"another device plugin serves {GPU} to this kubelet: the healthy id {gpu_id(0)}{remedy}")
+    assert told((one, two)) == (
+        f"another device plugin serves {GPU}, {SHARED} to this kubelet: 3 healthy ids, such as {gpu_id(0)}{remedy}"
+    )
+    many = tuple(Offer(resource=f"nvidia.com/mig-{number}g.10gb", ids=("x",)) for number in range(6))
+    assert "mig-3g.10gb and 2 more to this kubelet" in told(many)

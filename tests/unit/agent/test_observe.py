@@ -9,7 +9,7 @@ from typing import Any
 from nodedevices_api import nodedevices as api
 from nodedevices_api.conditions import find
 from nodedevices_plugin.configuring import SeenObject
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, Registration, RegistrationState
 from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
 from nodedevices_plugin.probes.protocol import ProbeEvent
 from nodedevices_plugin.report import Facts, report
@@ -221,3 +221,14 @@ def test_index_ids_are_led_back_to_devices_where_they_are_configured() -> None:
     assert [len(each.holders) for each in node.status().devices] == [0, 1]
     node.given(seen=seen(SERVE))
     assert (node.config, node.serves) == ("WaitingForHolders", set())
+
+
+def test_who_never_served_stops_at_once_whatever_pods_hold() -> None:
+    theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another one")
+    held = replace(THEIRS, holders=(holder(gpu_id(0)),))
+    node = Node(LOCAL).given(holdings=held, registrations=(theirs,))
+    assert node.serves == {GPU}
+    assert Node(LOCAL).given(holdings=held).given(seen=seen(OBSERVE)).config == "WaitingForHolders"
+    node.given(seen=seen(OBSERVE))
+    assert (node.serves, node.config) == (set(), "Applied")
+    assert node.resources() == {GPU: (2, 2, 1, "plugin")}

@@ -362,3 +362,12 @@ def test_a_machine_that_says_nothing_of_itself_is_left_out() -> None:
     assert machine is not None
     assert (machine.type, machine.mode, machine.vgpu and machine.vgpu.version) == ("DGX H100", None, "535.1")
     assert report(facts()).machine is None
+
+
+def test_a_name_that_another_plugin_serves_is_told_on_ready_and_no_id_of_it_counts_as_told() -> None:
+    why = f"another device plugin serves {GPU} to this kubelet"
+    theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message=why)
+    made = facts(registrations=(theirs,))
+    assert condition(made, "Ready") == ("False", "RegistrationRejected", f"{GPU}: {why}")
+    [resource] = report(made).resources
+    assert (resource.capacity, resource.healthy) == (2, 0)

@@ -1,0 +1,96 @@
+"""Whether a name may be registered: not where another device plugin serves it to this kubelet.
+
+The kubelet takes whoever registers last and tells nobody (pkg/kubelet/cm/devicemanager, 1.36.3): the one before keeps
+its stream, may still change what is offered, and its end takes the newer registration down. Two plugins for one name
+therefore flap at every restart of either of them or of the kubelet. So before a name's first registration with a
+kubelet the guard asks who serves it already. The answer comes from GetAllocatableResources, which lists healthy ids
+only, and the kubelet makes all ids of a plugin unhealthy at once when its stream ends: what is listed, somebody serves.
+
+Not asked, and registered at once: a name that this process has registered with this very kubelet (a stream that was
+lost is ours to renew), one that another agent of ours serves (a rolling update with overlap), one that was taken over
+on purpose (`insist`). Where the kubelet does not tell, nobody is in the way; but one that was seen before is there
+until the kubelet says that it is not. A kubelet that starts anew knows no ids for a moment: the one that we waited for
+then has the first turn, for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from nodedevices_plugin.kubelet import sockets
+
+LOOK_AGAIN_SECONDS = 1.0  # while another one serves; the kubelet answers 100 calls a second, to all callers together
+GIVE_WAY_SECONDS = 30.0  # NVIDIA's plugin is back within seconds of a new kubelet.sock, and retries every 30 s
+
+Others = Callable[[str, Collection[str]], Awaitable[str | None]]
+"""Who else serves this name or its devices, in words; "" nobody, None: the kubelet does not tell. The second argument:
+names that are ours with this kubelet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Another plugin has the name. `who`: in words; `until`: how long it has the first turn with a kubelet that came
+    since (time.monotonic()), None while it serves."""
+
+    kubelet: sockets.Identity
+    who: str
+    until: float | None = None
+
+    @property
+    def why(self) -> str:
+        turn = f"; the kubelet has started anew, and that plugin has {GIVE_WAY_SECONDS:.0f} s to be first"
+        return self.who if self.until is None else self.who + turn
+
+
+def judge(before: Waiting | None, kubelet: sockets.Identity, seen: str | None, *, now: float) -> Waiting | None:
+    """Whether to wait; None: register. `seen`: as `Others` says."""
+    if seen:
+        return Waiting(kubelet=kubelet, who=seen)
+    if before is None:
+        return None
+    if before.kubelet != kubelet:
+        before = Waiting(kubelet=kubelet, who=before.who, until=now + GIVE_WAY_SECONDS)
+    if before.until is None:
+        return before if seen is None else None
+    return before if now < before.until else None
+
+
+class Guard:
+    """Asked by every registration of one agent. Without `others` nothing is ever in the way."""
+
+    def __init__(self, folder: Path, others: Others | None) -> None:
+        self._folder = folder
+        self._others = others
+        self._ours: dict[str, sockets.Identity] = {}  # names that are registered, or being so, with which kubelet
+        self._insisted: set[str] = set()
+        self._waiting: dict[str, Waiting] = {}
+
+    def insist(self, names: Iterable[str]) -> None:
+        """The next registration of each of these is nobody's but ours to decide: it was decided."""
+        self._insisted.update(names)
+
+    async def why_not(self, name: str, kubelet: sockets.Identity, *, own_socket: str = "") -> str:
+        """Why it must not be registered with this kubelet now; "" when it may. Takes as long as `others` does."""
+        waiting = None
+        ours = self._ours.get(name) == kubelet or name in self._insisted
+        if self._others is not None and not ours and not sockets.of_our_kind(self._folder, name, other_than=own_socket):
+            own = [each for each, of in self._ours.items() if of == kubelet]
+            waiting = judge(self._waiting.get(name), kubelet, await self._others(name, own), now=monotonic())
+        if waiting is None:
+            self._waiting.pop(name, None)
+            return ""
+        self._waiting[name] = waiting
+        return waiting.why
+
+    def registering(self, name: str, kubelet: sockets.Identity) -> None:
+        """From now on its ids may be listed, and they are ours: the kubelet may list them before Register answers."""
+        self._ours[name] = kubelet
+
+    def registered(self, name: str) -> None:
+        self._insisted.discard(name)
+
+    def not_registered(self, name: str) -> None:
+        self._ours.pop(name, None)

@@ -1,0 +1,221 @@
+"""Registrations beside other plugins: what is asked, when it is not, and what must be there before."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Collection
+
+import grpc
+import pytest
+from nodedevices_plugin.kubelet.plugins import DevicePlugins
+from nodedevices_plugin.kubelet.podresources import PodResourcesClient
+from nodedevices_plugin.kubelet.registration import Deadlines
+from nodedevices_plugin.model import Offer, RegistrationState
+from support.kubelet import StandInKubelet
+from support.offers import GPU, EchoAllocator, offered, plan
+
+NAMES = [f"nvidia.com/mig-{number}g.10gb" for number in range(1, 7)]
+
+
+class Rival:
+    """Who is in the way, as the guard is told it; and a tally of what was asked and prepared."""
+
+    def __init__(self) -> None:
+        self.who: str | None = ""
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
+        self.prepared = 0
+
+    async def others(self, resource: str, own: Collection[str]) -> str | None:
+        self.asked.append((resource, tuple(sorted(own))))
+        return self.who
+
+    async def prepare(self) -> None:
+        self.prepared += 1
+
+
+@pytest.fixture
+def rival() -> Rival:
+    return Rival()
+
+
+@pytest.fixture
+async def plugins(kubelet: StandInKubelet, allocator: EchoAllocator, rival: Rival) -> AsyncIterator[DevicePlugins]:
+    plugins = DevicePlugins(
+        folder=kubelet.plugin_folder,
+        allocator=allocator,
+        deadlines=Deadlines(register_seconds=1.0, stream_seconds=1.0),
+        others=rival.others,
+        prepare=rival.prepare,
+    )
+    yield plugins
+    await plugins.stop()
+
+
+def state_of(plugins: DevicePlugins) -> RegistrationState:
+    [registration] = plugins.registrations()
+    return registration.state
+
+
+async def test_nothing_is_registered_or_prepared_while_another_plugin_serves(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    rival.who = "another device plugin serves it"
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
+    await kubelet.until(lambda: len(rival.asked) >= 2)
+    assert plugins.registrations()[0].message == "another device plugin serves it"
+    assert (kubelet.registered, rival.prepared, plugins.let_through) == ([], 0, False)
+    rival.who = None  # a kubelet that does not tell now
+    seen = len(rival.asked)
+    await kubelet.until(lambda: len(rival.asked) > seen)
+    assert kubelet.registered == []
+    rival.who = ""
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    assert (rival.prepared, plugins.let_through) == (1, True)
+
+
+async def test_where_nobody_tells_it_is_registered_at_once(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    rival.who = None
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    assert len(rival.asked) == 1
+
+
+async def test_a_lost_stream_is_renewed_without_asking(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    rival.who = "another device plugin serves it"  # or the kubelet has not yet noticed that the stream is gone
+    await kubelet.drop_stream(GPU)
+    await kubelet.until(lambda: len(kubelet.registered) == 2 and kubelet.allocatable(GPU) == 8)
+    assert len(rival.asked) == 1
+
+
+async def test_with_a_new_kubelet_it_is_asked_again(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    await kubelet.restart()
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    assert len(rival.asked) == 2
+    rival.who = "another device plugin came first"
+    await kubelet.restart()
+    await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
+    assert len(kubelet.registered) == 2
+
+
+async def test_after_a_kubelet_restart_the_other_plugin_has_the_first_turn(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    rival.who = "another device plugin serves it"
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
+    rival.who = ""  # a kubelet that starts knows no ids
+    await kubelet.restart()
+    await kubelet.until(lambda: "has 30 s to be first" in plugins.registrations()[0].message)
+    seen = len(rival.asked)
+    await kubelet.until(lambda: len(rival.asked) > seen)
+    assert kubelet.registered == []
+
+
+async def test_what_was_decided_to_be_taken_over_is_registered_beside_the_other_plugin(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    rival.who = "another device plugin serves it"
+    await plugins.set_plan(plan(offered(8)), insist=True)
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    assert (rival.asked, rival.prepared) == ([], 1)
+    await kubelet.restart()  # and what this kubelet has is another question
+    await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
+
+
+async def test_an_older_process_of_ours_is_not_in_the_way(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    older = DevicePlugins(folder=kubelet.plugin_folder, allocator=EchoAllocator())
+    await older.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    rival.who = "somebody serves it"
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: state_of(plugins) is RegistrationState.REGISTERED)
+    assert rival.asked == []
+    await older.stop()
+    await kubelet.until(lambda: kubelet.connected(GPU) and kubelet.allocatable(GPU) == 8)
+
+
+async def test_a_dead_socket_of_ours_or_one_of_another_name_is_no_older_process(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    rival.who = "another device plugin serves it"
+    with socket.socket(socket.AF_UNIX) as dead, socket.socket(socket.AF_UNIX) as other:
+        dead.bind(str(kubelet.plugin_folder / "nodedevices-nvidia.com-gpu-00000000.sock"))
+        other.bind(str(kubelet.plugin_folder / "nodedevices-nvidia.com-gpu.shared-11111111.sock"))
+        other.listen(1)
+        await plugins.set_plan(plan(offered(8)))
+        await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
+    assert kubelet.registered == []
+
+
+async def test_names_that_are_registered_together_are_not_in_each_others_way(kubelet: StandInKubelet) -> None:
+    client = PodResourcesClient(kubelet.pod_resources_socket, recent=tuple)
+
+    async def others(resource: str, own: Collection[str]) -> str | None:
+        found = await client.offered_now()
+        assert found is not None
+        return ", ".join(each.resource for each in found if each.resource not in own)
+
+    states: list[RegistrationState] = []
+    plugins = DevicePlugins(
+        folder=kubelet.plugin_folder,
+        allocator=EchoAllocator(),
+        others=others,
+        on_change=lambda: states.extend(each.state for each in plugins.registrations()),
+    )
+    await plugins.set_plan(plan(*(offered(2, name=name, prefix=f"{name}-") for name in NAMES)))
+    await kubelet.until(lambda: all(kubelet.allocatable(name) == 2 for name in NAMES))
+    for _ in range(3):
+        await kubelet.restart()
+        await kubelet.until(lambda: all(kubelet.allocatable(name) == 2 for name in NAMES))
+    await plugins.stop()
+    assert RegistrationState.SERVED_BY_ANOTHER not in states
+
+
+# --- what the kubelet is asked ----------------------------------------------------------------------------------------
+async def test_one_look_answers_all_who_ask_at_one_time(kubelet: StandInKubelet) -> None:
+    client = PodResourcesClient(kubelet.pod_resources_socket, recent=tuple)
+    serving = DevicePlugins(folder=kubelet.plugin_folder, allocator=EchoAllocator())
+    await serving.set_plan(plan(offered(2)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+    answers = await asyncio.gather(*(client.offered_now() for _ in range(8)))
+    assert answers == [(Offer(resource=GPU, ids=("GPU-0", "GPU-1")),)] * 8
+    assert kubelet.offers_asked == 1
+    await serving.stop()
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNKNOWN])
+async def test_a_kubelet_that_cannot_tell_is_asked_once(kubelet: StandInKubelet, code: grpc.StatusCode) -> None:
+    kubelet.offers_error = (code, "not here")
+    client = PodResourcesClient(kubelet.pod_resources_socket, recent=tuple)
+    assert await client.offered_now() is None
+    assert kubelet.offers_asked == 1
+
+
+async def test_without_podresources_nothing_is_known(kubelet: StandInKubelet) -> None:
+    await kubelet.remove_pod_resources()
+    assert await PodResourcesClient(kubelet.pod_resources_socket, recent=tuple).offered_now() is None
+
+
+async def test_a_rate_limit_is_met_by_asking_again_and_not_for_ever(kubelet: StandInKubelet) -> None:
+    client = PodResourcesClient(kubelet.pod_resources_socket, recent=tuple)
+    kubelet.offers_error = (grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+    looking = asyncio.create_task(client.offered_now())
+    await kubelet.until(lambda: kubelet.offers_asked >= 2)
+    kubelet.offers_error = None
+    assert await looking == ()
+    kubelet.offers_error = (grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+    assert await PodResourcesClient(kubelet.pod_resources_socket, recent=tuple).offered_now() is None
