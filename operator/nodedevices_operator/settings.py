@@ -52,6 +52,7 @@ class Settings:
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Flags over environment over defaults. SettingsError; `--help` prints and raises SystemExit(0)."""
+    _check_flags(arguments)
     given = _parser().parse_args(arguments)
     places, texts = {}, {}
     for name, default in _DEFAULTS.items():
@@ -89,6 +90,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="nodedevices-operator",
+        allow_abbrev=False,
         description="Puts DevicePolicies in force, and tells Nodes and pods of faulty devices.",
         epilog=f"Every flag but --dry-run can be given as a variable: {PREFIX}HTTP_ADDRESS for --http-address.",
     )
@@ -111,6 +113,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dry-run", action="store_true", help="cleanup only: say what would be removed")
     return parser
+
+
+def _check_flags(arguments: Sequence[str]) -> None:
+    """Before they are parsed: argparse would take an unknown flag's value for the command, and complain of that."""
+    known = [f"--{name}" for name in (*_DEFAULTS, "dry-run", "help")]
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        if flag.startswith("--") and flag not in known:
+            near = get_close_matches(flag, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise SettingsError(f"{flag}: no such flag; {hint}")
 
 
 def _check_variables(environment: Mapping[str, str]) -> None:
