@@ -10,6 +10,8 @@ import re
 import uuid
 from dataclasses import dataclass
 
+from nodedevices_plugin.probes.protocol import MAX_DEVICES
+
 _NAMESPACE = uuid.UUID("3d0a9d3e-3f5c-5a0e-9d0b-6e6f64646576")  # any constant: it keeps our ids apart from others'
 
 
@@ -130,7 +132,7 @@ MODELS: dict[str, Model] = {
     ),
 }
 
-PROFILE_SYNTAX = re.compile(r"\s*([a-z]+[0-9]+[a-z]*?)\s*(?:x\s*([0-9]{1,2})\s*)?", re.IGNORECASE)
+PROFILE_SYNTAX = re.compile(r"\s*([a-z]+[0-9]+[a-z]*?)\s*(?:x\s*(-?[0-9]{1,9})\s*)?", re.IGNORECASE)
 
 
 def parse_profile(profile: str) -> tuple[Model, int]:
@@ -141,8 +143,8 @@ def parse_profile(profile: str) -> tuple[Model, int]:
         known = ", ".join(sorted(MODELS))
         raise ValueError(f"{profile!a} is not a known profile; give a model and a number, such as 'h100 x 8': {known}")
     count = int(match.group(2)) if match.group(2) else model.count
-    if not 1 <= count <= 64:
-        raise ValueError(f"{profile!a}: {count} devices are not possible; give 1 to 64")
+    if not 1 <= count <= MAX_DEVICES:
+        raise ValueError(f"{profile!a}: {count} devices are not possible; give 1 to {MAX_DEVICES}")
     return model, count
 
 

@@ -172,6 +172,8 @@ def test_mig_devices_need_only_a_profile():
         ("{profile: h100, profile: a100}", "line 1: profile: is there twice"),
         ("{profil: h100}", "profil: no such key; did you mean profile?"),
         ("{profile: h900 x 8}", "profile: 'h900 x 8' is not a known profile"),
+        ("{profile: h100 x 100}", "profile: 'h100 x 100': 100 devices are not possible; give 1 to 64"),
+        ("{profile: h100 x -1}", "profile: 'h100 x -1': -1 devices are not possible; give 1 to 64"),
         ("{profile: h100 x 0}", "profile: 'h100 x 0': 0 devices are not possible; give 1 to 64"),
         ("{profile: h100 x 65}", "65 devices are not possible"),
         ("{profile: 8}", "profile: 8 is not allowed; give text, in quotes"),
