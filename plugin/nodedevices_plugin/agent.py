@@ -172,6 +172,12 @@ class Agent:
 
     def _on_file(self, outcome: FileOutcome) -> None:
         self._file = outcome
+        if outcome.config is not None and outcome.config.empty:
+            log.warning(
+                "the configuration file is empty: flags, environment and defaults hold",
+                file=self._local.config_file,
+                expected="version: v1, and flags, resources, sharing or imex",
+            )
         if outcome.config is not None and outcome.config.unused:
             log.info("keys of the configuration file that change nothing here", keys=outcome.config.unused)
         self._wake.set()

@@ -209,8 +209,11 @@ class KubeStore:
                     else:
                         load.load_incluster_config(client_configuration=configuration)
                 except (config.ConfigException, OSError, ValueError) as error:
-                    where = f"kubeconfig {self._kubeconfig}" if self._kubeconfig else "the pod's service account"
-                    raise StoreError(f"load credentials from {where}: {error}") from error
+                    where, hint = f"kubeconfig {self._kubeconfig}", ""
+                    if not self._kubeconfig:
+                        where = "the pod's service account"
+                        hint = "; outside a pod give --kubeconfig, or --standalone to do without an API server"
+                    raise StoreError(f"load credentials from {where}: {str(error).rstrip('.')}{hint}") from error
                 configuration.retries = False
                 configuration.connection_pool_maxsize = 2
                 self._made = client.CustomObjectsApi(client.ApiClient(configuration))

@@ -97,6 +97,12 @@ async def test_a_name_that_matches_nothing_is_in_force_and_told_once(
     assert conditions(agent) == []
 
 
+async def test_an_empty_file_is_told(agent: AgentProcess, kubelet: StandInKubelet, config_file: Path) -> None:
+    write(config_file, "# sharing comes later\n")
+    await agent.until(lambda: agent.lines("the configuration file is empty: flags, environment and defaults hold"))
+    assert kubelet.allocatable(GPU) == 4
+
+
 async def test_an_agent_that_starts_with_a_bad_file_takes_the_last_good_one_from_its_state_file(
     agent: AgentProcess, kubelet: StandInKubelet, config_file: Path
 ) -> None:
@@ -156,6 +162,19 @@ async def test_sighup_does_not_end_it_and_reads_the_file(agent: AgentProcess, ku
     agent.process.send_signal(signal.SIGHUP)
     await agent.until(lambda: agent.lines("SIGHUP: reading the configuration file again"))
     assert len((await kubelet.allocate(GPU, 1)).ids) == 1
+
+
+async def test_outside_a_pod_the_agent_says_which_flags_would_help(kubelet: StandInKubelet, tmp_path: Path) -> None:
+    made = AgentProcess(
+        tmp_path, plugin_folder=kubelet.plugin_folder, pod_resources_socket=kubelet.pod_resources_socket, arguments=()
+    )
+    async with made as agent:
+        message = "the API server did not take or give our object; trying on"
+        await agent.until(lambda: agent.lines(message))
+        told = agent.lines(message)[0]["error"]
+        assert "the pod's service account" in told
+        assert "--kubeconfig" in told
+        assert "--standalone" in told
 
 
 async def test_flags_that_cannot_be_end_it_with_a_sentence(made: AgentProcess) -> None:

@@ -32,12 +32,16 @@ FEATURE_DISCOVERY: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileConfig:
-    """What a file says: `flags` by option name, and two sections. `unused`: keys that change nothing here."""
+    """What a file says: `flags` by option name, and two sections.
+
+    unused: keys that change nothing here. empty: there is not a single key, which NVIDIA's plugin takes, too.
+    """
 
     flags: Mapping[str, Value] = field(default_factory=dict)
     resources: Resources | None = None
     sharing: Sharing | None = None
     unused: tuple[str, ...] = ()
+    empty: bool = False
 
 
 class _Loader(yaml.SafeLoader):
@@ -73,7 +77,7 @@ def parse(raw: bytes) -> FileConfig:
         where = f"line {mark.line + 1}: " if mark else ""
         raise ConfigError([f"{where}not YAML: {getattr(error, 'problem', None) or str(error)[:200]}"]) from error
     if document is None:
-        return FileConfig()
+        return FileConfig(empty=True)
     return from_document(document)
 
 

@@ -80,9 +80,14 @@ def test_nvidias_documented_example_is_taken_as_it_is() -> None:
     assert config.flags["device-list-strategy"] == ("envvar",)
 
 
-@pytest.mark.parametrize("text", [b"", b"# nothing\n", b"version: v1\n", b"version: ''\n", b"flags:\nsharing:\n"])
-def test_an_empty_file_says_nothing(text: bytes) -> None:
+@pytest.mark.parametrize("text", [b"version: v1\n", b"version: ''\n", b"flags:\nsharing:\n"])
+def test_keys_without_values_say_nothing(text: bytes) -> None:
     assert parse(text) == FileConfig()
+
+
+@pytest.mark.parametrize("text", [b"", b"# nothing\n", b"---\n"])
+def test_an_empty_file_is_taken_as_nvidias_plugin_takes_it_and_known_to_be_empty(text: bytes) -> None:
+    assert parse(text) == FileConfig(empty=True)
 
 
 def test_null_is_not_set_as_in_nvidias_plugin() -> None:
