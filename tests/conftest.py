@@ -18,7 +18,7 @@ ONE_WORKER = "e2e"  # the folder whose tests share the real cluster
 settings.register_profile("nodedevices", deadline=None)
 settings.load_profile("nodedevices")
 
-LONGEST_FIRST = (ONE_WORKER, "integration", "conformance", "agent", "nvml", "unit")
+LONGEST_FIRST = ("slow", ONE_WORKER, "integration", "conformance", "agent", "nvml", "unit")
 
 
 def _folder(item: pytest.Item) -> str:
