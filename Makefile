@@ -15,20 +15,29 @@ WORKERS     ?= 3
 SOURCES     := crds plugin operator tests benchmarks
 
 export PYTHONDONTWRITEBYTECODE := 1
-say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
+# Bold on a terminal only, and not with NO_COLOR (no-color.org).
+say = @if [ -t 1 ] && [ -z "$${NO_COLOR:-}" ]; then printf '\033[1m==> %s\033[0m\n' "$(1)"; else printf '==> %s\n' "$(1)"; fi
+define may_write
+@for place in . $(TOOLS) $(VENV); do \
+  [ ! -e $$place ] || [ -w $$place ] || { echo "$$(realpath $$place) cannot be written by $$(id -un): it belongs to $$(stat -c %U $$place) (after sudo make?). Run make as $$(stat -c %U $$place), or give it back: sudo chown -R $$(id -un) $$(realpath $$place)"; exit 1; }; \
+done
+endef
 
 .PHONY: help
 help: ## Show this table
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  \033[1mmake %-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@bold= plain=; if [ -t 1 ] && [ -z "$${NO_COLOR:-}" ]; then bold='\033[1m' plain='\033[0m'; fi; \
+	awk -v bold="$$bold" -v plain="$$plain" 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  %smake %-14s%s %s\n", bold, $$1, plain, $$2}' $(MAKEFILE_LIST)
 
 # --- tools -----------------------------------------------------------------------------------------------------------
 $(UV):
+	$(may_write)
 	$(call say,uv: installing it from PyPI into $(TOOLS))
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "NodeDevices needs Python >= 3.11; $(PYTHON) is $$($(PYTHON) -V). Set PYTHON=..."; exit 1; }
 	@$(PYTHON) -m venv $(TOOLS) || { echo "python3 -m venv failed: on Debian, apt-get install python3-venv"; exit 1; }
 	@$(TOOLS)/bin/pip install --quiet uv || { echo "uv could not be installed from PyPI: is there a network?"; exit 1; }
 
 $(VENV)/.stamp: requirements/dev.lock pyproject.toml | $(UV)
+	$(may_write)
 	$(call say,python packages: from requirements/dev.lock into $(VENV))
 	@[ -x $(RUN)/python ] || $(UV) venv --quiet --python "$$(command -v $(PYTHON))" $(VENV)
 	@$(UV) pip sync --quiet --python $(RUN)/python --require-hashes requirements/dev.lock

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 from demo.stage import Stage
 from demo.story import NAMESPACE, Story
@@ -47,7 +48,7 @@ def main() -> int:
         return 1
     if keep:
         stage.step("Left as it is (KEEP=1). Look around:")
-        stage.note(f"export KUBECONFIG={here.kubectl.kubeconfig}")
+        stage.note(shell(here))
         if here.cluster:
             stage.note("make cluster-down NAME=demo    # when you have seen enough")
     else:
@@ -68,6 +69,12 @@ def begin(stage: Stage, ending: ExitStack, *, keep: bool) -> Ground:
     if here.cluster:
         stage.note("The kubelets keep their default periods; a Node's numbers follow within 10 s.")
     return here
+
+
+def shell(here: Ground) -> str:
+    """The line with which a person's shell speaks to this cluster. A user's own cluster has kubectl in the PATH."""
+    line = f"export KUBECONFIG={here.kubectl.kubeconfig}"
+    return f"{line} PATH={Path(here.kubectl.binary).parent}:$PATH" if here.cluster else line
 
 
 def install(stage: Stage, here: Ground) -> None:

@@ -18,7 +18,7 @@ class Stage:
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._step = self._began
-        self._colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
     def _paint(self, colour: str, text: str) -> str:
         return f"{colour}{text}{PLAIN}" if self._colour else text
