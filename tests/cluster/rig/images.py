@@ -92,6 +92,7 @@ def local(progress: Progress) -> list[Path]:
     store.mkdir(parents=True, exist_ok=True)
     with (store / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        sweep(store)
         archives = {one: _archive(store, one) for one in IMAGES}
         if not all(archive.exists() for archive in archives.values()):
             _bound_storage(store, progress)
@@ -106,6 +107,14 @@ def local(progress: Progress) -> list[Path]:
             archive.touch()
             _forget_old(store, image)
     return [*archives.values(), workload]
+
+
+def sweep(store: Path) -> None:
+    """Remove what a build that was killed left half written. Only under the lock: nobody else builds then."""
+    for one in store.glob("*.new"):
+        one.unlink()
+    for one in store.glob("tmp*"):  # TemporaryDirectory
+        shutil.rmtree(one, ignore_errors=True)
 
 
 def content(image: Image, root: Path = ROOT) -> str:

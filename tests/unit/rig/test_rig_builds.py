@@ -45,6 +45,18 @@ def test_the_sources_of_our_images_exist() -> None:
         assert not [one for one in image.sources if not (images.ROOT / one).exists()]
 
 
+def test_what_a_killed_build_left_is_swept_and_archives_and_logs_stay(tmp_path: Path) -> None:
+    for name in ("nodedevices-agent-0a.tar", "nodedevices-agent-0b.new", "nodedevices-agent.log", ".lock"):
+        (tmp_path / name).touch()
+    (tmp_path / "tmpab12" / "plugin").mkdir(parents=True)
+    images.sweep(tmp_path)
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        ".lock",
+        "nodedevices-agent-0a.tar",
+        "nodedevices-agent.log",
+    ]
+
+
 def test_a_failed_build_says_its_last_words_and_guesses_at_the_network(tmp_path: Path) -> None:
     def build(words: str) -> None:
         command = [sys.executable, "-c", f"print({words!r}); raise SystemExit(1)"]
