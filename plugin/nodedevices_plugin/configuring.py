@@ -139,14 +139,14 @@ def configure(
         unschedulable=seen.unschedulable if seen is not None else (),
     )
     new_hash = spec.config_hash if spec is not None else None
-    after, refused, message = before, "", ""
+    after, refused, message, starting = before, "", "", False
     plan: Plan | None = None
     coming: tuple[mps.Daemon, ...] | None = None  # of a configuration that waits for them
     if before.told:
         plan, message = _plan(before.effective, inventory, verdicts, last_plan, existing)
         refused = "plan" if message else ""
         if not message and (message := mps.silent(plan, answers)):
-            refused = "mps"
+            refused, starting = "mps", mps.starting(plan, answers)
     if asked.effective is None:
         refused, message = asked.source, asked.error or ""
     elif not before.told or asked.effective != before.effective:
@@ -172,6 +172,7 @@ def configure(
                 )
             if why := mps.silent(wanted, answers):
                 refused, message, coming = "mps", why, mps.daemons(wanted, inventory)
+                starting = mps.starting(wanted, answers)
             else:
                 after, plan = InForce(effective=asked.effective, applied_hash=new_hash, told=True), wanted
                 refused, message = "", ""
@@ -184,13 +185,13 @@ def configure(
         daemons = (*coming, *(each for each in daemons if each.resource not in named))
     plan = _offered(plan, last_plan, answers)
     if refused:
+        waits = refused == "mps" and starting  # nothing is refused: it takes effect by itself
+        reason = names.WAITING_FOR_HOLDERS if waits else names.CONFIG_INVALID
         return Configured(
             in_force=after,
             plan=plan,
-            status=replace(
-                status, reason=names.CONFIG_INVALID, message=f"{message}; {_meanwhile(after, refused, coming)}"
-            ),
-            refused=refused,
+            status=replace(status, reason=reason, message=f"{message}; {_meanwhile(after, refused, coming)}"),
+            refused="" if waits else refused,
             daemons=daemons,
         )
     if not standalone and (seen is None or seen.config is None):

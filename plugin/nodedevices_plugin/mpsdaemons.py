@@ -17,7 +17,7 @@ import structlog
 
 from nodedevices_plugin.mps import wanted
 from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
-from nodedevices_plugin.resources.mps import Daemon
+from nodedevices_plugin.resources.mps import BEING_STARTED, Daemon
 from nodedevices_plugin.worker import Worker
 
 log = structlog.get_logger(__name__)
@@ -94,7 +94,7 @@ class MpsDaemons:
         if self.answers.get(key) == "" and self._missed[key] < MISSED:
             return ""
         starting = time.monotonic() - self._since[key] < PATIENCE_SECONDS
-        return "is being started" if starting and not tell_now else why
+        return BEING_STARTED if starting and not tell_now else why
 
     def _say(self, trouble: str) -> None:
         if trouble != self._trouble:

@@ -76,6 +76,15 @@ async def test_a_daemon_is_started_with_its_limits_before_its_shares_are_offered
     ]
 
 
+async def test_while_the_daemon_is_merely_starting_nothing_is_called_wrong(
+    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    await agent.until(lambda: agent.lines("configuration")[-1]["condition"] == "Applied")
+    assert {each["condition"] for each in agent.lines("configuration")} == {"WaitingForHolders", "Applied"}
+    assert "nodedevices_config_errors_total{" not in agent.get("/metrics")[1]
+
+
 async def test_while_no_daemon_answers_nothing_is_registered_and_the_reason_is_told(
     made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
 ) -> None:

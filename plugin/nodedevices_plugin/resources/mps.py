@@ -29,6 +29,7 @@ MEBIBYTE = 1 << 20
 
 # What the daemon of a resource says, by the resource's name and the percentage of threads that a client is to have;
 # "" is the right answer, anything else why there is none. A daemon that is not in it has not been asked yet.
+UNASKED, BEING_STARTED = "has not been asked yet", "is being started"  # nothing is wrong yet
 Answers = Mapping[tuple[str, int], str]
 
 
@@ -124,6 +125,11 @@ def silent(plan: Plan, answers: Answers) -> str:
     return ""
 
 
+def starting(plan: Plan, answers: Answers) -> bool:
+    """Whether the daemons that do not answer are only being started: nothing has to be corrected yet."""
+    return {_silence(resource, answers) for resource in plan.resources} <= {"", UNASKED, BEING_STARTED}
+
+
 def withheld(plan: Plan, told: Plan | None, answers: Answers) -> Plan:
     """The plan without what cannot be used: shares whose daemon does not answer.
 
@@ -151,7 +157,7 @@ def _needs_daemon(resource: OfferedResource) -> bool:
 def _silence(resource: OfferedResource, answers: Answers) -> str:
     if not _needs_daemon(resource):
         return ""
-    return answers.get((resource.name, _percentage(resource)), "has not been asked yet")
+    return answers.get((resource.name, _percentage(resource)), UNASKED)
 
 
 def _percentage(resource: OfferedResource) -> int:

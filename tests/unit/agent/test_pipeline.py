@@ -135,6 +135,23 @@ def test_a_policys_section_is_named_as_the_policy_has_it_though_a_file_has_one_t
     assert node.world.config.unmatched[0].startswith("sharing.resources[0].name ")
 
 
+def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_fails() -> None:
+    local = parse_flags(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
+    clients = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 4}]}}
+    node = Node(local).given(seen=seen({})).line()
+    node.given(seen=seen(clients)).line()
+    assert (node.config, node.offers(), node.last and node.last.refused) == ("WaitingForHolders", {GPU: (2, 2)}, "")
+    node.given(mps={(GPU, 25): "is being started"}).line()
+    assert (node.config, node.offers()) == ("WaitingForHolders", {GPU: (2, 2)})
+    assert "control daemon of nvidia.com/gpu is being started" in node.world.config.message
+    node.given(mps={(GPU, 25): "does not answer: no such file"}).line()
+    assert (node.config, node.offers(), node.last and node.last.refused) == ("ConfigInvalid", {GPU: (2, 2)}, "mps")
+    node.given(mps={(GPU, 25): ""}).line()
+    assert (node.config, node.offers()) == ("Applied", {GPU: (8, 8)})
+    again = node.restarted().given(seen=seen(clients)).line()
+    assert again.config == "WaitingForHolders", "after a restart the daemon has not been asked yet"
+
+
 def test_events_that_a_line_repeats_are_judged_once() -> None:
     event = replace(xid(79), sequence=1)
     node = Node().line()

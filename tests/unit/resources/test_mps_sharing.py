@@ -132,6 +132,21 @@ def test_shares_are_offered_when_the_daemon_with_their_limits_answers() -> None:
     assert mps.withheld(plan, None, answers) == plan
 
 
+@pytest.mark.parametrize(
+    ("answers", "only_starting"),
+    [
+        ({}, True),
+        ({("nvidia.com/gpu", 25): "is being started"}, True),
+        ({("nvidia.com/gpu", 25): "does not answer: no such file"}, False),
+        ({("nvidia.com/gpu", 50): "does not answer: of other limits"}, True),
+    ],
+)
+def test_a_daemon_that_is_merely_starting_is_told_from_one_that_fails(
+    answers: dict[tuple[str, int], str], only_starting: bool
+) -> None:
+    assert mps.starting(clients(gpu(0), gpu(1)), answers) is only_starting
+
+
 def test_what_the_kubelet_was_told_stays_listed_and_what_it_was_not_is_not_registered() -> None:
     plan = clients(gpu(0), gpu(1), devices=("1",), rename=True)
     whole, shared = mps.withheld(plan, plan, {}).resources
