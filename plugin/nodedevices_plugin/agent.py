@@ -123,6 +123,7 @@ class Agent:
             on_change=self._on_kubelet,
             kubelet_socket=Path(local.kubelet_socket),
             others=self._others,
+            lists=self._lists,
             prepare=self._prepare,
         )
         self._holders = PodResourcesClient(Path(local.pod_resources_socket), recent=self._plugins.recent_allocations)
@@ -342,6 +343,11 @@ class Agent:
             return None
         names = Names(self._world.inventory, index_prefix=self._world.in_force.effective.index_prefix)
         return told(rivals(resource, self._world.plan or Plan(), offered, names, own=own))
+
+    async def _lists(self, resource: str) -> bool | None:
+        """Whether the kubelet lists a healthy id of it (kubelet.registration)."""
+        offered = await self._holders.offered_now()
+        return None if offered is None else any(each.resource == resource for each in offered)
 
     async def _prepare(self) -> None:
         """What is there before an id is handed out; nothing where another plugin serves, whose files have the same

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
-from nodedevices_plugin.kubelet.registration import Deadlines
+from nodedevices_plugin.kubelet.registration import Deadlines, Listed
 from nodedevices_plugin.model import Offer, RegistrationState
 from support.kubelet import StandInKubelet
 from support.offers import GPU, EchoAllocator, offered, plan
@@ -25,6 +25,13 @@ class Rival:
         self.who: str | None = ""
         self.asked: list[tuple[str, tuple[str, ...]]] = []
         self.prepared = 0
+        self.kubelet: StandInKubelet | None = None
+        self.looks = 0  # that found devices
+
+    async def lists(self, resource: str) -> bool | None:
+        found = self.kubelet is not None and self.kubelet.allocatable(resource) > 0
+        self.looks += found
+        return found
 
     async def others(self, resource: str, own: Collection[str]) -> str | None:
         self.asked.append((resource, tuple(sorted(own))))
@@ -46,6 +53,7 @@ async def plugins(kubelet: StandInKubelet, allocator: EchoAllocator, rival: Riva
         allocator=allocator,
         deadlines=Deadlines(register_seconds=1.0, stream_seconds=1.0),
         others=rival.others,
+        lists=rival.lists,
         prepare=rival.prepare,
     )
     yield plugins
@@ -185,7 +193,38 @@ async def test_names_that_are_registered_together_are_not_in_each_others_way(kub
     assert RegistrationState.SERVED_BY_ANOTHER not in states
 
 
-# --- what the kubelet is asked ----------------------------------------------------------------------------------------
+# --- another plugin takes our place ---------------------------------------------------------------------------------
+async def test_when_the_plugin_that_took_our_place_is_gone_we_register_again(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    """Our stream stays open all the time: only what the kubelet lists tells."""
+    rival.kubelet = kubelet
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    await kubelet.until(lambda: rival.looks)
+    other = DevicePlugins(folder=kubelet.plugin_folder, allocator=EchoAllocator())
+    await other.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: state_of(other) is RegistrationState.REGISTERED)
+    await other.stop()
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
+    assert state_of(plugins) is RegistrationState.REGISTERED, "nobody has told us"
+    await kubelet.until(lambda: len(kubelet.registered) == 3 and kubelet.allocatable(GPU) == 8)
+    assert (await kubelet.allocate(GPU, 1)).ids
+
+
+def test_devices_that_were_never_listed_are_not_missed_and_one_look_is_none() -> None:
+    listed = Listed(now=0.0)
+    assert not any(listed.looked(False, now=float(second)) for second in range(9))
+    assert not listed.looked(True, now=10.0)
+    assert not listed.looked(False, now=15.0)
+    assert not listed.due(15.9)
+    assert listed.due(16.0)
+    assert not listed.looked(None, now=16.0)
+    assert not listed.looked(False, now=21.0)
+    assert listed.looked(False, now=22.0)
+
+
+# --- what the kubelet is asked --------------------------------------------------------------------------------------
 async def test_one_look_answers_all_who_ask_at_one_time(kubelet: StandInKubelet) -> None:
     client = PodResourcesClient(kubelet.pod_resources_socket, recent=tuple)
     serving = DevicePlugins(folder=kubelet.plugin_folder, allocator=EchoAllocator())

@@ -30,6 +30,10 @@ Others = Callable[[str, Collection[str]], Awaitable[str | None]]
 names that are ours with this kubelet."""
 
 
+Lists = Callable[[str], Awaitable[bool | None]]
+"""Whether the kubelet lists a healthy id of this name; None: it does not tell."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """Another plugin has the name. `who`: in words; `until`: how long it has the first turn with a kubelet that came
@@ -61,9 +65,10 @@ def judge(before: Waiting | None, kubelet: sockets.Identity, seen: str | None, *
 class Guard:
     """Asked by every registration of one agent. Without `others` nothing is ever in the way."""
 
-    def __init__(self, folder: Path, others: Others | None) -> None:
+    def __init__(self, folder: Path, others: Others | None, lists: Lists | None = None) -> None:
         self._folder = folder
         self._others = others
+        self._lists = lists
         self._ours: dict[str, sockets.Identity] = {}  # names that are registered, or being so, with which kubelet
         self._insisted: set[str] = set()
         self._waiting: dict[str, Waiting] = {}
@@ -84,6 +89,10 @@ class Guard:
             return ""
         self._waiting[name] = waiting
         return waiting.why
+
+    async def lists(self, name: str) -> bool | None:
+        """Whether the kubelet lists a healthy id of it; None: it does not tell."""
+        return None if self._lists is None else await self._lists(name)
 
     def registering(self, name: str, kubelet: sockets.Identity) -> None:
         """From now on its ids may be listed, and they are ours: the kubelet may list them before Register answers."""

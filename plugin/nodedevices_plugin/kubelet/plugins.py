@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from nodedevices_plugin.kubelet import sockets
-from nodedevices_plugin.kubelet.guard import Guard, Others
+from nodedevices_plugin.kubelet.guard import Guard, Lists, Others
 from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, ResourcePlugin
 from nodedevices_plugin.kubelet.server import Allocator, RecentAllocations, snapshot
 from nodedevices_plugin.model import OfferedResource, Plan, RecentAllocate, Registration
@@ -34,8 +34,8 @@ class DevicePlugins:
 
     `folder` is the kubelet's device-plugin folder, where our sockets are made; its socket is `kubelet_socket`, by
     default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` or
-    `recent_allocations()` give something new; it must not block. `others` tells who else serves a resource (guard);
-    `prepare` is awaited before each registration.
+    `recent_allocations()` give something new; it must not block. `others` tells who else serves a resource, `lists`
+    whether the kubelet has it (guard); `prepare` is awaited before each registration.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class DevicePlugins:
         kubelet_socket: Path | None = None,
         deadlines: Deadlines | None = None,
         others: Others | None = None,
+        lists: Lists | None = None,
         prepare: Callable[[], Awaitable[None]] = nothing,
     ) -> None:
         self._folder = folder
@@ -54,7 +55,7 @@ class DevicePlugins:
         self._allocator = allocator
         self._on_change = on_change
         self._deadlines = deadlines or Deadlines()
-        self._guard = Guard(folder, others)
+        self._guard = Guard(folder, others, lists)
         self._prepare = prepare
         self._recent = RecentAllocations(on_change)
         self._plugins: dict[str, ResourcePlugin] = {}
@@ -80,12 +81,14 @@ class DevicePlugins:
             if insist:
                 self._guard.insist(asked.keys() - self._plugins.keys())
             for name, encoded in shown.items():
+                healthy = any(each.healthy for each in asked[name].ids)
                 if name in self._plugins:
-                    self._plugins[name].show(encoded)
+                    self._plugins[name].show(encoded, healthy=healthy)
                 else:
                     plugin = ResourcePlugin(
                         name,
                         encoded,
+                        healthy=healthy,
                         folder=self._folder,
                         kubelet_socket=self._kubelet_socket,
                         allocator=self._allocator,

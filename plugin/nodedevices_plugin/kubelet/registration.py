@@ -8,7 +8,9 @@ What the kubelet really does, and what follows (pkg/kubelet/cm/devicemanager; 1.
   is refused while it is still connected. So every registration has a server on a socket of its own, and the one before
   is stopped first.
 - When it starts it removes every socket in its folder, ours too, and makes a new kubelet.sock.
-- It lets the newest registration of a name take the place of another plugin's: `guard` looks first.
+- It lets the newest registration of a name take the place of another plugin's: `guard` looks first. Where another
+  plugin does that to us our stream stays open, and when that plugin ends the name has no devices: only the list of what
+  is offered tells, so we look at it now and then.
 
 The folder is watched by looking every quarter of a second, not by inotify: a watch dies with the folder it is on, says
 nothing on some file systems, and a stat of two names costs microseconds.
@@ -40,6 +42,9 @@ LOOK_SECONDS = 0.25
 STREAM_LOST_DELAY_SECONDS = 0.02  # at once; the kubelet has then finished with the old stream
 SHORT_STREAM_SECONDS = 5.0  # a stream that ended earlier counts as one that failed
 QUICK_RETRIES = 3  # so many short streams in a row are met at once, the next ones with back-off
+LISTED_SECONDS = 5.0  # between two looks whether the kubelet lists our devices; its limit is shared by all callers
+LISTED_AGAIN_SECONDS = 1.0  # after one that says that it does not
+MISSED = 2  # such looks in a row
 BACKOFF_FIRST_SECONDS = 0.5
 BACKOFF_MOST_SECONDS = 30.0
 
@@ -61,6 +66,7 @@ class Lost(Enum):
     NEVER_CAME = "the kubelet opened no stream"
     KUBELET = "there is a new kubelet.sock"
     SOCKET = "our socket was removed"
+    FORGOTTEN = "the kubelet no longer lists its devices, as after the end of another plugin that had the name"
 
 
 def backoff_seconds(failures: int) -> float:
@@ -69,11 +75,30 @@ def backoff_seconds(failures: int) -> float:
     return most * random.uniform(0.5, 1.0)
 
 
+class Listed:
+    """Whether the kubelet still lists a registration's devices. Believed only where it has listed them before."""
+
+    def __init__(self, *, now: float) -> None:
+        self._seen = False
+        self._missed = 0
+        self._next = now + LISTED_SECONDS
+
+    def due(self, now: float) -> bool:
+        return now >= self._next
+
+    def looked(self, listed: bool | None, *, now: float) -> bool:
+        """Whether they are gone. None: the kubelet does not tell, or there is nothing to be listed."""
+        self._seen = self._seen or listed is True
+        self._missed = self._missed + 1 if listed is False and self._seen else 0
+        self._next = now + (LISTED_AGAIN_SECONDS if self._missed else LISTED_SECONDS)
+        return self._missed >= MISSED
+
+
 class ResourcePlugin:
     """Keeps one resource served and registered from `start` to `stop`. `shown` is its list, as `snapshot` makes it.
 
-    `prepare` is awaited before it is registered: what must be there before an id is handed out. `let_through`: that is
-    done, and the guard has nothing against it.
+    `healthy`: whether there is a healthy id in it. `prepare` is awaited before it is registered: what must be there
+    before an id is handed out. `let_through`: that is done, and the guard has nothing against it.
     """
 
     def __init__(
@@ -81,6 +106,7 @@ class ResourcePlugin:
         name: str,
         shown: bytes,
         *,
+        healthy: bool,
         folder: Path,
         kubelet_socket: Path,
         allocator: Allocator,
@@ -94,6 +120,7 @@ class ResourcePlugin:
         self.let_through = False
         self.registration = Registration(resource=name, state=RegistrationState.PENDING)
         self._shown = shown
+        self._healthy = healthy
         self._folder = folder
         self._kubelet_socket = kubelet_socket
         self._allocator = allocator
@@ -110,9 +137,9 @@ class ResourcePlugin:
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"register {self.name}")
 
-    def show(self, shown: bytes) -> None:
+    def show(self, shown: bytes, *, healthy: bool) -> None:
         """The kubelet is shown this list from now on, and a later one as its first."""
-        self._shown = shown
+        self._shown, self._healthy = shown, healthy
         if self._server is not None:
             self._server.show(shown)
 
@@ -176,12 +203,17 @@ class ResourcePlugin:
     async def _until_lost(self, server: ResourceServer, *, stream: int, kubelet: sockets.Identity) -> Lost:
         """Waits. The registration's stream is the first one opened after Register was called."""
         deadline = monotonic() + self._deadlines.stream_seconds
+        listed = Listed(now=monotonic())
         while True:
             server.stream_change.clear()
             if server.opened >= stream:
                 if stream not in server.open_streams:
                     return Lost.STREAM
                 self._report(RegistrationState.REGISTERED, "")
+                if listed.due(monotonic()):
+                    seen = await self._guard.lists(self.name)
+                    if listed.looked(seen if self._healthy else None, now=monotonic()):
+                        return Lost.FORGOTTEN
             elif monotonic() > deadline:
                 return Lost.NEVER_CAME
             if not server.has_socket():
