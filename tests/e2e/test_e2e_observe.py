@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import simulated, vendor
+from support import installing, simulated, vendor
+from support.ground import Ground
+from support.kubectl import condition
 from support.world import GPU, NAMESPACE, World
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster, pytest.mark.timeout(180, method="signal")]
@@ -20,13 +23,13 @@ def observe(world: World) -> None:
     world.until("the node says that it observes", lambda: "Observe" in ready(world)["message"])
 
 
-def install(world: World, *arguments: str) -> set[str]:
-    """The vendor's plugin on node b, for all its devices; their ids."""
-    ids = sorted(world.devices(world.b))
-    pod = vendor.pod(PLUGIN, world.b, ids, namespace=NAMESPACE, image=world.image, arguments=arguments)
+def install(world: World, *arguments: str, ids: set[str] | None = None) -> set[str]:
+    """The vendor's plugin on node b, for these devices or all that NodeDevices shows; their ids."""
+    ids = ids or set(world.devices(world.b))
+    pod = vendor.pod(PLUGIN, world.b, sorted(ids), namespace=NAMESPACE, image=world.image, arguments=arguments)
     world.kubectl.apply(pod)
     world.running(PLUGIN)
-    return set(ids)
+    return ids
 
 
 def uninstall(world: World) -> None:
@@ -51,7 +54,23 @@ def healthy(world: World) -> int | None:
 
 
 def allocated_by(world: World, pod: str) -> str:
-    return world.kubectl.exec(pod, "printenv", "ALLOCATED_BY", namespace=NAMESPACE).strip()
+    """Who answered Allocate for it: only the vendor's plugin leaves a name."""
+    return world.kubectl.exec(pod, "sh", "-c", "echo ${ALLOCATED_BY:-us}", namespace=NAMESPACE).strip()
+
+
+@pytest.fixture
+def removed(world: World, here: Ground) -> Iterator[set[str]]:
+    """Nothing of ours is installed, and node b does not remember that it ever was; the ids of its devices."""
+    ids = set(world.devices(world.b))
+    installing.uninstall(world.kubectl)
+    try:
+        world.until("our registration is gone", lambda: not world.ids(world.b))
+        world.hands[world.b].ask("remove")
+        world.hardware(world.b, simulated.l4s())
+        yield ids
+    finally:
+        uninstall(world)
+        installing.install(world.kubectl, here.images)
 
 
 def test_the_vendors_plugin_serves_and_we_show_its_resource_its_holders_and_faults(world: World) -> None:
@@ -157,3 +176,46 @@ def test_shares_of_the_vendor_are_taken_over_only_when_nobody_holds_or_offers_th
     assert len(world.ids(world.b)) == 8
     uninstall(world)
     world.until("the kubelet has whole devices", lambda: world.ids(world.b) == ids)
+
+
+def test_where_observe_was_forgotten_the_vendors_plugin_goes_on_until_it_is_removed(
+    world: World, removed: set[str], here: Ground
+) -> None:
+    ids = install(world, ids=removed)
+    world.until("the kubelet has the vendor's ids", lambda: world.ids(world.b) == ids)
+    pod = world.pod("train", world.b, {GPU: 1})
+    held = world.held(world.b, "train")
+
+    installing.apply(world.kubectl, here.images)
+    told = world.until("the node says who serves it", lambda: (c := ready(world)).get("status") == "False" and c, 90)
+    assert told["reason"] == "RegistrationRejected"
+    assert f"another device plugin serves {GPU} to this kubelet: 4 healthy ids" in told["message"]
+    assert "set serving.mode: Observe" in told["message"]
+    assert condition(world.agent(world.b), "Ready")["status"] == "False"
+    world.until("NodeDevices names the holder", lambda: world.summary(world.b).get("held") == 1)
+    world.pod("next", world.b, {GPU: 1})
+    assert {allocated_by(world, "train"), allocated_by(world, "next")} == {"vendor"}
+    assert world.metric(world.b, "nodedevices_resource_served_by_another") == 1
+
+    uninstall(world)
+    world.until("the node serves", lambda: ready(world)["status"] == "True")
+    assert world.ids(world.b) == ids
+    world.until("the agent's pod is ready", lambda: condition(world.agent(world.b), "Ready")["status"] == "True")
+    world.pod("last", world.b, {GPU: 2})
+    assert allocated_by(world, "last") == "us"
+    assert world.held(world.b, "train") == held
+    world.alive(pod)
+
+
+def test_a_vendors_plugin_that_took_our_place_leaves_the_node_to_us_again(world: World) -> None:
+    """Nobody tells us of either: our stream stays open."""
+    before = world.ids(world.b)
+    ids = install(world)
+    assert ids == before
+    world.pod("train", world.b, {GPU: 1})
+    assert allocated_by(world, "train") == "vendor"
+    uninstall(world)
+    world.until("the kubelet has all ids again", lambda: world.ids(world.b) == ids)
+    world.pod("next", world.b, {GPU: 3})
+    assert allocated_by(world, "next") == "us"
+    assert ready(world)["status"] == "True"

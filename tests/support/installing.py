@@ -29,12 +29,17 @@ def kustomization(folder: Path, images: Mapping[str, str], overlay: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def install(kubectl: Kubectl, images: Mapping[str, str], *, overlay: str = "demo", seconds: int = 90) -> str:
-    """What `kubectl apply -k` printed, once everything is ready."""
+def apply(kubectl: Kubectl, images: Mapping[str, str], *, overlay: str = "demo") -> str:
+    """What `kubectl apply -k` printed; nothing is waited for."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "kustomization.yaml").write_text(kustomization(folder, images, overlay))
-        said = kubectl.run("apply", "-k", name)
+        return kubectl.run("apply", "-k", name)
+
+
+def install(kubectl: Kubectl, images: Mapping[str, str], *, overlay: str = "demo", seconds: int = 90) -> str:
+    """What `kubectl apply -k` printed, once everything is ready."""
+    said = apply(kubectl, images, overlay=overlay)
     for what in (AGENT, OPERATOR):
         kubectl.run("rollout", "status", what, "-n", NAMESPACE, f"--timeout={seconds}s", seconds=seconds + 10)
     return said
