@@ -153,12 +153,14 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
 
     The same id under the same name is the same thing to the kubelet, whoever serves it: pods that hold it keep it, and
     the other plugin may still be there. Any other id of our devices would vanish under its pod, or be handed out twice.
+    How others share cannot be seen, so that nobody may hold what is to be shared by MPS (resources.changes has why).
     """
     what = ", ".join(each.name for each in wanted.resources) or "nothing"
     if holdings.state is not HoldersState.SYNCED or holdings.offered is None:
         why = holdings.message or "the kubelet has not been asked yet"
         return wait((), f"serving {what} waits: what pods hold and other plugins offer is not known ({why})")
     ours = {(resource.name, each.id) for resource in wanted.resources for each in resource.ids}
+    by_mps = {resource.name for resource in wanted.resources if resource.sharing == "mps"}
     devices = {each.device_id for resource in wanted.resources for each in resource.ids}
 
     def differs(resource: str, id_: str) -> bool:
@@ -167,7 +169,7 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
     holders = tuple(
         each
         for each in holdings.holders
-        if (each.resource is not None and any(differs(each.resource, id_) for id_ in each.ids))
+        if (each.resource is not None and (each.resource in by_mps or any(differs(each.resource, i) for i in each.ids)))
         or (
             each.resource is None
             and any((unit := names.claimed(id_)) and unit.device_id in devices for id_ in each.ids)

@@ -13,6 +13,7 @@ from support.mps import MpsRunner, with_path
 GPU = "nvidia.com/gpu"
 NONE = "version: v1\n"
 FOUR = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
+FOUR_BY_TIME = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
 TWO = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
 L4_MIB = 23034
 
@@ -139,6 +140,38 @@ async def test_other_limits_take_effect_with_a_new_daemon(
         "set_default_active_thread_percentage 50",
         f"set_default_device_pinned_mem_limit 0 {L4_MIB // 2}M",
     ]
+
+
+async def test_pods_that_hold_time_slices_keep_their_gpus_until_they_end_though_mps_has_the_same_ids(
+    made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    configure(made, FOUR_BY_TIME)
+    async with made as agent:
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+        await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
+        configure(agent, FOUR)
+        waits = "the change of nvidia.com/gpu from timeSlicing to mps waits until these pods have ended: ml/train-0"
+        await agent.until(lambda: told(agent) == waits)
+        assert agent.lines("configuration")[-1]["condition"] == "WaitingForHolders"
+        assert (runner.modes(), runner.commands(GPU)) == ({}, [])
+        kubelet.release("train-0", "ml")
+        await agent.until(lambda: sorted(runner.modes().values()) == ["EXCLUSIVE_PROCESS"] * 2)
+
+
+async def test_clients_keep_their_daemon_until_they_end_though_time_slices_have_the_same_ids(
+    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
+    configure(agent, FOUR_BY_TIME)
+    await agent.until(
+        lambda: told(agent).endswith("from mps to timeSlicing waits until these pods have ended: ml/train-0")
+    )
+    assert runner.alive(GPU)
+    assert "quit" not in runner.commands(GPU)
+    kubelet.release("train-0", "ml")
+    await agent.until(lambda: set(runner.modes().values()) == {"DEFAULT"})
+    assert not runner.alive(GPU)
 
 
 async def test_a_gpu_that_comes_is_told_to_the_running_daemon_whose_clients_go_on(

@@ -2,7 +2,9 @@
 
 The kubelet keeps an allocation by resource name and id; taking either away under a running pod makes it show wrong
 health, and a kubelet restart would reject the pod. So a change of a resource's ids or name by configuration waits as a
-whole. Devices that come and go by themselves never wait: compare two plans of the same inventory.
+whole. So does one to or from MPS, where ids may stay: a GPU in exclusive mode takes no process of a pod that knows no
+daemon, and a daemon's end is its clients' end. Its limits follow from the number of shares, and so from the ids.
+Devices that come and go by themselves never wait: compare two plans of the same inventory.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, Plan, RecentAllocate
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, OfferedResource, Plan, RecentAllocate
 
 RECENT_SECONDS = 120.0  # an Allocate not older than this may not be in PodResources yet
 _SHOWN = 5
@@ -34,7 +36,7 @@ def decide_change(
     changed = changed_ids(current, wanted)
     if not changed:
         return ChangeDecision(apply=True)
-    names = ", ".join(sorted(changed))
+    names = ", ".join(_named(name, current, wanted) for name in sorted(changed))
     if holdings.state is not HoldersState.SYNCED:
         why = f"{holdings.state.value}: {holdings.message}" if holdings.message else holdings.state.value
         return wait((), f"the change of {names} waits: which pods hold devices is not known ({why})")
@@ -61,10 +63,25 @@ def nobody_holds(holdings: Holdings, recent: Sequence[RecentAllocate], *, monoto
 
 
 def changed_ids(current: Plan, wanted: Plan) -> dict[str, frozenset[str]]:
-    """Names of the current resources that would go or have other ids -> the ids that they have now."""
-    new = {resource.name: frozenset(each.id for each in resource.ids) for resource in wanted.resources}
-    old = {resource.name: frozenset(each.id for each in resource.ids) for resource in current.resources}
-    return {name: ids for name, ids in old.items() if new.get(name) != ids}
+    """Names of the current resources that would go, have other ids, or come to MPS or leave it -> the ids that they
+    have now."""
+    new = {resource.name: _held_as(resource) for resource in wanted.resources}
+    old = {resource.name: _held_as(resource) for resource in current.resources}
+    return {name: held[0] for name, held in old.items() if new.get(name) != held}
+
+
+def _held_as(resource: OfferedResource) -> tuple[frozenset[str], bool]:
+    """What a pod that holds it depends on: the ids, and whether an MPS daemon runs its processes."""
+    return frozenset(each.id for each in resource.ids), resource.sharing == "mps"
+
+
+def _named(name: str, current: Plan, wanted: Plan) -> str:
+    """With what would be another way to share, where the ids do not tell."""
+    [before] = (each for each in current.resources if each.name == name)
+    after = next((each for each in wanted.resources if each.name == name), None)
+    if after is None or _held_as(after)[0] != _held_as(before)[0]:
+        return name
+    return f"{name} from {before.sharing} to {after.sharing}"
 
 
 def _holds(resource: str | None, ids: Sequence[str], changed: Mapping[str, frozenset[str]]) -> bool:

@@ -200,6 +200,19 @@ def test_a_pod_that_holds_what_would_not_be_offered_is_waited_for() -> None:
         assert "ml/train-0" in decision.message
 
 
+def test_a_pod_that_holds_the_very_ids_that_would_be_shared_by_mps_is_waited_for() -> None:
+    """Whether it is a client of the other plugin's daemon cannot be seen."""
+    share = SchedulableId(id=f"{gpu_id(0)}::0", device_id=gpu_id(0), replica=0, healthy=True)
+    by_time = Plan(resources=(OfferedResource(name=GPU, ids=(share,), sharing="timeSlicing", replicas=2),))
+    by_mps = Plan(resources=(replace(by_time.resources[0], sharing="mps"),))
+    held = replace(offered(), holders=(holder(share.id),))
+    assert take_over(by_time, held, names()).apply
+    decision = take_over(by_mps, held, names())
+    assert not decision.apply
+    assert "ml/train-0" in decision.message
+    assert take_over(by_mps, offered((GPU, (share.id,))), names()).apply
+
+
 def test_a_plugin_that_offers_the_devices_differently_is_waited_for() -> None:
     decision = take_over(WANTED, offered((SHARED, (f"{gpu_id(0)}::0",))), names())
     assert not decision.apply

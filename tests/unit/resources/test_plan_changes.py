@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from nodedevices_plugin.model import (
     Holder,
     HoldersState,
@@ -29,6 +32,8 @@ def plan(**resources: list[str]) -> Plan:
 
 WHOLE = plan(gpu=["GPU-0", "GPU-1"])
 SLICED = plan(gpu=["GPU-0::0", "GPU-0::1", "GPU-1::0", "GPU-1::1"])
+BY_MPS = Plan(resources=(replace(SLICED.resources[0], sharing="mps", replicas=2),))
+BY_TIME = Plan(resources=(replace(SLICED.resources[0], sharing="timeSlicing", replicas=2),))
 RENAMED = plan(shared=["GPU-0::0", "GPU-1::0"])
 
 
@@ -59,6 +64,30 @@ def test_a_change_of_ids_or_name_waits_for_the_pods_that_hold_one() -> None:
 
 def test_a_plan_with_the_same_ids_never_waits() -> None:
     assert decide_change(WHOLE, WHOLE, holdings(holder(), state=HoldersState.UNAVAILABLE), (), monotonic=NOW).apply
+    assert decide_change(BY_MPS, BY_MPS, holdings(holder(ids=("GPU-0::0",))), (), monotonic=NOW).apply
+
+
+@pytest.mark.parametrize(
+    ("current", "wanted", "how"),
+    [(BY_TIME, BY_MPS, "from timeSlicing to mps"), (BY_MPS, BY_TIME, "from mps to timeSlicing")],
+)
+def test_a_change_to_or_from_mps_waits_though_the_ids_stay(current: Plan, wanted: Plan, how: str) -> None:
+    """The GPUs' compute mode and the daemon are under the pods' feet, which have MPS's environment or not."""
+    decision = decide_change(current, wanted, holdings(holder(ids=("GPU-0::0",))), (), monotonic=NOW)
+    assert (decision.apply, decision.waiting_for) == (False, (holder(ids=("GPU-0::0",)),))
+    assert decision.message == f"the change of nvidia.com/gpu {how} waits until these pods have ended: ml/train"
+    assert not decide_change(current, wanted, holdings(), (recent("GPU-0::0", age=5),), monotonic=NOW).apply
+    assert decide_change(current, wanted, holdings(), (), monotonic=NOW).apply
+
+
+def test_how_a_resource_is_shared_is_said_only_where_its_ids_do_not_tell() -> None:
+    decision = decide_change(WHOLE, BY_MPS, holdings(holder()), (), monotonic=NOW)
+    assert decision.message == "the change of nvidia.com/gpu waits until these pods have ended: ml/train"
+
+
+def test_ways_to_share_that_no_pod_feels_do_not_wait() -> None:
+    plain = Plan(resources=(replace(BY_TIME.resources[0], sharing="none", replicas=None),))
+    assert decide_change(BY_TIME, plain, holdings(holder(ids=("GPU-0::0",))), (), monotonic=NOW).apply
 
 
 def test_a_new_resource_beside_the_old_ones_never_waits() -> None:
