@@ -4,13 +4,15 @@ A name that Allocate hands out must be in a file before the container runtime lo
 What nvidia-ctk makes of the GPUs takes the place of our minimal specification; while it is at work the file stays as it
 was, and where it fails the minimal one is written and the reason told. A file whose class has no devices any more, or
 whose strategy was switched off, goes when no pod holds a device: the kubelet answers a container's restart from its
-memory, and that container still has the old names.
+memory, and that container still has the old names. So do files of our names from before this process: nothing is kept
+here while another plugin serves, whose files have the same names.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import time
@@ -65,7 +67,7 @@ class CdiFiles:
         self._make = make
         self._written: tuple[CdiSpec, ...] | None = None
         self._failed_at: float | None = None  # time.monotonic()
-        self._ours: frozenset[str] = frozenset()  # names of files that this process wrote
+        self._ours: frozenset[str] = frozenset()  # names of files that this process wrote, or found at its start
         self._request: CtkRequest | None = None
         self._made: asyncio.Future[dict[str, Any] | None] | None = None
         self._made_at = 0.0  # time.monotonic()
@@ -88,7 +90,7 @@ class CdiFiles:
             return
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await self._worker.run(lambda: self._carry_out(specs, spare))
+                left = await self._worker.run(lambda: self._carry_out(specs, spare))
         except (CdiError, TimeoutError) as error:
             self._failed_at = time.monotonic()
             why = str(error) or f"{self._folder}: took more than {PATIENCE_SECONDS:.0f} s"
@@ -99,21 +101,25 @@ class CdiFiles:
             self._unwritten = why
             return
         self._written, self._failed_at, self._unwritten = specs, None, ""
-        self._ours = (self._ours | {each.file_name for each in specs}) - spare
-        log.info(
-            "CDI specifications written",
-            folder=str(self._folder),
-            kinds=[each.kind for each in specs],
-            removed=sorted(spare),
-        )
+        self._ours = (self._ours | left | {each.file_name for each in specs}) - spare
+        if specs or spare:
+            log.info(
+                "CDI specifications written",
+                folder=str(self._folder),
+                kinds=[each.kind for each in specs],
+                removed=sorted(spare),
+            )
 
-    def _carry_out(self, specs: Sequence[CdiSpec], spare: frozenset[str]) -> None:
+    def _carry_out(self, specs: Sequence[CdiSpec], spare: frozenset[str]) -> frozenset[str]:
+        """Write and remove. Returns which files of our names are there, whoever wrote them, half written ones too."""
         write(self._folder, specs)
         for name in spare:
             try:
                 (self._folder / name).unlink(missing_ok=True)
             except OSError as error:
-                raise CdiError(f"{self._folder / name}: {error.strerror or error}") from error
+                if error.errno != errno.EROFS:  # whoever mounted it so wants nothing changed there
+                    raise CdiError(f"{self._folder / name}: {error.strerror or error}") from error
+        return _found(self._folder)
 
     # --- nvidia-ctk ---------------------------------------------------------------------------------------------------
     async def _with_toolkit(self, specs: tuple[CdiSpec, ...], request: CtkRequest | None) -> tuple[CdiSpec, ...]:
@@ -162,6 +168,14 @@ def ctk_request(node: NodeSettings, context: InjectionContext, specs: Sequence[C
     )
 
 
+def _found(folder: Path) -> frozenset[str]:
+    names = {name for each in cdi.FILE_NAMES for name in (each, _half_written(each))}
+    try:
+        return frozenset(names & {each.name for each in folder.iterdir()})
+    except OSError:
+        return frozenset()
+
+
 def _replaced(specs: tuple[CdiSpec, ...], gpus: CdiSpec) -> tuple[CdiSpec, ...]:
     return tuple(gpus if each.kind == gpus.kind else each for each in specs)
 
@@ -189,8 +203,12 @@ def _same(path: Path, text: str) -> bool:
 
 
 def _replace(path: Path, text: str) -> None:
-    new = path.with_name(f".{path.name}.new")  # runtimes read *.json and *.yaml
+    new = path.with_name(_half_written(path.name))
     with new.open("w", encoding="utf-8") as file:
         os.fchmod(file.fileno(), MODE)
         file.write(text)
     new.replace(path)
+
+
+def _half_written(name: str) -> str:
+    return f".{name}.new"  # runtimes read *.json and *.yaml

@@ -134,6 +134,19 @@ async def test_it_goes_with_its_strategy_once_no_pod_has_a_device(node: Node) ->
     await node.agent.until(lambda: not node.files)
 
 
+async def test_it_goes_also_when_the_strategy_changed_while_the_agent_was_away(node: Node) -> None:
+    await start(node)
+    await node.kubelet.allocate(GPU, 1)
+    node.agent.kill()
+    node.config.write_text(PLAIN)
+    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 0)
+    await start(node)
+    await node.agent.until(lambda: "nodedevices_device_holders" in node.agent.get("/metrics")[1])
+    assert node.files
+    node.kubelet.release("pod")
+    await node.agent.until(lambda: not node.files)
+
+
 async def test_a_folder_that_cannot_be_written_is_told_and_devices_are_offered(node: Node) -> None:
     node.cdi.rmdir()
     node.cdi.touch()

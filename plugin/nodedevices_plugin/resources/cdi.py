@@ -21,6 +21,7 @@ VENDOR = "k8s.device-plugin.nvidia.com"
 TOOLKIT_KIND = "nvidia.com/gpu"  # of NVIDIA's container toolkit
 VERSION = "0.5.0"  # the least that has hostPath, and names that begin with a digit
 FEATURES = ("gdrcopy", "gds", "mofed")  # in the order of NVIDIA's answers
+FILE_NAMES = frozenset(f"{VENDOR}-{each}.json" for each in ("gpu", "imex-channel", *FEATURES))  # as _spec makes them
 ALL = "all"
 # The legacy runtime looks at this variable too, and an image may set it to `all`.
 _NO_LEGACY = "NVIDIA_VISIBLE_DEVICES=void"

@@ -247,6 +247,23 @@ async def test_a_file_that_is_no_longer_wanted_goes_when_no_pod_holds_a_device_a
     assert names(tmp_path) == ["GPU-0"]
 
 
+async def test_files_of_our_names_from_before_the_start_go_in_the_same_way(tmp_path: Path) -> None:
+    for name in ("gpu.json", "gds.json", "other.json"):
+        (tmp_path / f"k8s.device-plugin.nvidia.com-{name}").write_text("{}")
+    (tmp_path / ".k8s.device-plugin.nvidia.com-gds.json.new").touch()  # killed while it wrote
+    files = CdiFiles(tmp_path, worker=Worker("test"))
+    for _ in range(2):
+        await files.keep(minimal("GPU-0"), free=False)
+    assert len(os.listdir(tmp_path)) == 4  # noqa: PTH208
+    for _ in range(2):
+        await files.keep(minimal("GPU-0"), free=True)
+    assert sorted(os.listdir(tmp_path)) == [  # noqa: PTH208
+        "k8s.device-plugin.nvidia.com-gpu.json",
+        "k8s.device-plugin.nvidia.com-other.json",
+    ]
+    assert names(tmp_path) == ["GPU-0"]
+
+
 async def test_a_folder_that_cannot_be_written_is_a_trouble_until_it_can(tmp_path: Path) -> None:
     (tmp_path / "cdi").touch()
     files = CdiFiles(tmp_path / "cdi", worker=Worker("test"))
