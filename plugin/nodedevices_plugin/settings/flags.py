@@ -1,8 +1,8 @@
 """The command line and the environment. What is wrong here ends the program with status 2 and says why.
 
-`--name value`, `--name=value`, a bare `--name` for a truth value; lists are comma-separated or repeated. Variables are
-read where no flag is given. A variable that begins with NODEDEVICES_ and is no setting is an error, except those that
-Kubernetes makes for Services of such a name.
+`--name value`, `--name=value`, a bare `--name` for a truth value, and all of them with one dash; lists are
+comma-separated or repeated. Variables are read where no flag is given. A variable that begins with NODEDEVICES_ and is
+no setting is an error, except those that Kubernetes makes for Services of such a name.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from nodedevices_plugin.settings.problems import ConfigError, nearest, show
 OWN_PREFIX = "NODEDEVICES_"
 # NODEDEVICES_OPERATOR_SERVICE_HOST, NODEDEVICES_OPERATOR_PORT_8080_TCP_ADDR, ...
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
+_ONE_DASH = re.compile(r"^-[A-Za-z][\w-]")  # not -h
 _NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
 _DOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$")
 
@@ -169,7 +170,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _from_arguments(arguments: Sequence[str]) -> dict[str, Value]:
-    parsed, unknown = _parser().parse_known_args(list(arguments))
+    parsed, unknown = _parser().parse_known_args([_with_two_dashes(each) for each in arguments])
     found: dict[str, Value] = {}
     problems = []
     names = {f"--{each}" for option in OPTIONS for each in (option.name, *option.aliases)}
@@ -189,6 +190,11 @@ def _from_arguments(arguments: Sequence[str]) -> dict[str, Value]:
     if problems:
         raise ConfigError(problems)
     return found
+
+
+def _with_two_dashes(argument: str) -> str:
+    """Go's flag package, which NVIDIA's plugin uses, takes `-name` for `--name`."""
+    return f"-{argument}" if _ONE_DASH.match(argument) else argument
 
 
 class _Parser(argparse.ArgumentParser):

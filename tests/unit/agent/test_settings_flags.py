@@ -43,6 +43,33 @@ def test_nvidias_flags_are_taken_in_both_forms(arguments: list[str]) -> None:
     assert parse(arguments, HERE).given == {"device-list-strategy": ("envvar",)}
 
 
+@pytest.mark.parametrize("name", [each for option in OPTIONS for each in (option.name, *option.aliases)])
+def test_one_dash_is_as_good_as_two(name: str) -> None:
+    """Go's flag package takes both, and so do the arguments of a DaemonSet written for NVIDIA's plugin."""
+
+    def outcome(*arguments: str) -> Local | tuple[str, ...]:
+        try:
+            return parse(arguments, HERE)
+        except ConfigError as error:
+            return error.problems
+
+    assert outcome(f"-{name}=x") == outcome(f"--{name}=x")
+    assert outcome(f"-{name}", "x") == outcome(f"--{name}", "x")
+    assert outcome(f"-{name}") == outcome(f"--{name}")
+    assert "there is no such flag" not in str(outcome(f"-{name}=x"))
+
+
+def test_flags_with_one_dash_are_at_work() -> None:
+    arguments = ["-mig-strategy=single", "-gds-enabled", "-device-list-strategy", "envvar", "-nvidia-driver-root=/x"]
+    assert parse(arguments, HERE).given == {
+        "mig-strategy": "single",
+        "gds-enabled": True,
+        "device-list-strategy": ("envvar",),
+        "driver-root": "/x",
+    }
+    assert "--mig-strategi: there is no such flag; did you mean --mig-strategy?" in refused(["-mig-strategi=single"])
+
+
 def test_nvidias_variables_and_aliases_are_taken() -> None:
     local = parse(["--nvidia-driver-root=/"], {**HERE, "PASS_DEVICE_SPECS": "false", "MIG_STRATEGY": "none"})
     assert local.given == {"driver-root": "/", "pass-device-specs": False, "mig-strategy": "none"}
@@ -118,7 +145,7 @@ def test_an_empty_variable_is_not_set() -> None:
     assert parse([], {**HERE, "MIG_STRATEGY": ""}).given == {}
 
 
-@pytest.mark.parametrize("text", ["--help", "--version"])
+@pytest.mark.parametrize("text", ["--help", "-help", "-h", "--version", "-version"])
 def test_help_and_version_are_printed_and_end_it_well(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse([text], {})
