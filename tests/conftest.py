@@ -8,9 +8,11 @@ other file by itself. The longest starts first and the rest goes on beside it.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
 ONE_WORKER = "e2e"  # the folder whose tests share the real cluster
@@ -21,14 +23,17 @@ settings.load_profile("nodedevices")
 LONGEST_FIRST = ("slow", ONE_WORKER, "integration", "conformance", "agent", "nvml", "unit")
 
 
-def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(HERE).parts[0]
-
-
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONGEST_FIRST.index(_folder(item)))
-    for item in items:
-        folder = _folder(item)
-        group = folder if folder == ONE_WORKER else str(item.path.relative_to(HERE))
-        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: LONGEST_FIRST.index(item.path.relative_to(HERE).parts[0]))
+
+
+class OneClusterOneWorker(LoadScopeScheduling):
+    """By what tests share. Not by xdist's groups: xdist 3.8 writes them where pytest 9.2 no longer reads them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return ONE_WORKER if ONE_WORKER in Path(file).parent.parts else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return OneClusterOneWorker(config, log)

@@ -18,8 +18,13 @@ from support.world_rig import RigWorld
 
 
 @pytest.fixture(scope="session")
-def here() -> Iterator[Ground]:
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     """The cluster of this session."""
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        # A second cluster would only make everything slow, and nobody would know why.
+        mark = tmp_path_factory.getbasetemp().parent / "end-to-end"
+        assert not mark.exists(), f"worker {mark.read_text()} has end-to-end tests, too: is tests/conftest.py at work?"
+        mark.write_text(worker)
     if ground.users_cluster():
         yield ground.users()
         return

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 COMMAND_SECONDS = 60
-POLL_SECONDS = 0.15
+# Between two looks: each may be a kubectl, a tenth of a second of CPU.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 1.0
 
 T = TypeVar("T")
 
@@ -36,13 +37,14 @@ class NotReached(Exception):  # noqa: N818 - reads as what happened
     """A state that did not come in time."""
 
 
-def wait_until(what: str, look: Callable[[], T | None], *, seconds: float = 30, every: float = POLL_SECONDS) -> T:
-    """The first truthy thing that `look` returns.
+def wait_until(what: str, look: Callable[[], T | None], *, seconds: float = 30, every: float | None = None) -> T:
+    """The first truthy thing that `look` returns; it is called ever more rarely, or `every` so many seconds.
 
     A command or question that fails meanwhile counts as "not yet", and so does a field that an object has not got yet.
     """
     deadline = time.monotonic() + seconds
     last: object = None
+    pause = FIRST_PAUSE_SECONDS if every is None else every
     while True:
         try:
             seen = look()
@@ -53,7 +55,9 @@ def wait_until(what: str, look: Callable[[], T | None], *, seconds: float = 30, 
             last = error
         if time.monotonic() >= deadline:
             raise NotReached(f"{what}: not within {seconds:g} s; last seen: {last!r}"[:4000])
-        time.sleep(every)
+        time.sleep(pause)
+        if every is None:
+            pause = min(pause * 1.25, LONGEST_PAUSE_SECONDS)
 
 
 @dataclass(frozen=True)
