@@ -31,7 +31,7 @@ from nodedevices_plugin import __version__, observing
 from nodedevices_plugin.answers import Answers
 from nodedevices_plugin.cdifiles import CdiFiles, ctk_request
 from nodedevices_plugin.cditoolkit import ToolkitSpecs
-from nodedevices_plugin.configuring import FileOutcome, injection
+from nodedevices_plugin.configuring import FileOutcome, ask, injection
 from nodedevices_plugin.foreign import Names, rivals, told
 from nodedevices_plugin.hostpaths import HostPaths
 from nodedevices_plugin.http import Answer, HttpServer
@@ -54,7 +54,6 @@ from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
-from nodedevices_plugin.settings.options import BY_NAME
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.settings.watch import ConfigFile, ConfigFolder
 from nodedevices_plugin.state import State, StateError, StateFile, same_but_times
@@ -114,7 +113,7 @@ class Agent:
         )
         self._mps = MpsDaemons(Path(local.mps_dir), worker=Worker("mps"), on_change=self._wake.set)
         self._told = observing.Told()
-        self._probe = ProbeProcess(_probe_arguments(local), on_snapshot=self._on_snapshot)
+        self._probe = ProbeProcess(lambda: _probe_arguments(local, self._driver_root()), on_snapshot=self._on_snapshot)
         self._metrics = Metrics(facts=lambda: self._facts, probe=lambda: self._probe.counters)
         self._answers = Answers(self._metrics)
         self._plugins = DevicePlugins(
@@ -416,10 +415,12 @@ class Agent:
         return state
 
     def _driver_root(self) -> Path:
-        """Where the driver's root is mounted here."""
-        name = "driver-root-ctr-path"
-        from_file = self._file.config.flags if self._file.config is not None else {}
-        return Path(str({**from_file, **self._local.given}.get(name, BY_NAME[name].default)))
+        """Where the driver's root is mounted here. That waits for no pods, and a bad file does not change it."""
+        given = self._local.given.get("driver-root-ctr-path")
+        if given is None:
+            asked = self._world.asked.effective or ask(self._local, self._file, None).effective
+            given = (asked or self._world.in_force.effective).node.driver_root_here
+        return Path(str(given) or "/")
 
     def _serve_http(self, address: flags.Address) -> HttpServer:
         return HttpServer(
@@ -447,9 +448,9 @@ class Agent:
         return Answer(200, f"ok; the probe reports {'; '.join(told)}\n".encode() if told else b"ok\n")
 
 
-def _probe_arguments(local: Local) -> list[str]:
+def _probe_arguments(local: Local, driver_root: Path) -> list[str]:
     if local.probe != "simulated":
-        return [local.probe]
+        return [local.probe, f"--driver-root-ctr-path={driver_root}"]
     what = ["--file", local.simulated_file] if local.simulated_file else ["--profile", local.simulated_profile or ""]
     return ["simulated", *what, "--node-name", local.node_name]
 

@@ -65,20 +65,39 @@ class FakeMachine:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(content)
 
+    def library(self, path: str, *, age: str = "current", link: str = "") -> Path:
+        """The library below a driver's root, which is returned; `link`: only a symbolic link to it has that name."""
+        driver_root = self.folder / "driver-root"
+        target = driver_root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_name("fresh")
+        if link:
+            fresh.symlink_to(link)
+        else:
+            source = {"current": self._libraries.current, "old": self._libraries.old}[age]
+            shutil.copy(source / "libnvidia-ml.so.1", fresh)
+        fresh.rename(target)
+        return driver_root
+
     def environment(self, *, age: str = "current") -> Mapping[str, str]:
         folder = {"current": str(self._libraries.current), "old": str(self._libraries.old), "none": ""}[age]
         return {"LD_LIBRARY_PATH": folder, "NVML_STATE": str(self._state)}
 
-    def look(self, *, age: str = "current") -> Snapshot:
-        """One line."""
-        return once(["nvml", "--root", str(self.root)], environment=self.environment(age=age))
+    def look(self, *, age: str = "current", driver_root: Path | str = "") -> Snapshot:
+        """One line. `age`: of the library that the system's loader finds."""
+        return once(self._arguments(driver_root), environment=self.environment(age=age))
 
     @contextmanager
-    def probe(self, *, age: str = "current", interval: float = 0.2) -> Iterator[RunningProbe]:
+    def probe(
+        self, *, age: str = "current", interval: float = 0.2, driver_root: Path | str = ""
+    ) -> Iterator[RunningProbe]:
         """The probe, running."""
-        arguments = ["nvml", "--root", str(self.root), "--interval-seconds", str(interval)]
+        arguments = [*self._arguments(driver_root), "--interval-seconds", str(interval)]
         with running(arguments, environment=self.environment(age=age)) as probe:
             yield probe
+
+    def _arguments(self, driver_root: Path | str) -> list[str]:
+        return ["nvml", "--root", str(self.root), "--driver-root-ctr-path", str(driver_root)]
 
     def _write(self, text: str) -> None:
         fresh = self.folder / "state.new"

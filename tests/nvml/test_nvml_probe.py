@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from nodedevices_plugin.probes.process import ProbeProcess
 from nodedevices_plugin.probes.protocol import DriverState, Link, PciePath, Snapshot
+from support.agentprocess import AgentProcess
 from support.probes import device, eventually
 
 XID = 0x8
@@ -302,6 +305,73 @@ def test_no_library_is_a_normal_case(machine):
     assert seen.driver.state is DriverState.NOT_LOADED
     assert seen.devices == ()
     assert codes(seen) == ["DriverNotLoaded"]
+    assert "libnvidia-ml.so.1 is not where the system looks for libraries" in seen.troubles[0].message
+
+
+def test_the_library_below_the_drivers_root_is_enough(machine):
+    machine.say(count=2)
+    root = machine.library("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
+
+    assert len(machine.look(age="none", driver_root=root).devices) == 2
+
+
+def test_the_library_below_the_drivers_root_outranks_the_one_that_the_system_finds(machine):
+    machine.say(count=1)
+    root = machine.library("lib64/libnvidia-ml.so.1", age="old")
+
+    (by_the_old,) = machine.look(age="current", driver_root=root).devices
+    (by_the_new,) = machine.look(age="current", driver_root=machine.folder / "empty").devices
+
+    assert by_the_old.readings.recovery_action is None  # the old library has no such field
+    assert by_the_new.readings.recovery_action == "None"
+
+
+@pytest.mark.parametrize("root", ["", "/"])
+def test_without_a_driver_root_the_system_finds_the_library(machine, root):
+    machine.say(count=1)
+
+    assert len(machine.look(driver_root=root).devices) == 1
+
+
+def test_a_library_that_comes_with_a_driver_container_is_found(machine):
+    machine.say(count=1)
+    with machine.probe(age="none", driver_root=machine.folder / "driver-root") as probe:
+        seen = probe.until(lambda seen: seen.driver.state is DriverState.NOT_LOADED)
+        assert "is neither below" in seen.troubles[0].message
+        machine.library("usr/lib64/libnvidia-ml.so.1")
+        probe.until(lambda seen: len(seen.devices) == 1)
+
+
+def test_a_library_that_cannot_be_loaded_is_named_and_waited_for(machine):
+    machine.say(count=1)
+    broken = machine.library("usr/lib64/libnvidia-ml.so.1") / "usr/lib64/libnvidia-ml.so.1"
+    broken.write_bytes(b"half of it")
+    with machine.probe(age="none", driver_root=machine.folder / "driver-root") as probe:
+        seen = probe.until(lambda seen: seen.troubles)
+        assert str(broken) in seen.troubles[0].message
+        machine.library("usr/lib64/libnvidia-ml.so.1")
+        probe.until(lambda seen: len(seen.devices) == 1)
+
+
+async def test_the_agent_has_its_probe_look_where_the_configuration_says(machine, tmp_path):
+    machine.say(count=2)
+    root = machine.library("usr/lib64/libnvidia-ml.so.1")
+    config = tmp_path / "config.yaml"
+    config.write_text("version: v1\n")
+    made = AgentProcess(
+        tmp_path,
+        arguments=("--standalone", f"--config-file={config}"),
+        environment={**os.environ, **machine.environment(age="none")},
+    )
+    made.arguments = [each for each in made.arguments if "simulated" not in each]
+    async with made as agent:
+        await agent.until(lambda: agent.lines("serving metrics and health"))
+        await agent.until(lambda: "is neither below /driver-root nor" in agent.get("/readyz")[1])
+        config.write_text(f"version: v1\nflags: {{plugin: {{containerDriverRoot: {root}}}}}\n")
+        await agent.until(lambda: [each["ids"] for each in agent.lines("offering")] == [2])
+        config.write_text("version: [")
+        await agent.until(lambda: agent.lines("configuration"))
+        assert agent.lines("probe started")[-1]["command"].endswith(f"--driver-root-ctr-path={root}")
 
 
 def test_a_driver_that_goes_while_waiting_for_events_hangs_is_left_to_a_fresh_process(machine):

@@ -86,6 +86,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="ask the driver so often (default: 5); events come at once",
     )
+    nvml.add_argument(
+        "--driver-root-ctr-path",
+        default="/driver-root",
+        metavar="DIR",
+        help="look for the library below this mounted root of the driver first (default: /driver-root)",
+    )
     nvml.set_defaults(source=_nvml)
 
     simulated = kinds.add_parser("simulated", parents=[common], help="devices described by a file, or a known machine")
@@ -124,8 +130,10 @@ def _simulated(options: argparse.Namespace) -> Source:
 
 def _nvml(options: argparse.Namespace) -> Source:
     from nodedevices_plugin.probes.nvml import NvmlSource  # noqa: PLC0415  a simulated probe needs no pynvml,
+    from nodedevices_plugin.probes.nvml_library import Library  # noqa: PLC0415
 
-    return NvmlSource(look_every_seconds=options.interval_seconds, system=System(options.root))
+    library = Library(options.driver_root_ctr_path)
+    return NvmlSource(look_every_seconds=options.interval_seconds, system=System(options.root), library=library)
 
 
 def _descriptor(value: str) -> int:

@@ -1,6 +1,6 @@
 """The probe of NVIDIA GPUs: everything that NVML and the kernel say, without ever losing the rest over one of them.
 
-- No library or no driver is a normal case: the line says NotLoaded and the probe keeps looking.
+- No library or no driver is a normal case: the line says NotLoaded and the probe keeps looking, for both.
 - A driver upgraded under us needs a new mapping of the library: the line says VersionMismatch and the process exits.
 - A GPU that does not answer stays in the line with its last known identity, or what the kernel knows of it.
 - GPUs and MIG devices may come and go at any time; so may their events.
@@ -29,6 +29,7 @@ from nodedevices_plugin.probes.nvml_facts import (
     read_health,
     read_links,
 )
+from nodedevices_plugin.probes.nvml_library import Library
 from nodedevices_plugin.probes.nvml_mig import MigDevices
 from nodedevices_plugin.probes.protocol import (
     DEVICE_ID,
@@ -63,6 +64,7 @@ class NvmlSource:
 
     look_every_seconds: float
     system: System = field(default_factory=System)
+    library: Library = field(default_factory=Library)
     name: str = "nvml"
     events: EventLog = field(default_factory=EventLog)
     _driver: Driver | None = None  # None: NVML is not initialised
@@ -85,6 +87,7 @@ class NvmlSource:
             return self._without_driver(gone.code, clean=clean)
 
     def _initialise(self) -> None:
+        self.library.load()
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -102,11 +105,12 @@ class NvmlSource:
         mismatch = code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
         state = DriverState.VERSION_MISMATCH if mismatch else DriverState.NOT_LOADED
         reason = "DriverVersionMismatch" if mismatch else "DriverNotLoaded"
+        why = self.library.missing() if code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else describe(code)
         return Facts(
             driver=Driver(state=state, name=DRIVER_NAME),
             machine=Machine(type=self.system.machine_type()),
             accelerators_on_bus=self.system.accelerators_on_bus(),
-            troubles=(Trouble(code=reason, message=text(f"failed to initialise NVML: {describe(code)}", MAX_MESSAGE)),),
+            troubles=(Trouble(code=reason, message=text(f"failed to initialise NVML: {why}", MAX_MESSAGE)),),
             needs_fresh_process=mismatch or not clean,
         )
 

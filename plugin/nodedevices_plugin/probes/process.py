@@ -94,20 +94,21 @@ class LineSplitter:
 class ProbeProcess:
     """Supervises one probe. `on_snapshot` is called on the event loop, once for every good line, and must not block.
 
-    `arguments` are those of `nodedevices-probe` (`["nvml"]`); `command` replaces the whole command line instead, and
-    gets `--fd N` appended like ours.
+    `arguments` are those of `nodedevices-probe` (`["nvml"]`), asked for again and again: a child that has others is
+    replaced. `command` replaces the whole command line instead, and gets `--fd N` appended like ours.
     """
 
     def __init__(
         self,
-        arguments: Sequence[str] = (),
+        arguments: Sequence[str] | Callable[[], Sequence[str]] = (),
         *,
         on_snapshot: Callable[[Snapshot], None],
         command: Sequence[str] | None = None,
         backoff: Backoff | None = None,
         kill_after_silence_seconds: float = KILL_AFTER_SILENCE_SECONDS,
     ) -> None:
-        self._command = list(command or [sys.executable, "-m", "nodedevices_plugin.probes.main", *arguments])
+        self._own = list(command) if command else None
+        self._arguments = arguments if callable(arguments) else lambda: arguments
         self._on_snapshot = on_snapshot
         self._backoff = backoff or Backoff()
         self._kill_after = kill_after_silence_seconds
@@ -123,6 +124,9 @@ class ProbeProcess:
     def pid(self) -> int | None:
         """The running child's process id."""
         return self._child.pid if self._child else None
+
+    def _command(self) -> list[str]:
+        return self._own or [sys.executable, "-m", "nodedevices_plugin.probes.main", *self._arguments()]
 
     def start(self) -> None:
         """Run in the background of the current loop until `stop`."""
@@ -158,17 +162,18 @@ class ProbeProcess:
         if len(self._unreaped) >= MAX_UNREAPED:
             self.last_error = f"{len(self._unreaped)} killed probes are stuck in the kernel; reboot the node"
             return None
+        command = self._command()
         try:
-            child, read_end = self._spawn()
+            child, read_end = _spawn(command)
         except OSError as error:
-            self.last_error = f"failed to start the probe {self._command[0]}: {error.strerror or error}"
+            self.last_error = f"failed to start the probe {command[0]}: {error.strerror or error}"
             return None
         self._child = child
         self.counters.starts += 1
-        log.info("probe started", pid=child.pid, command=" ".join(self._command))
+        log.info("probe started", pid=child.pid, command=" ".join(command))
         grace_seconds = 0.0
         try:
-            await self._follow(child, read_end)
+            await self._follow(child, read_end, command)
             grace_seconds = EXIT_GRACE_SECONDS
         finally:
             self._child = None
@@ -180,25 +185,8 @@ class ProbeProcess:
             self.last_error = "the probe was killed"
         return code
 
-    def _spawn(self) -> tuple[subprocess.Popen[bytes], int]:
-        read_end, write_end = os.pipe()
-        try:
-            child = subprocess.Popen(  # noqa: S603  the command is ours or the test's
-                [*self._command, "--fd", str(write_end)],
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
-                pass_fds=(write_end,),
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(read_end)
-            raise
-        finally:
-            os.close(write_end)
-        return child, read_end
-
-    async def _follow(self, child: subprocess.Popen[bytes], read_end: int) -> None:
-        """Read until the child closes its end, exits or is silent for too long."""
+    async def _follow(self, child: subprocess.Popen[bytes], read_end: int, command: list[str]) -> None:
+        """Read until the child closes its end, exits, is silent for too long or is not the one that is wanted."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_CHUNK_BYTES)
         transport, _ = await loop.connect_read_pipe(
@@ -224,6 +212,9 @@ class ProbeProcess:
                 if time.monotonic() - heard >= self._kill_after:
                     self.counters.kills += 1
                     self.last_error = f"no good line for {self._kill_after:g} s; killed"
+                    return
+                if command != self._command():
+                    self.last_error = "other arguments are configured"
                     return
         finally:
             transport.close()
@@ -272,6 +263,24 @@ class ProbeProcess:
                 await self._stopping.wait()
         except TimeoutError:
             return
+
+
+def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+    read_end, write_end = os.pipe()
+    try:
+        child = subprocess.Popen(  # noqa: S603  the command is ours or the test's
+            [*command, "--fd", str(write_end)],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
+            pass_fds=(write_end,),
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(read_end)
+        raise
+    finally:
+        os.close(write_end)
+    return child, read_end
 
 
 def _kill_session(child: subprocess.Popen[bytes]) -> None:

@@ -307,7 +307,7 @@ OPTIONS: tuple[Option, ...] = (
     _nvidia(
         "driver-root-ctr-path",
         "plugin.containerDriverRoot",
-        "where the driver root is mounted in this container; its dev is looked at in the place of /dev if it is there",
+        "where the driver root is mounted in this container; the driver's library and /dev are looked for there first",
         default="/driver-root",
         aliases=("container-driver-root",),
     ),

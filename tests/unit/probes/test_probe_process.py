@@ -75,6 +75,19 @@ async def test_a_child_that_ends_is_replaced_and_its_status_told():
         await eventually(lambda: process.last_error == "the probe exited with status 3")
 
 
+async def test_a_child_is_replaced_when_it_is_to_have_other_arguments():
+    seen, wanted = Seen(), ["simulated", "--profile", "l4 x 1"]
+    process = ProbeProcess(lambda: wanted, on_snapshot=seen.append, backoff=QUICK)
+    process.start()
+    try:
+        await eventually(lambda: seen and len(seen[-1].devices) == 1)
+        wanted = ["simulated", "--profile", "l4 x 2"]
+        await eventually(lambda: len(seen[-1].devices) == 2)
+        assert len(seen.instances) == 2
+    finally:
+        await process.stop()
+
+
 async def test_a_killed_child_is_replaced():
     async with probe("say(1)\ntime.sleep(60)") as (process, seen):
         await eventually(lambda: seen)
