@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from nodedevices_plugin.settings.options import BY_NAME
 from support.kustomize import ROOT, kubectl, render
 
 MANIFESTS = ROOT / "manifests"
@@ -247,6 +248,40 @@ def test_the_cdi_component_gives_the_agent_the_runtimes_folders_and_nothing_else
         spec["volumes"].remove({"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}})
         spec["containers"][0]["volumeMounts"].remove({"name": name, "mountPath": path, **more})
     assert changed == overlay("default")
+
+
+@needs_kubectl
+def test_the_driver_root_component_shows_the_agent_the_host_read_only_and_as_it_changes(tmp_path: Path) -> None:
+    changed = with_component("driver-root", tmp_path)
+    spec = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])
+    host = {"path": "/", "type": "DirectoryOrCreate"}  # a driver container's folder may come later
+    spec["volumes"].remove({"name": "driver-root", "hostPath": host})
+    where = BY_NAME["driver-root-ctr-path"].default
+    more = {"readOnly": True, "mountPropagation": "HostToContainer"}
+    spec["containers"][0]["volumeMounts"].remove({"name": "driver-root", "mountPath": where, **more})
+    assert changed == overlay("default")
+
+
+@needs_kubectl
+def test_the_folder_of_a_driver_container_is_one_patch_away(tmp_path: Path) -> None:
+    """As docs/injection.md has it."""
+    relative = os.path.relpath(MANIFESTS, tmp_path.resolve())
+    folder = {"name": "driver-root", "hostPath": {"path": "/run/nvidia/driver", "type": "DirectoryOrCreate"}}
+    patch = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "nodedevices-agent", "namespace": "nodedevices-system"},
+        "spec": {"template": {"spec": {"volumes": [folder]}}},
+    }
+    document = {
+        "resources": [f"{relative}/overlays/default"],
+        "components": [f"{relative}/components/driver-root"],
+        "patches": [{"patch": yaml.safe_dump(patch)}],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    assert KUBECTL is not None
+    spec = pod(of_kind(render(tmp_path, KUBECTL), "DaemonSet")["nodedevices-agent"])
+    assert [each for each in spec["volumes"] if each["name"] == "driver-root"] == [folder]
 
 
 @needs_kubectl

@@ -35,12 +35,15 @@ def spec(name: str = "0", kind: str = "k8s.device-plugin.nvidia.com/gpu", **more
 
 def test_the_nodes_of_the_mounted_driver_root_are_those_that_count(tmp_path: Path) -> None:
     touch(tmp_path, "dev/nvidiactl", "dev/nvidia0", "dev/nvidia-fs0", "dev/nvidia-caps-imex-channels/channel0")
-    touch(tmp_path, "dev/infiniband/uverbs3", "dev/infiniband/other", "etc/cufile.json")
+    touch(tmp_path, "dev/infiniband/uverbs3", "dev/infiniband/rdma_cm", "dev/infiniband/other", "etc/cufile.json")
+    touch(tmp_path, "dev/gdrdrv")
     assert look(tmp_path) == {
         "/dev/nvidiactl",
         "/dev/nvidia-fs0",
         "/dev/nvidia-caps-imex-channels/channel0",
         "/dev/infiniband/uverbs3",
+        "/dev/infiniband/rdma_cm",
+        "/dev/gdrdrv",
         "/etc/cufile.json",
     }
 
