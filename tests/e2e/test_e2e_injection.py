@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.variation import agent_patch, installed_with, write
+from support.variation import container_patch, installed_with, write
 from support.world import GPU, NAMESPACE, World
 from support.world_rig import RigWorld
 
@@ -38,14 +38,15 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def with_cdi(installed: World) -> Iterator[None]:
-    """The component cdi, and device nodes on node b."""
+    """The components cdi and driver-root, and device nodes below such a root on node b."""
     if not isinstance(installed, RigWorld):
         pytest.skip("makes device nodes on the nodes: only on our own rig")
     nodes = " ".join(f"{ROOT}/dev/{name}" for name in (*CONTROL, *(f"nvidia{index}" for index in range(4))))
     make = f"mkdir -p {ROOT}/dev && for node in {nodes}; do [ -e $node ] || mknod -m 666 $node c 1 3; done"
     installed.rig.node_exec(installed.b, ["sh", "-c", make])
-    roots = agent_patch(("NVIDIA_DEV_ROOT", ROOT), ("DRIVER_ROOT_CTR_PATH", ROOT))
-    with installed_with(installed, "cdi", patches=[roots]):
+    place = {"name": "driver-root", "hostPath": {"path": ROOT}}
+    roots = container_patch("nodedevices-agent", "agent", ("NVIDIA_DEV_ROOT", ROOT), volumes=[place])
+    with installed_with(installed, "cdi", "driver-root", patches=[roots]):
         yield
 
 
