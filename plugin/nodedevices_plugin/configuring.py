@@ -89,7 +89,8 @@ class Configured:
     plan: Plan | None
     status: ConfigStatus
     refused: str = ""  # file | spec | plan | mps: what was refused; empty: nothing
-    daemons: tuple[mps.Daemon, ...] = ()  # that are needed for what is in force, or waited for by what is asked for
+    # Needed for what is in force, or waited for by what is asked for; None: nobody knows yet, and what runs stays.
+    daemons: tuple[mps.Daemon, ...] | None = None
 
 
 def ask(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Asked:
@@ -182,7 +183,7 @@ def configure(
     daemons = _daemons(plan, inventory)
     if coming is not None:
         named = {each.resource for each in coming}
-        daemons = (*coming, *(each for each in daemons if each.resource not in named))
+        daemons = (*coming, *(each for each in daemons or () if each.resource not in named))
     plan = _offered(plan, last_plan, answers)
     if refused:
         waits = refused == "mps" and starting  # nothing is refused: it takes effect by itself
@@ -213,8 +214,8 @@ def _meanwhile(after: InForce, refused: str, coming: tuple[mps.Daemon, ...] | No
     return "the last good one stays in force" + (" until it answers" if refused == "mps" else "")
 
 
-def _daemons(plan: Plan | None, inventory: Inventory) -> tuple[mps.Daemon, ...]:
-    return mps.daemons(plan, inventory) if plan is not None else ()
+def _daemons(plan: Plan | None, inventory: Inventory) -> tuple[mps.Daemon, ...] | None:
+    return mps.daemons(plan, inventory) if plan is not None else None
 
 
 def _offered(plan: Plan | None, last: Plan | None, answers: mps.Answers) -> Plan | None:

@@ -152,6 +152,17 @@ def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_
     assert again.config == "WaitingForHolders", "after a restart the daemon has not been asked yet"
 
 
+@pytest.mark.parametrize("state_kept", [True, False])
+def test_a_bad_configuration_asks_for_the_end_of_no_daemon_though_the_state_file_is_lost(state_kept: bool) -> None:
+    local = parse_flags(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
+    clients = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 4}]}}
+    node = Node(local).given(seen=seen(clients), mps={(GPU, 25): ""}).line()
+    again = node.restarted() if state_kept else Node(local)
+    again.given(seen=seen(clients), file=FileOutcome(error="not YAML")).line()
+    assert again.config == "ConfigInvalid"
+    assert again.world.daemons == (node.world.daemons if state_kept else None)
+
+
 def test_events_that_a_line_repeats_are_judged_once() -> None:
     event = replace(xid(79), sequence=1)
     node = Node().line()
