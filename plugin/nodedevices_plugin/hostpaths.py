@@ -2,7 +2,8 @@
 
 They come and go with kernel modules and services (nvidia-uvm at the first use, an IMEX channel with its daemon), so one
 look at the start is not enough. Looking happens on a worker thread. Where the driver's root is mounted and has a /dev
-of its own, that is the one that counts, as for NVIDIA's plugin; a folder that cannot be read is an empty one.
+of its own, that is the one that counts, as for NVIDIA's plugin, and links there lead where they lead on the host; a
+folder that cannot be read is an empty one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from nodedevices_plugin.resources.nodes import OPTIONAL_PATHS
+from nodedevices_plugin.rooted import inside
 from nodedevices_plugin.worker import Worker
 
 LOOK_SECONDS = 5.0
@@ -60,11 +62,16 @@ def look(driver_root: Path) -> frozenset[str]:
 
 
 def _found(driver_root: Path, pattern: str) -> Iterator[str]:
-    inside = pattern.lstrip("/")
-    mounted = driver_root / inside.partition("/")[0]
     try:
-        root = driver_root if mounted.is_dir() else Path("/")
-        for path in sorted(root.glob(inside)):
-            yield f"/{path.relative_to(root)}"
+        mounted = inside(driver_root, pattern.split("/")[1])
+        root = driver_root if mounted is not None and mounted.is_dir() else Path("/")
+        folder, _, name = pattern.rpartition("/")
+        place = inside(root, folder)
+        if place is None:
+            return
+        names = sorted(each.name for each in place.glob(name)) if "*" in name else [name]
+        for each in names:
+            if inside(root, f"{folder}/{each}") is not None:
+                yield f"{folder}/{each}"
     except OSError:
         return

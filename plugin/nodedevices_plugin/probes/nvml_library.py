@@ -8,9 +8,10 @@ pynvml the same. It may come at any time, with a driver container; what is loade
 from __future__ import annotations
 
 import ctypes
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+
+from nodedevices_plugin.rooted import inside
 
 NAME = "libnvidia-ml.so.1"
 FOLDERS = (  # in the order of NVIDIA's plugin v0.20.0
@@ -21,7 +22,6 @@ FOLDERS = (  # in the order of NVIDIA's plugin v0.20.0
     "lib/x86_64-linux-gnu",
     "lib/aarch64-linux-gnu",
 )
-MAX_LINKS = 40  # as the kernel
 
 
 @dataclass(slots=True)
@@ -56,29 +56,5 @@ class Library:
 
 def find(root: Path) -> Path | None:
     """The library below that root."""
-    return next((path for each in FOLDERS if (path := inside(root, f"{each}/{NAME}")) is not None), None)
-
-
-def inside(root: Path, path: str) -> Path | None:
-    """The file that a path means to whoever has `root` as `/`; None: there is none.
-
-    Debian's packages have absolute links, which here lead elsewhere.
-    """
-    todo, done, links = deque(path.split("/")), list[str](), 0
-    while todo:
-        part = todo.popleft()
-        if part in {"", ".", ".."}:
-            done = done[:-1] if part == ".." else done
-            continue
-        try:
-            target = str(root.joinpath(*done, part).readlink())
-        except OSError:  # no link, or nothing at all
-            done.append(part)
-            continue
-        links += 1
-        if links > MAX_LINKS:
-            return None
-        done = [] if target.startswith("/") else done
-        todo.extendleft(reversed(target.split("/")))
-    found = root.joinpath(*done)
-    return found if found.is_file() else None
+    found = (inside(root, f"{each}/{NAME}") for each in FOLDERS)
+    return next((path for path in found if path is not None and path.is_file()), None)

@@ -48,6 +48,22 @@ def test_the_nodes_of_the_mounted_driver_root_are_those_that_count(tmp_path: Pat
     }
 
 
+def test_links_of_the_mounted_driver_root_are_followed_there_and_not_here(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    touch(root, "usr/share/gds/cufile.json", "dev/nvidiactl")
+    for path, to in {
+        "etc/cufile.json": "/etc/alternatives/cufile.json",
+        "etc/alternatives/cufile.json": "/usr/share/gds/cufile.json",
+        "run": "/var/run",
+        "dev/nvidia-uvm": str(tmp_path),  # which is here, and not below the root
+        "dev/nvidia-fs0": "/nowhere",
+    }.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).symlink_to(to)
+    (root / "var/run/udev").mkdir(parents=True)
+    assert look(root) == {"/dev/nvidiactl", "/etc/cufile.json", "/run/udev"}
+
+
 def test_without_a_mounted_driver_root_the_machines_own_nodes_count(tmp_path: Path) -> None:
     assert look(tmp_path / "nowhere") == look(Path("/"))
 
