@@ -2,8 +2,9 @@
 
 What this program did is written beside the file before it is done, so that after a crash nothing is forgotten: a GPU
 left in compute mode EXCLUSIVE_PROCESS would refuse every container but one. A daemon that runs already is taken over;
-one that stays silent is started again, ever more rarely. Limits of GPUs that come or go are told to the running daemon,
-because its end would end its clients. A GPU that fails does not keep the others from being shared.
+one that stays silent is started again, ever more rarely. Limits of GPUs that come or go, and limits that somebody else
+changed, are told to the running daemon, because its end would end its clients. A GPU that fails does not keep the
+others from being shared.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class _Run:
     missed: int = 0
     failures: int = 0
     not_before: float = 0.0
-    told: str = ""  # the last trouble that was logged
+    told: set[str] = field(default_factory=set)  # troubles that were logged since all was well
 
 
 class Runner:
@@ -97,7 +98,7 @@ class Runner:
     def _keep(self, daemon: Daemon, run: _Run, now: float) -> None:
         if run.done is not None and now - run.asked >= (LOOK_SECONDS if not run.missed else 0):
             run.asked = now
-            self._look(daemon, run)
+            self._look(run.done, run)
         if run.done == daemon:
             return
         before = run.done
@@ -106,25 +107,44 @@ class Runner:
             self._start(daemon)
             run.asked = now
         changed = [gpu for gpu in daemon.gpus if before is None or gpu not in before.gpus]
-        for command in mps.memory_commands(changed):
-            try:
-                self._daemons.ask(daemon.resource, command)
-            except ControlError as error:  # of one GPU
-                self._tell(run, "memory limit not set", daemon.resource, error)
-        run.done, run.failures, run.missed, run.told = daemon, 0, 0, ""
+        self._limit(mps.memory_commands(changed), daemon.resource, run)
+        run.done, run.failures, run.missed, run.told = daemon, 0, 0, set()
         log.info("MPS control daemon ready", resource=daemon.resource, gpus=len(daemon.gpus), percent=daemon.percentage)
 
-    def _look(self, daemon: Daemon, run: _Run) -> None:
+    def _look(self, done: Daemon, run: _Run) -> None:
         try:
-            self._daemons.percentage(daemon.resource)
-            run.missed = 0
+            percentage = self._daemons.percentage(done.resource)
         except ControlError as error:
             run.missed += 1
             if run.missed >= MISSED:
-                log.warning(
-                    "MPS control daemon silent; it is started again", resource=daemon.resource, error=str(error)
-                )
+                log.warning("MPS control daemon silent; it is started again", resource=done.resource, error=str(error))
                 run.done, run.missed = None, 0
+            return
+        run.missed = 0
+        if percentage == done.percentage:
+            run.told.clear()
+            return
+        why = f"it gives its clients {percentage} % and not {done.percentage} %"
+        self._tell(run, "limits changed by somebody else; set again", done.resource, why)
+        self._set_right(done, run)
+
+    def _set_right(self, done: Daemon, run: _Run) -> None:
+        """All limits, to the daemon and its servers: for the clients that come; those that are there go on."""
+        try:
+            servers = mps.servers(self._daemons.ask(done.resource, mps.SERVERS))
+        except ControlError as error:
+            servers = ()
+            self._tell(run, "MPS servers not listed", done.resource, error)
+        told = [command for server in servers for command in mps.server_commands(server, done)]
+        self._limit((*mps.memory_commands(done.gpus), *told), done.resource, run)
+        self._limit((mps.thread_command(done.percentage),), done.resource, run)  # what is looked at comes last
+
+    def _limit(self, commands: Iterable[str], resource: str, run: _Run) -> None:
+        for command in commands:
+            try:
+                self._daemons.ask(resource, command)
+            except ControlError as error:  # of one GPU
+                self._tell(run, "limit not set", resource, error)
 
     def _start(self, daemon: Daemon) -> None:
         """One that runs with the right limits is taken over."""
@@ -211,10 +231,10 @@ class Runner:
         except OSError as error:  # a crash would leave GPUs to this daemon alone; without one nothing is lost
             self._complain(f"{self._done_file}: {error.strerror or error}")
 
-    def _tell(self, run: _Run, message: str, resource: str, error: ControlError, **more: object) -> None:
+    def _tell(self, run: _Run, message: str, resource: str, error: ControlError | str, **more: object) -> None:
         text = f"{message}: {error}"
-        if text != run.told:
-            run.told = text
+        if text not in run.told:
+            run.told.add(text)
             log.warning(message, resource=resource, error=str(error), **more)
 
     def _complain(self, text: str) -> None:

@@ -25,6 +25,7 @@ CLIENTS = 48
 CLIENTS_BEFORE_VOLTA = 16
 VOLTA = (7, 0)
 MEBIBYTE = 1 << 20
+SERVERS = "get_server_list"  # a control command; one server for each user that has clients
 
 
 # What the daemon of a resource says, by the resource's name and the percentage of threads that a client is to have;
@@ -63,6 +64,19 @@ def memory_commands(gpus: Sequence[Gpu]) -> tuple[str, ...]:
 
 def thread_command(percentage: int) -> str:
     return f"set_default_active_thread_percentage {percentage}"
+
+
+def server_commands(server: int, daemon: Daemon) -> tuple[str, ...]:
+    """The same limits for a server that runs already, which the defaults do not reach, and its clients from now on."""
+    return (
+        f"set_active_thread_percentage {server} {daemon.percentage}",
+        *(f"set_device_pinned_mem_limit {server} {gpu.index} {gpu.limit_mib}M" for gpu in daemon.gpus if gpu.limit_mib),
+    )
+
+
+def servers(answer: str) -> tuple[int, ...]:
+    """The process ids that the command SERVERS answers, one a line."""
+    return tuple(int(line) for line in answer.split() if line.isascii() and line.isdecimal())
 
 
 def pipe_folder(root: str, resource: str) -> str:

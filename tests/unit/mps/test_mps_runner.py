@@ -21,6 +21,7 @@ class Driver:
         self.modes: dict[str, str] = {}
         self.said: list[str] = []
         self.broken: set[str] = set()
+        self.servers = ""  # what get_server_list answers
 
     def percentage(self, resource: str) -> int:
         if resource not in self.running:
@@ -34,7 +35,7 @@ class Driver:
             raise ControlError(command)
         if command.startswith("set_default_active"):
             self.running[resource] = int(command.split()[1])
-        return ""
+        return self.servers if command == "get_server_list" else ""
 
     def start(self, resource: str) -> None:
         self.said.append("start")
@@ -135,6 +136,40 @@ def test_other_threads_for_clients_need_a_new_daemon_and_another_gpu_does_not(ma
         "set_default_active_thread_percentage 50",
     ]
     assert machine.driver.modes["GPU-2"] == "DEFAULT"
+
+
+def test_limits_that_somebody_changed_are_set_again_without_an_end_of_the_clients(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.want(daemon(0)).said()
+    machine.driver.running[GPU] = 80
+    machine.driver.servers = "4711\n4712\n"
+    assert machine.after(10).said() == [
+        "get_server_list",
+        "set_default_device_pinned_mem_limit 0 1000M",
+        "set_active_thread_percentage 4711 25",
+        "set_device_pinned_mem_limit 4711 0 1000M",
+        "set_active_thread_percentage 4712 25",
+        "set_device_pinned_mem_limit 4712 0 1000M",
+        "set_default_active_thread_percentage 25",
+    ]
+    assert machine.driver.running == {GPU: 25}
+    assert machine.after(10).said() == []
+    assert "it gives its clients 80 % and not 25 %" in capsys.readouterr().out
+
+
+def test_limits_that_cannot_be_set_now_are_tried_at_every_look_and_told_once(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.want(daemon(0)).said()
+    machine.driver.running[GPU] = 80
+    machine.driver.broken |= {"get_server_list", "set_default_active_thread_percentage 25"}
+    assert "start" not in machine.after(10).after(10).said()
+    assert machine.driver.running == {GPU: 80}
+    machine.driver.broken.clear()
+    machine.after(10)
+    assert machine.driver.running == {GPU: 25}
+    assert capsys.readouterr().out.count("limit not set") == 1
 
 
 def test_a_gpu_that_fails_leaves_the_others_shared(machine: Machine) -> None:
