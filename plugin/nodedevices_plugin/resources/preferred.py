@@ -101,7 +101,13 @@ class _Search:
     degree: Sequence[int]
 
     def exact(self, needed: int) -> Sequence[int]:
-        return max(combinations(self.candidates, needed), key=self._worth)  # the first of equals: they come in order
+        """By whichever is fewer, the members to take or those to leave; of equals the first to take."""
+        left = len(self.candidates) - needed
+        if needed <= left:
+            return max(combinations(self.candidates, needed), key=self._worth)  # the first: they come in order
+        # The first to take are the others of the last to leave.
+        _, spared = max((self._worth_without(each), each) for each in combinations(self.candidates, left))
+        return [each for each in self.candidates if each not in spared]
 
     def grown(self, needed: int) -> Sequence[int]:
         starts = sorted(self.candidates, key=lambda each: (-self.to_fixed[each], self.degree[each], each))[:_STARTS]
@@ -113,6 +119,11 @@ class _Search:
         inside = sum(self.to_fixed[each] for each in chosen)
         inside += sum(self.scores[one][other] for one, other in combinations(chosen, 2))
         return inside, -sum(self.degree[each] for each in chosen)
+
+    def _worth_without(self, left: Sequence[int]) -> tuple[int, int]:
+        """Orders as `_worth` of all others does: every score of those left is lost, the ones between them once."""
+        degree = sum(self.degree[each] for each in left)
+        return sum(self.scores[one][other] for one, other in combinations(left, 2)) - degree, degree
 
     def _grown_from(self, start: int, needed: int) -> list[int]:
         """From one member, always add the one that is closest to what is there."""
