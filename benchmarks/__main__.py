@@ -5,6 +5,7 @@ What needs the test cluster needs root and says so when it cannot run.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -13,15 +14,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # suppor
 
 from benchmarks import allocate, fault, listing, start, table
 
+PARTS = {
+    "allocate": ("Allocation", allocate.measure),
+    "listing": ("Lists of many ids", listing.measure),
+    "start": ("Start and memory", start.measure),
+    "fault": ("From a fault to those who need to know", fault.measure),
+}
+
 
 def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"only these: {', '.join(PARTS)}")
+    chosen = parser.parse_args().parts or list(PARTS)
+    if unknown := [each for each in chosen if each not in PARTS]:
+        parser.error(f"no part {unknown[0]!r}; there are {', '.join(PARTS)}")
     print(f"On {os.cpu_count()} cores. Ratios are measured / floor.\n", flush=True)
-    for title, measure in (
-        ("Allocation", allocate.measure),
-        ("Lists of many ids", listing.measure),
-        ("Start and memory", start.measure),
-        ("From a fault to those who need to know", fault.measure),
-    ):
+    for title, measure in (PARTS[each] for each in chosen):
         print(title, flush=True)
         try:
             print(table.show(measure()), end="\n\n", flush=True)
