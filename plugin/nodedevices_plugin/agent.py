@@ -31,7 +31,7 @@ from nodedevices_plugin import __version__, observing
 from nodedevices_plugin.answers import Answers
 from nodedevices_plugin.cdifiles import CdiFiles, ctk_request
 from nodedevices_plugin.cditoolkit import ToolkitSpecs
-from nodedevices_plugin.configuring import FileOutcome, ask, injection
+from nodedevices_plugin.configuring import FileOutcome, InForce, ask, injection
 from nodedevices_plugin.foreign import Names, rivals, told
 from nodedevices_plugin.hostpaths import HostPaths
 from nodedevices_plugin.http import Answer, HttpServer
@@ -135,6 +135,7 @@ class Agent:
     async def run(self) -> None:
         log.info("agent starting", version=__version__, node=self._local.node_name, probe=self._local.probe)
         self._world = begin(self._load_state(), self._local, now=self._started, monotonic=time.monotonic())
+        self._holders.with_offers = _offers_count(self._world.in_force)
         self._probe.start()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -269,6 +270,7 @@ class Agent:
             registrations=self._plugins.registrations(),
             existing=self._paths.existing,
             mps=self._mps.answers,
+            mps_before=self._mps.before,
         )
         outcome = step(self._world, inputs, self._local, now=now, monotonic=began)
         before, self._world = self._world, outcome.world
@@ -279,7 +281,7 @@ class Agent:
         taken_over = was.told and was.effective.observing and not self._world.in_force.effective.observing
         await self._tell_kubelet(inputs.arrived if taken else None, insist=taken_over)
         self._mps.want(self._world.daemons)
-        self._holders.with_offers = self._world.in_force.effective.observing
+        self._holders.with_offers = _offers_count(self._world.in_force)
         self._report(outcome, now)
         return min((each for each in (outcome.deadline, again) if each is not None), default=None)
 
@@ -446,6 +448,11 @@ class Agent:
             return Answer(503, f"{text}\n".encode())
         told = observing.troubles(self._world.inventory)
         return Answer(200, f"ok; the probe reports {'; '.join(told)}\n".encode() if told else b"ok\n")
+
+
+def _offers_count(in_force: InForce) -> bool:
+    """Whether what other plugins offer decides something in a step: foreign.observe, take_over and may_begin."""
+    return in_force.effective.observing or not in_force.told
 
 
 def _probe_arguments(local: Local, driver_root: Path) -> list[str]:

@@ -17,8 +17,8 @@ from typing import Any
 from nodedevices_api import conditions as names
 from nodedevices_api.errors import InputError
 
-from nodedevices_plugin.foreign import Names, take_over
-from nodedevices_plugin.model import Holdings, Inventory, Plan, RecentAllocate, Verdict
+from nodedevices_plugin.foreign import Names, may_begin, may_start, take_over
+from nodedevices_plugin.model import HoldersState, Holdings, Inventory, OfferedResource, Plan, RecentAllocate, Verdict
 from nodedevices_plugin.report import ConfigStatus
 from nodedevices_plugin.resources import cdi, mps
 from nodedevices_plugin.resources.changes import decide_change
@@ -127,12 +127,14 @@ def configure(
     existing: Set[str] = frozenset(),
     answers: mps.Answers = MappingProxyType({}),
     not_ours: Set[str] = frozenset(),
+    wanted_before: Sequence[mps.Daemon] = (),
 ) -> Configured:
     """The configuration and the plan from now on.
 
     `existing`: the node's optional device nodes (resources.nodes). `answers`: of the MPS control daemons; a
     configuration that needs one takes effect when it answers. `not_ours`: names of the plan that another plugin serves
-    to the kubelet; what pods hold of them is not ours, and no change of ours takes it away.
+    to the kubelet; what pods hold of them is not ours, and no change of ours takes it away. `wanted_before`: the
+    daemons that the agent's run before this one asked for.
     """
     status = ConfigStatus(
         reason=names.APPLIED,
@@ -142,12 +144,21 @@ def configure(
     new_hash = spec.config_hash if spec is not None else None
     after, refused, message, starting = before, "", "", False
     plan: Plan | None = None
+    daemons: tuple[mps.Daemon, ...] | None = None
     coming: tuple[mps.Daemon, ...] | None = None  # of a configuration that waits for them
+    clients: Set[tuple[str, str]] = frozenset()
     if before.told:
         plan, message = _plan(before.effective, inventory, verdicts, last_plan, existing)
         refused = "plan" if message else ""
-        if not message and (message := mps.silent(plan, answers)):
-            refused, starting = "mps", mps.starting(plan, answers)
+        served, clients = _served(plan, not_ours, holdings, answers), _shares(plan)
+        if plan.resources or not message:
+            daemons = mps.daemons(served, inventory)
+        if not message and (message := mps.silent(served, answers)):
+            refused, starting = "mps", mps.starting(served, answers)
+            ids = Names(inventory, index_prefix=before.effective.index_prefix)
+            start = may_start(mps.unanswered(served, answers), holdings, ids, clients=clients)
+            if start.waiting_for:  # not where nobody knows: after a restart daemons are wanted at once
+                message, starting, daemons = start.message, True, None
     if asked.effective is None:
         refused, message = asked.source, asked.error or ""
     elif not before.told or asked.effective != before.effective:
@@ -156,31 +167,40 @@ def configure(
         except PlanError as error:
             refused, message = "plan", str(error)
         else:
-            if before.effective.observing and not asked.effective.observing:
-                decision = take_over(wanted, holdings, Names(inventory, index_prefix=before.effective.index_prefix))
+            ids = Names(inventory, index_prefix=(before.effective if before.told else asked.effective).index_prefix)
+            served = _served(wanted, not_ours, holdings, answers)
+            unanswered = mps.unanswered(served, answers)
+            if not before.told:
+                decision = may_begin(unanswered, wanted, holdings, ids)
+                same = {each.resource for each in mps.daemons(wanted, inventory) if each in wanted_before}
+                clients = _shares(Plan(resources=tuple(each for each in wanted.resources if each.name in same)))
+            elif before.effective.observing and not asked.effective.observing:
+                decision = take_over(wanted, holdings, ids)
             else:
                 current = Plan(
                     resources=tuple(each for each in (plan or Plan()).resources if each.name not in not_ours)
                 )
                 decision = decide_change(current, wanted, holdings, recent, monotonic=monotonic)
-            if before.told and not decision.apply:
+            if decision.apply:
+                decision = may_start(unanswered, holdings, ids, clients=clients)
+            if not decision.apply:
                 waiting = replace(status, reason=names.WAITING_FOR_HOLDERS, message=decision.message)
                 return Configured(
                     in_force=before,
                     plan=_offered(plan, last_plan, answers),
                     status=replace(waiting, applied_hash=before.applied_hash),
-                    daemons=_daemons(plan, inventory),
+                    daemons=daemons,
                 )
-            if why := mps.silent(wanted, answers):
-                refused, message, coming = "mps", why, mps.daemons(wanted, inventory)
-                starting = mps.starting(wanted, answers)
+            if why := mps.silent(served, answers):
+                refused, message, coming = "mps", why, mps.daemons(served, inventory)
+                starting = mps.starting(served, answers)
             else:
+                daemons = mps.daemons(served, inventory)
                 after, plan = InForce(effective=asked.effective, applied_hash=new_hash, told=True), wanted
                 refused, message = "", ""
     elif not refused:
         after = replace(before, applied_hash=new_hash)
     status = replace(status, applied_hash=after.applied_hash)
-    daemons = _daemons(plan, inventory)
     if coming is not None:
         named = {each.resource for each in coming}
         daemons = (*coming, *(each for each in daemons or () if each.resource not in named))
@@ -214,8 +234,24 @@ def _meanwhile(after: InForce, refused: str, coming: tuple[mps.Daemon, ...] | No
     return "the last good one stays in force" + (" until it answers" if refused == "mps" else "")
 
 
-def _daemons(plan: Plan | None, inventory: Inventory) -> tuple[mps.Daemon, ...] | None:
-    return mps.daemons(plan, inventory) if plan is not None else None
+def _served(plan: Plan, not_ours: Set[str], holdings: Holdings, answers: mps.Answers) -> Plan:
+    """What MPS daemons are wanted for: not for what another plugin serves, since its pods know no daemon.
+
+    But one that runs stays while pods hold its shares: they may be its clients, from before the other plugin came.
+    """
+    held = {(holder.resource, each) for holder in holdings.holders for each in holder.ids}
+
+    def in_use(resource: OfferedResource) -> bool:
+        runs = not mps.unanswered(Plan(resources=(resource,)), answers)
+        known = holdings.state is HoldersState.SYNCED
+        return runs and (not known or any((resource.name, each.id) in held for each in resource.ids))
+
+    return Plan(resources=tuple(each for each in plan.resources if each.name not in not_ours or in_use(each)))
+
+
+def _shares(plan: Plan) -> frozenset[tuple[str, str]]:
+    """Resource and id of each share by MPS."""
+    return frozenset((each.name, one.id) for each in plan.resources if each.sharing == "mps" for one in each.ids)
 
 
 def _offered(plan: Plan | None, last: Plan | None, answers: mps.Answers) -> Plan | None:

@@ -185,6 +185,49 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
     return ChangeDecision(apply=True)
 
 
+def may_start(
+    shared: Sequence[OfferedResource], holdings: Holdings, names: Names, *, clients: Collection[tuple[str, str]]
+) -> ChangeDecision:
+    """May the MPS daemons of these resources be asked for? Not while pods that know no daemon hold their GPUs.
+
+    A daemon has its GPUs in compute mode EXCLUSIVE_PROCESS, where no process beside its server gets a context.
+    `clients`: resource and id of the shares whose pods are known to be the daemon's clients.
+    """
+    if not shared:
+        return ChangeDecision(apply=True)
+    what = f"sharing {', '.join(each.name for each in shared)} by MPS waits"
+    if holdings.state is not HoldersState.SYNCED:
+        return wait((), f"{what}: which pods hold devices is not known ({holdings.message or holdings.state.value})")
+    gpus = {one.device_id for each in shared for one in each.ids}
+
+    def beside(holder: Holder, id_: str) -> bool:
+        if holder.resource is None:
+            unit = names.claimed(id_)
+        else:
+            unit, _ = names.unit(holder.resource, id_) or (None, None)
+        return unit is not None and unit.device_id in gpus and (holder.resource, id_) not in clients
+
+    holders = tuple(each for each in holdings.holders if any(beside(each, id_) for id_ in each.ids))
+    if holders:
+        return wait(holders, f"{what} until these pods have ended: {waiting_for(holders)}")
+    return ChangeDecision(apply=True)
+
+
+def may_begin(shared: Sequence[OfferedResource], wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
+    """The same where nothing is registered yet: not while another plugin hands these GPUs out.
+
+    The guard would find it only when the daemons answer. Where the kubelet does not tell, nobody is in the way.
+    """
+    offers = {
+        each.resource: each
+        for resource in shared
+        for each in rivals(resource.name, wanted, holdings.offered or (), names, own=())
+    }
+    if why := told(tuple(offers.values())):
+        return wait((), f"sharing {', '.join(each.name for each in shared)} by MPS waits: {why}")
+    return ChangeDecision(apply=True)
+
+
 def rivals(
     resource: str, plan: Plan, offered: Sequence[Offer], names: Names, *, own: Collection[str]
 ) -> tuple[Offer, ...]:

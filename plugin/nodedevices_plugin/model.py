@@ -189,8 +189,8 @@ class Offer:
 class Holdings:
     """Who holds what; on trouble the last good list stays, and `state` says that it may be old.
 
-    `offered`: what the kubelet calls healthy, of every plugin on the node; None: not asked for (only Observe asks), or
-    not answered, and `message` says why.
+    `offered`: what the kubelet calls healthy, of every plugin on the node; None: not asked for (Observe asks, and an
+    agent with nothing in force yet), or not answered, and `message` says why.
     """
 
     state: HoldersState

@@ -31,7 +31,8 @@ MISSED = 2  # questions in a row without an answer, before one that did answer i
 class MpsDaemons:
     """`want` may be called at every step. `on_change` is called on the loop when `answers` is another.
 
-    answers: resources.mps.Answers, of the daemons that are wanted. folder: the MPS root as mounted in this container.
+    answers: resources.mps.Answers, of the daemons that are wanted. before: what the file said at the start, which is
+    what runs. folder: the MPS root as mounted in this container.
     """
 
     def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:
@@ -45,6 +46,7 @@ class MpsDaemons:
         self._news = asyncio.Event()
         self._trouble = ""
         self.answers: dict[tuple[str, int], str] = {}
+        self.before = _read(self._file)
 
     def want(self, daemons: tuple[Daemon, ...] | None) -> None:
         """From now on these. None: nobody knows yet, and what runs stays."""
@@ -101,6 +103,13 @@ class MpsDaemons:
             self._trouble = trouble
             if trouble:
                 log.warning("MPS control daemons cannot be asked for", error=trouble)
+
+
+def _read(file: Path) -> tuple[Daemon, ...]:
+    try:
+        return wanted.from_bytes(file.read_bytes())
+    except (OSError, wanted.WantedError):
+        return ()
 
 
 def _write(file: Path, text: str, *, create: bool) -> str:

@@ -51,6 +51,7 @@ class Inputs:
     registrations: tuple[Registration, ...] = ()
     existing: frozenset[str] = frozenset()  # the node's optional device nodes (resources.nodes)
     mps: Mapping[tuple[str, int], str] = field(default_factory=dict)  # what control daemons answer (resources.mps)
+    mps_before: tuple[Daemon, ...] = ()  # those that the run before this one wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +161,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
             existing=inputs.existing,
             answers=inputs.mps,
             not_ours=served_by_others(inputs.registrations),
+            wanted_before=inputs.mps_before,
         )
         daemons = outcome.daemons
         in_force, plan, config, refused = outcome.in_force, outcome.plan, outcome.status, outcome.refused

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from support.agentprocess import AgentProcess
+from nodedevices_plugin.probes.simulated import ProfileSource
+from support.agentprocess import NODE, AgentProcess
 from support.kubelet import StandInKubelet
 from support.mps import MpsRunner, with_path
+from support.vendor import VendorProcess
 
 GPU = "nvidia.com/gpu"
 NONE = "version: v1\n"
@@ -210,6 +212,50 @@ async def test_a_restart_of_the_agent_or_of_the_runner_leaves_the_daemon_and_its
     assert runner.terminate() == 0
     assert not runner.alive(GPU)
     assert set(runner.modes().values()) == {"DEFAULT"}
+
+
+async def test_at_a_first_start_gpus_that_another_plugin_hands_out_get_no_daemon(
+    made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner, tmp_path: Path
+) -> None:
+    ids = [each.id for each in ProfileSource.of("l4 x 2", node=NODE).look().devices]
+    configure(made, FOUR)
+    with VendorProcess(tmp_path, kubelet.plugin_folder, ids) as vendor:
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+        async with made as agent:
+            await agent.until(lambda: "by MPS waits: another device plugin serves nvidia.com/gpu" in told(agent))
+            assert (runner.modes(), runner.commands(GPU)) == ({}, [])
+            vendor.end()
+            await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+
+
+async def test_where_the_state_is_lost_pods_with_whole_gpus_keep_them_and_clients_keep_their_daemon(
+    made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    async def again(configuration: str) -> None:
+        made.kill()
+        made.state_file.unlink(missing_ok=True)
+        configure(made, configuration)
+        made.start()
+
+    configure(made, NONE)
+    async with made as agent:
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+        await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
+        await again(FOUR)
+        await agent.until(
+            lambda: told(agent) == "sharing nvidia.com/gpu by MPS waits until these pods have ended: ml/train-0"
+        )
+        assert agent.lines("configuration")[-1]["condition"] == "WaitingForHolders"
+        assert (runner.modes(), runner.commands(GPU)) == ({}, [])
+        kubelet.release("train-0", "ml")
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+        await kubelet.allocate(GPU, 1, pod="infer-0", namespace="ml")
+        await again("no: configuration\n")
+        await agent.until(lambda: told(agent).endswith("nothing is offered until there is a good one"))
+        await again(FOUR)
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+        assert runner.commands(GPU).count("-d") == 1
+        assert "quit" not in runner.commands(GPU)
 
 
 async def test_a_root_that_is_not_mounted_is_told(made: AgentProcess, kubelet: StandInKubelet) -> None:

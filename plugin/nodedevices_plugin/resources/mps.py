@@ -139,6 +139,11 @@ def silent(plan: Plan, answers: Answers) -> str:
     return ""
 
 
+def unanswered(plan: Plan, answers: Answers) -> tuple[OfferedResource, ...]:
+    """The resources of this plan that need a daemon which does not answer: one that may still have to be started."""
+    return tuple(resource for resource in plan.resources if _silence(resource, answers))
+
+
 def starting(plan: Plan, answers: Answers) -> bool:
     """Whether the daemons that do not answer are only being started: nothing has to be corrected yet."""
     return {_silence(resource, answers) for resource in plan.resources} <= {"", UNASKED, BEING_STARTED}

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_plugin.configuring import FileOutcome, SeenObject
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, RecentAllocate
+from nodedevices_plugin.model import (
+    Holder,
+    HoldersState,
+    Holdings,
+    Offer,
+    RecentAllocate,
+    Registration,
+    RegistrationState,
+)
 from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
 from nodedevices_plugin.probes.protocol import DeviceFact, ProbeEvent, Snapshot
 from nodedevices_plugin.settings.file import FileConfig
@@ -28,6 +36,9 @@ NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
 UNASKED = Holdings(state=HoldersState.UNAVAILABLE, message="not asked yet")
 FOUR = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 4}]}}
 TWO = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]}}
+CLIENTS = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 4}]}}
+WITH_MPS = parse_flags(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
+ANSWERS = {(GPU, 25): ""}
 # Good in itself; with three devices one answer would be larger than the kubelet takes.
 TOO_MANY = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 16384}]}}
 
@@ -136,9 +147,8 @@ def test_a_policys_section_is_named_as_the_policy_has_it_though_a_file_has_one_t
 
 
 def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_fails() -> None:
-    local = parse_flags(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
-    clients = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 4}]}}
-    node = Node(local).given(seen=seen({})).line()
+    clients = CLIENTS
+    node = Node(WITH_MPS).given(seen=seen({})).line()
     node.given(seen=seen(clients)).line()
     assert (node.config, node.offers(), node.last and node.last.refused) == ("WaitingForHolders", {GPU: (2, 2)}, "")
     node.given(mps={(GPU, 25): "is being started"}).line()
@@ -154,13 +164,99 @@ def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_
 
 @pytest.mark.parametrize("state_kept", [True, False])
 def test_a_bad_configuration_asks_for_the_end_of_no_daemon_though_the_state_file_is_lost(state_kept: bool) -> None:
-    local = parse_flags(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
-    clients = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 4}]}}
-    node = Node(local).given(seen=seen(clients), mps={(GPU, 25): ""}).line()
-    again = node.restarted() if state_kept else Node(local)
-    again.given(seen=seen(clients), file=FileOutcome(error="not YAML")).line()
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), mps={(GPU, 25): ""}).line()
+    again = node.restarted() if state_kept else Node(WITH_MPS)
+    again.given(seen=seen(CLIENTS), file=FileOutcome(error="not YAML")).line()
     assert again.config == "ConfigInvalid"
     assert again.world.daemons == (node.world.daemons if state_kept else None)
+
+
+def test_a_configuration_that_fits_no_longer_after_a_restart_asks_for_the_end_of_no_daemon() -> None:
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
+    old_gpus = [replace(each, compute_capability="6.0") for each in node.devices]
+    many = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 48}]}}
+    node.given(seen=seen(many), mps={(GPU, 2): ""}).line()
+    again = node.restarted().given(seen=seen(many)).line(*old_gpus)
+    assert (again.config, again.world.daemons) == ("ConfigInvalid", None)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(holder(gpu_id(0)), id="a whole GPU"),
+        pytest.param(holder(f"{gpu_id(0)}::1"), id="a share, whoever's"),
+        pytest.param(
+            replace(holder("gpu.nvidia.com/n1/gpu-0"), resource=None, claim="ml/c"), id="a claim of a DRA driver"
+        ),
+    ],
+)
+def test_at_a_first_start_no_daemon_is_asked_for_under_pods_that_hold_its_gpus(pod: Holder) -> None:
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=UNASKED).line()
+    assert (node.config, node.world.daemons, node.world.plan) == ("WaitingForHolders", None, None)
+    node.given(holdings=held(pod)).line()
+    assert (node.config, node.world.daemons, node.world.plan) == ("WaitingForHolders", None, None)
+    assert node.world.config.message == f"sharing {GPU} by MPS waits until these pods have ended: ml/train-0"
+    node.given(holdings=NOBODY).line()
+    assert [each.resource for each in node.world.daemons or ()] == [GPU]
+    assert node.given(mps=ANSWERS).line().offers() == {GPU: (8, 8)}
+
+
+def test_at_a_first_start_no_daemon_is_asked_for_while_another_plugin_offers_its_gpus() -> None:
+    theirs = replace(NOBODY, offered=(Offer(resource=GPU, ids=(gpu_id(0), gpu_id(1))),))
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=theirs).line()
+    assert (node.config, node.world.daemons, node.world.plan) == ("WaitingForHolders", None, None)
+    assert f"sharing {GPU} by MPS waits: another device plugin serves {GPU}" in node.world.config.message
+    assert Node(WITH_MPS).given(seen=seen(FOUR), holdings=theirs).line().config == "Applied", "the guard's matter"
+    node.given(holdings=replace(NOBODY, offered=())).line()
+    assert [each.resource for each in node.world.daemons or ()] == [GPU]
+
+
+def test_pods_of_other_devices_keep_no_daemon_back() -> None:
+    nic = replace(holder("nic-1"), resource="vendor.example/nic")
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=held(nic)).line()
+    assert [each.resource for each in node.world.daemons or ()] == [GPU]
+
+
+def test_after_a_restart_daemons_are_wanted_at_once_with_their_clients_and_before_the_kubelet_has_told() -> None:
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
+    for holdings in (UNASKED, held(holder(f"{gpu_id(0)}::1"))):
+        again = node.restarted().given(seen=seen(CLIENTS), holdings=holdings).line()
+        assert again.world.daemons == node.world.daemons
+
+
+def test_clients_of_a_daemon_that_the_file_for_the_runner_has_are_known_though_the_state_file_is_lost() -> None:
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
+    assert node.world.daemons
+    busy = held(holder(f"{gpu_id(0)}::1"))
+    again = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=busy, mps_before=node.world.daemons).line()
+    assert again.world.daemons == node.world.daemons
+
+
+def test_a_daemon_does_not_come_back_under_a_pod_that_is_none_of_its_clients() -> None:
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
+    again = node.restarted().given(seen=seen(CLIENTS), holdings=held(holder(gpu_id(0)))).line()
+    assert (again.config, again.world.daemons) == ("WaitingForHolders", None)
+    assert again.world.config.message.startswith(f"sharing {GPU} by MPS waits until these pods have ended: ml/train-0")
+    assert again.given(holdings=NOBODY).line().world.daemons == node.world.daemons
+
+
+def test_no_daemon_is_wanted_for_what_another_plugin_serves_unless_clients_may_still_be_there() -> None:
+    theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another plugin")
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
+    wanted = node.world.daemons
+    node.given(registrations=(theirs,), holdings=held(holder(f"{gpu_id(0)}::1"))).line()
+    assert node.world.daemons == wanted
+    assert node.given(holdings=NOBODY).line().world.daemons == ()
+    node.given(mps={}).line()
+    assert (node.config, node.world.daemons, node.offers()) == ("Applied", (), {GPU: (8, 0)})
+    assert node.given(registrations=()).line().world.daemons == wanted
+
+
+def test_a_change_to_mps_asks_for_no_daemon_where_another_plugin_serves() -> None:
+    theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another plugin")
+    node = Node(WITH_MPS).given(seen=seen(FOUR)).line()
+    node.given(seen=seen(CLIENTS), registrations=(theirs,)).line()
+    assert (node.config, node.world.daemons) == ("Applied", ())
 
 
 def test_events_that_a_line_repeats_are_judged_once() -> None:
