@@ -17,6 +17,15 @@ from nodedevices_api.fields import Atomic, Count, Generation, Listed, Whole, in_
 from nodedevices_api.meta import LabelSelector, ObjectMeta
 from nodedevices_api.sections import SECTION_NAMES, Sections
 
+_MPS_IS_WRONG = "MPS is not possible with mig.strategy mixed; use timeSlicing, or another mig.strategy"
+
+
+def _mps_with_mixed(it: DevicePolicySpec) -> bool:
+    """What no node can do, as with NVIDIA's plugin: a policy that says both has a slip in it."""
+    observes = it.serving is not None and it.serving.mode == "Observe"  # then neither is at work
+    mps = it.sharing is not None and it.sharing.strategy == "mps"
+    return mps and it.mig is not None and it.mig.strategy == "mixed" and not observes
+
 
 class DevicePolicySpec(Sections):
     """Which nodes, how strongly, and the sections that the policy sets."""
@@ -41,6 +50,15 @@ class DevicePolicySpec(Sections):
             " || ".join(f"has(self.{name})" for name in SECTION_NAMES),
             f"a policy sets at least one section: {', '.join(SECTION_NAMES)}",
             lambda it: any(getattr(it, name) is not None for name in SECTION_NAMES),
+        ),
+        Rule(
+            "!has(self.sharing) || !has(self.sharing.strategy) || self.sharing.strategy != 'mps' || "
+            "!has(self.mig) || !has(self.mig.strategy) || self.mig.strategy != 'mixed' || "
+            "has(self.serving) && has(self.serving.mode) && self.serving.mode == 'Observe'",
+            _MPS_IS_WRONG,
+            lambda it: not _mps_with_mixed(it),
+            f"'sharing.strategy is mps, and mig.strategy is mixed: {_MPS_IS_WRONG}'",
+            lambda _: f"sharing.strategy is mps, and mig.strategy is mixed: {_MPS_IS_WRONG}",
         ),
     )
 

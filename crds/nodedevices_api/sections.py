@@ -130,6 +130,9 @@ class SharedResource(Strict):
     )
 
 
+_SHARE_SOMETHING = "list at least one resource with its replicas, or choose strategy none"
+
+
 class Sharing(Strict):
     """How devices are shared between containers."""
 
@@ -157,6 +160,17 @@ class Sharing(Strict):
                 f"resources has {_listed(each.name for each in it.resources)}, and strategy "
                 f"{'is none' if 'strategy' in it.model_fields_set else 'is not given'}: strategy none has no "
                 "resources; choose timeSlicing, mps or memory, or leave out resources"
+            ),
+        ),
+        Rule(
+            "!has(self.strategy) || self.strategy == 'none' || has(self.resources) && size(self.resources) > 0",
+            f"a strategy other than none has resources: {_SHARE_SOMETHING}",
+            lambda it: it.strategy == "none" or bool(it.resources),
+            "'strategy is ' + self.strategy + ', and resources is ' + (has(self.resources) ? 'empty' : 'missing') + "
+            f"': {_SHARE_SOMETHING}'",
+            lambda it: (
+                f"strategy is {it.strategy}, and resources is "
+                f"{'empty' if 'resources' in it.model_fields_set else 'missing'}: {_SHARE_SOMETHING}"
             ),
         ),
     )

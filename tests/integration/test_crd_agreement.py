@@ -74,7 +74,9 @@ spec = some(
     mig=some(strategy=rarely("Single", one("none", "single", "mixed"))),
     resources=some(devices=many(rule), exclude=many(one("GPU-1", "GPU-*"))),
     sharing=some(
-        strategy=one("none", "timeSlicing", "memory"), resources=many(shared, 2), renameByDefault=one(True, False)
+        strategy=one("none", "timeSlicing", "mps", "memory"),
+        resources=many(shared, 2),
+        renameByDefault=one(True, False),
     ),
     injection=some(deviceListStrategies=rarely([], one(["envvar"], ["cdi-cri", "envvar"])), passDeviceSpecs=one(True)),
     health=some(

@@ -352,6 +352,24 @@ REFUSALS: tuple[Refusal, ...] = (
         'resources has ["nvidia.com/gpu"], and strategy is not given: strategy none has no resources; choose',
     ),
     Refusal(
+        "timeSlicing without resources",
+        policy(sharing={"strategy": "timeSlicing"}),
+        "strategy is timeSlicing, and resources is missing: list at least one resource with its replicas, or choose",
+    ),
+    Refusal(
+        "mps with an empty list",
+        policy(sharing={"strategy": "mps", "resources": []}),
+        "strategy is mps, and resources is empty: list at least one resource with its replicas, or choose strategy",
+    ),
+    Refusal(
+        "mps with MIG mixed",
+        policy(
+            sharing={"strategy": "mps", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]},
+            mig={"strategy": "mixed"},
+        ),
+        "sharing.strategy is mps, and mig.strategy is mixed: MPS is not possible with mig.strategy mixed; use timeSl",
+    ),
+    Refusal(
         "neither replicas nor memoryUnit",
         _sharing(),
         "nvidia.com/gpu has neither: a sharing resource has exactly one of replicas",

@@ -276,3 +276,13 @@ def test_with_mps_a_container_may_have_one_share_unless_told_otherwise() -> None
     assert fails(strategy="mps")
     assert not fails(strategy="mps", fail_requests_greater_than_one=False)
     assert not fails(strategy="timeSlicing")
+
+
+def test_mps_fits_what_is_not_mixed_and_a_node_that_only_watches() -> None:
+    """Where it does not fit a node after all, such as one with MIG devices, that node says so."""
+    sharing = {"strategy": "mps", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}
+    assert parse(DevicePolicySpec, {"nodeSelector": {}, "sharing": sharing, "mig": {"strategy": "single"}})
+    mixed = {"nodeSelector": {}, "sharing": sharing, "mig": {"strategy": "mixed"}}
+    assert parse(DevicePolicySpec, {**mixed, "serving": {"mode": "Observe"}})
+    with pytest.raises(InputError, match=r"MPS is not possible with mig\.strategy mixed"):
+        parse(DevicePolicySpec, {**mixed, "serving": {"mode": "Serve"}})

@@ -62,10 +62,17 @@ def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({}, optional=fields)
 
 
+shares = st.fixed_dictionaries(
+    {
+        "strategy": st.sampled_from(["timeSlicing", "mps", "memory"]),
+        "resources": st.just([{"name": "nvidia.com/gpu", "replicas": 4}]),
+    },
+    optional={"renameByDefault": st.booleans()},
+)
 configurations = some(
     serving=some(mode=st.sampled_from(["Serve", "Observe"])),
     mig=some(strategy=st.sampled_from(["none", "single", "mixed"])),
-    sharing=some(strategy=st.sampled_from(["none", "timeSlicing", "mps", "memory"]), renameByDefault=st.booleans()),
+    sharing=some(renameByDefault=st.booleans()) | shares,
     health=some(ignoreXids=xids, fatalXids=xids, holdDownSeconds=durations),
     faults=some(event=st.booleans(), evict=some(graceSeconds=durations), taint=some(effect=st.just("NoSchedule"))),
     labels=some(featureDiscovery=st.booleans()),
