@@ -389,6 +389,7 @@ class Agent:
             probe_error=self._probe.last_error,
             state_trouble=self._state_trouble or self._state_lost,
             cdi_trouble=self._cdi.trouble,
+            confirm_problems=world.confirm_problems,
             previous=self._conditions,
             previous_departed=world.departed,
             now=now,

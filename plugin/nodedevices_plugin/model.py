@@ -16,6 +16,8 @@ from enum import StrEnum
 
 from nodedevices_plugin.probes.protocol import DeviceFact, Driver, Machine, Trouble
 
+CONFIRM = "nodedevices.io/confirm"  # annotation of NodeDevices: a person's word, <device id>=recovered|removed[,...]
+
 
 class HealthState(StrEnum):
     """SCHEMA: `health.state`."""
@@ -46,7 +48,7 @@ class Fault:
     neighbours: tuple[int, ...] = ()  # XIDs that came within the correlation window of this one
     left: bool = False  # the device left (lost or not listed) since
     driver_reloaded: bool = False  # the driver was unloaded since
-    confirmed: bool = False  # a person said that what was asked for is done (nodedevices.io/confirm)
+    confirmed: bool = False  # a person said that it is over (nodedevices.io/confirm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

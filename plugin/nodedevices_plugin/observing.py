@@ -12,13 +12,12 @@ from nodedevices_api.conditions import Condition
 from nodedevices_plugin.configuring import SeenObject
 from nodedevices_plugin.kubeapi import Object
 from nodedevices_plugin.metrics import Metrics
-from nodedevices_plugin.model import HealthState, Inventory, Plan, Verdict
+from nodedevices_plugin.model import CONFIRM, HealthState, Inventory, Plan, Verdict
 from nodedevices_plugin.pipeline import Step, World
 from nodedevices_plugin.publisher import AGENT_CONDITIONS
 
 log = structlog.get_logger(__name__)
 
-CONFIRM = "nodedevices.io/confirm"
 MAX_UNSCHEDULABLE = 128  # SCHEMA
 TROUBLES_SECONDS = 5.0  # at least, between two log lines on what the probe complains of: some complaints count
 TROUBLES_SHOWN = 8
@@ -103,10 +102,11 @@ class Told:
             log.info("xid noticed", device=notice.device_id, xid=notice.xid, count=notice.count, what=notice.message)
         for event in outcome.xids:
             metrics.xid(event.xid or 0, event.count)
-        for problem in outcome.confirm_problems:
-            log.warning("annotation not understood", annotation=CONFIRM, problem=problem)
-        if after.state.confirmed != before.state.confirmed and after.state.confirmed:
-            log.info("confirmed by a person", annotation=after.state.confirmed[:500])
+        if after.confirm_problems != before.confirm_problems:
+            for problem in after.confirm_problems:
+                log.warning("annotation not understood", annotation=CONFIRM, problem=problem)
+        if outcome.confirmed:
+            log.info("confirmed by a person", annotation=CONFIRM, entries=outcome.confirmed)
 
     def _probe(self, now: tuple[str, ...]) -> None:
         """What changes faster than it may be told is told when the pause is over and a further line has come."""

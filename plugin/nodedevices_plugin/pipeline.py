@@ -16,7 +16,7 @@ from datetime import datetime
 
 from nodedevices_plugin import inventory as stage_inventory
 from nodedevices_plugin.configuring import Asked, FileOutcome, InForce, SeenObject, ask, configure
-from nodedevices_plugin.foreign import Names, named, observe, remembered
+from nodedevices_plugin.foreign import Names, device_name, named, observe, remembered
 from nodedevices_plugin.health.events import EventCursor, Notice, fresh_events, notices
 from nodedevices_plugin.health.machine import judge_all, next_deadline
 from nodedevices_plugin.health.rules import HealthRules
@@ -70,6 +70,7 @@ class World:
     state: State  # what the state file should say
     asked: Asked = field(default_factory=Asked)
     asked_for: tuple[FileOutcome, SeenSpec | None] | None = None  # what `asked` was made of
+    confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
     departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
     listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since
     started: float  # time.monotonic()
@@ -82,7 +83,7 @@ class Step:
     world: World
     notices: tuple[Notice, ...] = ()
     xids: tuple[ProbeEvent, ...] = ()
-    confirm_problems: tuple[str, ...] = ()
+    confirmed: tuple[str, ...] = ()  # entries of the annotation that this step acted on
     refused: str = ""
     deadline: float | None = None  # time.monotonic() when a step without news could change something
     probe_silent: bool = False
@@ -197,6 +198,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
         state=state,
         asked=asked,
         asked_for=asked_for,
+        confirm_problems=confirm.problems,
         departed=_departed(world.departed, inventory, now),
         listed=listed,
         started=world.started,
@@ -211,7 +213,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
         world=after,
         notices=notices(events, rules),
         xids=tuple(event for event in events if event.xid is not None),
-        confirm_problems=confirm.problems,
+        confirmed=confirm.understood,
         refused=refused,
         deadline=min((each for each in deadlines if each is not None and each > monotonic), default=None),
         probe_silent=monotonic >= silent_from,
@@ -286,16 +288,22 @@ class _Confirm:
     removed: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
 
+    @property
+    def understood(self) -> tuple[str, ...]:
+        told = {"recovered": self.recovered, "removed": self.removed}
+        return tuple(f"{device}={word}" for word, devices in told.items() for device in sorted(devices))
+
 
 def _confirm(world: World, inputs: Inputs) -> _Confirm:
     """A person's word on the object, acted on once per value: `<id>=recovered|removed[,...]`."""
     done = world.state.confirmed
     ready = inputs.snapshot is not None or world.inventory.line_monotonic is not None
     if inputs.seen is None or not inputs.seen.exists or inputs.seen.confirm == done or not ready:
-        return _Confirm(value=done)
+        return _Confirm(value=done, problems=world.confirm_problems)
     value = inputs.seen.confirm
     known = {device.fact.id for device in world.inventory.devices}
     known |= {part.id for device in world.inventory.devices for part in device.fact.partitions}
+    by_name = {device_name(device.fact): device.fact.id for device in world.inventory.devices}
     words: dict[str, set[str]] = {word: set() for word in CONFIRM_WORDS}
     problems = []
     for entry in [each.strip() for each in value.split(",") if each.strip()][:MAX_CONFIRM]:
@@ -303,7 +311,8 @@ def _confirm(world: World, inputs: Inputs) -> _Confirm:
         if word not in words:
             problems.append(f"{entry[:120]}: give <device id>=recovered or <device id>=removed")
         elif device not in known:
-            problems.append(f"{device[:96]}: this node has no such device")
+            hint = f"give its id, {by_name[device]}" if device in by_name else "this node has no such device"
+            problems.append(f"{device[:96]}: {hint}")
         else:
             words[word].add(device)
     return _Confirm(

@@ -22,6 +22,7 @@ from nodedevices_plugin import __version__, model
 from nodedevices_plugin.foreign import device_name
 from nodedevices_plugin.health.actions import asks_more
 from nodedevices_plugin.model import (
+    CONFIRM,
     HealthState,
     HoldersState,
     Holdings,
@@ -77,6 +78,7 @@ class Facts:
     probe_error: str | None = None
     state_trouble: str | None = None  # why the state file cannot be used or written
     cdi_trouble: str = ""  # why containers do not get devices by CDI as they should
+    confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
     previous: tuple[Condition, ...] = ()
     previous_departed: Mapping[str, datetime] = field(default_factory=dict)  # partition id -> since when it is gone
     now: datetime
@@ -369,7 +371,8 @@ def _ready(facts: Facts) -> Condition:
 def _troubles(facts: Facts) -> list[str]:
     told = [f"{each.code}: {each.message}" for each in facts.inventory.troubles]
     told += [f"state file: {facts.state_trouble}"] if facts.state_trouble is not None else []
-    return [*told, f"CDI: {facts.cdi_trouble}"] if facts.cdi_trouble else told
+    told += [f"CDI: {facts.cdi_trouble}"] if facts.cdi_trouble else []
+    return told + [f"annotation {CONFIRM}: {each}" for each in facts.confirm_problems[:NAMED]]
 
 
 def _observing(facts: Facts, observed: Plan) -> Condition:

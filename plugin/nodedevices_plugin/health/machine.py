@@ -6,8 +6,9 @@ among faults Missing first, then what asks for the most (actions), then one with
 
 Recovery, on evidence only (SCHEMA "Recovery"): the last line is good and has the device, the fault is no longer
 evident, the hold-down since the newest fault is over, and what it asked for is gone. NVML field 230 decides that where
-it exists; otherwise a new boot, or the device's or driver's having left and come back; or a person's word. Flapping
-therefore costs one change, not many. A remap failure, or a driver that asks for an action, is itself evident.
+it exists; otherwise a new boot, or the device's or driver's having left and come back. A person's word does for that
+and for the hold-down, never for what is still evident (a remap failure, a driver that asks for an action). Flapping
+therefore costs one change, not many.
 
 While the probe is silent, or before its first line, verdicts stand: nothing recovers and nothing is forgotten.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from nodedevices_plugin.health import actions, events, levels
 from nodedevices_plugin.health.catalogue import XidClass, look_up
@@ -264,8 +265,11 @@ def _held_from(fault: Fault, everything: Sequence[Fault]) -> datetime | None:
 
 
 def _quiet(fault: Fault, everything: Sequence[Fault], view: _View) -> bool:
+    """Whether nothing as bad is evident, and the hold-down is over or a person says so."""
     held_from = _held_from(fault, everything)
-    return held_from is not None and view.now - held_from >= timedelta(seconds=view.rules.hold_down_seconds)
+    if held_from is None:
+        return False
+    return fault.confirmed or view.now - held_from >= timedelta(seconds=view.rules.hold_down_seconds)
 
 
 def _action_gone(fault: Fault, says: str | None, boot_id: str) -> bool:
@@ -336,7 +340,7 @@ def _message(worst: Fault, as_bad: Sequence[Fault], action: str, rules: HealthRu
     """What happened and what to do, for people. The same while nothing changes: no countdown in it."""
     if action == actions.NO_ACTION and worst.last_seen is not None and worst.reason != events.CORRELATING:
         what = f"recovering from {worst.reason}" if worst.reason in levels.REASONS else worst.message
-        parts = [what, f"nothing is asked for: well again after {rules.hold_down_seconds:.0f} s without a fault"]
+        parts = [what, f"nothing is asked for: {_well_again(_held_from(worst, as_bad), rules)}"]
     else:
         parts = [worst.message, actions.advice(action)]
     # That the driver asks for an action is said by the advice above.
@@ -346,3 +350,13 @@ def _message(worst: Fault, as_bad: Sequence[Fault], action: str, rules: HealthRu
         parts.append("also " + ", ".join(also))
     text = "; ".join(part for part in parts if part)
     return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"
+
+
+def _well_again(held_from: datetime | None, rules: HealthRules) -> str:
+    """When the hold-down is over, rounded up to a minute: a fault each second changes the text once a minute."""
+    text = f"well again after {rules.hold_down_seconds:.0f} s without a fault"
+    if held_from is None:
+        return text
+    until = held_from.astimezone(UTC) + timedelta(seconds=rules.hold_down_seconds)
+    minute = until.replace(second=0, microsecond=0)
+    return f"{text}, by {minute if minute == until else minute + timedelta(minutes=1):%Y-%m-%dT%H:%M:%SZ}"

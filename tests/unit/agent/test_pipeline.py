@@ -408,11 +408,25 @@ def test_a_removal_that_a_person_confirms_takes_a_missing_device_away_once() -> 
 def test_words_that_are_not_understood_are_told() -> None:
     node = Node().line().given(seen=seen({}, confirm=f"{gpu_id(0)}=fine,GPU-9=recovered")).wait()
     assert node.last is not None
-    assert node.last.confirm_problems == (
+    told = (
         f"{gpu_id(0)}=fine: give <device id>=recovered or <device id>=removed",
         "GPU-9: this node has no such device",
     )
-    assert node.wait().last.confirm_problems == ()  # type: ignore[union-attr]
+    assert (node.world.confirm_problems, node.last.confirmed) == (told, ())
+    assert node.wait().world.confirm_problems == told, "until the annotation is another"
+    assert node.given(seen=seen({})).wait().world.confirm_problems == ()
+
+
+def test_the_name_of_a_device_is_answered_with_its_id() -> None:
+    node = Node().line().line(gpu(0))
+    node.given(seen=seen({}, confirm="gpu-1=removed")).wait()
+    assert node.world.confirm_problems == (f"gpu-1: give its id, {gpu_id(1)}",)
+    assert node.offers() == {GPU: (2, 1)}
+    node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed")).wait()
+    assert node.last is not None
+    assert (node.world.confirm_problems, node.last.confirmed) == ((), (f"{gpu_id(1)}=removed",))
+    assert node.offers() == {GPU: (1, 1)}
+    assert node.wait().world.confirm_problems == (), "which is not here any more"
 
 
 # --- whatever comes ---------------------------------------------------------------------------------------------------

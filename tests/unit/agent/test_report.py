@@ -312,6 +312,10 @@ def registered(state: RegistrationState, message: str = "") -> dict[str, Any]:
         (registered(RegistrationState.REJECTED, "bad"), ("False", "RegistrationRejected", f"{GPU}: bad")),
         (registered(RegistrationState.PENDING), ("Unknown", "Starting", f"registering {GPU}")),
         ({"state_trouble": "disk full"}, ("True", "AgentRunning", "state file: disk full")),
+        (
+            {"confirm_problems": ("gpu-1: give its id, GPU-1",)},
+            ("True", "AgentRunning", "annotation nodedevices.io/confirm: gpu-1: give its id, GPU-1"),
+        ),
     ],
 )
 def test_ready_says_what_stands_in_the_way(changes: dict[str, Any], expected: tuple[str, str, str]) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from nodedevices_plugin.configuring import SeenObject
 from nodedevices_plugin.metrics import Metrics
-from nodedevices_plugin.model import HoldersState, Holdings
+from nodedevices_plugin.model import CONFIRM, HoldersState, Holdings
 from nodedevices_plugin.observing import TROUBLES_SECONDS, Told
 from nodedevices_plugin.pipeline import Inputs, World, begin, step
 from nodedevices_plugin.probes.protocol import Trouble
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.state import State
 from structlog.testing import capture_logs
-from support.facts import START, gpu, snapshot
+from support.facts import START, gpu, gpu_id, snapshot
 
 WRONG = Trouble(code="FileInvalid", message="devices.yaml: profile: 'h9' is not known")
 LOCAL = parse_flags(["--standalone"], {})
@@ -31,13 +33,28 @@ class Story:
         self.now += after
         line = replace(snapshot(gpu(0)), troubles=troubles)
         inputs = Inputs(snapshot=line, arrived=self.now, holdings=Holdings(state=HoldersState.SYNCED, taken=1.0))
+        return [
+            "; ".join(entry.get("troubles", ["none"]))
+            for entry in self._logged(inputs)
+            if "probe reports" in str(entry["event"])
+        ]
+
+    def confirm(self, value: str) -> list[tuple[str, str]]:
+        """What is logged of this value of the annotation."""
+        seen = SeenObject(exists=True, config={}, confirm=value)
+        logged = self._logged(Inputs(seen=seen, holdings=Holdings(state=HoldersState.SYNCED, taken=1.0)))
+        return [
+            (str(entry["event"]), entry.get("problem") or ",".join(entry["entries"]))
+            for entry in logged
+            if entry.get("annotation") == CONFIRM
+        ]
+
+    def _logged(self, inputs: Inputs) -> list[Any]:
         outcome = step(self.world, inputs, LOCAL, now=START, monotonic=self.now)
         before, self.world = self.world, outcome.world
         with capture_logs() as logged:
             self._told.say(before, outcome, self._metrics)
-        return [
-            "; ".join(entry.get("troubles", ["none"])) for entry in logged if "probe reports" in str(entry["event"])
-        ]
+        return list(logged)
 
 
 def test_a_complaint_is_told_once_and_its_end_too() -> None:
@@ -62,3 +79,16 @@ def test_a_complaint_that_counts_does_not_flood_the_log() -> None:
         for number in range(100)
     ]
     assert sum(map(len, lines)) == 2
+
+
+def test_of_a_persons_word_only_what_was_understood_is_called_confirmed() -> None:
+    story = Story()
+    story.line()
+    assert story.confirm("gpu-0=recovered") == [("annotation not understood", f"gpu-0: give its id, {gpu_id(0)}")]
+    assert story.confirm("gpu-0=recovered") == []
+    good = f"{gpu_id(0)}=recovered"
+    assert story.confirm(f"{good},GPU-9=removed") == [
+        ("annotation not understood", "GPU-9: this node has no such device"),
+        ("confirmed by a person", good),
+    ]
+    assert story.confirm("") == []

@@ -187,14 +187,47 @@ def test_a_person_may_say_that_it_is_recovered() -> None:
     assert story.line(fine, confirmed=[0]).says() == ("Healthy", "")
 
 
-def test_a_persons_word_does_not_outrank_the_hold_down_nor_the_facts() -> None:
-    fine = gpu(0, readings=old())
-    story = Story().line(fine, at=0, xids=[xid(79)]).line(fine, confirmed=[0])
-    assert story.says() == ("Unhealthy", "Xid79")
-    assert keep_alive(story, fine, seconds=HOLD).says() == ("Healthy", "")
+def test_a_persons_word_ends_the_hold_down() -> None:
+    story = Story().line(gpu(0), at=0, xids=[xid(62)]).line(gpu(0))
+    assert story.verdict().recovery_action == "None", "a driver with field 230 that asks for nothing"
+    assert story.says() == ("Unhealthy", "Xid62")
+    assert story.line(gpu(0), confirmed=[0]).says() == ("Healthy", "")
+
+
+def test_a_persons_word_does_not_outrank_the_facts() -> None:
     broken = gpu(0, readings=old(remap_failure=True))
-    story.line(broken).line(broken, confirmed=[0])
+    story = Story().line(broken).line(broken, confirmed=[0])
     assert keep_alive(story, broken, seconds=HOLD * 2).says() == ("Unhealthy", "RowRemapFailure")
+    asking = gpu(0, readings=well(recovery_action="ResetGPU"))
+    story = Story().line(asking, at=0, xids=[xid(62)]).line(asking, confirmed=[0])
+    assert story.says() == ("Unhealthy", "Xid62")
+    assert story.verdict().recovery_action == "ResetGPU"
+
+
+def test_a_persons_word_does_not_outrank_a_fault_that_comes_with_it_or_later() -> None:
+    story = Story().line(gpu(0), at=0, xids=[xid(62)])
+    story.line(gpu(0), at=10, xids=[xid(62, after=10)], confirmed=[0])
+    assert story.says() == ("Unhealthy", "Xid62")
+    story.line(gpu(0), confirmed=[0]).line(gpu(0), at=20, xids=[xid(62, after=20)])
+    assert keep_alive(story, gpu(0), seconds=HOLD - 2).says() == ("Unhealthy", "Xid62")
+
+
+def test_a_persons_word_in_a_time_without_a_driver_counts_when_it_is_back() -> None:
+    story = Story().line(gpu(0), at=0, xids=[xid(62)])
+    story.line(driver=UNLOADED, confirmed=[0])
+    assert story.says() != ("Healthy", "")
+    assert story.line(gpu(0), driver=LOADED).says() == ("Healthy", "")
+
+
+def test_the_message_says_until_when_the_hold_down_is_and_changes_at_most_once_a_minute() -> None:
+    story = Story().line(gpu(0), at=0, xids=[xid(62)]).line(gpu(0))
+    until = "well again after 300 s without a fault, by 2026-11-21T10:05:00Z"
+    assert story.verdict().message.endswith(until)
+    assert story.line(gpu(0)).verdict().message.endswith(until)
+    messages = set()
+    for second in range(1, 61):
+        messages.add(story.line(gpu(0), xids=[xid(62, after=5 + second)], at=5 + second).verdict().message[-20:])
+    assert messages == {"2026-11-21T10:06:00Z", "2026-11-21T10:07:00Z"}
 
 
 def test_a_remap_failure_stays_while_it_cannot_be_read() -> None:

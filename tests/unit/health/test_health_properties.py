@@ -110,7 +110,9 @@ def test_what_always_holds(told: list[Step]) -> None:
         )
         if bad_xid or bad_reading or step.kind == "gone":
             last_bad = story.clock
-        # A fault is never overlooked, and never over before its hold-down.
+        elif step.kind == "confirm":
+            last_bad = float("-inf")
+        # A fault is never overlooked, nor over before its hold-down unless a person says so.
         if story.clock - last_bad < HOLD:
             assert now.state is HealthState.UNHEALTHY
         # Only Healthy, Degraded and Unknown are ever offered; what is Unhealthy never is.
