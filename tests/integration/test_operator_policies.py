@@ -50,6 +50,37 @@ def test_a_policy_reaches_the_nodes_that_it_selects_and_says_so(operator: Operat
     wait_until("taken back", lambda: config(chosen) == {})
 
 
+def test_a_policy_says_which_node_it_waits_for_and_whom_it_has_to_correct(
+    operator: OperatorProcess, kubectl: Kubectl
+) -> None:
+    def told(name: str) -> tuple[str, str]:
+        found = condition(kubectl.get("dp", name), "Applied")
+        return found.get("reason", ""), found.get("message", "")
+
+    node = FleetNode(kubectl, "n1").create()
+    kubectl.apply(policy("strong", priority=10, sharing=TWO), policy("weak", sharing=FOUR))
+    kubectl.apply(policy("other", health={"holdDownSeconds": 5}))
+    wait_until("merged", lambda: config(node) == {"sharing": TWO, "health": {"holdDownSeconds": 5}})
+    quiet = ("Progressing", "in force on 0 of 1 nodes; n1: its agent has not answered yet")
+    wait_until("no answer yet", lambda: told("strong") == quiet)
+
+    why = "the change of nvidia.com/gpu waits until these pods have ended: team-a/train-0"
+    node.conditions["ConfigApplied"] = ("False", "WaitingForHolders", why)
+    node.report()
+    for name in ("strong", "other"):
+        wait_until(
+            f"why {name} waits", lambda n=name: told(n) == ("Progressing", f"in force on 0 of 1 nodes; n1: {why}")
+        )
+
+    wrong = "sharing.resources[nvidia.com/gpu].replicas: 2: too many; the last good one stays in force"
+    node.conditions["ConfigApplied"] = ("False", "ConfigInvalid", wrong)
+    node.report()
+    wait_until("the one to correct", lambda: told("strong") == ("Failed", f"1 of 1 nodes: n1: {wrong}"))
+    wait_until("one beside it", lambda: told("other") == ("Progressing", f"in force on 0 of 1 nodes; n1: {wrong}"))
+    assert told("weak")[0] == "NoNodes"
+    assert (kubectl.get("dp", "weak") or {})["status"]["nodes"]["failed"] == 0
+
+
 def test_a_weaker_policy_supplies_only_the_sections_that_the_stronger_leaves_out(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:

@@ -46,7 +46,7 @@ class FleetNode:
     gpus: int = 2
     health: dict[int, dict[str, Any]] = field(default_factory=dict)
     holders: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    conditions: dict[str, tuple[str, str]] = field(default_factory=dict)
+    conditions: dict[str, tuple[str, ...]] = field(default_factory=dict)  # status, reason, message if any
     retired: dict[str, str] = field(default_factory=dict)  # names no longer offered, since when
     healthy: int | None = None  # resources[].healthy, where it differs from the healthy devices
     facts: dict[str, Any] = field(default_factory=dict)  # more of status: driver, machine
@@ -96,8 +96,8 @@ class FleetNode:
         healthy = self.gpus - faulty if self.healthy is None else self.healthy
         worst = next(iter(unwell.values()), {})
         told = ("False", "DeviceFault") if faulty else ("True", "AllHealthy")
-        conditions = {"Ready": ("True", "AgentRunning"), "DevicesHealthy": told, "HoldersKnown": ("True", "Synced")}
-        conditions["ConfigApplied"] = ("True", "Applied")
+        conditions: dict[str, tuple[str, ...]] = {"Ready": ("True", "AgentRunning"), "DevicesHealthy": told}
+        conditions |= {"HoldersKnown": ("True", "Synced"), "ConfigApplied": ("True", "Applied")}
         self.heartbeat = self.heartbeat or stamp()
         status = {
             "nodeUID": self.uid,
@@ -133,7 +133,13 @@ class FleetNode:
                 }
             ],
             "conditions": [
-                {"type": kind, "status": it[0], "reason": it[1], "message": "", "lastTransitionTime": stamp()}
+                {
+                    "type": kind,
+                    "status": it[0],
+                    "reason": it[1],
+                    "message": "".join(it[2:]),
+                    "lastTransitionTime": stamp(),
+                }
                 for kind, it in (conditions | self.conditions).items()
             ],
         }

@@ -1,26 +1,34 @@
 """What a DevicePolicy says about itself: Accepted, Applied, Conflicted, and counts of nodes. Pure.
 
 Counted are nodes that have a NodeDevices: a policy is about devices, and a node without any would never apply it.
+
+An agent takes a configuration as a whole or not at all. Where it refuses one, the policy that supplies the section at
+fault there has failed; one that supplies others waits for it, and one that supplies nothing there has no part in it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nodedevices_api import conditions as names
 from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, clip
 
-from nodedevices_operator.desired.configuration import Configuration, Outcome
+from nodedevices_operator.desired.configuration import WIRE_SECTIONS, Configuration, Outcome
 from nodedevices_operator.records import ConditionRecord, NodeDevicesRecord, PolicyRecord
 
 MAX_NAMES = 5  # in a message
 MAX_NOTES = 3  # entries that match nothing, in a message
+MAX_FAILURES = 3  # different ones, in a message
+REASON_LIMIT = 300  # characters of one node's reason, in a policy's message
 # The agent ends ConfigApplied's message with a note for each entry that matches nothing on its node, and begins each
 # with the entry's place.
 _NOTE = re.compile(r"(?:^|; )(?=(?:resources|sharing)\.)")
+# It begins a refusal with the place of what is wrong: `sharing.resources[nvidia.com/gpu].replicas: 49: ...`.
+_PLACE = re.compile(rf"(?:spec\.config\.)?({'|'.join(WIRE_SECTIONS)})(?=[.:\[])")
+SILENT = "its agent has not answered yet"
 
 Verdict = tuple[str, str, str]  # status, reason, message
 
@@ -32,13 +40,27 @@ class NodeOutcome:
     selected: frozenset[str] = frozenset()  # policies, refused ones included
     outcomes: Mapping[str, Outcome] | None = None
     in_force: bool = False  # the agent says that the node's whole configuration is in force
-    failure: str = ""  # why it cannot be
+    failure: str = ""  # why it cannot be: the agent's words
+    misfit: str = ""  # why it cannot be: the policies do not fit together
+    waiting: str = ""  # why it is not yet
     unmatched: tuple[str, ...] = ()  # notes on what of it matches nothing there; each begins with its section
 
     @property
     def concerned(self) -> frozenset[str]:
         """Policies whose counts this node is part of."""
         return self.selected | frozenset(self.outcomes or ())
+
+    def failed(self, mine: Outcome) -> str:
+        """Why the policy with this outcome has failed here; empty: it has not.
+
+        Where the agent names no section, as of a missing file, whoever supplies something has failed.
+        """
+        if not mine.supplies:
+            return ""
+        if mine.failed:
+            return self.misfit or "it does not fit together with the other policies there"
+        place = _PLACE.match(self.failure)
+        return self.failure if place is None or place[1] in mine.supplies else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +72,8 @@ class Tally:
     silent: int = 0  # nodes where stronger policies supply everything
     outdated: int = 0  # nodes where an earlier generation is in force
     older: frozenset[str] = frozenset()  # policies that won a conflict
-    failing: tuple[str, ...] = ()  # "node: why", a few
+    failing: tuple[tuple[str, str], ...] = ()  # nodes by name, each with why
+    waiting: tuple[tuple[str, str], ...] = ()  # the same of nodes that have not failed; those that only are silent last
     unmatched: tuple[tuple[str, int], ...] = ()  # notes on entries that match nothing, and on how many nodes
 
 
@@ -65,11 +88,18 @@ def node_outcome(
     invalid = applied is not None and applied.status == "False" and applied.reason == names.CONFIG_INVALID
     echoed = record.applied_hash == configuration.config_hash == record.config_hash
     in_force = echoed and (applied is None or applied.status == "True")
+    stale = record.condition(names.STALE)
+    if stale is not None and stale.status == "True":
+        waiting = stale.message
+    else:
+        waiting = applied.message if applied is not None and applied.status != "True" else ""
     return NodeOutcome(
         selected=frozenset(name for name, policy in policies.items() if policy.selects(labels)),
         outcomes=configuration.outcomes,
         in_force=in_force,
         failure=applied.message if invalid and applied is not None else "",
+        misfit=configuration.message if any(each.failed for each in configuration.outcomes.values()) else "",
+        waiting="" if in_force else waiting,
         unmatched=tuple(_NOTE.split(applied.message)[1:]) if in_force and applied is not None else (),
     )
 
@@ -78,7 +108,8 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
     """The policy's counts over all nodes."""
     selected = applied = overridden = failed = silent = outdated = 0
     older: set[str] = set()
-    failing: list[str] = []
+    failing: list[tuple[str, str]] = []
+    waiting: list[tuple[str, str]] = []
     notes: list[str] = []
     for node, outcome in nodes.items():
         mine = (outcome.outcomes or {}).get(policy.name)
@@ -89,11 +120,9 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
             continue
         overridden += bool(mine.overridden)
         older |= set(mine.conflicts)
-        if mine.failed or outcome.failure:
+        if why := outcome.failed(mine):
             failed += 1
-            if len(failing) < MAX_NAMES:
-                why = outcome.failure or "it does not fit together with the other policies there"
-                failing.append(f"{node}: {why}")
+            failing.append((node, why))
         elif not mine.supplies:
             silent += 1
         elif mine.generation != policy.generation:
@@ -101,8 +130,19 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
         elif outcome.in_force:
             applied += 1
             notes += [note for note in outcome.unmatched if note.partition(".")[0] in mine.supplies]
+        else:
+            waiting.append((node, outcome.waiting or SILENT))
     return Tally(
-        selected, applied, overridden, failed, silent, outdated, frozenset(older), tuple(failing), _counted(notes)
+        selected=selected,
+        applied=applied,
+        overridden=overridden,
+        failed=failed,
+        silent=silent,
+        outdated=outdated,
+        older=frozenset(older),
+        failing=tuple(sorted(failing)),
+        waiting=tuple(sorted(waiting, key=lambda each: (each[1] == SILENT, each))),
+        unmatched=_counted(notes),
     )
 
 
@@ -181,13 +221,27 @@ def _applied(policy: PolicyRecord, counts: Tally) -> Verdict:
     if not counts.selected:
         return "False", names.NO_NODES, "no node with devices matches spec.nodeSelector"
     if counts.failed:
-        return "False", names.FAILED, f"{counts.failed} of {counts.selected} nodes: " + "; ".join(counts.failing)
+        told = _told(counts.failing, most=MAX_FAILURES)
+        return "False", names.FAILED, f"{counts.failed} of {counts.selected} nodes: {told}"
     expected = counts.selected - counts.silent
     if not expected:
         return "False", names.NO_NODES, "stronger policies supply all of its sections on every node that it selects"
     if counts.applied < expected:
-        return "False", names.PROGRESSING, f"in force on {counts.applied} of {expected} nodes{_unmatched(counts)}"
+        so_far = f"in force on {counts.applied} of {expected} nodes{_unmatched(counts)}"
+        told = _told(counts.waiting, most=1)
+        return "False", names.PROGRESSING, f"{so_far}; {told}" if told else so_far
     return "True", names.APPLIED, f"in force on {counts.applied} nodes{_unmatched(counts)}"
+
+
+def _told(nodes: Sequence[tuple[str, str]], *, most: int) -> str:
+    """The first node of each different reason, with that reason, and how many more nodes there are."""
+    first: dict[str, str] = {}
+    for node, why in nodes:
+        if why not in first and len(first) < most:
+            first[why] = node
+    told = [f"{node}: {clip(why, REASON_LIMIT)}" for why, node in first.items()]
+    more = len(nodes) - len(told)
+    return "; ".join([*told, *([f"and {more} more node{'s' if more > 1 else ''}"] if more else [])])
 
 
 def _unmatched(counts: Tally) -> str:

@@ -71,6 +71,107 @@ def test_a_node_counts_as_applied_when_the_agent_echoes_the_hash() -> None:
     assert not node_outcome({}, {"p": P}, configuration, invalid).in_force
 
 
+# --- why it waits, and whose fault it is -----------------------------------------------------------------------------
+HOLDERS = "the change of nvidia.com/gpu waits until these pods have ended: team-a/train-0"
+
+
+def answered(reason: str, message: str, status: str = "False", **more: Any) -> NodeOutcome:
+    """The outcome of a node whose agent says this in ConfigApplied, while the policy is not in force there."""
+    configuration = resolve({}, [P], Previous())
+    found = record(spec={"config": configuration.config, "configHash": configuration.config_hash})
+    conditions = (ConditionRecord("ConfigApplied", status, reason, message), *more.get("conditions", ()))
+    return node_outcome({}, {"p": P}, configuration, replace(found, conditions=conditions))
+
+
+def test_a_policy_says_which_node_it_waits_for_and_why() -> None:
+    status, reason, message = applied({"n1": answered("WaitingForHolders", HOLDERS)})
+    assert (status, reason) == ("False", "Progressing")
+    assert message == f"in force on 0 of 1 nodes; n1: {HOLDERS}"
+
+
+def test_one_node_is_named_and_the_others_are_counted() -> None:
+    waiting = answered("WaitingForHolders", HOLDERS)
+    message = applied({"c": FORCE, "b": waiting, "a": waiting})[2]
+    assert message == f"in force on 1 of 3 nodes; a: {HOLDERS}; and 1 more node"
+    message = applied({f"n{number}": waiting for number in range(9)})[2]
+    assert message == f"in force on 0 of 9 nodes; n0: {HOLDERS}; and 8 more nodes"
+
+
+def test_a_node_with_a_reason_is_named_before_one_that_only_has_not_answered() -> None:
+    quiet = answered("Applied", "", "True")
+    assert applied({"a": quiet})[2] == "in force on 0 of 1 nodes; a: its agent has not answered yet"
+    message = applied({"a": quiet, "b": answered("WaitingForHolders", HOLDERS)})[2]
+    assert message == f"in force on 0 of 2 nodes; b: {HOLDERS}; and 1 more node"
+
+
+def test_of_a_node_whose_agent_is_away_that_is_told_and_not_its_old_answer() -> None:
+    stale = ConditionRecord("Stale", "True", "NodeNotReady", "the Node is not Ready; nothing is known since")
+    message = applied({"a": answered("WaitingForHolders", HOLDERS, conditions=(stale,))})[2]
+    assert message == "in force on 0 of 1 nodes; a: the Node is not Ready; nothing is known since"
+
+
+def test_a_long_reason_leaves_room_for_the_others() -> None:
+    long = answered("ConfigInvalid", "sharing.strategy: " + "x" * 1000)
+    message = applied({f"n{number}": long for number in range(4)})[2]
+    assert len(message) < 400
+    assert message.startswith("4 of 4 nodes: n0: sharing.strategy: xx")
+    assert message.endswith("…; and 3 more nodes")
+
+
+def test_each_different_failure_is_told_once() -> None:
+    nodes = {f"n{number}": answered("ConfigInvalid", f"sharing.strategy: {number % 2}") for number in range(6)}
+    message = applied(nodes)[2]
+    assert message == "6 of 6 nodes: n0: sharing.strategy: 0; n1: sharing.strategy: 1; and 4 more nodes"
+
+
+def refused_for(message: str, *, supplies: tuple[str, ...], overridden: tuple[str, ...] = ()) -> NodeOutcome:
+    outcome = Outcome(supplies, overridden, generation=1)
+    return replace(answered("ConfigInvalid", message), outcomes={"p": outcome})
+
+
+TOO_MANY = "sharing.resources[nvidia.com/gpu].replicas: 16384: too many; the last good one stays in force"
+
+
+def test_a_policy_that_is_overridden_is_not_blamed_for_the_stronger_ones_error() -> None:
+    overridden = refused_for(TOO_MANY, supplies=(), overridden=("sharing",))
+    assert said({"a": overridden})["nodes"] == {"selected": 1, "applied": 0, "overridden": 1, "failed": 0}
+    assert applied({"a": overridden})[1] == "NoNodes"
+
+
+def test_a_policy_whose_own_sections_are_right_waits_for_another_ones_correction() -> None:
+    other = refused_for(TOO_MANY, supplies=("mig", "health"))
+    status, reason, message = applied({"a": other})
+    assert (status, reason) == ("False", "Progressing")
+    assert message == f"in force on 0 of 1 nodes; a: {TOO_MANY}"
+    assert said({"a": other})["nodes"]["failed"] == 0
+
+
+def test_a_policy_fails_where_the_section_at_fault_is_its_own() -> None:
+    assert applied({"a": refused_for(TOO_MANY, supplies=("sharing",))})[1] == "Failed"
+    for message in ("mig.strategy: single: use mixed", "spec.config.mig.strategy: 3 is not allowed", "mig: wrong"):
+        assert applied({"a": refused_for(message, supplies=("mig",))})[1] == "Failed"
+        assert applied({"a": refused_for(message, supplies=("sharing",))})[1] == "Progressing"
+
+
+def test_where_no_section_is_named_whoever_supplies_something_cannot_be_applied() -> None:
+    missing = "configuration file /config/a.yaml: there is no file"
+    assert applied({"a": refused_for(missing, supplies=("sharing",))})[1] == "Failed"
+    assert applied({"a": refused_for(missing, supplies=(), overridden=("sharing",))})[1] == "NoNodes"
+
+
+def test_policies_that_do_not_fit_together_are_told_in_what() -> None:
+    owner = policy("owner", capacity=[{"name": "nvidia.com/gpu", "perNode": 3}])
+    beaten = policy("beaten", -5, sharing=sharing(4))
+    configuration = resolve({}, [P, owner, beaten], Previous())
+    policies = {"p": P, "owner": owner, "beaten": beaten}
+    nodes = {"a": node_outcome({}, policies, configuration, record())}
+    for each in (P, owner):
+        status, reason, message = applied(nodes, each)
+        assert (status, reason) == ("False", "Failed")
+        assert 'capacity and sharing.resources both name ["nvidia.com/gpu"]' in message
+    assert applied(nodes, beaten)[1] == "NoNodes"
+
+
 TYPO = "sharing.resources[0].name nvidia.com/gpuu: no such resource here; offered: nvidia.com/gpu"
 
 
