@@ -1,0 +1,243 @@
+"""manifests/from-nvidia/take-along: NVIDIA's DaemonSets, as its chart, its GPU operator and people write them, to ours.
+
+The real script runs, with a kubectl that answers from files. What it wrote is rendered where there is a kubectl.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.kustomize import ROOT, kubectl, render
+
+SCRIPT = "nodedevices/manifests/from-nvidia/take-along"
+ANSWERS = """#!/bin/sh
+case "$4" in
+  daemonset) cat "$ANSWERS/daemonset.json" ;;
+  configmap) [ ! -e "$ANSWERS/$5.json" ] || cat "$ANSWERS/$5.json" ;;
+  *) exit 1 ;;
+esac
+"""
+SHARED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
+
+
+@dataclass
+class Cluster:
+    folder: Path
+    said: str = ""
+
+    def has(self, *containers: dict[str, Any], maps: dict[str, dict[str, str]] | None = None, **pod: Any) -> None:
+        document = {"metadata": {"name": "nvdp"}, "spec": {"template": {"spec": {"containers": containers, **pod}}}}
+        (self.folder / "daemonset.json").write_text(json.dumps(document))
+        for name, data in (maps or {}).items():
+            (self.folder / f"{name}.json").write_text(json.dumps({"metadata": {"name": name}, "data": data}))
+
+    def take(self, looked_at: str = "") -> int:
+        environment = {
+            "PATH": f"{self.folder}:{os.environ['PATH']}",
+            "ANSWERS": str(self.folder),
+            "NVIDIA_NAMESPACE": "nvidia",
+            "NVIDIA_DAEMONSET": "nvdp",
+            "AGENT_IMAGE": "registry.example.com:5000/team/nodedevices-agent:0.1.0",
+            "OPERATOR_IMAGE": "registry.example.com:5000/team/nodedevices-operator:0.1.0",
+            "OVERLAY": "default",
+            "LOOKED_AT": looked_at,
+        }
+        done = subprocess.run(
+            [f"./{SCRIPT}"], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        self.said = done.stdout + done.stderr
+        return done.returncode
+
+    def written(self, name: str) -> Any:
+        return yaml.safe_load((self.folder / "my-nodedevices" / name).read_text())
+
+    def taken(self) -> dict[str, str]:
+        [container] = self.written("from-nvidia.json")["spec"]["template"]["spec"]["containers"]
+        return {one["name"]: one["value"] for one in container["env"]}
+
+    def components(self) -> set[str]:
+        return {one.rpartition("/")[2] for one in self.written("kustomization.yaml")["components"]}
+
+    def agent(self) -> dict[str, Any]:
+        """Our DaemonSet as it would be installed."""
+        binary = kubectl()
+        if binary is None:
+            pytest.fail("no kubectl: `make cluster-tools` builds one")
+        objects = render(self.folder / "my-nodedevices", binary)
+        return next(
+            one for one in objects if one["metadata"]["name"] == "nodedevices-agent" and one["kind"] == "DaemonSet"
+        )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    (tmp_path / "nodedevices").symlink_to(ROOT)
+    program = tmp_path / "kubectl"
+    program.write_text(ANSWERS)
+    program.chmod(0o755)
+    return Cluster(tmp_path)
+
+
+def env(**values: str) -> list[dict[str, Any]]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def manager(volume: str = "available-configs") -> dict[str, Any]:
+    return {
+        "name": "sidecar",
+        "command": ["config-manager"],
+        "env": env(CONFIG_FILE_SRCDIR="/available-configs", CONFIG_FILE_DST="/config/config.yaml", DEFAULT_CONFIG="a"),
+        "volumeMounts": [
+            {"name": volume, "mountPath": "/available-configs"},
+            {"name": "config", "mountPath": "/config"},
+        ],
+    }
+
+
+def volumes(**maps: str) -> list[dict[str, Any]]:
+    return [{"name": name.replace("_", "-"), "configMap": {"name": value}} for name, value in maps.items()]
+
+
+def test_the_charts_variables_and_named_configurations_come_along(cluster: Cluster) -> None:
+    main = {"name": "ctr", "command": ["nvidia-device-plugin"], "env": env(MPS_ROOT="/run/nvidia/mps", FOREIGN="1")}
+    cluster.has(
+        main, manager(), volumes=volumes(available_configs="c"), maps={"c": {"a": "version: v1\n", "b": SHARED}}
+    )
+    assert cluster.take() == 0, cluster.said
+    assert cluster.taken() == {"MPS_ROOT": "/run/nvidia/mps", "DEFAULT_CONFIG": "a"}
+    assert cluster.written("configs.json")["data"] == {"a": "version: v1\n", "b": SHARED}
+    assert cluster.components() == {"observe", "named-configs"}
+    assert "FOREIGN" in cluster.said
+    assert cluster.agent()["spec"]["template"]["spec"]["containers"][0]["image"].startswith(
+        "registry.example.com:5000/"
+    )
+
+
+def test_the_gpu_operator_names_the_volume_after_the_configmap_and_starts_by_a_script(cluster: Cluster) -> None:
+    entry = {"name": "nvidia-device-plugin-entrypoint", "mountPath": "/bin/entrypoint.sh", "subPath": "entrypoint.sh"}
+    main = {
+        "name": "nvidia-device-plugin",
+        "command": ["/bin/sh", "-c"],
+        "args": ["/bin/entrypoint.sh"],
+        "env": env(PASS_DEVICE_SPECS="true", MIG_STRATEGY="single", CONFIG_FILE="/config/config.yaml"),
+        "volumeMounts": [entry],
+    }
+    given = volumes(nvidia_device_plugin_entrypoint="e", plugin_config="plugin-config")
+    maps = {"e": {"entrypoint.sh": "exec nvidia-device-plugin"}, "plugin-config": {"a": SHARED}}
+    cluster.has(main, manager("plugin-config"), volumes=given, maps=maps)
+    assert cluster.take() == 1
+    assert "container nvidia-device-plugin runs sh" in cluster.said
+    assert not (cluster.folder / "my-nodedevices" / "kustomization.yaml").exists()
+    looked_at = "nvidia-device-plugin nvidia-device-plugin-entrypoint"
+    assert f"LOOKED_AT='{looked_at}'" in cluster.said
+    assert cluster.take(looked_at) == 0, cluster.said
+    assert cluster.written("configs.json")["data"] == {"a": SHARED}
+    assert cluster.taken() == {"PASS_DEVICE_SPECS": "true", "MIG_STRATEGY": "single", "DEFAULT_CONFIG": "a"}
+    assert cluster.components() == {"observe", "named-configs", "mig"}
+
+
+@pytest.mark.parametrize("mount", [{"mountPath": "/cfg"}, {"mountPath": "/cfg/my.yaml", "subPath": "my.yaml"}])
+def test_the_one_file_of_a_static_manifest_comes_along_as_that_file(cluster: Cluster, mount: dict[str, str]) -> None:
+    main = {"name": "ctr", "args": ["--config-file=/cfg/my.yaml"], "volumeMounts": [{"name": "cfg", **mount}]}
+    cluster.has(main, volumes=volumes(cfg="mine"), maps={"mine": {"my.yaml": SHARED, "other": "x"}})
+    assert cluster.take() == 0, cluster.said
+    assert cluster.written("configs.json")["data"] == {"config.yaml": SHARED}
+    [container] = cluster.agent()["spec"]["template"]["spec"]["containers"]
+    assert {"name": "CONFIG_FILE", "value": "/config/config.yaml"} in container["env"]
+    assert {"name": "config", "mountPath": "/config", "readOnly": True} in container["volumeMounts"]
+
+
+def test_flags_come_along_as_variables_and_outrank_them(cluster: Cluster) -> None:
+    args = [
+        "--mig-strategy",
+        "mixed",
+        "-pass-device-specs",
+        "--device-list-strategy=envvar",
+        "--device-list-strategy=cdi-cri",
+    ]
+    main = {
+        "name": "ctr",
+        "command": ["/usr/bin/nvidia-device-plugin", "--driver-root=/run/nvidia/driver"],
+        "args": args,
+    }
+    cluster.has(main | {"env": env(MIG_STRATEGY="none")}, runtimeClassName="nvidia")
+    assert cluster.take() == 0, cluster.said
+    assert cluster.taken() == {
+        "MIG_STRATEGY": "mixed",
+        "PASS_DEVICE_SPECS": "true",
+        "DEVICE_LIST_STRATEGY": "envvar,cdi-cri",
+        "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver",
+    }
+    assert cluster.components() == {"observe", "mig", "cdi", "driver-root", "runtimeclass-nvidia"}
+    spec = cluster.agent()["spec"]["template"]["spec"]
+    assert spec["runtimeClassName"] == "nvidia"
+    [root] = [one for one in spec["volumes"] if one["name"] == "driver-root"]
+    assert root["hostPath"]["path"] == "/run/nvidia/driver"
+
+
+@pytest.mark.parametrize(
+    ("text", "component"),
+    [
+        ("flags: {migStrategy: 'mixed'}", "mig"),
+        ('{"flags": {"plugin": {"deviceListStrategy": ["cdi-annotations"]}}}', "cdi"),
+        ("flags:\n  plugin:\n    deviceListStrategy:\n    - cdi-cri\n", "cdi"),
+        ("sharing:\n  mps:\n    resources: []\n", "mps"),
+        ("flags: {nvidiaDriverRoot: /run/nvidia/driver}", "driver-root"),
+        ("# migStrategy: mixed\nflags: {migStrategy: none, mpsRoot: /x, nvidiaDriverRoot: /}", ""),
+    ],
+)
+def test_what_a_named_configuration_needs_is_installed(cluster: Cluster, text: str, component: str) -> None:
+    cluster.has(manager(), volumes=volumes(available_configs="c"), maps={"c": {"a": SHARED, "b": text}})
+    assert cluster.take() == 0, cluster.said
+    assert cluster.components() == {"observe", "named-configs", component} - {""}
+    cluster.agent()
+
+
+@pytest.mark.parametrize(
+    ("container", "given", "name"),
+    [
+        ({"envFrom": [{"configMapRef": {"name": "x"}}]}, [], "ctr"),
+        ({"env": [{"name": "MIG_STRATEGY", "valueFrom": {"configMapKeyRef": {}}}]}, [], "MIG_STRATEGY"),
+        ({"env": env(CONFIG_FILE="/cfg/$(NODE_NAME)")}, [], "CONFIG_FILE"),
+        ({"env": env(CONFIG_FILE="/cfg/a.yaml")}, [], "CONFIG_FILE"),
+        ({"env": env(CONFIG_FILE_SRCDIR="/cfg")}, [], "CONFIG_FILE_SRCDIR"),
+        ({"args": ["--no-such-flag=1"]}, [], "no-such-flag"),
+        ({"args": ["word"]}, [], "word"),
+        ({"command": ["sh", "-c", "exec nvidia-device-plugin"]}, [], "ctr"),
+        ({"volumeMounts": [{"name": "odd", "mountPath": "/odd"}]}, volumes(odd="odd"), "odd"),
+        ({"volumeMounts": [{"name": "s", "mountPath": "/s"}]}, [{"name": "s", "secret": {"secretName": "s"}}], "s"),
+    ],
+)  # fmt: skip
+def test_it_stops_with_a_sentence_at_what_it_does_not_understand(
+    cluster: Cluster, container: dict[str, Any], given: list[dict[str, Any]], name: str
+) -> None:
+    cluster.has({"name": "ctr", **container}, volumes=given, maps={"odd": {"a": "b"}})
+    assert cluster.take() == 1
+    assert any(line.startswith(f"{name}: ") for line in cluster.said.splitlines()), cluster.said
+    assert not (cluster.folder / "my-nodedevices" / "kustomization.yaml").exists()
+    assert cluster.take(name) == 0, cluster.said
+
+
+def test_mps_with_a_folder_of_its_own_and_two_values_of_a_setting_are_told(cluster: Cluster) -> None:
+    main = {"name": "ctr", "env": env(MPS_ROOT="/mps", DEFAULT_CONFIG="b")}
+    text = "sharing: {mps: {resources: []}}"
+    cluster.has(main, manager(), volumes=volumes(available_configs="c"), maps={"c": {"a": text}})
+    assert cluster.take() == 1
+    assert "DEFAULT_CONFIG has several values: a, b" in cluster.said
+    assert "MPS_ROOT is /mps" in cluster.said
+
+
+def test_a_kustomization_that_is_there_is_nobodys_to_overwrite(cluster: Cluster) -> None:
+    cluster.has({"name": "ctr"})
+    assert cluster.take() == 0, cluster.said
+    before = (cluster.folder / "my-nodedevices" / "kustomization.yaml").read_text()
+    assert cluster.take() == 1
+    assert "already" in cluster.said
+    assert (cluster.folder / "my-nodedevices" / "kustomization.yaml").read_text() == before
