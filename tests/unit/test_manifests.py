@@ -151,6 +151,18 @@ def test_the_agent_is_on_every_node_and_the_last_to_be_evicted(default: list[dic
     assert agent["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": "10%"}
 
 
+def leaves_at(workload: dict[str, Any]) -> list[dict[str, Any]]:
+    required = pod(workload)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [term] = required["nodeSelectorTerms"]
+    expressions: list[dict[str, Any]] = term["matchExpressions"]
+    return expressions
+
+
+def test_a_label_takes_the_agent_away_from_one_node(default: list[dict[str, Any]]) -> None:
+    agent = of_kind(default, "DaemonSet")["nodedevices-agent"]
+    assert leaves_at(agent) == [{"key": "nodedevices.io/agent", "operator": "NotIn", "values": ["away"]}]
+
+
 def test_there_is_never_more_than_one_operator(default: list[dict[str, Any]]) -> None:
     operator = of_kind(default, "Deployment")["nodedevices-operator"]
     assert operator["spec"]["replicas"] == 1
@@ -292,6 +304,7 @@ def test_the_mps_component_keeps_the_privileges_out_of_the_agent(tmp_path: Path)
     assert spec["automountServiceAccountToken"] is False
     assert "serviceAccountName" not in spec
     assert runner["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    assert leaves_at(runner) == [{"key": "nodedevices.io/mps", "operator": "NotIn", "values": ["away"]}]
     commands = [each["command"] for each in (*spec["initContainers"], *spec["containers"])]
     assert commands == [["nodedevices-mps", "mount-shm"], ["nodedevices-mps"]]
     changed.remove(runner)
