@@ -19,6 +19,7 @@ from nodedevices_api.base import Root
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.fields import INT32_MAX, PATTERN_HINTS
 from nodedevices_api.nodedevices import NodeDevices
+from nodedevices_api.supported import remark
 
 Json = dict[str, Any]
 
@@ -90,7 +91,7 @@ def _convert(node: Json, definitions: Json, path: str) -> Json:
     if "x-default-in-schema" in node:
         result["default"] = node["x-default-in-schema"]
     if "description" in result:
-        result["description"] = " ".join(result["description"].split()) + _built_in(node)
+        result["description"] = " ".join(result["description"].split()) + _built_in(node) + _not_at_work(path)
     if "x-kubernetes-int-or-string" in node:
         result.pop("type", None)
     if result.get("type") == "integer":
@@ -128,6 +129,13 @@ def _built_in(node: Json) -> str:
         return ""
     words = ", ".join(map(str, default)) if isinstance(default, list) else json.dumps(default).strip('"')
     return f" Built-in default: {words}."
+
+
+def _not_at_work(path: str) -> str:
+    """Of a field in a spec that this version does not act on."""
+    _, _, place = path.partition(".spec.")
+    told = remark(place.replace("[]", "")) if place and not path.endswith("[]") else ""
+    return f" {told}" if told else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 Every section is at work, some only in part: there a field counts only when its value differs from the built-in default.
 `faults.taint.effect: None` or `evict.mode: Never` ask for nothing that is not so already, and pass.
 `sharing.strategy` is at work for all but memory.
+
+The same is said in the CRDs and in their reference pages (`remark`), so that nobody plans with a field that is refused.
 """
 
 from __future__ import annotations
@@ -10,12 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nodedevices_api.base import Strict, wire_name
-from nodedevices_api.sections import SECTION_NAMES, Sections, Strategy
+from nodedevices_api.defaults import with_defaults
+from nodedevices_api.sections import SECTION_NAMES, Sections
 
 if TYPE_CHECKING:  # the agent has no use for policies
     from nodedevices_api.devicepolicy import DevicePolicySpec
-
-_STRATEGIES: tuple[Strategy, ...] = ("none", "timeSlicing", "mps")
 
 # Section -> its fields at work. Not here: `capacity`, a list, which is at work with every field of its entries.
 _AT_WORK: dict[str, frozenset[str]] = {
@@ -28,11 +29,45 @@ _AT_WORK: dict[str, frozenset[str]] = {
     "faults": frozenset({"pod_condition", "event", "node_condition"}),
     "labels": frozenset({"feature_discovery", "extra"}),
 }
+_MEMORY_UNIT = "sharing.resources.memoryUnit"
+# Field at work -> its value that is not.
+_VALUES_NOT_AT_WORK = {"mode": "DryRun", "sharing.strategy": "memory"}
+_UNSCHEDULABLE = "unschedulable"  # of NodeDevices: people's, and no policy's
+_REFUSED = "a policy that sets it is refused with NotSupportedYet"
+
+
+def _fields_not_at_work() -> frozenset[str]:
+    found = {_MEMORY_UNIT}
+    sections = with_defaults(Sections())
+    for name, at_work in _AT_WORK.items():
+        fields = type(getattr(sections, name)).model_fields
+        found |= {f"{name}.{wire_name(field)}" for field in fields if field not in at_work}
+    return frozenset(found)
+
+
+FIELDS_NOT_AT_WORK = _fields_not_at_work()  # of a DevicePolicy's spec, dotted wire names; nor is what is inside them
+
+
+def remark(place: str) -> str:
+    """What people have to know of a field of a spec besides its description; empty for one that is at work.
+
+    `place`: dotted wire names, without marks for lists: `health.degraded.signal`, `config.mig`, `unschedulable`.
+    """
+    place = place.removeprefix("config.")  # a node's configuration has the sections of policies
+    if place == _UNSCHEDULABLE:
+        return "Not at work yet: the devices stay in service, and the condition ConfigApplied says so."
+    if place in FIELDS_NOT_AT_WORK:
+        return f"Not at work yet: {_REFUSED}."
+    if any(place.startswith(f"{field}.") for field in {*FIELDS_NOT_AT_WORK, _UNSCHEDULABLE}):
+        return "Not at work yet."
+    if place in _VALUES_NOT_AT_WORK:
+        return f"{_VALUES_NOT_AT_WORK[place]} is not at work yet: {_REFUSED}."
+    return ""
 
 
 def unsupported_fields(spec: DevicePolicySpec) -> list[str]:
     """Dotted wire names of what the policy asks for and this version does not do, sorted; empty: all is at work."""
-    found = [] if spec.mode == "Enforce" else [f"mode: {spec.mode}"]
+    found = [f"mode: {spec.mode}"] if spec.mode == _VALUES_NOT_AT_WORK["mode"] else []
     return sorted(found + unsupported_sections(spec))
 
 
@@ -44,10 +79,10 @@ def unsupported_sections(sections: Sections) -> list[str]:
         if isinstance(section, Strict):
             found += _differing(section, name, _AT_WORK[name])
     if sections.sharing is not None:
-        if sections.sharing.strategy not in _STRATEGIES:
+        if sections.sharing.strategy == _VALUES_NOT_AT_WORK["sharing.strategy"]:
             found.append(f"sharing.strategy: {sections.sharing.strategy}")
         if any(shared.memory_unit is not None for shared in sections.sharing.resources):
-            found.append("sharing.resources.memoryUnit")
+            found.append(_MEMORY_UNIT)
     return sorted(found)
 
 

@@ -10,9 +10,13 @@ from typing import Annotated, Any
 import pytest
 from nodedevices_api import crdgen, generate
 from nodedevices_api.base import Loose, Root
+from nodedevices_api.devicepolicy import DevicePolicySpec
+from nodedevices_api.errors import parse
 from nodedevices_api.fields import PATTERN_HINTS, RESOURCE_NAME_PATTERN
 from nodedevices_api.meta import ObjectMeta
+from nodedevices_api.supported import FIELDS_NOT_AT_WORK, unsupported_fields
 from pydantic import Field
+from support.contract import FULL_POLICY
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = {kind.plural: crdgen.structural(kind.model) for kind in crdgen.KINDS}
@@ -194,6 +198,34 @@ def test_the_built_in_defaults_are_told_to_people() -> None:
     assert health["holdDownSeconds"]["description"].endswith(" Built-in default: 300.")
     assert faults["event"]["description"].endswith(" Built-in default: true.")
     assert "default" not in health["ignoreXids"]["description"], "empty goes without saying"
+
+
+def test_a_field_that_is_not_at_work_says_so_and_no_other_does() -> None:
+    """Told are exactly the fields for which a policy is refused."""
+    marked = {
+        re.sub(r"\[\]", "", path.partition(".spec.")[2])
+        for path, node in ALL
+        if "not at work yet: a policy" in node.get("description", "").lower() and path.startswith("devicepolicies")
+    }
+    assert marked == FIELDS_NOT_AT_WORK | {"mode", "sharing.strategy"}
+    whole = unsupported_fields(parse(DevicePolicySpec, FULL_POLICY["spec"]))
+    refused = {".".join(re.sub(r":.*", "", each).split(".")[:2]) for each in whole}
+    assert refused == {".".join(each.split(".")[:2]) for each in marked} - {"sharing.strategy"}
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("devicepolicies.spec.health.forgetMissingSeconds", "Not at work yet: a policy that sets it is refused with"),
+        ("devicepolicies.spec.health.probe.intervalSeconds", "Built-in default: 5. Not at work yet."),
+        ("devicepolicies.spec.sharing.strategy", "memory is not at work yet: a policy that sets it is refused with"),
+        ("nodedevices.spec.config.faults.taint", "Not at work yet: a policy that sets it is refused with"),
+        ("nodedevices.spec.unschedulable", "Not at work yet: the devices stay in service"),
+        ("nodedevices.spec.unschedulable[].until", "Not at work yet."),
+    ],
+)
+def test_kubectl_explain_and_the_reference_say_what_is_not_at_work(place: str, says: str) -> None:
+    assert says in dict(ALL)[place]["description"]
 
 
 def test_in_status_only_closed_sets_are_enums() -> None:
