@@ -29,7 +29,7 @@ from nodedevices_api.conditions import Condition
 
 from nodedevices_plugin import __version__, observing
 from nodedevices_plugin.answers import Answers
-from nodedevices_plugin.cdifiles import CdiFiles, ctk_request
+from nodedevices_plugin.cdifiles import CdiFiles, CdiFolder, ctk_request
 from nodedevices_plugin.cditoolkit import ToolkitSpecs
 from nodedevices_plugin.configuring import FileOutcome, InForce, ask, injection
 from nodedevices_plugin.foreign import Names, rivals, told
@@ -108,8 +108,10 @@ class Agent:
         self._paths = HostPaths(self._driver_root, worker=Worker("host-paths"), on_change=self._wake.set)
         self._keeping_cdi = asyncio.Lock()
         self._cdi = CdiFiles(Path(local.cdi_dir), worker=self._files, on_change=self._wake.set)
+        looks = Worker("cdi")
+        self._cdi_folder = CdiFolder(Path(local.cdi_dir), worker=looks, on_change=self._wake.set)
         self._toolkit = ToolkitSpecs(
-            [Path(each) for each in local.cdi_spec_dirs], worker=Worker("cdi"), on_change=self._wake.set
+            [Path(each) for each in local.cdi_spec_dirs], worker=looks, on_change=self._wake.set
         )
         self._mps = MpsDaemons(Path(local.mps_dir), worker=Worker("mps"), on_change=self._wake.set)
         self._told = observing.Told()
@@ -142,8 +144,9 @@ class Agent:
                 if self._config_file is not None:
                     await self._config_file.first()
                     tasks.create_task(self._always("config-file", self._config_file.run))
-                await self._paths.first()
+                await asyncio.gather(self._paths.first(), self._cdi_folder.first())
                 tasks.create_task(self._always("host-paths", self._paths.run))
+                tasks.create_task(self._always("cdi-folder", self._cdi_folder.run))
                 tasks.create_task(self._always("cdi", self._toolkit.run))
                 tasks.create_task(self._always("mps", self._mps.run))
                 tasks.create_task(self._always("holders", self._follow_holders))
@@ -271,8 +274,12 @@ class Agent:
             existing=self._paths.existing,
             mps=self._mps.answers,
             mps_before=self._mps.before,
+            cdi=self._cdi_here(),
         )
         outcome = step(self._world, inputs, self._local, now=now, monotonic=began)
+        if outcome.refused == "cdi" and not self._toolkit.wanted:  # its own specification may have all devices
+            await self._toolkit.ready()
+            outcome = step(self._world, replace(inputs, cdi=self._cdi_here()), self._local, now=now, monotonic=began)
         before, self._world = self._world, outcome.world
         self._metrics.stepped(time.monotonic() - began)
         self._told.say(before, outcome, self._metrics)
@@ -284,6 +291,9 @@ class Agent:
         self._holders.with_offers = _offers_count(self._world.in_force)
         self._report(outcome, now)
         return min((each for each in (outcome.deadline, again) if each is not None), default=None)
+
+    def _cdi_here(self) -> cdi.Here:
+        return cdi.Here(unwritable=self._cdi_folder.trouble, toolkit=self._toolkit.devices)
 
     async def _keep_state(self, now: float) -> float | None:
         """Save what changed. Returns when to try again, when something is left to save."""

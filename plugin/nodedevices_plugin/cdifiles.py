@@ -32,6 +32,7 @@ from nodedevices_plugin.worker import Worker
 
 log = structlog.get_logger(__name__)
 
+LOOK_SECONDS = 5.0
 RETRY_SECONDS = 10.0
 PATIENCE_SECONDS = 1.0
 FIRST_PATIENCE_SECONDS = 5.0  # for nvidia-ctk while nothing is offered yet
@@ -39,6 +40,37 @@ LATER_PATIENCE_SECONDS = 0.25  # and afterwards, when a fault may be waiting to 
 CTK_RETRY_SECONDS = 60.0
 MODE = 0o644  # the container runtime reads it, whoever that runs as
 GPU_KIND = f"{cdi.VENDOR}/gpu"
+
+
+class CdiFolder:
+    """Whether files can be written there, looked at again and again: it may be mounted read-only, or not at all.
+
+    trouble: why not; empty: nothing is known to be in the way. `on_change` is called on the loop when it is another.
+    """
+
+    def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:
+        self._folder = folder
+        self._worker = worker
+        self._on_change = on_change
+        self.trouble = ""
+
+    async def first(self) -> None:
+        """One look before anything is offered, unless it takes too long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._look()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._look()
+
+    async def _look(self) -> None:
+        found = await self._worker.run(lambda: unwritable(self._folder))
+        if found != self.trouble:
+            self.trouble = found
+            self._on_change()
 
 
 class CdiError(Exception):
@@ -178,6 +210,22 @@ def _found(folder: Path) -> frozenset[str]:
 
 def _replaced(specs: tuple[CdiSpec, ...], gpus: CdiSpec) -> tuple[CdiSpec, ...]:
     return tuple(gpus if each.kind == gpus.kind else each for each in specs)
+
+
+def unwritable(folder: Path) -> str:
+    """Why no file can be written there, with its path; empty where nothing is in the way. Nothing is tried:
+    container runtimes read their specs again when something happens in this folder."""
+    try:
+        place = next(each for each in (folder, *folder.parents) if each.exists() or each.is_symlink())
+        if not place.is_dir():
+            why = errno.ENOTDIR
+        elif os.access(place, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            return ""
+        else:
+            why = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+    except OSError as error:
+        return f"{folder}: {error.strerror or error}"
+    return f"{folder}: {os.strerror(why)}"
 
 
 def write(folder: Path, specs: Sequence[CdiSpec]) -> None:

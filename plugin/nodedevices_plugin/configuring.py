@@ -23,7 +23,7 @@ from nodedevices_plugin.report import ConfigStatus
 from nodedevices_plugin.resources import cdi, mps
 from nodedevices_plugin.resources.changes import decide_change
 from nodedevices_plugin.resources.errors import PlanError
-from nodedevices_plugin.resources.injection import InjectionContext
+from nodedevices_plugin.resources.injection import CDI_STRATEGIES, InjectionContext
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan, refresh_health
 from nodedevices_plugin.resources.unmatched import unmatched
 from nodedevices_plugin.settings.effective import Effective, resolve
@@ -88,7 +88,7 @@ class Configured:
     in_force: InForce
     plan: Plan | None
     status: ConfigStatus
-    refused: str = ""  # file | spec | plan | mps: what was refused; empty: nothing
+    refused: str = ""  # file | spec | plan | mps | cdi: what was refused; empty: nothing
     # Needed for what is in force, or waited for by what is asked for; None: nobody knows yet, and what runs stays.
     daemons: tuple[mps.Daemon, ...] | None = None
 
@@ -128,13 +128,15 @@ def configure(
     answers: mps.Answers = MappingProxyType({}),
     not_ours: Set[str] = frozenset(),
     wanted_before: Sequence[mps.Daemon] = (),
+    cdi_here: cdi.Here = cdi.Here(),  # noqa: B008  frozen
 ) -> Configured:
     """The configuration and the plan from now on.
 
     `existing`: the node's optional device nodes (resources.nodes). `answers`: of the MPS control daemons; a
     configuration that needs one takes effect when it answers. `not_ours`: names of the plan that another plugin serves
     to the kubelet; what pods hold of them is not ours, and no change of ours takes it away. `wanted_before`: the
-    daemons that the agent's run before this one asked for.
+    daemons that the agent's run before this one asked for. `cdi_here`: a configuration that begins to hand out CDI
+    names takes effect where the files that have them can be written.
     """
     status = ConfigStatus(
         reason=names.APPLIED,
@@ -161,6 +163,8 @@ def configure(
                 message, starting, daemons = start.message, True, None
     if asked.effective is None:
         refused, message = asked.source, asked.error or ""
+    elif why := _nameless(before, asked.effective, inventory, existing, cdi_here):
+        refused, message = "cdi", why
     elif not before.told or asked.effective != before.effective:
         try:
             wanted = _made(asked.effective, inventory, verdicts, existing)
@@ -271,6 +275,25 @@ def injection(
         cdi_names=cdi.toolkit_names(inventory, toolkit) if toolkit else None,
         mps_root=node.mps_root,
     )
+
+
+def _nameless(before: InForce, effective: Effective, inventory: Inventory, existing: Set[str], here: cdi.Here) -> str:
+    """Why containers would get CDI names that no file has. Empty: they would not, or it is so in force already, and
+    what fails then is told beside it (cdifiles)."""
+    if not here.unwritable or effective.observing:
+        return ""
+    context = injection(effective, inventory, existing)
+    if not context.by_cdi:
+        return ""
+    if before.told and not before.effective.observing and injection(before.effective, inventory, existing).by_cdi:
+        return ""
+    elsewhere = cdi.toolkit_names(inventory, here.toolkit).keys()
+    specs = cdi.specs(inventory, context.host, id_strategy=context.device_id_strategy, elsewhere=elsewhere)
+    if not specs and cdi.present_units(inventory):
+        return ""
+    strategies = ", ".join(each for each in context.device_list_strategies if each in CDI_STRATEGIES)
+    hint = f"cannot write {here.unwritable}; install the component cdi (manifests/components/cdi), or use envvar"
+    return str(PlanError("injection.deviceListStrategies", strategies, hint))
 
 
 def _made(effective: Effective, inventory: Inventory, verdicts: Mapping[str, Verdict], existing: Set[str]) -> Plan:

@@ -23,6 +23,7 @@ from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory, Plan, RecentAllocate, Registration, Verdict
 from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
 from nodedevices_plugin.report import ConfigStatus, physical_id, served_by_others
+from nodedevices_plugin.resources.cdi import Here
 from nodedevices_plugin.resources.changes import RECENT_SECONDS
 from nodedevices_plugin.resources.mps import Daemon
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
@@ -52,6 +53,7 @@ class Inputs:
     existing: frozenset[str] = frozenset()  # the node's optional device nodes (resources.nodes)
     mps: Mapping[tuple[str, int], str] = field(default_factory=dict)  # what control daemons answer (resources.mps)
     mps_before: tuple[Daemon, ...] = ()  # those that the run before this one wanted
+    cdi: Here = field(default_factory=Here)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
             answers=inputs.mps,
             not_ours=served_by_others(inputs.registrations),
             wanted_before=inputs.mps_before,
+            cdi_here=inputs.cdi,
         )
         daemons = outcome.daemons
         in_force, plan, config, refused = outcome.in_force, outcome.plan, outcome.status, outcome.refused

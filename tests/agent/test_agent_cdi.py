@@ -147,9 +147,61 @@ async def test_it_goes_also_when_the_strategy_changed_while_the_agent_was_away(n
     await node.agent.until(lambda: not node.files)
 
 
-async def test_a_folder_that_cannot_be_written_is_told_and_devices_are_offered(node: Node) -> None:
+async def test_a_folder_that_cannot_be_written_is_refused_and_nothing_is_offered_until_it_can(node: Node) -> None:
+    node.cdi.rmdir()
+    node.cdi.touch()
+    node.agent.start()
+    await node.agent.until(lambda: node.agent.lines("configuration"))
+    told = node.agent.lines("configuration")[-1]
+    assert told["condition"] == "ConfigInvalid"
+    assert told["message"] == (
+        f"injection.deviceListStrategies: cdi-cri: cannot write {node.cdi}: Not a directory; install the component cdi "
+        "(manifests/components/cdi), or use envvar; nothing is offered until there is a good one"
+    )
+    assert node.kubelet.allocatable(GPU) == 0
+    node.cdi.unlink()
+    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 2)
+    assert (await node.given()) in {f"{OURS}/gpu={name}" for name in node.names()}
+
+
+async def test_a_folder_that_cannot_be_written_leaves_the_way_that_was_in_force(node: Node) -> None:
+    node.cdi.rmdir()
+    node.cdi.touch()
+    node.config.write_text(PLAIN)
+    await start(node)
+    node.config.write_text(CDI)
+    told = node.agent.lines
+    await node.agent.until(lambda: [each for each in told("configuration") if each["condition"] == "ConfigInvalid"])
+    granted = await node.kubelet.allocate(GPU, 1)
+    assert not granted.answer.cdi_devices
+    assert granted.answer.envs["NVIDIA_VISIBLE_DEVICES"].startswith("GPU-")
+
+
+async def test_a_folder_that_cannot_be_written_is_not_needed_beside_the_toolkits_own_specification(
+    node: Node, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    entries = [
+        {"name": str(index), "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{index}"}]}} for index in (0, 1)
+    ]
+    (theirs / "nvidia.json").write_text(
+        json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": entries})
+    )
+    node.agent.arguments.append(f"--cdi-spec-dirs={theirs}")
     node.cdi.rmdir()
     node.cdi.touch()
     await start(node)
+    assert await node.given() in {"nvidia.com/gpu=0", "nvidia.com/gpu=1"}
+    assert not [each for each in node.agent.lines("configuration") if each["condition"] == "ConfigInvalid"]
+
+
+async def test_a_folder_that_fails_while_it_is_in_use_is_told_and_devices_are_offered(node: Node) -> None:
+    await start(node)
+    (node.cdi / f"{OURS}-gpu.json").unlink()
+    node.cdi.rmdir()
+    node.cdi.touch()
+    node.agent.edit("profile: l4 x 3\n")
+    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 3)
     message = "CDI specifications not written: containers that get devices by CDI cannot start"
     assert str(node.cdi) in node.agent.lines(message)[-1]["error"]

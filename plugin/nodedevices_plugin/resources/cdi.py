@@ -72,6 +72,18 @@ class ToolkitDevice:
     nodes: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """What CDI finds on this node.
+
+    unwritable: why none of our files can be written; empty: nothing is known to be in the way. toolkit: the devices of
+    the container toolkit's own spec, as far as it was looked at.
+    """
+
+    unwritable: str = ""
+    toolkit: tuple[ToolkitDevice, ...] = ()
+
+
 def toolkit_devices(document: object) -> tuple[ToolkitDevice, ...]:
     """The devices of a spec, if it is the toolkit's. Read leniently: the runtime's version decides what is valid."""
     if not isinstance(document, dict) or document.get("kind") != TOOLKIT_KIND:

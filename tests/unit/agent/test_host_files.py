@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_plugin.cdifiles import CdiError, CdiFiles, write
+from nodedevices_plugin.cdifiles import CdiError, CdiFiles, CdiFolder, unwritable, write
 from nodedevices_plugin.hostpaths import HostPaths, look
 from nodedevices_plugin.resources.cdi import CdiSpec
 from nodedevices_plugin.worker import Worker
@@ -116,3 +116,39 @@ async def test_a_folder_that_hangs_holds_nobody_for_long(tmp_path: Path) -> None
         await CdiFiles(tmp_path, worker=worker).keep((spec(),))
     hangs.set()
     await busy
+
+
+def test_a_folder_that_is_not_there_can_be_made_and_nothing_is_touched(tmp_path: Path) -> None:
+    assert unwritable(tmp_path / "run" / "cdi") == ""
+    assert unwritable(tmp_path) == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_is_named_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "cdi").touch()
+    for folder in (tmp_path / "cdi", tmp_path / "cdi" / "below"):
+        assert unwritable(folder) == f"{folder}: Not a directory"
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    assert unwritable(tmp_path / "link") == f"{tmp_path / 'link'}: Not a directory"
+
+
+async def test_a_folder_is_looked_at_before_anything_is_offered(tmp_path: Path) -> None:
+    (tmp_path / "cdi").touch()
+    news: list[str] = []
+    folder = CdiFolder(tmp_path / "cdi", worker=Worker("test"), on_change=lambda: news.append(folder.trouble))
+    await folder.first()
+    await folder.first()
+    (tmp_path / "cdi").unlink()
+    await folder.first()
+    assert news == [f"{tmp_path / 'cdi'}: Not a directory", ""]
+
+
+async def test_a_folder_that_hangs_keeps_nobody_waiting(tmp_path: Path) -> None:
+    held, worker = threading.Event(), Worker("test")
+    hanging = worker.submit(held.wait)
+    folder = CdiFolder(tmp_path, worker=worker, on_change=lambda: None)
+    async with asyncio.timeout(20):
+        await folder.first()
+    assert folder.trouble == ""
+    held.set()
+    await hanging

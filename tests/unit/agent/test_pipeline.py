@@ -21,6 +21,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
 from nodedevices_plugin.probes.protocol import DeviceFact, ProbeEvent, Snapshot
+from nodedevices_plugin.resources.cdi import Here, ToolkitDevice
 from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import Local
@@ -39,6 +40,9 @@ TWO = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "repli
 CLIENTS = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 4}]}}
 WITH_MPS = parse_flags(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
 ANSWERS = {(GPU, 25): ""}
+BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
+READ_ONLY = Here(unwritable="/var/run/cdi: Read-only file system")
+OWN_SPEC = tuple(ToolkitDevice(name=str(each), nodes=frozenset({f"/dev/nvidia{each}"})) for each in (0, 1))
 # Good in itself; with three devices one answer would be larger than the kubelet takes.
 TOO_MANY = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 16384}]}}
 
@@ -393,6 +397,68 @@ def test_names_that_are_no_longer_offered_are_remembered_until_they_come_back() 
     assert list(node.restarted().given(seen=seen(shared)).line().world.state.retired) == [GPU]
     node.given(seen=seen({})).wait()
     assert (node.world.state.offered, list(node.world.state.retired)) == ((GPU,), ["nvidia.com/gpu.shared"])
+
+
+def test_cdi_names_that_no_file_can_have_are_refused_until_it_can_be_written() -> None:
+    node = Node().given(seen=seen({}, config_hash="a"), cdi=READ_ONLY).line()
+    assert node.config == "Applied"
+    node.given(seen=seen(BY_CDI, config_hash="b")).wait()
+    assert (node.config, node.world.config.applied_hash, node.offers()) == ("ConfigInvalid", "a", {GPU: (2, 2)})
+    assert node.world.config.message == (
+        "injection.deviceListStrategies: cdi-cri: cannot write /var/run/cdi: Read-only file system; "
+        "install the component cdi (manifests/components/cdi), or use envvar; the last good one stays in force"
+    )
+    assert node.world.in_force.effective.sections.injection.device_list_strategies == ("envvar",)
+    node.given(cdi=Here()).wait()
+    assert (node.config, node.world.config.applied_hash, node.offers()) == ("Applied", "b", {GPU: (2, 2)})
+    assert node.world.in_force.effective.sections.injection.device_list_strategies == ("cdi-cri",)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"seen": seen({"injection": {"deviceListStrategies": ["envvar", "cdi-annotations"]}})},
+        {"file": FileOutcome(config=parse_file(b"flags: {plugin: {deviceListStrategy: [cdi-cri]}}"))},
+    ],
+)
+def test_at_a_first_start_nothing_is_offered_by_cdi_until_its_files_can_be_written(asked: dict[str, Any]) -> None:
+    node = Node().given(**asked, cdi=READ_ONLY).line()
+    assert (node.config, node.world.plan) == ("ConfigInvalid" if "seen" in asked else node.config, None)
+    assert "nothing is offered until there is a good one" in node.world.config.message
+    assert node.restarted().given(**asked, cdi=READ_ONLY).line().world.plan is None
+    assert node.given(cdi=Here()).wait().offers() == {GPU: (2, 2)}
+
+
+def test_the_toolkits_own_specification_needs_no_folder_of_ours_while_it_has_all_devices() -> None:
+    node = Node().given(seen=seen(BY_CDI), cdi=replace(READ_ONLY, toolkit=OWN_SPEC[:1])).line()
+    assert (node.config, node.world.plan) == ("ConfigInvalid", None)
+    node.given(cdi=replace(READ_ONLY, toolkit=OWN_SPEC)).wait()
+    assert (node.config, node.offers()) == ("Applied", {GPU: (2, 2)})
+
+
+def test_where_no_device_is_here_yet_nobody_knows_that_the_toolkits_specification_will_do() -> None:
+    node = Node(LOCAL, None).given(seen=seen(BY_CDI), cdi=replace(READ_ONLY, toolkit=OWN_SPEC))
+    node._step(snapshot())
+    assert node.config == "ConfigInvalid"
+    assert node.line().config == "Applied"
+
+
+def test_a_folder_that_fails_while_cdi_is_in_use_takes_nothing_away() -> None:
+    node = Node().given(seen=seen(BY_CDI)).line()
+    assert node.given(cdi=READ_ONLY).line().config == "Applied"
+    assert node.offers() == {GPU: (2, 2)}
+    assert node.given(seen=seen(BY_CDI | FOUR)).line().offers() == {GPU: (8, 8)}
+    again = node.restarted().given(seen=seen(BY_CDI | FOUR), cdi=READ_ONLY).line()
+    assert (again.config, again.offers()) == ("Applied", {GPU: (8, 8)})
+
+
+def test_where_another_plugin_serves_no_cdi_file_is_needed_until_this_agent_takes_over() -> None:
+    watching = {**BY_CDI, "serving": {"mode": "Observe"}}
+    node = Node().given(seen=seen(watching), cdi=READ_ONLY).line()
+    assert node.config == "Applied"
+    node.given(seen=seen(BY_CDI), holdings=replace(NOBODY, offered=())).line()
+    assert node.config == "ConfigInvalid"
+    assert node.world.in_force.effective.observing
 
 
 # --- a person's word --------------------------------------------------------------------------------------------------
