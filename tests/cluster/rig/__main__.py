@@ -46,6 +46,7 @@ def next_steps(made: rig.Rig, name: str) -> str:
 Kubernetes runs; NodeDevices is not installed on it yet. After the line above:
   kubectl apply -k {folder}
   tests/cluster/cluster node --name {name} {first} sh -c '{hardware}'
+  kubectl wait --for=create nodedevices/{first} --timeout=60s
   kubectl get nodedevices
 To end it: make cluster-down NAME={name}"""
 
