@@ -6,8 +6,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from nodedevices_api.fields import RecoveryAction
 from nodedevices_api.supported import FIELDS_NOT_AT_WORK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,3 +118,9 @@ def test_every_documented_metric_of_the_agent_stands_in_its_code() -> None:
     assert written <= documented
     unexplained = {name for name in documented - written if not name.startswith("nodedevices_probe_")}
     assert not unexplained
+
+
+def test_every_recovery_action_has_its_advice_on_one_page() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    section = page.partition("## What a recovery action asks for")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(get_args(RecoveryAction))
