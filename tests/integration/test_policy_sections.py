@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.agentprocess import NODE, AgentProcess
 from support.apiserver import ApiServer
-from support.fleet import policy
+from support.fleet import FleetNode, policy
 from support.kubectl import Kubectl, condition, wait_until
 from support.kubelet import StandInKubelet
 
@@ -106,6 +106,34 @@ async def test_a_name_that_no_node_offers_is_told_on_the_node_and_to_the_policys
     await seen("on the policy", lambda: told in condition(kubectl.get("dp", "section"), "Applied").get("message", ""))
     for kind, name, about in (("nodedevices", NODE, "ConfigApplied"), ("dp", "section", "Applied")):
         assert condition(kubectl.get(kind, name), about)["status"] == "True"
+
+
+@pytest.mark.usefixtures("operator", "agent")
+async def test_of_several_policies_the_one_fails_whose_section_the_agent_refuses(kubectl: Kubectl) -> None:
+    """This agent has no folder for MPS."""
+
+    def told(name: str) -> tuple[str, str]:
+        found = condition(kubectl.get("dp", name), "Applied")
+        return found.get("reason", ""), found.get("message", "")
+
+    FleetNode(kubectl, NODE).kubelet({GPU: 2})  # the Node is Ready: its agent's word counts
+    clients = {"strategy": "mps", "resources": [{"name": GPU, "replicas": 2}]}
+    slices = {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]}
+    kubectl.apply(
+        policy("strong", priority=10, sharing=clients),
+        policy("weak", sharing=slices),
+        policy("beside", health={"holdDownSeconds": 5}),
+    )
+    why = (
+        f"{NODE}: sharing.strategy: mps: needs the host's directory for MPS; give --mps-root (MPS_ROOT); "
+        "the last good one stays in force"
+    )
+    await seen("failed", lambda: told("strong") == ("Failed", f"1 of 1 nodes: {why}"))
+    await seen("waits", lambda: told("beside") == ("Progressing", f"in force on 0 of 1 nodes; {why}"))
+    await seen("overridden", lambda: told("weak")[0] == "NoNodes")
+    await asyncio.to_thread(kubectl.delete, "dp", "strong")
+    await seen("the weak one alone", lambda: told("weak")[0] == "Applied")
+    await seen("no longer waits", lambda: told("beside")[0] == "Applied")
 
 
 @pytest.mark.usefixtures("operator", "agent")
