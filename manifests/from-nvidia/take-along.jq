@@ -122,8 +122,8 @@ def without_comments: split("\n") | map(sub("(^|\\s)#.*$"; "")) | join("\n");
    say: ([$components | group_by(.name)[] | "component \(.[0].name): \(map(.why) | join("; "))"]
          + [$settings | to_entries[] | select(.key | IN(known[])) | "\(.key)=\(.value.value)"]
          + [select($from_file.text) | "configuration file: \($file)"]
-         + ([$all[] | keys[] | select(IN((known + own)[]) | not)] | unique | select(length > 0)
-            | ["not taken, since our agent does not know them: \(join(", "))"]) // []
+         + [[$all[] | keys[] | select(IN((known + own)[]) | not)] | unique | select(length > 0)
+            | "not taken, since our agent does not know them: \(join(", "))"]
          + [select($pod.nodeSelector // {} | length > 0)
             | "not taken: nodeSelector \($pod.nodeSelector | tojson); our agent runs on every Linux node"]),
    components: ($components | map(.name) | unique | map(select(. != "runtimeclass-nvidia"))

@@ -176,6 +176,8 @@ def test_flags_come_along_as_variables_and_outrank_them(cluster: Cluster) -> Non
         "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver",
     }
     assert cluster.components() == {"observe", "mig", "cdi", "driver-root", "runtimeclass-nvidia"}
+    assert "component mig: MIG_STRATEGY is mixed\n" in cluster.said
+    assert "DEVICE_LIST_STRATEGY=envvar,cdi-cri\n" in cluster.said
     spec = cluster.agent()["spec"]["template"]["spec"]
     assert spec["runtimeClassName"] == "nvidia"
     [root] = [one for one in spec["volumes"] if one["name"] == "driver-root"]
