@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from nodedevices_api import conditions as names
@@ -21,7 +20,7 @@ from nodedevices_plugin.foreign import Names, may_begin, may_start, take_over
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory, OfferedResource, Plan, RecentAllocate, Verdict
 from nodedevices_plugin.report import ConfigStatus
 from nodedevices_plugin.resources import cdi, mps
-from nodedevices_plugin.resources.changes import decide_change
+from nodedevices_plugin.resources.changes import ChangeDecision, decide_change
 from nodedevices_plugin.resources.errors import PlanError
 from nodedevices_plugin.resources.injection import CDI_STRATEGIES, InjectionContext
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan, refresh_health
@@ -82,15 +81,63 @@ class InForce:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What the decision sees of the node, beside what is asked for."""
+
+    inventory: Inventory
+    verdicts: Mapping[str, Verdict]
+    holdings: Holdings
+    recent: Sequence[RecentAllocate]  # those that PodResources may not show yet
+    last_plan: Plan | None
+    monotonic: float
+    existing: Set[str]  # the optional device nodes (resources.nodes)
+    answers: mps.Answers  # of the MPS daemons; what needs one takes effect when it answers
+    # Names of the plan that another plugin serves to the kubelet; what pods hold of them is not ours, and no change of
+    # ours takes it away.
+    not_ours: Set[str]
+    wanted_before: Sequence[mps.Daemon]  # that the agent's run before this one asked for
+    cdi_here: cdi.Here  # CDI names are handed out where files that have them can be written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Configured:
     """The outcome of one step. `plan` None: there was no good configuration yet."""
 
     in_force: InForce
     plan: Plan | None
     status: ConfigStatus
-    refused: str = ""  # file | spec | plan | mps | cdi: what was refused; empty: nothing
+    refused: str = ""  # file | spec | plan | cdi | mps: what was refused; empty: nothing
     # Needed for what is in force, or waited for by what is asked for; None: nobody knows yet, and what runs stays.
     daemons: tuple[mps.Daemon, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trouble:
+    """Why what is asked for is not in force, or what is in force does not do what it says."""
+
+    of: str  # as Configured.refused; holders: it waits for pods
+    message: str
+    waits: bool = False  # nothing is refused: it takes effect by itself
+    coming: tuple[mps.Daemon, ...] | None = None  # daemons that what is asked for waits for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    """What is in force, with the devices of now."""
+
+    plan: Plan | None = None
+    daemons: tuple[mps.Daemon, ...] | None = None
+    clients: Set[tuple[str, str]] = frozenset()  # resource and id of the shares whose pods are clients of MPS
+    trouble: _Trouble | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """What is asked for, and may take effect now."""
+
+    effective: Effective
+    plan: Plan
+    daemons: tuple[mps.Daemon, ...]
 
 
 def ask(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Asked:
@@ -114,152 +161,153 @@ def ask(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Asked:
 def configure(
     before: InForce,
     asked: Asked,
+    node: Node,
     *,
     spec: SeenSpec | None,
     seen: SeenObject | None,
     standalone: bool,
-    inventory: Inventory,
-    verdicts: Mapping[str, Verdict],
-    holdings: Holdings,
-    recent: Sequence[RecentAllocate],
-    last_plan: Plan | None,
-    monotonic: float,
-    existing: Set[str] = frozenset(),
-    answers: mps.Answers = MappingProxyType({}),
-    not_ours: Set[str] = frozenset(),
-    wanted_before: Sequence[mps.Daemon] = (),
-    cdi_here: cdi.Here = cdi.Here(),  # noqa: B008  frozen
 ) -> Configured:
-    """The configuration and the plan from now on.
-
-    `existing`: the node's optional device nodes (resources.nodes). `answers`: of the MPS control daemons; a
-    configuration that needs one takes effect when it answers. `not_ours`: names of the plan that another plugin serves
-    to the kubelet; what pods hold of them is not ours, and no change of ours takes it away. `wanted_before`: the
-    daemons that the agent's run before this one asked for. `cdi_here`: a configuration that begins to hand out CDI
-    names takes effect where the files that have them can be written.
-    """
+    """The configuration and the plan from now on."""
+    running = _running(before, node)
+    change = _change(before, asked, running, node)
+    new_hash = spec.config_hash if spec is not None else None
+    after, plan, daemons, trouble = before, running.plan, running.daemons, running.trouble
+    match change:
+        case _Change():
+            after = InForce(effective=change.effective, applied_hash=new_hash, told=True)
+            plan, daemons, trouble = change.plan, change.daemons, None
+        case _Trouble():
+            trouble = change
+        case None if trouble is None:
+            after = replace(before, applied_hash=new_hash)
+    if trouble is not None and trouble.coming is not None:
+        named = {each.resource for each in trouble.coming}
+        daemons = (*trouble.coming, *(each for each in daemons or () if each.resource not in named))
     status = ConfigStatus(
         reason=names.APPLIED,
         generation=seen.generation if seen is not None else None,
         unschedulable=seen.unschedulable if seen is not None else (),
+        applied_hash=after.applied_hash,
     )
-    new_hash = spec.config_hash if spec is not None else None
-    after, refused, message, starting = before, "", "", False
-    plan: Plan | None = None
-    daemons: tuple[mps.Daemon, ...] | None = None
-    coming: tuple[mps.Daemon, ...] | None = None  # of a configuration that waits for them
-    clients: Set[tuple[str, str]] = frozenset()
-    if before.told:
-        plan, message = _plan(before.effective, inventory, verdicts, last_plan, existing)
-        refused = "plan" if message else ""
-        served, clients = _served(plan, not_ours, holdings, answers), _shares(plan)
-        if plan.resources or not message:
-            daemons = mps.daemons(served, inventory)
-        if not message and (message := mps.silent(served, answers)):
-            refused, starting = "mps", mps.starting(served, answers)
-            ids = Names(inventory, index_prefix=before.effective.index_prefix)
-            start = may_start(mps.unanswered(served, answers), holdings, ids, clients=clients)
-            if start.waiting_for:  # not where nobody knows: after a restart daemons are wanted at once
-                message, starting, daemons = start.message, True, None
-    if asked.effective is None:
-        refused, message = asked.source, asked.error or ""
-    elif why := _nameless(before, asked.effective, inventory, existing, cdi_here):
-        refused, message = "cdi", why
-    elif not before.told or asked.effective != before.effective:
-        try:
-            wanted = _made(asked.effective, inventory, verdicts, existing)
-        except PlanError as error:
-            refused, message = "plan", str(error)
-        else:
-            ids = Names(inventory, index_prefix=(before.effective if before.told else asked.effective).index_prefix)
-            served = _served(wanted, not_ours, holdings, answers)
-            unanswered = mps.unanswered(served, answers)
-            if not before.told:
-                decision = may_begin(unanswered, wanted, holdings, ids)
-                same = {each.resource for each in mps.daemons(wanted, inventory) if each in wanted_before}
-                clients = _shares(Plan(resources=tuple(each for each in wanted.resources if each.name in same)))
-            elif before.effective.observing and not asked.effective.observing:
-                decision = take_over(wanted, holdings, ids)
-            else:
-                current = Plan(
-                    resources=tuple(each for each in (plan or Plan()).resources if each.name not in not_ours)
-                )
-                decision = decide_change(current, wanted, holdings, recent, monotonic=monotonic)
-            if decision.apply:
-                decision = may_start(unanswered, holdings, ids, clients=clients)
-            if not decision.apply:
-                waiting = replace(status, reason=names.WAITING_FOR_HOLDERS, message=decision.message)
-                return Configured(
-                    in_force=before,
-                    plan=_offered(plan, last_plan, answers),
-                    status=replace(waiting, applied_hash=before.applied_hash),
-                    daemons=daemons,
-                )
-            if why := mps.silent(served, answers):
-                refused, message, coming = "mps", why, mps.daemons(served, inventory)
-                starting = mps.starting(served, answers)
-            else:
-                daemons = mps.daemons(served, inventory)
-                after, plan = InForce(effective=asked.effective, applied_hash=new_hash, told=True), wanted
-                refused, message = "", ""
-    elif not refused:
-        after = replace(before, applied_hash=new_hash)
-    status = replace(status, applied_hash=after.applied_hash)
-    if coming is not None:
-        named = {each.resource for each in coming}
-        daemons = (*coming, *(each for each in daemons or () if each.resource not in named))
-    plan = _offered(plan, last_plan, answers)
-    if refused:
-        waits = refused == "mps" and starting  # nothing is refused: it takes effect by itself
-        reason = names.WAITING_FOR_HOLDERS if waits else names.CONFIG_INVALID
-        return Configured(
-            in_force=after,
-            plan=plan,
-            status=replace(status, reason=reason, message=f"{message}; {_meanwhile(after, refused, coming)}"),
-            refused="" if waits else refused,
-            daemons=daemons,
-        )
-    if not standalone and (seen is None or seen.config is None):
+    if trouble is not None:
+        reason = names.WAITING_FOR_HOLDERS if trouble.waits else names.CONFIG_INVALID
+        status = replace(status, reason=reason, message=_told(trouble, after))
+    elif not standalone and (seen is None or seen.config is None):
         kept = "the last one that it had" if spec is not None else "the node's own settings"
-        status = replace(
-            status, reason=names.NO_CONFIG, message=f"the operator has not resolved this node: {kept} are in force"
-        )
+        message = f"the operator has not resolved this node: {kept} are in force"
+        status = replace(status, reason=names.NO_CONFIG, message=message)
     elif asked.note:
         status = replace(status, message=asked.note)
-    status = replace(status, unmatched=_unmatched(after.effective, inventory, asked.from_file))
-    return Configured(in_force=after, plan=plan, status=status, daemons=daemons)
+    if trouble is None:
+        status = replace(status, unmatched=_unmatched(after.effective, node.inventory, asked.from_file))
+    return Configured(
+        in_force=after,
+        plan=mps.withheld(plan, node.last_plan, node.answers) if plan is not None else None,
+        status=status,
+        refused="" if trouble is None or trouble.waits else trouble.of,
+        daemons=daemons,
+    )
 
 
-def _meanwhile(after: InForce, refused: str, coming: tuple[mps.Daemon, ...] | None) -> str:
-    if refused == "mps" and coming is None:
-        return "its shares are withheld until it answers"
-    if not after.told:
-        return "nothing is offered until " + ("it answers" if refused == "mps" else "there is a good one")
-    return "the last good one stays in force" + (" until it answers" if refused == "mps" else "")
+def _running(before: InForce, node: Node) -> _Running:
+    """What is in force where it was told before; nothing at a first start."""
+    if not before.told:
+        return _Running()
+    plan, why = _plan(before.effective, node)
+    served, clients = _served(plan, node), _shares(plan)
+    daemons = mps.daemons(served, node.inventory) if plan.resources or not why else None
+    if why:
+        return _Running(plan=plan, daemons=daemons, clients=clients, trouble=_Trouble(of="plan", message=why))
+    if not (why := mps.silent(served, node.answers)):
+        return _Running(plan=plan, daemons=daemons, clients=clients)
+    ids = Names(node.inventory, index_prefix=before.effective.index_prefix)
+    start = may_start(mps.unanswered(served, node.answers), node.holdings, ids, clients=clients)
+    if start.waiting_for:  # not where nobody knows: after a restart daemons are wanted at once
+        return _Running(plan=plan, clients=clients, trouble=_Trouble(of="mps", message=start.message, waits=True))
+    trouble = _Trouble(of="mps", message=why, waits=mps.starting(served, node.answers))
+    return _Running(plan=plan, daemons=daemons, clients=clients, trouble=trouble)
 
 
-def _served(plan: Plan, not_ours: Set[str], holdings: Holdings, answers: mps.Answers) -> Plan:
+def _change(before: InForce, asked: Asked, running: _Running, node: Node) -> _Change | _Trouble | None:
+    """What is asked for, or why it cannot take effect; None: it is in force."""
+    if asked.effective is None:
+        return _Trouble(of=asked.source, message=asked.error or "")
+    if why := _nameless(before, asked.effective, node):
+        return _Trouble(of="cdi", message=why)
+    if before.told and asked.effective == before.effective:
+        return None
+    try:
+        wanted = _made(asked.effective, node)
+    except PlanError as error:
+        return _Trouble(of="plan", message=str(error))
+    served = _served(wanted, node)
+    unanswered = mps.unanswered(served, node.answers)
+    decision = _may(before, asked.effective, wanted, unanswered=unanswered, running=running, node=node)
+    if not decision.apply:
+        return _Trouble(of="holders", message=decision.message, waits=True)
+    daemons = mps.daemons(served, node.inventory)
+    if why := mps.silent(served, node.answers):
+        return _Trouble(of="mps", message=why, waits=mps.starting(served, node.answers), coming=daemons)
+    return _Change(effective=asked.effective, plan=wanted, daemons=daemons)
+
+
+def _may(
+    before: InForce,
+    asked: Effective,
+    wanted: Plan,
+    *,
+    unanswered: Sequence[OfferedResource],
+    running: _Running,
+    node: Node,
+) -> ChangeDecision:
+    """Whether it takes nothing away from a pod."""
+    ids = Names(node.inventory, index_prefix=(before.effective if before.told else asked).index_prefix)
+    clients = running.clients
+    if not before.told:
+        decision = may_begin(unanswered, wanted, node.holdings, ids)
+        same = {each.resource for each in mps.daemons(wanted, node.inventory) if each in node.wanted_before}
+        clients = _shares(Plan(resources=tuple(each for each in wanted.resources if each.name in same)))
+    elif before.effective.observing and not asked.observing:
+        decision = take_over(wanted, node.holdings, ids)
+    else:
+        resources = running.plan.resources if running.plan is not None else ()
+        current = Plan(resources=tuple(each for each in resources if each.name not in node.not_ours))
+        decision = decide_change(current, wanted, node.holdings, node.recent, monotonic=node.monotonic)
+    return may_start(unanswered, node.holdings, ids, clients=clients) if decision.apply else decision
+
+
+def _told(trouble: _Trouble, after: InForce) -> str:
+    """For people: what is the matter, and what holds meanwhile."""
+    if trouble.of == "holders":
+        return trouble.message
+    by_mps = trouble.of == "mps"
+    if by_mps and trouble.coming is None:
+        meanwhile = "its shares are withheld until it answers"
+    elif not after.told:
+        meanwhile = "nothing is offered until " + ("it answers" if by_mps else "there is a good one")
+    else:
+        meanwhile = "the last good one stays in force" + (" until it answers" if by_mps else "")
+    return f"{trouble.message}; {meanwhile}"
+
+
+def _served(plan: Plan, node: Node) -> Plan:
     """What MPS daemons are wanted for: not for what another plugin serves, since its pods know no daemon.
 
     But one that runs stays while pods hold its shares: they may be its clients, from before the other plugin came.
     """
-    held = {(holder.resource, each) for holder in holdings.holders for each in holder.ids}
+    held = {(holder.resource, each) for holder in node.holdings.holders for each in holder.ids}
 
     def in_use(resource: OfferedResource) -> bool:
-        runs = not mps.unanswered(Plan(resources=(resource,)), answers)
-        known = holdings.state is HoldersState.SYNCED
+        runs = not mps.unanswered(Plan(resources=(resource,)), node.answers)
+        known = node.holdings.state is HoldersState.SYNCED
         return runs and (not known or any((resource.name, each.id) in held for each in resource.ids))
 
-    return Plan(resources=tuple(each for each in plan.resources if each.name not in not_ours or in_use(each)))
+    return Plan(resources=tuple(each for each in plan.resources if each.name not in node.not_ours or in_use(each)))
 
 
 def _shares(plan: Plan) -> frozenset[tuple[str, str]]:
     """Resource and id of each share by MPS."""
     return frozenset((each.name, one.id) for each in plan.resources if each.sharing == "mps" for one in each.ids)
-
-
-def _offered(plan: Plan | None, last: Plan | None, answers: mps.Answers) -> Plan | None:
-    return mps.withheld(plan, last, answers) if plan is not None else None
 
 
 def injection(
@@ -277,9 +325,10 @@ def injection(
     )
 
 
-def _nameless(before: InForce, effective: Effective, inventory: Inventory, existing: Set[str], here: cdi.Here) -> str:
+def _nameless(before: InForce, effective: Effective, node: Node) -> str:
     """Why containers would get CDI names that no file has. Empty: they would not, or it is so in force already, and
     what fails then is told beside it (cdifiles)."""
+    here, inventory, existing = node.cdi_here, node.inventory, node.existing
     if not here.unwritable or effective.observing:
         return ""
     context = injection(effective, inventory, existing)
@@ -296,10 +345,10 @@ def _nameless(before: InForce, effective: Effective, inventory: Inventory, exist
     return str(PlanError("injection.deviceListStrategies", strategies, hint))
 
 
-def _made(effective: Effective, inventory: Inventory, verdicts: Mapping[str, Verdict], existing: Set[str]) -> Plan:
+def _made(effective: Effective, node: Node) -> Plan:
     if not effective.observing:
-        effective.node.check(existing)
-    return make_plan(inventory, verdicts, _plan_settings(effective))
+        effective.node.check(node.existing)
+    return make_plan(node.inventory, node.verdicts, _plan_settings(effective))
 
 
 def _plan_settings(effective: Effective) -> PlanSettings:
@@ -313,15 +362,9 @@ def _unmatched(effective: Effective, inventory: Inventory, from_file: Set[str]) 
     return unmatched(inventory, _plan_settings(effective), from_file)
 
 
-def _plan(
-    effective: Effective,
-    inventory: Inventory,
-    verdicts: Mapping[str, Verdict],
-    last: Plan | None,
-    existing: Set[str],
-) -> tuple[Plan, str]:
+def _plan(effective: Effective, node: Node) -> tuple[Plan, str]:
     """The plan of what is in force; where it makes no sense with the devices of now, the last one and why."""
     try:
-        return _made(effective, inventory, verdicts, existing), ""
+        return _made(effective, node), ""
     except PlanError as error:
-        return refresh_health(last or Plan(), inventory, verdicts), str(error)
+        return refresh_health(node.last_plan or Plan(), node.inventory, node.verdicts), str(error)

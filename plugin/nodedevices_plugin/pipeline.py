@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from nodedevices_plugin import inventory as stage_inventory
-from nodedevices_plugin.configuring import Asked, FileOutcome, InForce, SeenObject, ask, configure
+from nodedevices_plugin.configuring import Asked, FileOutcome, InForce, Node, SeenObject, ask, configure
 from nodedevices_plugin.foreign import Names, device_name, named, observe, remembered
 from nodedevices_plugin.health.events import EventCursor, Notice, fresh_events, notices
 from nodedevices_plugin.health.machine import judge_all, next_deadline
@@ -149,12 +149,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
     listed = _listed(world.listed, inputs)
     unlisted = tuple(each for each in inputs.recent if each not in listed)
     if inventory.line_monotonic is not None:
-        outcome = configure(
-            in_force,
-            asked,
-            spec=spec,
-            seen=inputs.seen,
-            standalone=local.standalone,
+        node = Node(
             inventory=inventory,
             verdicts=verdicts,
             holdings=inputs.holdings,
@@ -167,6 +162,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
             wanted_before=inputs.mps_before,
             cdi_here=inputs.cdi,
         )
+        outcome = configure(in_force, asked, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
         daemons = outcome.daemons
         in_force, plan, config, refused = outcome.in_force, outcome.plan, outcome.status, outcome.refused
     elif asked.error is not None:
