@@ -21,7 +21,7 @@ STEP_SECONDS = 150
 
 @dataclass(frozen=True)
 class Page:
-    """Step number -> its script."""
+    """Step number, or the heading of a section without one -> its script."""
 
     scripts: Mapping[str, str]
 

@@ -4,6 +4,7 @@ on several nodes as NVIDIA's chart does it.
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,12 @@ PLUGINS = "/var/lib/kubelet/device-plugins"
 UNHEALTHY = "/tmp/unhealthy"  # in a memory volume of its pod
 CHART_NAMESPACE = "nvidia-device-plugin"
 CHART_DAEMONSET = "nvdp-nvidia-device-plugin"
+CHART_TERMS = (  # any of them, each a label and its value
+    ("feature.node.kubernetes.io/pci-10de.present", "true"),
+    ("feature.node.kubernetes.io/cpu-model.vendor_id", "NVIDIA"),
+    ("nvidia.com/gpu.present", "true"),
+)
+PROGRAMS = "/programs"  # in a pod: the image has none of NVIDIA's programs
 
 
 class VendorProcess:
@@ -104,22 +111,25 @@ def chart(
     """What `helm install nvdp` makes with `config.map` set, as far as others can see it, around the small plugin.
 
     `command`: the plugin's arguments on each node. Namespace, names, affinity, variables and the volume of the
-    ConfigMap are those of the chart's templates (v0.20.0); config-manager and its sidecar are left out.
+    ConfigMap are those of the chart's templates (v0.20.0), and so are the programs' names; config-manager does nothing.
     """
     cases = "".join(f"{node}) set -- {' '.join(arguments)} ;; " for node, arguments in command.items())
-    script = f'case "$NODE_NAME" in {cases} esac; exec python3 -u -c "$PROGRAM" "$@"'
+    programs = {
+        "nvidia-device-plugin": f'case "$NODE_NAME" in {cases} esac; exec python3 -u {PROGRAMS}/program.py "$@"',
+        "config-manager": "exec sleep infinity",
+    }
+    install = f'printf %s "$PROGRAM" > {PROGRAMS}/program.py\n' + "".join(
+        f"printf '#!/bin/sh\\n%s' {shlex.quote(text)} > {PROGRAMS}/{name}\nchmod +x {PROGRAMS}/{name}\n"
+        for name, text in programs.items()
+    )
     labels = {"app.kubernetes.io/name": "nvidia-device-plugin", "app.kubernetes.io/instance": "nvdp"}
     node_name = {"fieldRef": {"fieldPath": "spec.nodeName"}}
-    present = [
-        ("feature.node.kubernetes.io/pci-10de.present", "true"),
-        ("feature.node.kubernetes.io/cpu-model.vendor_id", "NVIDIA"),
-        ("nvidia.com/gpu.present", "true"),
-    ]
-    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]} for key, value in present]
+    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]} for key, value in CHART_TERMS]
     [container] = pod("", "", (), namespace="", image=image)["spec"]["containers"]
+    programs_mount = {"name": "programs", "mountPath": PROGRAMS}
     container |= {
         "name": "nvidia-device-plugin-ctr",
-        "command": ["sh", "-c", script],
+        "command": [f"{PROGRAMS}/nvidia-device-plugin"],
         "env": [
             {"name": "MPS_ROOT", "value": "/run/nvidia/mps"},
             {"name": "DEVICE_LIST_STRATEGY", "value": "envvar"},
@@ -127,8 +137,16 @@ def chart(
             {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
             {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
             {"name": "NODE_NAME", "valueFrom": node_name},
-            {"name": "PROGRAM", "value": PROGRAM.read_text()},
         ],
+        "volumeMounts": [*container["volumeMounts"], programs_mount],
+    }
+    init = {
+        "name": "programs",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", install],
+        "env": [{"name": "PROGRAM", "value": PROGRAM.read_text()}],
+        "volumeMounts": [programs_mount],
     }
     spec = pod("", "", (), namespace="", image=image)["spec"] | {
         "containers": [
@@ -137,20 +155,27 @@ def chart(
                 "name": "nvidia-device-plugin-sidecar",
                 "image": image,
                 "imagePullPolicy": "IfNotPresent",
-                "command": ["sleep", "infinity"],
+                "command": [f"{PROGRAMS}/config-manager"],
                 "env": [
                     {"name": "CONFIG_FILE_SRCDIR", "value": "/available-configs"},
                     {"name": "DEFAULT_CONFIG", "value": "default"},
                     {"name": "FALLBACK_STRATEGIES", "value": "named,single"},
                 ],
-                "volumeMounts": [{"name": "available-configs", "mountPath": "/available-configs"}],
+                "volumeMounts": [
+                    {"name": "available-configs", "mountPath": "/available-configs"},
+                    programs_mount,
+                ],
             },
         ],
+        "initContainers": [init],
         "terminationGracePeriodSeconds": 1,  # sleep knows no SIGTERM
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}},
     }
     del spec["nodeName"]
-    spec["volumes"] += [{"name": "available-configs", "configMap": {"name": f"{CHART_DAEMONSET}-configs"}}]
+    spec["volumes"] += [
+        {"name": "available-configs", "configMap": {"name": f"{CHART_DAEMONSET}-configs"}},
+        {"name": "programs", "emptyDir": {}},
+    ]
     return (
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": CHART_NAMESPACE}},
         {

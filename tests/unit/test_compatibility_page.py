@@ -15,6 +15,7 @@ from nodedevices_plugin.settings.file import FEATURE_DISCOVERY
 from nodedevices_plugin.settings.options import BY_KEY, OPTIONS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+TAKE_ALONG = DOCS.parent / "manifests" / "from-nvidia" / "take-along.jq"
 PAGES = ("compatibility.md", "migrate-from-nvidia.md")
 FLAGS = {f"--{name}" for option in OPTIONS for name in (option.name, *option.aliases)}
 VARIABLES = {variable for option in OPTIONS for variable in option.variables} | {DISABLE_VARIABLE, ENABLE_VARIABLE}
@@ -75,7 +76,7 @@ def test_everything_that_nvidias_plugin_has_is_compared_in_one_word() -> None:
 
 
 def test_what_is_taken_along_from_the_chart_are_the_agents_variables_and_none_is_forgotten() -> None:
-    [known] = re.findall(r"jq '(\[\"MIG_STRATEGY\".*?\]) as \$known", (DOCS / PAGES[1]).read_text(), re.DOTALL)
+    [known] = re.findall(r"^def known:\n(.*?\]);$", TAKE_ALONG.read_text(), re.DOTALL | re.MULTILINE)
     of_nvidia = {name for option in OPTIONS if option.group == "NVIDIA" for name in option.variables}
     copied = set(json.loads(known))
     assert copied <= VARIABLES

@@ -22,6 +22,7 @@ from nodedevices_api.sections import SECTION_NAMES, Sections
 from nodedevices_api.supported import unsupported_fields, unsupported_sections
 from nodedevices_plugin.probes import simulated_file
 from nodedevices_plugin.settings import file
+from support import vendor
 from support.kustomize import ROOT, kubectl, render
 
 OWN_FILE = {"version", "flags", "resources", "sharing", "imex"}
@@ -109,6 +110,13 @@ def check(document: Any, text: str) -> None:
         for container in document["spec"]["containers"]:
             assert set(container) <= {"name", "image", "command", "args", "resources"}
             assert all(type(number) is int for number in container["resources"]["limits"].values())
+    elif keys == {"updateStrategy", "affinity"}:  # values of NVIDIA's chart
+        stays = {"key": "nodedevices.io/takeover", "operator": "NotIn", "values": ["done", "back"]}
+        required = document["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert required["nodeSelectorTerms"] == [
+            {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}, stays]}
+            for key, value in vendor.CHART_TERMS
+        ]
     elif keys == {"podFailurePolicy"}:
         [rule] = document["podFailurePolicy"]["rules"]
         assert [each["type"] for each in rule["onPodConditions"]] == [POD_DEVICE_HEALTHY]
