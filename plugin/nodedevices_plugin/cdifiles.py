@@ -18,12 +18,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from nodedevices_plugin.cditoolkit import CtkError, CtkRequest, generate
+from nodedevices_plugin.lookout import Lookout
 from nodedevices_plugin.resources import cdi, cdi_schema
 from nodedevices_plugin.resources.cdi import CdiSpec
 from nodedevices_plugin.resources.injection import InjectionContext
@@ -32,7 +34,6 @@ from nodedevices_plugin.worker import Worker
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 5.0
 RETRY_SECONDS = 10.0
 PATIENCE_SECONDS = 1.0
 FIRST_PATIENCE_SECONDS = 5.0  # for nvidia-ctk while nothing is offered yet
@@ -42,35 +43,22 @@ MODE = 0o644  # the container runtime reads it, whoever that runs as
 GPU_KIND = f"{cdi.VENDOR}/gpu"
 
 
-class CdiFolder:
+class CdiFolder(Lookout[str]):
     """Whether files can be written there, looked at again and again: it may be mounted read-only, or not at all.
 
     trouble: why not; empty: nothing is known to be in the way. `on_change` is called on the loop when it is another.
     """
 
     def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:
+        super().__init__("", worker=worker, on_change=on_change, first_look_seconds=PATIENCE_SECONDS)
         self._folder = folder
-        self._worker = worker
-        self._on_change = on_change
-        self.trouble = ""
 
-    async def first(self) -> None:
-        """One look before anything is offered, unless it takes too long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await self._look()
+    @property
+    def trouble(self) -> str:
+        return self.found
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await self._look()
-
-    async def _look(self) -> None:
-        found = await self._worker.run(lambda: unwritable(self._folder))
-        if found != self.trouble:
-            self.trouble = found
-            self._on_change()
+    def _look(self) -> Callable[[], str]:
+        return partial(unwritable, self._folder)
 
 
 class CdiError(Exception):

@@ -1,59 +1,43 @@
 """Which of the node's optional device nodes and files are there, looked at again and again.
 
 They come and go with kernel modules and services (nvidia-uvm at the first use, an IMEX channel with its daemon), so one
-look at the start is not enough. Looking happens on a worker thread. Where the driver's root is mounted and has a /dev
+look at the start is not enough. Where the driver's root is mounted and has a /dev
 of its own, that is the one that counts, as for NVIDIA's plugin, and links there lead where they lead on the host; a
 folder that cannot be read is an empty one.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from nodedevices_plugin.lookout import Lookout
 from nodedevices_plugin.resources.nodes import OPTIONAL_PATHS
 from nodedevices_plugin.rooted import inside
 from nodedevices_plugin.worker import Worker
 
-LOOK_SECONDS = 5.0
-FIRST_LOOK_SECONDS = 1.0  # a file system that hangs must not keep the node's devices away
+FIRST_LOOK_SECONDS = 1.0
 MAX_OF_A_KIND = 256
 
 
-class HostPaths:
+class HostPaths(Lookout[frozenset[str]]):
     """`existing` is what the last look found. `on_change` is called on the loop when it is something else.
 
     driver_root: where the driver's root is mounted in this container, as configured now.
     """
 
     def __init__(self, driver_root: Callable[[], Path], *, worker: Worker, on_change: Callable[[], None]) -> None:
+        super().__init__(frozenset(), worker=worker, on_change=on_change, first_look_seconds=FIRST_LOOK_SECONDS)
         self._driver_root = driver_root
-        self._worker = worker
-        self._on_change = on_change
-        self.existing: frozenset[str] = frozenset()
 
-    async def first(self) -> None:
-        """One look before anything is offered."""
-        try:
-            async with asyncio.timeout(FIRST_LOOK_SECONDS):
-                await self._look()
-        except TimeoutError:
-            return
+    @property
+    def existing(self) -> frozenset[str]:
+        return self.found
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await self._look()
-
-    async def _look(self) -> None:
-        root = self._driver_root()
-        found = await self._worker.run(lambda: look(root))
-        if found != self.existing:
-            self.existing = found
-            self._on_change()
+    def _look(self) -> Callable[[], frozenset[str]]:
+        return partial(look, self._driver_root())
 
 
 def look(driver_root: Path) -> frozenset[str]:
