@@ -21,11 +21,11 @@ cluster-tools: cluster-programs
 
 .PHONY: cluster-up
 cluster-up: root cluster-programs ## A Kubernetes of two nodes on this machine, with our images on it (NAME=, NODES=)
-	@$(CLUSTER) up --name $(NAME) --nodes $(NODES) --images
+	@$(CLUSTER) up --name "$(NAME)" --nodes "$(NODES)" --images
 
 .PHONY: cluster-down
 cluster-down: ## Remove every trace of it (NAME=)
-	@$(CLUSTER) down --name $(NAME)
+	@$(CLUSTER) down --name "$(NAME)"
 
 .PHONY: images
 ifeq ($(REGISTRY),)
