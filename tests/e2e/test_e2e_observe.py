@@ -128,6 +128,7 @@ def test_a_node_is_taken_over_with_its_pods_and_given_back_when_they_have_ended(
     pod = world.pod("train", world.b, {GPU: 2})
     held = world.held(world.b, "train")
     world.until("NodeDevices names the holders", lambda: world.summary(world.b).get("held") == 2)
+    world.until("the Node has them all", lambda: world.node_count(world.b, GPU) == 4)  # the kubelet writes every 10 s
 
     world.drop_policy("observe")
     world.until("the node serves", lambda: "Observe" not in ready(world)["message"])
