@@ -8,6 +8,7 @@ from time import monotonic
 
 import grpc
 import pytest
+from nodedevices_plugin.kubelet import rpc
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import (
@@ -222,6 +223,20 @@ async def test_a_rate_limit_is_reported_and_not_answered_by_asking_more(
     for _ in range(20):
         assert await client.list() == limited
     assert kubelet.lists == asked
+
+
+async def test_an_answer_that_is_too_large_is_not_called_a_rate_limit(
+    kubelet: StandInKubelet, client: PodResourcesClient
+) -> None:
+    kubelet.extra_pods = [some_pod()]
+    good = await client.list()
+    kubelet.extra_pods = [some_pod("p", "GPU-0" + "x" * rpc.MAX_PODRESOURCES_BYTES)]
+    trouble = await client.list()
+    assert (trouble.state, trouble.holders) == (HoldersState.UNAVAILABLE, good.holders)
+    assert "the answer is larger than the 16 MiB allowed" in trouble.message
+    asked = kubelet.lists
+    assert await client.list() == trouble
+    assert kubelet.lists == asked, "such an answer costs the kubelet as much each time"
 
 
 async def test_a_failing_list_says_why(kubelet: StandInKubelet, client: PodResourcesClient) -> None:

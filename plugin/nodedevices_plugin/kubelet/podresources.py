@@ -170,7 +170,8 @@ class PodResourcesClient:
     async def list(self) -> Holdings:
         """Who holds what now. Never raises for the kubelet's reasons; takes at most 5 s, with offers 10 s.
 
-        While it backs off after "rejected by rate limit" the kubelet is not asked, and the answer is the last one.
+        While it backs off after "rejected by rate limit", or after an answer that was too large, the kubelet is not
+        asked, and the answer is the last one.
         """
         asked = monotonic()
         if asked < self._not_before:
@@ -200,7 +201,7 @@ class PodResourcesClient:
             try:
                 return offers(await rpc.allocatable_resources(self._socket, timeout_seconds=left))
             except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or rpc.answer_too_large(error):
                     log.debug("what is offered to the kubelet is not known", why=rpc.reason(error))
                     return None
             await asyncio.sleep(LOOK_RETRY_SECONDS)
@@ -212,7 +213,7 @@ class PodResourcesClient:
             answer = await rpc.allocatable_resources(self._socket, timeout_seconds=LIST_DEADLINE_SECONDS)
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE):
-                raise  # List would fail as well
+                raise  # List would fail as well, or would not be worth its cost
             return None, f"GetAllocatableResources failed: {text(rpc.reason(error), MAX_MESSAGE // 2)}"
         return offers(answer), ""
 
@@ -224,7 +225,13 @@ class PodResourcesClient:
             self._refusals += 1
             most = min(BACKOFF_MOST_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** min(self._refusals - 1, 16))
             self._not_before = monotonic() + most * random.uniform(0.5, 1.0)
-            state, message = HoldersState.RATE_LIMITED, f"the kubelet refused to list pods: {details}"
+            if rpc.answer_too_large(error):
+                allowed = rpc.MAX_PODRESOURCES_BYTES >> 20
+                message = (
+                    f"PodResources on {self._socket}: the answer is larger than the {allowed} MiB allowed: {details}"
+                )
+            else:
+                state, message = HoldersState.RATE_LIMITED, f"the kubelet refused to list pods: {details}"
         last = self.holdings
         return self._set(replace(last, state=state, message=message))
 

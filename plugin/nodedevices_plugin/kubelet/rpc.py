@@ -21,13 +21,21 @@ DEVICE_PLUGIN_SERVICE = "v1beta1.DevicePlugin"
 REGISTRATION_SERVICE = "v1beta1.Registration"
 PODRESOURCES_SERVICE = "v1.PodResourcesLister"
 
-MAX_PODRESOURCES_BYTES = 16 << 20  # what the kubelet's own client accepts (pkg/kubelet/apis/podresources/client.go)
+# What the kubelet's own client accepts (pkg/kubelet/apis/podresources/client.go): some 200,000 ids that pods hold, four
+# times what one resource can offer. Reading that many takes 120 MiB for a moment; twice that would exceed the
+# manifest's memory limit, and an agent that is killed is worse than one that says why it cannot tell who holds what.
+MAX_PODRESOURCES_BYTES = 16 << 20
 
 
 def reason(error: grpc.aio.AioRpcError) -> str:
     """Why, in few words: of a failed connection the last part ("Connection refused"), else what the server said."""
     details = error.details() or error.code().name
     return details.rpartition(" error: ")[2] if error.code() is grpc.StatusCode.UNAVAILABLE else details
+
+
+def answer_too_large(error: grpc.aio.AioRpcError) -> bool:
+    """True when it was our own limit that refused the answer: gRPC gives it the code of a server that is busy."""
+    return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in (error.details() or "")
 
 
 @asynccontextmanager
