@@ -17,9 +17,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -57,6 +58,7 @@ from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.settings.watch import ConfigFile, ConfigFolder
 from nodedevices_plugin.state import State, StateError, StateFile, same_but_times
+from nodedevices_plugin.supervise import Supervisor
 from nodedevices_plugin.worker import Worker
 
 log = structlog.get_logger(__name__)
@@ -67,7 +69,6 @@ STATE_TIMES_SECONDS = 10.0  # at most so often a write for nothing but newer evi
 STATE_RETRY_SECONDS = 10.0
 LIST_SECONDS = 5.0  # between two looks at PodResources (the kubelet's limit is shared by all callers on the node)
 PUBLISH_AFTER_SECONDS = 3.0  # the API client is loaded once the kubelet has us, or after this
-AFTER_A_BUG_SECONDS = 1.0
 
 
 class Agent:
@@ -88,7 +89,8 @@ class Agent:
         self._conditions_read = False
         self._facts: Facts | None = None
         self._plan_told: Plan | None = None
-        self._files = Worker("files")
+        self._files, looks, paths, mps, config = map(Worker, ("files", "cdi", "host-paths", "mps", "config-file"))
+        self._parts = Supervisor(workers=lambda: (self._files, looks, paths, mps, config))
         self._state_file = StateFile(Path(local.state_file))
         self._state_saved = State()
         self._state_saved_at = 0.0
@@ -98,25 +100,20 @@ class Agent:
         self._config_file: ConfigFile | ConfigFolder | None = None
         if local.config_dir is not None:
             self._named = NamedFiles(folder=local.config_dir, error="it has not been read yet")
-            self._config_file = ConfigFolder(
-                Path(local.config_dir), worker=Worker("config-file"), on_change=self._on_files
-            )
+            self._config_file = ConfigFolder(Path(local.config_dir), worker=config, on_change=self._on_files)
         elif local.config_file is not None:
-            self._config_file = ConfigFile(
-                Path(local.config_file), worker=Worker("config-file"), on_change=self._on_file
-            )
-        self._paths = HostPaths(self._driver_root, worker=Worker("host-paths"), on_change=self._wake.set)
+            self._config_file = ConfigFile(Path(local.config_file), worker=config, on_change=self._on_file)
+        self._paths = HostPaths(self._driver_root, worker=paths, on_change=self._wake.set)
         self._keeping_cdi = asyncio.Lock()
         self._cdi = CdiFiles(Path(local.cdi_dir), worker=self._files, on_change=self._wake.set)
-        looks = Worker("cdi")
         self._cdi_folder = CdiFolder(Path(local.cdi_dir), worker=looks, on_change=self._wake.set)
         self._toolkit = ToolkitSpecs(
             [Path(each) for each in local.cdi_spec_dirs], worker=looks, on_change=self._wake.set
         )
-        self._mps = MpsDaemons(Path(local.mps_dir), worker=Worker("mps"), on_change=self._wake.set)
+        self._mps = MpsDaemons(Path(local.mps_dir), worker=mps, on_change=self._wake.set)
         self._told = observing.Told()
         self._probe = ProbeProcess(lambda: _probe_arguments(local, self._driver_root()), on_snapshot=self._on_snapshot)
-        self._metrics = Metrics(facts=lambda: self._facts, probe=lambda: self._probe.counters)
+        self._metrics = Metrics(facts=lambda: self._facts, probe=lambda: self._probe.counters, parts=self._parts)
         self._answers = Answers(self._metrics)
         self._plugins = DevicePlugins(
             folder=Path(local.device_plugin_dir),
@@ -126,6 +123,7 @@ class Agent:
             others=self._others,
             lists=self._lists,
             prepare=self._prepare,
+            keep=self._parts.keep,
         )
         self._holders = PodResourcesClient(Path(local.pod_resources_socket), recent=self._plugins.recent_allocations)
         self._publisher = (
@@ -138,26 +136,28 @@ class Agent:
         log.info("agent starting", version=__version__, node=self._local.node_name, probe=self._local.probe)
         self._world = begin(self._load_state(), self._local, now=self._started, monotonic=time.monotonic())
         self._holders.with_offers = _offers_count(self._world.in_force)
-        self._probe.start()
         try:
             async with asyncio.TaskGroup() as tasks:
+                keep = self._parts.keep
+                tasks.create_task(keep("probe", self._probe.run))
                 if self._config_file is not None:
                     await self._config_file.first()
-                    tasks.create_task(self._always("config-file", self._config_file.run))
-                await asyncio.gather(self._paths.first(), self._cdi_folder.first())
-                tasks.create_task(self._always("host-paths", self._paths.run))
-                tasks.create_task(self._always("cdi-folder", self._cdi_folder.run))
-                tasks.create_task(self._always("cdi", self._toolkit.run))
-                tasks.create_task(self._always("mps", self._mps.run))
-                tasks.create_task(self._always("holders", self._follow_holders))
+                    tasks.create_task(keep("config-file", self._config_file.run))
+                # What fails here fails again in `run`, where it is counted and shown.
+                await asyncio.gather(self._paths.first(), self._cdi_folder.first(), return_exceptions=True)
+                tasks.create_task(keep("host-paths", self._paths.run))
+                tasks.create_task(keep("cdi-folder", self._cdi_folder.run))
+                tasks.create_task(keep("cdi", self._toolkit.run))
+                tasks.create_task(keep("mps", self._mps.run))
+                tasks.create_task(keep("holders", self._follow_holders))
                 if self._local.http_address is not None:
-                    tasks.create_task(self._always("http", self._serve_http(self._local.http_address).run))
+                    tasks.create_task(keep("http", self._serve_http(self._local.http_address).run))
                 if self._publisher is not None:
-                    tasks.create_task(self._publish(self._publisher))
-                tasks.create_task(self._always("memory", lambda: keep_small(self._files)))
-                tasks.create_task(self._loop(), name="loop")
+                    tasks.create_task(keep("publisher", partial(self._publish, self._publisher)))
+                tasks.create_task(keep("memory", lambda: keep_small(self._files)))
+                tasks.create_task(keep("loop", self._loop))
         finally:
-            await asyncio.gather(self._plugins.stop(), self._probe.stop(), return_exceptions=True)
+            await asyncio.gather(self._plugins.stop(), return_exceptions=True)
             log.info("agent stopped")
 
     def reload(self) -> None:
@@ -228,17 +228,7 @@ class Agent:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PUBLISH_AFTER_SECONDS):
                 await self._registered.wait()
-        await self._always("publisher", publisher.run)
-
-    async def _always(self, what: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled. A bug of ours in one of the parts around the loop must not take the node's devices away."""
-        while True:
-            try:
-                await run()
-            except Exception:
-                log.exception("a part of the agent failed; it is started again", part=what)
-                self._metrics.bug()
-            await asyncio.sleep(AFTER_A_BUG_SECONDS)
+        await publisher.run()
 
     # --- the loop ----------------------------------------------------------------------------------------------------
     async def _loop(self) -> None:
@@ -251,11 +241,8 @@ class Agent:
             try:
                 deadline = await self._pass()
             except Exception:
-                # A bug of ours. What the kubelet was told stays; the next line may do better.
-                log.exception("a step failed; the last plan stays in force")
-                self._metrics.bug()
-                await asyncio.sleep(AFTER_A_BUG_SECONDS)
-                deadline = time.monotonic() + AFTER_A_BUG_SECONDS
+                self._wake.set()  # what the kubelet was told stays; the next pass may do better
+                raise
 
     async def _pass(self) -> float | None:
         """One step, carried out. Returns when to come back without news (time.monotonic())."""
@@ -439,13 +426,20 @@ class Agent:
         return HttpServer(
             address,
             {
-                "/healthz": lambda: Answer(200, b"ok\n"),
+                "/healthz": self._alive,
                 "/readyz": self._ready,
                 "/metrics": lambda: Answer(200, self._metrics.expose(), CONTENT_TYPE),
             },
         )
 
+    def _alive(self) -> Answer:
+        """That this is answered says that the loop runs."""
+        hopeless = self._parts.hopeless()
+        return Answer(503, f"{'; '.join(hopeless)}\n".encode()) if hopeless else Answer(200, b"ok\n")
+
     def _ready(self) -> Answer:
+        if problems := self._parts.problems():
+            return Answer(503, f"{'; '.join(problems)}\n".encode())
         if self._world.plan is None:
             why = self._world.config.message
             if self._world.inventory.line_monotonic is None:

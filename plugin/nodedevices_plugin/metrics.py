@@ -19,6 +19,7 @@ from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice,
 from nodedevices_plugin.probes.process import ProbeCounters
 from nodedevices_plugin.probes.protocol import Readings
 from nodedevices_plugin.report import Facts, offered, physical_id, told_healthy
+from nodedevices_plugin.supervise import Supervisor
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
@@ -42,9 +43,15 @@ _TELEMETRY: dict[str, tuple[str, str, float]] = {
 class Metrics:
     """The registry of one agent. `facts` and `probe` are asked when somebody scrapes."""
 
-    def __init__(self, *, facts: Callable[[], Facts | None], probe: Callable[[], ProbeCounters]) -> None:
+    def __init__(
+        self,
+        *,
+        facts: Callable[[], Facts | None],
+        probe: Callable[[], ProbeCounters],
+        parts: Supervisor | None = None,
+    ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_State(facts, probe))
+        self.registry.register(_State(facts, probe, parts or Supervisor()))
         ProcessCollector(registry=self.registry)
         info = Gauge("nodedevices_build_info", "Version of the agent.", ["version"], registry=self.registry)
         info.labels(version=__version__).set(1)
@@ -101,9 +108,6 @@ class Metrics:
         )
 
         self._xids = Counter("nodedevices_xids_total", "XIDs, by number.", ["xid"], registry=self.registry)
-        self._bugs = Counter(
-            "nodedevices_internal_errors_total", "Steps that failed by a bug of ours.", registry=self.registry
-        )
 
     def expose(self) -> bytes:
         return generate_latest(self.registry)
@@ -134,9 +138,6 @@ class Metrics:
         # NVIDIA's numbers end below 200; anything else is one series.
         self._xids.labels(xid=str(number) if 0 < number < 1024 else "other").inc(count)
 
-    def bug(self) -> None:
-        self._bugs.inc()
-
     def state_failed(self) -> None:
         self._state_errors.inc()
 
@@ -145,15 +146,19 @@ class Metrics:
 
 
 class _State(Collector):
-    def __init__(self, facts: Callable[[], Facts | None], probe: Callable[[], ProbeCounters]) -> None:
+    def __init__(
+        self, facts: Callable[[], Facts | None], probe: Callable[[], ProbeCounters], parts: Supervisor
+    ) -> None:
         self._facts = facts
         self._probe = probe
+        self._parts = parts
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterator[Metric]:
         yield from _probe(self._probe())
+        yield from _background(self._parts)
         facts = self._facts()
         if facts is not None:
             yield from _devices(facts)
@@ -168,6 +173,24 @@ def _probe(counters: ProbeCounters) -> Iterator[Metric]:
         ("kills", "Probe processes killed because they were silent.", counters.kills),
     ):
         yield CounterMetricFamily(f"nodedevices_probe_{name}", text, value=value)
+
+
+def _background(parts: Supervisor) -> Iterator[Metric]:
+    failures = CounterMetricFamily(
+        "nodedevices_internal_errors_total",
+        "Failures of the agent's background parts by a bug of ours, by part. Each was started again.",
+        labels=["part"],
+    )
+    for name, count in sorted(parts.failures().items()):
+        failures.add_metric([name], count)
+    busy = GaugeMetricFamily(
+        "nodedevices_worker_call_seconds",
+        "How long the call under way on a background thread has taken; a disk or a mount that hangs lets it grow.",
+        labels=["worker"],
+    )
+    for name, seconds in sorted(parts.busy().items()):
+        busy.add_metric([name], seconds)
+    yield from (failures, busy)
 
 
 def _devices(facts: Facts) -> Iterator[Metric]:

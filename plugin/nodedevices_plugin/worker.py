@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -20,7 +21,8 @@ class Worker:
     """Runs functions on its own thread; `await worker.run(f)` gives what f returned or raised."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
+        self._busy_since: float | None = None
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -42,10 +44,13 @@ class Worker:
                 return
             result: T | None = None
             error: BaseException | None = None
+            self._busy_since = time.monotonic()
             try:
                 result = call()
             except BaseException as caught:
                 error = caught
+            finally:
+                self._busy_since = None
             try:
                 loop.call_soon_threadsafe(settle, result, error)
             except RuntimeError:  # the loop is closed: the agent is ending and nobody waits for this
@@ -53,12 +58,17 @@ class Worker:
 
         self._jobs.put(job)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
             self._thread.start()
         return future
 
     async def run(self, call: Callable[[], T]) -> T:
         return await self.submit(call)
+
+    def busy_seconds(self) -> float:
+        """How long the call under way has taken; 0 when there is none."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def _work(self) -> None:
         while True:

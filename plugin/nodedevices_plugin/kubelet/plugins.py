@@ -18,7 +18,7 @@ import structlog
 
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.guard import Guard, Lists, Others
-from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, ResourcePlugin
+from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, Keep, ResourcePlugin
 from nodedevices_plugin.kubelet.server import Allocator, RecentAllocations, snapshot
 from nodedevices_plugin.model import OfferedResource, Plan, RecentAllocate, Registration
 
@@ -29,13 +29,17 @@ async def nothing() -> None:
     pass
 
 
+async def once(_: str, run: Callable[[], Awaitable[None]]) -> None:
+    await run()
+
+
 class DevicePlugins:
     """The kubelet's side of the agent. Made and used on one event loop; nothing happens before the first plan.
 
     `folder` is the kubelet's device-plugin folder, where our sockets are made; its socket is `kubelet_socket`, by
     default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` or
     `recent_allocations()` give something new; it must not block. `others` tells who else serves a resource, `lists`
-    whether the kubelet has it (guard); `prepare` is awaited before each registration.
+    whether the kubelet has it (guard); `prepare` is awaited before each registration; `keep` runs a background part.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class DevicePlugins:
         others: Others | None = None,
         lists: Lists | None = None,
         prepare: Callable[[], Awaitable[None]] = nothing,
+        keep: Keep = once,
     ) -> None:
         self._folder = folder
         self._kubelet_socket = kubelet_socket or folder / KUBELET_SOCKET
@@ -57,6 +62,7 @@ class DevicePlugins:
         self._deadlines = deadlines or Deadlines()
         self._guard = Guard(folder, others, lists)
         self._prepare = prepare
+        self._keep = keep
         self._recent = RecentAllocations(on_change)
         self._plugins: dict[str, ResourcePlugin] = {}
         self._told: dict[str, OfferedResource] = {}  # what each of them shows
@@ -97,6 +103,7 @@ class DevicePlugins:
                         deadlines=self._deadlines,
                         guard=self._guard,
                         prepare=self._prepare,
+                        keep=self._keep,
                     )
                     self._plugins[name] = plugin
                     plugin.start()

@@ -21,11 +21,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import grpc.aio
 import structlog
@@ -47,6 +48,8 @@ LISTED_AGAIN_SECONDS = 1.0  # after one that says that it does not
 MISSED = 2  # such looks in a row
 BACKOFF_FIRST_SECONDS = 0.5
 BACKOFF_MOST_SECONDS = 30.0
+
+Keep = Callable[[str, Callable[[], Awaitable[None]]], Coroutine[Any, Any, None]]  # supervise.Supervisor.keep
 
 log = structlog.get_logger(__name__)
 
@@ -98,7 +101,8 @@ class ResourcePlugin:
     """Keeps one resource served and registered from `start` to `stop`. `shown` is its list, as `snapshot` makes it.
 
     `healthy`: whether there is a healthy id in it. `prepare` is awaited before it is registered: what must be there
-    before an id is handed out. `let_through`: that is done, and the guard has nothing against it.
+    before an id is handed out. `keep` runs it in the background. `let_through`: that is done, and the guard has nothing
+    against it.
     """
 
     def __init__(
@@ -115,6 +119,7 @@ class ResourcePlugin:
         deadlines: Deadlines,
         guard: Guard,
         prepare: Callable[[], Awaitable[None]],
+        keep: Keep,
     ) -> None:
         self.name = name
         self.let_through = False
@@ -129,13 +134,14 @@ class ResourcePlugin:
         self._deadlines = deadlines
         self._guard = guard
         self._prepare = prepare
+        self._keep = keep
         self._server: ResourceServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._failures = 0  # refusals in a row
         self._short_streams = 0  # streams in a row that did not last
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"register {self.name}")
+        self._task = asyncio.create_task(self._keep("registration", self._run), name=f"register {self.name}")
 
     def show(self, shown: bytes, *, healthy: bool) -> None:
         """The kubelet is shown this list from now on, and a later one as its first."""

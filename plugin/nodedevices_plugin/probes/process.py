@@ -165,8 +165,8 @@ class ProbeProcess:
         command = self._command()
         try:
             child, read_end = _spawn(command)
-        except OSError as error:
-            self.last_error = f"failed to start the probe {command[0]}: {error.strerror or error}"
+        except (OSError, ValueError) as error:  # ValueError: an argument that no command line can hold
+            self.last_error = f"failed to start the probe {command[0]}: {getattr(error, 'strerror', None) or error}"
             return None
         self._child = child
         self.counters.starts += 1

@@ -377,6 +377,8 @@ def read_plain(option: Option, value: object, place: str) -> Value:
 def check(option: Option, value: Value, place: str) -> Value:
     """The value itself when it is possible and at work in this version."""
     for each in _words(value):
+        if "\0" in each:
+            raise ValueError(f"{place}: {show(each)} has a NUL byte, which no path and no name can have")
         if option.choices and each not in option.choices:
             near = nearest(each, option.choices)
             hint = near if near.startswith("; did") else f"; give {' or '.join(option.choices)}"

@@ -107,6 +107,10 @@ def test_null_is_not_set_as_in_nvidias_plugin() -> None:
         ("sharing: {renameByDefault: true}", "it belongs at sharing.timeSlicing.renameByDefault"),
         ("flags: {failOnInitError: 'false'}", "'false' is not a truth value; give true or false, without quotes"),
         ("flags: {migStrategy: 1}", "flags.migStrategy: 1 is not a text"),
+        (
+            'flags: {plugin: {containerDriverRoot: "/driver\\0root"}}',
+            "flags.plugin.containerDriverRoot: '/driver\\x00root' has a NUL byte, which no path and no name can have",
+        ),
         ("flags: {deviceDiscoveryStrategy: tegra}", "'tegra' is not at work yet in this version; 'auto' or 'nvml' is"),
         (
             "flags: {plugin: {deviceListStrategy: 'envvar,cdi-cri'}}",

@@ -88,6 +88,18 @@ async def test_a_child_is_replaced_when_it_is_to_have_other_arguments():
         await process.stop()
 
 
+async def test_a_command_that_cannot_be_is_said_and_the_next_one_is_started():
+    seen, wanted = Seen(), ["simulated", "--profile", "l4\0 x 1"]
+    process = ProbeProcess(lambda: wanted, on_snapshot=seen.append, backoff=QUICK)
+    running = asyncio.create_task(process.run())
+    await eventually(lambda: process.last_error)
+    assert process.last_error.endswith("embedded null byte")
+    wanted = ["simulated", "--profile", "l4 x 1"]
+    await eventually(lambda: seen)
+    running.cancel()
+    await asyncio.wait([running])
+
+
 async def test_a_killed_child_is_replaced():
     async with probe("say(1)\ntime.sleep(60)") as (process, seen):
         await eventually(lambda: seen)

@@ -1,0 +1,159 @@
+"""Background parts: none of them ends unseen, and one that keeps failing fails liveness."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from nodedevices_plugin.supervise import HANGING_AFTER_SECONDS, Supervisor
+from nodedevices_plugin.worker import Worker
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def parts(clock: Clock) -> Supervisor:
+    return Supervisor(clock=clock, start_again_seconds=0.0)
+
+
+@contextlib.asynccontextmanager
+async def kept(parts: Supervisor, run: Callable[[], Awaitable[None]]) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(parts.keep("looks", run))
+    yield task
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def failed(parts: Supervisor, times: int) -> None:
+    async with asyncio.timeout(5):
+        while parts.failures().get("looks", 0) < times:  # noqa: ASYNC110  a test's patience
+            await asyncio.sleep(0)
+
+
+class Part:
+    """Runs until cancelled, or raises what it is given."""
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.trouble: list[BaseException] = []
+        self.waiting = asyncio.Event()
+
+    async def __call__(self) -> None:
+        self.started += 1
+        self.waiting.clear()
+        if self.trouble:
+            raise self.trouble.pop(0)
+        await self.waiting.wait()
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("embedded null byte"), ExceptionGroup("two", [ValueError("embedded null byte")])]
+)
+async def test_a_part_that_fails_is_started_again_counted_and_shown(parts: Supervisor, error: Exception) -> None:
+    part = Part()
+    part.trouble = [error]
+    async with kept(parts, part):
+        await failed(parts, 1)
+        assert parts.problems() == ("looks failed 1 times in the last 0 s: ValueError: embedded null byte",)
+        async with asyncio.timeout(5):
+            while part.started < 2:  # noqa: ASYNC110  a test's patience
+                await asyncio.sleep(0)
+
+
+async def test_a_part_that_ends_by_itself_has_failed(parts: Supervisor) -> None:
+    part = Part()
+    async with kept(parts, part):
+        await asyncio.sleep(0)
+        part.waiting.set()
+        await failed(parts, 1)
+        assert parts.problems() == ("looks failed 1 times in the last 0 s: it ended by itself",)
+
+
+async def test_a_part_whose_own_task_was_cancelled_has_failed_and_goes_on(parts: Supervisor) -> None:
+    part = Part()
+    part.trouble = [asyncio.CancelledError()]
+    async with kept(parts, part) as task:
+        await failed(parts, 1)
+        await asyncio.sleep(0)
+        assert not task.done()
+
+
+async def test_a_minute_without_a_failure_makes_it_well_again(parts: Supervisor, clock: Clock) -> None:
+    part = Part()
+    part.trouble = [ValueError("once")]
+    async with kept(parts, part):
+        await failed(parts, 1)
+        clock.now += 59
+        assert parts.problems()
+        clock.now += 2
+        assert parts.problems() == ()
+        assert parts.failures() == {"looks": 1}
+
+
+async def test_a_part_that_keeps_failing_fails_liveness_after_ten_minutes(parts: Supervisor, clock: Clock) -> None:
+    async def fails() -> None:
+        clock.now += 30
+        raise ValueError("always")
+
+    async with kept(parts, fails):
+        await failed(parts, 10)
+        assert parts.hopeless() == ()
+        await failed(parts, 22)
+        assert parts.hopeless()[0].startswith("looks has kept failing for 6")
+
+
+async def test_failures_that_are_far_apart_never_fail_liveness(parts: Supervisor, clock: Clock) -> None:
+    async def fails_now_and_then() -> None:
+        clock.now += 90
+        raise ValueError("now and then")
+
+    async with kept(parts, fails_now_and_then):
+        await failed(parts, 12)
+        assert parts.hopeless() == ()
+
+
+async def test_cancelling_ends_it(parts: Supervisor) -> None:
+    async with kept(parts, Part()) as task:
+        await asyncio.sleep(0)
+    assert task.cancelled()
+    assert parts.failures() == {"looks": 0}
+
+
+async def test_a_call_that_does_not_return_is_shown_and_is_no_reason_to_restart() -> None:
+    worker = Worker("files")
+    let_go = threading.Event()
+    parts = Supervisor(workers=lambda: (worker,))
+    assert parts.busy() == {"files": 0.0}
+    call = worker.submit(let_go.wait)
+    async with asyncio.timeout(5):
+        while not parts.busy()["files"]:  # noqa: ASYNC110  a test's patience
+            await asyncio.sleep(0)
+    assert parts.problems() == ()
+    let_go.set()
+    await call
+    assert parts.hopeless() == ()
+
+
+class HungWorker(Worker):
+    def busy_seconds(self) -> float:
+        return HANGING_AFTER_SECONDS + 5
+
+
+def test_a_call_that_hangs_is_named() -> None:
+    parts = Supervisor(workers=lambda: (HungWorker("files"),))
+    assert parts.problems() == ("files: a call has not returned for 35 s (does a disk or a mount hang?)",)
+    assert parts.hopeless() == ()
