@@ -169,8 +169,8 @@ class Kind:
         return f"{self.plural}.yaml"
 
 
-def _condition(name: str) -> str:
-    return f'.status.conditions[?(@.type=="{name}")].status'
+def _condition(name: str, field: str = "status") -> str:
+    return f'.status.conditions[?(@.type=="{name}")].{field}'
 
 
 AGE = Column("Age", ".metadata.creationTimestamp", "date", "Since when the object exists.")
@@ -192,6 +192,13 @@ KINDS = (
             AGE,
             Column(
                 "Action", ".status.summary.recoveryAction", "string", "What brings the worst device back.", wide=True
+            ),
+            Column(
+                "Config",
+                _condition("ConfigApplied", "reason"),
+                "string",
+                "Applied, or why the configuration asked for is not in force.",
+                wide=True,
             ),
             Column("Driver", ".status.driver.version", "string", "The devices' driver.", wide=True),
             Column("Agent", ".status.agent.version", "string", "The agent's version.", wide=True),

@@ -280,7 +280,12 @@ FULL_NODE: Json = {
                 "since": "2026-11-21T07:02:12Z",
             }
         ],
-        "conditions": [condition("Ready"), condition("DevicesHealthy", "False"), condition("HoldersKnown", "Unknown")],
+        "conditions": [
+            condition("Ready"),
+            condition("DevicesHealthy", "False"),
+            condition("ConfigApplied", "False", "WaitingForHolders"),
+            condition("HoldersKnown", "Unknown"),
+        ],
     },
 }
 
