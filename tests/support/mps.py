@@ -1,7 +1,8 @@
 """MPS without NVIDIA's binaries: a stand-in for those two alone, and the real nodedevices-mps on them as a process.
 
-The stand-ins are shell scripts, so that they run in any container. A daemon is its file `control` in the pipe folder;
-to remove it is its death. Commands are recorded in the log folder, but for the question whether it is up.
+The stand-ins are shell scripts, so that they run in any container. A daemon is its file `control` in the pipe folder,
+and a process that ends with it; to remove it is its death. Commands are recorded in the log folder, but for the
+question whether it is up.
 """
 
 from __future__ import annotations
@@ -17,13 +18,18 @@ from typing import Any, Self
 CONTROL = """\
 #!/bin/sh
 pipe=$CUDA_MPS_PIPE_DIRECTORY log=$CUDA_MPS_LOG_DIRECTORY
-if [ "$1" = -d ]; then
-  [ -e "$pipe/control" ] && { echo "An instance of this daemon is already running"; exit 1; }
-  echo "-d" >>"$log/commands"
-  echo 100.0 >"$pipe/percentage"
-  : >"$pipe/control"
-  exit 0
-fi
+case $1 in
+  -d)
+    [ -e "$pipe/control" ] && { echo "An instance of this daemon is already running"; exit 1; }
+    echo "-d" >>"$log/commands"
+    echo 100.0 >"$pipe/percentage"
+    : >"$pipe/control"
+    "$0" --serve "$pipe/control" </dev/null >/dev/null 2>&1 &
+    exit 0 ;;
+  --serve)
+    while [ -e "$2" ]; do sleep 0.3; done
+    exit 0 ;;
+esac
 [ -e "$pipe/control" ] || { echo "Cannot find MPS control daemon process"; exit 1; }
 while read -r line; do
   case $line in
@@ -88,6 +94,8 @@ class MpsRunner:
     def __exit__(self, *_: object) -> None:
         if self.process is not None:
             self.kill()
+        for control in self.root.glob("*/*/pipe/control"):
+            control.unlink()
         print(self.log.read_text())  # pytest shows it when the test fails
 
     def lines(self, message: str) -> list[dict[str, Any]]:

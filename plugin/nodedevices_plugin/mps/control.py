@@ -3,17 +3,22 @@
 Which daemon is meant is in the environment: its pipe folder (CUDA documentation, Multi-Process Service). Commands go to
 the client's standard input. Every call has a time limit, because a driver may hang; a failure is a ControlError whose
 text says what was asked and what came back.
+
+The sockets lie in a folder that the clients' containers write: an answer may be anybody's, so it is bounded and only
+ever compared. Which process a daemon is, is asked of the kernel (processes).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
+import resource as limits
 import subprocess
 import tempfile
 from pathlib import Path
 
+from nodedevices_plugin.mps import files, processes
+from nodedevices_plugin.mps.processes import Process
 from nodedevices_plugin.resources import mps
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -23,7 +28,8 @@ ASK_SECONDS = 3.0
 START_SECONDS = 20.0
 SMI_SECONDS = 20.0
 QUIT_SECONDS = 10.0
-PID_FILE = "nvidia-cuda-mps-control.pid"  # in the pipe folder, by the daemon itself
+ENDING_SECONDS = 5.0  # from the answer to `quit` to the daemon's end
+ANSWER_BYTES = 1 << 16
 EXCLUSIVE, DEFAULT = "EXCLUSIVE_PROCESS", "DEFAULT"
 SELINUX_LABEL = b"system_u:object_r:container_file_t:s0"
 SHOWN = 300  # characters of a program's last words
@@ -49,26 +55,42 @@ class Control:
         answer = self.ask(resource, PERCENTAGE)
         try:
             return int(float(answer))
-        except ValueError:
+        except (ValueError, OverflowError):
             raise ControlError(f"{PERCENTAGE}: answered {answer[:SHOWN]!r}, which is no number") from None
 
     def ask(self, resource: str, command: str, *, seconds: float = ASK_SECONDS) -> str:
         """One command to a running daemon: what it answered."""
-        return _run([CONTROL], self._environment(resource), given=command + "\n", seconds=seconds).strip()
+        given = command + "\n"
+        return _run([CONTROL], self._environment(resource), given=given, bounded=True, seconds=seconds).strip()
 
     def start(self, resource: str) -> None:
-        """A new daemon in the background; one that hangs there is killed first."""
-        for folder in (mps.pipe_folder(self._root, resource), mps.log_folder(self._root, resource)):
+        """A new daemon in the background. One of ours that is still there, because it hangs, is killed first."""
+        processes.kill(self._found(resource))
+        for folder in (mps.pipe_folder("", resource), mps.log_folder("", resource)):
             try:
-                Path(folder).mkdir(parents=True, exist_ok=True, mode=0o755)
-                for_containers(folder)
+                with files.folder(Path(self._root), *folder.strip("/").split("/")) as descriptor:
+                    for_containers(descriptor)
+                    if folder == mps.pipe_folder("", resource):
+                        # What the last daemon left, and links that a client left for this one to write through.
+                        files.clear(descriptor)
             except OSError as error:
-                raise ControlError(f"{folder}: {error.strerror or error}") from error
-        self._kill(resource)
+                raise ControlError(f"{self._root}{folder}: {error.strerror or error}") from error
         _run([CONTROL, "-d"], self._environment(resource), seconds=START_SECONDS)
 
+    def process(self, resource: str) -> Process | None:
+        """The daemon, where it runs in this container. None: there is none, or it is of another's making."""
+        return next(iter(self._found(resource)), None)
+
+    def alive(self, process: Process) -> bool:
+        return processes.alive(process)
+
     def quit(self, resource: str) -> None:
-        self.ask(resource, "quit", seconds=QUIT_SECONDS)
+        """One of ours ends in any case: the word may not reach it, or reach a client that listens in its place."""
+        found = self._found(resource)
+        try:
+            self.ask(resource, "quit", seconds=QUIT_SECONDS)
+        finally:
+            processes.kill(found, after_seconds=ENDING_SECONDS)
 
     def set_mode(self, gpu: str, mode: str) -> None:
         """The compute mode of one GPU: EXCLUSIVE lets nobody but the daemon's server on it."""
@@ -81,29 +103,31 @@ class Control:
             mps.LOG_VARIABLE: mps.log_folder(self._root, resource),
         }
 
-    def _kill(self, resource: str) -> None:
-        """Ends what the pid file names, if that is such a daemon: a number may be somebody else's by now."""
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(Path(mps.pipe_folder(self._root, resource), PID_FILE).read_text())
-            if pid > 1 and CONTROL.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+    def _found(self, resource: str) -> tuple[Process, ...]:
+        return processes.find(CONTROL, mps.PIPE_VARIABLE, mps.pipe_folder(self._root, resource))
 
 
-def for_containers(folder: str) -> None:
+def for_containers(folder: str | int) -> None:
     """Where SELinux is at work, containers may use the folder (NVIDIA's plugin does the same)."""
     if Path("/sys/fs/selinux/enforce").exists():
         with contextlib.suppress(OSError):  # a file system without labels
             os.setxattr(folder, "security.selinux", SELINUX_LABEL)
 
 
-def _run(argv: list[str], environment: dict[str, str], *, given: str = "", seconds: float) -> str:
-    """Standard output. It goes through a file: a daemon keeps the descriptors of the program that started it."""
+def _run(
+    argv: list[str], environment: dict[str, str], *, given: str = "", bounded: bool = False, seconds: float
+) -> str:
+    """Standard output. It goes through a file: a daemon keeps the descriptors of the program that started it.
+
+    `bounded`: the program may write no more than an answer can have; not for one that leaves a daemon, and its logs.
+    """
     what = " ".join([*argv, given.strip()]).strip()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         try:
-            done = subprocess.run(  # noqa: S603  a fixed program; arguments are checked where they come from
-                argv, env=environment, input=given, text=True, stdout=said, stderr=said, timeout=seconds, check=False
-            )
+            with subprocess.Popen(  # noqa: S603  a fixed program; arguments are checked where they come from
+                argv, env=environment, text=True, stdin=subprocess.PIPE, stdout=said, stderr=said
+            ) as program:
+                _await(program, given, seconds, bounded=bounded)
         except FileNotFoundError:
             raise ControlMissingError(f"{argv[0]} not found; {_FROM}") from None
         except subprocess.TimeoutExpired:
@@ -111,8 +135,19 @@ def _run(argv: list[str], environment: dict[str, str], *, given: str = "", secon
         except OSError as error:
             raise ControlError(f"{what}: {error.strerror or error}") from error
         said.seek(0)
-        answer = said.read(1 << 16)
-    if done.returncode != 0:
+        answer = said.read(ANSWER_BYTES)
+    if program.returncode != 0:
         words = " ".join(answer.split())[-SHOWN:] or "it said nothing"
-        raise ControlError(f"{what}: status {done.returncode}: {words}")
+        raise ControlError(f"{what}: status {program.returncode}: {words}")
     return answer
+
+
+def _await(program: subprocess.Popen[str], given: str, seconds: float, *, bounded: bool) -> None:
+    if bounded:
+        with contextlib.suppress(ProcessLookupError):
+            limits.prlimit(program.pid, limits.RLIMIT_FSIZE, (ANSWER_BYTES, ANSWER_BYTES))
+    try:
+        program.communicate(given, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        raise

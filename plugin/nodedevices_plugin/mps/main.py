@@ -48,7 +48,11 @@ def run(root: Path) -> None:
     log.info("MPS runner starting", version=__version__, root=str(root))
     runner = Runner(root, Control(str(root)))
     while not over.wait(PERIOD_SECONDS):
-        runner.step(time.monotonic())
+        try:
+            runner.step(time.monotonic())
+        except Exception:
+            # A bug of ours. The end of this container would be the end of every daemon and its clients.
+            log.exception("a step failed; what runs stays")
     runner.stop()
     log.info("MPS runner stopped")
 

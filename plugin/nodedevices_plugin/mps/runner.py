@@ -5,25 +5,30 @@ left in compute mode EXCLUSIVE_PROCESS would refuse every container but one. A d
 one that stays silent is started again, ever more rarely. Limits of GPUs that come or go, and limits that somebody else
 changed, are told to the running daemon, because its end would end its clients. A GPU that fails does not keep the
 others from being shared.
+
+Which process a daemon is stands in that file as well (running). One whose process has ended is dead, whatever answers
+in its place: its clients can write where its sockets are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 import structlog
 
-from nodedevices_plugin.mps import wanted
+from nodedevices_plugin.mps import files, running, wanted
 from nodedevices_plugin.mps.control import DEFAULT, EXCLUSIVE, ControlError
+from nodedevices_plugin.mps.processes import Process
+from nodedevices_plugin.mps.running import Running
 from nodedevices_plugin.resources import mps
 from nodedevices_plugin.resources.mps import Daemon, Gpu
 
 log = structlog.get_logger(__name__)
 
-DONE_FILE = "nodedevices-running.json"
 LOOK_SECONDS = 5.0  # between two questions to a daemon that answers
 MISSED = 2  # questions in a row without an answer: it is dead
 FIRST_DELAY_SECONDS = 1.0
@@ -36,6 +41,8 @@ class Daemons(Protocol):
     def percentage(self, resource: str) -> int: ...
     def ask(self, resource: str, command: str) -> str: ...
     def start(self, resource: str) -> None: ...
+    def process(self, resource: str) -> Process | None: ...
+    def alive(self, process: Process) -> bool: ...
     def quit(self, resource: str) -> None: ...
     def set_mode(self, gpu: str, mode: str) -> None: ...
 
@@ -46,6 +53,9 @@ class _Run:
 
     gpus: dict[str, Gpu] = field(default_factory=dict)  # those in compute mode EXCLUSIVE_PROCESS, or soon to be
     done: Daemon | None = None
+    process: Process | None = None  # None: not looked for yet, or of another's making
+    instance: str = ""  # of the process that it is, or was before the runner started; "": of another's making
+    started: datetime | None = None
     asked: float = 0.0
     missed: int = 0
     failures: int = 0
@@ -58,14 +68,15 @@ class Runner:
 
     def __init__(self, root: Path, daemons: Daemons) -> None:
         self._wanted_file = root / wanted.FILE
-        self._done_file = root / DONE_FILE
+        self._done_file = root / running.FILE
         self._daemons = daemons
         self._runs: dict[str, _Run] = {}
         self._wanted: tuple[Daemon, ...] | None = None  # None: nobody has asked for anything
         self._complaint = ""
         self._written = ""
         for each in self._remembered():
-            self._runs[each.resource] = _Run(gpus={gpu.id: gpu for gpu in each.gpus})
+            gpus = {gpu.id: gpu for gpu in each.gpus}
+            self._runs[each.resource] = _Run(gpus=gpus, instance=each.instance, started=each.started)
 
     def step(self, now: float) -> None:
         """One look at the file and at every daemon."""
@@ -96,6 +107,9 @@ class Runner:
 
     # --- one daemon ---------------------------------------------------------------------------------------------------
     def _keep(self, daemon: Daemon, run: _Run, now: float) -> None:
+        if run.done is not None and run.process is not None and not self._daemons.alive(run.process):
+            log.warning("MPS control daemon has ended; it is started again", resource=daemon.resource)
+            run.done = None
         if run.done is not None and now - run.asked >= (LOOK_SECONDS if not run.missed else 0):
             run.asked = now
             self._look(run.done, run)
@@ -104,7 +118,7 @@ class Runner:
         before = run.done
         self._take_gpus(daemon, run)
         if before is None or before.percentage != daemon.percentage:
-            self._start(daemon)
+            self._start(daemon, run)
             run.asked = now
         changed = [gpu for gpu in daemon.gpus if before is None or gpu not in before.gpus]
         self._limit(mps.memory_commands(changed), daemon.resource, run)
@@ -146,18 +160,33 @@ class Runner:
             except ControlError as error:  # of one GPU
                 self._tell(run, "limit not set", resource, error)
 
-    def _start(self, daemon: Daemon) -> None:
-        """One that runs with the right limits is taken over."""
+    def _start(self, daemon: Daemon, run: _Run) -> None:
+        """One that runs with the right limits is taken over. One whose process has ended does not run, whatever
+        answers in its place."""
+        process = self._daemons.process(daemon.resource)
         try:
-            runs_with = self._daemons.percentage(daemon.resource)
+            died = bool(run.instance) and process is None
+            runs_with = None if died else self._daemons.percentage(daemon.resource)
         except ControlError:
             runs_with = None
-        if runs_with == daemon.percentage:
-            return
-        if runs_with is not None:
-            self._daemons.quit(daemon.resource)
-        self._daemons.start(daemon.resource)
-        self._daemons.ask(daemon.resource, mps.thread_command(daemon.percentage))
+        taken_over = runs_with == daemon.percentage
+        if not taken_over:
+            if runs_with is not None:
+                self._daemons.quit(daemon.resource)
+            self._daemons.start(daemon.resource)
+            process = self._daemons.process(daemon.resource)
+        self._know(process, run)  # before it answers as the agent wants it: then the file says which one it is
+        if not taken_over:
+            self._daemons.ask(daemon.resource, mps.thread_command(daemon.percentage))
+
+    def _know(self, process: Process | None, run: _Run) -> None:
+        """Which process it is, into the file. When one that is taken over was started stays as the file had it."""
+        run.process = process
+        if process is None:
+            run.instance, run.started = "", None
+        elif process.instance != run.instance:
+            run.instance, run.started = process.instance, process.started
+        self._remember()
 
     def _take_gpus(self, daemon: Daemon, run: _Run) -> None:
         gone = [gpu for gpu in run.gpus if gpu not in {each.id for each in daemon.gpus}]
@@ -194,8 +223,7 @@ class Runner:
     # --- files --------------------------------------------------------------------------------------------------------
     def _read(self) -> None:
         try:
-            with self._wanted_file.open("rb") as file:
-                found = wanted.from_bytes(file.read(wanted.MAX_BYTES + 1))
+            found = wanted.from_bytes(files.read(self._wanted_file, wanted.MAX_BYTES + 1))
         except FileNotFoundError:
             return
         except (OSError, wanted.WantedError) as error:
@@ -206,9 +234,9 @@ class Runner:
             log.info("MPS control daemons wanted", resources=[each.resource for each in found])
         self._wanted = found
 
-    def _remembered(self) -> tuple[Daemon, ...]:
+    def _remembered(self) -> tuple[Running, ...]:
         try:
-            return wanted.from_bytes(self._done_file.read_bytes())
+            return running.from_bytes(files.read(self._done_file, wanted.MAX_BYTES + 1))
         except FileNotFoundError:
             return ()
         except (OSError, wanted.WantedError) as error:
@@ -216,17 +244,19 @@ class Runner:
             return ()
 
     def _remember(self) -> None:
-        runs = [
-            Daemon(resource=name, percentage=100, gpus=tuple(run.gpus.values()))
+        text = running.to_text(
+            Running(
+                resource=name,
+                gpus=tuple(run.gpus.values()),
+                instance=run.instance,
+                started=run.started,
+            )
             for name, run in sorted(self._runs.items())
-        ]
-        text = wanted.to_text(runs)
+        )
         if text == self._written:
             return
-        new = self._done_file.with_name(f".{DONE_FILE}.new")
         try:
-            new.write_text(text, encoding="utf-8")
-            new.replace(self._done_file)
+            files.replace(self._done_file, text)
             self._written = text
         except OSError as error:  # a crash would leave GPUs to this daemon alone; without one nothing is lost
             self._complain(f"{self._done_file}: {error.strerror or error}")

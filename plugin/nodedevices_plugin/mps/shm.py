@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from nodedevices_plugin.mps import files
 from nodedevices_plugin.mps.control import for_containers
 from nodedevices_plugin.resources import mps
 
@@ -25,9 +26,9 @@ def mount(root: Path, *, meminfo: Path = Path("/proc/meminfo")) -> bool:
     """Whether it had to be mounted. Raises ShmError."""
     folder = root / mps.SHARED_MEMORY
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if folder.is_mount():
-            return False
+        with files.folder(root, mps.SHARED_MEMORY):
+            if folder.is_mount():
+                return False
     except OSError as error:
         raise ShmError(f"{folder}: {error.strerror or error}") from error
     options = f"{OPTIONS},size={size_kib(_read(meminfo))}k"

@@ -30,25 +30,33 @@ class WantedError(ValueError):
     """The file is none of ours; the text says what is wrong."""
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, alias_generator=to_camel)
 
 
-class _Gpu(_Part):
+class GpuEntry(Part):
     id: GpuId
     index: Annotated[int, Field(ge=0, le=1023)]
     limit_mib: Annotated[int, Field(ge=0, le=1 << 31)] = 0
 
 
-class _Daemon(_Part):
+class _Daemon(Part):
     resource: Resource
     percentage: Annotated[int, Field(ge=1, le=100)]
-    gpus: Annotated[list[_Gpu], Field(max_length=64)]
+    gpus: Annotated[list[GpuEntry], Field(max_length=64)]
 
 
-class _Wanted(_Part):
+class _Wanted(Part):
     version: Literal[1]
     daemons: Annotated[list[_Daemon], Field(max_length=32)]
+
+
+def gpu_entry(gpu: Gpu) -> dict[str, object]:
+    return {"id": gpu.id, "index": gpu.index, "limitMib": gpu.limit_mib}
+
+
+def gpus(entries: Sequence[GpuEntry]) -> tuple[Gpu, ...]:
+    return tuple(Gpu(id=each.id, index=each.index, limit_mib=each.limit_mib) for each in entries)
 
 
 def to_text(daemons: Sequence[Daemon]) -> str:
@@ -57,7 +65,7 @@ def to_text(daemons: Sequence[Daemon]) -> str:
         {
             "resource": each.resource,
             "percentage": each.percentage,
-            "gpus": [{"id": gpu.id, "index": gpu.index, "limitMib": gpu.limit_mib} for gpu in each.gpus],
+            "gpus": [gpu_entry(gpu) for gpu in each.gpus],
         }
         for each in daemons
     ]
@@ -72,7 +80,7 @@ def from_bytes(raw: bytes) -> tuple[Daemon, ...]:
         wanted = parse(_Wanted, json.loads(raw))
     except InputError as error:
         raise WantedError(str(error)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WantedError(f"not JSON: {error}") from error
     names = [each.resource for each in wanted.daemons]
     if len(set(names)) < len(names):
@@ -81,7 +89,7 @@ def from_bytes(raw: bytes) -> tuple[Daemon, ...]:
         Daemon(
             resource=each.resource,
             percentage=each.percentage,
-            gpus=tuple(Gpu(id=gpu.id, index=gpu.index, limit_mib=gpu.limit_mib) for gpu in each.gpus),
+            gpus=gpus(each.gpus),
         )
         for each in wanted.daemons
     )

@@ -25,6 +25,8 @@ CLIENTS = 48
 CLIENTS_BEFORE_VOLTA = 16
 VOLTA = (7, 0)
 MEBIBYTE = 1 << 20
+PID_DIGITS = 7  # of the kernel's largest pid, 4194304
+MAX_SERVERS = 64
 SERVERS = "get_server_list"  # a control command; one server for each user that has clients
 
 
@@ -75,8 +77,10 @@ def server_commands(server: int, daemon: Daemon) -> tuple[str, ...]:
 
 
 def servers(answer: str) -> tuple[int, ...]:
-    """The process ids that the command SERVERS answers, one a line."""
-    return tuple(int(line) for line in answer.split() if line.isascii() and line.isdecimal())
+    """The process ids that the command SERVERS answers, one a line; no more than a daemon has users. The answer may be
+    a client's, who can put a socket of its own in the daemon's place."""
+    lines = (line for line in answer.split() if line.isascii() and line.isdecimal() and len(line) <= PID_DIGITS)
+    return tuple(dict.fromkeys(int(line) for line in lines))[:MAX_SERVERS]
 
 
 def pipe_folder(root: str, resource: str) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -36,10 +40,17 @@ def test_a_daemon_is_started_asked_told_and_ended(made: Control, tmp_path: Path)
     assert made.percentage(GPU) == 100
     made.ask(GPU, "set_default_active_thread_percentage 12")
     assert made.percentage(GPU) == 12
-    with pytest.raises(ControlError, match="already running"):
-        made.start(GPU)
+    first = made.process(GPU)
+    assert first is not None
+    made.start(GPU)
+    second = made.process(GPU)
+    assert second is not None
+    assert second.instance != first.instance, "a new daemon, and the one before is killed"
+    assert (made.alive(first), made.alive(second)) == (False, True)
+    assert abs((datetime.now(UTC) - second.started).total_seconds()) < 60
     made.quit(GPU)
     assert not (tmp_path / "mps" / GPU / "pipe" / "control").exists()
+    assert not made.alive(second)
 
 
 def test_the_compute_mode_is_nvidia_smis(made: Control, bin_folder: Path) -> None:
@@ -65,22 +76,99 @@ def test_an_answer_that_is_no_number_is_an_error(made: Control, bin_folder: Path
         made.percentage(GPU)
 
 
+SLEEPS = "import time; time.sleep(60)"
+
+
+@contextmanager
+def sleeping(*arguments: str, pipe: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with that first argument in its list, whose environment names that pipe folder."""
+    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": pipe}
+    argv = [sys.executable, "-c", SLEEPS]
+    with subprocess.Popen([*arguments, *argv[1:]], executable=sys.executable, env=environment) as process:
+        while b"time.sleep" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            time.sleep(0.01)
+        yield process
+        process.kill()
+
+
 def test_a_hanging_daemon_is_killed_before_a_new_one_is_started_and_nobody_else_is(
-    made: Control, bin_folder: Path, tmp_path: Path
+    made: Control, tmp_path: Path
 ) -> None:
-    pipe = tmp_path / "mps" / GPU / "pipe"
-    pipe.mkdir(parents=True)
-    argv = [sys.executable, "-c", "import time; time.sleep(60)"]
-    with subprocess.Popen([*argv, "nvidia-cuda-mps-control"]) as daemon, subprocess.Popen(argv) as other:
-        for process in (other, daemon):
-            while b"time.sleep" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
-                time.sleep(0.01)
-            (pipe / "nvidia-cuda-mps-control.pid").write_text(f"{process.pid}\n")
-            (pipe / "control").unlink(missing_ok=True)
+    pipe, program = f"{tmp_path}/mps/{GPU}/pipe", "nvidia-cuda-mps-control"
+    with (
+        sleeping(program, pipe=pipe) as hangs,
+        sleeping(program, pipe=f"{tmp_path}/mps/{GPU}.large/pipe") as of_another_resource,
+        sleeping("nvidia-cuda-mps-server", pipe=pipe) as of_another_program,
+    ):
+        for other in (of_another_resource, of_another_program):
+            Path(pipe).mkdir(parents=True, exist_ok=True)
+            Path(pipe, "nvidia-cuda-mps-control.pid").write_text(f"{other.pid}\n")
             made.start(GPU)
-        assert daemon.wait(10) == -9
-        assert other.poll() is None
-        other.kill()
+        assert hangs.wait(10) == -9
+        assert (of_another_resource.poll(), of_another_program.poll()) == (None, None)
+    made.quit(GPU)
+
+
+def test_a_process_of_another_container_is_never_a_daemon_of_ours(made: Control, tmp_path: Path) -> None:
+    pipe = f"{tmp_path}/mps/{GPU}/pipe"
+    if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("needs to make a mount namespace")
+    with sleeping("nvidia-cuda-mps-control", pipe=pipe) as ours:
+        assert made.process(GPU) is not None
+        ours.kill()
+        ours.wait(10)
+    argv = ["unshare", "--mount", "sh", "-c", f"exec nvidia-cuda-mps-control --serve {tmp_path}"]
+    with subprocess.Popen(argv, env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": pipe}) as client:
+        while b"--serve" not in Path(f"/proc/{client.pid}/cmdline").read_bytes().split(b"\0"):
+            time.sleep(0.01)
+        assert made.process(GPU) is None
+        made.start(GPU)
+        assert client.poll() is None
+        client.kill()
+    made.quit(GPU)
+
+
+@pytest.mark.parametrize("what", ["fifo", "endless", "link"])
+def test_what_a_client_puts_into_the_pipe_folder_neither_hangs_a_start_nor_is_written_through(
+    made: Control, tmp_path: Path, what: str
+) -> None:
+    pipe, mine = tmp_path / "mps" / GPU / "pipe", tmp_path / "mine"
+    pipe.mkdir(parents=True)
+    mine.write_text("mine")
+    for name in ("nvidia-cuda-mps-control.pid", "percentage", "control"):
+        if what == "fifo":
+            os.mkfifo(pipe / name)
+        else:
+            (pipe / name).symlink_to("/dev/zero" if what == "endless" else mine)
+    made.start(GPU)
+    assert made.percentage(GPU) == 100
+    made.quit(GPU)
+    assert mine.read_text() == "mine"
+
+
+def test_a_link_in_the_place_of_a_daemons_folder_is_refused(made: Control, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "mps").mkdir()
+    (tmp_path / "mps" / "nvidia.com").symlink_to(elsewhere)
+    with pytest.raises(ControlError, match=r"mps/nvidia.com/gpu/pipe: "):
+        made.start(GPU)
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("answer", ["inf", "nan", "1e400", "9" * 5000])
+def test_no_number_that_a_client_answers_with_ends_the_one_who_asks(
+    made: Control, bin_folder: Path, answer: str
+) -> None:
+    (bin_folder / "nvidia-cuda-mps-control").write_text(f"#!/bin/sh\necho {answer}\n")
+    with pytest.raises(ControlError, match="which is no number"):
+        made.percentage(GPU)
+
+
+def test_an_endless_answer_is_cut_off(made: Control, bin_folder: Path) -> None:
+    (bin_folder / "nvidia-cuda-mps-control").write_text("#!/bin/sh\nexec cat /dev/zero\n")
+    with pytest.raises(ControlError, match="status -25"):
+        made.percentage(GPU)
 
 
 def test_the_shared_memory_is_half_of_the_machines() -> None:
@@ -90,11 +178,11 @@ def test_the_shared_memory_is_half_of_the_machines() -> None:
 
 def test_one_that_cannot_be_mounted_is_told(tmp_path: Path) -> None:
     (tmp_path / "shm").touch()
-    with pytest.raises(shm.ShmError, match=f"^{tmp_path}/shm: File exists"):
+    with pytest.raises(shm.ShmError, match=f"^{tmp_path}/shm: Not a directory"):
         shm.mount(tmp_path)
     argv = [sys.executable, "-m", "nodedevices_plugin.mps.main", "mount-shm", "--root", str(tmp_path)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
-    assert (done.returncode, done.stderr) == (1, f"nodedevices-mps: {tmp_path}/shm: File exists\n")
+    assert (done.returncode, done.stderr) == (1, f"nodedevices-mps: {tmp_path}/shm: Not a directory\n")
 
 
 def test_a_wrong_command_line_is_refused() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.mps import wanted
+from nodedevices_plugin.mps import running, wanted
 from nodedevices_plugin.mps.control import ControlError
+from nodedevices_plugin.mps.processes import Process
 from nodedevices_plugin.mps.runner import MAX_DELAY_SECONDS, Runner
 from nodedevices_plugin.resources.mps import Daemon, Gpu
 
@@ -22,6 +24,8 @@ class Driver:
         self.said: list[str] = []
         self.broken: set[str] = set()
         self.servers = ""  # what get_server_list answers
+        self.processes: dict[str, Process] = {}
+        self.started = 0
 
     def percentage(self, resource: str) -> int:
         if resource not in self.running:
@@ -42,11 +46,20 @@ class Driver:
         if "start" in self.broken:
             raise ControlError("no")
         self.running[resource] = 100
+        self.started += 1
+        self.processes[resource] = Process(pid=4711, start_ticks=self.started)
+
+    def process(self, resource: str) -> Process | None:
+        return self.processes.get(resource)
+
+    def alive(self, process: Process) -> bool:
+        return process in self.processes.values()
 
     def quit(self, resource: str) -> None:
         self.percentage(resource)
         self.said.append("quit")
         del self.running[resource]
+        self.processes.pop(resource, None)
 
     def set_mode(self, gpu: str, mode: str) -> None:
         if gpu in self.broken:
@@ -115,6 +128,71 @@ def test_a_daemon_that_died_is_started_again_with_all_its_limits(machine: Machin
     del machine.driver.running[GPU]
     assert machine.after(10).said() == []  # one question without an answer is no death
     assert machine.after().said() == STARTED
+
+
+def test_a_client_that_answers_for_a_dead_daemon_is_not_believed(machine: Machine) -> None:
+    machine.want(daemon(0, 1)).said()
+    del machine.driver.processes[GPU]
+    assert machine.after().said() == STARTED
+    del machine.driver.processes[GPU]
+    again = Runner(machine.root, machine.driver)
+    again.step(1000)
+    assert machine.said() == STARTED
+
+
+def instance(root: Path) -> str:
+    return running.from_bytes((root / running.FILE).read_bytes())[0].instance
+
+
+def test_the_file_says_which_process_a_daemon_is_as_soon_as_it_answers(machine: Machine) -> None:
+    seen = []
+    asked = machine.driver.ask
+
+    def ask(resource: str, command: str) -> str:
+        seen.append(instance(machine.root))
+        return asked(resource, command)
+
+    machine.driver.ask = ask  # type: ignore[method-assign]
+    machine.want(daemon(0))
+    assert seen[0].endswith("-4711-1")
+    assert set(seen) == {instance(machine.root)}
+    Runner(machine.root, machine.driver).step(1000)
+    assert instance(machine.root) == seen[0], "one that is taken over is the same"
+    del machine.driver.processes[GPU]
+    machine.after()
+    assert instance(machine.root).endswith("-4711-2")
+
+
+def test_a_daemon_of_anothers_making_is_no_process_of_ours(machine: Machine) -> None:
+    machine.driver.running[GPU] = 25
+    machine.want(daemon(0))
+    assert instance(machine.root) == ""
+
+
+def test_the_file_of_an_older_version_is_read(machine: Machine) -> None:
+    (machine.root / running.FILE).write_text(wanted.to_text([daemon(0, percentage=100)]))
+    (machine.root / wanted.FILE).write_text(wanted.to_text([]))
+    Runner(machine.root, machine.driver).step(1000)
+    assert machine.driver.modes == {"GPU-0": "DEFAULT"}
+
+
+def test_what_the_agent_put_in_a_files_place_neither_hangs_nor_misleads_the_runner(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.want(daemon(0))
+    (machine.root / wanted.FILE).unlink()
+    os.mkfifo(machine.root / wanted.FILE)
+    machine.after(30)
+    assert "not a regular file" in capsys.readouterr().out
+    (machine.root / wanted.FILE).unlink()
+    (machine.root / wanted.FILE).write_text("[" * 100_000)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("mine")
+    (machine.root / f".{running.FILE}.new").symlink_to(elsewhere)
+    del machine.driver.processes[GPU]
+    machine.after(30)
+    assert elsewhere.read_text() == "mine"
+    assert machine.driver.running == {GPU: 25}
 
 
 def test_one_that_cannot_be_started_is_tried_ever_more_rarely(machine: Machine) -> None:
@@ -195,6 +273,7 @@ def test_after_a_crash_the_gpus_of_a_daemon_that_nobody_wants_are_given_back(mac
     machine.want(daemon(0), daemon(1, resource="nvidia.com/big"))
     again = Runner(machine.root, machine.driver)
     machine.driver.running.clear()  # the container's end took them along
+    machine.driver.processes.clear()
     (machine.root / wanted.FILE).write_text(wanted.to_text([daemon(0)]))
     again.step(1000)
     assert machine.driver.running == {GPU: 25}

@@ -154,3 +154,9 @@ def test_what_the_kubelet_was_told_stays_listed_and_what_it_was_not_is_not_regis
     assert [each.healthy for each in shared.ids] == [False] * 4
     whole, shared = mps.withheld(plan, None, {}).resources
     assert (len(whole.ids), len(shared.ids)) == (1, 0)
+
+
+def test_a_list_of_servers_that_a_client_made_up_is_bounded() -> None:
+    answer = "\n".join(["4711", "4711", "x", "9" * 5000, *map(str, range(1, 100_000))])
+    assert mps.servers(answer)[:2] == (4711, 1)
+    assert len(mps.servers(answer)) == mps.MAX_SERVERS

@@ -1,0 +1,57 @@
+"""Files and folders below the MPS root, opened by a program with privileges next to others that write there.
+
+The agent writes into the root, and client containers into the pipe folders below it: so no link is followed, nothing
+that could block (a FIFO) is waited for, and no file is read beyond a bound. Everything raises OSError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def read(path: Path, limit: int) -> bytes:
+    """At most `limit` bytes of a regular file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read(limit)
+
+
+def replace(path: Path, text: str) -> None:
+    """The file is new and whole, or as it was."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    new.replace(path)
+
+
+@contextlib.contextmanager
+def folder(root: Path, *names: str) -> Iterator[int]:
+    """A descriptor of the folder `root/names[0]/...`, made where it is missing."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    root.mkdir(parents=True, exist_ok=True, mode=0o755)
+    descriptor = os.open(root, flags)
+    try:
+        for name in names:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o755, dir_fd=descriptor)
+            outer, descriptor = descriptor, os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(outer)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def clear(descriptor: int) -> None:
+    """Removes everything but folders from a folder."""
+    for name in os.listdir(descriptor):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            os.unlink(name, dir_fd=descriptor)

@@ -1,0 +1,108 @@
+"""The control daemons as the kernel knows them: which process serves a pipe folder, and whether it is still that one.
+
+Nothing that lies in the pipe folder is believed, because its clients write there (the daemon's own pid file, too). A
+daemon of ours runs in this container: its mount namespace is ours, which no other container's process can have, and its
+environment names the pipe folder. A process is known by its pid and its start time, so that a pid that was given to
+another process is never taken for it; signals go through a pidfd, which cannot change its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+PROC = Path("/proc")
+ENDED_SECONDS = 2.0  # how long a killed process is waited for
+_READ_BYTES = 1 << 18  # of a process's environment and arguments
+_START_TIME = 19  # field 22 of /proc/PID/stat, counted from the one after the name (proc_pid_stat(5))
+_DEAD = frozenset({b"Z", b"X"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """`start_ticks`: clock ticks after the boot, as in /proc/PID/stat."""
+
+    pid: int
+    start_ticks: int
+
+    @property
+    def instance(self) -> str:
+        """No other process has had it, on this machine or since another boot."""
+        return f"{_boot_id()}-{self.pid}-{self.start_ticks}"
+
+    @property
+    def started(self) -> datetime:
+        """By the wall clock of now."""
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - self.start_ticks / os.sysconf("SC_CLK_TCK")
+        return datetime.now(UTC) - timedelta(seconds=age)
+
+
+def find(program: str, variable: str, value: str) -> tuple[Process, ...]:
+    """The processes of this container that run `program` with `variable=value` in their environment, oldest first."""
+    own, user = _namespace("self"), os.geteuid()
+    wanted = f"{variable}={value}".encode()
+    found = []
+    for pid in (int(each.name) for each in PROC.iterdir() if each.name.isdecimal()):
+        with contextlib.suppress(OSError):
+            process = _process(pid)
+            if process is None or pid == os.getpid() or _namespace(str(pid)) != own:
+                continue
+            if (PROC / str(pid)).stat().st_uid != user:
+                continue
+            names = {os.path.basename(each) for each in _words(pid, "cmdline")[:2]}  # noqa: PTH119  bytes
+            if program.encode() in names and wanted in _words(pid, "environ"):
+                found.append(process)
+    return tuple(sorted(found, key=lambda each: (each.start_ticks, each.pid)))
+
+
+def alive(process: Process) -> bool:
+    with contextlib.suppress(OSError):
+        return _process(process.pid) == process
+    return False
+
+
+def kill(found: Sequence[Process], *, after_seconds: float = 0.0) -> None:
+    """Ends exactly these, those that do not end by themselves within that time, and returns when they have ended."""
+    deadline = time.monotonic() + after_seconds
+    for process in found:
+        with contextlib.suppress(OSError):  # it has ended
+            descriptor = os.pidfd_open(process.pid)
+            try:
+                # Asked after the descriptor was opened: what it means is this process from now on.
+                if alive(process) and not _ended(descriptor, max(0.0, deadline - time.monotonic())):
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                    _ended(descriptor, ENDED_SECONDS)
+            finally:
+                os.close(descriptor)
+
+
+def _ended(descriptor: int, seconds: float) -> bool:
+    return bool(select.select([descriptor], [], [], seconds)[0])
+
+
+def _process(pid: int) -> Process | None:
+    words = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    if len(words) <= _START_TIME or words[0] in _DEAD:
+        return None
+    return Process(pid=pid, start_ticks=int(words[_START_TIME]))
+
+
+def _namespace(pid: str) -> tuple[int, int]:
+    found = (PROC / pid / "ns" / "mnt").stat()
+    return found.st_dev, found.st_ino
+
+
+def _words(pid: int, what: str) -> list[bytes]:
+    with (PROC / str(pid) / what).open("rb") as file:
+        return file.read(_READ_BYTES).split(b"\0")
+
+
+def _boot_id() -> str:
+    return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -1,0 +1,80 @@
+"""The file in which the runner says what it has done: the GPUs that each daemon has for itself, and which process
+it is.
+
+    {"version": 1, "daemons": [{"resource": "nvidia.com/gpu", "gpus": [{"id": "GPU-...", "index": 0, "limitMib": 0}],
+                                "instance": "<boot id>-4711-90210", "started": "2026-01-02T03:04:05Z"}]}
+
+The runner reads it after a crash. The agent reads it to know that a daemon that answers is the one that its clients
+came to: `instance` is another one for each process. It lies beside the folders that clients write, not in them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from nodedevices_api.errors import InputError, parse
+from pydantic import AwareDatetime, Field, StringConstraints
+
+from nodedevices_plugin.mps.wanted import MAX_BYTES, GpuEntry, Part, Resource, WantedError, gpu_entry, gpus
+from nodedevices_plugin.resources.mps import Gpu
+
+FILE = "nodedevices-running.json"
+
+Instance = Annotated[str, StringConstraints(max_length=96, pattern=r"^[A-Za-z0-9-]*$")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """`instance` and `started` are there where the daemon is a process of the runner's container."""
+
+    resource: str
+    gpus: tuple[Gpu, ...] = ()
+    instance: str = ""
+    started: datetime | None = None
+
+
+class _Daemon(Part):
+    resource: Resource
+    percentage: int = 100  # written by older versions
+    gpus: Annotated[list[GpuEntry], Field(max_length=64)]
+    instance: Instance = ""
+    started: Annotated[AwareDatetime | None, Field(strict=False)] = None
+
+
+class _Running(Part):
+    version: Literal[1]
+    daemons: Annotated[list[_Daemon], Field(max_length=32)]
+
+
+def to_text(daemons: Iterable[Running]) -> str:
+    plain = [
+        {
+            "resource": each.resource,
+            "percentage": 100,  # read by older versions
+            "gpus": [gpu_entry(gpu) for gpu in each.gpus],
+            **({"instance": each.instance} if each.instance else {}),
+            **({"started": each.started.astimezone(UTC).isoformat()} if each.started else {}),
+        }
+        for each in daemons
+    ]
+    return json.dumps({"version": 1, "daemons": plain}, indent=1) + "\n"
+
+
+def from_bytes(raw: bytes) -> tuple[Running, ...]:
+    """Raises WantedError."""
+    if len(raw) > MAX_BYTES:
+        raise WantedError(f"more than {MAX_BYTES} bytes")
+    try:
+        found = parse(_Running, json.loads(raw))
+    except InputError as error:
+        raise WantedError(str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise WantedError(f"not JSON: {error}") from error
+    return tuple(
+        Running(resource=each.resource, gpus=gpus(each.gpus), instance=each.instance, started=each.started)
+        for each in found.daemons
+    )
