@@ -37,6 +37,7 @@ from nodedevices_plugin.foreign import Names, rivals, told
 from nodedevices_plugin.hostpaths import HostPaths
 from nodedevices_plugin.http import Answer, HttpServer
 from nodedevices_plugin.kubeapi import KubeStore, Object, Store
+from nodedevices_plugin.kubelet import checkpoint
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient, wanted_after_allocate
 from nodedevices_plugin.memory import keep_small
@@ -68,6 +69,7 @@ STATE_FIRST_SECONDS = 0.25  # how long a new fault waits for the state file befo
 STATE_TIMES_SECONDS = 10.0  # at most so often a write for nothing but newer evidence of a known fault
 STATE_RETRY_SECONDS = 10.0
 LIST_SECONDS = 5.0  # between two looks at PodResources (the kubelet's limit is shared by all callers on the node)
+INCOMPLETE_SECONDS = 1.0  # the same while the kubelet does not know its pods yet
 PUBLISH_AFTER_SECONDS = 3.0  # the API client is loaded once the kubelet has us, or after this
 
 
@@ -125,7 +127,12 @@ class Agent:
             prepare=self._prepare,
             keep=self._parts.keep,
         )
-        self._holders = PodResourcesClient(Path(local.pod_resources_socket), recent=self._plugins.recent_allocations)
+        self._holders = PodResourcesClient(
+            Path(local.pod_resources_socket),
+            recent=self._plugins.recent_allocations,
+            checkpoint_file=Path(local.device_plugin_dir) / checkpoint.FILE,
+            own_pod=local.own_pod,
+        )
         self._publisher = (
             Publisher(store=store, name=local.node_name, on_object=self._on_object, metrics=self._metrics)
             if store is not None
@@ -209,7 +216,7 @@ class Agent:
             holdings = await self._holders.list()
             if replace(holdings, taken=0.0) != replace(before, taken=0.0) or before.taken == 0.0:
                 self._wake.set()
-            wait = LIST_SECONDS
+            wait = LIST_SECONDS if holdings.state is not HoldersState.INCOMPLETE else INCOMPLETE_SECONDS
             self._allocated.clear()
             with contextlib.suppress(TimeoutError):
                 while True:

@@ -172,9 +172,10 @@ class Holder:
 
 
 class HoldersState(StrEnum):
-    """SCHEMA: the reasons of the condition HoldersKnown."""
+    """The reasons of the condition HoldersKnown. Only SYNCED means that whoever is not listed holds nothing."""
 
     SYNCED = "Synced"
+    INCOMPLETE = "PodResourcesIncomplete"  # it answers, but a kubelet that has just started does not know its pods yet
     UNAVAILABLE = "PodResourcesUnavailable"
     RATE_LIMITED = "RateLimited"
 
@@ -193,13 +194,16 @@ class Holdings:
 
     `offered`: what the kubelet calls healthy, of every plugin on the node; None: not asked for (Observe asks, and an
     agent with nothing in force yet), or not answered, and `message` says why.
+    `possible`: ids that the kubelet's checkpoint gives to containers, whoever they are, while `state` is not SYNCED: a
+    superset of what is held. None: it cannot be read.
     """
 
     state: HoldersState
     message: str = ""
     holders: tuple[Holder, ...] = ()
     offered: tuple[Offer, ...] | None = None
-    taken: float = 0.0  # time.monotonic() when the List in force was asked for
+    possible: tuple[Offer, ...] | None = None
+    taken: float = 0.0  # time.monotonic() when the last complete List was asked for; 0.0: there was none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

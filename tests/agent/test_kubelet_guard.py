@@ -18,6 +18,10 @@ from support.offers import GPU, EchoAllocator, offered, plan
 NAMES = [f"nvidia.com/mig-{number}g.10gb" for number in range(1, 7)]
 
 
+def client_of(kubelet: StandInKubelet) -> PodResourcesClient:
+    return PodResourcesClient(kubelet.pod_resources_socket, recent=tuple, checkpoint_file=kubelet.checkpoint)
+
+
 class Rival:
     """Who is in the way, as the guard is told it; and a tally of what was asked and prepared."""
 
@@ -170,7 +174,7 @@ async def test_a_dead_socket_of_ours_or_one_of_another_name_is_no_older_process(
 
 
 async def test_names_that_are_registered_together_are_not_in_each_others_way(kubelet: StandInKubelet) -> None:
-    client = PodResourcesClient(kubelet.pod_resources_socket, recent=tuple)
+    client = client_of(kubelet)
 
     async def others(resource: str, own: Collection[str]) -> str | None:
         found = await client.offered_now()
@@ -226,7 +230,7 @@ def test_devices_that_were_never_listed_are_not_missed_and_one_look_is_none() ->
 
 # --- what the kubelet is asked --------------------------------------------------------------------------------------
 async def test_one_look_answers_all_who_ask_at_one_time(kubelet: StandInKubelet) -> None:
-    client = PodResourcesClient(kubelet.pod_resources_socket, recent=tuple)
+    client = client_of(kubelet)
     serving = DevicePlugins(folder=kubelet.plugin_folder, allocator=EchoAllocator())
     await serving.set_plan(plan(offered(2)))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
@@ -239,22 +243,22 @@ async def test_one_look_answers_all_who_ask_at_one_time(kubelet: StandInKubelet)
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNKNOWN])
 async def test_a_kubelet_that_cannot_tell_is_asked_once(kubelet: StandInKubelet, code: grpc.StatusCode) -> None:
     kubelet.offers_error = (code, "not here")
-    client = PodResourcesClient(kubelet.pod_resources_socket, recent=tuple)
+    client = client_of(kubelet)
     assert await client.offered_now() is None
     assert kubelet.offers_asked == 1
 
 
 async def test_without_podresources_nothing_is_known(kubelet: StandInKubelet) -> None:
     await kubelet.remove_pod_resources()
-    assert await PodResourcesClient(kubelet.pod_resources_socket, recent=tuple).offered_now() is None
+    assert await client_of(kubelet).offered_now() is None
 
 
 async def test_a_rate_limit_is_met_by_asking_again_and_not_for_ever(kubelet: StandInKubelet) -> None:
-    client = PodResourcesClient(kubelet.pod_resources_socket, recent=tuple)
+    client = client_of(kubelet)
     kubelet.offers_error = (grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
     looking = asyncio.create_task(client.offered_now())
     await kubelet.until(lambda: kubelet.offers_asked >= 2)
     kubelet.offers_error = None
     assert await looking == ()
     kubelet.offers_error = (grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
-    assert await PodResourcesClient(kubelet.pod_resources_socket, recent=tuple).offered_now() is None
+    assert await client_of(kubelet).offered_now() is None

@@ -172,7 +172,9 @@ def test_many_allocates_do_not_ask_faster_than_the_kubelet_allows() -> None:
 # --- the client -----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def client(kubelet: StandInKubelet, plugins: DevicePlugins) -> PodResourcesClient:
-    return PodResourcesClient(kubelet.pod_resources_socket, recent=plugins.recent_allocations)
+    return PodResourcesClient(
+        kubelet.pod_resources_socket, recent=plugins.recent_allocations, checkpoint_file=kubelet.checkpoint
+    )
 
 
 async def test_holders_follow_the_pods(
@@ -258,6 +260,94 @@ async def test_a_thousand_pods_are_listed(kubelet: StandInKubelet, client: PodRe
 def some_pod(name: str = "p", *ids: str) -> api.PodResources:
     devices = [api.ContainerDevices(resource_name=GPU, device_ids=[id_]) for id_ in ids or ("GPU-0",)]
     return pod_with(api.ContainerResources(name="main", devices=devices), name=name)
+
+
+# --- whether a List is complete ---------------------------------------------------------------------------------------
+AGENT = ("nodedevices", "nodedevices-agent-x7f2q")
+
+
+def in_a_pod(kubelet: StandInKubelet) -> PodResourcesClient:
+    kubelet.extra_pods = [api.PodResources(namespace=AGENT[0], name=AGENT[1])]
+    return PodResourcesClient(
+        kubelet.pod_resources_socket, recent=tuple, checkpoint_file=kubelet.checkpoint, own_pod=AGENT
+    )
+
+
+async def holder_of(kubelet: StandInKubelet, plugins: DevicePlugins, pod: str) -> None:
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) > 0)
+    await kubelet.allocate(GPU, 1, pod=pod)
+
+
+@pytest.mark.parametrize("as_a_pod", [True, False])
+async def test_a_holder_stays_one_while_a_kubelet_that_has_started_does_not_know_its_pods(
+    kubelet: StandInKubelet, plugins: DevicePlugins, client: PodResourcesClient, as_a_pod: bool
+) -> None:
+    asking = in_a_pod(kubelet) if as_a_pod else client
+    await holder_of(kubelet, plugins, "train")
+    before = await asking.list()
+    await kubelet.restart(knows_pods=False)
+    during = await asking.list()
+    assert during.state is HoldersState.INCOMPLETE
+    assert (during.holders, during.taken) == (before.holders, before.taken)
+    assert ("own pod nodedevices/nodedevices-agent-x7f2q" in during.message) is as_a_pod
+    assert [each.ids for each in during.possible or ()] == [before.holders[0].ids]
+    kubelet.knows_pods = True
+    after = await asking.list()
+    assert (after.state, after.holders, after.possible) == (HoldersState.SYNCED, before.holders, None)
+    kubelet.release("train")  # the checkpoint goes on naming it, and this kubelet is known to list all of its pods
+    assert (await asking.list()).holders == ()
+
+
+async def test_a_pod_that_came_meanwhile_is_a_holder_beside_those_that_were_known(
+    kubelet: StandInKubelet, plugins: DevicePlugins, client: PodResourcesClient
+) -> None:
+    await holder_of(kubelet, plugins, "train")
+    await client.list()
+    await kubelet.restart(knows_pods=False)
+    kubelet.knows_pods, kubelet.allocated = True, {}
+    kubelet.extra_pods = [some_pod("notebook", "GPU-3")]
+    during = await client.list()
+    assert during.state is HoldersState.INCOMPLETE
+    assert {each.pod for each in during.holders} == {"notebook", "train"}
+
+
+async def test_a_pod_that_ended_while_the_kubelet_was_down_is_no_holder_once_the_own_pod_is_listed(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    asking = in_a_pod(kubelet)
+    await holder_of(kubelet, plugins, "train")
+    await asking.list()
+    await kubelet.restart(knows_pods=False)
+    assert len((await asking.list()).holders) == 1
+    kubelet.release("train")
+    kubelet.knows_pods = True
+    assert ((await asking.list()).state, asking.holdings.holders) == (HoldersState.SYNCED, ())
+
+
+async def test_a_checkpoint_that_gives_nothing_to_anybody_proves_that_nobody_holds(kubelet: StandInKubelet) -> None:
+    kubelet.write_checkpoint()
+    await kubelet.restart(knows_pods=False)
+    assert (await in_a_pod(kubelet).list()).state is HoldersState.SYNCED
+
+
+async def test_a_checkpoint_that_cannot_be_read_proves_nothing(
+    kubelet: StandInKubelet, client: PodResourcesClient
+) -> None:
+    kubelet.checkpoint.write_text("{")
+    held = await client.list()
+    assert (held.state, held.possible) == (HoldersState.INCOMPLETE, None)
+    assert "not a checkpoint" in held.message
+
+
+async def test_what_the_checkpoint_gives_to_containers_is_told_while_the_kubelet_does_not_answer(
+    kubelet: StandInKubelet, plugins: DevicePlugins, client: PodResourcesClient
+) -> None:
+    await holder_of(kubelet, plugins, "train")
+    await kubelet.stop()
+    held = await client.list()
+    assert (held.state, held.holders) == (HoldersState.UNAVAILABLE, ())
+    assert [each.resource for each in held.possible or ()] == [GPU]
 
 
 # --- what is offered, by whomever -------------------------------------------------------------------------------------

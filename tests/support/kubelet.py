@@ -2,9 +2,10 @@
 
 It behaves like pkg/kubelet/cm/devicemanager of 1.36: dials the plugin inside Register and asks for its options, reads
 ListAndWatch and keeps the healthy, unhealthy and all sets, allocates with GetPreferredAllocation and Allocate, lists
-pods' devices (and what is allocatable) one entry per id, wipes the sockets in its folder when it starts. Up to 1.36 the
-end of an older stream takes down the newer client of the same name (`old_stream_kills_new`). Switches make it
-misbehave: `refuse`, `hang`, `watch`, `pod_resources_error`, `offers_error`, `drop_stream`, `stop(leave_socket=True)`.
+pods' devices (and what is allocatable) one entry per id, wipes the sockets in its folder when it starts. It writes its
+checkpoint at every allocation, and not when a pod ends. Up to 1.36 the end of an older stream takes down the newer
+client of the same name (`old_stream_kills_new`). Switches make it misbehave: `refuse`, `hang`, `watch`,
+`pod_resources_error`, `offers_error`, `drop_stream`, `stop(leave_socket=True)`, `restart(knows_pods=False)`.
 
     async with StandInKubelet() as kubelet:
         ... start an agent on kubelet.plugin_folder and kubelet.pod_resources_socket ...
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 import socket
 import stat
@@ -89,6 +91,7 @@ class StandInKubelet:
         self.old_stream_kills_new = old_stream_kills_new
         self.pod_resources_error: tuple[grpc.StatusCode, str] | None = None
         self.offers_error: tuple[grpc.StatusCode, str] | None = None  # of GetAllocatableResources alone
+        self.knows_pods = True  # False: List has no pod, as from a start until the API server has answered
         self.extra_pods: list[podresources.PodResources] = []  # listed beside the pods that `allocate` made
         # What it has seen.
         self.registered: list[api.RegisterRequest] = []  # every Register call, refused ones too
@@ -164,9 +167,10 @@ class StandInKubelet:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
                 dead.bind(str(self.socket))
 
-    async def restart(self) -> None:
+    async def restart(self, *, knows_pods: bool = True) -> None:
         """Stops, forgets the devices' health, keeps what pods were given, wipes the sockets, starts."""
         await self.stop()
+        self.knows_pods = knows_pods
         for view in self.views.values():
             view.devices, view.healthy, view.unhealthy = {}, set(), set()
         await self.start()
@@ -226,7 +230,28 @@ class StandInKubelet:
         answer = await self.allocate_ids(resource, ids)
         owned = self.allocated.setdefault(Owner(namespace, pod, container), {})
         owned[resource] = (*owned.get(resource, ()), *ids)
+        self.write_checkpoint()
         return Granted(ids, answer)
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.plugin_folder / "kubelet_internal_checkpoint"
+
+    def write_checkpoint(self) -> None:
+        entries = [
+            {
+                "PodUID": f"uid-{owner.namespace}-{owner.pod}",
+                "ContainerName": owner.container,
+                "ResourceName": resource,
+                "DeviceIDs": {"-1": list(ids)},
+                "AllocResp": "",
+            }
+            for owner, owned in sorted(self.allocated.items())
+            for resource, ids in owned.items()
+        ]
+        registered = {name: sorted(view.healthy) for name, view in self.views.items()}
+        data = {"PodDeviceEntries": entries, "RegisteredDevices": registered}
+        self.checkpoint.write_text(json.dumps({"Data": data, "Checksum": 0}))
 
     async def allocate_ids(self, resource: str, ids: Iterable[str]) -> api.ContainerAllocateResponse:
         """The bare Allocate call for one container, recorded nowhere. Raises AdmissionError with the plugin's words."""
@@ -347,6 +372,8 @@ class StandInKubelet:
         self.lists += 1
         if self.pod_resources_error is not None:
             await context.abort(*self.pod_resources_error)
+        if not self.knows_pods:
+            return podresources.ListPodResourcesResponse()
         pods: dict[tuple[str, str], podresources.PodResources] = {}
         for owner, owned in sorted(self.allocated.items()):
             key = (owner.namespace, owner.pod)

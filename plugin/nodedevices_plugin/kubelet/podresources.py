@@ -4,6 +4,12 @@ One holder per container and resource, its ids sorted; one per container and cla
 device id, every pod of the node (older kubelets: finished ones too), and no pod UID. On trouble the last good list
 stays and its `state` says that it may be old: an unreachable or rate-limited kubelet never means "nobody holds it".
 
+A kubelet that has just started answers without its pods, and without an error: for a second, or for as long as the API
+server is away. So who was known to hold something goes on holding it until a List that is known to be complete no
+longer shows it. A List is complete if it has the agent's own pod, since the pods of the API server reach the kubelet in
+one piece; or if it has everything that the kubelet's checkpoint gives to containers (an agent that is no pod has only
+this); and every List after a complete one is, until the kubelet starts again, which makes a new socket.
+
 Where another plugin serves the kubelet (`with_offers`), GetAllocatableResources is asked just before List: what is no
 longer offered in the first answer has every pod that got it in the second.
 
@@ -16,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,10 +32,11 @@ from typing import NamedTuple
 import grpc.aio
 import structlog
 
-from nodedevices_plugin.kubelet import rpc
+from nodedevices_plugin.kubelet import checkpoint, rpc, sockets
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate
 from nodedevices_plugin.probes.protocol import MAX_MESSAGE, text
+from nodedevices_plugin.worker import Worker
 
 DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIST_DEADLINE_SECONDS = 5.0
@@ -141,6 +148,57 @@ def track(
     return Holdings(state=HoldersState.SYNCED, holders=holders, taken=taken)
 
 
+def lacks(
+    now_listed: Sequence[Listed],
+    pods: Collection[tuple[str, str]],
+    *,
+    own_pod: tuple[str, str] | None,
+    known: Sequence[Holder],
+    recorded: Sequence[Offer] | None,
+    unreadable: str = "",
+) -> str:
+    """What a List lacks to be the first complete one of its kubelet, for people; "" when it is complete.
+
+    `pods`: namespace and name of every pod in it, those without devices too. `known`: holders before it. `recorded`:
+    what the kubelet's checkpoint gives to containers, None where it has no checkpoint (it writes one when the first
+    plugin registers) or where that is `unreadable`.
+    """
+    if own_pod is not None and own_pod in pods:
+        return ""
+    listed_ids = {(each.resource, id_) for each in now_listed for id_ in each.ids}
+    if recorded is not None:
+        held = [(each.resource, id_) for each in recorded for id_ in each.ids]
+        why = "which its checkpoint gives to a container"
+    else:
+        held = [(each.resource, id_) for each in known if each.resource is not None for id_ in each.ids]
+        why = "which a container had before"
+    missing = next((f"{resource} {id_}, {why}" for resource, id_ in held if (resource, id_) not in listed_ids), "")
+    if unreadable:
+        missing = f"what its checkpoint would tell ({unreadable})"
+    if not missing:
+        return ""
+    own = f"this agent's own pod {'/'.join(own_pod)} and " if own_pod is not None else ""
+    return f"the kubelet does not list all of its pods yet: it lacks {own}{missing}"
+
+
+def merged(previous: Holdings, incomplete: Holdings, *, message: str, possible: tuple[Offer, ...] | None) -> Holdings:
+    """Who was known, and who is listed now: nobody is known to have ended."""
+    ids: dict[tuple[str, str, str, str | None, str | None], Holder] = {
+        (each.namespace, each.pod, each.container, each.resource, each.claim): each for each in previous.holders
+    }
+    for each in incomplete.holders:
+        key = (each.namespace, each.pod, each.container, each.resource, each.claim)
+        before = ids.get(key)
+        ids[key] = each if before is None else replace(each, ids=tuple(sorted({*before.ids, *each.ids})))
+    return Holdings(
+        state=HoldersState.INCOMPLETE,
+        message=message,
+        holders=tuple(ids[key] for key in sorted(ids, key=_key_order)),
+        possible=possible,
+        taken=previous.taken,
+    )
+
+
 def wanted_after_allocate(holdings: Holdings, recent: Sequence[RecentAllocate]) -> float | None:
     """time.monotonic() from which a List is worth asking for because of the newest Allocate.
 
@@ -155,11 +213,23 @@ def wanted_after_allocate(holdings: Holdings, recent: Sequence[RecentAllocate]) 
 
 class PodResourcesClient:
     """Asks one kubelet. `recent` gives the Allocates that we answered, oldest first; `with_offers`: also ask for what
-    is offered."""
+    is offered. `own_pod`: namespace and name of the agent's pod, None for a plain process; `checkpoint_file`: the
+    kubelet's."""
 
-    def __init__(self, socket: Path = DEFAULT_SOCKET, *, recent: Callable[[], Sequence[RecentAllocate]]) -> None:
+    def __init__(
+        self,
+        socket: Path = DEFAULT_SOCKET,
+        *,
+        recent: Callable[[], Sequence[RecentAllocate]],
+        checkpoint_file: Path,
+        own_pod: tuple[str, str] | None = None,
+    ) -> None:
         self._socket = socket
         self._recent = recent
+        self._checkpoint_file = checkpoint_file
+        self._files = Worker("kubelet-checkpoint")
+        self._own_pod = own_pod
+        self._complete_since: sockets.Identity | None = None  # the kubelet that has given a complete List
         self._refusals = 0
         self._not_before = 0.0
         self._looking = asyncio.Lock()
@@ -177,15 +247,40 @@ class PodResourcesClient:
         if asked < self._not_before:
             return self.holdings
         offered, message = None, ""
+        kubelet = sockets.identity(self._socket)
         try:
             if self.with_offers:
                 offered, message = await self._offers()
             response = await rpc.list_pod_resources(self._socket, timeout_seconds=LIST_DEADLINE_SECONDS)
         except grpc.aio.AioRpcError as error:
-            return self._trouble(error)
+            return self._trouble(error, await self._files.run(self._recorded))
         self._refusals = 0
-        holdings = track(self.holdings, listed(response), self._recent(), now=datetime.now(UTC), taken=asked)
+        now_listed = listed(response)
+        holdings = track(self.holdings, now_listed, self._recent(), now=datetime.now(UTC), taken=asked)
+        same_kubelet = kubelet is not None and sockets.identity(self._socket) == kubelet
+        if not same_kubelet or self._complete_since != kubelet:
+            recorded, unreadable = await self._files.run(self._recorded)
+            why = lacks(
+                now_listed,
+                {(each.namespace, each.name) for each in response.pod_resources},
+                own_pod=self._own_pod,
+                known=self.holdings.holders,
+                recorded=recorded,
+                unreadable=unreadable,
+            )
+            if why:
+                possible = None if unreadable else recorded or ()
+                holdings = merged(self.holdings, holdings, message=why, possible=possible)
+                return self._set(replace(holdings, offered=offered))
+            self._complete_since = kubelet if same_kubelet else None
         return self._set(replace(holdings, offered=offered, message=message))
+
+    def _recorded(self) -> tuple[tuple[Offer, ...] | None, str]:
+        """The kubelet's checkpoint, or why it cannot be read."""
+        try:
+            return checkpoint.read(self._checkpoint_file), ""
+        except checkpoint.CheckpointError as error:
+            return None, text(str(error), MAX_MESSAGE // 2)
 
     async def offered_now(self) -> tuple[Offer, ...] | None:
         """What the kubelet may hand out just now, of every plugin. None where it does not tell within half a second."""
@@ -217,7 +312,7 @@ class PodResourcesClient:
             return None, f"GetAllocatableResources failed: {text(rpc.reason(error), MAX_MESSAGE // 2)}"
         return offers(answer), ""
 
-    def _trouble(self, error: grpc.aio.AioRpcError) -> Holdings:
+    def _trouble(self, error: grpc.aio.AioRpcError, checkpoint: tuple[tuple[Offer, ...] | None, str]) -> Holdings:
         details = text(rpc.reason(error), MAX_MESSAGE // 2)
         state = HoldersState.UNAVAILABLE
         message = f"PodResources on {self._socket} does not answer: {details}"
@@ -232,8 +327,9 @@ class PodResourcesClient:
                 )
             else:
                 state, message = HoldersState.RATE_LIMITED, f"the kubelet refused to list pods: {details}"
-        last = self.holdings
-        return self._set(replace(last, state=state, message=message))
+        recorded, unreadable = checkpoint
+        possible = None if unreadable else recorded or ()
+        return self._set(replace(self.holdings, state=state, message=message, possible=possible))
 
     def _set(self, holdings: Holdings) -> Holdings:
         if holdings.state is not self.holdings.state:
@@ -244,4 +340,9 @@ class PodResourcesClient:
 
 
 def _order(entry: Listed) -> tuple[str, str, str, str, str]:
-    return (entry.namespace, entry.pod, entry.container, entry.resource or "", entry.claim or "")
+    return _key_order((entry.namespace, entry.pod, entry.container, entry.resource, entry.claim))
+
+
+def _key_order(key: tuple[str, str, str, str | None, str | None]) -> tuple[str, str, str, str, str]:
+    namespace, pod, container, resource, claim = key
+    return (namespace, pod, container, resource or "", claim or "")

@@ -24,6 +24,7 @@ from nodedevices_plugin.settings.options import BY_NAME, OPTIONS, Option, Value,
 from nodedevices_plugin.settings.problems import ConfigError, nearest, show
 
 OWN_PREFIX = "NODEDEVICES_"
+MOST_WAIT_SECONDS = 600
 # NODEDEVICES_OPERATOR_SERVICE_HOST, NODEDEVICES_OPERATOR_PORT_8080_TCP_ADDR, ...
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
 _ONE_DASH = re.compile(r"^-[A-Za-z][\w-]")  # not -h
@@ -66,6 +67,8 @@ class Local:
     cdi_dir: str = "/var/run/cdi"
     cdi_spec_dirs: tuple[str, ...] = ()
     mps_dir: str = "/mps"
+    own_pod: tuple[str, str] | None = None  # namespace and name; None: a plain process
+    operator_wait_seconds: float = 0.0  # for the operator's word, before a first registration without a state file
     # NVIDIA's, which have no flag and no key in the file
     xids: EnvironmentXids = field(default_factory=EnvironmentXids)
 
@@ -101,6 +104,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
         cdi_dir=str(values["cdi-dir"]),
         cdi_spec_dirs=_list(values["cdi-spec-dirs"]),
         mps_dir=str(values["mps-dir"]),
+        own_pod=(str(values["pod-namespace"]), str(values["pod-name"])) if values["pod-name"] else None,
+        operator_wait_seconds=float(_seconds(str(values["operator-wait-seconds"]))),
         xids=rules_from_environment(environment.get(DISABLE_VARIABLE, ""), environment.get(ENABLE_VARIABLE, "")),
         given={name: value for name, value in given.items() if BY_NAME[name].key is not None},
     )
@@ -128,6 +133,13 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
         problems.append(f"--{lonely[0]}: only goes with --config-dir")
     if "kubelet-socket" in given and not given["kubelet-socket"]:
         problems.append("--kubelet-socket: empty (no registration) is not at work yet in this version")
+    if bool(values["pod-name"]) != bool(values["pod-namespace"]):
+        missing = "pod-namespace" if values["pod-name"] else "pod-name"
+        problems.append(f"--{missing}: missing; give both, from the downward API, or none")
+    try:
+        _seconds(str(values["operator-wait-seconds"]))
+    except ValueError as error:
+        problems.append(f"--operator-wait-seconds: {error}")
     try:
         _address(str(values["http-address"]))
     except ValueError as error:
@@ -137,6 +149,12 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
 
 def _list(value: Value) -> tuple[str, ...]:
     return value if isinstance(value, tuple) else ()
+
+
+def _seconds(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) <= MOST_WAIT_SECONDS):
+        raise ValueError(f"{show(text)} is not a whole number of seconds from 0 to {MOST_WAIT_SECONDS}")
+    return int(text)
 
 
 def _address(text: str) -> Address | None:

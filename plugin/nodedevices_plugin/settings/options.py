@@ -72,6 +72,29 @@ OPTIONS: tuple[Option, ...] = (
         help="name of this Node, which its NodeDevices object has too; in a pod from spec.nodeName",
     ),
     Option(
+        name="pod-name",
+        variables=("POD_NAME",),
+        group="node",
+        metavar="NAME",
+        help="this agent's own pod, from metadata.name: the kubelet's list of pods is complete where it has it",
+    ),
+    Option(
+        name="pod-namespace",
+        variables=("POD_NAMESPACE",),
+        group="node",
+        metavar="NAMESPACE",
+        help="its namespace, from metadata.namespace",
+    ),
+    Option(
+        name="operator-wait-seconds",
+        default="15",
+        variables=("NODEDEVICES_OPERATOR_WAIT_SECONDS",),
+        group="node",
+        metavar="SECONDS",
+        help="how long the first registration of a node without a state file waits for the operator's configuration, "
+        "0 to 600",
+    ),
+    Option(
         name="standalone",
         kind="bool",
         default=False,

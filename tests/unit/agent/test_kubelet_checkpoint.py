@@ -1,0 +1,71 @@
+"""The kubelet's checkpoint as we read it: what containers have, or an error; never an empty answer for a bad file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from nodedevices_plugin.kubelet.checkpoint import CheckpointError, parse, read
+from nodedevices_plugin.model import Offer
+
+# Written by a kubelet 1.36.3, with the answers and the checksum cut out.
+RECORDED = {
+    "Data": {
+        "PodDeviceEntries": [
+            {
+                "PodUID": "6f0f4c0e-5d0b-4f5e-9d0c-6d4fbd0a9a11",
+                "ContainerName": "main",
+                "ResourceName": "nvidia.com/gpu",
+                "DeviceIDs": {"0": ["GPU-1"], "1": ["GPU-0"]},
+                "AllocResp": "",
+            },
+            {
+                "PodUID": "0a9a1f0f-5d0b-4f5e-9d0c-6d4fbd0a9a12",
+                "ContainerName": "main",
+                "ResourceName": "example.com/nic",
+                "DeviceIDs": {"-1": ["nic-0"]},
+                "AllocResp": "",
+            },
+        ],
+        "RegisteredDevices": {"nvidia.com/gpu": ["GPU-0", "GPU-1", "GPU-2"]},
+    },
+    "Checksum": 0,
+}
+
+
+def test_ids_are_read_by_resource_over_all_numa_nodes_and_pods() -> None:
+    assert parse(json.dumps(RECORDED).encode()) == (
+        Offer(resource="example.com/nic", ids=("nic-0",)),
+        Offer(resource="nvidia.com/gpu", ids=("GPU-0", "GPU-1")),
+    )
+
+
+def test_no_container_has_anything_where_there_are_no_entries() -> None:
+    assert parse(b'{"Data": {"PodDeviceEntries": null, "RegisteredDevices": {}}, "Checksum": 1}') == ()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"Data": {}}',
+        b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b"}]}}',
+        b'{"Data": {"PodDeviceEntries": [{"ResourceName": 7, "DeviceIDs": {}}]}}',
+        b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b", "DeviceIDs": ["GPU-0"]}]}}',
+        b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b", "DeviceIDs": {"0": [1]}}]}}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_not_a_checkpoint_is_an_error_and_never_nobody(raw: bytes) -> None:
+    with pytest.raises(CheckpointError):
+        parse(raw)
+
+
+def test_a_file_that_is_not_there_is_none_and_one_that_cannot_be_read_an_error(tmp_path: Path) -> None:
+    assert read(tmp_path / "missing") is None
+    with pytest.raises(CheckpointError, match="Is a directory"):
+        read(tmp_path)
