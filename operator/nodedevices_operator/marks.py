@@ -79,6 +79,9 @@ class PodMarks:
         concerns = pods.concerns(record, healthy_too=faults.pod_condition == "Always")
         self._prune(memory, concerns)
         for concern in concerns:
+            if concern.undecided:
+                plan.unsure.add((concern.holder.namespace, concern.holder.pod))
+                continue
             uid = await self._resolve(plan, concern)
             if uid is not None:
                 only_event = concern.application or faults.pod_condition == "Never"

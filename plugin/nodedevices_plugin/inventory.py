@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from nodedevices_plugin.model import Inventory, InventoryDevice
 from nodedevices_plugin.probes.protocol import DeviceFact, DriverState, Snapshot, Trouble
@@ -50,6 +50,7 @@ def update(
         kept = _with_partitions(replace(device, present=present), held_partitions) if not present else device
         if present or not _released(kept, now, removed, forget_missing_seconds):
             devices.append(kept)
+    heard_before = previous.heard if previous.instance == snapshot.instance else -1
     troubles = snapshot.troubles
     if len(devices) > MAX_DEVICES:
         too_many = f"{len(devices)} devices; the first {MAX_DEVICES} by index are kept, missing ones last"
@@ -62,6 +63,9 @@ def update(
         boot_id=snapshot.boot_id,
         accelerators_on_bus=snapshot.accelerators_on_bus,
         troubles=troubles,
+        instance=snapshot.instance,
+        heard=max((event.sequence for event in snapshot.events), default=heard_before),
+        read_after=heard_before if snapshot.read_after is None else snapshot.read_after,
         line_time=now,
         line_monotonic=monotonic,
     )
@@ -70,6 +74,12 @@ def update(
 def restore(devices: Iterable[InventoryDevice], *, boot_id: str = "") -> Inventory:
     """What the state file remembers, before the first line of the probe: nothing of it has been seen in this run."""
     return Inventory(devices=_ordered(devices), boot_id=boot_id)
+
+
+def clock_set(inventory: Inventory, by: timedelta) -> Inventory:
+    """The inventory after the wall clock was set: what is missing is missing for as long as it was."""
+    devices = tuple(replace(device, last_seen=device.last_seen + by) for device in inventory.devices)
+    return replace(inventory, devices=devices)
 
 
 def release(

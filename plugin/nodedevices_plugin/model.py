@@ -46,7 +46,9 @@ class Fault:
     boot_id: str  # of the boot in which it was last seen
     xid: int | None = None
     neighbours: tuple[int, ...] = ()  # XIDs that came within the correlation window of this one
-    left: bool = False  # the device left (lost or not listed) since
+    instance: str = ""  # the probe's process that told the event which began it, and its number there; "": no event
+    sequence: int = -1
+    left: bool = False  # since the event the device left (lost or not listed), or the driver asked for an action
     driver_reloaded: bool = False  # the driver was unloaded since
     confirmed: bool = False  # a person said that it is over (nodedevices.io/confirm)
 
@@ -93,6 +95,9 @@ class Inventory:
     boot_id: str = ""
     accelerators_on_bus: int = 0
     troubles: tuple[Trouble, ...] = ()
+    instance: str = ""  # of the probe's process that wrote the line in force
+    heard: int = -1  # the newest event of that process, by its sequence number
+    read_after: int = -1  # the newest event that had happened when the devices of the line were asked
     line_time: datetime | None = None  # agent's clock when the line in force arrived
     line_monotonic: float | None = None  # seconds, time.monotonic(): silence is measured by it
 

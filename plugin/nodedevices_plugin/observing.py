@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -21,6 +22,7 @@ log = structlog.get_logger(__name__)
 MAX_UNSCHEDULABLE = 128  # SCHEMA
 TROUBLES_SECONDS = 5.0  # at least, between two log lines on what the probe complains of: some complaints count
 TROUBLES_SHOWN = 8
+DEVICES_SHOWN = 16  # in one log line
 
 
 def seen_object(item: Object | None) -> SeenObject:
@@ -92,8 +94,7 @@ class Told:
 
     def say(self, before: World, outcome: Step, metrics: Metrics) -> None:
         after = outcome.world
-        for key in sorted(after.verdicts.keys() | before.verdicts.keys()):
-            _verdict(key, before.verdicts.get(key), after.verdicts.get(key))
+        _verdicts(before.verdicts, after.verdicts)
         if after.plan != before.plan:
             _plan(before.plan, after.plan)
         self._config(before, outcome, metrics)
@@ -136,29 +137,34 @@ class Told:
             log.info("configuration in force changed", hash=outcome.world.in_force.applied_hash)
 
 
-def _verdict(key: str, before: Verdict | None, after: Verdict | None) -> None:
-    if after is None:
-        log.info("device gone", device=key)
-        return
-    if before is not None and (before.state, before.reason, before.offered) == (
-        after.state,
-        after.reason,
-        after.offered,
-    ):
-        return
-    if after.state is HealthState.HEALTHY:
-        if before is not None:
-            log.info("device healthy", device=key, was=before.reason)
-        return
-    log.warning(
-        "device not healthy",
-        device=key,
-        state=after.state.value,
-        reason=after.reason,
-        offered=after.offered,
-        action=after.recovery_action,
-        message=after.message,
-    )
+def _verdicts(before: Mapping[str, Verdict], after: Mapping[str, Verdict]) -> None:
+    """Each change once; devices to which the same happened (a silent probe, a start) are one line."""
+    gone = [key for key in before if key not in after]
+    well: dict[str, list[str]] = defaultdict(list)
+    bad: dict[tuple[tuple[str, object], ...], list[str]] = defaultdict(list)
+    for key, now in sorted(after.items()):
+        was = before.get(key)
+        if was is not None and (was.state, was.reason, was.offered) == (now.state, now.reason, now.offered):
+            continue
+        if now.state is HealthState.HEALTHY:
+            if was is not None:
+                well[was.reason].append(key)
+            continue
+        what = {"state": now.state.value, "reason": now.reason, "offered": now.offered}
+        bad[tuple({**what, "action": now.recovery_action, "message": now.message}.items())].append(key)
+    if gone:
+        log.info("device gone", **_which(sorted(gone)))
+    for reason, keys in well.items():
+        log.info("device healthy", **_which(keys), was=reason)
+    for said, keys in bad.items():
+        log.warning("device not healthy", **_which(keys), **dict(said))
+
+
+def _which(keys: Sequence[str]) -> dict[str, Any]:
+    if len(keys) == 1:
+        return {"device": keys[0]}
+    more = len(keys) - DEVICES_SHOWN
+    return {"devices": list(keys[:DEVICES_SHOWN]), **({"more": more} if more > 0 else {})}
 
 
 def _plan(before: Plan | None, after: Plan | None) -> None:

@@ -13,8 +13,8 @@ read-only is reported and changes nothing else. A file that cannot be read is re
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -62,7 +62,8 @@ _ADAPTER: TypeAdapter[State] = TypeAdapter(State)
 
 
 def to_save(state: State, inventory: Inventory, verdicts: Mapping[str, Verdict]) -> State:
-    """`state` with what is worth keeping of these: no readings (they change with every line), no healthy verdicts."""
+    """`state` with what is worth keeping of these: no readings and no event's number (they change with every
+    line), no healthy verdicts."""
     devices = tuple(
         replace(
             device,
@@ -71,7 +72,11 @@ def to_save(state: State, inventory: Inventory, verdicts: Mapping[str, Verdict])
         )
         for device in inventory.devices
     )
-    kept = {key: each for key, each in verdicts.items() if each.faults or each.state is HealthState.UNHEALTHY}
+    kept = {
+        key: replace(each, faults=tuple(replace(fault, instance="", sequence=-1) for fault in each.faults))
+        for key, each in verdicts.items()
+        if each.faults or each.state is HealthState.UNHEALTHY
+    }
     return replace(state, boot_id=inventory.boot_id or state.boot_id, devices=devices, verdicts=kept)
 
 
@@ -91,8 +96,24 @@ def _without_times(state: State) -> State:
 
 
 def restored_devices(state: State, now: datetime) -> tuple[InventoryDevice, ...]:
-    """The devices as the inventory takes them up: those that were here count as seen until now."""
-    return tuple(replace(device, last_seen=now) if device.present else device for device in state.devices)
+    """The devices as the inventory takes them up: those that were here count as seen until now, and none later."""
+    return tuple(
+        replace(device, last_seen=now if device.present else min(device.last_seen, now)) for device in state.devices
+    )
+
+
+def _zoneless(value: object, place: str = "") -> str:
+    """The place of the first time that names no zone, which no other time can be compared with; "": there is none."""
+    if isinstance(value, datetime):
+        return place if value.tzinfo is None else ""
+    parts: Iterable[tuple[object, object]] = ()
+    if is_dataclass(value):
+        parts = ((each.name, getattr(value, each.name)) for each in fields(value))
+    elif isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, tuple):
+        parts = enumerate(value)
+    return next(filter(None, (_zoneless(each, f"{place}.{key}".lstrip(".")) for key, each in parts)), "")
 
 
 class StateFile:
@@ -112,11 +133,15 @@ class StateFile:
         except OSError as error:
             raise StateError(f"read {self.path}: {error.strerror or error}") from error
         try:
-            return _ADAPTER.validate_json(raw)
+            state = _ADAPTER.validate_json(raw)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])[:200]
             raise self._unusable(f"{where + ': ' if where else ''}{first['msg'][:200]}") from error
+        zoneless = _zoneless(state)
+        if zoneless:
+            raise self._unusable(f"{zoneless[:200]}: a time without a zone; write it as 2026-11-21T07:02:11Z")
+        return state
 
     def save(self, state: State) -> None:
         """Replace the file. StateError when that is not possible; the old file then stays as it was."""

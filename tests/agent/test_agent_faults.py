@@ -11,7 +11,7 @@ import pytest
 import yaml
 from support.agentprocess import AgentProcess
 from support.kubelet import StandInKubelet
-from support.simulated import h100s
+from support.simulated import h100s, strike
 
 GPU = "nvidia.com/gpu"
 
@@ -37,6 +37,23 @@ async def test_an_xid_79_takes_one_gpu_away_and_leaves_its_neighbours(
     ]
     assert kubelet.views[GPU].unhealthy == {key}
     assert rest == ["Unhealthy", "Xid79", False]
+
+
+async def test_no_new_pod_gets_a_gpu_whose_double_bit_error_is_undecided(
+    agent: AgentProcess, kubelet: StandInKubelet
+) -> None:
+    killed, double_bit, uncontained = strike(1, 45), strike(3, 48), strike(3, 95)
+    agent.edit(yaml.safe_dump({"profile": "h100 x 8", "events": [killed]}))
+    await agent.until(lambda: agent.lines("device not healthy"))
+    agent.edit(yaml.safe_dump({"profile": "h100 x 8", "events": [killed, double_bit]}))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
+    first, second = agent.lines("device not healthy")
+    assert (first["reason"], first["offered"]) == ("Correlating", True), "a process that was killed"
+    assert (second["state"], second["reason"], second["offered"]) == ("Degraded", "Correlating", False)
+    assert kubelet.views[GPU].unhealthy == {second["device"]}
+    agent.edit(yaml.safe_dump({"profile": "h100 x 8", "events": [killed, double_bit, uncontained]}))
+    await agent.until(lambda: agent.lines("device not healthy")[-1]["reason"] == "Xid95")
+    assert kubelet.views[GPU].unhealthy == {second["device"]}
 
 
 async def test_what_is_wrong_with_the_very_first_devices_file_is_in_the_log_and_on_readyz(
@@ -153,9 +170,10 @@ async def test_a_probe_that_hangs_is_told_and_its_devices_stay_offered(
 ) -> None:
     updates = len(kubelet.views[GPU].updates)
     os.kill(agent.probe_pid, signal.SIGSTOP)
-    await agent.until(lambda: len(agent.lines("device not healthy")) == 8, patience=30)
-    assert {entry["reason"] for entry in agent.lines("device not healthy")} == {"ProbeSilent"}
+    await agent.until(lambda: agent.lines("device not healthy"), patience=30)
+    [told] = agent.lines("device not healthy")
+    assert (told["reason"], len(told["devices"])) == ("ProbeSilent", 8)
     assert (kubelet.allocatable(GPU), len(kubelet.views[GPU].updates)) == (8, updates)
     assert agent.get("/healthz")[0] == 200
     os.kill(agent.probe_pid, signal.SIGCONT)
-    await agent.until(lambda: len(agent.lines("device healthy")) == 8)
+    await agent.until(lambda: [len(each["devices"]) for each in agent.lines("device healthy")] == [8])

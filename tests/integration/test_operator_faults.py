@@ -72,8 +72,18 @@ def test_unknown_and_degraded_are_told_as_such_and_without_an_event(
     node = FleetNode(kubectl, "n1").create()
     uid = pod(kubectl, "trainer", "n1")
     node.hold(0, "trainer")
+    beside = pod(kubectl, "beside", "n1")
+    node.hold(1, "beside")
+    node.fail(0, state="Degraded", reason="Correlating", message="double bit ECC error", recoveryAction="None")
+    node.fail(1, state="Degraded", reason="NvlinkDown", message="2 of 18 links down", recoveryAction="None")
+    wait_until("the other is told", lambda: told(kubectl, "beside").get("reason") == "Degraded")
+    assert told(kubectl, "trainer") == {}, "nobody is told while an XID is undecided"
+    node.fail(1, state="Degraded", reason="Correlating", message="double bit ECC error", recoveryAction="None")
     node.fail(0, state="Unknown", reason="ProbeSilent", message="no line for 15 s", recoveryAction="None")
     wait_until("unknown", lambda: told(kubectl, "trainer").get("status") == "Unknown")
+    assert told(kubectl, "beside")["reason"] == "Degraded", "what a pod was told stays until it is decided"
+    assert [it["uid"] for it in affected(node) if it["name"] == "beside"] == [beside]
+    node.recover(1)
     node.fail(0, state="Degraded", reason="NvlinkDown", message="2 of 18 links down", recoveryAction="None")
     wait_until("degraded", lambda: told(kubectl, "trainer").get("reason") == "Degraded")
     assert told(kubectl, "trainer")["status"] == "True"

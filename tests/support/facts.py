@@ -20,6 +20,7 @@ from nodedevices_plugin.probes.protocol import (
     Readings,
     Snapshot,
 )
+from nodedevices_plugin.state import State, to_save
 
 START = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 GIB = 1 << 30
@@ -140,7 +141,7 @@ class Story:
         facts = {**self.line_facts, **line}
         self.inventory = stage.update(
             self.inventory,
-            snapshot(*devices, **facts),
+            snapshot(*devices, events=tuple(numbered), **facts),
             now=self.now,
             monotonic=self.clock,
             held_partitions=self.held,
@@ -154,8 +155,7 @@ class Story:
 
     def restart(self) -> Story:
         """The agent ends and starts again with what the state file keeps."""
-        kept = {key: verdict for key, verdict in self.verdicts.items() if verdict.faults}
-        self.verdicts = kept
+        self.verdicts = dict(to_save(State(), self.inventory, self.verdicts).verdicts)
         self.inventory = stage.restore(self.inventory.devices, boot_id=self.inventory.boot_id)
         return self._judge((), ())
 

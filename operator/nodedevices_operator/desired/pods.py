@@ -24,6 +24,7 @@ from nodedevices_operator.records import Affected, DeviceRecord, Health, Holder,
 START_TIME_SLACK = timedelta(seconds=30)
 EVENT_LIFE = timedelta(minutes=50)  # the API server's default --event-ttl is an hour
 MAX_HOLDERS_TOLD = 10  # in an Event
+UNDECIDED = "Correlating"  # SCHEMA health.state: for at most 10 s, while an XID's meaning depends on its neighbours
 _SEVERITY = {"Unhealthy": 3, "Unknown": 2, "Degraded": 1, "Healthy": 0}
 _STATUS = {"Unhealthy": "False", "Unknown": "Unknown", "Degraded": "True", "Healthy": "True"}
 
@@ -46,6 +47,11 @@ class Concern:
     def application(self) -> bool:
         """A workload's own error: an Event only."""
         return self.health.domain == "Application"
+
+    @property
+    def undecided(self) -> bool:
+        """Seconds decide what it is: until then the pod is told neither anything new nor that it is over."""
+        return self.health.reason == UNDECIDED
 
 
 class Answer(Enum):

@@ -41,6 +41,7 @@ class Xid:
     domain: str = "Device"
     source: str = "catalog"
     contained: bool = False  # an event that names a MIG instance concerns that instance alone
+    off_bus: bool = False  # the device is gone: that it answers proves nothing until it has left and come back
 
 
 _APP = XidClass.APPLICATION
@@ -153,6 +154,7 @@ _ROWS: tuple[Xid, ...] = (
         "RESTART_BM",
         _FATAL,
         "RebootNode",
+        off_bus=True,
     ),
     Xid(
         151,

@@ -19,8 +19,11 @@ from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
 MAX_FAULTS = 16  # of one device: a device that has more different ones is judged by the worst
 MAX_NEIGHBOURS = 16
 MAX_NOTICES = 256  # of one line
+OLDEST_NEWS = timedelta(seconds=60)  # so long a probe repeats an event; one that seems older: a clock was set
 CORRELATING = "Correlating"
 XID_EVENT = "xid"
+CLEANUP = 45  # a killed process was cleaned up: the one correlating XID that is never fatal by itself
+CONTAINED_BESIDE_48 = frozenset({63, 94})  # the row is remapped, the error was contained
 
 # Other edges that NVML reports (nvml.h nvmlEventType*): the reading of field 230 says what they ask for.
 _OTHER_EDGES: Mapping[str, tuple[str, HealthState, str, str]] = {
@@ -105,12 +108,16 @@ def note_events(
     *,
     now: datetime,
     boot_id: str,
+    instance: str = "",
 ) -> dict[str, Fault]:
-    """The faults of one device after these events, by reason. An event from the future counts from now."""
+    """The faults of one device after these events, by reason. `instance`: the probe's process that tells them.
+
+    An event's time is the probe's word: one from the future counts from now, one from long ago from a minute ago.
+    """
     result = dict(faults)
     came = [event.xid for event in events if event.kind == XID_EVENT and event.xid is not None]
     for event in events:
-        when = min(event.time, now)
+        when = max(min(event.time, now), now - OLDEST_NEWS)
         if event.kind != XID_EVENT:
             edge = _OTHER_EDGES.get(event.kind)
             if edge is not None:
@@ -124,6 +131,8 @@ def note_events(
                     since=when,
                     last_seen=when,
                     boot_id=boot_id,
+                    instance=instance,
+                    sequence=event.sequence,
                 )
                 _remember(result, news)
             continue
@@ -132,16 +141,35 @@ def note_events(
         row = look_up(event.xid)
         kind = xid_class(row, rules)
         if kind is XidClass.FATAL:
-            _remember(result, xid_fault(row, HealthState.UNHEALTHY, when, boot_id))
+            _remember(result, _told_by(xid_fault(row, HealthState.UNHEALTHY, when, boot_id), instance, event.sequence))
         elif kind is XidClass.SUSPECT:
-            _remember(result, xid_fault(row, HealthState.DEGRADED, when, boot_id))
+            _remember(result, _told_by(xid_fault(row, HealthState.DEGRADED, when, boot_id), instance, event.sequence))
         elif kind is XidClass.CORRELATING and CORRELATING not in result:
-            _remember(result, _correlating(row, when, boot_id))
+            _remember(result, _told_by(_correlating(row, when, boot_id), instance, event.sequence))
     waiting = result.get(CORRELATING)
-    if waiting is not None:
+    if waiting is not None and came:
         heard = [xid for xid in dict.fromkeys((*waiting.neighbours, *came)) if xid != waiting.xid]
-        result[CORRELATING] = replace(waiting, neighbours=tuple(heard[:MAX_NEIGHBOURS]))
+        newest = max(event.sequence for event in events if event.xid is not None)
+        waiting = replace(waiting, neighbours=_bounded_neighbours(heard, rules))
+        result[CORRELATING] = _told_by(waiting, instance, newest)
     return _bounded(result)
+
+
+def _bounded_neighbours(heard: Sequence[int], rules: HealthRules) -> tuple[int, ...]:
+    """Those that decide something first: a flood of others must not hide them."""
+    return tuple(sorted(heard, key=lambda xid: not _bears_on_others(xid, rules))[:MAX_NEIGHBOURS])
+
+
+def _bears_on_others(xid: int, rules: HealthRules) -> bool:
+    return xid in CONTAINED_BESIDE_48 or xid_class(look_up(xid), rules) is XidClass.CORRELATING
+
+
+def withholds(fault: Fault, rules: HealthRules) -> bool:
+    """True while a fault is undecided and may prove fatal: no new pod gets the device meanwhile."""
+    if fault.reason != CORRELATING:
+        return False
+    heard = (*((fault.xid,) if fault.xid is not None else ()), *fault.neighbours)
+    return any(xid != CLEANUP and xid_class(look_up(xid), rules) is XidClass.CORRELATING for xid in heard)
 
 
 def decide_correlating(
@@ -158,7 +186,7 @@ def decide_correlating(
         fault.xid is not None
         and fault.state is HealthState.UNHEALTHY
         and fault.last_seen is not None
-        and fault.last_seen >= waiting.since - window
+        and waiting.since - fault.last_seen <= window
         for fault in rest.values()
     )
     if explained:
@@ -170,7 +198,9 @@ def decide_correlating(
         row = look_up(xid)
         state = _decided(row, heard, driver_action) if xid_class(row, rules) is XidClass.CORRELATING else None
         if state is not None:
-            _remember(rest, replace(xid_fault(row, state, waiting.since, waiting.boot_id), last_seen=waiting.last_seen))
+            decided = xid_fault(row, state, waiting.since, waiting.boot_id)
+            decided = _told_by(decided, waiting.instance, waiting.sequence)
+            _remember(rest, replace(decided, last_seen=waiting.last_seen))
     return _bounded(rest)
 
 
@@ -192,18 +222,20 @@ def xid_fault(row: Xid, state: HealthState, when: datetime, boot_id: str) -> Fau
     )
 
 
+def _told_by(fault: Fault, instance: str, sequence: int) -> Fault:
+    return replace(fault, instance=instance, sequence=sequence)
+
+
 def _correlating(row: Xid, when: datetime, boot_id: str) -> Fault:
     fault = xid_fault(row, HealthState.DEGRADED, when, boot_id)
-    return replace(
-        fault, reason=CORRELATING, message=f"{fault.message}; what comes beside it decides", action=NO_ACTION
-    )
+    return replace(fault, reason=CORRELATING, action=NO_ACTION)
 
 
 def _decided(row: Xid, heard: Sequence[int], driver_action: str | None) -> HealthState | None:
     """What a correlating XID comes to when nothing worse came beside it. None: nothing of the device's."""
-    if row.number == 45:  # alone or after an application's error: a process was cleaned up
+    if row.number == CLEANUP:  # alone or after an application's error: a process was cleaned up
         return None
-    if row.number == 48 and ({63, 94} & set(heard)):  # the row is remapped, the error was contained
+    if row.number == 48 and (CONTAINED_BESIDE_48 & set(heard)):
         return HealthState.DEGRADED
     if row.action == "Inspect" or (row.number == 74 and driver_action == NO_ACTION):
         return HealthState.DEGRADED
@@ -211,19 +243,21 @@ def _decided(row: Xid, heard: Sequence[int], driver_action: str | None) -> Healt
 
 
 def _remember(faults: dict[str, Fault], news: Fault) -> None:
-    """A repeat makes the evidence newer, and what was done before it worthless; it changes nothing else."""
+    """A repeat makes the evidence newer, and what was done before it worthless; it changes nothing else. It keeps the
+    number of the event that began the fault, so that a storm of one XID does not change what is shown at each line."""
     known = faults.get(news.reason)
     if known is None:
         faults[news.reason] = news
     elif known.last_seen is None or (news.last_seen is not None and news.last_seen > known.last_seen):
-        faults[news.reason] = replace(news, since=known.since)
+        faults[news.reason] = _told_by(replace(news, since=known.since), known.instance, known.sequence)
 
 
 def _bounded(faults: Mapping[str, Fault]) -> dict[str, Fault]:
+    """The worst; one that is undecided is always among them, or it would never be decided."""
     if len(faults) <= MAX_FAULTS:
         return dict(faults)
-    worst = sorted(faults.values(), key=severity, reverse=True)[:MAX_FAULTS]
-    return {fault.reason: fault for fault in worst}
+    worst = sorted(faults.values(), key=lambda fault: (fault.reason == CORRELATING, severity(fault)), reverse=True)
+    return {fault.reason: fault for fault in worst[:MAX_FAULTS]}
 
 
 def severity(fault: Fault) -> tuple[bool, int, bool, str]:

@@ -2,13 +2,18 @@
 
 A device has faults: XIDs that came (edges) and readings that say so (levels). Each is kept until the evidence says that
 it is over, so none is lost behind a worse one. The verdict shows the worst: Unhealthy before Unknown before Degraded;
-among faults Missing first, then what asks for the most (actions), then one with an XID.
+among faults Missing first, then what asks for the most (actions), then one with an XID. An XID that is undecided and
+may prove fatal is shown before all that is Degraded, and no new pod gets the device meanwhile.
 
 Recovery, on evidence only (SCHEMA "Recovery"): the last line is good and has the device, the fault is no longer
 evident, the hold-down since the newest fault is over, and what it asked for is gone. NVML field 230 decides that where
-it exists; otherwise a new boot, or the device's or driver's having left and come back. A person's word does for that
-and for the hold-down, never for what is still evident (a remap failure, a driver that asks for an action). Flapping
-therefore costs one change, not many.
+it exists and was read after the event; a device that fell off the bus must have left and come back besides. Otherwise
+a new boot, or the device's or driver's having left and come back. A person's word does for that and for the hold-down,
+never for what is still evident (a remap failure, a driver that asks for an action). Flapping therefore costs one
+change, not many.
+
+Faults carry times of the wall clock, so that they can be saved. Within a run that clock counts by the monotonic one:
+`clock_set` moves every time that something waits for when the wall clock was set (pipeline).
 
 While the probe is silent, or before its first line, verdicts stand: nothing recovers and nothing is forgotten.
 """
@@ -112,6 +117,19 @@ def next_deadline(
     return min((deadline for deadline in deadlines if deadline > monotonic), default=None)
 
 
+def clock_set(verdicts: Mapping[str, Verdict], by: timedelta) -> dict[str, Verdict]:
+    """The verdicts after the wall clock was set: what waits goes on waiting for as long as it would have. What is shown
+    (`Verdict.since`) stays as it was told."""
+    return {
+        key: replace(verdict, faults=tuple(_moved(fault, by) for fault in verdict.faults))
+        for key, verdict in verdicts.items()
+    }
+
+
+def _moved(fault: Fault, by: timedelta) -> Fault:
+    return replace(fault, since=fault.since + by, last_seen=None if fault.last_seen is None else fault.last_seen + by)
+
+
 def _view(inventory: Inventory, rules: HealthRules, now: datetime, monotonic: float) -> _View:
     driver = inventory.driver
     started = driver is not None and inventory.line_monotonic is not None
@@ -182,21 +200,27 @@ def _judge(
 
     `has_levels`: readings are the physical device's; a partition has only what came for it alone.
     """
-    faults = {fault.reason: fault for fault in previous.faults if not _ignored(fault, view)} if previous else {}
+    faults = {
+        fault.reason: _not_future(fault, view.now)
+        for fault in (previous.faults if previous else ())
+        if not _ignored(fault, view)
+    }
     if confirmed:
         faults = {reason: replace(fault, confirmed=True) for reason, fault in faults.items()}
     if previous is not None and not view.started:
         return replace(previous, faults=tuple(faults.values())) if confirmed else previous
-    boot_id = view.inventory.boot_id
+    boot_id, instance = view.inventory.boot_id, view.inventory.instance
     before = faults
-    faults = events.note_events(faults, new_events, view.rules, now=view.now, boot_id=boot_id)
+    faults = events.note_events(faults, new_events, view.rules, now=view.now, boot_id=boot_id, instance=instance)
     says = levels.driver_says(device.fact, present=device.present) if view.good else None
-    faults = events.decide_correlating(faults, view.rules, now=view.now, driver_action=says)
+    waiting = faults.get(events.CORRELATING)
+    word = _word(waiting, says, view.inventory) if waiting is not None else None
+    faults = events.decide_correlating(faults, view.rules, now=view.now, driver_action=word)
     news = {reason for reason, fault in faults.items() if before.get(reason) != fault}
     if view.good:
         for level in levels.levels(device.fact, present=device.present) if has_levels else ():
             _apply_level(faults, level, view)
-        faults = {reason: _settled(_gone_before(fault, device), view) for reason, fault in faults.items()}
+        faults = {reason: _settled(_gone_before(fault, device, says, view), view) for reason, fault in faults.items()}
     elif view.driver_unloaded:
         faults = {reason: replace(fault, driver_reloaded=True) for reason, fault in faults.items()}
     if view.good:
@@ -206,9 +230,18 @@ def _judge(
             for reason, fault in faults.items()
             if reason in news  # told at least once, however late it came or short the hold-down is
             or reason == events.CORRELATING
-            or not (_quiet(fault, everything, view) and _action_gone(fault, says, boot_id))
+            or not (_quiet(fault, everything, view) and _action_gone(fault, says, view.inventory))
         }
     return _verdict(previous, tuple(faults.values()), says, view)
+
+
+def _not_future(fault: Fault, now: datetime) -> Fault:
+    """A time that is not yet is one that a clock wrote which was set back since: it counts from now."""
+    if fault.since <= now and (fault.last_seen is None or fault.last_seen <= now):
+        return fault
+    return replace(
+        fault, since=min(fault.since, now), last_seen=None if fault.last_seen is None else min(fault.last_seen, now)
+    )
 
 
 def _ignored(fault: Fault, view: _View) -> bool:
@@ -244,11 +277,25 @@ def _outdated(fault: Fault, boot_id: str) -> bool:
     return fault.confirmed or (restarted and fault.action != "Replace")
 
 
-def _gone_before(fault: Fault, device: InventoryDevice) -> Fault:
-    """While a device is lost or not listed, every other fault of it is one that it has left since."""
+def _gone_before(fault: Fault, device: InventoryDevice, says: str | None, view: _View) -> Fault:
+    """While a device is lost or not listed, every other fault of it is one that it has left since. A driver that asks
+    for an action knows of the fault: when it no longer does, the device was brought back."""
+    if fault.left or not _read_since(fault, view.inventory):
+        return fault
     away = not device.present or device.fact.readings.lost
     its_own_absence = fault.reason in {levels.MISSING, levels.FALLEN_OFF_BUS}
-    return replace(fault, left=True) if away and not its_own_absence and not fault.left else fault
+    asked = says not in {None, actions.NO_ACTION}
+    return replace(fault, left=True) if asked or (away and not its_own_absence) else fault
+
+
+def _read_since(fault: Fault, inventory: Inventory) -> bool:
+    """Whether the devices were asked after this fault's event had happened."""
+    return fault.instance != inventory.instance or fault.sequence <= inventory.read_after
+
+
+def _word(fault: Fault, says: str | None, inventory: Inventory) -> str | None:
+    """What the driver (NVML field 230) says of this fault: None where it does not, or said "None" before it came."""
+    return says if says != actions.NO_ACTION or _read_since(fault, inventory) else None
 
 
 def _settled(fault: Fault, view: _View) -> Fault:
@@ -272,43 +319,44 @@ def _quiet(fault: Fault, everything: Sequence[Fault], view: _View) -> bool:
     return fault.confirmed or view.now - held_from >= timedelta(seconds=view.rules.hold_down_seconds)
 
 
-def _action_gone(fault: Fault, says: str | None, boot_id: str) -> bool:
+def _action_gone(fault: Fault, says: str | None, inventory: Inventory) -> bool:
     """Whether what a fault asked for was done, or is no longer asked for."""
     if fault.confirmed:
         return True
-    if says is not None:
-        return says == actions.NO_ACTION
-    if actions.asks_for_nothing(fault.action) or fault.reason in levels.ENDS_BY_ITSELF:
-        return True
-    if fault.boot_id and boot_id and fault.boot_id != boot_id:
+    rebooted = bool(fault.boot_id and inventory.boot_id and fault.boot_id != inventory.boot_id)
+    word = _word(fault, says, inventory)
+    if word is not None:
+        off_bus = fault.xid is not None and look_up(fault.xid).off_bus
+        return word == actions.NO_ACTION and (not off_bus or fault.left or rebooted)
+    if actions.asks_for_nothing(fault.action) or fault.reason in levels.ENDS_BY_ITSELF or rebooted:
         return True
     return fault.action in actions.PROVEN_BY_RETURN and (fault.left or fault.driver_reloaded)
 
 
-def _still_asked(fault: Fault, says: str | None, boot_id: str) -> str:
+def _still_asked(fault: Fault, says: str | None, inventory: Inventory) -> str:
     """The action to show for a fault: the driver's own word before the catalogue's, nothing once it was done."""
-    if fault.last_seen is not None and says is not None:
-        return says
-    if fault.last_seen is not None and _action_gone(fault, says, boot_id):
-        return actions.NO_ACTION
-    return fault.action
+    if fault.last_seen is None:
+        return fault.action
+    if says not in {None, actions.NO_ACTION}:
+        return str(says)
+    return actions.NO_ACTION if _action_gone(fault, says, inventory) else fault.action
 
 
 def _verdict(previous: Verdict | None, faults: tuple[Fault, ...], says: str | None, view: _View) -> Verdict:
-    ordered = tuple(sorted(faults, key=_display_order, reverse=True))
+    ordered = tuple(sorted(faults, key=lambda fault: _display_order(fault, view.rules), reverse=True))
+    withheld = any(events.withholds(fault, view.rules) for fault in ordered)
     worst = ordered[0] if ordered else None
     if worst is not None and worst.state is not HealthState.UNHEALTHY and view.unknown is not None:
         worst = None
     if worst is not None:
-        boot_id = view.inventory.boot_id
         as_bad = [fault for fault in ordered if fault.state is worst.state]
-        action = max((_still_asked(fault, says, boot_id) for fault in as_bad), key=actions.asks_more)
+        action = max((_still_asked(fault, says, view.inventory) for fault in as_bad), key=actions.asks_more)
         verdict = Verdict(
             state=worst.state,
             reason=worst.reason,
-            message=_message(worst, as_bad, action, view.rules),
+            message=_message(worst, as_bad, action, says, view.rules),
             since=view.now,
-            offered=worst.state is HealthState.DEGRADED,
+            offered=worst.state is HealthState.DEGRADED and not withheld,
             xid=worst.xid,
             recovery_action=action,
             fault_domain=worst.fault_domain,
@@ -321,7 +369,7 @@ def _verdict(previous: Verdict | None, faults: tuple[Fault, ...], says: str | No
             reason=reason,
             message=message,
             since=view.now,
-            offered=offered,
+            offered=offered and not withheld,
             fault_domain="Node",
             faults=ordered,
         )
@@ -332,15 +380,20 @@ def _verdict(previous: Verdict | None, faults: tuple[Fault, ...], says: str | No
     return verdict
 
 
-def _display_order(fault: Fault) -> tuple[bool, tuple[bool, int, bool, str]]:
-    return (fault.reason == levels.MISSING and fault.last_seen is None, events.severity(fault))
+def _display_order(fault: Fault, rules: HealthRules) -> tuple[bool, bool, bool, tuple[bool, int, bool, str]]:
+    missing = fault.reason == levels.MISSING and fault.last_seen is None
+    return (missing, fault.state is HealthState.UNHEALTHY, events.withholds(fault, rules), events.severity(fault))
 
 
-def _message(worst: Fault, as_bad: Sequence[Fault], action: str, rules: HealthRules) -> str:
+def _message(worst: Fault, as_bad: Sequence[Fault], action: str, says: str | None, rules: HealthRules) -> str:
     """What happened and what to do, for people. The same while nothing changes: no countdown in it."""
-    if action == actions.NO_ACTION and worst.last_seen is not None and worst.reason != events.CORRELATING:
+    if worst.reason == events.CORRELATING:
+        until = f"decided within {rules.correlation_seconds:.0f} s by what comes beside it"
+        parts = [worst.message, f"{until}, no new pod gets it until then" if events.withholds(worst, rules) else until]
+    elif action == actions.NO_ACTION and worst.last_seen is not None:
         what = f"recovering from {worst.reason}" if worst.reason in levels.REASONS else worst.message
-        parts = [what, f"nothing is asked for: {_well_again(_held_from(worst, as_bad), rules)}"]
+        now = "the driver asks for no action now" if says == actions.NO_ACTION else "no action is needed any more"
+        parts = [what, f"{now}, Healthy {_well_again(_held_from(worst, as_bad), rules)}"]
     else:
         parts = [worst.message, actions.advice(action)]
     # That the driver asks for an action is said by the advice above.
@@ -354,7 +407,7 @@ def _message(worst: Fault, as_bad: Sequence[Fault], action: str, rules: HealthRu
 
 def _well_again(held_from: datetime | None, rules: HealthRules) -> str:
     """When the hold-down is over, rounded up to a minute: a fault each second changes the text once a minute."""
-    text = f"well again after {rules.hold_down_seconds:.0f} s without a fault"
+    text = f"after {rules.hold_down_seconds:.0f} s without a fault"
     if held_from is None:
         return text
     until = held_from.astimezone(UTC) + timedelta(seconds=rules.hold_down_seconds)

@@ -63,6 +63,11 @@ class EventLog:
         with self._lock:
             return bool(self._pending)
 
+    def newest(self) -> int:
+        """The sequence number that the newest event so far has, or will have in the next line; 0: there is none."""
+        with self._lock:
+            return self._sequence + len(self._pending)
+
     def for_line(self) -> tuple[ProbeEvent, ...]:
         """What the line written now says: what is new, and what the last minute's lines said; oldest first."""
         now = self.clock()

@@ -49,6 +49,7 @@ class Facts:
     devices: tuple[DeviceFact, ...] = ()
     silent: bool = False  # a simulated probe may play dead
     needs_fresh_process: bool = False  # say this, wait for the next look, and exit
+    read_after: int | None = field(default=None, compare=False)  # Snapshot.read_after, set by the loop
 
 
 class Source(Protocol):
@@ -78,9 +79,13 @@ class LineLoop:
 
     def once(self) -> Facts:
         """One look, one line; what was seen."""
-        facts = self.source.look()
+        facts = self._look()
         self._write_line(facts)
         return facts
+
+    def _look(self) -> Facts:
+        newest = self.source.events.newest()
+        return replace(self.source.look(), read_after=newest)
 
     def run(self) -> None:
         """For ever."""
@@ -99,7 +104,7 @@ class LineLoop:
             if time.monotonic() >= look_at:
                 if facts.needs_fresh_process:
                     raise SystemExit(EXIT_WANTS_FRESH_PROCESS)
-                facts = self.source.look()
+                facts = self._look()
                 looked_at = time.monotonic()
                 look_at = looked_at + every
                 if not facts.silent and (facts != self._written or events.pending()):
@@ -129,6 +134,7 @@ class LineLoop:
             troubles=troubles,
             devices=devices,
             events=self.source.events.for_line(),
+            read_after=facts.read_after,
         )
         line = encode(snapshot)
         if len(line) > MAX_LINE_BYTES:  # PCIe paths grow with the square of the number of devices

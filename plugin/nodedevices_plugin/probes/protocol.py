@@ -250,6 +250,9 @@ class Snapshot(_Wire):
     troubles: UpTo64[Trouble] = ()
     devices: Annotated[tuple[DeviceFact, ...], Bounds(max_length=MAX_DEVICES)] = ()
     events: Annotated[tuple[ProbeEvent, ...], Bounds(max_length=MAX_EVENTS)] = ()
+    # The devices were asked after the events up to this sequence number had happened. None: the probe does not say, and
+    # then an event is taken to be newer than the readings of the line that tells it first.
+    read_after: Count | None = None
 
 
 _NOT_PLAIN = re.compile(PLAIN_TEXT.replace("^[^", "[").replace("]*$", "]"))

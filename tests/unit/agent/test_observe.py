@@ -89,6 +89,7 @@ class Node:
                 config=world.config,
                 retired=world.state.retired,
                 started=START,
+                running_seconds=(self.now - START).total_seconds(),
                 probe="simulated",
                 now=self.now,
             )

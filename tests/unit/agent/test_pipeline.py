@@ -122,6 +122,11 @@ def test_nothing_is_planned_before_the_first_good_line() -> None:
     assert Node().line().offers() == {GPU: (2, 2)}
 
 
+def test_a_gpu_with_an_undecided_xid_is_withheld_and_with_a_killed_process_is_not() -> None:
+    assert Node().line(xids=(xid(45),)).offers() == {GPU: (2, 2)}
+    assert Node().line(xids=(xid(48),)).offers() == {GPU: (2, 1)}
+
+
 def test_a_step_without_news_changes_nothing() -> None:
     node = Node().line(xids=(xid(79),))
     before = node.world

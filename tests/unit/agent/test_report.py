@@ -182,7 +182,19 @@ def test_the_summary_shows_the_worst_device() -> None:
     assert summary is not None
     assert (summary.healthy, summary.degraded, summary.unhealthy, summary.unknown) == (2, 1, 2, 1)
     assert (summary.reason, summary.recovery_action) == ("Xid79", "RebootNode")
-    assert condition(made, "DevicesHealthy") == ("False", "DeviceFault", "2 of 5: gpu-4 Xid79, gpu-3 EccUncorrectable")
+    assert condition(made, "DevicesHealthy") == (
+        "False",
+        "DeviceFault",
+        "2 of 5: gpu-4 Xid79, gpu-3 EccUncorrectable; unknown: 1 of 5: gpu-2 ProbeSilent",
+    )
+
+
+def test_a_gpu_that_is_undecided_counts_as_degraded() -> None:
+    undecided = replace(bad("Correlating", HealthState.DEGRADED, recovery_action="None"), offered=False)
+    made = report(facts(2, verdicts=healthy(gpu(1)) | {gpu_id(0): undecided}))
+    assert made.summary is not None
+    assert (made.summary.healthy, made.summary.degraded, made.summary.reason) == (2, 1, "Correlating")
+    assert condition(made, "DevicesHealthy") == ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Correlating")
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import CONFIRM, HoldersState, Holdings
 from nodedevices_plugin.observing import TROUBLES_SECONDS, Told
 from nodedevices_plugin.pipeline import Inputs, World, begin, step
-from nodedevices_plugin.probes.protocol import Trouble
+from nodedevices_plugin.probes.protocol import DeviceFact, Trouble
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.state import State
 from structlog.testing import capture_logs
-from support.facts import START, gpu, gpu_id, snapshot
+from support.facts import START, gpu, gpu_id, snapshot, well
 
 WRONG = Trouble(code="FileInvalid", message="devices.yaml: profile: 'h9' is not known")
 LOCAL = parse_flags(["--standalone"], {})
@@ -39,6 +39,23 @@ class Story:
             if "probe reports" in str(entry["event"])
         ]
 
+    def devices(self, *facts: DeviceFact) -> list[tuple[str, str, Any]]:
+        """What is logged of devices, each with how loud."""
+        self.now += 1
+        inputs = Inputs(snapshot=snapshot(*facts), arrived=self.now, holdings=Holdings(state=HoldersState.SYNCED))
+        return self._of_devices(inputs)
+
+    def restarted(self) -> list[tuple[str, str, Any]]:
+        self.world = begin(self.world.state, LOCAL, now=START, monotonic=self.now)
+        return self._of_devices(Inputs(holdings=Holdings(state=HoldersState.SYNCED)))
+
+    def _of_devices(self, inputs: Inputs) -> list[tuple[str, str, Any]]:
+        return [
+            (entry["log_level"], entry.get("reason") or entry.get("was"), entry.get("device") or entry["devices"])
+            for entry in self._logged(inputs)
+            if str(entry["event"]).startswith("device ")
+        ]
+
     def confirm(self, value: str) -> list[tuple[str, str]]:
         """What is logged of this value of the annotation."""
         seen = SeenObject(exists=True, config={}, confirm=value)
@@ -55,6 +72,16 @@ class Story:
         with capture_logs() as logged:
             self._told.say(before, outcome, self._metrics)
         return list(logged)
+
+
+def test_what_happens_to_all_gpus_at_once_is_one_line() -> None:
+    eight, story = [gpu(number) for number in range(8)], Story()
+    every = [gpu_id(number) for number in range(8)]
+    assert story.devices(*eight) == []
+    assert story.restarted() == [("warning", "Starting", every)]
+    assert story.devices(*eight) == [("info", "Starting", every)]
+    lost = gpu(3, readings=well(lost=True))
+    assert story.devices(*eight[:3], lost, *eight[4:]) == [("warning", "FallenOffBus", gpu_id(3))]
 
 
 def test_a_complaint_is_told_once_and_its_end_too() -> None:

@@ -89,6 +89,12 @@ def test_everybody_on_a_partition_of_a_failed_device_is_concerned_and_only_its_h
     assert [(it.holder.pod, it.device) for it in well] == [("two", "MIG-2")]
 
 
+@pytest.mark.parametrize(("reason", "undecided"), [("Correlating", True), ("NvlinkDown", False)])
+def test_what_is_decided_within_seconds_is_known_as_such(reason: str, undecided: bool) -> None:
+    [only] = pods.concerns(record(device(0, "Degraded", reason, holders=[holder()])))
+    assert only.undecided == undecided
+
+
 def test_the_worst_device_comes_first() -> None:
     item = record(
         device(0, "Degraded", "NvlinkDown", holders=[holder()]),
