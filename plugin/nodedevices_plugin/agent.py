@@ -388,6 +388,7 @@ class Agent:
             retired=world.state.retired,
             mig_strategy=world.in_force.effective.sections.mig.strategy,
             started=self._started,
+            running_seconds=time.monotonic() - world.started,
             probe=self._local.probe,
             probe_silent=outcome.probe_silent,
             probe_error=self._probe.last_error,

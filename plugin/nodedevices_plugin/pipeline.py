@@ -12,13 +12,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from nodedevices_plugin import inventory as stage_inventory
 from nodedevices_plugin.configuring import Asked, FileOutcome, InForce, Node, SeenObject, ask, configure
 from nodedevices_plugin.foreign import Names, device_name, named, observe, remembered
 from nodedevices_plugin.health.events import EventCursor, Notice, fresh_events, notices
-from nodedevices_plugin.health.machine import judge_all, next_deadline
+from nodedevices_plugin.health.machine import clock_set, judge_all, next_deadline
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory, Plan, RecentAllocate, Registration, Verdict
 from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
@@ -33,6 +33,7 @@ from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.state import SeenSpec, State, restored_devices, to_save
 
 SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's word no longer counts
+CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the scheduler between the two readings
 MAX_RETIRED = 64
 MAX_CONFIRM = 128  # entries of the annotation
 CONFIRM_WORDS = ("recovered", "removed")
@@ -76,6 +77,7 @@ class World:
     departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
     listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since
     started: float  # time.monotonic()
+    wall_offset: float  # seconds that the wall clock is ahead of time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +106,13 @@ def begin(state: State, local: Local, *, now: datetime, monotonic: float) -> Wor
         holdings=Holdings(state=HoldersState.UNAVAILABLE),
         state=state,
         started=monotonic,
+        wall_offset=now.timestamp() - monotonic,
     )
 
 
 def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float) -> Step:
     """The world after these inputs. `now`: the wall clock, which is shown; `monotonic`: what waiting is measured by."""
+    world = _clock_watched(world, now=now, monotonic=monotonic)
     effective = world.in_force.effective
     rules = replace(
         HealthRules.from_section(effective.sections.health),
@@ -201,6 +205,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
         departed=_departed(world.departed, inventory, now),
         listed=listed,
         started=world.started,
+        wall_offset=world.wall_offset,
     )
     silent_from = (world.started if inventory.line_monotonic is None else inventory.line_monotonic) + SILENCE_SECONDS
     deadlines = [
@@ -216,6 +221,22 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
         refused=refused,
         deadline=min((each for each in deadlines if each is not None and each > monotonic), default=None),
         probe_silent=monotonic >= silent_from,
+    )
+
+
+def _clock_watched(world: World, *, now: datetime, monotonic: float) -> World:
+    """Times are kept by the wall clock, so that they can be saved and shown. Where it was set since the last step (NTP
+    after a boot, a resumed virtual machine), what waits is moved along, so that it waits as long as it would have."""
+    offset = now.timestamp() - monotonic
+    by = offset - world.wall_offset
+    if abs(by) < CLOCK_SET_SECONDS:
+        return world
+    moved = timedelta(seconds=by)
+    return replace(
+        world,
+        wall_offset=offset,
+        inventory=stage_inventory.clock_set(world.inventory, moved),
+        verdicts=clock_set(world.verdicts, moved),
     )
 
 

@@ -73,6 +73,7 @@ class Facts:
     retired: Mapping[str, datetime] = field(default_factory=dict)
     mig_strategy: str = ""  # in force
     started: datetime
+    running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
     probe: str  # as configured; the line's own name is shown once there is one
     probe_silent: bool = False  # no good line for 15 s, or none within 15 s of the start
     probe_error: str | None = None
@@ -379,7 +380,7 @@ def _observing(facts: Facts, observed: Plan) -> Condition:
     """Nothing is registered here; PodResources is the only way to the kubelet."""
     holdings = facts.holdings
     if holdings.state is HoldersState.UNAVAILABLE:
-        asking = holdings.taken == 0.0 and (facts.now - facts.started).total_seconds() < STARTING_SECONDS
+        asking = holdings.taken == 0.0 and facts.running_seconds < STARTING_SECONDS
         status: Status = "Unknown" if asking else "False"
         reason = names.STARTING if asking else names.KUBELET_UNREACHABLE
         return _condition(facts, names.READY, status, reason, f"serving.mode Observe: {holdings.message}")
@@ -404,7 +405,9 @@ def _devices_healthy(facts: Facts, devices: tuple[api.Device, ...]) -> Condition
     unknown = [each for each in devices if each.health.state == "Unknown"]
     degraded = [each for each in devices if each.health.state == "Degraded"]
     if unhealthy:
-        return _condition(facts, kind, "False", names.DEVICE_FAULT, _told(sorted(unhealthy, key=_badness), devices))
+        told = _told(sorted(unhealthy, key=_badness), devices)
+        also = f"; unknown: {_told(unknown, devices)}" if unknown else ""
+        return _condition(facts, kind, "False", names.DEVICE_FAULT, told + also)
     if unknown:
         told = f"{_told(unknown, devices)}: {unknown[0].health.message}".rstrip(": ")
         return _condition(facts, kind, "Unknown", names.PROBE_SILENT, told)

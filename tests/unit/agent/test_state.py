@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict
@@ -88,6 +91,29 @@ def test_a_file_that_cannot_be_read_is_named_and_kept_aside(file: StateFile, con
         file.load()
     assert file.path.with_name("nodedevices-state.json.unreadable").read_bytes() == content
     assert file.load() == State()
+
+
+@pytest.mark.parametrize(
+    ("place", "where"),
+    [
+        (("verdicts", "GPU-1", "faults", 0, "last_seen"), "verdicts.GPU-1.faults.0.last_seen"),
+        (("verdicts", "GPU-1", "since"), "verdicts.GPU-1.since"),
+        (("devices", 0, "last_seen"), "devices.0.last_seen"),
+        (("retired", "nvidia.com/gpu.shared"), "retired.nvidia.com/gpu.shared"),
+    ],
+)
+def test_a_time_without_a_zone_is_refused_by_its_place(
+    file: StateFile, place: tuple[str | int, ...], where: str
+) -> None:
+    file.save(FULL)
+    document: Any = json.loads(file.path.read_bytes())
+    inner = document
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = "2026-11-21T10:00:00"
+    file.path.write_text(json.dumps(document))
+    with pytest.raises(StateError, match=re.escape(f"({where}: a time without a zone; write it as")):
+        file.load()
 
 
 FULL_DISK = """
