@@ -191,9 +191,10 @@ def test_the_summary_shows_the_worst_device() -> None:
 
 def test_a_gpu_that_is_undecided_counts_as_degraded() -> None:
     undecided = replace(bad("Correlating", HealthState.DEGRADED, recovery_action="None"), offered=False)
-    made = report(facts(2, verdicts=healthy(gpu(1)) | {gpu_id(0): undecided}))
-    assert made.summary is not None
-    assert (made.summary.healthy, made.summary.degraded, made.summary.reason) == (2, 1, "Correlating")
+    made = facts(2, verdicts=healthy(gpu(1)) | {gpu_id(0): undecided})
+    summary = report(made).summary
+    assert summary is not None
+    assert (summary.healthy, summary.degraded, summary.reason) == (2, 1, "Correlating")
     assert condition(made, "DevicesHealthy") == ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Correlating")
 
 
