@@ -77,8 +77,12 @@ FAILED: Final = "Failed"
 # --- elsewhere in the cluster ----------------------------------------------------------------------------------------
 POD_DEVICE_HEALTHY: Final = "nodedevices.io/DeviceHealthy"  # on pods
 NODE_DEVICES_HEALTHY: Final = "nodedevices.io/DevicesHealthy"  # on Nodes
+NOT_MONITORED: Final = (
+    "NotMonitored"  # a reason on pods with a readinessGate, when nobody writes the condition any more
+)
 EVENT_FAULT: Final = "DeviceFault"
 EVENT_RECOVERED: Final = "DeviceRecovered"
+EVENTS_SUPPRESSED: Final = "EventsSuppressed"
 
 REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     READY: {

@@ -4,6 +4,9 @@ Run it when the operator is gone (a running one would write them again). Everyth
 managedFields, so nothing that another owns is touched, and running it again finds nothing. Removing is what
 server-side apply does with keys that the next apply leaves out. A condition of our type that somebody else wrote last
 is removed by JSON patch. Objects that cannot be cleaned are said, and counted in the result; the rest goes on.
+
+Two kinds of pods keep the condition: those that have ended (it is evidence, and they are never written), and those
+whose readinessGates name it: they would never be ready again without it, and keep it as True/NotMonitored.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import structlog
 from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, POD_DEVICE_HEALTHY
 
 from nodedevices_operator import kube as names
+from nodedevices_operator.apply import utc_now
+from nodedevices_operator.desired import pods
 from nodedevices_operator.kube import Kube, KubeError, identified, named, pod_path
 
 log = structlog.get_logger()
@@ -79,6 +84,11 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
     ]
     if not found and _index(item, place.condition) is None:
         return 0, 0
+    if place.kind == "Pod":
+        if pods.finished(item):
+            return 0, 0
+        if pods.gated(item):
+            return await _release(kube, item, path, shown, dry_run=dry_run)
     if dry_run:
         log.info("would remove", kind=place.kind, name=shown, keys=_said(found, place))
         return 1, 0
@@ -97,6 +107,27 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
         log.warning("could not remove", kind=place.kind, name=shown, error=str(error))
         return 0, 1
     log.info("removed", kind=place.kind, name=shown, keys=_said(found, place))
+    return 1, 0
+
+
+async def _release(kube: Kube, pod: Mapping[str, Any], path: str, shown: str, *, dry_run: bool) -> tuple[int, int]:
+    """The condition of a pod whose readinessGates name it becomes True/NotMonitored."""
+    condition = pods.released_condition(pod, utc_now())
+    if condition is None or pods.says_the_same(pods.own_condition(pod), condition):
+        return 0, 0
+    if dry_run:
+        log.info("would set the condition that a readinessGate needs", kind="Pod", name=shown, status="True")
+        return 1, 0
+    metadata = pod["metadata"]
+    body = identified("Pod", metadata["name"], metadata["uid"], namespace=metadata["namespace"])
+    try:
+        await kube.apply(f"{path}/status", body | {"status": {"conditions": [condition]}}, names.POD_CONDITION)
+    except KubeError as error:
+        if error.gone:
+            return 0, 0
+        log.warning("could not set the condition that a readinessGate needs", name=shown, error=str(error))
+        return 0, 1
+    log.info("set the condition that a readinessGate needs", kind="Pod", name=shown, status="True")
     return 1, 0
 
 

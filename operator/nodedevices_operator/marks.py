@@ -4,6 +4,9 @@ The order is the promise: find the pod and its uid; write it into affectedPods; 
 Event. Back: tell the Event, write the condition True, only then take the entry out. So an entry exists whenever a pod
 may carry our condition because of a fault, and a restarted operator looks at exactly these pods once.
 
+A pod is written only while it runs on the node that the NodeDevices is about: an agent's word, and an entry that names
+a pod of another node, change nothing there. A pod that has ended keeps what it was told; its entry is dropped.
+
 What is remembered here only saves reads: which pod a holder entry means, what a pod was last told.
 """
 
@@ -20,8 +23,8 @@ from nodedevices_api.sections import Faults
 
 from nodedevices_operator.apply import Writer
 from nodedevices_operator.desired import events, pods
-from nodedevices_operator.desired.capacity import FINISHED
 from nodedevices_operator.desired.pods import Answer, Concern
+from nodedevices_operator.eventing import NodeEvents
 from nodedevices_operator.kube import KubeError, pod_path
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records import Affected, Holder, NodeDevicesRecord
@@ -32,6 +35,7 @@ NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
 log = structlog.get_logger()
 
 Key = tuple[Holder, str]
+Telling = tuple[str, str, str, str]  # device, since, state, text
 
 
 @dataclass(slots=True)
@@ -40,7 +44,9 @@ class Memory:
 
     uids: dict[Key, str] = field(default_factory=dict)  # who a holder entry means
     not_ours: dict[Key, float] = field(default_factory=dict)  # until when not to ask again
-    told: dict[str, tuple[str, str, str, str]] = field(default_factory=dict)  # uid -> what it was told last
+    told: dict[str, Telling] = field(default_factory=dict)  # uid -> what it was told last
+    untold: dict[str, Telling] = field(default_factory=dict)  # uid -> what it need not be told: it shows no condition
+    ended: set[str] = field(default_factory=set)  # uids of pods that have ended
 
 
 @dataclass(slots=True)
@@ -63,9 +69,12 @@ class Plan:
 class PodMarks:
     """The pods of all nodes; one node at a time by the key queue."""
 
-    def __init__(self, writer: Writer, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, writer: Writer, metrics: Metrics, events: NodeEvents, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._writer = writer
         self._metrics = metrics
+        self._events = events
         self._clock = clock
         self._nodes: dict[str, Memory] = {}
 
@@ -78,15 +87,18 @@ class PodMarks:
         plan = Plan(record, faults, memory)
         concerns = pods.concerns(record, healthy_too=faults.pod_condition == "Always")
         self._prune(memory, concerns)
+        known = {entry.uid: entry for entry in (*orphaned, *record.affected)}
         for concern in concerns:
             if concern.undecided:
                 plan.unsure.add((concern.holder.namespace, concern.holder.pod))
                 continue
             uid = await self._resolve(plan, concern)
-            if uid is not None:
-                only_event = concern.application or faults.pod_condition == "Never"
-                (plan.events_only if only_event else plan.marks).setdefault(uid, concern)
-        known = {entry.uid: entry for entry in (*orphaned, *record.affected)}
+            if uid is None or uid in memory.ended:
+                continue
+            if concern.application or faults.pod_condition == "Never":
+                plan.events_only.setdefault(uid, concern)
+            elif faults.pod_condition == "Always" or uid in known or await self._to_be_told(plan, uid, concern):
+                plan.marks.setdefault(uid, concern)
         at_fault = {uid: concern for uid, concern in plan.marks.items() if concern.severity}
         staying = [it for it in known.values() if it.uid not in at_fault and (it.namespace, it.name) in plan.unsure]
         plan.leaving = tuple(it for it in known.values() if it.uid not in at_fault and it not in staying)
@@ -104,9 +116,11 @@ class PodMarks:
 
         `seen` is when the operator first knew of the newest fault, by its clock.
         """
+        gone: set[str] = set()
         for uid, concern in plan.marks.items():
             try:
-                await self._mark(plan, uid, concern, seen)
+                if not await self._mark(plan, uid, concern, seen):
+                    gone.add(uid)
             except KubeError as error:
                 self._failed(plan, uid, concern, error)
         for uid, concern in plan.events_only.items():
@@ -114,7 +128,6 @@ class PodMarks:
                 await self._tell_fault(plan, uid, concern)
             except KubeError as error:
                 plan.problems.append(error)
-        gone: set[str] = set()
         for entry in plan.leaving:
             try:
                 if await self._take_back(plan, entry):
@@ -153,6 +166,24 @@ class PodMarks:
             plan.again = NOT_YET_SECONDS
         return None
 
+    async def _to_be_told(self, plan: Plan, uid: str, concern: Concern) -> bool:
+        """Whether the pod is to be told, by podCondition OnFault: that nobody can tell is no news for a pod that shows
+        no condition."""
+        if not concern.unknown:
+            return True
+        telling = _telling(concern)
+        if plan.memory.untold.get(uid) == telling:
+            return False
+        try:
+            pod = await self._read(plan, concern.holder.namespace, concern.holder.pod)
+        except KubeError as error:
+            plan.problems.append(error)
+            return False
+        if pod is not None and pods.own_condition(pod) is not None:
+            return True
+        plan.memory.untold[uid] = telling
+        return False
+
     async def _read(self, plan: Plan, namespace: str, name: str) -> Mapping[str, Any] | None:
         for pod in plan.found.values():
             if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name):
@@ -174,16 +205,22 @@ class PodMarks:
         memory.not_ours = {key: until for key, until in memory.not_ours.items() if key in live}
         uids = set(memory.uids.values())
         memory.told = {uid: told for uid, told in memory.told.items() if uid in uids}
+        memory.untold = {uid: untold for uid, untold in memory.untold.items() if uid in uids}
+        memory.ended &= uids
 
     # --- telling -----------------------------------------------------------------------------------------------------
-    async def _mark(self, plan: Plan, uid: str, concern: Concern, seen: float | None) -> None:
-        telling = (concern.device, concern.health.since, concern.health.state, pods.fault_text(concern))
+    async def _mark(self, plan: Plan, uid: str, concern: Concern, seen: float | None) -> bool:
+        """Tell the pod. False: it has ended, and is told nothing any more."""
+        telling = _telling(concern)
         if plan.memory.told.get(uid) == telling:
-            return
+            return True
         entry = pods.affected(concern, uid)
         pod = await self._read(plan, entry.namespace, entry.name)
         if pod is None or pod["metadata"]["uid"] != uid:
             raise KubeError(f"pod {entry.namespace}/{entry.name} of uid {uid} is gone", status=404)
+        if pods.finished(pod) or not pods.on_node(pod, plan.record.name):
+            plan.memory.ended.add(uid)
+            return False
         shown = pods.own_condition(pod)
         condition = pods.pod_condition(concern, shown, self._writer.now())
         told_before = pods.says_the_same(shown, condition)
@@ -195,6 +232,7 @@ class PodMarks:
         if not (told_before and pods.long_ago((shown or {}).get("lastTransitionTime"), self._writer.now())):
             await self._tell_fault(plan, uid, concern)
         plan.memory.told[uid] = telling
+        return True
 
     async def _tell(self, plan: Plan, entry: Affected, condition: Mapping[str, Any]) -> None:
         await self._writer.pod_condition(entry, condition)
@@ -212,10 +250,10 @@ class PodMarks:
             return
         about = events.About("Pod", concern.holder.pod, uid, concern.holder.namespace)
         what = events.Fault(plan.record.name, concern.device, concern.health.reason, concern.health.since)
-        await self._event(events.fault(about, what, pods.fault_text(concern), self._writer.now()))
+        await self._event(plan, events.fault(about, what, pods.fault_text(concern), self._writer.now()))
 
     async def _take_back(self, plan: Plan, entry: Affected) -> bool:
-        """Whether the entry has done its duty. A finished pod keeps what it was told: that is its history."""
+        """Whether the entry has done its duty. A pod that has ended keeps what it was told: that is evidence."""
         record, never = plan.record, plan.faults.pod_condition == "Never"
         device, part = next(((d, p) for d in record.devices for p in d.parts if p.id == entry.device), (None, None))
         well = part is None or part.health.state == "Healthy"
@@ -225,11 +263,16 @@ class PodMarks:
         pod = await self._read(plan, entry.namespace, entry.name)
         if pod is None or pod["metadata"]["uid"] != entry.uid:
             return True
+        if not pods.on_node(pod, record.name):
+            log.warning(
+                "affectedPods names a pod of another node", node=record.name, pod=f"{entry.namespace}/{entry.name}"
+            )
+            return True
         shown = pods.own_condition(pod)
-        if shown is None or (pod.get("status") or {}).get("phase") in FINISHED:
+        if shown is None or pods.finished(pod):
             return True
         if never:
-            await self._writer.pod_condition(entry, None)
+            await self._writer.pod_condition(entry, pods.released_condition(pod, self._writer.now()))
             return True
         name = f"{device.name} {entry.device}" if device is not None else entry.device
         text = f"{name} is healthy" if well else f"{name} is no longer held by this pod"
@@ -237,16 +280,16 @@ class PodMarks:
             about = events.About("Pod", entry.name, entry.uid, entry.namespace)
             what = events.Fault(record.name, entry.device, entry.reason, entry.since)
             message = f"{text} again; it was {entry.reason}" if well else text
-            await self._event(events.recovered(about, what, message, self._writer.now()))
+            await self._event(plan, events.recovered(about, what, message, self._writer.now()))
         condition = pods.healthy_condition(text, shown, self._writer.now())
         if not pods.says_the_same(shown, condition):
             await self._tell(plan, entry, condition)
         return True
 
-    async def _event(self, body: Mapping[str, Any]) -> None:
+    async def _event(self, plan: Plan, body: Mapping[str, Any]) -> None:
         """An Event is a service: where it may not be written (a namespace that is ending), the condition stands."""
         try:
-            await self._writer.event(body)
+            await self._events.write(plan.record.name, body)
         except KubeError as error:
             if not (error.forbidden or error.status == 404):
                 raise
@@ -260,3 +303,7 @@ class PodMarks:
         else:
             plan.problems.append(error)
         plan.memory.told.pop(uid, None)
+
+
+def _telling(concern: Concern) -> Telling:
+    return (concern.device, concern.health.since, concern.health.state, pods.fault_text(concern))

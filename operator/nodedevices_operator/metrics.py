@@ -26,6 +26,11 @@ class Metrics:
         self.refused = Counter(
             f"{PREFIX}_refused_writes", "Writes that the API server refused.", ["concern", "code"], registry=own
         )
+        self.suppressed_events = Counter(
+            f"{PREFIX}_suppressed_events",
+            "Events that were not written because their node had too many.",
+            registry=own,
+        )
         self.queue_depth = Gauge(f"{PREFIX}_queue_depth", "Keys ready or being worked on.", ["kind"], registry=own)
         self.marked = Histogram(
             f"{PREFIX}_fault_to_pod_seconds",

@@ -30,6 +30,7 @@ from nodedevices_operator.desired.node import node_condition, same_condition
 from nodedevices_operator.desired.pods import device_text, long_ago
 from nodedevices_operator.desired.policy_status import NodeOutcome, Verdict, condition, node_outcome
 from nodedevices_operator.desired.stale import Staleness, Watched, judge
+from nodedevices_operator.eventing import NodeEvents
 from nodedevices_operator.kube import KubeError, Object
 from nodedevices_operator.labeling import NodeLabels
 from nodedevices_operator.marks import PodMarks
@@ -78,7 +79,8 @@ class NodeReconciler:
         self._metrics = metrics
         self._dirty = dirty
         self._clock = clock
-        self._marks = PodMarks(writer, metrics, clock)
+        self._events = NodeEvents(writer, metrics, clock)
+        self._marks = PodMarks(writer, metrics, self._events, clock)
         self._capacity = OwnedCapacity(writer, clock)
         self._labels = NodeLabels(writer, clock)
         self._retired = RetiredZeros(writer, clock, settled_seconds=retired_seconds)
@@ -224,17 +226,22 @@ class NodeReconciler:
                     continue
                 if before is not None or not long_ago(health.since, self._writer.now()):
                     what = events.Fault(record.name, identity, health.reason, health.since)
-                    await self._writer.event(events.fault(about, what, device_text(device), self._writer.now()))
+                    await self._events.write(
+                        record.name, events.fault(about, what, device_text(device), self._writer.now())
+                    )
                 told[identity] = device
             for identity, old in list(told.items()):
                 if identity not in now:
                     what = events.Fault(record.name, identity, old.health.reason, old.health.since)
                     text = f"{old.name} {identity} is healthy again; it was {old.health.reason}"
                     if any(device.id == identity and device.health.state == "Healthy" for device in record.devices):
-                        await self._writer.event(events.recovered(about, what, text, self._writer.now()))
+                        await self._events.write(record.name, events.recovered(about, what, text, self._writer.now()))
                     elif any(device.id == identity for device in record.devices):
                         continue  # Unknown or Degraded: neither the old fault nor well
                     del told[identity]
+            again = await self._events.sum_up(record)
+            if again is not None:
+                look.again.append(again)
         except KubeError as error:
             look.problems.append(error)
         self._faults[record.name] = told
@@ -311,6 +318,7 @@ class NodeReconciler:
             look.node = self._cache.nodes.get(name, look.node)
 
     def _forget(self, name: str) -> None:
+        self._events.forget(name)
         self._marks.forget(name)
         self._capacity.forget(name)
         self._labels.forget(name)

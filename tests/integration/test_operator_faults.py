@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -66,11 +67,12 @@ def test_a_fault_reaches_pod_and_node_and_recovery_takes_everything_back(
     assert events(kubectl, other) == []
 
 
-def test_unknown_and_degraded_are_told_as_such_and_without_an_event(
+def test_unknown_keeps_the_status_and_degraded_is_true_and_neither_makes_an_event(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
     node = FleetNode(kubectl, "n1").create()
     uid = pod(kubectl, "trainer", "n1")
+    silent = {"state": "Unknown", "reason": "ProbeSilent", "message": "no line for 15 s", "recoveryAction": "None"}
     node.hold(0, "trainer")
     beside = pod(kubectl, "beside", "n1")
     node.hold(1, "beside")
@@ -79,18 +81,53 @@ def test_unknown_and_degraded_are_told_as_such_and_without_an_event(
     wait_until("the other is told", lambda: told(kubectl, "beside").get("reason") == "Degraded")
     assert told(kubectl, "trainer") == {}, "nobody is told while an XID is undecided"
     node.fail(1, state="Degraded", reason="Correlating", message="double bit ECC error", recoveryAction="None")
-    node.fail(0, state="Unknown", reason="ProbeSilent", message="no line for 15 s", recoveryAction="None")
-    wait_until("unknown", lambda: told(kubectl, "trainer").get("status") == "Unknown")
+    node.fail(0, state="Degraded", reason="NvlinkDown", message="2 of 18 links down", recoveryAction="None")
+    wait_until("degraded", lambda: told(kubectl, "trainer").get("reason") == "Degraded")
     assert told(kubectl, "beside")["reason"] == "Degraded", "what a pod was told stays until it is decided"
     assert [it["uid"] for it in affected(node) if it["name"] == "beside"] == [beside]
     node.recover(1)
-    node.fail(0, state="Degraded", reason="NvlinkDown", message="2 of 18 links down", recoveryAction="None")
-    wait_until("degraded", lambda: told(kubectl, "trainer").get("reason") == "Degraded")
-    assert told(kubectl, "trainer")["status"] == "True"
+    well = told(kubectl, "trainer")
+    assert well["status"] == "True"
+    node.fail(0, **silent)
+    wait_until("unknown", lambda: told(kubectl, "trainer").get("reason") == "ProbeSilent")
+    unknown = told(kubectl, "trainer")
+    assert (unknown["status"], unknown["lastTransitionTime"]) == ("True", well["lastTransitionTime"])
+    assert "Nobody can tell since" in unknown["message"]
     node.recover(0)
     wait_until("well", lambda: told(kubectl, "trainer").get("reason") == "Healthy")
     wait_until("entry gone", lambda: affected(node) == [])
     assert events(kubectl, uid) == []
+
+
+def test_a_pod_that_ended_by_a_fault_keeps_its_evidence(operator: OperatorProcess, kubectl: Kubectl) -> None:
+    node = FleetNode(kubectl, "n1").create()
+    pod(kubectl, "job", "n1")
+    node.hold(0, "job")
+    node.fail(0)
+    said = wait_until("told", lambda: told(kubectl, "job"))
+    fleet.patch_pod(kubectl, "job", {"phase": "Failed"})
+    node.fail(0, state="Degraded", reason="Recovering", message="", recoveryAction="None")
+    wait_until("entry gone", lambda: affected(node) == [])
+    node.recover(0)
+    wait_until("node", lambda: node_told(node).get("status") == "True")
+    assert told(kubectl, "job") == said
+
+
+def test_an_entry_that_names_a_pod_of_another_node_takes_no_mark_from_it(
+    operator: OperatorProcess, kubectl: Kubectl
+) -> None:
+    node = FleetNode(kubectl, "n1").create()
+    FleetNode(kubectl, "n2").create()
+    uid = pod(kubectl, "trainer", "n1")
+    node.hold(0, "trainer")
+    node.fail(0)
+    said = wait_until("told", lambda: told(kubectl, "trainer"))
+    stolen = {"affectedPods": [affected(node)[0] | {"device": device_id(1)}]}
+    patch = json.dumps({"status": stolen})
+    kubectl.run("patch", "nodedevices", "n2", "--subresource=status", "--type=merge", "-p", patch)
+    wait_until("noticed", lambda: "affectedPods names a pod of another node" in operator.said())
+    assert told(kubectl, "trainer") == said
+    assert [it["reason"] for it in events(kubectl, uid)] == ["DeviceFault"]
 
 
 @pytest.mark.parametrize(

@@ -213,11 +213,17 @@ def pod(
     requests: Mapping[str, int] | None = None,
     phase: str = "Running",
     started: float | None = 0.0,
+    gate: str = "",
 ) -> str:
-    """A pod bound to the node, with the status that its kubelet would write. Returns its uid."""
+    """A pod bound to the node, with the status that its kubelet would write. Returns its uid.
+
+    `gate`: the condition that its readinessGates name.
+    """
     limits = {key: str(value) for key, value in (requests or {GPU: 1}).items()}
     container = {"name": "main", "image": "none", "resources": {"limits": limits, "requests": limits}}
-    spec = {"nodeName": node, "containers": [container], "automountServiceAccountToken": False}
+    spec: dict[str, Any] = {"nodeName": node, "containers": [container], "automountServiceAccountToken": False}
+    if gate:
+        spec["readinessGates"] = [{"conditionType": gate}]
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
     made = json.loads(kubectl.run("create", "-o", "json", "-f", "-", stdin=json.dumps(body)))
     status: dict[str, Any] = {"phase": phase}

@@ -1,4 +1,4 @@
-"""Events DeviceFault and DeviceRecovered. Pure.
+"""Events DeviceFault and DeviceRecovered, and EventsSuppressed for those that were too many. Pure.
 
 The name is a hash of (uid of the object, device, reason, since), so that telling the same thing again is a 409 and no
 duplicate, whoever tells it and however often the operator was killed.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodedevices_api import API_VERSION
-from nodedevices_api.conditions import EVENT_FAULT, EVENT_RECOVERED
+from nodedevices_api.conditions import EVENT_FAULT, EVENT_RECOVERED, EVENTS_SUPPRESSED
 from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, clip
 
 CLUSTER_SCOPED_NAMESPACE = "default"  # where Events about cluster-scoped objects go
@@ -50,6 +50,16 @@ def fault(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
 def recovered(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
     """The fault is over."""
     return _event(about, what, (EVENT_RECOVERED, "Normal"), message, now)
+
+
+def suppressed(about: About, count: int, since: str, limit: str, now: str) -> dict[str, Any]:
+    """So many Events were not written since then; `limit` says what the limit is."""
+    more = "1 more Event" if count == 1 else f"{count} more Events"
+    message = (
+        f"{more} about devices of {about.name} and the pods that hold them since {since}, not written: {limit}. "
+        "The status of the NodeDevices and the conditions of the pods are complete."
+    )
+    return _event(about, Fault(about.name, "", "", since), (EVENTS_SUPPRESSED, "Warning"), message, now)
 
 
 def _event(about: About, what: Fault, kind: tuple[str, str], message: str, now: str) -> dict[str, Any]:

@@ -26,7 +26,8 @@ EVENT_LIFE = timedelta(minutes=50)  # the API server's default --event-ttl is an
 MAX_HOLDERS_TOLD = 10  # in an Event
 UNDECIDED = "Correlating"  # SCHEMA health.state: for at most 10 s, while an XID's meaning depends on its neighbours
 _SEVERITY = {"Unhealthy": 3, "Unknown": 2, "Degraded": 1, "Healthy": 0}
-_STATUS = {"Unhealthy": "False", "Unknown": "Unknown", "Degraded": "True", "Healthy": "True"}
+_STATUSES = ("True", "False", "Unknown")
+NOT_MONITORED = "nobody watches this pod's devices any more; the condition stays for the pod's readinessGates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ class Concern:
     @property
     def severity(self) -> int:
         return _SEVERITY.get(self.health.state, 2)
+
+    @property
+    def unknown(self) -> bool:
+        """Nobody can tell how the device is."""
+        return self.severity == _SEVERITY["Unknown"]
 
     @property
     def application(self) -> bool:
@@ -83,7 +89,7 @@ def may_speak(pod: Mapping[str, Any], concern: Concern, node: str) -> Answer:
     """Whether this pod is the one that the holder entry means."""
     metadata, spec, status = (pod.get(key) or {} for key in ("metadata", "spec", "status"))
     holder = concern.holder
-    if spec.get("nodeName") != node or status.get("phase") in FINISHED or not _requests(spec, status, holder):
+    if not on_node(pod, node) or finished(pod) or not _requests(spec, status, holder):
         return Answer.NO
     if holder.uid:
         return Answer.YES if metadata.get("uid") == holder.uid else Answer.NO
@@ -95,6 +101,22 @@ def may_speak(pod: Mapping[str, Any], concern: Concern, node: str) -> Answer:
     if start is None or since is None:
         return Answer.NOT_YET
     return Answer.YES if start <= since + START_TIME_SLACK else Answer.NO
+
+
+def on_node(pod: Mapping[str, Any], node: str) -> bool:
+    """Whether the pod is bound to that node: a NodeDevices is about its own node's pods only, whatever it names."""
+    return (pod.get("spec") or {}).get("nodeName") == node
+
+
+def finished(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod has ended: its condition is evidence from then on, and never written again."""
+    return (pod.get("status") or {}).get("phase") in FINISHED
+
+
+def gated(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod is ready only while our condition is True."""
+    gates = (pod.get("spec") or {}).get("readinessGates") or ()
+    return any(gate.get("conditionType") == names.POD_DEVICE_HEALTHY for gate in gates)
 
 
 def _requests(spec: Mapping[str, Any], status: Mapping[str, Any], holder: Holder) -> bool:
@@ -141,16 +163,36 @@ def _matches(identity: str, held: set[str]) -> bool:
 
 # --- what is written -------------------------------------------------------------------------------------------------
 def pod_condition(concern: Concern, previous: Mapping[str, Any] | None, now: str) -> dict[str, Any]:
-    """The condition for the state of what the pod holds (SCHEMA: Degraded is True with reason Degraded)."""
-    if concern.health.state == "Healthy":
+    """The condition for the state of what the pod holds (SCHEMA: Degraded is True with reason Degraded).
+
+    Unknown keeps the status that stands there: a monitor that hangs must not empty a Service. A pod that shows no
+    condition has no status to keep.
+    """
+    health, text = concern.health, fault_text(concern)
+    if health.state == "Healthy":
         return healthy_condition(f"{concern.device_name} {concern.device} is healthy", previous, now)
-    reason = "Degraded" if concern.health.state == "Degraded" else (concern.health.reason or concern.health.state)
-    return _condition(_STATUS.get(concern.health.state, "Unknown"), reason, fault_text(concern), previous, now)
+    if health.state == "Degraded":
+        return _condition("True", "Degraded", text, previous, now)
+    if not concern.unknown:
+        return _condition("False", health.reason or health.state, text, previous, now)
+    text += f" Nobody can tell since {health.since}"
+    status = str((previous or {}).get("status"))
+    if status not in _STATUSES:
+        return _condition("Unknown", health.reason or "Unknown", f"{text}.", previous, now)
+    text += f"; status {status} is from before."
+    return _condition(status, health.reason or "Unknown", text, previous, now)
 
 
 def healthy_condition(message: str, previous: Mapping[str, Any] | None, now: str) -> dict[str, Any]:
     """All is well again."""
     return _condition("True", "Healthy", message, previous, now)
+
+
+def released_condition(pod: Mapping[str, Any], now: str) -> dict[str, Any] | None:
+    """What stays when nobody writes the condition any more: nothing, but True where the pod's readiness needs it."""
+    if not gated(pod):
+        return None
+    return _condition("True", names.NOT_MONITORED, NOT_MONITORED, own_condition(pod), now)
 
 
 def _condition(status: str, reason: str, message: str, previous: Mapping[str, Any] | None, now: str) -> dict[str, Any]:

@@ -1,0 +1,84 @@
+"""Writing Events, so many for each node and no more.
+
+An agent decides how often a device of its node fails, and for how many pods; what it may cost the API server and the
+people who read Events is decided here. Each node has a token bucket; what it does not cover is counted, and told once a
+minute in one Event about the NodeDevices. An Event that was suppressed is never written later: it is news of
+yesterday, and the conditions tell what is so now.
+
+The memory is three numbers for each node. Lost with the operator's, it begins anew with a full bucket.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodedevices_operator.apply import Writer
+from nodedevices_operator.desired import events
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records import NodeDevicesRecord
+
+BURST = 128  # 8 devices, 16 shares of each: a node's pods all hear of one fault
+SECONDS_PER_EVENT = 10.0
+SUM_UP_SECONDS = 60.0  # from the first suppressed Event to the one that tells how many there were
+LIMIT = f"at most {BURST} at once, then one every {SECONDS_PER_EVENT:g} s"
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Of one node. Times are by the monotonic clock."""
+
+    tokens: float
+    filled: float  # when the tokens were counted
+    suppressed: int = 0
+    first: str = ""  # when the first of them was suppressed, for people
+    due: float = 0.0  # when to sum up
+
+    def take(self, now: float) -> bool:
+        """Whether one more may be written; if so, it is counted."""
+        self.tokens = min(float(BURST), self.tokens + (now - self.filled) / SECONDS_PER_EVENT)
+        self.filled = now
+        if self.tokens < 1.0:
+            return False
+        self.tokens -= 1.0
+        return True
+
+
+class NodeEvents:
+    """All nodes; one node at a time by the key queue."""
+
+    def __init__(self, writer: Writer, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._writer = writer
+        self._metrics = metrics
+        self._clock = clock
+        self._nodes: dict[str, _Budget] = {}
+
+    def forget(self, node: str) -> None:
+        self._nodes.pop(node, None)
+
+    async def write(self, node: str, body: Mapping[str, Any]) -> None:
+        """Write the Event, or count it where the node has had too many. May raise KubeError."""
+        now = self._clock()
+        budget = self._nodes.setdefault(node, _Budget(float(BURST), now))
+        if budget.take(now):
+            await self._writer.event(body)
+            return
+        if not budget.suppressed:
+            budget.first, budget.due = self._writer.now(), now + SUM_UP_SECONDS
+        budget.suppressed += 1
+        self._metrics.suppressed_events.inc()
+
+    async def sum_up(self, record: NodeDevicesRecord) -> float | None:
+        """Tell how many were suppressed, when it is time. Returns the seconds until then; None: there are none."""
+        budget = self._nodes.get(record.name)
+        if budget is None or not budget.suppressed:
+            return None
+        wait = budget.due - self._clock()
+        if wait > 0:
+            return wait
+        about = events.About("NodeDevices", record.name, record.uid)
+        await self._writer.event(events.suppressed(about, budget.suppressed, budget.first, LIMIT, self._writer.now()))
+        budget.suppressed = 0
+        return None

@@ -1,0 +1,119 @@
+"""The API server as the operator sees it, in memory: the port `Kube` with objects by path.
+
+Server-side apply is done as far as the operator uses it: conditions by type, capacity and labels by key, all of them
+owned by the field manager that applied them last, and given back when it leaves them out. No schema, no admission.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from nodedevices_operator import kube as names
+from nodedevices_operator.kube import KubeError, Object
+
+Raw = dict[str, Any]
+
+
+class FakeKube:
+    """`objects` by path; `writes` are (verb, path, body) of what was asked for, `events` the Events made."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Raw] = {}
+        self.writes: list[tuple[str, str, Any]] = []
+        self.events: list[Raw] = []
+        self._version = 100
+        self._owned: dict[tuple[str, str], set[str]] = {}
+
+    def put(self, path: str, raw: Mapping[str, Any]) -> Raw:
+        """As somebody else writes it; returns the object as it stands then."""
+        self._version += 1
+        made = copy.deepcopy(dict(raw))
+        made.setdefault("metadata", {})["resourceVersion"] = str(self._version)
+        self.objects[path] = made
+        return copy.deepcopy(made)
+
+    def written(self, part: str) -> list[tuple[str, str, Any]]:
+        """Writes to paths that contain this."""
+        return [write for write in self.writes if part in write[1]]
+
+    # --- the port -----------------------------------------------------------------------------------------------------
+    async def get(self, path: str) -> Object:
+        if path not in self.objects:
+            raise KubeError(f"GET {path}: 404", status=404, absent=path.rpartition("/")[2])
+        return copy.deepcopy(self.objects[path])
+
+    async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
+        if path == names.PODS:
+            node = query.get("fieldSelector", "").partition("=")[2]
+            found = [it for where, it in self.objects.items() if "/pods/" in where]
+            yield [copy.deepcopy(it) for it in found if not node or it["spec"].get("nodeName") == node]
+            return
+        yield [copy.deepcopy(it) for where, it in sorted(self.objects.items()) if where.startswith(f"{path}/")]
+
+    async def apply(self, path: str, body: Object, manager: str, *, force: bool = True) -> Object:
+        self.writes.append(("apply", path, copy.deepcopy(body)))
+        where = path.removesuffix("/status")
+        item = self.objects.get(where)
+        if item is None:
+            raise KubeError(f"PATCH {path}: 404", status=404)
+        if body["metadata"]["uid"] != item["metadata"]["uid"]:
+            raise KubeError(f"PATCH {path}: 409", status=409)
+        before = copy.deepcopy(item)
+        self._merge(where, item, body, manager)
+        if item != before:
+            self._version += 1
+            item["metadata"]["resourceVersion"] = str(self._version)
+        return copy.deepcopy(item)
+
+    async def create(self, path: str, body: Object) -> Object:
+        self.writes.append(("create", path, copy.deepcopy(body)))
+        if any(it["metadata"]["name"] == body["metadata"]["name"] for it in self.events):
+            raise KubeError(f"POST {path}: 409", status=409)
+        self.events.append(copy.deepcopy(dict(body)))
+        return body
+
+    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
+        self.writes.append(("patch", path, copy.deepcopy(operations)))
+        return copy.deepcopy(self.objects[path.removesuffix("/status")])
+
+    # --- server-side apply --------------------------------------------------------------------------------------------
+    def _merge(self, where: str, item: Raw, body: Object, manager: str) -> None:
+        status: Raw = item.setdefault("status", {})
+        applied = body.get("status") or {}
+        if manager == names.CONFIG:
+            item["spec"] = {**item.get("spec", {}), **body["spec"]}
+            item["metadata"]["generation"] = item["metadata"].get("generation", 0) + 1
+        elif manager == names.POLICY_STATUS:
+            item["status"] = copy.deepcopy(dict(applied))
+        elif manager == names.CAPACITY:
+            self._keys(where, manager, status.setdefault("capacity", {}), applied.get("capacity", {}))
+            self._manage(item, manager, {"f:status": {"f:capacity": self._fields(where, manager)}})
+        elif manager == names.LABELS:
+            labels = item["metadata"].setdefault("labels", {})
+            self._keys(where, manager, labels, body["metadata"].get("labels", {}))
+            self._manage(item, manager, {"f:metadata": {"f:labels": self._fields(where, manager)}})
+        else:
+            shown = {it["type"]: it for it in status.get("conditions", [])}
+            self._keys(where, manager, shown, {it["type"]: it for it in applied.get("conditions", [])})
+            status["conditions"] = list(shown.values())
+            self._manage(item, manager, {"f:status": {"f:conditions": self._fields(where, manager)}})
+        if manager == names.STATUS:
+            status["affectedPods"] = copy.deepcopy(applied.get("affectedPods", []))
+
+    def _keys(self, where: str, manager: str, shown: dict[str, Any], applied: Mapping[str, Any]) -> None:
+        for key in self._owned.get((where, manager), set()) - set(applied):
+            shown.pop(key, None)
+        shown.update(copy.deepcopy(dict(applied)))
+        self._owned[where, manager] = set(applied)
+
+    def _fields(self, where: str, manager: str) -> Raw:
+        return {f"f:{key}": {} for key in self._owned[where, manager]}
+
+    @staticmethod
+    def _manage(item: Raw, manager: str, fields: Raw) -> None:
+        others = [it for it in item["metadata"].get("managedFields", []) if it["manager"] != manager]
+        if any(inner for part in fields.values() for inner in part.values()):
+            others.append({"manager": manager, "operation": "Apply", "fieldsV1": fields})
+        item["metadata"]["managedFields"] = others

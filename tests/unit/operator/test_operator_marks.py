@@ -1,0 +1,327 @@
+"""Which pods the operator writes to, and how often it speaks: its core against an API server in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from nodedevices_api import conditions as names
+from nodedevices_operator import kube as paths
+from nodedevices_operator.apply import Writer
+from nodedevices_operator.cache import Kind, read
+from nodedevices_operator.cleanup import clean_up
+from nodedevices_operator.core import Core
+from nodedevices_operator.desired import events
+from nodedevices_operator.eventing import BURST, SECONDS_PER_EVENT, SUM_UP_SECONDS, NodeEvents
+from nodedevices_operator.metrics import Metrics
+from support.fakekube import FakeKube, Raw
+from support.opfacts import GPU, NOW, SINCE, device, health, holder, node_devices, raw_policy, record
+
+LATER = "2026-11-21T12:30:00Z"
+
+
+class Cluster:
+    """Nodes with a NodeDevices each, pods, and the operator's core, which looks at a node whenever it changes."""
+
+    def __init__(self) -> None:
+        self.kube = FakeKube()
+        self.core = Core(self.kube, Metrics())
+
+    async def start(self, **nodes: list[Raw]) -> Cluster:
+        for name, devices in nodes.items():
+            ready = [{"type": "Ready", "status": "True", "lastTransitionTime": SINCE}]
+            shown = {"capacity": {GPU: "1"}, "allocatable": {GPU: "1"}, "conditions": ready}
+            self.kube.put(f"{paths.NODES}/{name}", {"metadata": {"name": name, "uid": f"uid-{name}"}, "status": shown})
+            self.kube.put(self._path(name), self._object(name, devices))
+        await self.core.relister.once()
+        await self._rest()
+        return self
+
+    def policy(self, **sections: Any) -> None:
+        self.kube.put(f"{paths.POLICIES}/p", raw_policy("p", **sections))
+
+    def pod(self, name: str, node: str, *, phase: str = "Running", gated: bool = False, conditions: Any = ()) -> None:
+        gates = [{"conditionType": names.POD_DEVICE_HEALTHY}] if gated else []
+        container = {"name": "main", "resources": {"limits": {GPU: "1"}}}
+        pod = {
+            "metadata": {"name": name, "namespace": "ml", "uid": f"uid-{name}"},
+            "spec": {"nodeName": node, "containers": [container], "readinessGates": gates},
+            "status": {"phase": phase, "startTime": SINCE, "conditions": list(conditions)},
+        }
+        self.kube.put(paths.pod_path("ml", name), pod)
+
+    def ends(self, name: str, phase: str = "Failed") -> None:
+        path = paths.pod_path("ml", name)
+        self.kube.objects[path]["status"]["phase"] = phase
+
+    async def report(self, name: str, *devices: Raw, **status: Any) -> None:
+        """The agent's next status; the operator's part stays, unless it is given."""
+        before = self.kube.objects[self._path(name)]
+        made = self._object(name, list(devices), **status)
+        made["spec"], made["metadata"]["generation"] = before["spec"], before["metadata"]["generation"]
+        made["status"].setdefault("affectedPods", before["status"].get("affectedPods", []))
+        own = [
+            it for it in before["status"]["conditions"] if it["type"] in {"PolicyResolved", "CapacitySynced", "Stale"}
+        ]
+        made["status"]["conditions"] += own
+        raw = self.kube.put(self._path(name), made)
+        self.core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+        await self._rest()
+
+    async def _rest(self) -> None:
+        while (name := self.core.nodes.take()) is not None:
+            await self.core.look_at_node(name)
+            self.core.nodes.done(name)
+
+    def told(self, name: str) -> tuple[str, str]:
+        """Status and reason of the pod's condition; empty: none."""
+        found = [it for it in self.shown(name) if it["type"] == names.POD_DEVICE_HEALTHY]
+        return (found[0]["status"], found[0]["reason"]) if found else ("", "")
+
+    def shown(self, name: str) -> list[Raw]:
+        conditions: list[Raw] = self.kube.objects[paths.pod_path("ml", name)]["status"]["conditions"]
+        return conditions
+
+    def affected(self, name: str) -> list[str]:
+        return [it["name"] for it in self.kube.objects[self._path(name)]["status"].get("affectedPods", [])]
+
+    def suppressed(self) -> float:
+        text = self.core.metrics.render().decode()
+        [value] = re.findall(r"^nodedevices_operator_suppressed_events_total (\S+)$", text, re.MULTILINE)
+        return float(value)
+
+    @staticmethod
+    def _path(name: str) -> str:
+        return f"{paths.NODE_DEVICES}/{name}"
+
+    @staticmethod
+    def _object(name: str, devices: list[Raw], **status: Any) -> Raw:
+        made = node_devices(*devices, **status)
+        made["metadata"] |= {"name": name, "uid": f"nd-{name}"}
+        return made
+
+
+def lost(index: int, *holders: str) -> Raw:
+    return device(index, "Unhealthy", "Xid79", holders=[holder(name) for name in holders])
+
+
+def silent(index: int, *holders: str) -> Raw:
+    return device(index, "Unknown", "ProbeSilent", holders=[holder(name) for name in holders])
+
+
+def well(index: int, *holders: str) -> Raw:
+    return device(index, holders=[holder(name) for name in holders])
+
+
+# --- whose pods ------------------------------------------------------------------------------------------------------
+async def test_an_entry_that_names_another_nodes_pod_takes_no_mark_from_it() -> None:
+    cluster = Cluster()
+    cluster.pod("trainer", "a")
+    await cluster.start(a=[lost(0, "trainer")], b=[well(1)])
+    assert cluster.told("trainer") == ("False", "Xid79")
+    stolen = {"namespace": "ml", "name": "trainer", "uid": "uid-trainer", "device": "GPU-1", "reason": "Xid79"}
+    events_before = len(cluster.kube.events)
+    await cluster.report("b", well(1), affectedPods=[stolen | {"since": SINCE}])
+    assert cluster.told("trainer") == ("False", "Xid79")
+    assert cluster.affected("a") == ["trainer"]
+    assert cluster.affected("b") == []
+    assert len(cluster.kube.events) == events_before
+
+
+async def test_a_holder_that_is_another_nodes_pod_is_told_nothing() -> None:
+    cluster = Cluster()
+    cluster.pod("trainer", "a")
+    await cluster.start(a=[well(0, "trainer")], b=[lost(1, "trainer")])
+    assert cluster.kube.written("/pods/") == []
+    assert [it for it in cluster.kube.events if it["involvedObject"]["kind"] == "Pod"] == []
+
+
+# --- pods that have ended --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("condition", ["OnFault", "Always"])
+@pytest.mark.parametrize(
+    "then", [well(0, "trainer"), silent(0, "trainer"), device(0, "Degraded", "NvlinkDown", holders=[holder()]), well(0)]
+)
+async def test_a_pod_that_has_ended_keeps_what_it_was_told_and_its_entry_goes(condition: str, then: Raw) -> None:
+    cluster = Cluster()
+    cluster.policy(faults={"podCondition": condition})
+    cluster.pod("trainer", "a")
+    await cluster.start(a=[lost(0, "trainer")])
+    assert cluster.told("trainer") == ("False", "Xid79")
+    cluster.ends("trainer")
+    evidence = list(cluster.shown("trainer"))
+    cluster.kube.writes.clear()
+    for _ in range(2):  # with the pod remembered, and again
+        await cluster.report("a", then)
+    assert cluster.shown("trainer") == evidence
+    assert cluster.kube.written("/pods/") == []
+    assert cluster.affected("a") == []
+
+
+async def test_a_pod_that_has_ended_unmarked_is_not_marked() -> None:
+    cluster = Cluster()
+    cluster.policy(faults={"podCondition": "Always"})
+    cluster.pod("trainer", "a")
+    await cluster.start(a=[well(0, "trainer")])
+    cluster.ends("trainer", "Succeeded")
+    await cluster.report("a", lost(0, "trainer"))
+    assert cluster.told("trainer") == ("True", "Healthy")
+    assert cluster.affected("a") == []
+
+
+# --- nobody can tell -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("condition", ["OnFault", "Always"])
+@pytest.mark.parametrize("before", [well(0, "web"), lost(0, "web")])
+async def test_a_silent_probe_changes_reason_and_message_and_never_the_status(condition: str, before: Raw) -> None:
+    cluster = Cluster()
+    cluster.policy(faults={"podCondition": condition})
+    known = {"type": names.POD_DEVICE_HEALTHY, "status": "True", "reason": "Healthy", "message": ""}
+    cluster.pod("web", "a", gated=True, conditions=[known | {"lastTransitionTime": SINCE}])
+    await cluster.start(a=[before])
+    status = cluster.told("web")[0]
+    assert status == ("True" if before["health"]["state"] == "Healthy" else "False")
+    [shown] = cluster.shown("web")
+    await cluster.report("a", silent(0, "web"))
+    assert cluster.told("web") == (status, "ProbeSilent")
+    [now] = cluster.shown("web")
+    assert now["lastTransitionTime"] == shown["lastTransitionTime"]
+    assert f"Nobody can tell since {SINCE}" in now["message"]
+    assert cluster.affected("a") == ["web"]
+    await cluster.report("a", well(0, "web"))
+    assert cluster.told("web") == ("True", "Healthy")
+    assert cluster.affected("a") == []
+
+
+async def test_a_pod_that_shows_no_condition_is_not_told_that_nobody_can_tell() -> None:
+    cluster = Cluster()
+    cluster.pod("web", "a")
+    await cluster.start(a=[well(0, "web")])
+    await cluster.report("a", silent(0, "web"))
+    assert cluster.told("web") == ("", "")
+    assert cluster.affected("a") == []
+    await cluster.report("a", lost(0, "web"))
+    assert cluster.told("web") == ("False", "Xid79")
+
+
+async def test_a_lesser_fault_is_told_where_another_device_is_silent() -> None:
+    cluster = Cluster()
+    cluster.pod("web", "a")
+    worn = device(1, "Degraded", "NvlinkDown", holders=[holder("web")])
+    await cluster.start(a=[silent(0, "web"), worn])
+    assert cluster.told("web")[0] == "True"
+    assert cluster.affected("a") == ["web"]
+
+
+async def test_always_tells_a_pod_that_was_never_seen_well_that_nobody_can_tell() -> None:
+    cluster = Cluster()
+    cluster.policy(faults={"podCondition": "Always"})
+    cluster.pod("web", "a", gated=True)
+    await cluster.start(a=[silent(0, "web")])
+    assert cluster.told("web") == ("Unknown", "ProbeSilent")
+
+
+# --- nobody watches any more -----------------------------------------------------------------------------------------
+@pytest.fixture
+async def marked() -> Cluster:
+    """Three pods that were told of a fault: one with a readinessGate, one without, and one that has ended since."""
+    cluster = Cluster()
+    for name, gated in (("gated", True), ("plain", False), ("ended", True)):
+        cluster.pod(name, "a", gated=gated)
+    await cluster.start(a=[lost(0, "gated", "plain", "ended")])
+    cluster.ends("ended")
+    return cluster
+
+
+async def clean(cluster: Cluster) -> None:
+    assert await clean_up(cluster.kube, dry_run=False) == 0
+
+
+async def never(cluster: Cluster) -> None:
+    raw = cluster.kube.put(f"{paths.POLICIES}/p", raw_policy("p", faults={"podCondition": "Never"}))
+    cluster.core.arrived(Kind.POLICY, False, read(Kind.POLICY, raw))
+    await cluster.report("a", lost(0, "gated", "plain", "ended"))
+
+
+@pytest.mark.parametrize("leave", [clean, never])
+async def test_a_readiness_gate_stays_open_when_nobody_watches_any_more(
+    marked: Cluster, leave: Callable[[Cluster], Any]
+) -> None:
+    await leave(marked)
+    assert marked.told("gated") == ("True", "NotMonitored")
+    assert marked.told("plain") == ("", "")
+    assert marked.told("ended") == ("False", "Xid79")
+    assert marked.affected("a") == []
+
+
+async def test_cleanup_of_pods_is_done_once_and_a_dry_run_writes_nothing(marked: Cluster) -> None:
+    marked.kube.writes.clear()
+    await clean_up(marked.kube, dry_run=True)
+    assert marked.kube.writes == []
+    await clean(marked)
+    marked.kube.writes.clear()
+    await clean(marked)
+    assert marked.kube.written("/pods/") == []
+
+
+# --- how often it speaks ---------------------------------------------------------------------------------------------
+async def test_an_agent_that_changes_its_mind_all_the_time_gets_so_many_events_and_no_more() -> None:
+    cluster = await Cluster().start(a=[well(0)], b=[well(1)])
+    for minute in range(10):
+        faults = [device(index, health=health("Unhealthy", "Xid79")) for index in range(64)]
+        for fault in faults:
+            fault["health"]["since"] = f"2026-11-21T11:{minute:02}:00Z"
+        await cluster.report("a", *faults)
+    assert BURST <= len(cluster.kube.events) <= BURST + 1  # one token may have come back meanwhile
+    assert cluster.suppressed() == 640 - len(cluster.kube.events)
+    await cluster.report("b", lost(1))
+    assert cluster.kube.events[-1]["involvedObject"]["name"] == "b"
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.kube = FakeKube()
+        metrics = Metrics()
+        self.events = NodeEvents(Writer(self.kube, metrics, lambda: NOW), metrics, lambda: self.now)
+        self.record = record(device(0))
+
+    async def flood(self, count: int, since: str = SINCE) -> None:
+        about = events.About("NodeDevices", "n1", "nd-uid")
+        for index in range(count):
+            what = events.Fault("n1", f"GPU-{index}", "Xid79", since)
+            await self.events.write("n1", events.fault(about, what, "text", NOW))
+
+    @property
+    def reasons(self) -> list[str]:
+        return [it["reason"] for it in self.kube.events]
+
+
+async def test_what_was_too_much_is_summed_up_in_one_event_after_a_minute() -> None:
+    bench = Bench()
+    await bench.flood(BURST + 7)
+    assert bench.reasons == ["DeviceFault"] * BURST
+    assert await bench.events.sum_up(bench.record) == SUM_UP_SECONDS
+    bench.now += SUM_UP_SECONDS
+    assert await bench.events.sum_up(bench.record) is None
+    assert bench.reasons[BURST:] == ["EventsSuppressed"]
+    assert "7 more Events" in bench.kube.events[-1]["message"]
+    assert bench.kube.events[-1]["involvedObject"]["uid"] == bench.record.uid
+    assert await bench.events.sum_up(bench.record) is None
+    assert len(bench.kube.events) == BURST + 1
+
+
+async def test_a_node_may_speak_again_as_time_goes_by() -> None:
+    bench = Bench()
+    await bench.flood(BURST)
+    bench.now += 3 * SECONDS_PER_EVENT
+    await bench.flood(5, LATER)
+    assert len(bench.kube.events) == BURST + 3
+
+
+async def test_nothing_is_summed_up_where_nothing_was_suppressed() -> None:
+    bench = Bench()
+    await bench.flood(BURST)
+    bench.now += SUM_UP_SECONDS
+    assert await bench.events.sum_up(bench.record) is None
+    assert bench.reasons == ["DeviceFault"] * BURST
