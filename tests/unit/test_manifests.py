@@ -8,6 +8,7 @@ UPDATE_GOLDEN=1 writes them anew.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -169,14 +170,47 @@ def test_there_is_never_more_than_one_operator(default: list[dict[str, Any]]) ->
     assert operator["spec"]["strategy"] == {"type": "Recreate"}
 
 
-def test_the_admission_policy_speaks_of_the_agents_account(default: list[dict[str, Any]]) -> None:
+def test_the_admission_policy_is_about_agents_wherever_they_are_installed(default: list[dict[str, Any]]) -> None:
     policy = of_kind(default, "ValidatingAdmissionPolicy")["nodedevices-own-node-only"]
-    account = of_kind(default, "ServiceAccount")["nodedevices-agent"]
     assert policy["spec"]["failurePolicy"] == "Fail"
     [condition] = policy["spec"]["matchConditions"]
-    assert f"'system:serviceaccount:nodedevices-system:{account['metadata']['name']}'" in condition["expression"]
+    [pattern] = re.findall(r"username\.matches\('(.*)'\)$", condition["expression"])
+    for namespace, name, agent in (
+        ("nodedevices-system", "nodedevices-agent", True),
+        ("gpu-tools", "my-nodedevices-agent-2", True),
+        ("nodedevices-system", "nodedevices-operator", False),
+        ("kube-system", "generic-garbage-collector", False),
+    ):
+        assert bool(re.search(pattern, f"system:serviceaccount:{namespace}:{name}")) is agent
+    assert not re.search(pattern, "system:node:nodedevices-agent")
     binding = of_kind(default, "ValidatingAdmissionPolicyBinding")["nodedevices-own-node-only"]
     assert binding["spec"] == {"policyName": "nodedevices-own-node-only", "validationActions": ["Deny"]}
+
+
+@needs_kubectl
+def test_another_namespace_and_other_names_are_a_line_each_in_a_kustomization(tmp_path: Path) -> None:
+    """With every component: tests/integration/test_agent_bounds.py tries what is installed so."""
+    relative = os.path.relpath(MANIFESTS, tmp_path.resolve())
+    components = sorted(folder.name for folder in (MANIFESTS / "components").iterdir())
+    document = {
+        "namespace": "gpu-tools",
+        "namePrefix": "my-",
+        "resources": [f"{relative}/overlays/demo"],
+        "components": [f"{relative}/components/{name}" for name in components],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    assert KUBECTL is not None
+    objects = [it for it in render(tmp_path, KUBECTL) if it["kind"] != "CustomResourceDefinition"]
+    assert "nodedevices-system" not in yaml.safe_dump(objects)
+    for part in ("agent", "operator"):
+        binding = of_kind(objects, "ClusterRoleBinding")[f"my-nodedevices-{part}"]
+        account = of_kind(objects, "ServiceAccount")[f"my-nodedevices-{part}"]["metadata"]
+        assert binding["roleRef"]["name"] == f"my-nodedevices-{part}"
+        [subject] = binding["subjects"]
+        assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
+        assert account["namespace"] == "gpu-tools"
+    bound = of_kind(objects, "ValidatingAdmissionPolicyBinding")["my-nodedevices-own-node-only"]
+    assert bound["spec"]["policyName"] in of_kind(objects, "ValidatingAdmissionPolicy")
 
 
 @needs_kubectl

@@ -1,0 +1,207 @@
+"""What a compromised agent tries with its own pod's token, and is refused; installed by a kustomization of a user's,
+in another namespace and under other names."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+import yaml
+from support import fleet
+from support.apiserver import ApiServer
+from support.fleet import FleetNode, device_id, stamp
+from support.kubectl import Kubectl, KubectlError, condition, wait_until
+
+ROOT = Path(__file__).parents[2]
+NAMESPACE = "gpu-tools"
+ACCOUNT = "my-nodedevices-agent"
+OPERATORS = "nodedevices-operator-status"
+STALE = {"type": "Stale", "status": "False", "reason": "Fresh", "message": "", "lastTransitionTime": stamp()}
+POD = {"namespace": "ml", "name": "trainer", "uid": "1", "device": device_id(0), "reason": "Xid79", "since": stamp()}
+
+
+@pytest.fixture(scope="module")
+def _installed(admin: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The default overlay and a component with a namespace, as a kustomization of a user's has them."""
+    folder = tmp_path_factory.mktemp("kustomization")
+    manifests = os.path.relpath(ROOT / "manifests", folder.resolve())
+    document = {
+        "namespace": NAMESPACE,
+        "namePrefix": ACCOUNT.removesuffix("nodedevices-agent"),
+        "resources": [f"{manifests}/overlays/default"],
+        "components": [f"{manifests}/components/mps"],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    found = [it for it in yaml.safe_load_all(admin.run("kustomize", str(folder))) if it]
+    ours = folder / "objects.json"  # the CRDs are the whole session's
+    items = [it for it in found if it["kind"] != "CustomResourceDefinition"]
+    ours.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    admin.run("apply", "-f", str(ours))
+    yield
+    admin.run("delete", "-f", str(ours), "--wait=false")
+
+
+@pytest.fixture
+def nodes(_installed: None, kubectl: Kubectl) -> tuple[FleetNode, FleetNode]:
+    """Two nodes; of the first the operator has written its part of the status already."""
+    mine, other = FleetNode(kubectl, "mine").create(), FleetNode(kubectl, "other").create()
+    body = {
+        "apiVersion": "nodedevices.io/v1alpha1",
+        "kind": "NodeDevices",
+        "metadata": {"name": "mine"},
+        "status": {"conditions": [STALE], "affectedPods": [POD]},
+    }
+    apply = ("apply", "--server-side", "--subresource=status", f"--field-manager={OPERATORS}", "-f", "-")
+    kubectl.run(*apply, stdin=json.dumps(body))
+    return mine, other
+
+
+@pytest.fixture
+def agent(nodes: tuple[FleetNode, FleetNode], apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path) -> Kubectl:
+    """kubectl with the token of a pod of the agent on the first node."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "agent", "namespace": NAMESPACE},
+        "spec": {"nodeName": "mine", "serviceAccountName": ACCOUNT, "containers": [{"name": "agent", "image": "none"}]},
+    }
+    kubectl.apply(pod)
+    bound = ("--bound-object-kind=Pod", "--bound-object-name=agent")
+    token = kubectl.run("create", "token", ACCOUNT, "-n", NAMESPACE, *bound).strip()
+    config = yaml.safe_load(apiserver.kubeconfig.read_text())
+    config["users"] = [{"name": each["name"], "user": {"token": token}} for each in config["users"]]
+    path = tmp_path / "agent.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    made = Kubectl(path, kubectl.binary)
+
+    def in_force() -> bool:  # the API server hears of a new policy within a second
+        try:
+            made.run("annotate", "nodedevices", "other", "a=b", "--dry-run=server")
+        except KubectlError as error:
+            return "may not write nodedevices other" in error.said
+        return False
+
+    wait_until("the admission policy is in force", in_force)
+    return made
+
+
+def patch(agent: Kubectl, body: Any, *, node: str = "mine", status: bool = True, kind: str = "merge") -> None:
+    """As a program would: `kubectl patch --subresource` reads the subresource first, which the agent may not.
+
+    KubectlError with what the API server said.
+    """
+    config = yaml.safe_load(agent.kubeconfig.read_text())
+    cluster, [user] = config["clusters"][0]["cluster"], config["users"]
+    trust = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    path = f"/apis/nodedevices.io/v1alpha1/nodedevices/{node}{'/status' if status else ''}"
+    headers = {
+        "Authorization": f"Bearer {user['user']['token']}",
+        "Content-Type": f"application/{'json' if kind == 'json' else 'merge'}-patch+json",
+    }
+    request = Request(cluster["server"] + path, json.dumps(body).encode(), headers, method="PATCH")
+    try:
+        urlopen(request, context=trust, timeout=10).close()
+    except HTTPError as error:
+        with error:
+            raise KubectlError(("PATCH", path), error.code, error.read().decode()) from error
+
+
+def apply(agent: Kubectl, status: dict[str, Any], manager: str = "nodedevices-agent") -> None:
+    body = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": "mine"}}
+    server_side = ("apply", "--server-side", "--force-conflicts", "--subresource=status", f"--field-manager={manager}")
+    agent.run(*server_side, "-f", "-", stdin=json.dumps(body | {"status": status}))
+
+
+def test_it_reports_its_own_node_again_and_again_beside_the_operators_part(
+    nodes: tuple[FleetNode, FleetNode], agent: Kubectl
+) -> None:
+    mine = nodes[0]
+    mine.kubectl = agent
+    mine.fail(0)
+    mine.recover(0)
+    mine.conditions = {"ConfigApplied": ("False", "ConfigInvalid")}
+    mine.report()
+    shown = mine.object
+    assert condition(shown, "ConfigApplied")["reason"] == "ConfigInvalid"
+    assert condition(shown, "Stale")["status"] == "False"
+    assert [it["name"] for it in shown["status"]["affectedPods"]] == ["trainer"]
+
+
+def test_another_nodes_object_is_refused(agent: Kubectl) -> None:
+    for body, status in (({"status": {"affectedPods": []}}, True), ({"metadata": {"labels": {"a": "b"}}}, False)):
+        with pytest.raises(KubectlError, match="node mine may not write nodedevices other"):
+            patch(agent, body, node="other", status=status)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [[], [POD, POD | {"uid": "2", "name": "other"}], [POD | {"name": "other"}]],
+    ids=["none", "one more", "another"],
+)
+def test_other_affected_pods_are_refused(agent: Kubectl, entries: list[dict[str, Any]]) -> None:
+    with pytest.raises(KubectlError, match=r"may not write status\.affectedPods"):
+        patch(agent, {"status": {"affectedPods": entries}})
+
+
+@pytest.mark.parametrize("kind", ["PolicyResolved", "CapacitySynced", "LabelsSynced", "Stale"])
+def test_a_condition_of_the_operators_is_refused(agent: Kubectl, kind: str) -> None:
+    made = STALE | {"type": kind, "status": "True", "reason": "Lie"}
+    with pytest.raises(KubectlError, match="may not write the operator's conditions"):
+        apply(agent, {"conditions": [made]})
+
+
+def test_taking_the_operators_conditions_away_is_refused(agent: Kubectl) -> None:
+    with pytest.raises(KubectlError, match="may not write the operator's conditions"):
+        patch(agent, {"status": {"conditions": []}})
+
+
+@pytest.mark.parametrize("status", [{"affectedPods": [POD]}, {"conditions": [STALE]}], ids=["pods", "condition"])
+def test_owning_what_the_operator_wrote_is_refused(agent: Kubectl, status: dict[str, Any]) -> None:
+    """What two managers own stays when the operator takes it back."""
+    with pytest.raises(KubectlError, match="may not own"):
+        apply(agent, status)
+
+
+@pytest.mark.parametrize("status", [True, False])
+def test_the_operators_ownership_stays(agent: Kubectl, kubectl: Kubectl, status: bool) -> None:
+    """An empty list of managedFields resets them; then the operator could no longer take back what it wrote."""
+    with suppress(KubectlError):
+        patch(agent, [{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}], kind="json", status=status)
+    shown = kubectl.json("get", "nodedevices", "mine", "--show-managed-fields")
+    [entry] = [it for it in shown["metadata"]["managedFields"] if it["manager"] == OPERATORS]
+    assert set(entry["fieldsV1"]["f:status"]) == {"f:affectedPods", "f:conditions"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"spec": {"config": {"sharing": {"strategy": "none"}}}},
+        {"spec": {"unschedulable": [{"id": device_id(0), "reason": "mine"}]}},
+        {"metadata": {"finalizers": ["example.com/for-ever"]}},
+        {"metadata": {"annotations": {"nodedevices.io/confirm": f"{device_id(0)}=recovered"}}},
+        {"metadata": {"labels": {"a": "b"}}},
+    ],
+    ids=["config", "unschedulable", "finalizers", "confirm", "labels"],
+)
+def test_what_people_and_the_operator_write_is_refused(agent: Kubectl, body: dict[str, Any]) -> None:
+    with pytest.raises(KubectlError, match="an agent may not write"):
+        patch(agent, body, status=False)
+
+
+def test_everything_but_nodedevices_is_refused(agent: Kubectl) -> None:
+    fleet_pods = ("-n", fleet.NAMESPACE)
+    for what in (("get", "pods"), ("get", "secrets"), ("get", "nodes"), ("get", "events"), ("get", "devicepolicies")):
+        with pytest.raises(KubectlError, match="forbidden"):
+            agent.run(*what, *fleet_pods)
+    for verb, thing in (("delete", "nodedevices"), ("update", "nodedevices"), ("patch", "pods/status")):
+        with pytest.raises(KubectlError, match="no"):
+            agent.run("auth", "can-i", verb, thing)
