@@ -120,6 +120,8 @@ def check(document: Any, text: str) -> None:
     elif keys == {"podFailurePolicy"}:
         [rule] = document["podFailurePolicy"]["rules"]
         assert [each["type"] for each in rule["onPodConditions"]] == [POD_DEVICE_HEALTHY]
+    elif keys == {"readinessGates"}:
+        assert document["readinessGates"] == [{"conditionType": POD_DEVICE_HEALTHY}]
     elif document.get("version") == "v1":
         assert keys <= OWN_FILE
         file.parse(text.encode())
