@@ -6,10 +6,11 @@
  *   count=<n>  driver=<text>  cuda=<int>  hang=<function>  fail.<function>=<code>
  *   gpu<g>.uuid|name|bus=<text>  gpu<g>.minor|memory_mib|numa|temperature=<int>
  *   gpu<g>.lost=1          every question about it answers GPU_IS_LOST
- *   gpu<g>.fail.<function>=<code>
+ *   gpu<g>.fail.<function>=<code>  gpu<g>.odd.<function>=<n>  (the first n calls answer UNKNOWN)
  *   gpu<g>.recovery|remap_pending|remap_failure|remap_uncorrectable|ecc_volatile|sram|slowdown|links_down=<int>
  *   gpu<g>.nvlink=switch|pair   gpu<g>.events=<mask>   gpu<g>.fabric=<clique>   gpu<g>.mig=<number of MIG devices>
- *   gpu<g>.mig<m>.uuid|gi|ci|slices|ci_slices|memory_mib|start|size=...   (a uuid of - : nothing at this index)
+ *   gpu<g>.mig<m>.uuid|gi|ci|slices|ci_slices|memory_mib|start|size|profile=...   (a uuid of - : nothing at this index;
+ *                          profile: NVML_GPU_INSTANCE_PROFILE_*)
  *   events=<n>  event<i>=<gpu> <type> <data> <gi> <ci>   the first n have happened; those before a set exists are history
  *
  * With -DOLD_DRIVER the functions that a driver of 2020 lacks are not exported at all.
@@ -21,7 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, TIMEOUT = 10, GPU_IS_LOST = 15 };
+enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, TIMEOUT = 10, GPU_IS_LOST = 15, UNKNOWN = 999 };
 enum { MAX_GPUS = 64, MAX_MIG = 7, MAX_TEXT = 1 << 18, NVLINKS = 18 };
 
 typedef struct { int gpu, mig; } Device;
@@ -37,6 +38,8 @@ typedef struct { unsigned field, scope; long long timestamp, latency; int type, 
 typedef struct { unsigned multiprocessors, copy, decoders, encoders, jpeg, ofa, gi_slices, ci_slices;
                  unsigned long long memory_mib; } Attributes;
 typedef struct { Device *device; unsigned id, profile, start, size; } GpuInstanceInfo;
+typedef struct { unsigned id, p2p, slices, instances, multiprocessors, copy, decoders, encoders, jpeg, ofa;
+                 unsigned long long memory_mib; } GpuInstanceProfileInfo;
 typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state;
                  unsigned health; } FabricInfo;
 typedef struct { unsigned version; unsigned long long counters[11]; unsigned threshold_exceeded; } SramStatus;
@@ -47,7 +50,7 @@ static char state[MAX_TEXT];
 static struct timespec state_time;
 static long state_size = -1, state_inode = -1;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int initialised;
+static int initialised, odd_answers[MAX_GPUS];
 
 static void refresh(void) {
     struct stat found;
@@ -107,7 +110,9 @@ static int checked(const char *function, int gpu) {
     if ((code = (int)number(key, OK))) return code;
     if (gpu < 0) return OK;
     if (gpu_number(gpu, "lost", 0)) return GPU_IS_LOST;
-    return (int)gpu_number(gpu, key, OK);
+    if ((code = (int)gpu_number(gpu, key, OK))) return code;
+    snprintf(key, sizeof key, "odd.%s", function);
+    return odd_answers[gpu] < gpu_number(gpu, key, 0) ? (odd_answers[gpu]++, UNKNOWN) : OK;
 }
 #define CHECK(gpu) do { int code_ = checked(__func__, gpu); if (code_) return code_; } while (0)
 
@@ -388,12 +393,22 @@ int nvmlDeviceGetGpuInstanceById(Device *device, unsigned gi, GpuInstance **out)
     return NOT_FOUND;
 }
 
+/* A card has numbers of its own for the profiles of nvml.h, and not all of them. */
+enum { PROFILE_IDS = 19, PROFILES = 18, NOT_ON_THIS_CARD = 12 };
+int nvmlDeviceGetGpuInstanceProfileInfo(Device *device, unsigned profile, GpuInstanceProfileInfo *out) {
+    CHECK(device->gpu);
+    if (profile >= PROFILES) return INVALID_ARGUMENT;
+    if (profile == NOT_ON_THIS_CARD) return NOT_SUPPORTED;
+    *out = (GpuInstanceProfileInfo){.id = PROFILE_IDS + profile, .slices = 1};
+    return OK;
+}
+
 int nvmlGpuInstanceGetInfo(GpuInstance *instance, GpuInstanceInfo *out) {
     CHECK(instance->gpu);
     int mig = (int)(instance - instances[instance->gpu]);
     const Device *device = &migs[instance->gpu][mig];
-    *out = (GpuInstanceInfo){&gpus[instance->gpu], (unsigned)mig_number(device, "gi", mig + 1), 0,
-                             (unsigned)mig_number(device, "start", mig), (unsigned)mig_number(device, "size", 1)};
+    *out = (GpuInstanceInfo){&gpus[instance->gpu], (unsigned)mig_number(device, "gi", mig + 1),
+                             PROFILE_IDS + (unsigned)mig_number(device, "profile", 0), (unsigned)mig_number(device, "start", mig), (unsigned)mig_number(device, "size", 1)};
     return OK;
 }
 #endif

@@ -124,6 +124,19 @@ def test_a_mig_profile_that_the_driver_names_keeps_its_name(machine):
     assert partition.profile == "1g.10gb+me"
 
 
+@pytest.mark.parametrize(
+    ("profile", "name"),
+    [(7, "1g.10gb+me"), (9, "1g.10gb"), (10, "1g.10gb+gfx"), (13, "1g.10gb-me"), (15, "1g.10gb+me.all")],
+)
+@pytest.mark.parametrize("said", [H100, f"{H100} MIG 1g.10gb"], ids=["unnamed", "named without it"])
+def test_what_a_mig_profile_has_besides_is_in_its_name_though_the_driver_does_not_name_it(machine, said, profile, name):
+    machine.say(count=1, gpu0__mig=1, gpu0__mig_name=said, gpu0__mig0__profile=profile)
+
+    (partition,) = machine.look().devices[0].partitions
+
+    assert partition.profile == name
+
+
 def test_mig_devices_come_and_go_while_the_probe_runs(machine):
     machine.say(count=1)
     with machine.probe() as probe:
@@ -206,6 +219,60 @@ def test_readings_say_what_the_driver_says(machine, said, reading, value):
     (only,) = machine.look().devices
 
     assert getattr(only.readings, reading) == value
+
+
+@pytest.mark.parametrize("code", [10, 19, 20, 999])
+def test_one_odd_return_code_is_no_error_of_the_gpu(machine, code):
+    machine.say(count=2)
+    with machine.probe(interval=60) as probe:
+        before = probe.until(lambda seen: len(seen.devices) == 2)
+        machine.say(gpu1__fail__nvmlDeviceGetRemappedRows=code)
+        machine.event(0, XID, 13)  # brings the next look forward
+        doubtful = probe.until(lambda seen: codes(seen) == ["OddAnswer"])
+        assert doubtful.devices == before.devices
+        assert doubtful.troubles[0].message.startswith("GPU 1: nvmlDeviceGetRemappedRows: ")
+        machine.say(gpu1__fail__nvmlDeviceGetRemappedRows=0)
+        after = probe.until(lambda seen: codes(seen) == [])
+        assert after.devices == before.devices
+
+
+def test_a_return_code_that_stays_is_an_error_at_the_second_look(machine):
+    machine.say(count=2)
+    with machine.probe(interval=60) as probe:
+        probe.until(lambda seen: len(seen.devices) == 2)
+        machine.say(gpu1__fail__nvmlDeviceGetRemappedRows=999)
+        machine.event(0, XID, 13)
+        seen = probe.until(lambda seen: device(seen, 1).readings.error)
+        assert codes(seen) == []
+        assert device(seen, 0).readings.error is None
+
+
+def test_a_gpu_that_answers_the_very_first_look_oddly_is_in_the_first_line_when_it_answers_the_second(machine):
+    machine.say(count=2, gpu1__odd__nvmlDeviceGetRemappedRows=1)
+    with machine.probe(interval=60) as probe:
+        first = probe.until(lambda _: True)
+    assert [each.readings.error for each in first.devices] == [None, None]
+
+
+def test_a_lost_gpu_is_told_at_once_beside_one_in_doubt(machine):
+    machine.say(count=2)
+    with machine.probe(interval=60) as probe:
+        probe.until(lambda seen: len(seen.devices) == 2)
+        machine.say(gpu0__lost=1, gpu1__fail__nvmlDeviceGetRemappedRows=999)
+        machine.event(0, XID, 79)
+        seen = probe.until(lambda seen: codes(seen) == ["OddAnswer"])
+        assert device(seen, 0).readings.lost
+
+
+def test_one_odd_count_of_the_gpus_is_no_error_of_all(machine):
+    machine.say(count=2)
+    with machine.probe(interval=60) as probe:
+        before = probe.until(lambda seen: len(seen.devices) == 2)
+        machine.say(fail__nvmlDeviceGetCount_v2=999)
+        machine.event(0, XID, 13)
+        assert probe.until(lambda seen: "OddAnswer" in codes(seen)).devices == before.devices
+        machine.say(fail__nvmlDeviceGetCount_v2=0)
+        assert probe.until(lambda seen: codes(seen) == []).devices == before.devices
 
 
 def test_an_old_driver_leaves_unknown_what_it_cannot_say(machine):
@@ -429,7 +496,7 @@ def test_when_gpus_cannot_be_counted_those_known_are_in_error(machine):
     with machine.probe() as probe:
         probe.until(lambda seen: len(seen.devices) == 2)
         machine.say(fail__nvmlDeviceGetCount_v2=999)
-        seen = probe.until(lambda seen: "NvmlError" in codes(seen))
+        seen = probe.until(lambda seen: codes(seen) == ["NvmlError"])
         assert [each.readings.error for each in seen.devices] == ["nvmlDeviceGetCount: Unknown Error"] * 2
         assert device(seen, 1).id == gpu_id(1)
 

@@ -49,6 +49,7 @@ class Facts:
     devices: tuple[DeviceFact, ...] = ()
     silent: bool = False  # a simulated probe may play dead
     needs_fresh_process: bool = False  # say this, wait for the next look, and exit
+    look_again: bool = False  # something is in doubt: the next look comes after LOOK_SPACING_SECONDS
     read_after: int | None = field(default=None, compare=False)  # Snapshot.read_after, set by the loop
 
 
@@ -78,8 +79,11 @@ class LineLoop:
     _written_at: float = 0.0
 
     def once(self) -> Facts:
-        """One look, one line; what was seen."""
+        """One look (two where the first one is in doubt), one line; what was seen."""
         facts = self._look()
+        if facts.look_again:
+            time.sleep(LOOK_SPACING_SECONDS)
+            facts = self._look()
         self._write_line(facts)
         return facts
 
@@ -106,7 +110,7 @@ class LineLoop:
                     raise SystemExit(EXIT_WANTS_FRESH_PROCESS)
                 facts = self._look()
                 looked_at = time.monotonic()
-                look_at = looked_at + every
+                look_at = looked_at + (min(every, LOOK_SPACING_SECONDS) if facts.look_again else every)
                 if not facts.silent and (facts != self._written or events.pending()):
                     self._write_line(facts)
             if self._sequence != written_before:

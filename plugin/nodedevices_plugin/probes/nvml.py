@@ -3,6 +3,8 @@
 - No library or no driver is a normal case: the line says NotLoaded and the probe keeps looking, for both.
 - A driver upgraded under us needs a new mapping of the library: the line says VersionMismatch and the process exits.
 - A GPU that does not answer stays in the line with its last known identity, or what the kernel knows of it.
+- One odd return code (UNKNOWN, TIMEOUT, ...) is no fault yet: the GPU is asked again a second later, and until then the
+  line has what it said before. A lost GPU is told at once, and so is every other one.
 - GPUs and MIG devices may come and go at any time; so may their events.
 A call that hangs hangs this process and nothing else: the agent sees the silence and kills it.
 """
@@ -73,6 +75,9 @@ class NvmlSource:
     _mig: MigDevices = field(init=False)
     _monitor: Monitor | None = None
     _watched: dict[str, bool] = field(default_factory=dict)  # id -> whether it was well when last looked at
+    _answered: dict[str, DeviceFact] = field(default_factory=dict)  # id -> the last line's word, if it was no error
+    _odd: frozenset[str] = frozenset()  # ids that answered the last look with an error
+    _began: bool = False  # there was a look at the GPUs of this driver
 
     def __post_init__(self) -> None:
         self._mig = MigDevices(self.system)
@@ -127,7 +132,7 @@ class NvmlSource:
         if self._driver is not None and clean:  # shutting down under a waiting thread is nobody's promise
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
-        self._driver, self._watched = None, {}
+        self._driver, self._watched, self._began = None, {}, False
         self._known.clear()
         self._mig.keep_only(set())
         return clean
@@ -143,7 +148,10 @@ class NvmlSource:
             troubles.append(Trouble(code="NvmlError", message=why))
         else:
             gpus = self._gpus(min(count, MAX_DEVICES))
-        devices = self._joined(gpus)
+        devices, doubts = self._doubt(self._joined(gpus))
+        before_any = bool(doubts) and not self._began  # the first line is a whole one: what it lacks is missing
+        self._began = True
+        troubles += doubts
         troubles += self._watch({gpu.fact.id: gpu.handle for gpu in gpus if gpu.handle is not None}, devices)
         return Facts(
             driver=self._driver,
@@ -151,7 +159,27 @@ class NvmlSource:
             accelerators_on_bus=self.system.accelerators_on_bus(),
             troubles=tuple(troubles),
             devices=devices,
+            look_again=bool(doubts),
+            silent=before_any,
         )
+
+    def _doubt(self, devices: tuple[DeviceFact, ...]) -> tuple[tuple[DeviceFact, ...], list[Trouble]]:
+        """The devices as the line may have them, and who is in doubt: what one look alone calls an error is not told
+        yet. A newcomer that is in doubt is left out until the second look."""
+        odd = frozenset(fact.id for fact in devices if fact.readings.error is not None and not fact.readings.lost)
+        doubted = odd - self._odd
+        troubles, told = [], []
+        for fact in devices:
+            if fact.id not in doubted:
+                told.append(fact)
+                continue
+            why = f"GPU {fact.index}: {fact.readings.error}; it is asked again"
+            troubles.append(Trouble(code="OddAnswer", message=text(why, MAX_MESSAGE)))
+            if fact.id in self._answered:
+                told.append(replace(self._answered[fact.id], index=fact.index))
+        self._odd = odd
+        self._answered = {fact.id: fact for fact in told if fact.readings.error is None}
+        return tuple(told), troubles
 
     def _gpus(self, count: int) -> list[_Gpu]:
         gpus: list[_Gpu] = []

@@ -11,10 +11,34 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+import pynvml
+
 from nodedevices_plugin.probes.nvml_calls import Asker
 from nodedevices_plugin.probes.protocol import DEVICE_ID, MAX_INTEGER, MAX_PARTITIONS, Partition, text, within
 from nodedevices_plugin.probes.sysfs import System, mig_device_nodes
 
+# nvmlGpuInstanceGetInfo names a profile by a number of the card's; which of nvml.h's profiles that is says what it has
+# besides slices and memory. The words are go-nvlib's (pkg/nvlib/device/mig_profile.go).
+_ATTRIBUTES = {
+    **dict.fromkeys(
+        (pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1, pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1), "+me"
+    ),
+    **dict.fromkeys(
+        (pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME, pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME), "+me.all"
+    ),
+    **dict.fromkeys(
+        (
+            pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX,
+            pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_GFX,
+            pynvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE_GFX,
+            pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE_GFX,
+        ),
+        "+gfx",
+    ),
+    **dict.fromkeys(
+        (pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_NO_ME, pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_NO_ME), "-me"
+    ),
+}
 MIB = 1 << 20
 MAX_SMALL = 65535
 GIB = 1 << 30
@@ -61,9 +85,12 @@ class MigDevices:
         info = instance and asker.ask("nvmlGpuInstanceGetInfo", instance, telemetry=True)
         name = asker.ask("nvmlDeviceGetName", handle, telemetry=True) or ""
         in_name = _PROFILE_IN_NAME.search(name)
+        profile = in_name[1] if in_name else _profile(attributes, memory_bytes)
+        if info and not re.search(r"[+-]", profile):
+            profile += _profile_attributes(asker, gpu, info.profileId)
         partition = Partition(
             id=identity,
-            profile=text(in_name[1]) if in_name else _profile(attributes, memory_bytes),
+            profile=text(profile),
             index=index,
             gi=gi,
             ci=ci,
@@ -86,6 +113,15 @@ class MigDevices:
 
 def _small(value: int) -> int | None:
     return within(value, 0, MAX_SMALL)
+
+
+def _profile_attributes(asker: Asker, gpu: Any, profile_id: int) -> str:
+    """`+me`, `+gfx`, `-me`, ... of the profile that this card calls by that number; "" for a plain or unknown one."""
+    for profile, words in _ATTRIBUTES.items():
+        info = asker.ask("nvmlDeviceGetGpuInstanceProfileInfo", gpu, profile, 1, telemetry=True)
+        if info is not None and info.id == profile_id:
+            return words
+    return ""
 
 
 def _profile(attributes: Any, memory_bytes: int) -> str:

@@ -100,6 +100,15 @@ def test_mig_devices_are_named_by_profile(profile: str) -> None:
     }
 
 
+def test_mig_devices_that_differ_only_in_what_they_have_besides_have_names_of_their_own() -> None:
+    assert named(cut(0, "1g.10gb", "1g.10gb+me", "1g.10gb-me", "1g.10gb+gfx"), mig="mixed") == {
+        "nvidia.com/mig-1g.10gb": [mig_id(0, 0)],
+        "nvidia.com/mig-1g.10gb.me": [mig_id(0, 1)],
+        "nvidia.com/mig-1g.10gb-me": [mig_id(0, 2)],
+        "nvidia.com/mig-1g.10gb.gfx": [mig_id(0, 3)],
+    }
+
+
 def test_a_rule_may_want_mig_devices_of_one_gpu_or_of_some_size() -> None:
     two = (cut(0, "1g.10gb"), cut(1, "1g.10gb"))
     assert named(*two, rules=(rule("x.io/one", profile="*", ids=(gpu_id(1),)),), mig="mixed") == {
