@@ -200,6 +200,9 @@ KINDS = (
                 "Applied, or why the configuration asked for is not in force.",
                 wide=True,
             ),
+            Column(
+                "Excluded", ".status.summary.excluded", "integer", "Devices kept back by resources.exclude.", wide=True
+            ),
             Column("Driver", ".status.driver.version", "string", "The devices' driver.", wide=True),
             Column("Agent", ".status.agent.version", "string", "The agent's version.", wide=True),
         ),

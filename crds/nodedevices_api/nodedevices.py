@@ -121,6 +121,9 @@ class Summary(Loose):
     unknown: Count = Field(description="Devices of which nobody can tell.")
     held: Count = Field(description="Devices that a container holds, wholly or in part.")
     unschedulable: Count = Field(description="Devices out of service by hand.")
+    excluded: Count = Field(
+        default=0, description="Devices that resources.exclude keeps from being offered, wholly or in part."
+    )
     model: Short = Field(description="The product name; mixed for several, empty for none.")
     models: Count = Field(description="How many different product names.")
     reason: ReasonText = Field(description="Health reason of the worst device; empty when all are well.")
@@ -245,6 +248,15 @@ class Holder(Loose):
     since: MicroTime = Field(description="When it was given, or first seen; in microseconds.")
 
 
+Excluded = Annotated[
+    Line | None,
+    Field(
+        default=None,
+        description="The entry of resources.exclude because of which it is not offered; absent: none.",
+    ),
+]
+
+
 class Partition(Loose):
     """A MIG device or another part of a device. It has its device's attributes."""
 
@@ -257,6 +269,7 @@ class Partition(Loose):
     size: Count | None = Field(default=None, description="Memory slices.")
     capacity: DeviceCapacity | None = Field(default=None, description="What it has.")
     health: DeviceHealth | None = Field(default=None, description="Only where it differs from its device's.")
+    excluded: Excluded = None
     holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), Listed("atomic")] = Field(
         default=(), description="Containers that have it."
     )
@@ -275,6 +288,7 @@ class Device(Loose):
         default=(), description="Direct connections; only what changes placement."
     )
     health: Annotated[DeviceHealth, Atomic()] = Field(description="Whether it is well.")
+    excluded: Excluded = None
     partitions: Annotated[tuple[Partition, ...], Field(max_length=64), Listed("atomic")] = Field(
         default=(), description="MIG devices and the like."
     )

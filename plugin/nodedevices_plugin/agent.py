@@ -387,6 +387,7 @@ class Agent:
             config=world.config,
             retired=world.state.retired,
             mig_strategy=world.in_force.effective.sections.mig.strategy,
+            exclude=_excluded(world.in_force),
             started=self._started,
             running_seconds=time.monotonic() - world.started,
             probe=self._local.probe,
@@ -394,7 +395,7 @@ class Agent:
             probe_error=self._probe.last_error,
             state_trouble=self._state_trouble or self._state_lost,
             cdi_trouble=self._cdi.trouble,
-            confirm_problems=world.confirm_problems,
+            confirm_problems=(*world.confirm_problems, *world.confirm_spent),
             previous=self._conditions,
             previous_departed=world.departed,
             now=now,
@@ -466,6 +467,12 @@ class Agent:
 def _offers_count(in_force: InForce) -> bool:
     """Whether what other plugins offer decides something in a step: foreign.observe, take_over and may_begin."""
     return in_force.effective.observing or not in_force.told
+
+
+def _excluded(in_force: InForce) -> tuple[str, ...]:
+    """Nothing is kept back from what other plugins offer."""
+    resources = in_force.effective.sections.resources
+    return tuple(resources.exclude) if in_force.told and not in_force.effective.observing and resources else ()
 
 
 def _probe_arguments(local: Local, driver_root: Path) -> list[str]:

@@ -146,7 +146,11 @@ def ask(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Asked:
         return Asked(error=f"{file.place or f'configuration file {local.config_file}'}: {file.error}", source="file")
     note = file.place
     if local.config_dir is None and spec is not None and spec.config_name:
-        note = f"spec.configName {spec.config_name!r} chooses nothing here: the agent has no --config-dir"
+        note = (
+            f"the Node's label nvidia.com/device-plugin.config names the configuration {spec.config_name!r}, and no "
+            "folder of configurations is mounted here (--config-dir): the label changes nothing; install the component "
+            "named-configs (manifests/components/named-configs), or remove the label"
+        )
     given = spec.config if spec is not None else {}
     from_file = frozenset(
         name for name in ("resources", "sharing") if getattr(file.config, name, None) is not None and name not in given

@@ -106,6 +106,9 @@ class Told:
         if after.confirm_problems != before.confirm_problems:
             for problem in after.confirm_problems:
                 log.warning("annotation not understood", annotation=CONFIRM, problem=problem)
+        for entry in after.confirm_spent:
+            if entry not in before.confirm_spent:
+                log.warning("annotation given before changes nothing", annotation=CONFIRM, entry=entry)
         if outcome.confirmed:
             log.info("confirmed by a person", annotation=CONFIRM, entries=outcome.confirmed)
 

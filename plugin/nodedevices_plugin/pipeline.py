@@ -18,6 +18,7 @@ from nodedevices_plugin import inventory as stage_inventory
 from nodedevices_plugin.configuring import Asked, FileOutcome, InForce, Node, SeenObject, ask, configure
 from nodedevices_plugin.foreign import Names, device_name, named, observe, remembered
 from nodedevices_plugin.health.events import EventCursor, Notice, fresh_events, notices
+from nodedevices_plugin.health.levels import MISSING
 from nodedevices_plugin.health.machine import clock_set, judge_all, next_deadline
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory, Plan, RecentAllocate, Registration, Verdict
@@ -74,6 +75,7 @@ class World:
     asked: Asked = field(default_factory=Asked)
     asked_for: tuple[FileOutcome, SeenSpec | None] | None = None  # what `asked` was made of
     confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
+    confirm_spent: tuple[str, ...] = ()  # what of it was acted on, and its device is at fault again or still
     departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
     listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since
     started: float  # time.monotonic()
@@ -202,6 +204,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
         asked=asked,
         asked_for=asked_for,
         confirm_problems=confirm.problems,
+        confirm_spent=_spent(confirm.value, verdicts),
         departed=_departed(world.departed, inventory, now),
         listed=listed,
         started=world.started,
@@ -326,7 +329,7 @@ def _confirm(world: World, inputs: Inputs) -> _Confirm:
     by_name = {device_name(device.fact): device.fact.id for device in world.inventory.devices}
     words: dict[str, set[str]] = {word: set() for word in CONFIRM_WORDS}
     problems = []
-    for entry in [each.strip() for each in value.split(",") if each.strip()][:MAX_CONFIRM]:
+    for entry in _entries(value):
         device, _, word = entry.partition("=")
         if word not in words:
             problems.append(f"{entry[:120]}: give <device id>=recovered or <device id>=removed")
@@ -341,3 +344,22 @@ def _confirm(world: World, inputs: Inputs) -> _Confirm:
         removed=frozenset(words["removed"]),
         problems=tuple(problems),
     )
+
+
+def _spent(value: str, verdicts: Mapping[str, Verdict]) -> tuple[str, ...]:
+    """The entries that were acted on, and that a person may be giving again in vain: the same value is no news."""
+    spent = []
+    for entry in _entries(value):
+        device, _, word = entry.partition("=")
+        verdict = verdicts.get(device)
+        if verdict is None:
+            continue
+        missing = verdict.reason == MISSING
+        if missing if word == "removed" else any(not each.confirmed for each in verdict.faults):
+            why = f"acted on before, and it counts once; the device is at fault again or still ({verdict.reason})"
+            spent.append(f"{entry}: {why}; to say it again, remove the annotation first")
+    return tuple(spent)
+
+
+def _entries(value: str) -> list[str]:
+    return [each.strip() for each in value.split(",") if each.strip()][:MAX_CONFIRM]

@@ -37,6 +37,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.probes.protocol import DriverState, Partition
 from nodedevices_plugin.resources.ids import compose
+from nodedevices_plugin.resources.units import excluded_by
 
 MAX_LINKS = 16  # SCHEMA: status.devices[].links
 MAX_RESOURCES = 32
@@ -72,6 +73,7 @@ class Facts:
     config: ConfigStatus = field(default_factory=ConfigStatus)
     retired: Mapping[str, datetime] = field(default_factory=dict)
     mig_strategy: str = ""  # in force
+    exclude: tuple[str, ...] = ()  # resources.exclude in force
     started: datetime
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
     probe: str  # as configured; the line's own name is shown once there is one
@@ -152,6 +154,7 @@ def _device(device: InventoryDevice, facts: Facts, held: Mapping[str, list[api.H
         capacity=api.DeviceCapacity(memory=from_bytes(fact.memory_bytes)) if fact.memory_bytes else None,
         links=tuple(api.Link(kind=each.kind, to=each.to, count=each.count) for each in fact.links[:MAX_LINKS]),
         health=_health(facts.verdicts.get(fact.id), facts.now),
+        excluded=excluded_by(fact.id, facts.exclude),
         partitions=tuple(_partition(part, device, facts, held) for part in fact.partitions),
         holders=tuple(holders[: api.MAX_HOLDERS]),
         holders_truncated=dropped if dropped > 0 else None,
@@ -209,6 +212,7 @@ def _partition(
             ofa_engines=part.ofa_engines,
         ),
         health=health,
+        excluded=excluded_by(device.fact.id, facts.exclude) or excluded_by(part.id, facts.exclude),
         holders=tuple(sorted(held.get(part.id, ()), key=_holder_order)[: api.MAX_HOLDERS]),
     )
 
@@ -260,6 +264,7 @@ def _summary(devices: tuple[api.Device, ...]) -> api.Summary:
         unknown=states.count("Unknown"),
         held=sum(1 for each in devices if each.holders or any(part.holders for part in each.partitions)),
         unschedulable=0,
+        excluded=sum(1 for each in devices if each.excluded or any(part.excluded for part in each.partitions)),
         # One word, so that it is one column; the same form as the label nvidia.com/gpu.product.
         model="" if not models else "mixed" if len(models) > 1 else models[0].replace(" ", "-"),
         models=len(models),

@@ -164,7 +164,7 @@ def test_the_wide_columns_of_nodedevices(kubectl: Kubectl) -> None:
     write_status(kubectl, FULL_NODE)
 
     header, row = kubectl.run("get", "nd", "-o", "wide").splitlines()
-    assert header.split()[9:] == ["ACTION", "CONFIG", "DRIVER", "AGENT"]
+    assert header.split()[9:] == ["ACTION", "CONFIG", "EXCLUDED", "DRIVER", "AGENT"]
     assert columns(header, row)[9:] == ["RebootNode", "WaitingForHolders", "570.148.08", "0.1.0"]
 
 

@@ -109,6 +109,30 @@ async def test_a_name_that_no_node_offers_is_told_on_the_node_and_to_the_policys
 
 
 @pytest.mark.usefixtures("operator", "agent")
+async def test_an_excluded_gpu_is_seen_as_such_on_the_node_and_not_while_another_plugin_serves(
+    kubectl: Kubectl,
+) -> None:
+    def devices() -> list[dict[str, Any]]:
+        found = kubectl.get("nodedevices", NODE) or {}
+        return list(found.get("status", {}).get("devices", ()))
+
+    def excluded() -> list[str | None]:
+        return [each.get("excluded") for each in devices()]
+
+    def column() -> str:
+        header, line = kubectl.run("get", "nodedevices", NODE, "-o", "wide").splitlines()
+        return line[header.index("EXCLUDED") :].split()[0]
+
+    await seen("the first report", devices)
+    second = devices()[1]["id"]
+    kubectl.apply(policy("section", resources={"exclude": [second]}))
+    await seen("on the device", lambda: excluded() == [None, second])
+    assert column() == "1"
+    kubectl.apply(policy("section", resources={"exclude": [second]}, serving={"mode": "Observe"}))
+    await seen("not ours to keep back", lambda: excluded() == [None, None])
+
+
+@pytest.mark.usefixtures("operator", "agent")
 async def test_of_several_policies_the_one_fails_whose_section_the_agent_refuses(kubectl: Kubectl) -> None:
     """This agent has no folder for MPS."""
 

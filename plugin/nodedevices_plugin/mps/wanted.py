@@ -22,7 +22,7 @@ FILE = "nodedevices-daemons.json"
 MAX_BYTES = 1 << 18
 # A resource's name is a path below the root, and a GPU's id an argument of nvidia-smi.
 _NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
-Resource = Annotated[str, StringConstraints(max_length=96, pattern=_NAME)]
+Resource = Annotated[str, StringConstraints(max_length=244, pattern=_NAME)]
 GpuId = Annotated[str, StringConstraints(max_length=96, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$")]
 
 

@@ -34,9 +34,10 @@ def by_name(
     return {name: tuple(some) for name, some in found.items()}
 
 
-def fitting(match: DeviceMatch, units: Sequence[Unit], *, stands_in: bool) -> list[Unit]:
-    """The units that a rule is about. `stands_in`: MIG devices stand in for GPUs (mig.strategy single)."""
-    return [unit for unit in units if _matches(match, unit, stands_in=stands_in)]
+def fitting(match: DeviceMatch, units: Sequence[Unit], *, stands_in: bool, any_case: bool = False) -> list[Unit]:
+    """The units that a rule is about. `stands_in`: MIG devices stand in for GPUs (mig.strategy single). `any_case`: as
+    if upper and lower case were the same, to tell a near miss."""
+    return [unit for unit in units if _matches(match, unit, stands_in=stands_in, any_case=any_case)]
 
 
 def _usual(unit: Unit, *, stands_in: bool, prefix: str) -> str | None:
@@ -47,19 +48,26 @@ def _usual(unit: Unit, *, stands_in: bool, prefix: str) -> str | None:
     return naming.mig(prefix, part.profile) if part.ci_slices == part.gi_slices else None
 
 
-def _matches(match: DeviceMatch, unit: Unit, *, stands_in: bool) -> bool:
+def _matches(match: DeviceMatch, unit: Unit, *, stands_in: bool, any_case: bool = False) -> bool:
     fact, part = unit.device.fact, unit.partition
+
+    def fits(text: str, pattern: str) -> bool:
+        return fnmatchcase(text.lower(), pattern.lower()) if any_case else fnmatchcase(text, pattern)
+
+    def same(text: str, other: str) -> bool:
+        return text.lower() == other.lower() if any_case else text == other
+
     if match.profile is None:
         if part is not None and not stands_in:
             return False
     elif part is None or not any(
-        fnmatchcase(profile, match.profile) for profile in (part.profile, naming.plain_profile(part.profile))
+        fits(profile, match.profile) for profile in (part.profile, naming.plain_profile(part.profile))
     ):
         return False
     return (
-        (match.vendor is None or match.vendor == fact.vendor)
-        and (match.type is None or match.type == fact.type)
-        and (match.product_name is None or fnmatchcase(fact.product_name, match.product_name))
+        (match.vendor is None or same(match.vendor, fact.vendor))
+        and (match.type is None or same(match.type, fact.type))
+        and (match.product_name is None or fits(fact.product_name, match.product_name))
         and (match.min_memory is None or unit.memory_bytes >= to_bytes(match.min_memory))
-        and (match.ids is None or unit.id in match.ids or fact.id in match.ids)
+        and (match.ids is None or any(same(unit.id, each) or same(fact.id, each) for each in match.ids))
     )

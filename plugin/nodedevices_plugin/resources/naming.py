@@ -1,7 +1,8 @@
 """Names of extended resources: the ones that clusters with NVIDIA's plugin use today, and what a name may be.
 
-Kubernetes takes 63 characters after the slash (a node's status is refused as a whole for a longer one). NVIDIA's
-configuration file is stricter, 63 for the whole name and a DNS-1123 subdomain after the slash, and so is `from_file`.
+One rule, wherever a name stands: what Kubernetes takes for an extended resource. That is 63 characters after the slash
+(a node's status is refused as a whole for a longer one), capital letters and _ among them. NVIDIA's plugin is stricter
+with its configuration file: 63 for the whole name, and a DNS-1123 subdomain after the slash.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from nodedevices_plugin.resources.errors import PlanError
 
 DEFAULT_PREFIX = "nvidia.com"
 SHARED_SUFFIX = ".shared"
-MAX_NAME = 63  # after the slash, and in NVIDIA's file as a whole
+MAX_NAME = 63  # after the slash
 
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")  # DNS-1123 subdomain
+_OWN = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
 def gpu(prefix: str) -> str:
@@ -44,6 +46,8 @@ def check(field: str, name: str) -> str:
         raise PlanError(field, _shown(name), "not a resource name; write a domain and a name, such as nvidia.com/gpu")
     if len(own) > MAX_NAME:
         raise PlanError(field, _shown(name), f"{len(own)} characters after the slash; {MAX_NAME} are the most")
+    if _OWN.fullmatch(own) is None:
+        raise PlanError(field, _shown(name), "after the slash only letters, digits, and - _ . inside are allowed")
     return name
 
 
@@ -52,13 +56,7 @@ def from_file(field: str, name: str) -> str:
 
     A name with another domain is taken as it is (NVIDIA's plugin refuses it). Raises PlanError.
     """
-    full = name if "/" in name else f"{DEFAULT_PREFIX}/{name}"
-    if len(full) > MAX_NAME:
-        hint = f"{len(full)} characters with the domain; {MAX_NAME} are the most"
-        raise PlanError(field, _shown(full), hint)
-    if _DOMAIN.fullmatch(full.partition("/")[2]) is None:
-        raise PlanError(field, _shown(full), "after the slash only small letters, digits, - and . inside are allowed")
-    return check(field, full)
+    return check(field, name if "/" in name else f"{DEFAULT_PREFIX}/{name}")
 
 
 def _shown(name: str) -> str:

@@ -54,7 +54,7 @@ def computing_gpus(inventory: Inventory) -> tuple[InventoryDevice, ...]:
 def units(inventory: Inventory, mig_strategy: str, exclude: Sequence[str] = ()) -> tuple[Unit, ...]:
     """All units, by device index then partition index. `exclude`: ids or globs over ids; a GPU's takes its MIG devices
     along. Raises PlanError (mig.strategy single only)."""
-    gpus = [device for device in computing_gpus(inventory) if not _excluded(device.fact.id, exclude)]
+    gpus = [device for device in computing_gpus(inventory) if not excluded_by(device.fact.id, exclude)]
     if mig_strategy == "single" and any(device.fact.mig_enabled for device in gpus):
         _check_single(gpus, exclude)
         found = [unit for device in gpus for unit in partitions(device)]
@@ -66,7 +66,7 @@ def units(inventory: Inventory, mig_strategy: str, exclude: Sequence[str] = ()) 
             for device in gpus
             for unit in (*(() if device.fact.mig_enabled else (Unit(device),)), *partitions(device))
         ]
-    return tuple(unit for unit in found if not _excluded(unit.id, exclude))
+    return tuple(unit for unit in found if not excluded_by(unit.id, exclude))
 
 
 def partitions(device: InventoryDevice) -> list[Unit]:
@@ -74,8 +74,9 @@ def partitions(device: InventoryDevice) -> list[Unit]:
     return [Unit(device, part) for part in sorted(device.fact.partitions, key=lambda part: (part.index, part.id))]
 
 
-def _excluded(device_id: str, exclude: Sequence[str]) -> bool:
-    return any(fnmatchcase(device_id, pattern) for pattern in exclude)
+def excluded_by(device_id: str, exclude: Sequence[str]) -> str | None:
+    """The first entry that this id matches."""
+    return next((pattern for pattern in exclude if fnmatchcase(device_id, pattern)), None)
 
 
 def _check_single(gpus: Sequence[InventoryDevice], exclude: Sequence[str]) -> None:
@@ -92,7 +93,7 @@ def _check_single(gpus: Sequence[InventoryDevice], exclude: Sequence[str]) -> No
         if not live:
             hint = f"GPU {device.fact.index} is in MIG mode and has no MIG devices; create them or use mixed"
             raise PlanError("mig.strategy", "single", hint)
-        profiles |= {part.profile for part in live if not _excluded(part.id, exclude)}
+        profiles |= {part.profile for part in live if not excluded_by(part.id, exclude)}
     if len(profiles) > 1:
         raise PlanError(
             "mig.strategy", "single", f"this node has several MIG profiles ({', '.join(sorted(profiles))}); use mixed"

@@ -1,14 +1,15 @@
 """What of a configuration matches nothing on this node: a name that is not offered, a pattern that no device has. Pure.
 
 It is no fault, since one configuration serves many nodes, and what is in force is not changed by it; but a name with a
-slip of the pen shares nothing, and whoever wrote it has to be told. Every note begins with the place where the entry
-stands (in the configuration file's words where the section is the file's): the operator tells by it whose policy a note
-of ConfigApplied is about.
+typo shares nothing, and whoever wrote it has to be told, with what there is and what it missed nearly. Every note
+begins with the place where the entry stands (in the configuration file's words where the section is the file's): the
+operator tells by it whose policy a note of ConfigApplied is about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from fnmatch import fnmatchcase
 
 from nodedevices_api.base import to_dict
 from nodedevices_api.sections import DeviceMatch, Resources, Sharing
@@ -20,6 +21,7 @@ from nodedevices_plugin.resources.sharing import chosen_units
 from nodedevices_plugin.resources.units import Unit, units
 
 NAMED = 8  # names in one note
+MEBIBYTE = 1 << 20
 VALUE_LIMIT = 96
 
 
@@ -47,11 +49,17 @@ def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str) -
     for number, rule in enumerate(sharing.resources):
         if rule.name not in named:
             offered = _listed(sorted(named)) or "nothing"
-            notes.append(f"{place}[{number}].name {rule.name}: no such resource here; offered: {offered}")
+            near = _near(name for name in named if name.lower() == rule.name.lower())
+            notes.append(f"{place}[{number}].name {rule.name}: no such resource here; offered: {offered}{near}")
         elif not chosen_units(named[rule.name], rule.devices):
             wanted = _cut(", ".join(rule.devices or ()))
             here = _listed(f"{unit.index} ({unit.id})" for unit in named[rule.name])
-            notes.append(f"{place}[{number}].devices {wanted}: no such device of {rule.name} here; there are: {here}")
+            lower = [each.lower() for each in rule.devices or ()]
+            near = _near(
+                unit.id for unit in named[rule.name] if any(fnmatchcase(unit.id.lower(), each) for each in lower)
+            )
+            what = f"{place}[{number}].devices {wanted}: no such device of {rule.name} here"
+            notes.append(f"{what}; there are: {here}{near}")
     return notes
 
 
@@ -64,21 +72,36 @@ def _rules(found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] 
             place = places[number] if places is not None else f"resources.devices[{number}].match"
             what = f"{place} {_cut(_shown(rule.match, pattern_only=places is not None))}".rstrip()
             if fitting(rule.match, found, stands_in=single):
-                notes.append(f"{what}: an earlier entry names every device that it matches")
+                others = f"; of the others {_there_are(left, rule.match)}" if left else ""
+                notes.append(f"{what}: an earlier entry names every device that it matches{others}")
             else:
-                notes.append(f"{what}: no such device here; {_there_are(found, rule.match)}")
+                nearly = fitting(rule.match, found, stands_in=single, any_case=True)
+                near = _near(_kind(unit, rule.match) for unit in nearly)
+                notes.append(f"{what}: no such device here; {_there_are(found, rule.match)}{near}")
         left = [unit for unit in left if unit not in mine]
     return notes
 
 
 def _there_are(found: Sequence[Unit], match: DeviceMatch) -> str:
-    if match.profile is None:
-        kinds = {unit.device.fact.product_name for unit in found}
-    else:
-        kinds = {unit.partition.profile for unit in found if unit.partition is not None}
-        if not kinds:
-            return "no MIG device is offered under a name of its own (see mig.strategy)"
+    of_mig = [unit for unit in found if unit.partition is not None]
+    if match.profile is not None and not of_mig:
+        return "no MIG device is offered under a name of its own (see mig.strategy)"
+    kinds = {_kind(unit, match) for unit in (found if match.profile is None else of_mig)}
     return f"there are: {_listed(sorted(kinds)) or 'none'}"
+
+
+def _kind(unit: Unit, match: DeviceMatch) -> str:
+    """What a person compares with the match: the model or the profile, and what else the match asks for."""
+    profile = unit.partition.profile if unit.partition is not None else ""
+    shown = profile if match.profile is not None else unit.device.fact.product_name
+    if match.ids is not None:
+        shown = f"{shown} {unit.id}"
+    return shown if match.min_memory is None else f"{shown} with {unit.memory_bytes // MEBIBYTE}Mi"
+
+
+def _near(names: Iterable[str]) -> str:
+    listed = _listed(sorted(set(names)))
+    return f"; upper and lower case count: {listed} differs in nothing else" if listed else ""
 
 
 def _shown(match: DeviceMatch, *, pattern_only: bool) -> str:

@@ -13,6 +13,7 @@ REFUSED = (
     "Allocate of a device that has just failed is refused, with a text that tells the pod's owner what to do: NVIDIA's "
     "plugin hands it out"
 )
+ONE_RULE = "a name may be what Kubernetes takes, in a file as in a policy; NVIDIA's plugin is stricter with its file"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ DIFFERENCES: Mapping[str, Difference] = {
     "ts-devices-uuids": _asked_for(
         "sharing of some devices works; NVIDIA's plugin parses and ignores `devices`", "resources", "replica", "plain"
     ),
+    "ts-name-too-long": _asked_for(ONE_RULE, "outcome"),
+    "ts-name-bad-chars": _asked_for(ONE_RULE, "outcome"),
     "xid-94-one-mig": _chosen(
         "a contained memory error (XID 94) ends the application that met it, and NVIDIA's own catalogue asks for its "
         "restart and no more: the device stays in service. health.fatalXids takes it out",

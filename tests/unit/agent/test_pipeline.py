@@ -474,6 +474,30 @@ def test_a_removal_that_a_person_confirms_takes_a_missing_device_away_once() -> 
     assert node.offers() == {GPU: (1, 1)}
     node.line(gpu(0), gpu(1)).line(gpu(0))
     assert node.offers() == {GPU: (2, 1)}, "the same word counts once"
+    (told,) = node.world.confirm_spent
+    assert told.startswith(f"{gpu_id(1)}=removed: acted on before, and it counts once; the device is at fault again")
+    assert told.endswith("(Missing); to say it again, remove the annotation first")
+    node.given(seen=seen({})).wait()
+    assert node.world.confirm_spent == ()
+    node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed")).wait()
+    assert (node.offers(), node.world.confirm_spent) == ({GPU: (1, 1)}, ())
+
+
+def test_a_recovery_that_was_confirmed_before_a_new_fault_is_told_to_count_no_more() -> None:
+    node = Node().line().line(xids=(xid(79),))
+    again = seen({}, confirm=f"{gpu_id(0)}=recovered")
+    node.given(seen=again).line()
+    assert (node.offers(), node.world.confirm_spent) == ({GPU: (2, 2)}, ())
+    node.line(xids=(xid(79),))
+    assert "counts once; the device is at fault again or still (Xid79)" in node.world.confirm_spent[0]
+    assert node.restarted().given(seen=again).line().world.confirm_spent == node.world.confirm_spent
+
+
+def test_a_label_that_names_a_configuration_where_no_folder_is_mounted_is_told_with_what_to_install() -> None:
+    node = Node().given(seen=seen({}, config_name="notebooks")).line()
+    assert node.config == "Applied"
+    assert "nvidia.com/device-plugin.config names the configuration 'notebooks'" in node.world.config.message
+    assert "install the component named-configs" in node.world.config.message
 
 
 def test_words_that_are_not_understood_are_told() -> None:

@@ -388,3 +388,20 @@ def test_a_name_that_another_plugin_serves_is_told_on_ready_and_no_id_of_it_coun
     assert condition(made, "Ready") == ("False", "RegistrationRejected", f"{GPU}: {why}")
     [resource] = report(made).resources
     assert (resource.capacity, resource.healthy) == (2, 0)
+
+
+def test_an_excluded_device_says_so_and_by_which_entry() -> None:
+    cut = gpu(1, mig_enabled=True, partitions=(partition(1, 0), partition(1, 1)))
+    devices = (gpu(0), cut, gpu(2))
+    said = report(
+        facts(
+            inventory=inventory_of(*devices),
+            verdicts=healthy(*devices),
+            exclude=("GPU-of-another-node", "GPU-*-000000000000", mig_id(1, 0)),
+        )
+    )
+    assert [each.excluded for each in said.devices] == ["GPU-*-000000000000", None, None]
+    assert [each.excluded for each in said.devices[1].partitions] == [mig_id(1, 0), None]
+    assert said.summary is not None
+    assert said.summary.excluded == 2
+    assert "excluded" not in to_dict(said.devices[2])

@@ -73,8 +73,8 @@ def test_without_the_section_there_is_none() -> None:
         ("{mig: [{pattern: '', name: x}]}", "resources.mig[0].pattern: missing; every entry has a pattern and a name"),
         ("{gpus: [{pattern: 'a{b', name: x}]}", "resources.gpus[0].pattern: a{b: letters, digits, spaces, . _ : - and"),
         (
-            "{gpus: [{pattern: '*', name: GPU_x}]}",
-            "resources.gpus[0].name: nvidia.com/GPU_x: after the slash only small",
+            "{gpus: [{pattern: '*', name: GPU_}]}",
+            "resources.gpus[0].name: nvidia.com/GPU_: after the slash only letters",
         ),
         ("{gpus: {pattern: '*'}}", "resources.gpus: dict is not a list"),
         ("{gpu: []}", "resources.gpu: unknown key; did you mean gpus?"),
@@ -125,7 +125,7 @@ def test_clients_of_mps_are_asked_for_one_by_one_unless_the_file_says_otherwise(
     assert not sliced.fail_requests_greater_than_one
 
 
-LONG = "g" * 60
+LONG = "g" * 64
 
 
 @pytest.mark.parametrize(
@@ -149,15 +149,15 @@ LONG = "g" * 60
         ),
         (
             f"{{timeSlicing: {{resources: [{{name: {LONG}, replicas: 2}}]}}}}",
-            f"sharing.timeSlicing.resources[0].name: nvidia.com/{LONG}: 71 characters with the domain; 63 are the most",
+            f"sharing.timeSlicing.resources[0].name: nvidia.com/{LONG}: 64 characters after the slash; 63 are the most",
         ),
         (
-            "{timeSlicing: {resources: [{name: nvidia.com/GPU_x, replicas: 2}]}}",
-            "sharing.timeSlicing.resources[0].name: nvidia.com/GPU_x: after the slash only small letters",
+            "{timeSlicing: {resources: [{name: nvidia.com/-gpu, replicas: 2}]}}",
+            "sharing.timeSlicing.resources[0].name: nvidia.com/-gpu: after the slash only letters",
         ),
         (
             "{timeSlicing: {resources: [{name: gpu, rename: a/b/c, replicas: 2}]}}",
-            "sharing.timeSlicing.resources[0].rename: a/b/c: after the slash only small letters",
+            "sharing.timeSlicing.resources[0].rename: a/b/c: after the slash only letters",
         ),
         (
             "{timeSlicing: {resources: [{name: gpu, replicas: 2, devices: some}]}}",
@@ -198,7 +198,7 @@ def test_a_resource_is_shared_in_one_way() -> None:
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
-    text = "{timeSlicing: {resources: [{name: GPU_x}, {replicas: 2, devices: [x, y]}]}}"
+    text = "{timeSlicing: {resources: [{name: GPU_}, {replicas: 2, devices: [x, y]}]}}"
     assert len(complaints(nvidia_v1.sharing, text)) == 5
 
 
@@ -227,3 +227,12 @@ def test_whatever_a_file_says_there_is_a_section_or_a_problem_or_nothing(value: 
         found = read(value, problems)
         assert found is None or not problems
         assert all(len(each) < 500 for each in problems)
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/GPU_L4", f"nvidia.com/{'g' * 63}", "example.com/gpu.large"])
+def test_a_name_that_a_policy_may_give_may_stand_in_a_file(name: str) -> None:
+    text = f"{{timeSlicing: {{resources: [{{name: {name}, replicas: 2}}]}}}}"
+    of_file = nvidia_v1.sharing(yaml.safe_load(text), problems := [])
+    assert problems == []
+    of_policy = Sharing.model_validate({"strategy": "timeSlicing", "resources": [{"name": name, "replicas": 2}]})
+    assert of_file == of_policy

@@ -1,7 +1,8 @@
-"""What of a configuration matches nothing on a node is told: a name with a slip of the pen would share nothing."""
+"""What of a configuration matches nothing on a node is told: a name with a typo would share nothing."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,6 +75,40 @@ def test_a_pattern_that_an_earlier_one_leaves_nothing_to() -> None:
     assert found == [
         "resources.devices[1].match productName *H100*: an earlier entry names every device that it matches"
     ]
+
+
+def test_an_amount_of_memory_is_told_with_what_the_devices_have() -> None:
+    l4 = replace(gpu(0), product_name="NVIDIA L4", memory_bytes=23034 << 20)
+    big = {"match": {"minMemory": "24Gi"}, "name": "nvidia.com/big"}
+    assert notes(l4, resources={"devices": [big]}) == [
+        "resources.devices[0].match minMemory 24Gi: no such device here; there are: NVIDIA L4 with 23034Mi"
+    ]
+    h100s = {"match": {"productName": "*H100*"}, "name": "nvidia.com/h100"}
+    (told,) = notes(l4, gpu(1), resources={"devices": [h100s, big]})
+    assert told == (
+        "resources.devices[1].match minMemory 24Gi: an earlier entry names every device that it matches; "
+        "of the others there are: NVIDIA L4 with 23034Mi"
+    )
+
+
+@pytest.mark.parametrize(
+    ("match", "near"),
+    [
+        ({"productName": "nvidia h100*"}, H100),
+        ({"vendor": "NVIDIA", "minMemory": "1Gi"}, f"{H100} with 81920Mi"),
+        ({"ids": [gpu_id(0).lower()]}, f"{H100} {gpu_id(0)}"),
+    ],
+)
+def test_a_match_that_differs_in_case_only_is_named(match: dict[str, Any], near: str) -> None:
+    found = notes(resources={"devices": [{"match": match, "name": "nvidia.com/x"}]})
+    assert found[0].endswith(f"; upper and lower case count: {near} differs in nothing else")
+
+
+def test_a_shared_name_or_device_that_differs_in_case_only_is_named() -> None:
+    entry = {"name": "nvidia.com/gpu", "devices": [gpu_id(0).lower()], "replicas": 2}
+    found = notes(sharing=shared({"name": "nvidia.com/GPU", "replicas": 2}, entry))
+    assert found[0].endswith("; upper and lower case count: nvidia.com/gpu differs in nothing else")
+    assert found[1].endswith(f"; upper and lower case count: {gpu_id(0)} differs in nothing else")
 
 
 def test_a_profile_where_no_mig_device_is_offered_and_where_there_are_others() -> None:
