@@ -8,7 +8,7 @@ What it uses of the API (the whole of its RBAC; `cleanup` uses the same):
     nodedevices.io  devicepolicies/status    patch
     core            nodes                    get list watch patch   labels
     core            nodes/status             patch                  own capacity and condition, retired zeros
-    core            pods                     get list               holders by name; one node's pods before lowering
+    core            pods                     get list               holders by name; one node's pods before a capacity is written
     core            pods/status              patch                  condition .../DeviceHealthy
     core            events                   create                 DeviceFault, DeviceRecovered
 

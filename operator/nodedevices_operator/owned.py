@@ -84,7 +84,7 @@ class OwnedCapacity:
         if self._fighting(memory, plan):
             text = "another writer keeps changing it on the Node; find it in the Node's managedFields"
             return CapacityResult("False", names.CONFLICT, text, again=FIGHT_WINDOW_SECONDS)
-        lowers = any(node.capacity.get(name, 0) > value for name, value in plan.values.items())
+        lowers = any(self._lowers(memory, node, name, value) for name, value in plan.values.items())
         try:
             written = await self._writer.capacity(node, plan.values)
         except KubeError as error:
@@ -102,6 +102,13 @@ class OwnedCapacity:
             for name, count in requests(page, wanted).items():
                 sums[name] += count
         return sums
+
+    @staticmethod
+    def _lowers(memory: _Memory, node: NodeRecord, name: str, value: int) -> bool:
+        """Whether a pod may be on its way to the node that was promised more: by what the Node shows, or, where we
+        took the key away, by what it showed a moment ago."""
+        shown = node.capacity.get(name)
+        return memory.values is not None if shown is None else shown > value
 
     def _fighting(self, memory: _Memory, plan: CapacityPlan) -> bool:
         """Whether to rest instead of repairing; counts this repair when not."""

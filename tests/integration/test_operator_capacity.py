@@ -77,6 +77,17 @@ def test_it_is_never_lower_than_what_pods_on_the_node_request(node: FleetNode, k
     shows(node, 0)
 
 
+def test_a_policy_deleted_and_made_anew_with_less_leaves_running_pods_their_share(
+    node: FleetNode, kubectl: Kubectl
+) -> None:
+    pod(kubectl, "user", "n1", requests={MEMORY: 2 * ONE})
+    kubectl.delete("dp", "memory")
+    shows(node, None)
+    kubectl.apply(policy("less", capacity=[{"name": MEMORY, "perNode": ONE}]))
+    shows(node, 2 * ONE)
+    wait_until("said", lambda: synced(node).get("reason") == "Pending")
+
+
 def test_a_name_that_the_plugin_serves_is_refused_and_shown(operator: OperatorProcess, kubectl: Kubectl) -> None:
     node = FleetNode(kubectl, "n1").create()
     kubectl.apply(policy("greedy", capacity=[{"name": GPU, "perNode": 100}]))

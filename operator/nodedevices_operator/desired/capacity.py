@@ -1,8 +1,9 @@
 """Extended resources that the operator owns on a Node: how many, and which it must not touch. Pure.
 
 A resource name has one owner. A name that a NodeDevices lists as `managedBy: plugin`, or that the Node showed above 0
-without us, is refused and shown. Lowering is bounded by what pods on the node request already: a kubelet that restarts
-with less than its running pods request kills them (`OutOf<name>`). Taking a key away altogether is safe.
+without us, is refused and shown. No value is written that is lower than what pods on the node request already: a
+kubelet that restarts with less than its running pods request kills them (`OutOf<name>`). That holds also where the Node
+shows no value: its policy may have been deleted and made anew. Taking a key away altogether is safe.
 An Unknown device that the agent still offers counts as healthy, as in `resources[].healthy`.
 """
 
@@ -29,7 +30,7 @@ class CapacityPlan:
     status: str  # of CapacitySynced
     reason: str
     message: str
-    needs_requests: bool = False  # a value would fall: call again with what the node's pods request
+    needs_requests: bool = False  # a value would be written: call again with what the node's pods request
     held_back: Mapping[str, int] = field(default_factory=dict)  # name -> the lower value that pods forbid
 
     def matches(self, node: NodeRecord) -> bool:
@@ -63,7 +64,7 @@ def plan_capacity(
             continue
         wanted = amount(entry, record.devices, record.resources)
         floor = (requested or {}).get(entry.name, 0)
-        if shown is not None and wanted < shown and requested is None:
+        if shown != wanted and requested is None:
             needs_requests = True
         if floor > wanted:
             held_back[entry.name] = wanted

@@ -63,10 +63,16 @@ def test_lowering_needs_to_know_what_pods_request() -> None:
     shown = node({MEMORY: 2 * ONE}, owned=(MEMORY,))
     item = record(device(0), device(1, "Unhealthy", "Xid79"))
     assert plan(SUM, item, shown).needs_requests
-    assert not plan(SUM, record(*TWO), shown).needs_requests
+    assert not plan(SUM, record(*TWO), shown).needs_requests  # it stands there already
     held = plan(SUM, item, shown, requested={MEMORY: ONE + 5})
     assert (held.values, held.reason, held.held_back) == ({MEMORY: ONE + 5}, "Pending", {MEMORY: ONE})
     assert plan(SUM, item, shown, requested={MEMORY: 5}).values == {MEMORY: ONE}
+
+
+def test_a_value_where_the_node_shows_none_is_no_lower_than_what_pods_request() -> None:
+    assert plan(SUM, record(*TWO), node()).needs_requests
+    held = plan(SUM, record(*TWO), node(), requested={MEMORY: 3 * ONE})
+    assert (held.values, held.reason) == ({MEMORY: 3 * ONE}, "Pending")
 
 
 def test_no_entries_own_nothing_and_a_key_of_ours_is_to_go() -> None:
@@ -90,7 +96,7 @@ def test_it_never_falls_below_what_pods_request(
     here = node({} if shown is None else {MEMORY: shown}, owned=() if shown is None else (MEMORY,))
     first = plan(entry, item, here)
     value = first.values[MEMORY]
-    assert first.needs_requests == (shown is not None and value < shown)
+    assert first.needs_requests == (value != shown)
     if first.needs_requests:
         value = plan(entry, item, here, requested={MEMORY: requested}).values[MEMORY]
         assert value >= requested

@@ -94,6 +94,23 @@ async def test_what_is_held_back_is_lowered_when_the_pods_are_gone(bench: Bench)
     assert bench.world.applied == [{MEMORY: str(ONE)}]
 
 
+async def test_a_policy_made_anew_with_less_keeps_what_pods_request(bench: Bench) -> None:
+    await bench.capacity.sync((), BOTH, shows(2 * ONE), frozenset())
+    assert bench.world.applied == [{}]  # its policy was deleted: the key goes
+    bench.world.requested = ONE + 7
+    result = await bench.sync(LEFT, node())
+    assert bench.world.applied[-1] == {MEMORY: str(ONE + 7)}
+    assert (result.reason, result.again is not None) == ("Pending", True)
+
+
+async def test_a_pod_bound_while_the_policy_was_made_anew_gets_its_share_back(bench: Bench) -> None:
+    await bench.capacity.sync((), BOTH, shows(2 * ONE), frozenset())
+    await bench.sync(LEFT, node())
+    bench.world.requested = ONE + 7
+    result = await bench.sync(LEFT, shows(ONE))
+    assert (bench.world.applied[-1], result.reason) == ({MEMORY: str(ONE + 7)}, "Pending")
+
+
 async def test_another_writer_is_repaired_a_few_times_and_then_named(bench: Bench) -> None:
     await bench.sync(BOTH, shows(2 * ONE))
     for _ in range(FIGHT_REPAIRS):
