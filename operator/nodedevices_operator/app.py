@@ -8,12 +8,13 @@ What it uses of the API (the whole of its RBAC; `cleanup` uses the same):
     nodedevices.io  devicepolicies/status    patch
     core            nodes                    get list watch patch   labels
     core            nodes/status             patch                  own capacity and condition, retired zeros
-    core            pods                     get list               holders by name; one node's pods before a capacity is written
+    core            pods                     get list               holders by name; one node's before a capacity is set
     core            pods/status              patch                  condition .../DeviceHealthy
     core            events                   create                 DeviceFault, DeviceRecovered
 
-HTTP on :9736: /metrics, /healthz (this process works), /readyz (the cache is synced). Missing CRDs, missing permissions
-and an absent API server are said once and waited for. SIGTERM ends it cleanly; kill -9 loses nothing.
+HTTP on :9736: /metrics, /healthz (this process works), /readyz (it sees: everything was listed and is watched). Missing
+CRDs, missing permissions and an absent API server are said once and waited for. SIGTERM ends it cleanly; kill -9 loses
+nothing.
 """
 
 from __future__ import annotations
@@ -76,13 +77,22 @@ async def run(settings: Settings) -> None:
     kube = await KubeClient.connect(settings.kubeconfig)
     metrics = Metrics()
     core = Core(kube, metrics, relist_seconds=settings.relist_seconds, retired_seconds=settings.retired_seconds)
-    watch = Watch(settings.kubeconfig, core.arrived, metrics.watch_restarts.inc)
-    core.relister.deaf = watch.restart
+
+    def ended(why: str) -> None:
+        if not stop.is_set():
+            log.warning("watches ended, listing everything before they begin anew", why=why)
+            metrics.watch_restarts.inc()
+            core.relister.soon()
+
+    watch = Watch(settings.kubeconfig, core.arrived, ended)
+    core.relister.stalled = watch.restart
     core.relister.watch = watch.start
+    kube.trust_changed = watch.restart
     tasks: list[asyncio.Task[None]] = []
 
     def scrape() -> bytes:
         core.gauge()
+        metrics.ready.set(not ready())
         return metrics.render()
 
     def healthy() -> str:
@@ -92,11 +102,14 @@ async def run(settings: Settings) -> None:
         return "" if not watch.started or watch.alive else "the watch thread has ended"
 
     def ready() -> str:
-        return "" if core.cache.synced else core.relister.trouble or "listing"
+        if core.relister.trouble or not core.cache.synced:
+            return core.relister.trouble or "listing"
+        return "" if watch.running else "the watches are not running"
 
     http = await serve(settings.http_address, metrics=scrape, healthy=healthy, ready=ready)
     try:
         tasks += core.tasks()
+        tasks.append(asyncio.create_task(kube.watch_credentials(), name="credentials"))
         log.info("operator started", http=settings.http_address.text, relist_seconds=settings.relist_seconds)
         await asyncio.wait([asyncio.create_task(stop.wait()), *tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:

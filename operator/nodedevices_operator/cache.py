@@ -2,7 +2,8 @@
 
 Everything enters through `Cache.observe` and leaves through `Cache.remove`; both answer which keys need a look. An
 older resourceVersion never replaces a newer one, so the watch, the authoritative LIST and the answers to our own writes
-may arrive in any order. The cache is `synced` only after one complete LIST of all three kinds; before that nothing is
+may arrive in any order; except where a LIST proves that the cluster itself went back, as after a restored etcd
+(relist.py). The cache is `synced` only after one complete LIST of all three kinds; before that nothing is
 decided. An object goes only by a DELETED event or by the API server's own 404, never by its absence from a list.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -19,6 +20,7 @@ from nodedevices_api.conditions import STALE
 from nodedevices_operator.kube import NODE_DEVICES, NODES, POLICIES
 from nodedevices_operator.records import (
     Affected,
+    Heard,
     NodeDevicesRecord,
     NodeRecord,
     PolicyRecord,
@@ -72,8 +74,9 @@ class Cache:
     policies: dict[str, PolicyRecord] = field(default_factory=dict)
     synced: bool = False
     clock: Callable[[], float] = time.monotonic
-    last_event: float = 0.0  # clock of the last watch event
+    last_event: dict[Kind, float] = field(default_factory=dict)  # clock of the last watch event
     changed_at: dict[str, float] = field(default_factory=dict)  # node -> clock of the last change of its devices
+    heard: dict[str, Heard] = field(default_factory=dict)  # node -> when its heartbeat came
     # A NodeDevices deleted by hand takes affectedPods with it; its successor must still take the conditions back.
     orphaned: dict[str, tuple[Affected, ...]] = field(default_factory=dict)
 
@@ -86,10 +89,11 @@ class Cache:
             case Kind.POLICY:
                 return self.policies
 
-    def observe(self, kind: Kind, record: Record) -> Dirty:
-        """Take a newer state of an object in. Returns what needs a look; nothing when no decision can change."""
+    def observe(self, kind: Kind, record: Record, *, believe: bool = False) -> Dirty:
+        """Take a newer state of an object in (with `believe`, any). Returns what needs a look; nothing when no decision
+        can change."""
         before = self.records(kind).get(record.name)
-        if before is not None and not _newer(record, before):
+        if before is not None and not believe and not newer(record, before):
             return NOTHING
         if isinstance(record, NodeDevicesRecord):
             return self._observe_node_devices(record)
@@ -105,6 +109,7 @@ class Cache:
         if isinstance(before, NodeDevicesRecord):
             del self.node_devices[name]
             self.changed_at.pop(name, None)
+            self.heard.pop(name, None)
             if before.affected and name in self.nodes:
                 self.orphaned[name] = before.affected
             return Dirty(frozenset({name}), frozenset(self.policies))
@@ -115,9 +120,17 @@ class Cache:
         del self.policies[name]
         return Dirty(frozenset(self._concerned(before)))
 
+    def not_heard(self, name: str, at: float) -> None:
+        """Nobody could tell whether a heartbeat has come: count as if it had come then, if that is later."""
+        heard = self.heard.get(name)
+        if heard is not None and heard.at < at:
+            self.heard[name] = replace(heard, at=at)
+
     def _observe_node_devices(self, record: NodeDevicesRecord) -> Dirty:
         before = self.node_devices.get(record.name)
         self.node_devices[record.name] = record
+        if before is None or before.heartbeat != record.heartbeat:
+            self.heard[record.name] = Heard(self.clock(), first=before is None)
         if before == record:
             stale = record.condition(STALE)
             beats = before.heartbeat != record.heartbeat and stale is not None and stale.status == "True"
@@ -151,9 +164,20 @@ class Cache:
         }
 
 
-def _newer(record: Record, than: Record) -> bool:
+def newer(record: Record, than: Record) -> bool:
     """resourceVersions of one kind are comparable integers (KEP-5504; in fact they always were). Others: take it."""
+    order = _order(record, than)
+    return order is None or order > 0
+
+
+def older(record: Record, than: Record) -> bool:
+    """Whether it is an earlier state of the cluster."""
+    order = _order(record, than)
+    return order is not None and order < 0
+
+
+def _order(record: Record, than: Record) -> int | None:
     try:
-        return int(record.resource_version) > int(than.resource_version)
+        return int(record.resource_version) - int(than.resource_version)
     except ValueError:
-        return True
+        return None

@@ -18,7 +18,7 @@ from nodedevices_operator.desired.policy_status import NodeOutcome
 from nodedevices_operator.kube import Kube, KubeError
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.policies import SUM_UP_SECONDS, PolicyReconciler
-from nodedevices_operator.queue import Handler, KeyQueue, RetryLater
+from nodedevices_operator.queue import KeyQueue, RetryLater
 from nodedevices_operator.reconcile import NodeReconciler
 from nodedevices_operator.relist import Relister
 from nodedevices_operator.retired import SETTLED_SECONDS
@@ -40,29 +40,33 @@ class Core:
         *,
         relist_seconds: float = RELIST_SECONDS,
         retired_seconds: float = SETTLED_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.cache = Cache()
+        self.cache = Cache(clock=clock)
         self.metrics = metrics
-        self.nodes = KeyQueue()
-        self.policies = KeyQueue()
+        self.nodes = KeyQueue(clock)
+        self.policies = KeyQueue(clock)
+        self._clock = clock
         outcomes: dict[str, NodeOutcome] = {}
         writer = Writer(kube, metrics)
-        self._look_at_node = NodeReconciler(
+        self._reconciler = NodeReconciler(
             cache=self.cache,
             writer=writer,
             metrics=metrics,
             dirty=self.dirty,
             outcomes=outcomes,
             retired_seconds=retired_seconds,
-        ).look
+            clock=clock,
+        )
         self._look_at_policy = PolicyReconciler(self.cache, writer, self.dirty, outcomes).look
-        self.relister = Relister(kube, self.cache, metrics, self.dirty, period=relist_seconds)
+        self.relister = Relister(kube, self.cache, metrics, self.dirty, period=relist_seconds, clock=clock)
         self.relister.synced = self._synced
+        self.relister.went_back = self._went_back
         self._unseen: set[str] = set()  # nodes not looked at since the cache was synced
 
     def arrived(self, kind: Kind, deleted: bool, record: Record) -> None:
         """A watch event."""
-        self.cache.last_event = time.monotonic()
+        self.cache.last_event[kind] = self._clock()
         self.dirty(self.cache.remove(kind, record.name, record.uid) if deleted else self.cache.observe(kind, record))
 
     def dirty(self, dirty: Dirty) -> None:
@@ -77,6 +81,12 @@ class Core:
     def _synced(self) -> None:
         self._unseen = set(self.cache.node_devices)
         self.dirty(Dirty(frozenset(self._unseen), frozenset(self.cache.policies)))
+
+    def _went_back(self) -> None:
+        """What was remembered of writes is not to be believed: they may be undone."""
+        for name in self.cache.node_devices:
+            self._reconciler.forget(name)
+        self._synced()
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """Start the work. None of the tasks ever ends by itself."""
@@ -96,7 +106,7 @@ class Core:
 
     async def look_at_node(self, name: str) -> float | None:
         try:
-            return await self._measured("node", self._look_at_node, name)
+            return await self._measured("node", self._reconciler.look, name)
         finally:
             self._unseen.discard(name)
 
@@ -114,6 +124,11 @@ class Core:
         except RetryLater:
             result = "later"
             raise
+        except KubeError as error:
+            if error.retry_after is None:
+                raise
+            result = "later"
+            raise RetryLater(error.retry_after, str(error)) from error
         finally:
             self.metrics.reconciles.labels(kind, result).inc()
             self.metrics.duration.labels(kind).observe(time.perf_counter() - began)
@@ -129,7 +144,7 @@ class Core:
 
     def gauge(self) -> None:
         """Bring the gauges up to date, for a scrape."""
-        cache, metrics, now = self.cache, self.metrics, time.monotonic()
+        cache, metrics, now = self.cache, self.metrics, self._clock()
         metrics.queue_depth.labels("node").set(len(self.nodes))
         metrics.queue_depth.labels("policy").set(len(self.policies))
         records = cache.node_devices.values()
@@ -143,10 +158,6 @@ class Core:
         metrics.policies.labels("true").set(accepted)
         metrics.policies.labels("false").set(len(cache.policies) - accepted)
         if cache.last_event:
-            metrics.last_event.set(now - cache.last_event)
+            metrics.last_event.set(now - max(cache.last_event.values()))
         if self.relister.last_complete is not None:
             metrics.last_relist.set(now - self.relister.last_complete)
-
-
-def _start(queue: KeyQueue, look: Handler, failed: Callable[[str, Exception, float], None]) -> asyncio.Task[None]:
-    return asyncio.create_task(queue.run(look, failure=failed))

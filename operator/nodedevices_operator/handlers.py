@@ -7,6 +7,7 @@ compares nothing: it would copy every object four times (76 % of the CPU of an e
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,18 +15,21 @@ from typing import Any
 import kopf
 from nodedevices_api import GROUP, VERSION
 
+from nodedevices_operator import credentials
 from nodedevices_operator.cache import Kind
-from nodedevices_operator.kube import PAGE_SIZE, load_configuration
+from nodedevices_operator.kube import PAGE_SIZE
 
 Deliver = Callable[[Kind, bool, Mapping[str, Any]], None]  # kind, deleted, raw object
 
 # A bound token is good for an hour and its file is renewed earlier; kopf asks for a login again after this.
 LOGIN_AGAIN = timedelta(minutes=10)
+LOGIN_PAUSE_SECONDS = 1.0
 _WATCHED: Mapping[Kind, tuple[str, str, str]] = {
     Kind.NODE_DEVICES: (GROUP, VERSION, "nodedevices"),
     Kind.POLICY: (GROUP, VERSION, "devicepolicies"),
     Kind.NODE: ("", "v1", "nodes"),
 }
+WATCHED_NAMES = frozenset(plural for _, _, plural in _WATCHED.values())
 
 
 class NullDiffBase(kopf.DiffBaseStorage):
@@ -67,9 +71,16 @@ def make_registry(deliver: Deliver, kubeconfig: str | None) -> kopf.OperatorRegi
     for kind, resource in _WATCHED.items():
         kopf.on.event(*resource, registry=registry, id=kind.name.lower())(_adapter(kind, deliver))
 
+    logins: list[float] = []  # the last one, by the loop's clock
+
     @kopf.on.login(registry=registry)  # type: ignore[arg-type,unused-ignore]
     async def login(**_: Any) -> kopf.ConnectionInfo:
-        return connection_info(await load_configuration(kubeconfig))
+        # After a 401 kopf asks for a login and tries again at once, for as long as it is refused.
+        loop = asyncio.get_running_loop()
+        if logins:
+            await asyncio.sleep(logins.pop() + LOGIN_PAUSE_SECONDS - loop.time())
+        logins.append(loop.time())
+        return connection_info((await credentials.load(kubeconfig)).configuration)
 
     return registry
 
@@ -83,8 +94,7 @@ def _adapter(kind: Kind, deliver: Deliver) -> Callable[..., Awaitable[None]]:
 
 def connection_info(configuration: Any) -> kopf.ConnectionInfo:
     """The official client's credentials, as kopf takes them: one way of logging in for both."""
-    header = configuration.api_key.get("BearerToken") or configuration.api_key.get("authorization") or ""
-    scheme, _, token = header.rpartition(" ")
+    scheme, _, token = credentials.header(configuration).rpartition(" ")
     return kopf.ConnectionInfo(
         server=configuration.host,
         ca_path=configuration.ssl_ca_cert,

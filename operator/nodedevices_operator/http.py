@@ -1,7 +1,7 @@
 """/metrics, /healthz and /readyz.
 
-/healthz is about this process only: an API server that is away is no reason to be restarted. /readyz says whether the
-cache is synced, and why not.
+/healthz is about this process only: an API server that is away is no reason to be restarted. /readyz says whether it
+sees the cluster: everything was listed, the last LIST was complete and the watches run; and if not, why.
 """
 
 from __future__ import annotations

@@ -2,26 +2,37 @@
 
 `kubernetes.aio` brings credentials, TLS and the connection pool; bodies are plain dicts and answers are parsed with
 orjson, because typed models drop what they do not know and cost ten times as much (docs/dependencies.md). There are no
-hidden retries: a KubeError says what happened, and the key queue tries again. `Kube` is the port that tests replace.
+hidden retries: a KubeError says what happened, and the key queue tries again. The one exception is a call that was
+refused for a token or a certificate of before: it is made once more with what the disk has by now. After a 429 with
+Retry-After nothing is sent until that time is over. `Kube` is the port that tests replace.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 from urllib.parse import quote
 
 import orjson
-from aiohttp import ClientError
-from kubernetes.aio import client, config
+import structlog
+from aiohttp import ClientError, ClientSSLError
+from kubernetes.aio import client
 from nodedevices_api import API_VERSION, GROUP, VERSION
+
+from nodedevices_operator import credentials
+from nodedevices_operator.credentials import MAX_CALLS, Credentials, CredentialsError
 
 Object = Mapping[str, Any]
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
-MAX_CALLS = 32  # at once; two cores of API server answer about 600 small writes a second (research: 32 concurrent)
+LOOK_SECONDS = 10.0  # between two looks at the credentials' files
+LOAD_AGAIN_SECONDS = 1.0  # between two readings of them, however many calls are refused
+MAX_PAUSE_SECONDS = 60.0  # for all calls, by Retry-After
 PAGE_SIZE = 500
 MAX_PAGES = 400  # 200,000 objects
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
@@ -37,12 +48,13 @@ LABELS = f"{MANAGER}-labels"  # Node.metadata.labels
 POD_CONDITION = f"{MANAGER}-pod-condition"  # Pod.status.conditions
 POLICY_STATUS = f"{MANAGER}-policy-status"  # DevicePolicy.status
 
-_config: Any = config  # untyped functions
-
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 NODE_DEVICES = f"/apis/{GROUP}/{VERSION}/nodedevices"
 POLICIES = f"/apis/{GROUP}/{VERSION}/devicepolicies"
+
+_closing: set[asyncio.Future[None]] = set()
+log = structlog.get_logger()
 
 
 def named(collection: str, name: str) -> str:
@@ -110,36 +122,78 @@ class Kube(Protocol):
         ...
 
 
-async def load_configuration(kubeconfig: str | None) -> Any:
-    """kubernetes.aio's Configuration: where the API server is, and who we are. KubeError when it cannot be read."""
-    configuration = client.Configuration(retries=False, connection_pool_maxsize=MAX_CALLS)
-    try:
-        if kubeconfig:
-            await _config.load_kube_config(
-                config_file=kubeconfig, client_configuration=configuration, persist_config=False
-            )
-        else:
-            _config.load_incluster_config(client_configuration=configuration)
-    except (config.ConfigException, OSError, ValueError) as error:
-        where = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's service account (or give --kubeconfig)"
-        raise KubeError(f"load credentials from {where}: {error}") from error
-    return configuration
+@dataclass(frozen=True, slots=True)
+class _Request:
+    what: str  # for messages
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: Object | list[dict[str, Any]] | None
+    content_type: str
 
 
 class KubeClient:
     """Kube over the official client. Make it inside a running loop; close it at the end."""
 
-    def __init__(self, api: Any) -> None:
-        self._api = api  # kubernetes.aio's ApiClient, which is typed only in parts
+    def __init__(self, kubeconfig: str | None, known: Credentials, clock: Callable[[], float] = time.monotonic) -> None:
+        self.trust_changed: Callable[[], None] = _nothing  # told when the CA or the client certificate is another one
+        self._kubeconfig = kubeconfig
+        self._clock = clock
         self._slots = asyncio.Semaphore(MAX_CALLS)
+        self._not_before = 0.0  # clock; until then the API server wants no calls
+        self._loading = asyncio.Lock()
+        self._loaded_at = clock()
+        self._use(known)
 
     @classmethod
     async def connect(cls, kubeconfig: str | None) -> KubeClient:
-        """Credentials from the file, else from the pod's service account (read again every minute)."""
-        return cls(client.ApiClient(await load_configuration(kubeconfig)))
+        """Credentials from the file, else from the pod's service account. KubeError when they cannot be read."""
+        try:
+            return cls(kubeconfig, await credentials.load(kubeconfig))
+        except CredentialsError as error:
+            raise KubeError(str(error)) from error
+
+    def _use(self, known: Credentials) -> None:
+        try:
+            self._api: Any = client.ApiClient(known.configuration)  # typed only in parts
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise CredentialsError(f"use the credentials: {type(error).__name__}: {error}") from error
+        self._known = known
+        self._stamp = credentials.stamp(self._kubeconfig, known)
 
     async def close(self) -> None:
         await self._api.close()
+
+    async def watch_credentials(self) -> None:
+        """Look at the credentials' files for ever, and use what they have become."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if credentials.stamp(self._kubeconfig, self._known) != self._stamp:
+                await self._renew(self._api)
+
+    async def _renew(self, used: Any) -> bool:
+        """Read the credentials again. Returns whether there are others than those of the client `used`."""
+        async with self._loading:
+            if self._api is not used:
+                return True  # another call has done it
+            if self._clock() - self._loaded_at < LOAD_AGAIN_SECONDS:
+                return False
+            self._loaded_at = self._clock()
+            before = self._known
+            try:
+                known = await credentials.load(self._kubeconfig)
+                if known.same_as(before):
+                    self._stamp = credentials.stamp(self._kubeconfig, known)
+                    return False
+                self._use(known)
+            except CredentialsError as error:
+                log.warning("credentials could not be read again, those of before stay in use", error=str(error))
+                return False
+        log.info("credentials read again", token=known.token != before.token, trust=known.trust != before.trust)
+        asyncio.get_running_loop().call_later(CONNECT_SECONDS + ANSWER_SECONDS, _close, used)
+        if known.trust != before.trust:
+            self.trust_changed()
+        return True
 
     async def get(self, path: str) -> Object:
         return await self._call("GET", path)
@@ -177,22 +231,43 @@ class KubeClient:
         body: Object | list[dict[str, Any]] | None = None,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
-        what = f"{method} {path}"
-        headers = {"Accept": "application/json", "Content-Type": content_type}
+        request = _Request(f"{method} {path}", method, path, query or {}, body, content_type)
+        left = self._not_before - self._clock()
+        if left > 0:
+            raise KubeError(f"{request.what}: not sent, the API server asked to wait", status=429, retry_after=left)
+        used = self._api
+        try:
+            return await self._send(request)
+        except KubeError as error:
+            if not _about_credentials(error) or not await self._renew(used):
+                raise
+        return await self._send(request)
+
+    async def _send(self, request: _Request) -> dict[str, Any]:
+        what = request.what
+        headers = {"Accept": "application/json", "Content-Type": request.content_type}
         async with self._slots:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS + ANSWER_SECONDS):
-                    request = await self._api.param_serialize(
-                        method, path, {}, list((query or {}).items()), headers, body, auth_settings=["BearerToken"]
+                    arguments = await self._api.param_serialize(
+                        request.method,
+                        request.path,
+                        {},
+                        list(request.query.items()),
+                        headers,
+                        request.body,
+                        auth_settings=["BearerToken"],
                     )
                     response = await self._api.call_api(
-                        *request, _preload_content=False, _request_timeout=ANSWER_SECONDS
+                        *arguments, _preload_content=False, _request_timeout=ANSWER_SECONDS
                     )
                     data = await response.read()
             except (OSError, TimeoutError, ClientError, client.ApiException) as error:
                 raise KubeError(f"{what}: no answer: {type(error).__name__}: {str(error)[:300]}") from error
         if not 200 <= response.status <= 299:
             retry = _seconds(response.getheader("Retry-After"))
+            if response.status == 429 and retry is not None:
+                self._not_before = max(self._not_before, self._clock() + min(retry, MAX_PAUSE_SECONDS))
             said, absent = _told(data, str(response.reason))
             raise KubeError(
                 f"{what}: {response.status} {said}", status=response.status, retry_after=retry, absent=absent
@@ -201,6 +276,22 @@ class KubeClient:
             return cast("dict[str, Any]", orjson.loads(data))
         except orjson.JSONDecodeError as error:
             raise KubeError(f"{what}: the answer is not JSON: {data[:100]!r}") from error
+
+
+def _about_credentials(error: KubeError) -> bool:
+    """Whether other credentials could help: the API server does not know us, or we do not trust it (or it us)."""
+    return error.status == 401 or isinstance(error.__cause__, (ClientSSLError, ssl.SSLError))
+
+
+def _close(api: Any) -> None:
+    """Of a client that no call uses any more."""
+    task = asyncio.ensure_future(api.close())
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
+
+
+def _nothing() -> None:
+    return None
 
 
 def _told(data: bytes, reason: str) -> tuple[str, str | None]:

@@ -49,6 +49,9 @@ class Metrics:
         self.watch_restarts = Counter(
             f"{PREFIX}_watch_restarts", "Times that the watches were started anew.", registry=own
         )
+        self.ready = Gauge(
+            f"{PREFIX}_ready", "1 while /readyz answers ok: everything was listed and is watched.", registry=own
+        )
         self.last_event = Gauge(f"{PREFIX}_last_event_age_seconds", "Since the last watch event.", registry=own)
         self.last_relist = Gauge(f"{PREFIX}_last_relist_age_seconds", "Since the last complete LIST.", registry=own)
 

@@ -4,7 +4,8 @@ What is queued is a key, never an event, so ten changes of one node are one look
 by one worker at a time; a key added meanwhile is looked at once more afterwards. A failure waits exponentially longer
 each time, with jitter, until a success; a success may ask to be looked at again later (requeue after). The queue is
 bounded by the number of keys there are. News of a key that waits out a failure brings its next try forward, but never
-to less than NEWS_SECONDS: a broken node whose status changes all the time costs little more than a quiet one.
+to less than NEWS_SECONDS: a broken node whose status changes all the time costs little more than a quiet one. And never
+before the time that the server itself asked for.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 60.0
 NEWS_SECONDS = 2.0
 JITTER = 0.2  # of every delay, up or down
+MAX_LATE_SECONDS = 5.0  # by jitter, of a look that was asked for at a time
 
 Handler = Callable[[str], Awaitable[float | None]]
 
@@ -48,6 +50,7 @@ class KeyQueue:
         self._due: dict[str, float] = {}  # the one time at which a key becomes ready by itself
         self._heap: list[tuple[float, str]] = []  # may hold outdated pairs; _due decides
         self._failures: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}  # what the server asked for (Retry-After), whatever news come
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
@@ -69,6 +72,7 @@ class KeyQueue:
         """The object is gone: no timer and no memory of failures stays."""
         self._due.pop(key, None)
         self._failures.pop(key, None)
+        self._not_before.pop(key, None)
 
     def take(self) -> str | None:
         """The next key to work on, or None; whoever takes a key ends with `done` or `failed`."""
@@ -92,11 +96,13 @@ class KeyQueue:
         """The key was worked on; look again after so many seconds (with jitter), or when it is added."""
         self._running.discard(key)
         self._failures.pop(key, None)
+        self._not_before.pop(key, None)
         if key in self._again:
             self._again.discard(key)
             self._push(key)
         if requeue_after is not None:
-            self._at(key, self._clock() + requeue_after * self._draw(1.0, 1.0 + JITTER))
+            late = min(JITTER, MAX_LATE_SECONDS / requeue_after) if requeue_after > 0 else 0.0
+            self._at(key, self._clock() + requeue_after * self._draw(1.0, 1.0 + late))
 
     def failed(self, key: str, at_least: float = 0.0) -> float:
         """The key could not be worked on. Returns the seconds after which it is tried again."""
@@ -106,7 +112,9 @@ class KeyQueue:
         delay = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(count - 1, 16))
         delay = max(delay, at_least) * self._draw(1.0 if at_least else 1.0 - JITTER, 1.0 + JITTER)
         self._due.pop(key, None)
-        self._at(key, self._clock() + delay)
+        now = self._clock()
+        self._not_before[key] = now + at_least
+        self._at(key, now + delay)
         return delay
 
     def next_due(self) -> float | None:
@@ -139,6 +147,7 @@ class KeyQueue:
         self._wake.set()
 
     def _at(self, key: str, at: float) -> None:
+        at = max(at, self._not_before.get(key, at))
         if key not in self._due or at < self._due[key]:
             self._due[key] = at
             heapq.heappush(self._heap, (at, key))

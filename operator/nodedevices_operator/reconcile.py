@@ -29,18 +29,18 @@ from nodedevices_operator.desired.configuration import Configuration, Previous, 
 from nodedevices_operator.desired.node import node_condition, same_condition
 from nodedevices_operator.desired.pods import device_text, long_ago
 from nodedevices_operator.desired.policy_status import NodeOutcome, Verdict, condition, node_outcome
-from nodedevices_operator.desired.stale import Staleness, Watched, judge
+from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS, Staleness, judge
 from nodedevices_operator.eventing import NodeEvents
-from nodedevices_operator.kube import KubeError, Object
+from nodedevices_operator.kube import NODE_DEVICES, KubeError, Object, named
 from nodedevices_operator.labeling import NodeLabels
 from nodedevices_operator.marks import PodMarks
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.owned import OwnedCapacity, claimed_names
-from nodedevices_operator.queue import RetryLater
-from nodedevices_operator.records import Affected, DeviceRecord, NodeDevicesRecord, NodeRecord, PolicyRef
+from nodedevices_operator.records import Affected, DeviceRecord, Heard, NodeDevicesRecord, NodeRecord, PolicyRef
 from nodedevices_operator.retired import SETTLED_SECONDS, RetiredZeros
 
 FORBIDDEN_SECONDS = 60.0
+AWAY_GRACE_SECONDS = 120.0  # for heartbeats to come after the API server's return
 MAX_RESOLVED = 256  # different configurations remembered
 
 log = structlog.get_logger()
@@ -84,7 +84,7 @@ class NodeReconciler:
         self._capacity = OwnedCapacity(writer, clock)
         self._labels = NodeLabels(writer, clock)
         self._retired = RetiredZeros(writer, clock, settled_seconds=retired_seconds)
-        self._watched: dict[str, Watched] = {}
+        self._dark_since: dict[str, float | None] = {}  # by node, what `judge` remembers
         self._outcomes = outcomes
         self._faults: dict[str, dict[str, DeviceRecord]] = {}  # Unhealthy devices told on NodeDevices, by node
         self._resolved: dict[str, Resolved] = {}
@@ -93,12 +93,12 @@ class NodeReconciler:
         """Look at a node. Returns the seconds after which to look again without any event; raises to be retried."""
         record = self._cache.node_devices.get(name)
         if record is None:
-            self._forget(name)
+            self.forget(name)
             return None
         node = self._cache.nodes.get(name)
         look = _Look(record, node if node is not None and belongs(record, node) else None)
         configuration = await self._configure(look)
-        stale = self._judge(look)
+        stale = await self._judge(look)
         faults_known = bool(look.record.heartbeat) and look.node is not None
         if configuration is not None and faults_known:
             sections = self._sections(configuration)
@@ -131,11 +131,33 @@ class NodeReconciler:
                 log.info("configuration set", node=record.name, hash=configuration.config_hash)
         return configuration
 
-    def _judge(self, look: _Look) -> Staleness:
-        name = look.record.name
-        stale, self._watched[name] = judge(look.record, look.node, self._watched.get(name), self._clock())
+    async def _judge(self, look: _Look) -> Staleness:
+        """Whether the node is stale. Before a heartbeat is called overdue the object is asked for: a watch may have
+        stalled, or the API server may have been away, and then silence says nothing about the agent."""
+        stale = self._staleness(look)
+        shown = look.record.condition(names.STALE)
+        if stale.reason == names.HEARTBEAT_OVERDUE and (shown is None or shown.reason != stale.reason):
+            try:
+                raw = await self._writer.kube.get(named(NODE_DEVICES, look.record.name))
+            except KubeError as error:
+                look.problems.append(error)
+                self._cache.not_heard(look.record.name, self._clock() - OVERDUE_AFTER_SECONDS + AWAY_GRACE_SECONDS)
+            else:
+                self._took(look, Kind.NODE_DEVICES, raw)
+            stale = self._staleness(look)
         look.verdicts[names.STALE] = (stale.status, stale.reason, stale.message)
         look.again.append(stale.wait)
+        return stale
+
+    def _staleness(self, look: _Look) -> Staleness:
+        name, now = look.record.name, self._clock()
+        stale, self._dark_since[name] = judge(
+            look.record,
+            look.node,
+            heard=self._cache.heard.get(name) or Heard(now),
+            dark_since=self._dark_since.get(name),
+            now=now,
+        )
         return stale
 
     async def _node(self, look: _Look, sections: Resolved, stale: Staleness) -> None:
@@ -299,11 +321,9 @@ class NodeReconciler:
             self._dirty(Dirty(policies=concerned))
 
     def _finish(self, look: _Look) -> float | None:
-        for error in look.problems:
-            if not error.forbidden:
-                if error.retry_after is not None:
-                    raise RetryLater(error.retry_after, str(error)) from error
-                raise error
+        failed = [error for error in look.problems if not error.forbidden]
+        if failed:  # the one that asks for the longest wait speaks for all
+            raise max(failed, key=lambda error: error.retry_after or 0.0)
         for error in look.problems:
             log.warning("not allowed", node=look.record.name, error=str(error))
             look.again.append(FORBIDDEN_SECONDS)
@@ -317,13 +337,14 @@ class NodeReconciler:
         if look.node is not None:
             look.node = self._cache.nodes.get(name, look.node)
 
-    def _forget(self, name: str) -> None:
+    def forget(self, name: str) -> None:
+        """Of a node that is gone, or of which nothing remembered is to be believed any more."""
         self._events.forget(name)
         self._marks.forget(name)
         self._capacity.forget(name)
         self._labels.forget(name)
         self._retired.forget(name)
-        self._watched.pop(name, None)
+        self._dark_since.pop(name, None)
         self._faults.pop(name, None)
         before = self._outcomes.pop(name, None)
         if before is not None:

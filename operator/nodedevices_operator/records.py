@@ -149,6 +149,14 @@ class NodeDevicesRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """When the heartbeat that stands on a NodeDevices came, by the operator's monotonic clock."""
+
+    at: float
+    first: bool = True  # it stood there when this operator first saw the object
+
+
+@dataclass(frozen=True, slots=True)
 class NodeRecord:
     name: str
     uid: str

@@ -1,30 +1,46 @@
 """The authoritative LIST: what really exists, whatever the watch has told or missed.
 
-kopf forgets deletions across a 410 and a watch can go deaf, so every ten minutes, with jitter, each kind is read in
-pages. Objects that the LIST shows are taken in. An object that a complete LIST does not show is asked for by name, and
-goes only on the API server's own 404: a failed, partial or empty LIST never removes anything. A LIST that shows changes
-which a silent watch has not means that the watch is deaf; it is started anew.
+kopf forgets deletions across a 410 and a watch can stall, so every ten minutes, with jitter, each kind is read in
+pages; and at once when the watches have ended, which begin anew only after a complete LIST. Objects that the LIST shows
+are taken in. An object that a complete LIST does not show is asked for by name, and goes only on the API server's own
+404: a failed, partial or empty LIST never removes anything. A change that the LIST shows and the watch of that kind
+does not tell within a few seconds means that this watch has stalled; the watches are started anew.
+
+A LIST is a consistent read, so it can show nothing older than what was known before it began. Where it does, the
+cluster went back in time (etcd was restored from a backup): the LIST is believed, and what else was remembered is
+dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
+from nodedevices_api import GROUP
 
-from nodedevices_operator.cache import Cache, Dirty, Kind, read
+from nodedevices_operator.cache import Cache, Dirty, Kind, Record, older, read
 from nodedevices_operator.kube import Kube, KubeError, named
 from nodedevices_operator.metrics import Metrics
 
 JITTER = 0.1
 RETRY_SECONDS = (1.0, 30.0)  # after a failed LIST, growing
 MAX_QUESTIONS = 500  # by name, for one LIST: a list that misses more is not believed this time
-DEAF_AFTER_SECONDS = 60.0  # without any watch event, while the LIST shows changes: bookmarks come every minute
+MISSING_RETRY_SECONDS = 5.0  # at most, while the CRDs are missing: asking costs next to nothing
+HEARING_SECONDS = 10.0  # for the watch to tell what a LIST has shown
+CRDS = {kind: f"{kind.value.rpartition('/')[2]}.{GROUP}" for kind in (Kind.NODE_DEVICES, Kind.POLICY)}
 
 log = structlog.get_logger()
+
+
+class MissingCRDs(KubeError):  # noqa: N818  a state of the cluster that somebody has to end
+    """The API server knows nothing of these kinds."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"these CRDs are not installed: {', '.join(sorted(names))}", status=404)
 
 
 class Relister:
@@ -48,38 +64,65 @@ class Relister:
         self._clock = clock
         self.synced: Callable[[], None] = _nothing  # told once, after the first complete LIST of everything
         self.watch: Callable[[], None] = _nothing  # told each time that a LIST was complete: the CRDs are there
-        self.deaf: Callable[[], None] = _nothing  # told when the watch misses what the LIST shows
+        self.stalled: Callable[[], None] = _nothing  # told when the watch misses what the LIST shows
+        self.went_back: Callable[[], None] = _nothing  # told when the cluster shows an earlier state than it did
+        self._soon = asyncio.Event()
+        self._untold: dict[Kind, float | None] = {}  # kinds with changes by LIST alone, and their last watch event
         self.last_complete: float | None = None  # clock
         self.trouble = ""  # why the last LIST failed
+
+    def soon(self) -> None:
+        """LIST as soon as possible."""
+        self._soon.set()
 
     async def run(self) -> None:
         """LIST for ever. Until the first complete LIST of everything the cache is not synced."""
         failures = 0
         while True:
+            self._soon.clear()
             try:
                 await self.once()
             except KubeError as error:
                 failures += 1
                 first, most = RETRY_SECONDS
+                most = MISSING_RETRY_SECONDS if isinstance(error, MissingCRDs) else most
                 wait = min(most, first * 2.0 ** min(failures - 1, 8)) * random.uniform(1 - JITTER, 1 + JITTER)
                 wait = max(wait, error.retry_after or 0.0)
                 self._explain(error, wait)
             else:
+                if self.trouble:
+                    log.info("list complete again")
                 failures = 0
                 self.trouble = ""
                 wait = self._period * random.uniform(1 - JITTER, 1 + JITTER)
-            await asyncio.sleep(wait)
+                if self._untold:
+                    await asyncio.sleep(HEARING_SECONDS)
+                    self.check_watch()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._soon.wait()
 
     async def once(self) -> None:
         """One LIST of every kind. KubeError when one could not be completed; what was seen until then is kept."""
-        missed = 0
+        self._untold = {}
+        missing: list[str] = []
+        back = 0
         for kind in (Kind.POLICY, Kind.NODE, Kind.NODE_DEVICES):
+            heard = self._cache.last_event.get(kind)
             try:
-                missed += await self._list(kind)
-            except KubeError:
+                missed, earlier = await self._list(kind)
+            except KubeError as error:
                 self._metrics.relists.labels(kind.name.lower(), "failed").inc()
-                raise
+                if error.status != 404 or error.absent is not None or kind not in CRDS:
+                    raise
+                missing.append(CRDS[kind])
+                continue
             self._metrics.relists.labels(kind.name.lower(), "complete").inc()
+            back += earlier
+            if missed and self._cache.synced:
+                self._untold[kind] = heard
+        if missing:
+            raise MissingCRDs(missing)
         self.last_complete = self._clock()
         self.watch()
         if not self._cache.synced:
@@ -91,41 +134,57 @@ class Relister:
                 policies=len(self._cache.policies),
             )
             self.synced()
-        elif missed and self._clock() - self._cache.last_event > DEAF_AFTER_SECONDS:
-            log.warning("watch is deaf, starting it anew", missed=missed)
-            self.deaf()
+        if back:
+            log.warning("the cluster shows an earlier state than before (a restored etcd?), believing it", objects=back)
+            self.went_back()
+            self.stalled()  # a watch may wait for versions that are far away again
 
-    async def _list(self, kind: Kind) -> int:
-        """Returns how many changes the LIST showed that were not known."""
-        before = {name: record.uid for name, record in self._cache.records(kind).items()}
+    def check_watch(self) -> None:
+        """Whether the watch has told anything of the kinds of which a LIST showed changes, since that LIST began."""
+        told = self._cache.last_event
+        silent = [kind for kind, heard in self._untold.items() if told.get(kind) == heard]
+        self._untold = {}
+        if silent:
+            log.warning("watch stalled, restarting", kinds=[kind.name.lower() for kind in silent])
+            self.stalled()
+
+    async def _list(self, kind: Kind) -> tuple[int, int]:
+        """Returns how many changes the LIST showed that were not known, and how many objects are older than known."""
+        before = dict(self._cache.records(kind))
         seen: set[str] = set()
-        missed = 0
+        missed = back = 0
         async for page in self._kube.pages(kind.value):
             for raw in page:
                 record = read(kind, raw)
                 seen.add(record.name)
-                missed += self._take(self._cache.observe(kind, record))
+                earlier = self._earlier(kind, record, before.get(record.name))
+                back += earlier
+                missed += self._take(self._cache.observe(kind, record, believe=earlier))
             await asyncio.sleep(0)  # a page of 500 takes a while to read; others go first
         absent = sorted(set(before) - seen)
         if len(absent) > MAX_QUESTIONS:
             log.warning("list misses too many objects to be believed at once", kind=kind.name, missing=len(absent))
         for name in absent[:MAX_QUESTIONS]:
-            missed += await self._ask(kind, name, before[name])
+            missed += await self._ask(kind, before[name])
         if self._cache.synced and missed:
             self._metrics.missed.labels(kind.name.lower()).inc(missed)
-        return missed
+        return missed, back
 
-    async def _ask(self, kind: Kind, name: str, uid: str) -> int:
+    def _earlier(self, kind: Kind, record: Record, before: Record | None) -> bool:
+        """Whether a LIST shows an earlier state than the one that was known before it began, and still is."""
+        return before is not None and self._cache.records(kind).get(record.name) is before and older(record, before)
+
+    async def _ask(self, kind: Kind, before: Record) -> int:
         """An object that a complete LIST did not show: is it really gone?"""
-        if name not in self._cache.records(kind):
+        if before.name not in self._cache.records(kind):
             return 0
         try:
-            raw = await self._kube.get(named(kind.value, name))
+            raw = await self._kube.get(named(kind.value, before.name))
         except KubeError as error:
-            if error.status != 404 or error.absent != name:
+            if error.status != 404 or error.absent != before.name:
                 raise  # also where the whole collection is gone (a CRD deleted): that is no news of this object
-            log.info("deletion found by list", kind=kind.name, name=name)
-            return self._take(self._cache.remove(kind, name, uid))
+            log.info("deletion found by list", kind=kind.name, name=before.name)
+            return self._take(self._cache.remove(kind, before.name, before.uid))
         return self._take(self._cache.observe(kind, read(kind, raw)))
 
     def _take(self, dirty: Dirty) -> int:
@@ -136,14 +195,15 @@ class Relister:
 
     def _explain(self, error: KubeError, wait: float) -> None:
         """Once for each new kind of trouble, not once for each try."""
-        if error.status == 404:
-            what = "the CRDs of NodeDevices are not installed: kubectl apply -k crds; waiting for them"
+        if isinstance(error, MissingCRDs):
+            what = f"{error}; install them: kubectl apply --server-side -k crds"
         elif error.forbidden:
             what = "not allowed to list: install the operator's RBAC; waiting"
         else:
             what = "could not list"
         if what != self.trouble:
-            log.warning(what, error=str(error), retry_seconds=round(wait, 1))
+            why = {} if isinstance(error, MissingCRDs) else {"error": str(error)}
+            log.warning(what, retry_seconds=round(wait, 1), **why)
         self.trouble = what
 
 

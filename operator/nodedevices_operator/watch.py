@@ -1,13 +1,18 @@
-"""kopf in a thread and an event loop of its own, started again whenever it ends.
+"""kopf in a thread and an event loop of its own, started again whenever it has ended.
 
 At its end kopf cancels every task of its loop that it does not know, and it ends on errors that are ordinary to us (a
 CRD deleted, a bad answer to a watch). In a loop of its own neither can reach the rest of the operator. What crosses
 over are frozen records, in order.
+
+kopf looks once, at its start, for what there is to watch, and goes on without a kind that it does not find. So it is
+started only when somebody has listed every kind (`start`, after every end as well), and ended again when it has not
+found them all. `running` says that it watches all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import threading
@@ -16,9 +21,10 @@ from typing import Any, cast
 
 import kopf
 import structlog
+from kopf._cogs.structs import references  # what it has found to watch is told nowhere else
 
 from nodedevices_operator.cache import Kind, Record, read
-from nodedevices_operator.handlers import make_registry, make_settings
+from nodedevices_operator.handlers import WATCHED_NAMES, make_registry, make_settings
 from nodedevices_operator.kube import MANAGER
 
 Arrived = Callable[[Kind, bool, Record], None]
@@ -31,76 +37,119 @@ log = structlog.get_logger()
 
 
 class Watch:
-    """The watches of NodeDevices, DevicePolicies and Nodes. Made and used in the operator's loop."""
+    """The watches of NodeDevices, DevicePolicies and Nodes. Made and used in the operator's loop.
 
-    def __init__(self, kubeconfig: str | None, arrived: Arrived, restarted: Callable[[], None]) -> None:
+    `ended` is told each time that they have ended, with why; they begin anew after another `start`.
+    """
+
+    def __init__(self, kubeconfig: str | None, arrived: Arrived, ended: Callable[[str], None]) -> None:
+        self.running = False
         self._kubeconfig = kubeconfig
         self._arrived = arrived
-        self._restarted = restarted
+        self._ended = ended
         self._home = asyncio.get_running_loop()
+        self._wanted = threading.Event()
         self._ending = threading.Event()
-        self.started = False
         self._kopf: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
         for name in ("kopf", "kopf.objects", "kopf.activities"):
             logging.getLogger(name).setLevel(logging.WARNING)  # it logs every event at INFO
-        logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # that signals are not its business
+        # That signals are not its business, and (with a traceback) what ended it, which we say ourselves.
+        for name in ("kopf._core.reactor.running", "kopf._core.reactor.orchestration"):
+            logging.getLogger(name).setLevel(logging.ERROR)
 
     def start(self) -> None:
-        """Begin; once only."""
+        """Begin, if they are not running; every kind has just been listed."""
+        self._wanted.set()
         if not self.started:
-            self.started = True
             self._thread.start()
 
     def restart(self) -> None:
-        """End the present watches; the thread begins new ones, which list everything first."""
+        """End the present watches, if there are any."""
         running = self._kopf
         if running is not None:
             loop, stop = running
-            loop.call_soon_threadsafe(stop.set)
+            with contextlib.suppress(RuntimeError):  # it has just ended by itself
+                loop.call_soon_threadsafe(stop.set)
 
     async def stop(self) -> None:
         """End for good; waits a little for the connections to be closed."""
         self._ending.set()
+        self._wanted.set()
         self.restart()
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join, JOIN_SECONDS)
 
     @property
+    def started(self) -> bool:
+        return self._thread.ident is not None
+
+    @property
     def alive(self) -> bool:
         return self._thread.is_alive()
+
+    def _found(self) -> None:
+        self.running = True
+        log.info("watches running")
+
+    def _over(self, why: str) -> None:
+        self.running = False
+        self._ended(why)
 
     # --- in the thread -----------------------------------------------------------------------------------------------
     def _run(self) -> None:
         failures = 0
-        while not self._ending.is_set():
+        while True:
+            self._wanted.wait()
+            if self._ending.is_set():
+                return
+            why = ""
+            lasted = 0.0
             try:
                 with asyncio.Runner() as runner:
                     began = runner.get_loop().time()
-                    runner.run(self._operate())
+                    why = runner.run(self._operate())
                     lasted = runner.get_loop().time() - began
             except Exception as error:  # whatever ended it, the watches must go on
-                lasted = 0.0
-                log.warning("watch ended", error=f"{type(error).__name__}: {error}"[:500])
+                why = f"{type(error).__name__}: {error}"[:500]
             self._kopf = None
+            self._wanted.clear()
+            self._post(self._over, why)
             failures = 0 if lasted > STEADY_SECONDS else failures + 1
             first, most = RESTART_SECONDS
-            if not self._ending.wait(min(most, first * 2.0 ** min(failures, 8)) * random.uniform(0.8, 1.2)):
-                self._post(self._restarted)
+            self._ending.wait(min(most, first * 2.0 ** min(failures - 1, 8)) * random.uniform(0.8, 1.2))
 
-    async def _operate(self) -> None:
+    async def _operate(self) -> str:
+        """Returns why it was ended, if it did not end by itself."""
         stop = asyncio.Event()
         self._kopf = (asyncio.get_running_loop(), stop)
         if self._ending.is_set():
-            return
-        await kopf.operator(
-            registry=make_registry(self._deliver, self._kubeconfig),
-            settings=make_settings(),
-            clusterwide=True,
-            standalone=True,
-            identity=cast("Any", MANAGER),  # else kopf asks for the user's name, and our uid has none in the image
-            stop_flag=stop,
-        )
+            return ""
+        insights = references.Insights()
+        finding = asyncio.create_task(self._find(insights, stop))
+        try:
+            await kopf.operator(
+                registry=make_registry(self._deliver, self._kubeconfig),
+                settings=make_settings(),
+                insights=insights,
+                clusterwide=True,
+                standalone=True,
+                identity=cast("Any", MANAGER),  # else kopf asks for the user's name, and our uid has none in the image
+                stop_flag=stop,
+            )
+        finally:
+            finding.cancel()
+        return finding.result() if finding.done() and not finding.cancelled() else ""
+
+    async def _find(self, insights: references.Insights, stop: asyncio.Event) -> str:
+        """What kopf has not found to watch; then it is ended."""
+        await insights.ready_resources.wait()
+        absent = WATCHED_NAMES - {resource.plural for resource in insights.watched_resources}
+        if not absent:
+            self._post(self._found)
+            return ""
+        stop.set()
+        return f"the API server does not offer {', '.join(sorted(absent))} yet"
 
     def _deliver(self, kind: Kind, deleted: bool, raw: Mapping[str, Any]) -> None:
         self._post(self._arrived, kind, deleted, read(kind, raw))

@@ -75,32 +75,44 @@ def record(*devices: Mapping[str, Any], **more: Any) -> NodeDevicesRecord:
     return node_devices_record(node_devices(*devices, **more))
 
 
-def node(
+def raw_node(
     capacity: Mapping[str, Any] | None = None,
     *,
     owned: tuple[str, ...] = (),
     ready: str = "True",
     allocatable: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
-) -> NodeRecord:
+) -> dict[str, Any]:
     fields = {"f:status": {"f:capacity": {f"f:{name}": {} for name in owned}}}
     managed = [{"manager": "nodedevices-operator-capacity", "operation": "Apply", "fieldsV1": fields}] if owned else []
-    return node_record(
-        {
-            "metadata": {
-                "name": "n1",
-                "uid": "node-uid",
-                "labels": dict(labels or {}),
-                "managedFields": managed,
-                "resourceVersion": "1",
-            },
-            "status": {
-                "capacity": {name: str(value) for name, value in (capacity or {}).items()},
-                "allocatable": {name: str(value) for name, value in (allocatable or capacity or {}).items()},
-                "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": SINCE}],
-            },
-        }
-    )
+    return {
+        "metadata": {
+            "name": "n1",
+            "uid": "node-uid",
+            "labels": dict(labels or {}),
+            "managedFields": managed,
+            "resourceVersion": "1",
+        },
+        "status": {
+            "capacity": {name: str(value) for name, value in (capacity or {}).items()},
+            "allocatable": {name: str(value) for name, value in (allocatable or capacity or {}).items()},
+            "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": SINCE}],
+        },
+    }
+
+
+def node(capacity: Mapping[str, Any] | None = None, **more: Any) -> NodeRecord:
+    return node_record(raw_node(capacity, **more))
+
+
+def raw_pod(name: str = "trainer", **status: Any) -> dict[str, Any]:
+    """A running pod of namespace ml on n1 that holds a GPU."""
+    container = {"name": "main", "resources": {"limits": {GPU: "1"}, "requests": {GPU: "1"}}}
+    return {
+        "metadata": {"name": name, "namespace": "ml", "uid": f"pod-{name}"},
+        "spec": {"nodeName": "n1", "containers": [container]},
+        "status": {"phase": "Running", "startTime": SINCE, **status},
+    }
 
 
 def raw_policy(

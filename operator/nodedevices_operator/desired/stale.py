@@ -2,8 +2,9 @@
 
 NodeNotReady holds at once. AgentLost: the Node is Ready, but for 60 s it shows allocatable 0 for every name that the
 plugin serves and calls healthy, which is what the kubelet does when a plugin dies. HeartbeatOverdue: the heartbeat has
-not changed for 15 minutes, by our clock, whatever the node's clock says. After a restart of the operator the counting
-begins anew, but a verdict that stands on the object stays until there is evidence against it.
+not changed for 15 minutes, by our clock, whatever the node's clock says. They count from the heartbeat's arrival, which
+the cache notes. After a restart of the operator the counting begins anew, but a verdict that stands on the object stays
+until there is evidence against it.
 """
 
 from __future__ import annotations
@@ -12,20 +13,10 @@ from dataclasses import dataclass
 
 from nodedevices_api import conditions as names
 
-from nodedevices_operator.records import NodeDevicesRecord, NodeRecord
+from nodedevices_operator.records import Heard, NodeDevicesRecord, NodeRecord
 
 LOST_AFTER_SECONDS = 60.0
 OVERDUE_AFTER_SECONDS = 15 * 60.0  # three heartbeats
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """What must be remembered between two looks; all times by the operator's monotonic clock."""
-
-    heartbeat: str = ""
-    heartbeat_seen: float = 0.0
-    first: bool = True  # the heartbeat has not changed since this operator first saw it
-    dark_since: float | None = None  # every served name shows allocatable 0 since
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,36 +28,33 @@ class Staleness:
 
 
 def judge(
-    record: NodeDevicesRecord, node: NodeRecord | None, watched: Watched | None, now: float
-) -> tuple[Staleness, Watched]:
-    """Whether the record is stale, and what to remember for the next look."""
-    before = watched or Watched(heartbeat=record.heartbeat, heartbeat_seen=now)
+    record: NodeDevicesRecord, node: NodeRecord | None, *, heard: Heard, dark_since: float | None, now: float
+) -> tuple[Staleness, float | None]:
+    """Whether the record is stale, and since when every served name shows allocatable 0 (to be given at the next look).
+
+    All times are by the operator's monotonic clock.
+    """
     shown = record.condition(names.STALE)
     standing = shown.reason if shown is not None and shown.status == "True" else ""
-    changed = record.heartbeat != before.heartbeat
-    dark = node is not None and node.ready and _dark(record, node)
-    dark_since = None if not dark else (before.dark_since if before.dark_since is not None else now)
-    after = Watched(
-        heartbeat=record.heartbeat,
-        heartbeat_seen=now if changed else before.heartbeat_seen,
-        first=before.first and not changed,
-        dark_since=dark_since,
-    )
-    quiet = now - after.heartbeat_seen
+    if node is None or not node.ready or not _dark(record, node):
+        dark_since = None
+    elif dark_since is None:
+        dark_since = now
+    quiet = now - heard.at
     overdue_in = max(1.0, OVERDUE_AFTER_SECONDS - quiet)
     if node is None or not node.ready:
         what = "the Node is not Ready" if node is not None else "there is no Node of that name"
-        return Staleness("True", names.NODE_NOT_READY, f"{what}; nothing is known since", overdue_in), after
-    if quiet >= OVERDUE_AFTER_SECONDS or (standing == names.HEARTBEAT_OVERDUE and after.first):
+        return Staleness("True", names.NODE_NOT_READY, f"{what}; nothing is known since", overdue_in), dark_since
+    if quiet >= OVERDUE_AFTER_SECONDS or (standing == names.HEARTBEAT_OVERDUE and heard.first):
         text = "no heartbeat for 15 minutes; look at the nodedevices-agent pod of this node"
-        return Staleness("True", names.HEARTBEAT_OVERDUE, text, OVERDUE_AFTER_SECONDS), after
+        return Staleness("True", names.HEARTBEAT_OVERDUE, text, OVERDUE_AFTER_SECONDS), dark_since
     if dark_since is not None:
         dark_for = now - dark_since
         if dark_for >= LOST_AFTER_SECONDS or standing == names.AGENT_LOST:
             text = "the kubelet offers none of its devices for a minute; look at the nodedevices-agent pod of this node"
-            return Staleness("True", names.AGENT_LOST, text, overdue_in), after
-        return Staleness("False", names.FRESH, "", min(overdue_in, LOST_AFTER_SECONDS - dark_for)), after
-    return Staleness("False", names.FRESH, "", overdue_in), after
+            return Staleness("True", names.AGENT_LOST, text, overdue_in), dark_since
+        return Staleness("False", names.FRESH, "", min(overdue_in, LOST_AFTER_SECONDS - dark_for)), dark_since
+    return Staleness("False", names.FRESH, "", overdue_in), dark_since
 
 
 def _dark(record: NodeDevicesRecord, node: NodeRecord) -> bool:

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_operator.queue import FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS, NEWS_SECONDS, KeyQueue, RetryLater
+from nodedevices_operator.queue import (
+    FIRST_DELAY_SECONDS,
+    MAX_DELAY_SECONDS,
+    MAX_LATE_SECONDS,
+    NEWS_SECONDS,
+    KeyQueue,
+    RetryLater,
+)
 
 
 @dataclass
@@ -105,6 +112,31 @@ def test_the_server_may_ask_for_a_longer_wait(queue: KeyQueue, clock: Clock) -> 
     assert queue.failed("n1", 17.0) == 17.0
     clock.now = 16.9
     assert queue.take() is None
+
+
+def test_news_do_not_shorten_what_the_server_asked_for(queue: KeyQueue, clock: Clock) -> None:
+    queue.add("n1")
+    queue.take()
+    queue.failed("n1", 60.0)
+    queue.add("n1")
+    queue.add("n1", delay=1.0)
+    clock.now = 59.9
+    assert queue.take() is None
+    clock.now = 60.1
+    assert queue.take() == "n1"
+    queue.done("n1")
+    queue.add("n1")
+    assert queue.take() == "n1"
+
+
+def test_jitter_makes_a_look_that_was_asked_for_at_a_time_seconds_late_at_most() -> None:
+    clock = Clock()
+    queue = KeyQueue(clock, lambda _, high: high)
+    queue.add("n1")
+    queue.take()
+    queue.done("n1", 900.0)
+    clock.now = 900.0 + MAX_LATE_SECONDS
+    assert queue.take() == "n1"
 
 
 def test_a_forgotten_key_has_no_timer(queue: KeyQueue, clock: Clock) -> None:

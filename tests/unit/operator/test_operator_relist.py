@@ -1,4 +1,4 @@
-"""The authoritative LIST without an API server: deaf watches, objects that a list leaves out, the gauges."""
+"""The authoritative LIST without an API server: stalled watches, objects that a list leaves out, the gauges."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from nodedevices_operator.cache import Kind, read
 from nodedevices_operator.core import Core
 from nodedevices_operator.kube import NODE_DEVICES, NODES, POLICIES, KubeError, Object
 from nodedevices_operator.metrics import Metrics
-from nodedevices_operator.relist import DEAF_AFTER_SECONDS
-from support.opfacts import device, node_devices, raw_policy
+from nodedevices_operator.relist import MissingCRDs
+from support.opfacts import device, node_devices, raw_node, raw_policy
 
 
 class Shelf:
@@ -23,6 +23,8 @@ class Shelf:
         self.no_collection = False
 
     async def pages(self, path: str, **_: str) -> AsyncIterator[list[dict[str, Any]]]:
+        if self.no_collection and path != NODES and not self.items[path]:
+            raise KubeError("404 page not found", status=404)
         yield [it for it in self.items[path] if it["metadata"]["name"] not in self.hidden]
 
     async def get(self, path: str) -> Object:
@@ -64,20 +66,41 @@ async def test_a_collection_that_is_gone_is_no_news_of_its_objects(core: Core, s
     assert set(core.cache.policies) == {"p"}
 
 
-async def test_a_watch_that_is_silent_while_lists_show_changes_is_started_anew(core: Core, shelf: Shelf) -> None:
-    deaf: list[bool] = []
-    core.relister.deaf = lambda: deaf.append(True)
+async def test_a_watch_that_does_not_tell_what_a_list_has_shown_is_started_anew(core: Core, shelf: Shelf) -> None:
+    stalled: list[bool] = []
+    core.relister.stalled = lambda: stalled.append(True)
     shelf.items[POLICIES] = [raw_policy("p", health={"holdDownSeconds": 1}, generation=2, version=2)]
-    core.cache.last_event = core.cache.clock()
     await core.relister.once()
-    assert deaf == []  # the watch spoke a moment ago: the change is on its way
+    core.arrived(Kind.POLICY, False, read(Kind.POLICY, shelf.items[POLICIES][0]))
+    core.relister.check_watch()
+    assert stalled == []  # it was on its way
     shelf.items[POLICIES] = [raw_policy("p", health={"holdDownSeconds": 2}, generation=3, version=3)]
-    core.cache.last_event = core.cache.clock() - DEAF_AFTER_SECONDS - 1
     await core.relister.once()
-    assert deaf == [True]
-    core.cache.last_event -= 1000
+    core.relister.check_watch()
+    assert stalled == [True]
     await core.relister.once()
-    assert deaf == [True]  # nothing was missed
+    core.relister.check_watch()
+    assert stalled == [True]  # nothing was missed
+
+
+async def test_one_kinds_watch_does_not_speak_for_anothers(core: Core, shelf: Shelf) -> None:
+    stalled: list[bool] = []
+    core.relister.stalled = lambda: stalled.append(True)
+    shelf.items[NODE_DEVICES] = [node_devices(device(0), version=2)]
+    await core.relister.once()
+    core.arrived(Kind.NODE, False, read(Kind.NODE, raw_node()))
+    core.arrived(Kind.POLICY, False, read(Kind.POLICY, raw_policy("p", health={}, version=2)))
+    core.relister.check_watch()
+    assert stalled == [True]
+
+
+async def test_missing_crds_are_named_all_at_once(shelf: Shelf) -> None:
+    shelf.no_collection = True
+    shelf.items[NODES] = [raw_node()]
+    core = Core(shelf, Metrics())  # type: ignore[arg-type]
+    with pytest.raises(MissingCRDs, match=r"devicepolicies\.nodedevices\.io, nodedevices\.nodedevices\.io"):
+        await core.relister.once()
+    assert (core.cache.synced, set(core.cache.nodes)) == (False, {"n1"})
 
 
 async def test_metrics_tell_the_state_of_the_fleet(core: Core) -> None:

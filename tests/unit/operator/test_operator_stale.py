@@ -10,10 +10,9 @@ from nodedevices_operator.desired.stale import (
     LOST_AFTER_SECONDS,
     OVERDUE_AFTER_SECONDS,
     Staleness,
-    Watched,
     judge,
 )
-from nodedevices_operator.records import NodeDevicesRecord, NodeRecord
+from nodedevices_operator.records import Heard, NodeDevicesRecord, NodeRecord
 from support.opfacts import GPU, device, node, record, resource
 
 ITEM = record(device(0), device(1))
@@ -26,10 +25,13 @@ def marked(reason: str, **more: Any) -> NodeDevicesRecord:
 
 
 def follow(*looks: tuple[float, NodeDevicesRecord, NodeRecord | None]) -> list[Staleness]:
-    watched: Watched | None = None
+    """What is said at each look; every heartbeat came just then."""
+    heard, beat, dark = Heard(looks[0][0]), looks[0][1].heartbeat, None
     said = []
     for now, item, here in looks:
-        answer, watched = judge(item, here, watched, now)
+        if item.heartbeat != beat:
+            heard, beat = Heard(now, first=False), item.heartbeat
+        answer, dark = judge(item, here, heard=heard, dark_since=dark, now=now)
         said.append(answer)
     return said
 
@@ -87,16 +89,19 @@ def test_a_restarted_operator_keeps_a_verdict_until_there_is_evidence_against_it
 def test_somebody_always_looks_again_before_the_answer_could_change_by_itself(
     steps: list[tuple[float, bool, bool, bool]],
 ) -> None:
-    watched: Watched | None = None
+    dark_since: float | None = None
+    heard = Heard(0.0)
     now, beat = 0.0, 0
     for passed, dark, ready, beats in steps:
         now += passed
-        beat += beats
+        if beats:
+            beat += 1
+            heard = Heard(now, first=False)
         item = record(device(0), heartbeat=f"2026-11-21T12:00:{beat % 60:02}Z")
         here = node({GPU: 1}, allocatable={GPU: 0 if dark else 1}, ready="True" if ready else "False")
-        said, watched = judge(item, here, watched, now)
+        said, dark_since = judge(item, here, heard=heard, dark_since=dark_since, now=now)
         assert said.wait > 0
         assert (said.status == "True") == (said.reason != "Fresh")
         if ready:
-            early, _ = judge(item, here, watched, now + said.wait * 0.99)
+            early, _ = judge(item, here, heard=heard, dark_since=dark_since, now=now + said.wait * 0.99)
             assert early.reason == said.reason

@@ -1,0 +1,86 @@
+"""Where the API server is, whom to trust, and who we are; and whether any of that has changed on the disk.
+
+A bound token is renewed by the kubelet before its hour is over, and the cluster's CA can be replaced while we run: both
+are files that change under a running process. They are looked at every few seconds (`stamp`), and read again at once
+when the API server refuses us or cannot be trusted (kube.py). Nothing here depends on the wall clock. A file that
+cannot be used, such as one half written, leaves what was in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kubernetes.aio import client, config
+from kubernetes.aio.config import incluster_config
+
+MAX_CALLS = 32  # at once; two cores of API server answer about 600 small writes a second (research: 32 concurrent)
+
+_config: Any = config  # untyped functions
+_incluster: Any = incluster_config
+
+Stamp = tuple[tuple[str, int, int, int], ...]
+
+
+class CredentialsError(Exception):
+    """Credentials that cannot be read or used; the text says where they come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A Configuration of kubernetes.aio, and what it was made of. Equal ones need no new connection."""
+
+    configuration: Any
+    trust: tuple[object, ...]  # the CA and the client certificate, by content
+    token: str
+
+    def same_as(self, other: Credentials) -> bool:
+        return (self.trust, self.token) == (other.trust, other.token)
+
+
+async def load(kubeconfig: str | None) -> Credentials:
+    """From the file, else from the pod's service account. CredentialsError when they cannot be read."""
+    configuration = client.Configuration(retries=False, connection_pool_maxsize=MAX_CALLS)
+    try:
+        if kubeconfig:
+            await _config.load_kube_config(
+                config_file=kubeconfig, client_configuration=configuration, persist_config=False
+            )
+        else:
+            _config.load_incluster_config(client_configuration=configuration, try_refresh_token=False)
+        trust = (configuration.host, configuration.verify_ssl, *map(_content, _certificates(configuration)))
+    except (config.ConfigException, OSError, ValueError) as error:
+        where = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's service account (or give --kubeconfig)"
+        raise CredentialsError(f"load credentials from {where}: {error}") from error
+    return Credentials(configuration, trust, header(configuration))
+
+
+def header(configuration: Any) -> str:
+    """The Authorization header; empty: none."""
+    return configuration.api_key.get("BearerToken") or configuration.api_key.get("authorization") or ""
+
+
+def stamp(kubeconfig: str | None, credentials: Credentials) -> Stamp:
+    """Of the files that they come from; another one means that they may have changed."""
+    return tuple(_stamps(kubeconfig, credentials.configuration))
+
+
+def _stamps(kubeconfig: str | None, configuration: Any) -> Iterator[tuple[str, int, int, int]]:
+    for path in (kubeconfig or _incluster.SERVICE_TOKEN_FILENAME, *_certificates(configuration)):
+        if path:
+            try:
+                found = Path(path).stat()
+            except OSError:
+                yield path, 0, 0, 0
+            else:
+                yield path, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _certificates(configuration: Any) -> tuple[str | None, ...]:
+    return configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file
+
+
+def _content(path: str | None) -> bytes:
+    return Path(path).read_bytes() if path else b""

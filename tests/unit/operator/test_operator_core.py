@@ -1,0 +1,204 @@
+"""The whole operator over an API server in memory, with a clock of its own: heartbeats, waits, a restored cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from nodedevices_operator import kube as names
+from nodedevices_operator.cache import Kind, read
+from nodedevices_operator.core import Core
+from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
+from nodedevices_operator.kube import KubeError
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.queue import MAX_LATE_SECONDS, RetryLater
+from support.fakekube import FakeKube, settle
+from support.opfacts import GPU, device, holder, node_devices, raw_node, raw_pod, raw_policy
+
+ITEM = f"{names.NODE_DEVICES}/n1"
+POD = "/api/v1/namespaces/ml/pods/trainer"
+POD_CONDITION = "nodedevices.io/DeviceHealthy"
+BEAT_SECONDS = 300
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def kube() -> FakeKube:
+    """One node with one GPU, which the pod `trainer` holds."""
+    made = FakeKube()
+    made.put(f"{names.NODES}/n1", raw_node({GPU: 1}))
+    made.put(ITEM, node_devices(device(0, holders=[holder()]), heartbeat="h0"))
+    made.put(POD, raw_pod())
+    return made
+
+
+@pytest.fixture
+async def core(kube: FakeKube, clock: Clock) -> Core:
+    made = Core(kube, Metrics(), clock=clock)
+    await made.relister.once()
+    await settle(made)
+    return made
+
+
+def report(kube: FakeKube, **agent: Any) -> dict[str, Any]:
+    """The agent's next report; `agent` are fields of status."""
+    raw = kube.objects[ITEM]
+    return kube.put(ITEM, raw | {"status": raw["status"] | agent})
+
+
+def beat(core: Core, kube: FakeKube, heartbeat: str) -> None:
+    raw = report(kube, agent={"heartbeatTime": heartbeat})
+    core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+
+
+def condition(kube: FakeKube, path: str, kind: str) -> dict[str, Any]:
+    found = [it for it in kube.objects[path]["status"].get("conditions", []) if it["type"] == kind]
+    return found[0] if found else {}
+
+
+def stale(kube: FakeKube) -> str:
+    reason: str = condition(kube, ITEM, "Stale")["reason"]
+    return reason
+
+
+async def until_overdue(core: Core, kube: FakeKube, clock: Clock) -> float:
+    """Seconds until the operator says so; it looks when it has asked itself to."""
+    began = clock.now
+    while stale(kube) == "Fresh" and clock.now < began + 4 * OVERDUE_AFTER_SECONDS:
+        clock.now += 1
+        await settle(core)
+    return clock.now - began
+
+
+# --- heartbeats ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("beats", [1, 2, 3, 4])
+async def test_a_heartbeat_is_overdue_fifteen_minutes_after_the_last_one_came(
+    core: Core, kube: FakeKube, clock: Clock, beats: int
+) -> None:
+    for number in range(beats):
+        clock.now += BEAT_SECONDS
+        await settle(core)
+        beat(core, kube, f"h{number + 1}")
+    waited = await until_overdue(core, kube, clock)
+    assert OVERDUE_AFTER_SECONDS <= waited <= OVERDUE_AFTER_SECONDS + MAX_LATE_SECONDS + 1
+
+
+async def test_a_heartbeat_that_the_watch_did_not_tell_is_found_before_it_is_called_overdue(
+    core: Core, kube: FakeKube, clock: Clock
+) -> None:
+    clock.now += OVERDUE_AFTER_SECONDS - 10
+    report(kube, agent={"heartbeatTime": "h1"})
+    clock.now += 20
+    await settle(core)
+    assert (stale(kube), core.cache.node_devices["n1"].heartbeat) == ("Fresh", "h1")
+
+
+async def test_while_the_api_server_is_away_no_agent_is_late(core: Core, kube: FakeKube, clock: Clock) -> None:
+    kube.fails = lambda _verb, path: KubeError(f"{path}: no answer")
+    clock.now += 2 * OVERDUE_AFTER_SECONDS
+    with pytest.raises(KubeError):
+        await core.look_at_node("n1")
+    kube.fails = lambda _verb, _path: None
+    await core.look_at_node("n1")
+    assert stale(kube) == "Fresh"
+    beat(core, kube, "h1")
+    clock.now += OVERDUE_AFTER_SECONDS - 1
+    await core.look_at_node("n1")
+    assert stale(kube) == "Fresh"
+
+
+async def test_an_agent_that_stays_silent_after_the_api_servers_return_is_late(
+    core: Core, kube: FakeKube, clock: Clock
+) -> None:
+    kube.fails = lambda _verb, path: KubeError(f"{path}: no answer")
+    clock.now += 2 * OVERDUE_AFTER_SECONDS
+    with pytest.raises(KubeError):
+        await core.look_at_node("n1")
+    kube.fails = lambda _verb, _path: None
+    clock.now += 200
+    await core.look_at_node("n1")
+    assert stale(kube) == "HeartbeatOverdue"
+
+
+# --- what the server asks for ----------------------------------------------------------------------------------------
+async def test_the_longest_wait_that_the_server_asks_for_in_a_look_is_kept(core: Core, kube: FakeKube) -> None:
+    raw = report(kube, devices=[device(0, "Unhealthy", "Xid79", holders=[holder()])])
+    core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+    refusals = {
+        f"{names.NODES}/n1/status": KubeError("no answer"),
+        f"{ITEM}/status": KubeError("slow down", status=429, retry_after=17.0),
+    }
+    kube.fails = lambda _verb, path: refusals.get(path)
+    with pytest.raises(RetryLater) as asked:
+        await core.look_at_node("n1")
+    assert asked.value.seconds == 17.0
+
+
+async def test_the_wait_that_the_server_asks_for_on_a_policys_status_is_kept(core: Core, kube: FakeKube) -> None:
+    core.arrived(Kind.POLICY, False, read(Kind.POLICY, raw_policy("p", health={})))
+    await settle(core)
+    kube.fails = lambda _verb, _path: KubeError("slow down", status=429, retry_after=9.0)
+    with pytest.raises(RetryLater) as asked:
+        await core.look_at_policy("p")
+    assert asked.value.seconds == 9.0
+
+
+# --- a cluster that went back in time --------------------------------------------------------------------------------
+async def restored(core: Core, kube: FakeKube, *devices: dict[str, Any]) -> None:
+    """etcd has an earlier state again; the watch of before waits for versions that are far away."""
+    kube.version = 10
+    kube.put(f"{names.NODES}/n1", kube.objects[f"{names.NODES}/n1"])
+    kube.put(POD, raw_pod())
+    kube.put(ITEM, node_devices(*devices, heartbeat="h0"))
+    await core.relister.once()
+    await settle(core)
+
+
+async def test_after_a_restore_the_list_is_believed_and_not_the_memory(
+    core: Core, kube: FakeKube, clock: Clock
+) -> None:
+    stalled: list[bool] = []
+    core.relister.stalled = lambda: stalled.append(True)
+    await restored(core, kube, device(0, "Unhealthy", "Xid79", holders=[holder()]))
+    assert core.cache.node_devices["n1"].devices[0].health.state == "Unhealthy"
+    assert condition(kube, POD, POD_CONDITION).get("status") == "False"
+    assert stalled == [True]
+    await core.relister.once()
+    assert stalled == [True]  # it is the present state by now
+
+
+async def test_a_pod_that_lost_its_mark_in_a_restore_is_marked_again(core: Core, kube: FakeKube) -> None:
+    broken = device(0, "Unhealthy", "Xid79", holders=[holder()])
+    core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, report(kube, devices=[broken])))
+    await settle(core)
+    assert condition(kube, POD, POD_CONDITION).get("status") == "False"
+    await restored(core, kube, broken)
+    assert condition(kube, POD, POD_CONDITION).get("status") == "False"
+
+
+async def test_a_state_that_came_while_a_list_was_read_is_newer_than_the_list(core: Core, kube: FakeKube) -> None:
+    late = read(Kind.NODE_DEVICES, node_devices(device(0, "Unhealthy", "Xid79"), version=10_000))
+    pages = kube.pages
+
+    async def slow(path: str, **query: str) -> Any:
+        async for page in pages(path, **query):
+            if path == names.NODE_DEVICES:
+                core.arrived(Kind.NODE_DEVICES, False, late)
+            yield page
+
+    kube.pages = slow  # type: ignore[method-assign]
+    await core.relister.once()
+    assert core.cache.node_devices["n1"].devices[0].health.state == "Unhealthy"
