@@ -53,7 +53,6 @@ PODS = "/api/v1/pods"
 NODE_DEVICES = f"/apis/{GROUP}/{VERSION}/nodedevices"
 POLICIES = f"/apis/{GROUP}/{VERSION}/devicepolicies"
 
-_closing: set[asyncio.Future[None]] = set()
 log = structlog.get_logger()
 
 
@@ -143,6 +142,8 @@ class KubeClient:
         self._not_before = 0.0  # clock; until then the API server wants no calls
         self._loading = asyncio.Lock()
         self._loaded_at = clock()
+        self._retired: set[Any] = set()  # clients of before, which calls may still use
+        self._closing: set[asyncio.Task[None]] = set()
         self._use(known)
 
     @classmethod
@@ -162,12 +163,16 @@ class KubeClient:
         self._stamp = credentials.stamp(self._kubeconfig, known)
 
     async def close(self) -> None:
-        await self._api.close()
+        for task in self._closing:
+            task.cancel()
+        for api in (self._api, *self._retired):
+            await api.close()
+        self._retired.clear()
 
-    async def watch_credentials(self) -> None:
+    async def watch_credentials(self, period: float = LOOK_SECONDS) -> None:
         """Look at the credentials' files for ever, and use what they have become."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(period)
             if credentials.stamp(self._kubeconfig, self._known) != self._stamp:
                 await self._renew(self._api)
 
@@ -190,10 +195,19 @@ class KubeClient:
                 log.warning("credentials could not be read again, those of before stay in use", error=str(error))
                 return False
         log.info("credentials read again", token=known.token != before.token, trust=known.trust != before.trust)
-        asyncio.get_running_loop().call_later(CONNECT_SECONDS + ANSWER_SECONDS, _close, used)
+        self._retired.add(used)
+        task = asyncio.create_task(self._retire(used))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
         if known.trust != before.trust:
             self.trust_changed()
         return True
+
+    async def _retire(self, api: Any) -> None:
+        await asyncio.sleep(CONNECT_SECONDS + ANSWER_SECONDS)  # no call lasts longer
+        if api in self._retired:
+            self._retired.discard(api)
+            await api.close()
 
     async def get(self, path: str) -> Object:
         return await self._call("GET", path)
@@ -281,13 +295,6 @@ class KubeClient:
 def _about_credentials(error: KubeError) -> bool:
     """Whether other credentials could help: the API server does not know us, or we do not trust it (or it us)."""
     return error.status == 401 or isinstance(error.__cause__, (ClientSSLError, ssl.SSLError))
-
-
-def _close(api: Any) -> None:
-    """Of a client that no call uses any more."""
-    task = asyncio.ensure_future(api.close())
-    _closing.add(task)
-    task.add_done_callback(_closing.discard)
 
 
 def _nothing() -> None:

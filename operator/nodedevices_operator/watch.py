@@ -54,9 +54,9 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
         for name in ("kopf", "kopf.objects", "kopf.activities"):
             logging.getLogger(name).setLevel(logging.WARNING)  # it logs every event at INFO
-        # That signals are not its business, and (with a traceback) what ended it, which we say ourselves.
+        # What ended it, with tracebacks, for each of its tasks that knew; `ended` is told the same in a line.
         for name in ("kopf._core.reactor.running", "kopf._core.reactor.orchestration"):
-            logging.getLogger(name).setLevel(logging.ERROR)
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
     def start(self) -> None:
         """Begin, if they are not running; every kind has just been listed."""
@@ -122,7 +122,9 @@ class Watch:
     async def _operate(self) -> str:
         """Returns why it was ended, if it did not end by itself."""
         stop = asyncio.Event()
-        self._kopf = (asyncio.get_running_loop(), stop)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_quiet)  # of tasks that ended with the one that told why
+        self._kopf = (loop, stop)
         if self._ending.is_set():
             return ""
         insights = references.Insights()
@@ -159,3 +161,7 @@ class Watch:
             self._home.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:  # the operator's loop is closed: the process is ending
             self._ending.set()
+
+
+def _quiet(_: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+    log.debug("in the loop of the watches", said=context.get("message"), error=repr(context.get("exception"))[:500])

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.timeout(180)  # each waits for processes to start and t
 
 ROOT = Path(__file__).parents[2]
 DEVICE_HEALTHY = "nodedevices.io/DeviceHealthy"
+CRDS = ("nodedevices.nodedevices.io", "devicepolicies.nodedevices.io")
+MISSING = "these CRDs are not installed: {}"
 
 
 @pytest.fixture(autouse=True)
@@ -119,31 +121,45 @@ def bare(tmp_path: Path) -> Iterator[ApiServer]:
         yield server
 
 
-def test_missing_crds_are_said_and_waited_for_and_their_loss_is_survived(bare: ApiServer, tmp_path: Path) -> None:
+def test_missing_crds_are_said_and_waited_for_and_the_loss_of_any_leaves_nobody_blind(
+    bare: ApiServer, tmp_path: Path
+) -> None:
     kubectl = Kubectl(bare.kubeconfig, str(bare.kubectl))
-    operator = OperatorProcess(tmp_path, bare.kubeconfig, "--relist-seconds=2").start(ready=False)
+    operator = OperatorProcess(tmp_path, bare.kubeconfig).start(ready=False)  # it lists every ten minutes
     try:
-        wait_until("said", lambda: "CRDs of NodeDevices are not installed" in operator.said())
-        assert operator.get("/readyz")[0] == 503
+        wait_until("said", lambda: MISSING.format("devicepolicies.nodedevices.io, nodedevices") in operator.said())
         assert operator.get("/healthz")[0] == 200
+        assert operator.metric("nodedevices_operator_ready") == 0
         _install(kubectl)
+        fleet.namespace(kubectl)
         node = FleetNode(kubectl, "n1").create()
-        wait_until("at work", lambda: "config" in node.object.get("spec", {}))
-        kubectl.run("delete", "crd", "nodedevices.nodedevices.io", "devicepolicies.nodedevices.io")
-        wait_until("said again", lambda: operator.said().count("CRDs of NodeDevices are not installed") >= 2)
-        _install(kubectl)
-        node.create_object()
+        pod(kubectl, "a", "n1")
+        node.hold(0, "a")
         node.report()
-        wait_until("at work again", lambda: "config" in node.object.get("spec", {}), seconds=45)
+        wait_until("at work", lambda: "config" in node.object.get("spec", {}))
+        for lost, noticed in ((CRDS, True), (CRDS, False), (CRDS[:1], True), (CRDS[1:], True)):
+            said = operator.said().count(MISSING.format(""))
+            kubectl.run("delete", "crd", *lost)
+            if noticed:
+                wait_until("said again", lambda said=said: operator.said().count(MISSING.format("")) > said)
+                assert operator.get("/readyz")[0] == 503
+            _install(kubectl)
+            wait_until("ready", lambda: operator.get("/readyz")[0] == 200)
+            if CRDS[0] in lost:
+                node.create_object()
+            node.fail(0)
+            wait_until("told", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
+            node.recover(0)
+            wait_until("well", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "True")
         assert operator.running
+        assert "Traceback" not in operator.said()
     finally:
         operator.kill()
 
 
 def _install(kubectl: Kubectl) -> None:
     kubectl.run("apply", "--server-side", "-k", str(ROOT / "crds"))
-    names = (f"crd/{name}.nodedevices.io" for name in ("nodedevices", "devicepolicies"))
-    kubectl.run("wait", "--for=condition=Established", "--timeout=30s", *names)
+    kubectl.run("wait", "--for=condition=Established", "--timeout=30s", *(f"crd/{name}" for name in CRDS))
 
 
 def test_what_it_may_not_do_is_shown_and_the_rest_goes_on(

@@ -1,7 +1,7 @@
-"""A `Kube` in memory: GET, LIST, create, and server-side apply as far as the operator uses it.
+"""The API server as the operator sees it, in memory: the port `Kube` with objects by path.
 
-Objects stand by path, resourceVersions rise with every change, and each field manager's keys are known, so that what an
-apply leaves out goes. Calls are remembered in order.
+Server-side apply is done as far as the operator uses it: conditions by type, capacity and labels by key, all of them
+owned by the field manager that applied them last, and given back when it leaves them out. No schema, no admission.
 """
 
 from __future__ import annotations
@@ -18,54 +18,58 @@ Raw = dict[str, Any]
 
 
 class FakeKube:
+    """`objects` by path; `writes` are (verb, path, body) of what was asked for, `events` the Events made.
+
+    `fails` says which calls fail, by verb and path. `version` is the cluster's resourceVersion.
+    """
+
     def __init__(self) -> None:
         self.objects: dict[str, Raw] = {}
-        self.version = 100
-        self.calls: list[tuple[str, str]] = []  # verb and path
+        self.writes: list[tuple[str, str, Any]] = []
+        self.events: list[Raw] = []
         self.fails: Callable[[str, str], KubeError | None] = lambda _verb, _path: None
-        self._types: dict[tuple[str, str], set[str]] = {}  # (path, manager) -> conditions or keys of that manager
+        self.version = 100
+        self._owned: dict[tuple[str, str], set[str]] = {}
 
     def put(self, path: str, raw: Mapping[str, Any]) -> Raw:
-        """An object as somebody else has written it."""
-        made: Raw = copy.deepcopy(dict(raw))
+        """As somebody else writes it; returns the object as it stands then."""
         self.version += 1
-        made["metadata"]["resourceVersion"] = str(self.version)
+        made = copy.deepcopy(dict(raw))
+        made.setdefault("metadata", {})["resourceVersion"] = str(self.version)
         self.objects[path] = made
         return copy.deepcopy(made)
 
+    def written(self, part: str) -> list[tuple[str, str, Any]]:
+        """Writes to paths that contain this."""
+        return [write for write in self.writes if part in write[1]]
+
+    # --- the port -----------------------------------------------------------------------------------------------------
     async def get(self, path: str) -> Object:
         self._called("get", path)
         if path not in self.objects:
             raise KubeError(f"GET {path}: 404", status=404, absent=path.rpartition("/")[2])
         return copy.deepcopy(self.objects[path])
 
-    async def pages(self, path: str, **query: str) -> AsyncIterator[list[Raw]]:
+    async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
         self._called("list", path)
         if path == names.PODS:
-            node = query["fieldSelector"].removeprefix("spec.nodeName=")
-            found = [it for at, it in self.objects.items() if "/pods/" in at and it["spec"]["nodeName"] == node]
-        else:
-            found = [it for at, it in self.objects.items() if at.rpartition("/")[0] == path]
-        yield copy.deepcopy(found)
+            node = query.get("fieldSelector", "").partition("=")[2]
+            found = [it for where, it in self.objects.items() if "/pods/" in where]
+            yield [copy.deepcopy(it) for it in found if not node or it["spec"].get("nodeName") == node]
+            return
+        yield [copy.deepcopy(it) for where, it in sorted(self.objects.items()) if where.startswith(f"{path}/")]
 
     async def apply(self, path: str, body: Object, manager: str, *, force: bool = True) -> Object:
         self._called("apply", path)
-        at = path.removesuffix("/status")
-        if at not in self.objects:
-            raise KubeError(f"PATCH {path}: 404", status=404, absent=at.rpartition("/")[2])
-        item = self.objects[at]
+        self.writes.append(("apply", path, copy.deepcopy(body)))
+        where = path.removesuffix("/status")
+        item = self.objects.get(where)
+        if item is None:
+            raise KubeError(f"PATCH {path}: 404", status=404)
         if body["metadata"]["uid"] != item["metadata"]["uid"]:
-            raise KubeError(f"PATCH {path}: 409 another uid", status=409)
+            raise KubeError(f"PATCH {path}: 409", status=409)
         before = copy.deepcopy(item)
-        if manager == names.CONFIG:
-            item["spec"] = copy.deepcopy(body["spec"])
-            item["metadata"]["generation"] = item["metadata"].get("generation", 1) + (
-                item["spec"] != before.get("spec")
-            )
-        elif manager == names.POLICY_STATUS:
-            item["status"] = copy.deepcopy(body["status"])
-        else:
-            self._merge(at, item.setdefault("status", {}), body.get("status") or {}, manager)
+        self._merge(where, item, body, manager)
         if item != before:
             self.version += 1
             item["metadata"]["resourceVersion"] = str(self.version)
@@ -73,32 +77,61 @@ class FakeKube:
 
     async def create(self, path: str, body: Object) -> Object:
         self._called("create", path)
+        self.writes.append(("create", path, copy.deepcopy(body)))
+        if any(it["metadata"]["name"] == body["metadata"]["name"] for it in self.events):
+            raise KubeError(f"POST {path}: 409", status=409)
+        self.events.append(copy.deepcopy(dict(body)))
         return body
 
     async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
         self._called("patch", path)
+        self.writes.append(("patch", path, copy.deepcopy(operations)))
         return copy.deepcopy(self.objects[path.removesuffix("/status")])
 
-    def _merge(self, at: str, status: Raw, wanted: Mapping[str, Any], manager: str) -> None:
-        mine = self._types.setdefault((at, manager), set())
-        conditions = copy.deepcopy(wanted.get("conditions", []))
-        given = {it["type"] for it in conditions}
-        if manager != names.CAPACITY:
-            others = [it for it in status.get("conditions", []) if it["type"] not in mine | given]
-            status["conditions"] = others + conditions
-        if manager == names.STATUS:
-            status["affectedPods"] = copy.deepcopy(wanted["affectedPods"])
-        if manager == names.CAPACITY:
-            given = set(wanted.get("capacity", {}))
-            kept = {key: value for key, value in status.get("capacity", {}).items() if key not in mine}
-            status["capacity"] = kept | dict(wanted.get("capacity", {}))
-        self._types[at, manager] = given
-
     def _called(self, verb: str, path: str) -> None:
-        self.calls.append((verb, path))
         error = self.fails(verb, path)
         if error is not None:
             raise error
+
+    # --- server-side apply --------------------------------------------------------------------------------------------
+    def _merge(self, where: str, item: Raw, body: Object, manager: str) -> None:
+        status: Raw = item.setdefault("status", {})
+        applied = body.get("status") or {}
+        if manager == names.CONFIG:
+            item["spec"] = {**item.get("spec", {}), **body["spec"]}
+            item["metadata"]["generation"] = item["metadata"].get("generation", 0) + 1
+        elif manager == names.POLICY_STATUS:
+            item["status"] = copy.deepcopy(dict(applied))
+        elif manager == names.CAPACITY:
+            self._keys(where, manager, status.setdefault("capacity", {}), applied.get("capacity", {}))
+            self._manage(item, manager, {"f:status": {"f:capacity": self._fields(where, manager)}})
+        elif manager == names.LABELS:
+            labels = item["metadata"].setdefault("labels", {})
+            self._keys(where, manager, labels, body["metadata"].get("labels", {}))
+            self._manage(item, manager, {"f:metadata": {"f:labels": self._fields(where, manager)}})
+        else:
+            shown = {it["type"]: it for it in status.get("conditions", [])}
+            self._keys(where, manager, shown, {it["type"]: it for it in applied.get("conditions", [])})
+            status["conditions"] = list(shown.values())
+            self._manage(item, manager, {"f:status": {"f:conditions": self._fields(where, manager)}})
+        if manager == names.STATUS:
+            status["affectedPods"] = copy.deepcopy(applied.get("affectedPods", []))
+
+    def _keys(self, where: str, manager: str, shown: dict[str, Any], applied: Mapping[str, Any]) -> None:
+        for key in self._owned.get((where, manager), set()) - set(applied):
+            shown.pop(key, None)
+        shown.update(copy.deepcopy(dict(applied)))
+        self._owned[where, manager] = set(applied)
+
+    def _fields(self, where: str, manager: str) -> Raw:
+        return {f"f:{key}": {} for key in self._owned[where, manager]}
+
+    @staticmethod
+    def _manage(item: Raw, manager: str, fields: Raw) -> None:
+        others = [it for it in item["metadata"].get("managedFields", []) if it["manager"] != manager]
+        if any(inner for part in fields.values() for inner in part.values()):
+            others.append({"manager": manager, "operation": "Apply", "fieldsV1": fields})
+        item["metadata"]["managedFields"] = others
 
 
 async def settle(core: Core) -> int:

@@ -1,0 +1,129 @@
+"""Tokens that are renewed and a CA that is replaced under the running operator: its client, and kopf's watches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from nodedevices_operator import credentials
+from nodedevices_operator.kube import NODES, KubeClient, KubeError
+from nodedevices_operator.watch import Watch
+from support.tlsapi import TlsApi
+
+pytestmark = pytest.mark.timeout(60)
+KINDS = {"nodes", "nodedevices", "devicepolicies"}
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[TlsApi]:
+    async with TlsApi(tmp_path) as serving:
+        yield serving
+
+
+@pytest.fixture
+async def kube(api: TlsApi) -> AsyncIterator[KubeClient]:
+    """It looks at its files ten times a second."""
+    client = await KubeClient.connect(str(api.kubeconfig))
+    looking = asyncio.create_task(client.watch_credentials(0.1))
+    yield client
+    looking.cancel()
+    await client.close()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    for _ in range(400):
+        if true():
+            return
+        await asyncio.sleep(0.05)
+    pytest.fail("it did not come to pass within 20 s")
+
+
+async def answers(kube: KubeClient) -> None:
+    """Wait until the client gets through."""
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(KubeError):
+                await kube.get(NODES)
+                return
+            await asyncio.sleep(0.1)
+
+
+async def test_a_renewed_token_is_used_by_the_very_call_that_was_refused(api: TlsApi, kube: KubeClient) -> None:
+    await kube.get(NODES)
+    for token in ("second", "third"):
+        api.token = token
+        api.hand_out()
+        await asyncio.sleep(1.1)  # the files are read once a second at most
+        await kube.get(NODES)
+
+
+async def test_a_token_that_is_refused_for_good_is_said_as_such(api: TlsApi, kube: KubeClient) -> None:
+    api.token = "another"
+    await asyncio.sleep(1.1)
+    with pytest.raises(KubeError) as refused:
+        await kube.get(NODES)
+    assert (refused.value.status, api.refused) == (401, 1)
+
+
+async def test_a_new_ca_is_trusted_without_a_restart(api: TlsApi, kube: KubeClient) -> None:
+    told: list[bool] = []
+    kube.trust_changed = lambda: told.append(True)
+    await kube.get(NODES)
+    await api.rotate()
+    with pytest.raises(KubeError, match="certificate"):
+        await kube.get(NODES)  # nobody has told us of the new CA yet
+    api.hand_out()
+    await answers(kube)
+    assert told == [True]
+
+
+async def test_a_ca_file_that_cannot_be_used_leaves_the_one_before_in_use(api: TlsApi, kube: KubeClient) -> None:
+    for broken in ("", "-----BEGIN CERTIFICATE-----\nhalf"):
+        api.ca.write_text(broken)
+        await asyncio.sleep(1.3)
+        await kube.get(NODES)
+    api.hand_out()
+    await asyncio.sleep(1.3)
+    await kube.get(NODES)
+
+
+async def test_the_watches_follow_a_new_token_and_a_new_ca(api: TlsApi, kube: KubeClient) -> None:
+    ended: list[str] = []
+    watch = Watch(str(api.kubeconfig), lambda *_: None, ended.append)
+    kube.trust_changed = watch.restart
+    watch.start()
+    try:
+        await until(lambda: set(api.watches) == KINDS)
+        assert watch.running
+        api.watches.clear()
+        api.token = "second"
+        api.hand_out()
+        await api.rotate()
+        await asyncio.sleep(0.5)
+        api.hand_out()
+        await until(lambda: bool(ended))
+        assert not watch.running
+        watch.start()
+        await until(lambda: set(api.watches) == KINDS)
+    finally:
+        await watch.stop()
+
+
+async def test_after_too_many_requests_nothing_is_sent_until_the_time_is_over(api: TlsApi) -> None:
+    now = [100.0]
+    client = KubeClient(str(api.kubeconfig), await credentials.load(str(api.kubeconfig)), lambda: now[0])
+    api.retry_after = 30
+    with pytest.raises(KubeError) as refused:
+        await client.get(NODES)
+    assert refused.value.retry_after == 30
+    asked, api.retry_after = api.asked, 0
+    now[0] += 10
+    with pytest.raises(KubeError) as waiting:
+        await client.get(NODES)
+    assert (waiting.value.status, waiting.value.retry_after, api.asked) == (429, 20, asked)
+    now[0] += 20
+    await client.get(NODES)
+    await client.close()
