@@ -19,7 +19,6 @@ from nodedevices_api.conditions import STALE
 
 from nodedevices_operator.kube import NODE_DEVICES, NODES, POLICIES
 from nodedevices_operator.records import (
-    Affected,
     Heard,
     NodeDevicesRecord,
     NodeRecord,
@@ -77,8 +76,6 @@ class Cache:
     last_event: dict[Kind, float] = field(default_factory=dict)  # clock of the last watch event
     changed_at: dict[str, float] = field(default_factory=dict)  # node -> clock of the last change of its devices
     heard: dict[str, Heard] = field(default_factory=dict)  # node -> when its heartbeat came
-    # A NodeDevices deleted by hand takes affectedPods with it; its successor must still take the conditions back.
-    orphaned: dict[str, tuple[Affected, ...]] = field(default_factory=dict)
 
     def records(self, kind: Kind) -> Mapping[str, Record]:
         match kind:
@@ -110,12 +107,9 @@ class Cache:
             del self.node_devices[name]
             self.changed_at.pop(name, None)
             self.heard.pop(name, None)
-            if before.affected and name in self.nodes:
-                self.orphaned[name] = before.affected
             return Dirty(frozenset({name}), frozenset(self.policies))
         if isinstance(before, NodeRecord):
             del self.nodes[name]
-            self.orphaned.pop(name, None)
             return Dirty(frozenset({name}))
         del self.policies[name]
         return Dirty(frozenset(self._concerned(before)))

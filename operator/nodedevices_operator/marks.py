@@ -81,13 +81,13 @@ class PodMarks:
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
-    async def plan(self, record: NodeDevicesRecord, faults: Faults, orphaned: tuple[Affected, ...]) -> Plan:
-        """Find the pods; reads only."""
+    async def plan(self, record: NodeDevicesRecord, faults: Faults, left: tuple[Affected, ...]) -> Plan:
+        """Find the pods; reads only. `left` are entries that affectedPods does not have yet."""
         memory = self._nodes.setdefault(record.name, Memory())
         plan = Plan(record, faults, memory)
         concerns = pods.concerns(record, healthy_too=faults.pod_condition == "Always")
         self._prune(memory, concerns)
-        known = {entry.uid: entry for entry in (*orphaned, *record.affected)}
+        known = {entry.uid: entry for entry in (*left, *record.affected)}
         for concern in concerns:
             if concern.undecided:
                 plan.unsure.add((concern.holder.namespace, concern.holder.pod))
@@ -256,7 +256,10 @@ class PodMarks:
         """Whether the entry has done its duty. A pod that has ended keeps what it was told: that is evidence."""
         record, never = plan.record, plan.faults.pod_condition == "Never"
         device, part = next(((d, p) for d in record.devices for p in d.parts if p.id == entry.device), (None, None))
-        well = part is None or part.health.state == "Healthy"
+        if entry.device == pods.NO_DEVICE:
+            well = all(p.health.state == "Healthy" for d in record.devices for p in d.parts)
+        else:
+            well = part is None or part.health.state == "Healthy"
         known = record.condition(HOLDERS_KNOWN)
         if not well and not never and (known is None or known.status != "True"):
             return False  # it is still at fault, and nobody can say who holds it
@@ -274,8 +277,11 @@ class PodMarks:
         if never:
             await self._writer.pod_condition(entry, pods.released_condition(pod, self._writer.now()))
             return True
-        name = f"{device.name} {entry.device}" if device is not None else entry.device
-        text = f"{name} is healthy" if well else f"{name} is no longer held by this pod"
+        if entry.device == pods.NO_DEVICE:
+            text = "what this pod holds is healthy"
+        else:
+            name = f"{device.name} {entry.device}" if device is not None else entry.device
+            text = f"{name} is healthy" if well else f"{name} is no longer held by this pod"
         if shown.get("status") == "False" and plan.faults.event:
             about = events.About("Pod", entry.name, entry.uid, entry.namespace)
             what = events.Fault(record.name, entry.device, entry.reason, entry.since)

@@ -27,11 +27,11 @@ from nodedevices_operator.cache import Cache, Dirty, Kind, read
 from nodedevices_operator.desired import events
 from nodedevices_operator.desired.configuration import Configuration, Previous, resolve
 from nodedevices_operator.desired.node import node_condition, same_condition
-from nodedevices_operator.desired.pods import device_text, long_ago
+from nodedevices_operator.desired.pods import bounded, device_text, left_behind, long_ago
 from nodedevices_operator.desired.policy_status import NodeOutcome, Verdict, condition, node_outcome
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS, Staleness, judge
 from nodedevices_operator.eventing import NodeEvents
-from nodedevices_operator.kube import NODE_DEVICES, KubeError, Object, named
+from nodedevices_operator.kube import NODE_DEVICES, PODS, KubeError, Object, named
 from nodedevices_operator.labeling import NodeLabels
 from nodedevices_operator.marks import PodMarks
 from nodedevices_operator.metrics import Metrics
@@ -99,14 +99,16 @@ class NodeReconciler:
         look = _Look(record, node if node is not None and belongs(record, node) else None)
         configuration = await self._configure(look)
         stale = await self._judge(look)
+        left = await self._left_behind(look)
         faults_known = bool(look.record.heartbeat) and look.node is not None
         if configuration is not None and faults_known:
             sections = self._sections(configuration)
             if look.stored:
                 await self._node(look, sections, stale)
-            await self._pods(look, sections)
-        else:
-            await self._status(look, look.record.affected)
+            if left is not None:
+                await self._pods(look, sections, left)
+        elif left is not None:
+            await self._status(look, bounded((*look.record.affected, *left)))
         if configuration is not None and look.node is not None:
             self._account(look, configuration)
         return self._finish(look)
@@ -216,14 +218,34 @@ class NodeReconciler:
         if node is not None:
             self._took(look, Kind.NODE, node)
 
-    async def _pods(self, look: _Look, sections: Resolved) -> None:
+    async def _left_behind(self, look: _Look) -> tuple[Affected, ...] | None:
+        """Pods that carry our condition from an earlier NodeDevices of this node, which took its affectedPods with it
+        (deleted by hand, or with its CRD; perhaps while no operator ran). None: nobody can tell yet.
+
+        They are looked for once: on the object's first look, before our conditions stand on it. The same write puts
+        both there, so that a kill in between finds nothing half done.
+        """
+        record = look.record
+        if any(record.condition(kind) is not None for kind in OWN_CONDITIONS):
+            return ()
+        found: list[Affected] = []
+        try:
+            async for page in self._writer.kube.pages(PODS, fieldSelector=f"spec.nodeName={record.name}"):
+                found += left_behind(page)
+        except KubeError as error:
+            look.problems.append(error)
+            return () if error.forbidden else None
+        if found:
+            log.info("marks of an earlier NodeDevices found", node=record.name, pods=len(found))
+        return bounded(found)
+
+    async def _pods(self, look: _Look, sections: Resolved, left: tuple[Affected, ...]) -> None:
         """Pods, with NodeDevices.status before and after; then the Events on the NodeDevices itself."""
         name = look.record.name
-        plan = await self._marks.plan(look.record, sections.faults, self._cache.orphaned.get(name, ()))
+        plan = await self._marks.plan(look.record, sections.faults, left)
         if not await self._status(look, plan.entries):
             look.problems += plan.problems
             return  # no pod is told anything that affectedPods does not say
-        self._cache.orphaned.pop(name, None)
         entries = await self._marks.write(plan, self._cache.changed_at.get(name))
         look.problems += plan.problems
         if plan.again is not None:

@@ -98,18 +98,23 @@ def test_sigterm_ends_it_cleanly_and_kill_9_at_any_moment_loses_nothing(
     wait_until("entry gone", lambda: not node.object["status"].get("affectedPods"))
 
 
+@pytest.mark.parametrize("running", [True, False])
 def test_an_object_deleted_by_hand_is_forgotten_and_its_successor_takes_the_marks_back(
-    operator: OperatorProcess, kubectl: Kubectl
+    operator: OperatorProcess, kubectl: Kubectl, running: bool
 ) -> None:
     node = FleetNode(kubectl, "n1").create()
     pod(kubectl, "a", "n1")
     node.hold(0, "a")
     node.fail(0)
     wait_until("told", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
+    if not running:
+        operator.kill()
     kubectl.delete("nd", "n1")
     node.health, node.holders = {}, {}
     node.create_object()
     node.report()
+    if not running:
+        operator.start()
     wait_until("well", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "True")
     wait_until("entry gone", lambda: not node.object["status"].get("affectedPods"))
 

@@ -27,6 +27,7 @@ MAX_HOLDERS_TOLD = 10  # in an Event
 UNDECIDED = "Correlating"  # SCHEMA health.state: for at most 10 s, while an XID's meaning depends on its neighbours
 _SEVERITY = {"Unhealthy": 3, "Unknown": 2, "Degraded": 1, "Healthy": 0}
 _STATUSES = ("True", "False", "Unknown")
+NO_DEVICE = "unknown"  # in affectedPods, of a mark that was found on the pod and nowhere else
 NOT_MONITORED = "nobody watches this pod's devices any more; the condition stays for the pod's readinessGates"
 
 
@@ -251,6 +252,28 @@ def affected(concern: Concern, uid: str) -> Affected:
     """The entry that is written before the pod is."""
     holder = concern.holder
     return Affected(holder.namespace, holder.pod, uid, concern.device, concern.health.reason, concern.health.since)
+
+
+def left_behind(pods: Iterable[Mapping[str, Any]]) -> list[Affected]:
+    """Entries for the pods of one node that carry our condition because of a fault, nobody knows any more of which
+    device."""
+    found = []
+    for pod in pods:
+        shown = own_condition(pod)
+        if shown is None or finished(pod) or shown.get("reason") in {"Healthy", names.NOT_MONITORED}:
+            continue
+        metadata = pod["metadata"]
+        found.append(
+            Affected(
+                str(metadata.get("namespace", "")),
+                str(metadata.get("name", "")),
+                str(metadata.get("uid", "")),
+                NO_DEVICE,
+                str(shown.get("reason", "")),
+                str(shown.get("lastTransitionTime", "")),
+            )
+        )
+    return found
 
 
 def bounded(entries: Iterable[Affected]) -> tuple[Affected, ...]:

@@ -202,3 +202,88 @@ async def test_a_state_that_came_while_a_list_was_read_is_newer_than_the_list(co
     kube.pages = slow  # type: ignore[method-assign]
     await core.relister.once()
     assert core.cache.node_devices["n1"].devices[0].health.state == "Unhealthy"
+
+
+# --- marks whose NodeDevices is gone ---------------------------------------------------------------------------------
+async def broken_and_gone(core: Core, kube: FakeKube) -> None:
+    """The pod is marked; then the operator ends, and the NodeDevices is deleted."""
+    raw = report(kube, devices=[device(0, "Unhealthy", "Xid79", holders=[holder()])])
+    core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+    await settle(core)
+    assert condition(kube, POD, POD_CONDITION)["status"] == "False"
+    del kube.objects[ITEM]
+
+
+async def new_life(kube: FakeKube, clock: Clock) -> Core:
+    core = Core(kube, Metrics(), clock=clock)
+    await core.relister.once()
+    await settle(core)
+    return core
+
+
+def made_anew(kube: FakeKube, *devices: dict[str, Any], **more: Any) -> None:
+    raw = node_devices(*devices, **more)
+    raw["metadata"]["uid"] = "another"
+    kube.put(ITEM, raw)
+
+
+async def test_marks_of_a_nodedevices_deleted_while_no_operator_ran_are_taken_back_by_its_successor(
+    core: Core, kube: FakeKube, clock: Clock
+) -> None:
+    await broken_and_gone(core, kube)
+    made_anew(kube, device(0))
+    await new_life(kube, clock)
+    shown = condition(kube, POD, POD_CONDITION)
+    assert (shown["status"], shown["reason"]) == ("True", "Healthy")
+    assert kube.objects[ITEM]["status"]["affectedPods"] == []
+    assert [it["reason"] for it in kube.events if it["involvedObject"]["kind"] == "Pod"][-1] == "DeviceRecovered"
+
+
+async def test_such_marks_stay_until_the_agent_has_reported_and_who_holds_what_is_known(
+    core: Core, kube: FakeKube, clock: Clock
+) -> None:
+    await broken_and_gone(core, kube)
+    made_anew(kube, heartbeat="")
+    await new_life(kube, clock)
+    unknown = {"HoldersKnown": ("Unknown", "PodResourcesUnavailable")}
+    raw = kube.objects[ITEM]
+    ill = node_devices(device(0, "Unhealthy", "Xid79"), conditions=unknown)["status"]
+    ill["conditions"] += [it for it in raw["status"]["conditions"] if it["type"] in {"Stale", "PolicyResolved"}]
+    kube.put(ITEM, raw | {"status": ill | {"affectedPods": raw["status"]["affectedPods"]}})
+    await new_life(kube, clock)
+    assert condition(kube, POD, POD_CONDITION)["status"] == "False"
+    assert [it["uid"] for it in kube.objects[ITEM]["status"]["affectedPods"]] == ["pod-trainer"]
+    report(kube, devices=[device(0)])
+    await new_life(kube, clock)
+    assert condition(kube, POD, POD_CONDITION)["status"] == "True"
+
+
+async def test_a_pod_that_still_holds_the_broken_device_stays_marked_and_is_known_again(
+    core: Core, kube: FakeKube, clock: Clock
+) -> None:
+    await broken_and_gone(core, kube)
+    made_anew(kube, device(0, "Unhealthy", "Xid79", holders=[holder()]))
+    await new_life(kube, clock)
+    assert condition(kube, POD, POD_CONDITION)["status"] == "False"
+    assert [it["device"] for it in kube.objects[ITEM]["status"]["affectedPods"]] == ["GPU-0"]
+
+
+async def test_pods_are_looked_for_once_in_an_objects_life(core: Core, kube: FakeKube, clock: Clock) -> None:
+    listed: list[str] = []
+    kube.fails = lambda verb, path: listed.append(path) if verb == "list" else None  # type: ignore[func-returns-value]
+    await new_life(kube, clock)
+    report(kube, devices=[device(0, "Degraded", "NvlinkDown")])
+    await new_life(kube, clock)
+    assert names.PODS not in listed
+
+
+async def test_while_the_nodes_pods_cannot_be_listed_nothing_says_that_they_were(kube: FakeKube, clock: Clock) -> None:
+    kube.fails = lambda verb, path: KubeError("no answer") if (verb, path) == ("list", names.PODS) else None
+    core = Core(kube, Metrics(), clock=clock)
+    await core.relister.once()
+    with pytest.raises(KubeError):
+        await core.look_at_node("n1")
+    assert condition(kube, ITEM, "PolicyResolved") == {}
+    kube.fails = lambda _verb, _path: None
+    await core.look_at_node("n1")
+    assert condition(kube, ITEM, "PolicyResolved")["status"] == "True"
