@@ -12,7 +12,7 @@ conditions and marks stay until it has.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,14 @@ from nodedevices_operator.desired import events
 from nodedevices_operator.desired.configuration import Configuration, Previous, resolve
 from nodedevices_operator.desired.node import node_condition, same_condition
 from nodedevices_operator.desired.pods import bounded, device_text, left_behind, long_ago
-from nodedevices_operator.desired.policy_status import NodeOutcome, Verdict, condition, node_outcome
+from nodedevices_operator.desired.policy_status import (
+    Hindrance,
+    NodeOutcome,
+    Verdict,
+    condition,
+    hindrances,
+    node_outcome,
+)
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS, Staleness, judge
 from nodedevices_operator.eventing import NodeEvents
 from nodedevices_operator.kube import NODE_DEVICES, PODS, KubeError, Object, named
@@ -55,8 +62,16 @@ class _Look:
     claimed: frozenset[str] = frozenset()
     stored: bool = True  # NodeDevices.spec says what we act by
     verdicts: dict[str, Verdict | None] = field(default_factory=dict)  # of our conditions; None: it shall go
+    hindered: dict[str, Hindrance] = field(default_factory=dict)  # sections of which something was refused
     problems: list[KubeError] = field(default_factory=list)
     again: list[float] = field(default_factory=list)
+
+    def failed(self, section: str, errors: Sequence[KubeError]) -> None:
+        """Of writes by which that section is put in force."""
+        self.problems += errors
+        for error in errors:
+            if error.forbidden:
+                self.hindered[section] = Hindrance(f"{names.FORBIDDEN}: {error}")
 
 
 class NodeReconciler:
@@ -185,7 +200,7 @@ class NodeReconciler:
         try:
             self._took(look, Kind.NODE, await self._writer.node_condition(node, wanted))
         except KubeError as error:
-            look.problems.append(error)
+            look.failed("faults", [error])
         else:
             status, reason = (wanted["status"], wanted["reason"]) if wanted is not None else ("removed", "")
             log.info("node condition set", node=node.name, status=status, reason=reason)
@@ -247,7 +262,7 @@ class NodeReconciler:
             look.problems += plan.problems
             return  # no pod is told anything that affectedPods does not say
         entries = await self._marks.write(plan, self._cache.changed_at.get(name))
-        look.problems += plan.problems
+        look.failed("faults", plan.problems)
         if plan.again is not None:
             look.again.append(plan.again)
         if set(entries) != set(plan.entries):
@@ -335,7 +350,8 @@ class NodeReconciler:
         if look.node is None:
             return
         name = look.record.name
-        outcome = node_outcome(look.node.labels, self._cache.policies, configuration, look.record)
+        hindered = hindrances(look.record, look.verdicts) | look.hindered
+        outcome = node_outcome(look.node.labels, self._cache.policies, configuration, look.record, hindered)
         before = self._outcomes.get(name)
         if before != outcome:
             self._outcomes[name] = outcome

@@ -32,6 +32,7 @@ Arrived = Callable[[Kind, bool, Record], None]
 RESTART_SECONDS = (1.0, 30.0)  # grows while kopf keeps ending
 STEADY_SECONDS = 60.0  # having run so long, it starts at the first delay again
 JOIN_SECONDS = 5.0
+CLOSE_SECONDS = 0.25  # TLS connections are closed by the loop, a moment after their session
 
 log = structlog.get_logger()
 
@@ -141,6 +142,7 @@ class Watch:
             )
         finally:
             finding.cancel()
+            await asyncio.sleep(CLOSE_SECONDS)
         return finding.result() if finding.done() and not finding.cancelled() else ""
 
     async def _find(self, insights: references.Insights, stop: asyncio.Event) -> str:

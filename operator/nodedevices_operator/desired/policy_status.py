@@ -4,13 +4,16 @@ Counted are nodes that have a NodeDevices: a policy is about devices, and a node
 
 An agent takes a configuration as a whole or not at all. Where it refuses one, the policy that supplies the section at
 fault there has failed; one that supplies others waits for it, and one that supplies nothing there has no part in it.
+What the operator itself puts in force (capacity, labels, marks) is judged in the same way by what it could write. An
+entry that matches nothing is no failure, since one policy serves many nodes, and is told with the count of nodes; an
+excluded id only where no node has it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nodedevices_api import conditions as names
@@ -28,9 +31,19 @@ REASON_LIMIT = 300  # characters of one node's reason, in a policy's message
 _NOTE = re.compile(r"(?:^|; )(?=(?:resources|sharing)\.)")
 # It begins a refusal with the place of what is wrong: `sharing.resources[nvidia.com/gpu].replicas: 49: ...`.
 _PLACE = re.compile(rf"(?:spec\.config\.)?({'|'.join(WIRE_SECTIONS)})(?=[.:\[])")
+EXCLUDE = "resources.exclude["  # begins a note on an id; a policy for many nodes rightly names ids of each of them
+SERVED = ("resources", "sharing", "mig", "injection")  # sections that say what is served to the kubelet, and how
 SILENT = "its agent has not answered yet"
 
 Verdict = tuple[str, str, str]  # status, reason, message
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """Why the operator could not put a section in force on a node."""
+
+    message: str
+    passing: bool = False  # it goes by itself: pods end, the API server is back
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +57,7 @@ class NodeOutcome:
     misfit: str = ""  # why it cannot be: the policies do not fit together
     waiting: str = ""  # why it is not yet
     unmatched: tuple[str, ...] = ()  # notes on what of it matches nothing there; each begins with its section
+    hindered: Mapping[str, Hindrance] = field(default_factory=dict)  # sections that the operator could not put in force
 
     @property
     def concerned(self) -> frozenset[str]:
@@ -60,7 +74,21 @@ class NodeOutcome:
         if mine.failed:
             return self.misfit or "it does not fit together with the other policies there"
         place = _PLACE.match(self.failure)
-        return self.failure if place is None or place[1] in mine.supplies else ""
+        if self.failure and (place is None or place[1] in mine.supplies):
+            return self.failure
+        return self._hindered(mine, passing=False)
+
+    def delayed(self, mine: Outcome) -> str:
+        """Why the policy with this outcome is not in force here yet, where nothing has failed; empty: it is."""
+        if not self.in_force:
+            return self.waiting or SILENT
+        return self._hindered(mine, passing=True)
+
+    def _hindered(self, mine: Outcome, *, passing: bool) -> str:
+        told = {section: self.hindered.get(section) for section in mine.supplies}
+        return "; ".join(
+            f"{section}: {it.message}" for section, it in told.items() if it is not None and it.passing == passing
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +110,9 @@ def node_outcome(
     policies: Mapping[str, PolicyRecord],
     configuration: Configuration,
     record: NodeDevicesRecord,
+    hindered: Mapping[str, Hindrance] | None = None,
 ) -> NodeOutcome:
-    """What the node's resolved configuration and the agent's answer mean for its policies."""
+    """What the node's resolved configuration, the agent's answer and our own writes mean for its policies."""
     applied = record.condition(names.CONFIG_APPLIED)
     invalid = applied is not None and applied.status == "False" and applied.reason == names.CONFIG_INVALID
     echoed = record.applied_hash == configuration.config_hash == record.config_hash
@@ -100,8 +129,30 @@ def node_outcome(
         failure=applied.message if invalid and applied is not None else "",
         misfit=configuration.message if any(each.failed for each in configuration.outcomes.values()) else "",
         waiting="" if in_force else waiting,
-        unmatched=tuple(_NOTE.split(applied.message)[1:]) if in_force and applied is not None else (),
+        unmatched=_notes(configuration, applied) if in_force else (),
+        hindered=dict(hindered or {}),
     )
+
+
+def hindrances(record: NodeDevicesRecord, verdicts: Mapping[str, Verdict | None]) -> dict[str, Hindrance]:
+    """Sections that are not in force by the conditions with which the operator tells of its own writes: those that it
+    has just found, else those that stand on the object."""
+    found = {}
+    for section, kind in (("capacity", names.CAPACITY_SYNCED), ("labels", names.LABELS_SYNCED)):
+        shown = record.condition(kind)
+        verdict = verdicts.get(kind, (shown.status, shown.reason, shown.message) if shown is not None else None)
+        if verdict is not None and verdict[0] != "True":
+            found[section] = Hindrance(f"{verdict[1]}: {verdict[2]}", passing=verdict[1] == names.PENDING)
+    return found
+
+
+def _notes(configuration: Configuration, applied: ConditionRecord | None) -> tuple[str, ...]:
+    found = tuple(_NOTE.split(applied.message)[1:]) if applied is not None else ()
+    serving = configuration.config.get("serving")
+    if isinstance(serving, Mapping) and serving.get("mode") == "Observe":
+        idle = [section for section in SERVED if section in configuration.config]
+        found += tuple(f"{section}.* has no effect while serving.mode is Observe" for section in idle)
+    return found
 
 
 def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
@@ -127,11 +178,11 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
             silent += 1
         elif mine.generation != policy.generation:
             outdated += 1
-        elif outcome.in_force:
+        elif why := outcome.delayed(mine):
+            waiting.append((node, why))
+        else:
             applied += 1
             notes += [note for note in outcome.unmatched if note.partition(".")[0] in mine.supplies]
-        else:
-            waiting.append((node, outcome.waiting or SILENT))
     return Tally(
         selected=selected,
         applied=applied,
@@ -142,7 +193,7 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
         older=frozenset(older),
         failing=tuple(sorted(failing)),
         waiting=tuple(sorted(waiting, key=lambda each: (each[1] == SILENT, each))),
-        unmatched=_counted(notes),
+        unmatched=tuple(it for it in _counted(notes) if it[1] == applied or not it[0].startswith(EXCLUDE)),
     )
 
 

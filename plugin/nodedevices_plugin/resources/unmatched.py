@@ -18,7 +18,7 @@ from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.resources.matching import by_name, fitting
 from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.resources.sharing import chosen_units
-from nodedevices_plugin.resources.units import Unit, units
+from nodedevices_plugin.resources.units import Unit, computing_gpus, partitions, units
 
 NAMED = 8  # names in one note
 MEBIBYTE = 1 << 20
@@ -26,18 +26,19 @@ VALUE_LIMIT = 96
 
 
 def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] = frozenset()) -> tuple[str, ...]:
-    """A note for each entry of `resources.devices` and `sharing.resources` that is about nothing here.
+    """A note for each entry of `resources` and `sharing.resources` that is about nothing here.
 
     from_file: sections that NVIDIA's configuration file gives. A node without devices has none; raises PlanError as
     `make_plan` does.
     """
     rules, shares = settings.resources.devices, settings.sharing.resources
-    if settings.serving.mode == "Observe" or not inventory.devices or not (rules or shares):
+    exclude = settings.resources.exclude
+    if settings.serving.mode == "Observe" or not inventory.devices or not (rules or shares or exclude):
         return ()
     found = units(inventory, settings.mig.strategy, settings.resources.exclude)
     named = by_name(found, settings.resources, settings.mig.strategy, settings.resource_prefix)
     places = _file_patterns(settings.resources) if "resources" in from_file else None
-    notes = _rules(found, settings, places)
+    notes = _rules(found, settings, places) + _excludes(inventory, exclude)
     if settings.sharing.strategy != "none":
         kind = f"{settings.sharing.strategy}." if "sharing" in from_file else ""
         notes += _shares(named, settings.sharing, f"sharing.{kind}resources")
@@ -80,6 +81,20 @@ def _rules(found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] 
                 notes.append(f"{what}: no such device here; {_there_are(found, rule.match)}{near}")
         left = [unit for unit in left if unit not in mine]
     return notes
+
+
+def _excludes(inventory: Inventory, exclude: Sequence[str]) -> list[str]:
+    """An id that another node has is rightly in a policy for both: whoever sums these notes up looks at all nodes."""
+    gpus = computing_gpus(inventory)
+    ids = {unit.id for gpu in gpus for unit in (Unit(gpu), *partitions(gpu))}
+    known = {name: gpu.fact.id for gpu in gpus for name in (f"gpu-{gpu.fact.minor}", str(gpu.fact.index))}
+    here = _listed(sorted(gpu.fact.id for gpu in gpus)) or "none"
+    return [
+        f"resources.exclude[{number}] {_cut(pattern)}: no device here has such an id; "
+        + (f"did you mean {known[pattern]}?" if pattern in known else f"there are: {here}")
+        for number, pattern in enumerate(exclude)
+        if not any(fnmatchcase(each, pattern) for each in ids)
+    ]
 
 
 def _there_are(found: Sequence[Unit], match: DeviceMatch) -> str:

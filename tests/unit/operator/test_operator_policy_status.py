@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from nodedevices_operator.desired.configuration import Outcome, Previous, resolve
-from nodedevices_operator.desired.policy_status import NodeOutcome, node_outcome, policy_status, tally
+from nodedevices_operator.desired.policy_status import (
+    Hindrance,
+    NodeOutcome,
+    hindrances,
+    node_outcome,
+    policy_status,
+    tally,
+)
 from nodedevices_operator.records import ConditionRecord
 from support.opfacts import NOT_AT_WORK, NOW, policy, record, sharing
 
@@ -206,3 +214,73 @@ def test_only_a_few_entries_are_told_and_how_many_more_there_are() -> None:
     message = applied({"a": shown(notes)})[2]
     assert message.count("no such resource here") == 3
     assert message.endswith("and 2 more entries that match nothing somewhere")
+
+
+# --- the truth of every section --------------------------------------------------------------------------------------
+NOPE = "resources.exclude[0] GPU-nope: no device here has such an id; there are: GPU-0"
+
+
+def test_an_excluded_id_that_no_node_has_is_told_to_the_policys_author() -> None:
+    other = NOPE.replace("GPU-0", "GPU-1")
+    message = applied({"a": shown(NOPE, ("resources",)), "b": shown(other, ("resources",))})[2]
+    assert message == f"in force on 2 nodes; on 2 of them {NOPE}"
+
+
+def test_an_excluded_id_that_one_of_the_nodes_has_is_right() -> None:
+    assert applied({"a": shown(NOPE, ("resources",)), "b": FORCE})[2] == "in force on 2 nodes"
+
+
+TAKEN = Hindrance("Conflict: nvidia.com/gpu is served by the device plugin on this node")
+HELD = Hindrance("Pending: seats: 3 wanted, 5 kept because pods on the node request it", passing=True)
+
+
+def hindered(section: str, what: Hindrance, *, supplies: tuple[str, ...] = ("capacity",)) -> NodeOutcome:
+    return NodeOutcome(CHOSEN, {"p": Outcome(supplies, generation=1)}, in_force=True, hindered={section: what})
+
+
+def test_a_capacity_that_a_node_refuses_is_a_failure_of_the_policy_that_asks_for_it() -> None:
+    status, reason, message = applied({"a": hindered("capacity", TAKEN), "b": FORCE})
+    assert (status, reason) == ("False", "Failed")
+    assert message == f"1 of 2 nodes: a: capacity: {TAKEN.message}"
+    assert said({"a": hindered("capacity", TAKEN)})["nodes"]["failed"] == 1
+
+
+def test_a_capacity_that_waits_for_pods_is_not_in_force_yet() -> None:
+    status, reason, message = applied({"a": hindered("capacity", HELD), "b": FORCE})
+    assert (status, reason) == ("False", "Progressing")
+    assert message == f"in force on 1 of 2 nodes; a: capacity: {HELD.message}"
+
+
+def test_a_policy_that_does_not_supply_the_section_is_in_force() -> None:
+    assert applied({"a": hindered("capacity", TAKEN, supplies=("sharing",))})[:2] == ("True", "Applied")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "section", "passing"),
+    [
+        ("CapacitySynced", "Conflict", "capacity", False),
+        ("CapacitySynced", "Forbidden", "capacity", False),
+        ("CapacitySynced", "Pending", "capacity", True),
+        ("LabelsSynced", "Conflict", "labels", False),
+        ("LabelsSynced", "Forbidden", "labels", False),
+    ],
+)
+def test_the_conditions_of_a_node_tell_which_sections_are_not_in_force(
+    kind: str, reason: str, section: str, passing: bool
+) -> None:
+    expected = {section: Hindrance(f"{reason}: why", passing=passing)}
+    assert hindrances(record(), {kind: ("False", reason, "why")}) == expected
+    on_object = replace(record(), conditions=(ConditionRecord(kind, "False", reason, "why"),))
+    assert hindrances(on_object, {}) == expected
+    assert hindrances(on_object, {kind: ("True", "InSync", "")}) == {}
+
+
+def test_what_has_no_effect_while_another_plugin_serves_is_told() -> None:
+    watching = policy("p", serving={"mode": "Observe"}, sharing=sharing(2))
+    configuration = resolve({}, [watching], Previous())
+    spec = {"config": configuration.config, "configHash": configuration.config_hash}
+    found = record(spec=spec, appliedConfigHash=configuration.config_hash)
+    nodes = {"a": node_outcome({}, {"p": watching}, configuration, found)}
+    assert applied(nodes, watching)[2] == (
+        "in force on 1 nodes; on 1 of them sharing.* has no effect while serving.mode is Observe"
+    )

@@ -134,12 +134,28 @@ def test_the_file_counts_its_two_lists_of_patterns_apart() -> None:
         {},
         {"sharing": {"strategy": "none"}},
         {"sharing": shared({"name": "nvidia.com/gpu", "replicas": 2})},
-        {"resources": {"exclude": ["GPU-of-another-node"]}},
+        {"resources": {"exclude": [gpu_id(0), "GPU-*"]}},
+        {"serving": {"mode": "Observe"}, "resources": {"exclude": ["GPU-nope"]}},
         {"serving": {"mode": "Observe"}, "sharing": shared({"name": "nvidia.com/gpuu", "replicas": 2})},
     ],
 )
 def test_what_matches_or_is_not_at_work_is_not_told(sections: dict[str, Any]) -> None:
     assert notes(**sections) == []
+
+
+def test_an_excluded_id_that_no_device_has() -> None:
+    assert notes(resources={"exclude": ["GPU-nope", gpu_id(0)]}) == [
+        f"resources.exclude[0] GPU-nope: no device here has such an id; there are: {gpu_id(0)}"
+    ]
+    assert notes(CUT, resources={"exclude": [mig_id(0, 0)]}) == []
+
+
+def test_a_name_or_an_index_in_exclude_is_told_the_id() -> None:
+    found = notes(gpu(0, minor=3), resources={"exclude": ["gpu-3", "0"]})
+    assert found == [
+        f"resources.exclude[0] gpu-3: no device here has such an id; did you mean {gpu_id(0)}?",
+        f"resources.exclude[1] 0: no device here has such an id; did you mean {gpu_id(0)}?",
+    ]
 
 
 def test_a_node_without_devices_has_nothing_to_match() -> None:
