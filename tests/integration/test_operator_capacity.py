@@ -94,6 +94,9 @@ def test_a_name_that_the_plugin_serves_is_refused_and_shown(operator: OperatorPr
     wait_until("refused", lambda: synced(node).get("reason") == "Conflict")
     assert GPU in synced(node)["message"]
     assert node.capacity[GPU] == "2"
+    wait_until(
+        "its policy says so", lambda: condition(kubectl.get("dp", "greedy"), "Applied").get("reason") == "Failed"
+    )
 
 
 def test_a_name_that_the_node_shows_from_another_is_refused_and_shown(
