@@ -447,21 +447,25 @@ class Agent:
         return Answer(503, f"{'; '.join(hopeless)}\n".encode()) if hopeless else Answer(200, b"ok\n")
 
     def _ready(self) -> Answer:
-        if problems := self._parts.problems():
-            return Answer(503, f"{'; '.join(problems)}\n".encode())
-        if self._world.plan is None:
-            why = self._world.config.message
-            if self._world.inventory.line_monotonic is None:
-                why = ": ".join(["the probe has not reported yet", *filter(None, [self._probe.last_error])])
-            return Answer(503, f"{why}\n".encode())
-        if self._world.observed is not None and self._world.holdings.state is HoldersState.UNAVAILABLE:
-            return Answer(503, f"{self._world.holdings.message}\n".encode())
-        waiting = [each for each in self._plugins.registrations() if each.state is not RegistrationState.REGISTERED]
-        if waiting:
-            text = "; ".join(f"{each.resource}: {each.state.value} {each.message}".rstrip() for each in waiting)
-            return Answer(503, f"{text}\n".encode())
+        """All that is wrong, a line each."""
+        wrong = [*self._parts.problems(), *self._not_serving()]
+        if self._publisher is not None and (why := self._publisher.problem()):
+            wrong.append(why)
+        if wrong:
+            return Answer(503, "".join(f"{each}\n" for each in wrong).encode())
         told = observing.troubles(self._world.inventory)
         return Answer(200, f"ok; the probe reports {'; '.join(told)}\n".encode() if told else b"ok\n")
+
+    def _not_serving(self) -> list[str]:
+        """Why the kubelet does not have all that this node offers."""
+        if self._world.plan is None:
+            if self._world.inventory.line_monotonic is None:
+                return [": ".join(["the probe has not reported yet", *filter(None, [self._probe.last_error])])]
+            return [self._world.config.message]
+        if self._world.observed is not None and self._world.holdings.state is HoldersState.UNAVAILABLE:
+            return [self._world.holdings.message]
+        waiting = [each for each in self._plugins.registrations() if each.state is not RegistrationState.REGISTERED]
+        return [f"{each.resource}: {each.state.value} {each.message}".rstrip() for each in waiting]
 
 
 def _offers_count(in_force: InForce) -> bool:

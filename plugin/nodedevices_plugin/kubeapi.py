@@ -5,18 +5,21 @@ the measured sizes). It is imported on first use, on the thread, so that it dela
 answer to the kubelet. Bodies are plain dicts and answers are parsed from raw JSON: typed models drop what they do not
 know. Every call has a time limit and no hidden retry; who calls decides when to try again.
 
-Credentials: `--kubeconfig`, else the pod's service account. The token file is read again every minute by the client,
-and at once after a 401.
+Credentials: `--kubeconfig`, else the pod's service account. They change while the agent runs (tokens every hour, a CA
+when the cluster's is rotated): the client is made anew as soon as one of their files has changed, after a 401, and
+after a certificate that it did not trust.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from nodedevices_api import GROUP, VERSION
@@ -33,13 +36,16 @@ ANSWER_SECONDS = 15.0
 # it stood. The server ends it after WATCH_SECONDS (a little random, so that a fleet does not come back together).
 SILENCE_SECONDS = 150.0
 WATCH_SECONDS = (1500, 1800)
+UNREADABLE = 200  # StoreError.status of an answer that makes no sense
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_LINE_BYTES = 4 << 20  # an object is at most 1.5 MiB in etcd
 
 Object = Mapping[str, Any]
 
 
 class StoreError(Exception):
-    """A request that did not succeed. `status` 0: no answer. `retry_after`: seconds that the server asked to wait."""
+    """A request that did not succeed. `status` 0: no answer; 200: one that makes no sense. `retry_after`: seconds that
+    the server asked to wait."""
 
     def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -75,11 +81,13 @@ class KubeStore:
         self._worker = Worker("kube-write")
         self._lock = threading.Lock()
         self._made: Any = None
+        self._made_from: tuple[object, ...] = ()  # the state of the credentials' files at that time
 
     async def node_uid(self) -> str | None:
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
 
         def ask() -> Object:
+            self._forget_client()  # the newest token's word counts
             return self._call(
                 "SelfSubjectReview",
                 lambda api: api.create_cluster_custom_object(
@@ -147,6 +155,9 @@ class KubeStore:
                 self._follow(name, lambda item: post(deliver, item), stop)
             except StoreError as error:
                 post(fail, error)
+            except Exception as error:  # the thread may not end unseen: who reads would wait for ever
+                text = f"watch NodeDevices: the answer makes no sense: {type(error).__name__}: {str(error)[:300]}"
+                post(fail, StoreError(text, status=UNREADABLE))
 
         threading.Thread(target=work, name="kube-watch", daemon=True).start()
         try:
@@ -195,9 +206,22 @@ class KubeStore:
                 random.uniform(0.5, 1.5)
             )  # a server that ends every stream at once must not make this a busy loop
 
+    def _forget_client(self) -> None:
+        """The next call reads the credentials again."""
+        with self._lock:
+            self._made = None
+
+    def _credentials(self) -> tuple[object, ...]:
+        """Which files they are now; a projected volume and an editor both put another file in the place."""
+        files = (
+            self._kubeconfig.split(":") if self._kubeconfig else [SERVICE_ACCOUNT / "token", SERVICE_ACCOUNT / "ca.crt"]
+        )
+        return tuple(map(_identity, files))
+
     def _client(self) -> Any:
         with self._lock:
-            if self._made is None:
+            now = self._credentials()
+            if self._made is None or now != self._made_from:
                 from kubernetes import client, config  # noqa: PLC0415  see the module's docstring
 
                 load: Any = config  # the client's functions carry no types
@@ -216,7 +240,7 @@ class KubeStore:
                     raise StoreError(f"load credentials from {where}: {str(error).rstrip('.')}{hint}") from error
                 configuration.retries = False
                 configuration.connection_pool_maxsize = 2
-                self._made = client.CustomObjectsApi(client.ApiClient(configuration))
+                self._made, self._made_from = client.CustomObjectsApi(client.ApiClient(configuration)), now
             return self._made
 
     def _open(self, what: str, call: Callable[[Any], Any]) -> Any:
@@ -239,11 +263,10 @@ class KubeStore:
 
     def _explain(self, what: str, error: Exception) -> StoreError:
         status = getattr(error, "status", None)
+        if status == 401 or _untrusted(error):
+            self._forget_client()
         if not isinstance(status, int) or status == 0:
             return StoreError(f"{what}: no answer: {type(error).__name__}: {str(error)[:300]}")
-        if status == 401:
-            with self._lock:
-                self._made = None  # the next call reads the token, or the kubeconfig, again
         headers = getattr(error, "headers", None) or {}
         return StoreError(
             f"{what}: {status} {_message(error)}", status=status, retry_after=_seconds(headers.get("Retry-After"))
@@ -292,10 +315,25 @@ def _parse(raw: bytes, what: str) -> Object:
     try:
         value = json.loads(raw)
     except ValueError as error:
-        raise StoreError(f"{what}: the answer is not JSON: {raw[:100]!r}") from error
+        raise StoreError(f"{what}: the answer is not JSON: {raw[:100]!r}", status=UNREADABLE) from error
     if not isinstance(value, dict):
-        raise StoreError(f"{what}: the answer is not an object: {raw[:100]!r}")
+        raise StoreError(f"{what}: the answer is not an object: {raw[:100]!r}", status=UNREADABLE)
     return value
+
+
+def _identity(path: str | Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116  a kubeconfig's name may be any text
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def _untrusted(error: Exception) -> bool:
+    """True when the server's certificate was not trusted, or ours not taken."""
+    from urllib3.exceptions import SSLError  # noqa: PLC0415  loaded together with the client
+
+    return isinstance(getattr(error, "reason", error), SSLError)
 
 
 def _message(error: Exception) -> str:

@@ -87,12 +87,19 @@ class Metrics:
         )
         self._write_errors = Counter(
             "nodedevices_publish_errors_total",
-            "Requests to the API server that failed, by HTTP status; 0: no answer.",
+            "Requests to the API server that failed, by HTTP status; 0: no answer, 200: one that makes no sense.",
             ["status"],
             registry=self.registry,
         )
         self._reachable = Gauge(
-            "nodedevices_api_server_reachable", "Whether the API server answered last.", registry=self.registry
+            "nodedevices_api_server_reachable",
+            "1: the API server answered last, if only by refusing.",
+            registry=self.registry,
+        )
+        self._publishing = Gauge(
+            "nodedevices_publish_works",
+            "1: this node's NodeDevices is watched and written; 0: it cannot be, and /readyz says why.",
+            registry=self.registry,
         )
         self._config_errors = Counter(
             "nodedevices_config_errors_total",
@@ -130,6 +137,9 @@ class Metrics:
 
     def api_reachable(self, *, reachable: bool) -> None:
         self._reachable.set(1 if reachable else 0)
+
+    def publishing(self, *, works: bool) -> None:
+        self._publishing.set(1 if works else 0)
 
     def config_refused(self, source: str) -> None:
         self._config_errors.labels(source=source).inc()

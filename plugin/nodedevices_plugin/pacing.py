@@ -22,6 +22,8 @@ REPAIR_SECONDS = 10.0  # two writers that fight over a field must not do it at t
 RECREATE_FREELY = 2
 RECREATE_FIRST_SECONDS = 60.0
 RECREATE_MOST_SECONDS = 300.0
+# While the object keeps vanishing: the Node may have been made anew, and the token names the new one within minutes.
+OWNER_SECONDS = 10.0
 
 
 class TokenBucket:
@@ -50,6 +52,7 @@ class TokenBucket:
 
 class Need(StrEnum):
     NOTHING = "nothing"
+    OWNER = "owner"  # which Node the token names is not known, or may have changed
     CREATE = "create"  # the object is not there, or its owner is not this Node
     STATUS = "status"
 
@@ -71,6 +74,9 @@ class Situation:
     may_create: bool = True  # False: a node that never had a device gets no object
     listed: bool  # the API server told us whether the object is there
     exists: bool
+    owner_known: bool = True  # since the object last vanished or a write was refused
+    owner_asked_at: float | None = None
+    owner_seconds: float = OWNER_SECONDS
     owner_wrong: bool = False
     written: Mapping[str, Any] | None = None  # what we last wrote successfully, without heartbeatTime
     written_at: float | None = None
@@ -106,10 +112,17 @@ def decide(situation: Situation, bucket: TokenBucket, now: float) -> Step:
     wanted = situation.wanted
     if wanted is None or not situation.listed:
         return Step(need=Need.NOTHING)
+    if not situation.exists and not situation.may_create:
+        return Step(need=Need.NOTHING)
+    if not situation.owner_known:
+        return Step(need=Need.OWNER, wait=0.0)
     if not situation.exists or situation.owner_wrong:
-        if not situation.exists and not situation.may_create:
-            return Step(need=Need.NOTHING)
-        return Step(need=Need.CREATE, wait=max(bucket.wait(now), _recreate_wait(situation, now)))
+        create = max(bucket.wait(now), _recreate_wait(situation, now))
+        if not situation.exists and situation.owner_asked_at is not None:
+            ask = situation.owner_asked_at + situation.owner_seconds - now
+            if ask < create:
+                return Step(need=Need.OWNER, wait=max(0.0, ask))
+        return Step(need=Need.CREATE, wait=create)
     written = situation.written
     if written is None or devices_key(written) != devices_key(wanted):
         return Step(need=Need.STATUS, cause=Cause.DEVICE, wait=bucket.wait(now))

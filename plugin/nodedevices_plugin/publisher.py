@@ -2,7 +2,14 @@
 
 Level-based: the agent hands over the status it wants (`want`), any number of times; only the latest counts. The object
 is watched; one that is deleted comes back within seconds, fields of ours that somebody changed are set again, and an
-owner that is not this Node (re-created under its name) is replaced. When the API server is away nothing on the node
+owner that is not this Node (re-created under its name) is replaced.
+
+Which Node is ours is what the token says, and a Node made anew has another uid: it is asked again whenever the object
+vanished and whenever a write was refused (403, 422). Until the kubelet has refreshed the token, minutes at most, an
+object with the old owner is deleted as soon as it is created, and one with the new owner is refused by admission;
+`problem` says so meanwhile.
+
+When the API server is away nothing on the node
 changes and nothing piles up: one write catches up when it is back. Errors are logged and counted when they change, not
 each time. `pacing.decide` says what to do next; this module only does it.
 """
@@ -12,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -25,6 +33,8 @@ from nodedevices_plugin.pacing import Cause, Need, Situation, TokenBucket
 log = structlog.get_logger(__name__)
 
 WATCH_BACK_OFF_MOST_SECONDS = 15.0
+REFUSED_SECONDS = 10.0  # until /readyz says that the API server refuses: one refusal may be a token or a version
+SILENT_SECONDS = 60.0  # until it says that the API server does not answer
 OPERATOR_FIELDS = frozenset({"affectedPods"})
 AGENT_CONDITIONS = frozenset({"Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown"})
 
@@ -33,6 +43,39 @@ class PublisherMetrics(Protocol):
     def published(self, cause: str, seconds: float) -> None: ...
     def publish_failed(self, status: int) -> None: ...
     def api_reachable(self, *, reachable: bool) -> None: ...
+    def publishing(self, *, works: bool) -> None: ...
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One of the two with the API server, and what is wrong with it. Times are monotonic seconds."""
+
+    what: str
+    error: StoreError | None = None
+    since: float = 0.0
+
+    def failed(self, error: StoreError, now: float) -> bool:
+        """True when it is news."""
+        before, self.error = self.error, error
+        if before is None:
+            self.since = now
+        return before is None or (before.status, str(before)) != (error.status, str(error))
+
+    def works(self) -> bool:
+        """True when that is news."""
+        before, self.error = self.error, None
+        return before is not None
+
+    def problem(self, now: float) -> str:
+        """What is wrong, once it has been for long enough to be told."""
+        error = self.error
+        if error is None or now - self.since < (SILENT_SECONDS if error.status == 0 else REFUSED_SECONDS):
+            return ""
+        return f"{self.what} for {now - self.since:.0f} s: {error}{_hint(error)}"
+
+
+def _hint(error: StoreError) -> str:
+    return " (is the NodeDevices CRD installed?)" if error.status == 404 else ""
 
 
 def owned(status: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -54,6 +97,7 @@ class Publisher:
         metrics: PublisherMetrics,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
+        owner_seconds: float = pacing.OWNER_SECONDS,
     ) -> None:
         self._store = store
         self._name = name
@@ -75,11 +119,15 @@ class Publisher:
         self._repaired_at: float | None = None
         self._created_at: float | None = None
         self._recreations = 0
-        self._owner_asked = False
+        self._owner_seconds = owner_seconds
+        self._owner_known = False
+        self._owner_asked_at: float | None = None
         self._owner: str | None = None
         self._failures = 0
         self._not_before = 0.0
-        self._trouble: str | None = None
+        self._watching = Conversation("NodeDevices cannot be watched")
+        self._writing = Conversation("NodeDevices cannot be written")
+        self._asking = Conversation("the API server cannot be asked which Node the agent's token names")
 
     def want(self, status: Mapping[str, Any], *, may_create: bool) -> None:
         """The status this node should show, without `agent.heartbeatTime`. Never blocks."""
@@ -87,6 +135,21 @@ class Publisher:
         if status != self._wanted:
             self._wanted = status
         self._wake.set()
+
+    def problem(self) -> str:
+        """Why this node's NodeDevices cannot be kept up to date; empty while it can."""
+        now = self._clock()
+        found = [each.problem(now) for each in (self._watching, self._asking, self._writing)]
+        if self._keeps_vanishing:
+            found.append(
+                f"NodeDevices was deleted {self._recreations} times in a row soon after it was created: the Node of "
+                f"uid {self._owner}, which the agent's token names, may be gone"
+            )
+        return "; ".join(filter(None, found))
+
+    @property
+    def _keeps_vanishing(self) -> bool:
+        return self._object is None and self._recreations > pacing.RECREATE_FREELY
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -100,10 +163,10 @@ class Publisher:
             try:
                 async for item in self._store.watch(self._name):
                     failures = 0
-                    self._reached()
+                    self._answered(self._watching)
                     self._see(item)
             except StoreError as error:
-                self._failed(error)
+                self._failed(self._watching, error)
             await asyncio.sleep(pacing.back_off(failures, self._chance(), most=WATCH_BACK_OFF_MOST_SECONDS))
             failures += 1
 
@@ -129,6 +192,7 @@ class Publisher:
         self._own_version = 0
         self._own_status = None
         self._written = None
+        self._owner_known = False
 
     # --- writing -----------------------------------------------------------------------------------------------------
     async def _write(self) -> None:
@@ -140,15 +204,24 @@ class Publisher:
             if wait is None or wait > 0:
                 await self._sleep(wait)
                 continue
+            if step.need is Need.OWNER:
+                await self._try(self._asking, self._ask_owner())
+                continue
             self._bucket.take(self._clock())
-            try:
-                await (self._create() if step.need is Need.CREATE else self._apply(step.cause or Cause.CHANGE))
-            except StoreError as error:
-                self._hold_back(error)
-            else:
+            writes = self._create() if step.need is Need.CREATE else self._apply(step.cause or Cause.CHANGE)
+            if await self._try(self._writing, writes):
                 self._failures = 0
                 self._not_before = 0.0
-                self._reached()
+
+    async def _try(self, conversation: Conversation, call: Coroutine[Any, Any, None]) -> bool:
+        try:
+            await call
+        except StoreError as error:
+            self._failed(conversation, error)
+            self._hold_back(error)
+            return False
+        self._answered(conversation)
+        return True
 
     def _situation(self) -> Situation:
         owners = ((self._object or {}).get("metadata") or {}).get("ownerReferences") or ()
@@ -157,6 +230,9 @@ class Publisher:
             may_create=self._may_create,
             listed=self._listed,
             exists=self._object is not None,
+            owner_known=self._owner_known,
+            owner_asked_at=self._owner_asked_at,
+            owner_seconds=self._owner_seconds,
             owner_wrong=self._owner is not None and self._owner not in {each.get("uid") for each in owners},
             written=self._written,
             written_at=self._written_at,
@@ -170,33 +246,33 @@ class Publisher:
         )
 
     async def _create(self) -> None:
-        if not self._owner_asked:
-            await self._ask_owner()
         self._created_at = self._clock()
         self._object = await self._store.apply_object(self._name, self._owner)
         self._own_version = _version(self._object)
         log.info("NodeDevices object applied", name=self._name, owner_uid=self._owner)
 
     async def _ask_owner(self) -> None:
+        owner: str | None = None
         try:
-            self._owner = await self._store.node_uid()
+            owner = await self._store.node_uid()
         except StoreError as error:
             if error.status not in (403, 404):
                 raise
-        self._owner_asked = True
-        if self._owner is None:
+        before, first = self._owner, self._owner_asked_at is None
+        self._owner, self._owner_known, self._owner_asked_at = owner, True, self._clock()
+        if first and owner is None:
             log.warning(
                 "the token names no Node, so the NodeDevices object gets no owner: delete it by hand with the node",
                 name=self._name,
             )
+        elif not first and owner != before:
+            log.info("the Node was made anew: the token names another one", name=self._name, uid=owner, before=before)
+            self._recreations, self._created_at, self._not_before = 0, None, 0.0
 
     async def _apply(self, cause: Cause) -> None:
         wanted = self._wanted
         if wanted is None:
             return
-        if not self._owner_asked:
-            await self._ask_owner()
-            return  # the owner decides whether the object is right: decide again
         began = self._clock()
         heartbeat = {"heartbeatTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
         body = dict(wanted) | {"agent": dict(wanted.get("agent") or {}) | heartbeat}
@@ -217,29 +293,31 @@ class Publisher:
         if cause is Cause.REPAIR:
             self._repaired_at = now
             log.warning("fields of the agent's status were changed by somebody else; set again", name=self._name)
+        if self._owner is None and cause is Cause.HEARTBEAT:
+            self._owner_known = False  # a token of a moment without a Node names none; the next one may
         self._metrics.published(cause.value, now - began)
 
     def _hold_back(self, error: StoreError) -> None:
-        self._failed(error)
+        if error.status in (403, 422):
+            self._owner_known = False
         first = error.status in (401, 409) and self._failures == 0  # a new token, or a newer version: try at once
         wait = 0.0 if first else pacing.back_off(self._failures, self._chance())
         self._failures += 1
         self._not_before = self._clock() + max(wait, error.retry_after or 0.0)
 
-    def _failed(self, error: StoreError) -> None:
+    def _failed(self, conversation: Conversation, error: StoreError) -> None:
         self._metrics.publish_failed(error.status)
-        kind = f"{error.status} {error}"
-        if kind != self._trouble:
-            hint = " (is the NodeDevices CRD installed?)" if error.status == 404 else ""
-            log.warning("the API server did not take or give our object; trying on", error=f"{error}{hint}")
-        self._trouble = kind
+        if conversation.failed(error, self._clock()):
+            log.warning(conversation.what, name=self._name, error=f"{error}{_hint(error)}")
         self._metrics.api_reachable(reachable=error.status != 0)
+        self._metrics.publishing(works=False)
 
-    def _reached(self) -> None:
-        if self._trouble is not None:
-            log.info("the API server takes our object again", name=self._name)
-        self._trouble = None
+    def _answered(self, conversation: Conversation) -> None:
+        if conversation.works():
+            log.info(f"{conversation.what}: over", name=self._name)
         self._metrics.api_reachable(reachable=True)
+        troubles = (self._watching.error, self._asking.error, self._writing.error)
+        self._metrics.publishing(works=not any(troubles) and not self._keeps_vanishing)
 
     async def _sleep(self, seconds: float | None) -> None:
         try:

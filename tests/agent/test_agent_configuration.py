@@ -169,7 +169,7 @@ async def test_outside_a_pod_the_agent_says_which_flags_would_help(kubelet: Stan
         tmp_path, plugin_folder=kubelet.plugin_folder, pod_resources_socket=kubelet.pod_resources_socket, arguments=()
     )
     async with made as agent:
-        message = "the API server did not take or give our object; trying on"
+        message = "NodeDevices cannot be watched"
         await agent.until(lambda: agent.lines(message))
         told = agent.lines(message)[0]["error"]
         assert "the pod's service account" in told

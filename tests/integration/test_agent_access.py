@@ -97,12 +97,35 @@ def test_an_object_of_an_earlier_node_of_that_name_gets_the_new_owner(
     assert [owner["uid"] for owner in item["metadata"]["ownerReferences"]] == [node["metadata"]["uid"]]
 
 
+def test_a_node_made_anew_under_a_living_agent_gets_its_object_once_the_token_names_it(
+    apiserver: ApiServer, kubectl: Kubectl, node: dict[str, Any], token_file: Path, tmp_path: Path
+) -> None:
+    config = kubeconfig(apiserver, tmp_path, "agent", token_file)
+
+    def owner() -> str:
+        item = _reported(kubectl)
+        return item["metadata"]["ownerReferences"][0]["uid"] if item else ""
+
+    with AgentProcess(tmp_path, arguments=(f"--kubeconfig={config}",)) as agent:
+        wait_until("a report", lambda: owner() == node["metadata"]["uid"])
+        kubectl.run("delete", "node", NODE)
+        kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+        kubectl.run("delete", "nodedevices", NODE)  # as the garbage collector does, for its owner is gone
+        wait_until("it is created for the Node of the old token", lambda: owner() == node["metadata"]["uid"])
+        token_file.write_text(token(kubectl))  # as a kubelet does after its start, which made the Node anew
+        kubectl.run("delete", "nodedevices", NODE)
+        anew = kubectl.json("get", "node", NODE)["metadata"]["uid"]
+        item = wait_until("the new Node owns it", lambda: owner() == anew and _reported(kubectl))
+        assert item["status"]["nodeUID"] == anew
+        assert agent.lines("the Node was made anew: the token names another one")
+
+
 def test_it_may_not_write_for_another_node_and_says_what_the_server_said(
     apiserver: ApiServer, kubectl: Kubectl, token_file: Path, tmp_path: Path
 ) -> None:
     config = kubeconfig(apiserver, tmp_path, "agent", token_file)
     with AgentProcess(tmp_path, arguments=(f"--kubeconfig={config}",), node="node-b") as agent:
-        told = "the API server did not take or give our object; trying on"
+        told = "NodeDevices cannot be written"
         refusal = "may not write nodedevices node-b"
         wait_until("refusal", lambda: any(refusal in line["error"] for line in agent.lines(told)))
         assert agent.alive
@@ -116,23 +139,29 @@ def test_a_token_that_is_no_longer_good_is_read_again(
     token_file.write_text("not-a-token")
     config = kubeconfig(apiserver, tmp_path, "agent", token_file)
     with AgentProcess(tmp_path, arguments=(f"--kubeconfig={config}",)) as agent:
-        told = "the API server did not take or give our object; trying on"
+        told = "NodeDevices cannot be watched"
         wait_until("refusal", lambda: any("401" in line["error"] for line in agent.lines(told)))
         token_file.write_text(good)
         wait_until("a report", lambda: _reported(kubectl))
 
 
-def test_without_the_crd_it_says_so_and_goes_on(apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path) -> None:
-    kubectl.run("delete", "crd", "nodedevices.nodedevices.io")
-    try:
-        with AgentProcess(tmp_path, arguments=(f"--kubeconfig={apiserver.kubeconfig}",)) as agent:
-            told = "the API server did not take or give our object; trying on"
-            wait_until("the hint", lambda: agent.lines(told))
-            assert "is the NodeDevices CRD installed?" in agent.lines(told)[-1]["error"]
+def test_without_the_crd_it_is_not_ready_says_why_and_goes_on_when_it_is_back(
+    apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    with AgentProcess(tmp_path, arguments=(f"--kubeconfig={apiserver.kubeconfig}",)) as agent:
+        wait_until("a report", lambda: _reported(kubectl))
+        wait_until("it works", lambda: "nodedevices_publish_works 1.0" in agent.get("/metrics")[1])
+        kubectl.run("delete", "crd", "nodedevices.nodedevices.io")
+        try:
+            hint = "is the NodeDevices CRD installed?"
+            wait_until("the reason on /readyz", lambda: hint in agent.get("/readyz")[1], seconds=40)
+            assert "nodedevices_publish_works 0.0" in agent.get("/metrics")[1]
+            assert "nodedevices_api_server_reachable 1.0" in agent.get("/metrics")[1]
+        finally:
             _install(kubectl)
-            wait_until("a report", lambda: _reported(kubectl), seconds=40)
-    finally:
-        _install(kubectl)
+        wait_until("a report", lambda: _reported(kubectl), seconds=40)
+        wait_until("it works again", lambda: "nodedevices_publish_works 1.0" in agent.get("/metrics")[1])
+        assert "NodeDevices" not in agent.get("/readyz")[1]
 
 
 def _install(kubectl: Kubectl) -> None:

@@ -11,12 +11,19 @@ from nodedevices_plugin.kubeapi import Object, StoreError
 
 
 class FakeStore:
-    """One object. `trouble`, while set, is raised by every call; `calls` are the writes that were tried."""
+    """One object. `trouble`, while set, is raised by every call; `calls` are the writes that were tried.
+
+    `uid` is the Node that the token names; `node`, where it is set, the one that exists: an object with another owner
+    is garbage, and admission refuses an owner that the token does not name.
+    """
 
     def __init__(self, *, node_uid: str | None = "node-uid", item: dict[str, Any] | None = None) -> None:
         self.uid = node_uid
+        self.node: str | None = None
+        self.asked = 0  # which Node the token names
         self.item = item
         self.trouble: StoreError | None = None
+        self.blind: StoreError | None = None  # while set, raised by a new watch
         self.calls: list[str] = []
         self.statuses: list[dict[str, Any]] = []
         self._version = 100
@@ -24,12 +31,16 @@ class FakeStore:
 
     # --- the port -----------------------------------------------------------------------------------------------------
     async def node_uid(self) -> str | None:
+        self.asked += 1
         self._raise()
         return self.uid
 
     async def apply_object(self, name: str, owner_uid: str | None) -> Object:
         self.calls.append("object")
         self._raise()
+        if owner_uid != self.uid:
+            raise StoreError("the only owner allowed is the writer's own Node (name and uid)", status=403)
+        asyncio.get_running_loop().call_soon(self.collect_garbage)
         item = self.item or {"metadata": {"name": name, "uid": f"uid-{self._version}"}}
         owners = [{"uid": owner_uid}] if owner_uid else []
         return self._put(item | {"metadata": item["metadata"] | {"ownerReferences": owners}})
@@ -39,12 +50,16 @@ class FakeStore:
         self._raise()
         if self.item is None:
             raise StoreError(f'nodedevices "{name}" not found', status=404)
+        if self.uid and self.item["metadata"]["ownerReferences"] != [{"uid": self.uid}]:
+            raise StoreError("the only owner allowed is the writer's own Node (name and uid)", status=403)
         self.statuses.append(copy.deepcopy(dict(status)))
         theirs = {key: value for key, value in (self.item.get("status") or {}).items() if key == "affectedPods"}
         return self._put(self.item | {"status": theirs | copy.deepcopy(dict(status))})
 
     async def watch(self, name: str) -> AsyncIterator[Object | None]:
         self._raise()
+        if self.blind is not None:
+            raise self.blind
         yield copy.deepcopy(self.item)
         while True:
             changed = self._changed
@@ -56,6 +71,11 @@ class FakeStore:
     def delete(self) -> None:
         self.item = None
         self._tell()
+
+    def collect_garbage(self) -> None:
+        owners = [each["uid"] for each in (self.item or {"metadata": {}})["metadata"].get("ownerReferences", ())]
+        if self.node is not None and owners and self.node not in owners:
+            self.delete()
 
     def patch_status(self, **fields: Any) -> None:
         """Somebody else writes these."""

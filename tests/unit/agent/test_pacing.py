@@ -48,6 +48,20 @@ def test_an_owner_that_is_another_node_is_replaced() -> None:
     assert decide(replace(SETTLED, owner_wrong=True), TokenBucket(now=0.0), 0.0).need is Need.CREATE
 
 
+def test_who_owns_it_is_asked_before_anything_is_written() -> None:
+    assert decide(replace(SETTLED, owner_known=False), TokenBucket(now=0.0), 0.0).need is Need.OWNER
+    nothing_to_create = replace(SETTLED, exists=False, may_create=False, owner_known=False)
+    assert decide(nothing_to_create, TokenBucket(now=0.0), 0.0).need is Need.NOTHING
+
+
+def test_while_an_object_that_keeps_vanishing_waits_who_owns_it_is_asked_every_ten_seconds() -> None:
+    vanished = replace(SETTLED, exists=False, recreations=4, created_at=100.0, owner_asked_at=100.0)
+    step = decide(vanished, TokenBucket(now=100.0), 103.0)
+    assert (step.need, step.wait) == (Need.OWNER, 7.0)
+    step = decide(replace(vanished, owner_asked_at=215.0), TokenBucket(now=100.0), 218.0)
+    assert (step.need, step.wait) == (Need.CREATE, 2.0)
+
+
 @pytest.mark.parametrize(
     ("wanted", "cause"),
     [

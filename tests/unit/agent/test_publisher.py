@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ class Counts:
         self.causes: list[str] = []
         self.errors: list[int] = []
         self.reachable: list[bool] = []
+        self.works = False
 
     def published(self, cause: str, seconds: float) -> None:
         self.causes.append(cause)
@@ -31,16 +33,26 @@ class Counts:
     def api_reachable(self, *, reachable: bool) -> None:
         self.reachable.append(reachable)
 
+    def publishing(self, *, works: bool) -> None:
+        self.works = works
+
 
 class Desk:
     """A publisher that runs, and what it does."""
 
     def __init__(self, store: FakeStore) -> None:
         self.store = store
+        self.later = 0.0  # by which the publisher's clock is ahead
         self.counts = Counts()
         self.seen: list[Object | None] = []
         self.publisher = Publisher(
-            store=store, name="n1", on_object=self.seen.append, metrics=self.counts, chance=lambda: 0.0
+            store=store,
+            name="n1",
+            on_object=self.seen.append,
+            metrics=self.counts,
+            clock=lambda: time.monotonic() + self.later,
+            chance=lambda: 0.0,
+            owner_seconds=0.05,
         )
 
     def want(self, healthy: int = 8, *, may_create: bool = True, **more: Any) -> None:
@@ -188,6 +200,100 @@ async def test_the_owner_of_an_earlier_node_is_replaced() -> None:
     assert desk.store.item["metadata"]["ownerReferences"] == [{"uid": "node-uid"}]
     task.cancel()
     await asyncio.wait([task])
+
+
+# --- a Node made anew -------------------------------------------------------------------------------------------------
+async def test_a_node_made_anew_gets_its_object_as_soon_as_the_token_names_it(desk: Desk) -> None:
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    desk.store.node = "new-uid"
+    desk.store.collect_garbage()
+    await desk.until(lambda: "deleted 3 times in a row" in desk.publisher.problem())
+    assert "uid node-uid" in desk.publisher.problem()
+    assert not desk.counts.works
+    tried = desk.store.calls.count("object")
+    await asyncio.sleep(0.3)
+    assert desk.store.calls.count("object") == tried, "a fight with the garbage collector"
+    desk.store.uid = "new-uid"
+    await desk.until(lambda: desk.store.statuses[-1]["nodeUID"] == "new-uid")
+    assert desk.publisher.problem() == ""
+    assert desk.store.item is not None
+    assert desk.store.item["metadata"]["ownerReferences"] == [{"uid": "new-uid"}]
+    await desk.until(lambda: desk.counts.works)
+
+
+async def test_an_object_that_its_old_owner_still_holds_is_taken_over_when_the_token_names_the_new_node(
+    desk: Desk,
+) -> None:
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    desk.store.uid = "new-uid"  # the garbage collector has not come by yet
+    desk.want(7)
+    await desk.until(lambda: desk.store.statuses[-1]["nodeUID"] == "new-uid")
+    assert desk.store.item is not None
+    assert desk.store.item["metadata"]["ownerReferences"] == [{"uid": "new-uid"}]
+
+
+@pytest.mark.parametrize("code", [403, 422])
+async def test_who_owns_the_object_is_asked_again_after_a_refusal(desk: Desk, code: int) -> None:
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    asked = desk.store.asked
+    desk.store.trouble = StoreError("no", status=code)
+    desk.want(7)
+    await desk.until(lambda: desk.store.asked > asked)
+    desk.store.trouble = None
+    await desk.until(lambda: len(desk.store.statuses) == 2)
+
+
+async def test_a_settled_node_is_not_asked_for_again(desk: Desk) -> None:
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    for healthy in (7, 6):
+        desk.want(healthy)
+        await desk.until(lambda healthy=healthy: desk.store.statuses[-1]["devices"] == status(healthy)["devices"])
+    assert desk.store.asked == 1
+
+
+# --- what /readyz says ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (403, "NodeDevices cannot be written for "),
+        (404, "(is the NodeDevices CRD installed?)"),
+        (0, "NodeDevices cannot be written for "),
+    ],
+)
+async def test_a_refusal_that_lasts_is_a_problem_until_it_is_over(desk: Desk, code: int, says: str) -> None:
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    desk.store.trouble = StoreError("no", status=code)
+    desk.want(7)
+    await desk.until(lambda: code in desk.counts.errors)
+    assert desk.publisher.problem() == ""
+    assert not desk.counts.works
+    desk.later += 65
+    await desk.until(lambda: says in desk.publisher.problem())
+    assert desk.counts.reachable[-1] is (code != 0)
+    desk.store.trouble = None
+    await desk.until(lambda: len(desk.store.statuses) >= 2)
+    await desk.until(lambda: not desk.publisher.problem() and desk.counts.works)
+
+
+async def test_a_watch_that_cannot_be_established_is_a_problem_although_writes_go_on(desk: Desk) -> None:
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    desk.store.blind = StoreError("nodedevices.nodedevices.io is forbidden", status=403)
+    desk.store.drop_watches(desk.store.blind)
+    await desk.until(lambda: 403 in desk.counts.errors)
+    desk.store.trouble = None
+    desk.want(7)
+    await desk.until(lambda: len(desk.store.statuses) == 2)
+    desk.later += 65
+    assert desk.publisher.problem().startswith("NodeDevices cannot be watched for 6")
+    assert not desk.counts.works
+    desk.store.blind = None
+    await desk.until(lambda: desk.publisher.problem() == "")
 
 
 def test_what_is_ours_in_a_status_does_not_depend_on_the_operator() -> None:
