@@ -69,7 +69,7 @@ async def start_agent(
         agent = await asyncio.create_subprocess_exec(
             Path(sys.executable).with_name("nodedevices-agent"),
             *("--standalone", "--node-name", "bench", "--probe", "simulated", *devices),
-            *("--device-plugin-dir", str(kubelet.plugin_folder), "--http-address", "off"),
+            *("--device-plugin-dir", str(kubelet.plugin_folder), "--http-address", "off", "--health-address", "off"),
             *("--pod-resources-socket", str(kubelet.pod_resources_socket)),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,

@@ -12,9 +12,9 @@ What it uses of the API (the whole of its RBAC; `cleanup` uses the same):
     core            pods/status              patch                  condition .../DeviceHealthy
     core            events                   create                 DeviceFault, DeviceRecovered
 
-HTTP on :9736: /metrics, /healthz (this process works), /readyz (it sees: everything was listed and is watched). Missing
-CRDs, missing permissions and an absent API server are said once and waited for. SIGTERM ends it cleanly; kill -9 loses
-nothing.
+HTTP on :9736: /metrics, /healthz (this process works), /readyz (it sees: everything was listed and is watched); the
+latter two on :9738 as well, for the kubelet's probes alone. Missing CRDs, missing permissions and an absent API server
+are said once and waited for. SIGTERM ends it cleanly; kill -9 loses nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nodedevices_api import logs
 from nodedevices_operator import settings as flags
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.core import Core
-from nodedevices_operator.http import serve
+from nodedevices_operator.http import servers
 from nodedevices_operator.kube import KubeClient, KubeError
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.settings import Settings
@@ -106,11 +106,14 @@ async def run(settings: Settings) -> None:
             return core.relister.trouble or "listing"
         return "" if watch.running else "the watches are not running"
 
-    http = await serve(settings.http_address, metrics=scrape, healthy=healthy, ready=ready)
     try:
+        listening = servers(
+            settings.http_address, settings.health_address, metrics=scrape, healthy=healthy, ready=ready
+        )
+        tasks += [asyncio.create_task(each.run(), name="http") for each in listening]
         tasks += core.tasks()
         tasks.append(asyncio.create_task(kube.watch_credentials(), name="credentials"))
-        log.info("operator started", http=settings.http_address.text, relist_seconds=settings.relist_seconds)
+        log.info("operator started", http=str(settings.http_address), relist_seconds=settings.relist_seconds)
         await asyncio.wait([asyncio.create_task(stop.wait()), *tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             if task.done():
@@ -121,5 +124,4 @@ async def run(settings: Settings) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await http.cleanup()
         await kube.close()

@@ -1,4 +1,4 @@
-"""/metrics, /healthz and /readyz.
+"""/metrics, /healthz and /readyz, and a port for the kubelet's probes alone.
 
 /healthz is about this process only: an API server that is away is no reason to be restarted. /readyz says whether it
 sees the cluster: everything was listed, the last LIST was complete and the watches run; and if not, why.
@@ -6,25 +6,13 @@ sees the cluster: everything was listed, the last LIST was complete and the watc
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from aiohttp import web
+from nodedevices_api.http import PROBES_PER_SECOND, Address, Answer, Handler, HttpServer
 
 MAX_PORT = 65535
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Check = Callable[[], str]  # empty: all is well; else what is wrong
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where to listen; `host` None is every address of the machine."""
-
-    host: str | None
-    port: int
-
-    @property
-    def text(self) -> str:
-        return f"{self.host or ''}:{self.port}"
 
 
 def parse_address(text: str) -> Address:
@@ -37,27 +25,27 @@ def parse_address(text: str) -> Address:
         or (":" in host and not (host[0] == "[" and host[-1] == "]"))
     ):
         raise ValueError(f"{text!r} is no address; write host:port, such as 127.0.0.1:9736, or :9736 for every address")
-    return Address(host.strip("[]") or None, int(port))
+    return Address(host.strip("[]"), int(port))
 
 
-async def serve(address: Address, *, metrics: Callable[[], bytes], healthy: Check, ready: Check) -> web.AppRunner:
-    """Serve until the runner is cleaned up. OSError when the address cannot be had."""
+def servers(
+    http: Address, health: Address, *, metrics: Callable[[], bytes], healthy: Check, ready: Check
+) -> list[HttpServer]:
+    """Both, listening. OSError when an address cannot be had."""
 
-    async def scrape(_: web.Request) -> web.Response:
-        return web.Response(body=metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
-
-    def answer(check: Check) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def respond(_: web.Request) -> web.Response:
+    def answer(check: Check) -> Handler:
+        def respond() -> Answer:
             wrong = check()
-            return web.Response(text=wrong or "ok", status=503 if wrong else 200)
+            return Answer(503 if wrong else 200, (wrong or "ok").encode())
 
         return respond
 
-    app = web.Application()
-    app.router.add_get("/metrics", scrape)
-    app.router.add_get("/healthz", answer(healthy))
-    app.router.add_get("/readyz", answer(ready))
-    runner = web.AppRunner(app, access_log=None, handle_signals=False)
-    await runner.setup()
-    await web.TCPSite(runner, address.host, address.port).start()
-    return runner
+    checks = {"/healthz": answer(healthy), "/readyz": answer(ready)}
+    scrape: dict[str, Handler] = {"/metrics": lambda: Answer(200, metrics(), METRICS_TYPE)}
+    made = [
+        HttpServer("metrics and health", http, scrape | checks),
+        HttpServer("the kubelet's probes", health, checks, per_second=PROBES_PER_SECOND),
+    ]
+    for each in made:
+        each.listen()
+    return made

@@ -15,18 +15,21 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from nodedevices_api import logs
+from nodedevices_api.http import Address
 
 from nodedevices_operator.core import RELIST_SECONDS
-from nodedevices_operator.http import Address, parse_address
+from nodedevices_operator.http import parse_address
 from nodedevices_operator.retired import SETTLED_SECONDS
 
 PREFIX = "NODEDEVICES_"
 HTTP_ADDRESS = ":9736"
+HEALTH_ADDRESS = ":9738"
 MAX_SECONDS = 86400.0
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$|^NODEDEVICES_PORT")
 _DEFAULTS = {
     "kubeconfig": "",
     "http-address": HTTP_ADDRESS,
+    "health-address": HEALTH_ADDRESS,
     "log-level": "info",
     "log-format": "auto",
     "relist-seconds": f"{RELIST_SECONDS:.0f}",
@@ -43,6 +46,7 @@ class Settings:
     command: str  # run | cleanup
     kubeconfig: str | None
     http_address: Address
+    health_address: Address
     log_level: logs.Level
     log_format: logs.Format
     relist_seconds: float
@@ -62,10 +66,12 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     _check_variables(environment)
     if given.dry_run and given.command != "cleanup":
         raise SettingsError("--dry-run: only cleanup has it; to try policies out, use spec.mode: DryRun")
-    try:
-        address = parse_address(texts["http-address"])
-    except ValueError as error:
-        raise SettingsError(f"{places['http-address']}: {error}") from error
+    addresses = {}
+    for name in ("http-address", "health-address"):
+        try:
+            addresses[name] = parse_address(texts[name])
+        except ValueError as error:
+            raise SettingsError(f"{places[name]}: {error}") from error
     kubeconfig = texts["kubeconfig"] or environment.get("KUBECONFIG") or None
     if kubeconfig is not None and not Path(kubeconfig).is_file():
         place = places["kubeconfig"] if texts["kubeconfig"] else "KUBECONFIG"
@@ -73,7 +79,8 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     return Settings(
         command=given.command,
         kubeconfig=kubeconfig,
-        http_address=address,
+        http_address=addresses["http-address"],
+        health_address=addresses["health-address"],
         log_level=cast("logs.Level", _one_of(places["log-level"], texts["log-level"], logs.LEVELS)),
         log_format=cast("logs.Format", _one_of(places["log-format"], texts["log-format"], logs.FORMATS)),
         relist_seconds=_seconds(places["relist-seconds"], texts["relist-seconds"]),
@@ -103,6 +110,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--kubeconfig", help="default: $KUBECONFIG, else the pod's service account")
     parser.add_argument("--http-address", help=f"of /metrics, /healthz and /readyz; default {HTTP_ADDRESS}")
+    parser.add_argument(
+        "--health-address", help=f"of /healthz and /readyz for the kubelet's probes alone; default {HEALTH_ADDRESS}"
+    )
     parser.add_argument("--log-level", help=f"{', '.join(logs.LEVELS)}; default info")
     parser.add_argument("--log-format", help=f"{', '.join(logs.FORMATS)}; default auto (JSON unless on a terminal)")
     parser.add_argument("--relist-seconds", help=f"between authoritative LISTs, ± 10 %%; default {RELIST_SECONDS:.0f}")

@@ -27,6 +27,7 @@ import structlog
 from nodedevices_api import logs
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import Condition
+from nodedevices_api.http import PROBES_PER_SECOND, Answer, HttpServer
 
 from nodedevices_plugin import __version__, observing
 from nodedevices_plugin.answers import Answers
@@ -35,7 +36,6 @@ from nodedevices_plugin.cditoolkit import ToolkitSpecs
 from nodedevices_plugin.configuring import FileOutcome, InForce, ask, injection
 from nodedevices_plugin.foreign import Names, rivals, told
 from nodedevices_plugin.hostpaths import HostPaths
-from nodedevices_plugin.http import Answer, HttpServer
 from nodedevices_plugin.kubeapi import KubeStore, Object, Store
 from nodedevices_plugin.kubelet import checkpoint
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
@@ -157,8 +157,8 @@ class Agent:
                 tasks.create_task(keep("cdi", self._toolkit.run))
                 tasks.create_task(keep("mps", self._mps.run))
                 tasks.create_task(keep("holders", self._follow_holders))
-                if self._local.http_address is not None:
-                    tasks.create_task(keep("http", self._serve_http(self._local.http_address).run))
+                for server in self._http_servers():
+                    tasks.create_task(keep("http", server.run))
                 if self._publisher is not None:
                     tasks.create_task(keep("publisher", partial(self._publish, self._publisher)))
                 tasks.create_task(keep("memory", lambda: keep_small(self._files)))
@@ -431,15 +431,15 @@ class Agent:
             given = (asked or self._world.in_force.effective).node.driver_root_here
         return Path(str(given) or "/")
 
-    def _serve_http(self, address: flags.Address) -> HttpServer:
-        return HttpServer(
-            address,
-            {
-                "/healthz": self._alive,
-                "/readyz": self._ready,
-                "/metrics": lambda: Answer(200, self._metrics.expose(), CONTENT_TYPE),
-            },
-        )
+    def _http_servers(self) -> list[HttpServer]:
+        health = {"/healthz": self._alive, "/readyz": self._ready}
+        metrics = {"/metrics": lambda: Answer(200, self._metrics.expose(), CONTENT_TYPE)}
+        servers = []
+        if (address := self._local.http_address) is not None:
+            servers.append(HttpServer("metrics and health", address, metrics | health))
+        if (address := self._local.health_address) is not None:
+            servers.append(HttpServer("the kubelet's probes", address, health, per_second=PROBES_PER_SECOND))
+        return servers
 
     def _alive(self) -> Answer:
         """That this is answered says that the loop runs."""

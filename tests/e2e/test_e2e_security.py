@@ -15,6 +15,33 @@ pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster, pytest.mark.timeout(180,
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 
+# Holds silent connections, opens those again that are closed, and asks now and then what the kubelet asks.
+SILENT = """
+import json, socket, sys, time
+address, ports, seconds = sys.argv[1], [int(one) for one in sys.argv[2:4]], float(sys.argv[4])
+held, asked, answered, end = {port: [] for port in ports}, 0, 0, time.monotonic() + seconds
+while time.monotonic() < end:
+    for port, mine in held.items():
+        for one in list(mine):
+            try:
+                if one.recv(1, socket.MSG_DONTWAIT) == b"":
+                    raise ConnectionError
+            except BlockingIOError:
+                continue
+            except OSError:
+                mine.remove(one)
+                one.close()
+        while len(mine) < 64:
+            mine.append(socket.create_connection((address, port), timeout=5))
+        with socket.create_connection((address, port), timeout=5) as one:
+            asked += 1
+            one.sendall(b"GET /healthz HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+            answered += b" 200 " in one.recv(4096)
+    time.sleep(0.2)
+print(json.dumps({"asked": asked, "answered": answered}))
+"""
+
+
 def as_agent(world: World, node: str, folder: Path) -> Kubectl:
     """kubectl with the very token that the agent on a node has."""
     token = world.kubectl.exec(world.agent(node)["metadata"]["name"], "cat", TOKEN, namespace=SYSTEM)
@@ -60,6 +87,30 @@ def test_an_agent_sees_no_pod_no_secret_and_no_node(world: World, tmp_path: Path
     for kind in ("pods", "secrets", "nodes", "events"):
         with pytest.raises(KubectlError, match="forbidden"):
             agent.run("get", kind, "-n", SYSTEM)
+
+
+@pytest.mark.parametrize("component", ["agent", "operator"])
+def test_silent_connections_from_a_pod_fail_no_probe_of_the_kubelet(world: World, component: str) -> None:
+    world.pod("silent", world.b, {})
+    found = world.agent(world.a) if component == "agent" else world.operator()
+    name, address = found["metadata"]["name"], found["status"]["podIP"]
+    ports = [str(one["containerPort"]) for one in found["spec"]["containers"][0]["ports"]]
+
+    def unhealthy() -> int:
+        about = f"involvedObject.name={name},reason=Unhealthy"
+        events = world.kubectl.json("get", "events", "-n", SYSTEM, "--field-selector", about)["items"]
+        return sum(one.get("count") or 1 for one in events)
+
+    def restarts() -> list[int]:
+        pod = world.kubectl.json("get", "pod", name, "-n", SYSTEM)
+        return [one["restartCount"] for one in pod["status"]["containerStatuses"]]
+
+    before = unhealthy(), restarts()
+    # Longer than a period of the liveness probe, which is 10 s; readiness is asked for every 2 s.
+    said = world.kubectl.exec("silent", "python3", "-c", SILENT, address, *ports, "12", namespace=NAMESPACE)
+    counts = json.loads(said)
+    assert counts["answered"] == counts["asked"] > 0
+    assert (unhealthy(), restarts()) == before
 
 
 def test_cleanup_leaves_no_key_of_ours_on_nodes_and_pods(world: World) -> None:

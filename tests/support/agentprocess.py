@@ -51,6 +51,7 @@ class AgentProcess:
             f"--device-plugin-dir={self.plugin_folder}",
             f"--pod-resources-socket={pod_resources_socket or folder / 'no-pod-resources.sock'}",
             "--http-address=127.0.0.1:0",
+            "--health-address=127.0.0.1:0",
             f"--cdi-dir={folder / 'cdi'}",  # the machine's own is not ours to tidy up
             *arguments,
         ]

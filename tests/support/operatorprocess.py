@@ -35,6 +35,7 @@ class OperatorProcess:
             "nodedevices_operator",
             f"--kubeconfig={kubeconfig}",
             f"--http-address=127.0.0.1:{self.port}",
+            "--health-address=127.0.0.1:0",
             "--log-format=json",
             "--log-level=debug",
             *arguments,

@@ -145,6 +145,37 @@ def test_every_container_has_probes_and_bounds(default: list[dict[str, Any]]) ->
             assert {"cpu", "memory"} <= set(container["resources"]["requests"])
 
 
+def test_the_kubelets_probes_have_a_port_of_their_own_that_no_pod_may_reach(default: list[dict[str, Any]]) -> None:
+    policies = of_kind(default, "NetworkPolicy")
+    for workload in workloads(default):
+        [container] = pod(workload)["containers"]
+        ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+        assert ports["http"] != ports["health"]
+        assert {container[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")} == {"health"}
+        policy = policies[workload["metadata"]["name"]]["spec"]
+        assert (
+            policy["podSelector"]["matchLabels"].items() <= workload["spec"]["template"]["metadata"]["labels"].items()
+        )
+        assert policy["policyTypes"] == ["Ingress"]
+        [rule] = policy["ingress"]
+        assert rule["ports"] == [{"protocol": "TCP", "port": "http"}]
+        assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"nodedevices.io/metrics": "enabled"}}}]
+
+
+def test_the_ports_of_the_manifests_are_the_programs_defaults(default: list[dict[str, Any]]) -> None:
+    from nodedevices_operator import settings
+    from nodedevices_plugin.settings.options import HEALTH_ADDRESS, HTTP_ADDRESS
+
+    expected = {
+        "nodedevices-agent": (HTTP_ADDRESS, HEALTH_ADDRESS),
+        "nodedevices-operator": (settings.HTTP_ADDRESS, settings.HEALTH_ADDRESS),
+    }
+    for workload in workloads(default):
+        [container] = pod(workload)["containers"]
+        found = tuple(f":{one['containerPort']}" for one in container["ports"])
+        assert found == expected[workload["metadata"]["name"]]
+
+
 def test_the_agent_is_on_every_node_and_the_last_to_be_evicted(default: list[dict[str, Any]]) -> None:
     agent = of_kind(default, "DaemonSet")["nodedevices-agent"]
     assert pod(agent)["priorityClassName"] == "system-node-critical"

@@ -13,6 +13,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nodedevices_api.http import Address
+
 from nodedevices_plugin import __version__
 from nodedevices_plugin.health.rules import (
     DISABLE_VARIABLE,
@@ -30,14 +32,6 @@ _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|U
 _ONE_DASH = re.compile(r"^-[A-Za-z][\w-]")  # not -h
 _NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
 _DOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where to listen; an empty host is every address of the machine."""
-
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +57,7 @@ class Local:
     http_address: Address | None
     log_level: str
     log_format: str
+    health_address: Address | None
     given: Mapping[str, Value]  # option name -> value, for options that a file could also set
     cdi_dir: str = "/var/run/cdi"
     cdi_spec_dirs: tuple[str, ...] = ()
@@ -99,6 +94,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
         pod_resources_socket=str(values["pod-resources-socket"]),
         state_file=str(values["state-file"]) or f"{directory}/nodedevices-state.json",
         http_address=_address(str(values["http-address"])),
+        health_address=_address(str(values["health-address"])),
         log_level=str(values["log-level"]),
         log_format=str(values["log-format"]),
         cdi_dir=str(values["cdi-dir"]),
@@ -140,10 +136,11 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
         _seconds(str(values["operator-wait-seconds"]))
     except ValueError as error:
         problems.append(f"--operator-wait-seconds: {error}")
-    try:
-        _address(str(values["http-address"]))
-    except ValueError as error:
-        problems.append(f"--http-address: {error}")
+    for each in ("http-address", "health-address"):
+        try:
+            _address(str(values[each]))
+        except ValueError as error:
+            problems.append(f"--{each}: {error}")
     return problems
 
 

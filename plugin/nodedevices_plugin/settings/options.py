@@ -18,6 +18,7 @@ TRUE = frozenset({"true", "1", "t"})  # as Go's strconv.ParseBool, which NVIDIA'
 FALSE = frozenset({"false", "0", "f"})
 KUBELET = "/var/lib/kubelet"
 HTTP_ADDRESS = ":9735"  # not 9400, where NVIDIA's dcgm-exporter listens
+HEALTH_ADDRESS = ":9737"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +243,14 @@ OPTIONS: tuple[Option, ...] = (
         group="service",
         metavar="HOST:PORT",
         help="where /metrics, /healthz and /readyz are served; 'off' for nowhere",
+    ),
+    Option(
+        name="health-address",
+        default=HEALTH_ADDRESS,
+        variables=("NODEDEVICES_HEALTH_ADDRESS",),
+        group="service",
+        metavar="HOST:PORT",
+        help="where /healthz and /readyz are served for the kubelet's probes alone; 'off' for nowhere",
     ),
     Option(
         name="log-level",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from nodedevices_plugin.settings.flags import Address, Local, parse
+from nodedevices_api.http import Address
+from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.options import OPTIONS, check
 from nodedevices_plugin.settings.problems import ConfigError
 
@@ -22,7 +23,7 @@ def test_the_defaults_are_those_of_a_daemonset() -> None:
     assert local.kubelet_socket == "/var/lib/kubelet/device-plugins/kubelet.sock"
     assert local.state_file == "/var/lib/kubelet/device-plugins/nodedevices-state.json"
     assert local.pod_resources_socket == "/var/lib/kubelet/pod-resources/kubelet.sock"
-    assert local.http_address == Address(host="", port=9735)
+    assert (local.http_address, local.health_address) == (Address("", 9735), Address("", 9737))
     assert local.given == {}
 
 
@@ -108,6 +109,7 @@ def test_an_address_is_a_host_and_a_port_or_off(text: str, address: Address | No
         (["--node-name=Node_1"], "--node-name: 'Node_1' is not the name of a Node"),
         (["--resource-prefix=gpu"], "--resource-prefix: 'gpu' is not a domain such as nvidia.com"),
         (["--http-address=9735"], "--http-address: '9735' is not host:port"),
+        (["--health-address=9737"], "--health-address: '9737' is not host:port"),
         (["--http-address=:99999"], "--http-address: ':99999' is not host:port"),
         (["--kubelet-socket="], "--kubelet-socket: empty (no registration) is not at work yet"),
         (["--probe=simulated"], "needs exactly one of --simulated-file and --simulated-profile"),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import kopf
 import pytest
+from nodedevices_api.http import Address
 from nodedevices_operator import settings
 from nodedevices_operator.handlers import NullDiffBase, make_registry, make_settings
-from nodedevices_operator.http import Address, parse_address
+from nodedevices_operator.http import parse_address
 from nodedevices_operator.settings import SettingsError
 
 
@@ -16,7 +17,7 @@ def test_defaults() -> None:
     found = settings.read([], {})
     assert (found.command, found.kubeconfig) == ("run", None)
     assert (found.relist_seconds, found.retired_seconds) == (600.0, 360.0)
-    assert found.http_address == Address(None, 9736)
+    assert (found.http_address, found.health_address) == (Address("", 9736), Address("", 9738))
 
 
 def test_a_flag_is_stronger_than_its_variable(tmp_path: Path) -> None:
@@ -41,6 +42,7 @@ def test_variables_that_kubernetes_makes_for_services_are_none_of_ours() -> None
         (["--retired-seconds=0"], {}, ["--retired-seconds", "'0'", "1 to 86400"]),
         (["--log-level=loud"], {}, ["--log-level", "'loud'", "debug, info"]),
         (["--http-address=9736"], {}, ["--http-address", "'9736'", "127.0.0.1:9736"]),
+        (["--health-address=here"], {}, ["--health-address", "'here'", "127.0.0.1:9736"]),
         ([], {"NODEDEVICES_LOG_LEVL": "debug"}, ["NODEDEVICES_LOG_LEVL", "NODEDEVICES_LOG_LEVEL"]),
         (["--loglevel=debug"], {}, ["--loglevel: no such flag", "did you mean --log-level?"]),
         (["--kube-config", "/tmp/x"], {}, ["--kube-config: no such flag", "did you mean --kubeconfig?"]),

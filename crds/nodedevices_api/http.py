@@ -1,0 +1,231 @@
+"""The HTTP server of agent and operator: a few small answers, which nobody who reaches the port can take away.
+
+/metrics, /healthz and /readyz need no framework, which would cost the agent 12 MiB on every node
+(docs/dependencies.md). GET and HEAD are answered, the connection is closed.
+
+Whoever reaches the port may open connections and say nothing, or speak slowly, and where the kubelet's liveness probe
+finds no place the container is killed. So:
+- A new connection always finds a place. Where there is none, the one that has waited longest without a request makes
+  room, first of the peer that has most; a request that arrives at once is answered before anybody can take its place.
+- One peer (an IPv4 address, an IPv6 /64) has at most PEER_SHARE places.
+- Headers come within HEAD_SECONDS, the answer is taken within ANSWER_SECONDS.
+- A server takes at most so many connections a second, so a flood costs the loop a bounded part of its time.
+- The kubelet's probes have a server of their own, on a port that the manifests' NetworkPolicy opens to nobody (a node
+  always reaches its pods), so a flood of the metrics' port is not theirs. It answers on the same event loop as
+  everything else, on purpose: a loop that hangs has to fail the probe. An exec probe would need no port, but a disk,
+  and a disk that hangs is no reason to kill what works without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+HEAD_SECONDS = 2.0
+HEAD_BYTES = 8192
+ANSWER_SECONDS = 5.0
+MAX_CONNECTIONS = 32
+PEER_SHARE = 8
+SCRAPES_PER_SECOND = 32  # taken by a server of metrics, which cost some milliseconds each
+PROBES_PER_SECOND = 512  # taken by a server of nothing but probes
+RETRY_SECONDS = 5.0
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. `host` empty: every address of the machine."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+    content_type: str = TEXT
+
+
+Handler = Callable[[], Answer]
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One that is open. `opened` is monotonic seconds."""
+
+    peer: str
+    opened: float
+    asked: bool = False  # its request is complete
+
+
+def peer_of(host: str) -> str:
+    """Whose share a connection from this address is."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))
+
+
+def makes_room(connections: Collection[Connection], peer: str) -> Connection | None:
+    """Which of them has to go for one more of this peer; None while there is room."""
+    own = [each for each in connections if each.peer == peer]
+    if len(own) >= PEER_SHARE:
+        candidates = own
+    elif len(connections) >= MAX_CONNECTIONS:
+        counts = Counter(each.peer for each in connections)
+        most = max(counts.values())
+        candidates = [each for each in connections if counts[each.peer] == most]
+    else:
+        return None
+    return min(candidates, key=lambda each: (each.asked, each.opened))
+
+
+class HttpServer:
+    """Serves `handlers` by path, on the running loop. `what` it serves is for the log."""
+
+    def __init__(
+        self,
+        what: str,
+        address: Address,
+        handlers: Mapping[str, Handler],
+        *,
+        per_second: int = SCRAPES_PER_SECOND,
+    ) -> None:
+        self._what = what
+        self._address = address
+        self._handlers = handlers
+        self._per_second = per_second
+        self._socket: socket.socket | None = None
+        self._open: dict[asyncio.Task[None], Connection] = {}
+        self.port: int | None = None  # the one that is listened on
+
+    def listen(self) -> socket.socket:
+        """Take the address, unless that is done. Raises OSError when it cannot be had."""
+        if self._socket is None:
+            self._socket = _listening(self._address)
+            self.port = int(self._socket.getsockname()[1])
+            log.info(f"serving {self._what}", port=self.port)
+        return self._socket
+
+    async def run(self) -> None:
+        """Until cancelled. An address that cannot be had is reported and tried again."""
+        try:
+            while True:
+                try:
+                    await self._accept(self.listen())
+                except OSError as error:  # taken by another, or too many files are open
+                    log.warning(
+                        f"{self._what} cannot be served", address=str(self._address), error=error.strerror or str(error)
+                    )
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            open_, self._open = list(self._open), {}
+            for task in open_:
+                task.cancel()
+            if self._socket is not None:
+                self._socket.close()
+                self._socket, self.port = None, None
+            await asyncio.gather(*open_, return_exceptions=True)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        window, taken = time.monotonic(), 0
+        while True:
+            if taken >= self._per_second:
+                await asyncio.sleep(max(0.0, window + 1.0 - time.monotonic()))
+            now = time.monotonic()
+            if now - window >= 1.0:
+                window, taken = now, 0
+            accepted, address = await loop.sock_accept(listening)
+            taken += 1
+            connection = Connection(peer_of(address[0]), time.monotonic())
+            self._make_room(connection.peer)
+            task = loop.create_task(self._serve(accepted, connection))
+            self._open[task] = connection
+            task.add_done_callback(lambda done: self._open.pop(done, None))
+            await asyncio.sleep(0)  # sock_accept does not wait while there are connections
+
+    def _make_room(self, peer: str) -> None:
+        leaving = makes_room(self._open.values(), peer)
+        for task, connection in list(self._open.items()):
+            if connection is leaving:
+                del self._open[task]
+                task.cancel()
+
+    async def _serve(self, accepted: socket.socket, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        # What fails here is the client's affair; a cancelled one made room, or the process ends.
+        with accepted, contextlib.suppress(OSError, TimeoutError, asyncio.CancelledError):
+            async with asyncio.timeout(HEAD_SECONDS):
+                head = await _read_head(loop, accepted)
+            if head is None:
+                return
+            connection.asked = True
+            answer, with_body = self._answer(head)
+            text = (
+                f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"
+                f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
+            )
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await loop.sock_sendall(accepted, text.encode("ascii") + (answer.body if with_body else b""))
+
+    def _answer(self, head: bytes) -> tuple[Answer, bool]:
+        parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(parts) != 3 or not parts[2].startswith("HTTP/"):
+            return Answer(400, b"not HTTP\n"), True
+        method, target, _ = parts
+        if method not in ("GET", "HEAD"):
+            return Answer(405, b"only GET\n"), True
+        path = target.partition("?")[0]
+        handler = self._handlers.get(path)
+        if handler is None:
+            return Answer(404, f"there are {', '.join(sorted(self._handlers))}\n".encode()), method == "GET"
+        try:
+            return handler(), method == "GET"
+        except Exception:
+            log.exception("an answer failed", path=path)
+            return Answer(500, b"failed; the log says more\n"), method == "GET"
+
+
+async def _read_head(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> bytes | None:
+    """The request up to the empty line; None when it ends before that or is too long."""
+    head = bytearray()
+    while b"\r\n\r\n" not in head:
+        chunk = await loop.sock_recv(accepted, HEAD_BYTES)
+        head += chunk
+        if not chunk or len(head) > HEAD_BYTES:
+            return None
+    return bytes(head)
+
+
+def _listening(address: Address) -> socket.socket:
+    everywhere = not address.host
+    both = everywhere and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or ":" in address.host else socket.AF_INET
+    made = socket.create_server((address.host, address.port), family=family, backlog=128, dualstack_ipv6=both)
+    made.settimeout(0)
+    return made
