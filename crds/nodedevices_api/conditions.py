@@ -34,11 +34,13 @@ CONFIG_APPLIED: Final = "ConfigApplied"
 APPLIED: Final = "Applied"  # a reason here, and a condition type on DevicePolicy
 CONFIG_INVALID: Final = "ConfigInvalid"
 WAITING_FOR_HOLDERS: Final = "WaitingForHolders"
+STATE_NOT_SAVED: Final = "StateNotSaved"
 NO_CONFIG: Final = "NoConfig"
 
 HOLDERS_KNOWN: Final = "HoldersKnown"
 SYNCED: Final = "Synced"
 POD_RESOURCES_UNAVAILABLE: Final = "PodResourcesUnavailable"
+POD_RESOURCES_INCOMPLETE: Final = "PodResourcesIncomplete"
 RATE_LIMITED: Final = "RateLimited"
 
 # --- NodeDevices, by the operator ------------------------------------------------------------------------------------
@@ -91,8 +93,12 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
         "Unknown": (STARTING,),
     },
     DEVICES_HEALTHY: {"True": (ALL_HEALTHY,), "False": (DEVICE_FAULT,), "Unknown": (PROBE_SILENT,)},
-    CONFIG_APPLIED: {"True": (APPLIED,), "False": (CONFIG_INVALID, WAITING_FOR_HOLDERS), "Unknown": (NO_CONFIG,)},
-    HOLDERS_KNOWN: {"True": (SYNCED,), "Unknown": (POD_RESOURCES_UNAVAILABLE, RATE_LIMITED)},
+    CONFIG_APPLIED: {
+        "True": (APPLIED,),
+        "False": (CONFIG_INVALID, WAITING_FOR_HOLDERS, STATE_NOT_SAVED),
+        "Unknown": (NO_CONFIG,),
+    },
+    HOLDERS_KNOWN: {"True": (SYNCED,), "Unknown": (POD_RESOURCES_UNAVAILABLE, POD_RESOURCES_INCOMPLETE, RATE_LIMITED)},
     POLICY_RESOLVED: {"True": (RESOLVED, NO_POLICY), "False": (CONFLICT, POLICY_INVALID)},
     CAPACITY_SYNCED: {"True": (IN_SYNC, NOTHING_OWNED), "False": (PENDING, FORBIDDEN, CONFLICT)},
     LABELS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, CONFLICT)},

@@ -1,10 +1,14 @@
 """Which configuration is in force, and what ConfigApplied says. Pure.
 
-The last good one stays until another one is known to be good, makes sense on this node, and takes nothing away from a
-pod (resources.changes). Where there never was a good one (a first start with a bad file), nothing is offered until
-there is: other names or numbers than those meant would be worse. What is asked for is compared with what is in force
-at every step, so nothing has to be remembered about an attempt: a file that is corrected, a pod that ends or a device
-that appears is enough.
+The last good one stays until another one is known to be good and makes sense on this node. Then what has no ids takes
+effect at once (Effective.shape); what decides which ids are offered does when the state file has it, so that a restart
+comes back with the same ids, and when nothing that it changes has to wait for pods (resources.changes). Devices that
+pods hold in another shape are withheld from new ones whatever is in force (resources.occupancy).
+
+Where there never was a good one (a first start with a bad file), nothing is offered until there is: other names or
+numbers than those meant would be worse. For the same reason a node that remembers none waits a while for the
+operator's word before it registers. What is asked for is compared with what is in force at every step, so nothing has
+to be remembered about an attempt: a file that is corrected, a pod that ends or a device that appears is enough.
 """
 
 from __future__ import annotations
@@ -16,13 +20,14 @@ from typing import Any
 from nodedevices_api import conditions as names
 from nodedevices_api.errors import InputError
 
-from nodedevices_plugin.foreign import Names, may_begin, may_start, take_over
+from nodedevices_plugin.foreign import Names, device_name, may_begin, may_start, take_over
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory, OfferedResource, Plan, RecentAllocate, Verdict
-from nodedevices_plugin.report import ConfigStatus
+from nodedevices_plugin.report import ConfigStatus, listing
 from nodedevices_plugin.resources import cdi, mps
-from nodedevices_plugin.resources.changes import ChangeDecision, decide_change
+from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change, drained, pods_named
 from nodedevices_plugin.resources.errors import PlanError
 from nodedevices_plugin.resources.injection import CDI_STRATEGIES, InjectionContext
+from nodedevices_plugin.resources.occupancy import Held, protect
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan, refresh_health
 from nodedevices_plugin.resources.unmatched import unmatched
 from nodedevices_plugin.settings.effective import Effective, resolve
@@ -87,9 +92,13 @@ class Node:
     inventory: Inventory
     verdicts: Mapping[str, Verdict]
     holdings: Holdings
-    recent: Sequence[RecentAllocate]  # those that PodResources may not show yet
+    unlisted: Sequence[RecentAllocate]  # Allocates that PodResources has not shown yet
+    held: Sequence[Held]  # all ids of our devices that these and `holdings` tell of (foreign.held)
     last_plan: Plan | None
-    monotonic: float
+    offered: Set[str]  # names that the kubelet has of us
+    saved: Effective | None  # the configuration in the state file, as far as it is known to be written
+    unsaved_because: str  # why the state file cannot be written
+    awaits: str  # why nothing may be registered yet where no configuration is remembered; empty: it may
     existing: Set[str]  # the optional device nodes (resources.nodes)
     answers: mps.Answers  # of the MPS daemons; what needs one takes effect when it answers
     # Names of the plan that another plugin serves to the kubelet; what pods hold of them is not ours, and no change of
@@ -101,12 +110,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configured:
-    """The outcome of one step. `plan` None: there was no good configuration yet."""
+    """The outcome of one step. `plan` None: there was no good configuration yet.
+
+    `to_save`: the configuration that the state file should have: the one in force, or one that waits for nothing else.
+    """
 
     in_force: InForce
+    to_save: Effective | None
     plan: Plan | None
     status: ConfigStatus
     refused: str = ""  # file | spec | plan | cdi | mps: what was refused; empty: nothing
+    saving: bool = False  # `to_save` is only waited for: nothing worth telling yet
     # Needed for what is in force, or waited for by what is asked for; None: nobody knows yet, and what runs stays.
     daemons: tuple[mps.Daemon, ...] | None = None
 
@@ -115,10 +129,12 @@ class Configured:
 class _Trouble:
     """Why what is asked for is not in force, or what is in force does not do what it says."""
 
-    of: str  # as Configured.refused; holders: it waits for pods
+    of: str  # as Configured.refused; holders: it waits for pods; operator: for its word; state: to be saved
     message: str
     waits: bool = False  # nothing is refused: it takes effect by itself
     coming: tuple[mps.Daemon, ...] | None = None  # daemons that what is asked for waits for
+    to_save: Effective | None = None  # it waits for nothing but the state file
+    takes_away: Plan | None = None  # the plan that it waits for: what that does not have goes to no new pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +149,14 @@ class _Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """What is asked for, and may take effect now."""
+    """What is asked for, and makes sense here."""
 
     effective: Effective
     plan: Plan
-    daemons: tuple[mps.Daemon, ...]
+    daemons: tuple[mps.Daemon, ...] = ()
+
+
+_REASONS = {"state": names.STATE_NOT_SAVED}
 
 
 def ask(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Asked:
@@ -172,8 +191,11 @@ def configure(
     standalone: bool,
 ) -> Configured:
     """The configuration and the plan from now on."""
+    wanted = _wanted(before, asked, node)
+    if before.told and isinstance(wanted, _Change):  # what has no ids waits for nothing
+        before = replace(before, effective=wanted.effective.in_shape_of(before.effective))
     running = _running(before, node)
-    change = _change(before, asked, running, node)
+    change = wanted if isinstance(wanted, _Trouble) else _change(before, wanted, running, node)
     new_hash = spec.config_hash if spec is not None else None
     after, plan, daemons, trouble = before, running.plan, running.daemons, running.trouble
     match change:
@@ -182,6 +204,8 @@ def configure(
             plan, daemons, trouble = change.plan, change.daemons, None
         case _Trouble():
             trouble = change
+            if plan is not None and change.takes_away is not None:
+                plan = drained(plan, change.takes_away, node.held)
         case None if trouble is None:
             after = replace(before, applied_hash=new_hash)
     if trouble is not None and trouble.coming is not None:
@@ -193,9 +217,16 @@ def configure(
         unschedulable=seen.unschedulable if seen is not None else (),
         applied_hash=after.applied_hash,
     )
-    if trouble is not None:
-        reason = names.WAITING_FOR_HOLDERS if trouble.waits else names.CONFIG_INVALID
+    strangers: tuple[Held, ...] = ()
+    if plan is not None and not after.effective.observing:
+        plan, strangers = protect(plan, node.held, node.inventory, node.verdicts, names=node.offered)
+    if trouble is not None and trouble.of == "operator":
+        status = replace(status, reason=names.NO_CONFIG, message=trouble.message)
+    elif trouble is not None:
+        reason = _REASONS.get(trouble.of, names.WAITING_FOR_HOLDERS) if trouble.waits else names.CONFIG_INVALID
         status = replace(status, reason=reason, message=_told(trouble, after))
+    elif waits := _waits(strangers, node):
+        status = replace(status, reason=names.WAITING_FOR_HOLDERS, message=waits)
     elif not standalone and (seen is None or seen.config is None):
         kept = "the last one that it had" if spec is not None else "the node's own settings"
         message = f"the operator has not resolved this node: {kept} are in force"
@@ -204,13 +235,46 @@ def configure(
         status = replace(status, message=asked.note)
     if trouble is None:
         status = replace(status, unmatched=_unmatched(after.effective, node.inventory, asked.from_file))
+    to_save = trouble.to_save if trouble is not None else None
     return Configured(
         in_force=after,
+        to_save=to_save or (after.effective if after.told else None),
         plan=mps.withheld(plan, node.last_plan, node.answers) if plan is not None else None,
         status=status,
         refused="" if trouble is None or trouble.waits else trouble.of,
+        saving=to_save is not None and not node.unsaved_because,
         daemons=daemons,
     )
+
+
+def _waits(strangers: Sequence[Held], node: Node) -> str:
+    """Which devices are withheld because pods hold them in another shape, for people. Empty: none.
+
+    Not of those that another plugin serves: its pods are no business of our configuration.
+    """
+    theirs = {each.device_id for each in node.held if each.resource in node.not_ours}
+    ours = [each for each in strangers if each.device_id not in theirs]
+    if not ours:
+        return ""
+    held = {each.device_id for each in ours}
+    devices = listing(device_name(each.fact) for each in node.inventory.devices if each.fact.id in held)
+    pods = pods_named([each.holder for each in ours if each.holder])
+    who = f"these pods have ended: {pods}" if pods else "their pods, which the kubelet does not list yet, have ended"
+    return f"{devices}: held in another shape, and withheld from new pods until {who}"
+
+
+def _wanted(before: InForce, asked: Asked, node: Node) -> _Change | _Trouble:
+    """What is asked for, with its plan, or why it cannot be."""
+    if asked.effective is None:
+        return _Trouble(of=asked.source, message=asked.error or "")
+    if why := _nameless(before, asked.effective, node):
+        return _Trouble(of="cdi", message=why)
+    if not before.told and node.awaits and not asked.effective.observing:
+        return _Trouble(of="operator", message=node.awaits, waits=True)
+    try:
+        return _Change(effective=asked.effective, plan=_made(asked.effective, node))
+    except PlanError as error:
+        return _Trouble(of="plan", message=str(error))
 
 
 def _running(before: InForce, node: Node) -> _Running:
@@ -232,27 +296,28 @@ def _running(before: InForce, node: Node) -> _Running:
     return _Running(plan=plan, daemons=daemons, clients=clients, trouble=trouble)
 
 
-def _change(before: InForce, asked: Asked, running: _Running, node: Node) -> _Change | _Trouble | None:
+def _change(before: InForce, wanted: _Change, running: _Running, node: Node) -> _Change | _Trouble | None:
     """What is asked for, or why it cannot take effect; None: it is in force."""
-    if asked.effective is None:
-        return _Trouble(of=asked.source, message=asked.error or "")
-    if why := _nameless(before, asked.effective, node):
-        return _Trouble(of="cdi", message=why)
-    if before.told and asked.effective == before.effective:
+    asked, plan = wanted.effective, wanted.plan
+    if before.told and asked.shape == before.effective.shape:
         return None
-    try:
-        wanted = _made(asked.effective, node)
-    except PlanError as error:
-        return _Trouble(of="plan", message=str(error))
-    served = _served(wanted, node)
+    served = _served(plan, node)
     unanswered = mps.unanswered(served, node.answers)
-    decision = _may(before, asked.effective, wanted, unanswered=unanswered, running=running, node=node)
+    decision = _may(before, asked, plan, unanswered=unanswered, running=running, node=node)
     if not decision.apply:
-        return _Trouble(of="holders", message=decision.message, waits=True)
+        known = node.holdings.state is HoldersState.SYNCED
+        shown = plan if known and not asked.observing else None
+        return _Trouble(of="holders", message=decision.message, waits=True, takes_away=shown)
     daemons = mps.daemons(served, node.inventory)
     if why := mps.silent(served, node.answers):
         return _Trouble(of="mps", message=why, waits=mps.starting(served, node.answers), coming=daemons)
-    return _Change(effective=asked.effective, plan=wanted, daemons=daemons)
+    if before.told and (node.saved is None or node.saved.shape != asked.shape):
+        what = ", ".join(sorted(changed_ids(running.plan or Plan(), plan))) or "what is offered"
+        message = (
+            f"the change of {what} waits until the state file has it: {node.unsaved_because or 'it is being written'}"
+        )
+        return _Trouble(of="state", message=message, waits=True, to_save=asked)
+    return replace(wanted, daemons=daemons)
 
 
 def _may(
@@ -264,7 +329,7 @@ def _may(
     running: _Running,
     node: Node,
 ) -> ChangeDecision:
-    """Whether it takes nothing away from a pod."""
+    """Whether it may be in force at once, but for the devices that pods hold."""
     ids = Names(node.inventory, index_prefix=(before.effective if before.told else asked).index_prefix)
     clients = running.clients
     if not before.told:
@@ -276,13 +341,13 @@ def _may(
     else:
         resources = running.plan.resources if running.plan is not None else ()
         current = Plan(resources=tuple(each for each in resources if each.name not in node.not_ours))
-        decision = decide_change(current, wanted, node.holdings, node.recent, monotonic=node.monotonic)
+        decision = decide_change(current, wanted, node.holdings, node.unlisted, whole=asked.observing)
     return may_start(unanswered, node.holdings, ids, clients=clients) if decision.apply else decision
 
 
 def _told(trouble: _Trouble, after: InForce) -> str:
     """For people: what is the matter, and what holds meanwhile."""
-    if trouble.of == "holders":
+    if trouble.of in {"holders", "state"}:
         return trouble.message
     by_mps = trouble.of == "mps"
     if by_mps and trouble.coming is None:

@@ -23,11 +23,13 @@ from nodedevices_plugin.model import (
     Offer,
     OfferedResource,
     Plan,
+    RecentAllocate,
     SchedulableId,
 )
 from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.resources.changes import ChangeDecision, wait, waiting_for
 from nodedevices_plugin.resources.ids import compose, split
+from nodedevices_plugin.resources.occupancy import Held
 
 DRA_DRIVER = "gpu.nvidia.com"
 MAX_RESOURCES = 32  # SCHEMA: status.resources
@@ -111,6 +113,44 @@ def _named(holder: Holder, names: Names) -> Holder:
             unit, replica = found or (None, None)
             ids.append(each if unit is None else unit.id if replica is None else compose(unit.id, replica))
     return replace(holder, ids=tuple(ids)) if tuple(ids) != holder.ids else holder
+
+
+def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names) -> tuple[Held, ...]:
+    """Every id of this node's devices that is held, or may be: by listed pods, by Allocates that no List has shown yet
+    (`unlisted`), and, while no complete List is known, by whom the kubelet's checkpoint knows."""
+    found: dict[tuple[str | None, str, str], Held] = {}
+    taken: set[tuple[str | None, str]] = set()
+
+    def add(resource: str | None, id_: str, holder: str) -> None:
+        if resource is None:
+            unit, replica = names.claimed(id_), None
+        else:
+            unit, replica = names.unit(resource, id_) or (None, None)
+        if unit is None:
+            return
+        own = unit.id if replica is None else compose(unit.id, replica)
+        if not holder and (resource, own) in taken:
+            return
+        taken.add((resource, own))
+        found[resource, own, holder] = Held(
+            resource=resource,
+            id=own,
+            device_id=unit.device_id,
+            partition_id=unit.partition_id,
+            replica=replica,
+            holder=holder,
+        )
+
+    for each in holdings.holders:
+        for id_ in each.ids:
+            add(each.resource, id_, f"{each.namespace}/{each.pod}")
+    for recent in unlisted:
+        for id_ in recent.ids:
+            add(recent.resource, id_, "")
+    for offer in holdings.possible or () if holdings.state is not HoldersState.SYNCED else ():
+        for id_ in offer.ids:
+            add(offer.resource, id_, "")
+    return tuple(found.values())
 
 
 def observe(known: Known, holdings: Holdings, names: Names, *, strategy: str = "none") -> Plan:

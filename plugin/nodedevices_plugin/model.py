@@ -148,6 +148,7 @@ class OfferedResource:
     sharing: str = "none"  # none | timeSlicing | mps | memory
     replicas: int | None = None
     fail_requests_greater_than_one: bool = False
+    retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (resources.occupancy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from nodedevices_plugin import inventory as stage_inventory
 from nodedevices_plugin.configuring import Asked, FileOutcome, InForce, Node, SeenObject, ask, configure
-from nodedevices_plugin.foreign import Names, device_name, named, observe, remembered
+from nodedevices_plugin.foreign import Names, device_name, held, named, observe, remembered
 from nodedevices_plugin.health.events import EventCursor, Notice, fresh_events, notices
 from nodedevices_plugin.health.levels import MISSING
 from nodedevices_plugin.health.machine import clock_set, judge_all, next_deadline
@@ -25,7 +25,7 @@ from nodedevices_plugin.model import HoldersState, Holdings, Inventory, Plan, Re
 from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
 from nodedevices_plugin.report import ConfigStatus, physical_id, served_by_others
 from nodedevices_plugin.resources.cdi import Here
-from nodedevices_plugin.resources.changes import RECENT_SECONDS
+from nodedevices_plugin.resources.changes import RECENT_SECONDS, not_listed
 from nodedevices_plugin.resources.mps import Daemon
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
 from nodedevices_plugin.settings.flags import Local
@@ -35,6 +35,7 @@ from nodedevices_plugin.state import SeenSpec, State, restored_devices, to_save
 
 SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's word no longer counts
 CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the scheduler between the two readings
+LIST_AGAIN_SECONDS = 5.0  # the agent's period for PodResources
 MAX_RETIRED = 64
 MAX_CONFIRM = 128  # entries of the annotation
 CONFIRM_WORDS = ("recovered", "removed")
@@ -56,6 +57,8 @@ class Inputs:
     mps: Mapping[tuple[str, int], str] = field(default_factory=dict)  # what control daemons answer (resources.mps)
     mps_before: tuple[Daemon, ...] = ()  # those that the run before this one wanted
     cdi: Here = field(default_factory=Here)
+    saved: Effective | None = None  # the configuration that the state file has; None: none, or it is not known
+    unsaved_because: str = ""  # why the state file cannot be written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +126,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
     )
     forget = effective.sections.health.forget_missing_seconds
     confirm = _confirm(world, inputs)
-    held = _held_partitions(_named(inputs.holdings, effective, world.inventory), world.inventory)
+    held_parts = _held_partitions(_named(inputs.holdings, effective, world.inventory), world.inventory)
     cursor, events = world.cursor, tuple[ProbeEvent, ...]()
     if inputs.snapshot is not None:
         cursor, events = fresh_events(world.cursor, inputs.snapshot)
@@ -132,13 +135,13 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
             inputs.snapshot,
             now=now,
             monotonic=inputs.arrived,
-            held_partitions=held,
+            held_partitions=held_parts,
             removed=confirm.removed,
             forget_missing_seconds=forget,
         )
     else:
         inventory = stage_inventory.release(
-            world.inventory, now=now, held_partitions=held, removed=confirm.removed, forget_missing_seconds=forget
+            world.inventory, now=now, held_partitions=held_parts, removed=confirm.removed, forget_missing_seconds=forget
         )
     verdicts = judge_all(
         world.verdicts, inventory, events, rules, now=now, monotonic=monotonic, confirmed=confirm.recovered
@@ -153,15 +156,21 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
     in_force, plan, config, refused = world.in_force, world.plan, world.config, ""
     daemons = world.daemons
     listed = _listed(world.listed, inputs)
-    unlisted = tuple(each for each in inputs.recent if each not in listed)
+    unlisted = not_listed(inputs.recent, listed, inputs.holdings)
+    awaits = _awaits(world, inputs, local, spec, monotonic)
+    applied = in_force.effective if in_force.told else None
     if inventory.line_monotonic is not None:
         node = Node(
             inventory=inventory,
             verdicts=verdicts,
             holdings=inputs.holdings,
-            recent=unlisted,
+            unlisted=unlisted,
+            held=held(inputs.holdings, unlisted, _names(in_force, asked, inventory)),
             last_plan=world.plan,
-            monotonic=monotonic,
+            offered=frozenset(world.state.offered),
+            saved=inputs.saved,
+            unsaved_because=inputs.unsaved_because,
+            awaits=awaits,
             existing=inputs.existing,
             answers=inputs.mps,
             not_ours=served_by_others(inputs.registrations),
@@ -169,8 +178,9 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
             cdi_here=inputs.cdi,
         )
         outcome = configure(in_force, asked, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
-        daemons = outcome.daemons
-        in_force, plan, config, refused = outcome.in_force, outcome.plan, outcome.status, outcome.refused
+        daemons, applied = outcome.daemons, outcome.to_save
+        in_force, plan, refused = outcome.in_force, outcome.plan, outcome.refused
+        config = replace(world.config, generation=outcome.status.generation) if outcome.saving else outcome.status
     elif asked.error is not None:
         config = replace(config, reason="ConfigInvalid", message=asked.error)
         refused = asked.source
@@ -182,7 +192,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
     offered, retired = _offered(world.state, plan, observed, now)
     state = replace(
         to_save(world.state, inventory, verdicts),
-        applied=to_saved(in_force.effective) if in_force.told else world.state.applied,
+        applied=to_saved(applied) if applied is not None else world.state.applied,
         applied_hash=in_force.applied_hash,
         spec=spec if not local.standalone else world.state.spec,
         offered=offered,
@@ -214,7 +224,8 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
     deadlines = [
         silent_from,
         next_deadline(verdicts, inventory, rules, now=now, monotonic=monotonic),
-        _recent_over(unlisted, config, monotonic),
+        _recent_over(unlisted, monotonic),
+        world.started + local.operator_wait_seconds if awaits else None,
     ]
     return Step(
         world=after,
@@ -296,12 +307,35 @@ def _offered(
     return tuple(sorted(offered)), dict(sorted(newest))
 
 
-def _recent_over(recent: Sequence[RecentAllocate], config: ConfigStatus, monotonic: float) -> float | None:
-    """When the newest Allocate no longer holds a waiting change back."""
-    if config.reason != "WaitingForHolders" or not recent:
+def _recent_over(unlisted: Sequence[RecentAllocate], monotonic: float) -> float | None:
+    """When the newest Allocate may no longer count: then, or with the next List after it."""
+    if not unlisted:
         return None
-    over = recent[-1].monotonic + RECENT_SECONDS
-    return over if over > monotonic else None
+    over = unlisted[-1].monotonic + RECENT_SECONDS
+    return over if over > monotonic else monotonic + LIST_AGAIN_SECONDS
+
+
+def _names(in_force: InForce, asked: Asked, inventory: Inventory) -> Names:
+    effective = in_force.effective if in_force.told else asked.effective or in_force.effective
+    return Names(inventory, index_prefix=effective.index_prefix)
+
+
+def _awaits(world: World, inputs: Inputs, local: Local, spec: SeenSpec | None, monotonic: float) -> str:
+    """Why a node that remembers no configuration must not register yet; empty: it may.
+
+    Its first pods would pin whatever is offered to them: local settings before the policy has come, or ids beside
+    those that pods of a forgotten configuration hold.
+    """
+    seconds = local.operator_wait_seconds
+    if world.in_force.told or monotonic >= world.started + seconds:
+        return ""
+    if not local.standalone and spec is None:
+        what = "the operator's configuration of this node"
+    elif inputs.holdings.state is not HoldersState.SYNCED and inputs.holdings.possible is None:
+        what = "the kubelet to tell which pods hold devices"
+    else:
+        return ""
+    return f"no configuration is remembered here: the first registration waits for {what}, {seconds:.0f} s at most"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

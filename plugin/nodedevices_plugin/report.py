@@ -317,7 +317,7 @@ def _resources(facts: Facts) -> tuple[api.Resource, ...]:
             name=resource.name,
             capacity=len(resource.ids),
             healthy=told_healthy(facts, resource),
-            allocated=len(held[resource.name].intersection(_own_id(each) for each in resource.ids)),
+            allocated=len(held[resource.name].intersection(map(_own_id, (*resource.ids, *resource.retained)))),
             sharing=resource.sharing,
             replicas=resource.replicas,
             managed_by="plugin",
@@ -352,6 +352,8 @@ def _ready(facts: Facts) -> Condition:
                 "; "
             )
         return _condition(facts, names.READY, "False", names.DRIVER_NOT_LOADED, told or "the driver is not loaded")
+    if facts.plan is None and facts.config.reason == names.NO_CONFIG:
+        return _condition(facts, names.READY, "Unknown", names.STARTING, facts.config.message)
     if facts.observed is not None:
         return _observing(facts, facts.observed)
     by_state: dict[RegistrationState, list[Registration]] = defaultdict(list)

@@ -1,18 +1,16 @@
 """One daemon thread for calls that may block: files on a slow disk, requests to an API server that does not answer.
 
 The event loop serves the kubelet, so nothing on it may wait for a disk or a network. Calls run one after another, in
-the order they were asked for; one that is cancelled before its turn is dropped, so what is given up behind a call that
-hangs does not pile up. The thread is a daemon: a call that hangs neither delays the agent's end nor keeps the
+the order they were asked for. The thread is a daemon: a call that hangs neither delays the agent's end nor keeps the
 process alive, which the thread pool of asyncio would do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -25,8 +23,7 @@ class Worker:
     def __init__(self, name: str) -> None:
         self.name = name
         self._busy_since: float | None = None
-        self._jobs: deque[Callable[[], None]] = deque()
-        self._more = threading.Condition()
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
@@ -59,10 +56,7 @@ class Worker:
             except RuntimeError:  # the loop is closed: the agent is ending and nobody waits for this
                 return
 
-        with self._more:
-            self._jobs.append(job)
-            self._more.notify()
-        future.add_done_callback(lambda done: self._drop(job) if done.cancelled() else None)
+        self._jobs.put(job)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
             self._thread.start()
@@ -76,19 +70,6 @@ class Worker:
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
-    @property
-    def waiting(self) -> int:
-        """Calls that wait for their turn."""
-        return len(self._jobs)
-
-    def _drop(self, job: Callable[[], None]) -> None:
-        with self._more, contextlib.suppress(ValueError):  # it is under way
-            self._jobs.remove(job)
-
     def _work(self) -> None:
         while True:
-            with self._more:
-                while not self._jobs:
-                    self._more.wait()
-                job = self._jobs.popleft()
-            job()
+            self._jobs.get()()

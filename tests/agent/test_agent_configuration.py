@@ -132,14 +132,14 @@ async def test_a_file_that_is_missing_or_wrong_at_the_very_first_start_is_waited
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
 
 
-async def test_a_change_waits_for_the_pod_that_holds_what_it_changes(
+async def test_a_change_waits_for_the_pod_on_the_gpu_that_it_holds_and_nowhere_else(
     agent: AgentProcess, kubelet: StandInKubelet, config_file: Path
 ) -> None:
     await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
     write(config_file, SIXTEEN)
     await agent.until(lambda: "WaitingForHolders" in conditions(agent))
     await agent.until(lambda: "ml/train-0" in agent.lines("configuration")[-1]["message"])
-    assert kubelet.capacity(GPU) == 4
+    assert (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (16, 12)
     kubelet.release("train-0", "ml")
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 16)
 

@@ -12,6 +12,7 @@ from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.kubelet.registration import Deadlines, Listed
 from nodedevices_plugin.model import Offer, RegistrationState
+from nodedevices_plugin.worker import Worker
 from support.kubelet import StandInKubelet
 from support.offers import GPU, EchoAllocator, offered, plan
 
@@ -19,7 +20,9 @@ NAMES = [f"nvidia.com/mig-{number}g.10gb" for number in range(1, 7)]
 
 
 def client_of(kubelet: StandInKubelet) -> PodResourcesClient:
-    return PodResourcesClient(kubelet.pod_resources_socket, recent=tuple, checkpoint_file=kubelet.checkpoint)
+    return PodResourcesClient(
+        kubelet.pod_resources_socket, recent=tuple, checkpoint_file=kubelet.checkpoint, files=Worker("files")
+    )
 
 
 class Rival:

@@ -20,6 +20,7 @@ from nodedevices_plugin.kubelet.podresources import (
     wanted_after_allocate,
 )
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, RecentAllocate
+from nodedevices_plugin.worker import Worker
 from support.kubelet import StandInKubelet
 from support.offers import GPU, offered, plan
 
@@ -173,7 +174,10 @@ def test_many_allocates_do_not_ask_faster_than_the_kubelet_allows() -> None:
 @pytest.fixture
 def client(kubelet: StandInKubelet, plugins: DevicePlugins) -> PodResourcesClient:
     return PodResourcesClient(
-        kubelet.pod_resources_socket, recent=plugins.recent_allocations, checkpoint_file=kubelet.checkpoint
+        kubelet.pod_resources_socket,
+        recent=plugins.recent_allocations,
+        checkpoint_file=kubelet.checkpoint,
+        files=Worker("files"),
     )
 
 
@@ -269,7 +273,11 @@ AGENT = ("nodedevices", "nodedevices-agent-x7f2q")
 def in_a_pod(kubelet: StandInKubelet) -> PodResourcesClient:
     kubelet.extra_pods = [api.PodResources(namespace=AGENT[0], name=AGENT[1])]
     return PodResourcesClient(
-        kubelet.pod_resources_socket, recent=tuple, checkpoint_file=kubelet.checkpoint, own_pod=AGENT
+        kubelet.pod_resources_socket,
+        recent=tuple,
+        checkpoint_file=kubelet.checkpoint,
+        files=Worker("files"),
+        own_pod=AGENT,
     )
 
 

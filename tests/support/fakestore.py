@@ -68,6 +68,9 @@ class FakeStore:
             yield copy.deepcopy(self.item)
 
     # --- the other side -----------------------------------------------------------------------------------------------
+    def replace(self, item: dict[str, Any]) -> None:
+        self._put(item)
+
     def delete(self) -> None:
         self.item = None
         self._tell()

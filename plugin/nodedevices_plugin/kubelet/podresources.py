@@ -213,8 +213,8 @@ def wanted_after_allocate(holdings: Holdings, recent: Sequence[RecentAllocate]) 
 
 class PodResourcesClient:
     """Asks one kubelet. `recent` gives the Allocates that we answered, oldest first; `with_offers`: also ask for what
-    is offered. `own_pod`: namespace and name of the agent's pod, None for a plain process; `checkpoint_file`: the
-    kubelet's."""
+    is offered. `checkpoint_file`: the kubelet's, read on `files`; `own_pod`: namespace and name of the agent's pod,
+    None for a plain process."""
 
     def __init__(
         self,
@@ -222,12 +222,13 @@ class PodResourcesClient:
         *,
         recent: Callable[[], Sequence[RecentAllocate]],
         checkpoint_file: Path,
+        files: Worker,
         own_pod: tuple[str, str] | None = None,
     ) -> None:
         self._socket = socket
         self._recent = recent
         self._checkpoint_file = checkpoint_file
-        self._files = Worker("kubelet-checkpoint")
+        self._files = files
         self._own_pod = own_pod
         self._complete_since: sockets.Identity | None = None  # the kubelet that has given a complete List
         self._refusals = 0

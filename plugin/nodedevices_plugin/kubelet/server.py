@@ -71,11 +71,12 @@ def snapshot(resource: OfferedResource) -> bytes:
     """The encoded ListAndWatchResponse. Raises SnapshotError.
 
     A duplicate id would be counted in both of the kubelet's sets when its health differs; over 4 MiB the kubelet ends
-    the stream and the resource is gone. NUMA "not known" is no topology at all, never node -1.
+    the stream and the resource is gone. NUMA "not known" is no topology at all, never node -1. What is retained is
+    shown only while it is not healthy: it is not for the next pod.
     """
     seen: set[str] = set()
     message = api.ListAndWatchResponse()
-    for each in resource.ids:
+    for each in (*resource.ids, *(one for one in resource.retained if not one.healthy)):
         if each.id in seen:
             raise SnapshotError(f"{resource.name}: the id {each.id} is there twice; ids must be unique")
         seen.add(each.id)

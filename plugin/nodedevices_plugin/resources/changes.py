@@ -1,20 +1,25 @@
-"""May a changed configuration take effect now? Only when nobody holds what it changes.
+"""When a changed configuration may take effect: which part of it at once, and what it waits for. Pure.
 
-The kubelet keeps an allocation by resource name and id; taking either away under a running pod makes it show wrong
-health, and a kubelet restart would reject the pod. So a change of a resource's ids or name by configuration waits as a
-whole. So does one to or from MPS, where ids may stay: a GPU in exclusive mode takes no process of a pod that knows no
-daemon, and a daemon's end is its clients' end. Its limits follow from the number of shares, and so from the ids.
+Most changes need not wait. A device that pods hold in its old shape is withheld in the new one until they have ended
+(resources.occupancy), and all others change at once. What waits as a whole:
+- any change of ids while it is not known who holds what;
+- a change to or from MPS, or of what one MPS daemon serves: a GPU in exclusive mode takes no process of a pod that
+  knows no daemon, and a daemon's end is its clients' end; its limits follow from the number of shares, and so from ids;
+- giving the node to another plugin (serving.mode Observe), which would not know what our pods hold.
+While it waits, what it takes away goes to no new pod: see `drained`.
+
 Devices that come and go by themselves never wait: compare two plans of the same inventory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, OfferedResource, Plan, RecentAllocate
+from nodedevices_plugin.resources.occupancy import Held
 
-RECENT_SECONDS = 120.0  # an Allocate not older than this may not be in PodResources yet
+RECENT_SECONDS = 120.0  # an Allocate that no List has shown for so long has failed with its pod
 _SHOWN = 5
 _MESSAGE_LIMIT = 1024
 
@@ -29,10 +34,10 @@ class ChangeDecision:
 
 
 def decide_change(
-    current: Plan, wanted: Plan, holdings: Holdings, recent: Sequence[RecentAllocate], *, monotonic: float
+    current: Plan, wanted: Plan, holdings: Holdings, unlisted: Sequence[RecentAllocate], *, whole: bool = False
 ) -> ChangeDecision:
     """`current` and `wanted` are the plans of the old and the new configuration for the same inventory and verdicts;
-    `monotonic`: now, in seconds of time.monotonic()."""
+    `unlisted`: Allocates that no List has shown. `whole`: every change waits for holders, not only those by MPS."""
     changed = changed_ids(current, wanted)
     if not changed:
         return ChangeDecision(apply=True)
@@ -40,20 +45,26 @@ def decide_change(
     if holdings.state is not HoldersState.SYNCED:
         why = f"{holdings.state.value}: {holdings.message}" if holdings.message else holdings.state.value
         return wait((), f"the change of {names} waits: which pods hold devices is not known ({why})")
+    if not whole:
+        by_mps = {each.name for plan in (current, wanted) for each in plan.resources if each.sharing == "mps"}
+        changed = {name: ids for name, ids in changed.items() if name in by_mps}
     holders = tuple(each for each in holdings.holders if _holds(each.resource, each.ids, changed))
+    names = ", ".join(_named(name, current, wanted) for name in sorted(changed))
     if holders:
         return wait(holders, f"the change of {names} waits until these pods have ended: {waiting_for(holders)}")
-    listed = {(each.resource, one) for each in holdings.holders for one in each.ids}
-    for each in recent:
-        young = monotonic - each.monotonic < RECENT_SECONDS
-        if (
-            young
-            and _holds(each.resource, each.ids, changed)
-            and not {(each.resource, one) for one in each.ids} <= listed
-        ):
+    for each in unlisted:
+        if _holds(each.resource, each.ids, changed):
             text = f"{each.resource} was allocated less than {RECENT_SECONDS:.0f} s ago, and its pod is not listed yet"
             return wait((), f"the change of {names} waits: {text}")
     return ChangeDecision(apply=True)
+
+
+def not_listed(
+    recent: Sequence[RecentAllocate], listed: Collection[RecentAllocate], holdings: Holdings
+) -> tuple[RecentAllocate, ...]:
+    """The Allocates that may have a pod which no List has shown. One counts until it was shown (`listed`), or until a
+    complete List that is younger by RECENT_SECONDS does not have it."""
+    return tuple(each for each in recent if each not in listed and holdings.taken - each.monotonic < RECENT_SECONDS)
 
 
 def nobody_holds(holdings: Holdings, recent: Sequence[RecentAllocate], *, monotonic: float) -> bool:
@@ -62,24 +73,41 @@ def nobody_holds(holdings: Holdings, recent: Sequence[RecentAllocate], *, monoto
     return holdings.state is HoldersState.SYNCED and not holdings.holders and not young
 
 
+def drained(current: Plan, wanted: Plan, held: Sequence[Held]) -> Plan:
+    """`current` while the change to `wanted` waits: ids that it takes away and nobody holds go to no new pod."""
+    kept = {(name, *each) for name, ids in _held_as(wanted).items() for each in ids}
+    in_use = {(each.resource, each.id) for each in held}
+
+    def now(resource: OfferedResource) -> OfferedResource:
+        mps = resource.sharing == "mps"
+        ids = tuple(
+            replace(each, healthy=False)
+            if each.healthy and (resource.name, each.id, mps) not in kept and (resource.name, each.id) not in in_use
+            else each
+            for each in resource.ids
+        )
+        return replace(resource, ids=ids)
+
+    return Plan(resources=tuple(now(each) for each in current.resources))
+
+
 def changed_ids(current: Plan, wanted: Plan) -> dict[str, frozenset[str]]:
     """Names of the current resources that would go, have other ids, or come to MPS or leave it -> the ids that they
     have now."""
-    new = {resource.name: _held_as(resource) for resource in wanted.resources}
-    old = {resource.name: _held_as(resource) for resource in current.resources}
-    return {name: held[0] for name, held in old.items() if new.get(name) != held}
+    new, old = _held_as(wanted), _held_as(current)
+    return {name: frozenset(id_ for id_, _ in held) for name, held in old.items() if new.get(name) != held}
 
 
-def _held_as(resource: OfferedResource) -> tuple[frozenset[str], bool]:
-    """What a pod that holds it depends on: the ids, and whether an MPS daemon runs its processes."""
-    return frozenset(each.id for each in resource.ids), resource.sharing == "mps"
+def _held_as(plan: Plan) -> dict[str, frozenset[tuple[str, bool]]]:
+    """What pods that hold a resource depend on: the ids, and whether an MPS daemon runs their processes."""
+    return {each.name: frozenset((one.id, each.sharing == "mps") for one in each.ids) for each in plan.resources}
 
 
 def _named(name: str, current: Plan, wanted: Plan) -> str:
     """With what would be another way to share, where the ids do not tell."""
     [before] = (each for each in current.resources if each.name == name)
     after = next((each for each in wanted.resources if each.name == name), None)
-    if after is None or _held_as(after)[0] != _held_as(before)[0]:
+    if after is None or {each.id for each in after.ids} != {each.id for each in before.ids}:
         return name
     return f"{name} from {before.sharing} to {after.sharing}"
 
@@ -90,7 +118,11 @@ def _holds(resource: str | None, ids: Sequence[str], changed: Mapping[str, froze
 
 def waiting_for(holders: Sequence[Holder]) -> str:
     """Their pods, the first few by name."""
-    pods = list(dict.fromkeys(f"{each.namespace}/{each.pod}" for each in holders))
+    return pods_named([f"{each.namespace}/{each.pod}" for each in holders])
+
+
+def pods_named(pods: Sequence[str]) -> str:
+    pods = list(dict.fromkeys(pods))
     return ", ".join(pods[:_SHOWN]) + (f" and {len(pods) - _SHOWN} more" if len(pods) > _SHOWN else "")
 
 

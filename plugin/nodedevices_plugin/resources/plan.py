@@ -84,10 +84,14 @@ def refresh_health(
 
     def now(schedulable: SchedulableId) -> SchedulableId:
         device = devices.get(schedulable.device_id)
-        healthy = device is not None and _healthy(device, schedulable.partition_id, verdicts, unschedulable)
+        healthy = device is not None and is_healthy(device, schedulable.partition_id, verdicts, unschedulable)
         return replace(schedulable, healthy=healthy) if healthy != schedulable.healthy else schedulable
 
-    refreshed = (replace(resource, ids=tuple(now(each) for each in resource.ids)) for resource in plan.resources)
+    refreshed = (
+        replace(resource, ids=tuple(now(each) for each in resource.ids), retained=())
+        for resource in plan.resources
+        if resource.ids or not resource.retained
+    )
     return Plan(resources=tuple(refreshed))
 
 
@@ -123,16 +127,16 @@ def _schedulable(unit: Unit, verdicts: Mapping[str, Verdict], unschedulable: fro
         id=unit.id,
         device_id=unit.device.fact.id,
         partition_id=partition_id,
-        healthy=_healthy(unit.device, partition_id, verdicts, unschedulable),
+        healthy=is_healthy(unit.device, partition_id, verdicts, unschedulable),
         numa_node=unit.device.fact.numa_node,
     )
 
 
-def _healthy(
+def is_healthy(
     device: InventoryDevice,
     partition_id: str | None,
     verdicts: Mapping[str, Verdict],
-    unschedulable: frozenset[str],
+    unschedulable: frozenset[str] = frozenset(),
 ) -> bool:
     """Whether the kubelet may hand it out: present, its verdict (and its own, for a partition) offers it, no cordon."""
     verdict = verdicts.get(device.fact.id)

@@ -7,7 +7,7 @@ the last one that was seen holds, from the state file if need be; before there e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nodedevices_api.base import to_dict
@@ -35,6 +35,23 @@ class Effective:
     def observing(self) -> bool:
         """Whether another plugin serves the kubelet, and this agent registers nothing."""
         return self.sections.serving.mode == "Observe"
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What decides which ids the kubelet is offered, and under which names. All else has no ids, and takes effect
+        without waiting for pods."""
+        of = self.sections
+        return (of.serving, of.resources, of.sharing, of.mig, self.resource_prefix, self.node.mps_root)
+
+    def in_shape_of(self, other: Effective) -> Effective:
+        """This configuration, but with the shape of the other."""
+        shape = {name: getattr(other.sections, name) for name in ("serving", "resources", "sharing", "mig")}
+        return replace(
+            self,
+            sections=self.sections.model_copy(update=shape),
+            resource_prefix=other.resource_prefix,
+            node=replace(self.node, mps_root=other.node.mps_root),
+        )
 
     @property
     def index_prefix(self) -> str | None:

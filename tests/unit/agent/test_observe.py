@@ -13,6 +13,7 @@ from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, Regi
 from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
 from nodedevices_plugin.probes.protocol import ProbeEvent
 from nodedevices_plugin.report import Facts, report
+from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.state import State
@@ -55,10 +56,16 @@ class Node:
         self.clock += after
         devices = tuple(gpu(number, readings=old()) for number in range(2))
         line = snapshot(*devices, events=tuple(replace(each, sequence=int(self.clock)) for each in xids))
-        inputs = replace(self.inputs, snapshot=line, arrived=self.clock)
+        self._step(replace(self.inputs, snapshot=line, arrived=self.clock))
+        applied = self.world.state.applied  # which is saved at once
+        if applied is not None and from_saved(applied) != self.inputs.saved:
+            self.inputs = replace(self.inputs, saved=from_saved(applied))
+            self._step(self.inputs)
+        return self
+
+    def _step(self, inputs: Inputs) -> None:
         self.last = step(self.world, inputs, self.local, now=self.now, monotonic=self.clock)
         self.world = self.last.world
-        return self
 
     def restarted(self, local: Local | None = None) -> Node:
         again = Node(local or self.local, self.world.state)

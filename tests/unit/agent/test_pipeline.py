@@ -22,6 +22,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
 from nodedevices_plugin.probes.protocol import DeviceFact, ProbeEvent, Snapshot
 from nodedevices_plugin.resources.cdi import Here, ToolkitDevice
+from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import Local
@@ -31,14 +32,14 @@ from support.facts import START, gpu, gpu_id, old, snapshot, xid
 
 GPU = "nvidia.com/gpu"
 THREE = tuple(gpu(number, readings=old()) for number in range(3))
-LOCAL = parse_flags(["--node-name=n1"], {})
+LOCAL = parse_flags(["--node-name=n1", "--operator-wait-seconds=0"], {})
 ALONE = parse_flags(["--standalone"], {})
 NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
 UNASKED = Holdings(state=HoldersState.UNAVAILABLE, message="not asked yet")
 FOUR = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 4}]}}
 TWO = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]}}
 CLIENTS = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 4}]}}
-WITH_MPS = parse_flags(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
+WITH_MPS = parse_flags(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/nvidia/mps"], {})
 ANSWERS = {(GPU, 25): ""}
 BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
 READ_ONLY = Here(unwritable="/var/run/cdi: Read-only file system")
@@ -56,7 +57,8 @@ def seen(config: dict[str, Any] | None = None, **more: Any) -> SeenObject:
 
 
 class Node:
-    """The agent's steps without the agent; each line comes a second after the one before."""
+    """The agent's steps without the agent; each line comes a second after the one before. What is to be saved is, at
+    once, but for `disk_full`."""
 
     def __init__(self, local: Local = LOCAL, state: State | None = None, *devices: DeviceFact) -> None:
         self.local = local
@@ -65,6 +67,8 @@ class Node:
         self.inputs = Inputs(holdings=NOBODY)
         self.world: World = begin(state or State(), local, now=START, monotonic=self.clock)
         self.last: Step | None = None
+        self.disk_full = False
+        self._save()
         self._sequence = 0
 
     def line(self, *devices: DeviceFact, xids: tuple[ProbeEvent, ...] = (), **line: Any) -> Node:
@@ -88,6 +92,16 @@ class Node:
         again.clock = self.clock
         return again
 
+    def _save(self) -> bool:
+        """Whether the state file has another configuration now."""
+        if self.disk_full:
+            self.inputs = replace(self.inputs, unsaved_because="write state.json: No space left on device")
+            return False
+        applied = self.world.state.applied
+        before, now = self.inputs.saved, from_saved(applied) if applied is not None else None
+        self.inputs = replace(self.inputs, saved=now, unsaved_because="")
+        return now != before
+
     def _step(self, line: Snapshot | None) -> Node:
         self.last = step(
             self.world,
@@ -97,7 +111,7 @@ class Node:
             monotonic=self.clock,
         )
         self.world = self.last.world
-        return self
+        return self._step(None) if self._save() else self
 
     def offers(self) -> dict[str, tuple[int, int]]:
         """Resource -> (ids, healthy ids)."""
@@ -300,13 +314,26 @@ def test_a_later_one_waits_until_the_holders_are_known() -> None:
     assert (node.config, node.world.config.applied_hash, node.offers()) == ("Applied", "b", {GPU: (8, 8)})
 
 
-def test_a_change_waits_for_a_pod_and_names_it_and_the_old_hash_stays() -> None:
+def test_a_change_waits_only_for_the_gpu_that_a_pod_holds_and_names_both() -> None:
     node = Node().given(seen=seen({}, config_hash="a")).line()
     node.given(seen=seen(FOUR, config_hash="b"), holdings=held(holder(gpu_id(0)))).wait()
     assert node.config == "WaitingForHolders"
-    assert "ml/train-0" in node.world.config.message
-    assert node.world.config.applied_hash == "a"
+    told = "gpu-0: held in another shape, and withheld from new pods until these pods have ended: ml/train-0"
+    assert node.world.config.message == told
+    assert node.offers() == {GPU: (8, 4)}
+    assert node.world.config.applied_hash == "b"
     assert node.given(holdings=NOBODY).wait().offers() == {GPU: (8, 8)}
+    assert node.config == "Applied"
+
+
+def test_a_change_to_or_from_mps_waits_as_a_whole_and_the_old_hash_stays() -> None:
+    node = Node(WITH_MPS).given(seen=seen(FOUR, config_hash="a")).line()
+    mps = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 2}]}}
+    node.given(seen=seen(mps, config_hash="b"), holdings=held(holder(f"{gpu_id(0)}::1")), mps={(GPU, 50): ""}).wait()
+    assert (node.config, node.world.config.applied_hash) == ("WaitingForHolders", "a")
+    assert node.offers() == {GPU: (8, 1)}, "shares that nobody holds go to no new pod, or it would wait for ever"
+    node.given(holdings=NOBODY).wait()
+    assert (node.config, node.world.config.applied_hash, node.offers()) == ("Applied", "b", {GPU: (4, 4)})
 
 
 def test_a_device_that_appears_does_not_wait_for_anybody() -> None:
@@ -321,7 +348,8 @@ def test_an_allocate_not_listed_yet_holds_a_change_back_for_two_minutes() -> Non
     assert node.config == "WaitingForHolders"
     assert node.line().config == "WaitingForHolders"
     node.clock = fresh.monotonic + 120
-    assert node.line().config == "Applied"
+    assert node.line().config == "WaitingForHolders", "no List is that young"
+    assert node.given(holdings=replace(NOBODY, taken=node.clock)).line().config == "Applied"
 
 
 def test_an_allocate_that_was_listed_and_is_gone_is_a_pod_that_has_ended() -> None:

@@ -59,10 +59,13 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
         "DevicesHealthy": {"True": ["AllHealthy"], "False": ["DeviceFault"], "Unknown": ["ProbeSilent"]},
         "ConfigApplied": {
             "True": ["Applied"],
-            "False": ["ConfigInvalid", "WaitingForHolders"],
+            "False": ["ConfigInvalid", "WaitingForHolders", "StateNotSaved"],
             "Unknown": ["NoConfig"],
         },
-        "HoldersKnown": {"True": ["Synced"], "Unknown": ["PodResourcesUnavailable", "RateLimited"]},
+        "HoldersKnown": {
+            "True": ["Synced"],
+            "Unknown": ["PodResourcesUnavailable", "PodResourcesIncomplete", "RateLimited"],
+        },
         "PolicyResolved": {"True": ["Resolved", "NoPolicy"], "False": ["Conflict", "PolicyInvalid"]},
         "CapacitySynced": {"True": ["InSync", "NothingOwned"], "False": ["Pending", "Forbidden", "Conflict"]},
         "LabelsSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Conflict"]},

@@ -12,7 +12,8 @@ from nodedevices_plugin.model import (
     RecentAllocate,
     SchedulableId,
 )
-from nodedevices_plugin.resources.changes import decide_change
+from nodedevices_plugin.resources.changes import decide_change, drained, not_listed
+from nodedevices_plugin.resources.occupancy import Held
 from support.facts import START
 
 NOW = 1000.0
@@ -50,21 +51,21 @@ def recent(*ids: str, age: float, resource: str = "nvidia.com/gpu") -> RecentAll
 
 
 def test_a_change_that_nobody_feels_applies_at_once() -> None:
-    assert decide_change(WHOLE, SLICED, holdings(), (), monotonic=NOW).apply
-    assert decide_change(WHOLE, RENAMED, holdings(), (), monotonic=NOW).apply
+    assert decide_change(WHOLE, SLICED, holdings(), (), whole=True).apply
+    assert decide_change(WHOLE, RENAMED, holdings(), (), whole=True).apply
 
 
 def test_a_change_of_ids_or_name_waits_for_the_pods_that_hold_one() -> None:
     for wanted in (SLICED, RENAMED, Plan()):
-        decision = decide_change(WHOLE, wanted, holdings(holder()), (), monotonic=NOW)
+        decision = decide_change(WHOLE, wanted, holdings(holder()), (), whole=True)
         assert not decision.apply
         assert decision.waiting_for == (holder(),)
         assert decision.message == "the change of nvidia.com/gpu waits until these pods have ended: ml/train"
 
 
 def test_a_plan_with_the_same_ids_never_waits() -> None:
-    assert decide_change(WHOLE, WHOLE, holdings(holder(), state=HoldersState.UNAVAILABLE), (), monotonic=NOW).apply
-    assert decide_change(BY_MPS, BY_MPS, holdings(holder(ids=("GPU-0::0",))), (), monotonic=NOW).apply
+    assert decide_change(WHOLE, WHOLE, holdings(holder(), state=HoldersState.UNAVAILABLE), (), whole=True).apply
+    assert decide_change(BY_MPS, BY_MPS, holdings(holder(ids=("GPU-0::0",))), (), whole=True).apply
 
 
 @pytest.mark.parametrize(
@@ -73,66 +74,94 @@ def test_a_plan_with_the_same_ids_never_waits() -> None:
 )
 def test_a_change_to_or_from_mps_waits_though_the_ids_stay(current: Plan, wanted: Plan, how: str) -> None:
     """The GPUs' compute mode and the daemon are under the pods' feet, which have MPS's environment or not."""
-    decision = decide_change(current, wanted, holdings(holder(ids=("GPU-0::0",))), (), monotonic=NOW)
+    decision = decide_change(current, wanted, holdings(holder(ids=("GPU-0::0",))), (), whole=True)
     assert (decision.apply, decision.waiting_for) == (False, (holder(ids=("GPU-0::0",)),))
     assert decision.message == f"the change of nvidia.com/gpu {how} waits until these pods have ended: ml/train"
-    assert not decide_change(current, wanted, holdings(), (recent("GPU-0::0", age=5),), monotonic=NOW).apply
-    assert decide_change(current, wanted, holdings(), (), monotonic=NOW).apply
+    assert not decide_change(current, wanted, holdings(), (recent("GPU-0::0", age=5),), whole=True).apply
+    assert decide_change(current, wanted, holdings(), (), whole=True).apply
 
 
 def test_how_a_resource_is_shared_is_said_only_where_its_ids_do_not_tell() -> None:
-    decision = decide_change(WHOLE, BY_MPS, holdings(holder()), (), monotonic=NOW)
+    decision = decide_change(WHOLE, BY_MPS, holdings(holder()), (), whole=True)
     assert decision.message == "the change of nvidia.com/gpu waits until these pods have ended: ml/train"
 
 
 def test_ways_to_share_that_no_pod_feels_do_not_wait() -> None:
     plain = Plan(resources=(replace(BY_TIME.resources[0], sharing="none", replicas=None),))
-    assert decide_change(BY_TIME, plain, holdings(holder(ids=("GPU-0::0",))), (), monotonic=NOW).apply
+    assert decide_change(BY_TIME, plain, holdings(holder(ids=("GPU-0::0",))), (), whole=True).apply
 
 
 def test_a_new_resource_beside_the_old_ones_never_waits() -> None:
     more = plan(gpu=["GPU-0", "GPU-1"], extra=["GPU-2::0"])
-    assert decide_change(WHOLE, more, holdings(holder()), (), monotonic=NOW).apply
-    assert decide_change(Plan(), SLICED, holdings(holder()), (), monotonic=NOW).apply
+    assert decide_change(WHOLE, more, holdings(holder()), (), whole=True).apply
+    assert decide_change(Plan(), SLICED, holdings(holder()), (), whole=True).apply
 
 
 def test_holders_of_other_resources_and_of_claims_do_not_count() -> None:
     others = holdings(holder(resource="example.com/nic", ids=("nic-0",)), holder(resource=None, ids=("gpu-0",)))
-    assert decide_change(WHOLE, SLICED, others, (), monotonic=NOW).apply
+    assert decide_change(WHOLE, SLICED, others, (), whole=True).apply
 
 
 def test_a_change_waits_while_nobody_knows_who_holds_what() -> None:
     for state in (HoldersState.UNAVAILABLE, HoldersState.RATE_LIMITED):
-        decision = decide_change(WHOLE, SLICED, holdings(state=state), (), monotonic=NOW)
+        decision = decide_change(WHOLE, SLICED, holdings(state=state), (), whole=True)
         assert not decision.apply
         assert state.value in decision.message
 
 
 def test_a_change_waits_for_an_allocate_that_is_not_listed_yet() -> None:
     young = recent("GPU-0", age=5)
-    decision = decide_change(WHOLE, SLICED, holdings(), (young,), monotonic=NOW)
+    decision = decide_change(WHOLE, SLICED, holdings(), (young,), whole=True)
     assert (decision.apply, decision.waiting_for) == (False, ())
     assert "allocated less than 120 s ago" in decision.message
 
 
-def test_an_allocate_is_waited_for_two_minutes_at_most() -> None:
-    assert not decide_change(WHOLE, SLICED, holdings(), (recent("GPU-0", age=119.9),), monotonic=NOW).apply
-    assert decide_change(WHOLE, SLICED, holdings(), (recent("GPU-0", age=120),), monotonic=NOW).apply
+def test_an_allocate_counts_until_a_list_shows_it_or_one_two_minutes_younger_does_not() -> None:
+    listed, young, failed = recent("GPU-0", age=5), recent("GPU-1", age=119.9), recent("GPU-2", age=120)
+    now = replace(holdings(), taken=NOW)
+    assert not_listed((failed, young, listed), {listed}, now) == (young,)
+    assert not_listed((failed,), (), replace(now, taken=NOW - 30)) == (failed,), "no List is that young"
+    assert not_listed((failed,), (), holdings(state=HoldersState.UNAVAILABLE)) == (failed,), "there was no List"
+
+
+def test_a_change_without_mps_waits_for_nobody_once_it_is_known_who_holds_what() -> None:
+    for wanted in (SLICED, RENAMED, Plan()):
+        assert decide_change(WHOLE, wanted, holdings(holder()), (recent("GPU-1", age=5),)).apply
+        assert not decide_change(WHOLE, wanted, holdings(state=HoldersState.INCOMPLETE), ()).apply
+
+
+def test_of_several_resources_only_those_by_mps_are_waited_for() -> None:
+    current = Plan(resources=(*RENAMED.resources, *BY_MPS.resources))
+    assert decide_change(current, WHOLE, holdings(holder(resource="nvidia.com/shared", ids=("GPU-0::0",))), ()).apply
+    waits = decide_change(current, Plan(resources=RENAMED.resources), holdings(holder(ids=("GPU-0::0",))), ())
+    assert (waits.apply, waits.message) == (
+        False,
+        "the change of nvidia.com/gpu waits until these pods have ended: ml/train",
+    )
+
+
+def test_while_a_change_waits_what_it_takes_away_goes_to_nobody_new() -> None:
+    in_use = [Held(resource="nvidia.com/gpu", id="GPU-0::0", device_id="GPU-0", replica=0)]
+    shown = {each.id: each.healthy for each in drained(BY_MPS, WHOLE, in_use).resources[0].ids}
+    assert shown == {"GPU-0::0": True, "GPU-0::1": False, "GPU-1::0": False, "GPU-1::1": False}
+    assert drained(BY_MPS, BY_MPS, ()) == BY_MPS
+    one_less = Plan(resources=(replace(BY_MPS.resources[0], ids=BY_MPS.resources[0].ids[:2]),))
+    assert [each.healthy for each in drained(BY_MPS, one_less, ()).resources[0].ids] == [True, True, False, False]
 
 
 def test_an_allocate_of_another_resource_is_not_waited_for() -> None:
     other = recent("nic-0", age=1, resource="example.com/nic")
-    assert decide_change(WHOLE, SLICED, holdings(), (other,), monotonic=NOW).apply
+    assert decide_change(WHOLE, SLICED, holdings(), (other,), whole=True).apply
 
 
 def test_a_listed_allocate_is_a_holder_like_any_other() -> None:
-    decision = decide_change(WHOLE, SLICED, holdings(holder()), (recent("GPU-0", age=1),), monotonic=NOW)
+    decision = decide_change(WHOLE, SLICED, holdings(holder()), (recent("GPU-0", age=1),), whole=True)
     assert decision.waiting_for == (holder(),)
 
 
 def test_the_message_is_bounded_and_names_the_pods_once() -> None:
     many = [holder(f"pod-{number}") for number in range(9)]
-    message = decide_change(WHOLE, SLICED, holdings(*many, *many), (), monotonic=NOW).message
+    message = decide_change(WHOLE, SLICED, holdings(*many, *many), (), whole=True).message
     assert message.endswith("ml/pod-0, ml/pod-1, ml/pod-2, ml/pod-3, ml/pod-4 and 4 more")
     long = [holder("p" * 253) for _ in range(9)] + [holder("q" * 253 + str(number)) for number in range(9)]
-    assert len(decide_change(WHOLE, SLICED, holdings(*long), (), monotonic=NOW).message) <= 1024
+    assert len(decide_change(WHOLE, SLICED, holdings(*long), (), whole=True).message) <= 1024

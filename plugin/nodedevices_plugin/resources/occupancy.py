@@ -1,0 +1,126 @@
+"""Devices that are held in another shape than the plan offers them in: they are withheld from new pods. Pure.
+
+A plan is made of configuration and hardware alone. Pods keep what they were given: a whole GPU that a policy now offers
+in shares, a share of a plan that a lost state file had, a GPU that was cut into MIG devices under an idle pod, an id of
+another plugin. Whatever the reason, a device that anybody holds under an id that is not in the plan is withheld, until
+that holder is gone: the kubelet knows ids, not devices, and would hand out the same device a second time.
+
+An id that the plan no longer has stays with it as `retained` while a pod holds it. The kubelet is shown it only when
+its device is not fit for use: it goes on showing a dropped id as healthy in the pod's status, which is right as long as
+it is, and an id that it is not shown cannot go to the next pod when this one ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nodedevices_plugin.model import Inventory, OfferedResource, Plan, SchedulableId, Verdict
+from nodedevices_plugin.probes.protocol import Partition
+from nodedevices_plugin.resources.plan import is_healthy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One id that is held: by a listed pod, by one that is not listed yet, or, as the kubelet's checkpoint says, by
+    some container. In our own words, whoever handed it out."""
+
+    resource: str | None  # None: a DRA claim
+    id: str
+    device_id: str
+    partition_id: str | None = None
+    replica: int | None = None
+    holder: str = ""  # <namespace>/<pod>; "": not known
+
+
+def protect(
+    plan: Plan,
+    held: Sequence[Held],
+    inventory: Inventory,
+    verdicts: Mapping[str, Verdict],
+    *,
+    names: Collection[str] = (),
+) -> tuple[Plan, tuple[Held, ...]]:
+    """The plan as it may be told to the kubelet, and what is held in another shape, in the order given.
+
+    `names`: resources that the kubelet has of us, beside those of the plan.
+    """
+    strangers = tuple(each for each in held if _is_stranger(each, plan, inventory))
+    if not strangers:
+        return plan, ()
+    parts = {part.id: part for device in inventory.devices for part in device.fact.partitions}
+    departed = {part for device in inventory.devices for part in device.departed_partitions}
+    by_device: dict[str, list[Held]] = {}
+    for each in strangers:
+        by_device.setdefault(each.device_id, []).append(each)
+
+    def blocked(schedulable: SchedulableId) -> bool:
+        return any(_collide(schedulable, each, parts, departed) for each in by_device.get(schedulable.device_id, ()))
+
+    retained = _retained(strangers, plan, inventory, verdicts, names)
+    resources = [
+        replace(
+            resource,
+            ids=tuple(
+                replace(each, healthy=False) if each.healthy and blocked(each) else each for each in resource.ids
+            ),
+            retained=retained.pop(resource.name, ()),
+        )
+        for resource in plan.resources
+    ]
+    resources += [OfferedResource(name=name, ids=(), retained=ids) for name, ids in retained.items()]
+    return Plan(resources=tuple(sorted(resources, key=lambda each: each.name))), strangers
+
+
+def _is_stranger(held: Held, plan: Plan, inventory: Inventory) -> bool:
+    """Whether it is held in a shape that the plan does not have. A MIG device that the driver no longer lists is one,
+    though its id stays listed: others may be where it was."""
+    for device in inventory.devices:
+        if device.fact.id == held.device_id and held.partition_id in device.departed_partitions:
+            return True
+    return not any(
+        each.id == held.id for resource in plan.resources if resource.name == held.resource for each in resource.ids
+    )
+
+
+def _collide(offered: SchedulableId, held: Held, parts: Mapping[str, Partition], departed: Collection[str]) -> bool:
+    """Whether both are, or may be, the same part of one device. Two MIG devices that exist side by side are not; one
+    that is gone may be where another is now, which their placements tell."""
+    if held.partition_id is None or offered.partition_id is None or held.partition_id == offered.partition_id:
+        return True
+    if held.partition_id not in departed:
+        return held.partition_id not in parts
+    return _overlap(parts[held.partition_id], parts.get(offered.partition_id))
+
+
+def _overlap(one: Partition, other: Partition | None) -> bool:
+    if other is None or one.start is None or one.size is None or other.start is None or other.size is None:
+        return True  # nobody can tell
+    return one.start < other.start + other.size and other.start < one.start + one.size
+
+
+def _retained(
+    strangers: Sequence[Held],
+    plan: Plan,
+    inventory: Inventory,
+    verdicts: Mapping[str, Verdict],
+    names: Collection[str],
+) -> dict[str, tuple[SchedulableId, ...]]:
+    """By resource: ids of ours that the plan does not have and pods hold."""
+    devices = {device.fact.id: device for device in inventory.devices}
+    shown = {(resource.name, each.id) for resource in plan.resources for each in resource.ids}
+    ours = {resource.name for resource in plan.resources} | set(names)
+    found: dict[str, dict[str, SchedulableId]] = {}
+    for each in strangers:
+        device = devices.get(each.device_id)
+        if each.resource not in ours or device is None or (each.resource, each.id) in shown:
+            continue
+        found.setdefault(each.resource, {})[each.id] = SchedulableId(
+            id=each.id,
+            device_id=each.device_id,
+            partition_id=each.partition_id,
+            replica=each.replica,
+            healthy=is_healthy(device, each.partition_id, verdicts),
+            numa_node=device.fact.numa_node,
+        )
+    return {name: tuple(ids[id_] for id_ in sorted(ids)) for name, ids in sorted(found.items())}

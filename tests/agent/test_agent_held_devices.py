@@ -1,0 +1,195 @@
+"""The whole agent and a stand-in kubelet: no GPU goes to two pods, whatever is restarted, lost, full or not known."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodedevices_plugin.agent import Agent
+from nodedevices_plugin.settings.flags import parse
+from support.fakestore import FakeStore
+from support.kubelet import AdmissionError, StandInKubelet
+
+GPU = "nvidia.com/gpu"
+FOUR = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 4}]}}
+Start = Callable[..., Any]
+
+
+def resolved(config: dict[str, Any] | None, *, generation: int = 2) -> dict[str, Any]:
+    """The node's object with the operator's word in it."""
+    metadata = {"name": "n1", "uid": "nd", "resourceVersion": "100", "generation": generation}
+    spec = {} if config is None else {"config": config, "configHash": str(generation)}
+    return {"metadata": metadata | {"ownerReferences": [{"uid": "node-uid"}]}, "spec": spec, "status": {}}
+
+
+class Node:
+    """One agent after the other on the same folders."""
+
+    def __init__(self, kubelet: StandInKubelet, folder: Path) -> None:
+        self.kubelet = kubelet
+        self.folder = folder
+        self.state = kubelet.plugin_folder / "nodedevices-state.json"
+        self.store = FakeStore(item=resolved({}))
+
+    @asynccontextmanager
+    async def agent(self, *more: str) -> AsyncIterator[FakeStore]:
+        arguments = [
+            "--node-name=n1",
+            "--probe=simulated",
+            "--simulated-profile=h100 x 2",
+            f"--device-plugin-dir={self.kubelet.plugin_folder}",
+            f"--pod-resources-socket={self.kubelet.pod_resources_socket}",
+            "--http-address=off",
+            f"--cdi-dir={self.folder}/cdi",
+            *more,
+        ]
+        running = asyncio.create_task(Agent(parse(arguments, {}), store=self.store).run())
+        try:
+            yield self.store
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        """Reason and message."""
+        listed = ((self.store.item or {}).get("status") or {}).get("conditions", ())
+        found = next((each for each in listed if each["type"] == kind), {"reason": "", "message": ""})
+        return found["reason"], found["message"]
+
+    def asks_for(self, config: dict[str, Any], generation: int = 3) -> None:
+        assert self.store.item is not None
+        self.store.replace(
+            self.store.item | {k: v for k, v in resolved(config, generation=generation).items() if k == "spec"}
+        )
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        await self.kubelet.until(holds)
+
+
+@pytest.fixture
+def node(kubelet: StandInKubelet, tmp_path: Path) -> Node:
+    return Node(kubelet, tmp_path)
+
+
+def physical(ids: tuple[str, ...]) -> set[str]:
+    return {each.partition("::")[0] for each in ids}
+
+
+async def refused(allocate: Awaitable[object]) -> str:
+    with pytest.raises(AdmissionError) as caught:
+        await allocate
+    return str(caught.value)
+
+
+async def test_a_kubelet_that_forgot_its_pods_ends_no_wait(node: Node, kubelet: StandInKubelet) -> None:
+    async with node.agent():
+        await node.until(lambda: kubelet.allocatable(GPU) == 2)
+        whole = await kubelet.allocate(GPU, 1, pod="train")
+        node.asks_for(FOUR)
+        await node.until(lambda: (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (8, 4))
+        await node.until(lambda: "default/train" in node.condition("ConfigApplied")[1])
+        assert node.condition("ConfigApplied")[0] == "WaitingForHolders"
+        await kubelet.restart(knows_pods=False)
+        await node.until(lambda: node.condition("HoldersKnown")[0] == "PodResourcesIncomplete")
+        assert (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (8, 4)
+        for number in range(4):
+            share = await kubelet.allocate(GPU, 1, pod=f"share-{number}")
+            assert not physical(share.ids) & physical(whole.ids)
+        kubelet.knows_pods = True
+        await node.until(lambda: node.condition("HoldersKnown")[0] == "Synced")
+        assert kubelet.allocatable(GPU) == 4
+        kubelet.release("train")
+        await node.until(lambda: kubelet.allocatable(GPU) == 8)
+        await node.until(lambda: node.condition("ConfigApplied")[0] == "Applied")
+
+
+@pytest.mark.parametrize("api_server", ["up", "away"])
+async def test_a_lost_state_file_gives_nobody_a_gpu_that_is_shared(
+    node: Node, kubelet: StandInKubelet, api_server: str
+) -> None:
+    node.store = FakeStore(item=resolved(FOUR))
+    async with node.agent():
+        await node.until(lambda: kubelet.allocatable(GPU) == 8)
+        share = await kubelet.allocate(GPU, 1, pod="notebook")
+        await node.until(node.state.exists)
+    node.state.write_bytes(node.state.read_bytes()[:-10])
+    node.store = FakeStore(item=resolved(FOUR) if api_server == "up" else resolved(None))
+    async with node.agent("--operator-wait-seconds=1"):
+        if api_server == "up":
+            await node.until(lambda: kubelet.allocatable(GPU) == 8)
+            return
+        await node.until(lambda: (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (2, 1))
+        other = await kubelet.allocate(GPU, 1, pod="train")
+        assert not physical(other.ids) & physical(share.ids)
+        await refused(kubelet.allocate(GPU, 1, pod="train-2"))
+
+
+async def test_a_state_file_of_before_a_change_gives_nobody_a_gpu_that_is_held_since(
+    node: Node, kubelet: StandInKubelet
+) -> None:
+    async with node.agent():
+        await node.until(lambda: kubelet.allocatable(GPU) == 2)
+        await node.until(node.state.exists)
+        outdated = node.state.read_bytes()
+        node.asks_for(FOUR)
+        await node.until(lambda: kubelet.allocatable(GPU) == 8)
+        share = await kubelet.allocate(GPU, 1, pod="notebook")
+    node.state.write_bytes(outdated)
+    node.store = FakeStore(item=resolved(None))
+    async with node.agent():
+        await node.until(lambda: (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (2, 1))
+        other = await kubelet.allocate(GPU, 1, pod="train")
+        assert not physical(other.ids) & physical(share.ids)
+
+
+async def test_no_change_is_in_force_while_the_disk_is_full(
+    node: Node, kubelet: StandInKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = False
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    async with node.agent():
+        await node.until(lambda: kubelet.allocatable(GPU) == 2 and node.state.exists())
+        full = True
+        node.asks_for(FOUR)
+        await node.until(lambda: node.condition("ConfigApplied")[0] == "StateNotSaved")
+        assert "No space left on device" in node.condition("ConfigApplied")[1]
+        assert kubelet.capacity(GPU) == 2
+        whole = await kubelet.allocate(GPU, 1, pod="train")
+    async with node.agent():
+        await node.until(lambda: kubelet.allocatable(GPU) == 2)
+        full = False
+        await node.until(lambda: (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (8, 4))
+        share = await kubelet.allocate(GPU, 1, pod="notebook")
+        assert not physical(share.ids) & physical(whole.ids)
+
+
+async def test_a_new_node_offers_nothing_before_the_operators_word(node: Node, kubelet: StandInKubelet) -> None:
+    node.store = FakeStore(item=None)
+    async with node.agent("--operator-wait-seconds=60"):
+        await node.until(lambda: node.condition("Ready")[0] == "Starting" and node.condition("Ready")[1])
+        assert "the operator's configuration of this node, 60 s at most" in node.condition("Ready")[1]
+        assert not kubelet.registered
+        node.asks_for(FOUR)
+        await node.until(lambda: kubelet.allocatable(GPU) == 8)
+        assert {len(each.devices) for each in kubelet.views[GPU].updates} == {8}, "no whole GPU was ever offered"
+
+
+async def test_a_node_without_an_operator_serves_after_that_time(node: Node, kubelet: StandInKubelet) -> None:
+    node.store = FakeStore(item=resolved(None))
+    async with node.agent("--operator-wait-seconds=1"):
+        await node.until(lambda: kubelet.allocatable(GPU) == 2)
+    async with node.agent("--operator-wait-seconds=600"):  # what was in force is remembered now
+        await node.until(lambda: kubelet.allocatable(GPU) == 2)
