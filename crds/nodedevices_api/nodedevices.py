@@ -295,7 +295,10 @@ class Device(Loose):
     holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), Listed("atomic")] = Field(
         default=(), description="Containers that have it, sorted."
     )
-    holders_truncated: Count | None = Field(default=None, description="How many holders are left out above.")
+    holders_truncated: Count | None = Field(
+        default=None,
+        description="How many holders are left out, of the device and of its partitions; their pods are not marked.",
+    )
 
 
 class Resource(Loose):

@@ -277,6 +277,8 @@ class PodMarks:
         if never:
             await self._writer.pod_condition(entry, pods.released_condition(pod, self._writer.now()))
             return True
+        if not well and device is not None and device.unlisted:
+            return False  # it may be one of the holders that are left out
         if entry.device == pods.NO_DEVICE:
             text = "what this pod holds is healthy"
         else:

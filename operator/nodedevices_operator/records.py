@@ -88,6 +88,7 @@ class DeviceRecord:
     memory_mib: int
     health: Health
     parts: tuple[Part, ...]  # the device itself first
+    unlisted: int = 0  # holders that are left out of the parts
     model: Model = UNKNOWN_MODEL
 
 
@@ -257,6 +258,7 @@ def _device(raw: Raw) -> DeviceRecord:
         memory_mib=known.memory_mib,
         health=health,
         parts=(whole, *parts),
+        unlisted=_number(raw, "holdersTruncated"),
         model=known,
     )
 

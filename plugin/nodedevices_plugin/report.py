@@ -131,8 +131,9 @@ def physical_id(schedulable: str) -> str:
 # --- devices ---------------------------------------------------------------------------------------------------------
 def _device(device: InventoryDevice, facts: Facts, held: Mapping[str, list[api.Holder]]) -> api.Device:
     fact = device.fact
-    holders = sorted(held.get(fact.id, ()), key=_holder_order)
-    dropped = len(holders) - api.MAX_HOLDERS
+    dropped = sum(
+        max(0, len(held.get(each, ())) - api.MAX_HOLDERS) for each in (fact.id, *(part.id for part in fact.partitions))
+    )
     return api.Device(
         id=fact.id,
         name=device_name(fact),
@@ -156,8 +157,8 @@ def _device(device: InventoryDevice, facts: Facts, held: Mapping[str, list[api.H
         health=_health(facts.verdicts.get(fact.id), facts.now),
         excluded=excluded_by(fact.id, facts.exclude),
         partitions=tuple(_partition(part, device, facts, held) for part in fact.partitions),
-        holders=tuple(holders[: api.MAX_HOLDERS]),
-        holders_truncated=dropped if dropped > 0 else None,
+        holders=_shown(held.get(fact.id, ())),
+        holders_truncated=dropped or None,
     )
 
 
@@ -213,8 +214,14 @@ def _partition(
         ),
         health=health,
         excluded=excluded_by(device.fact.id, facts.exclude) or excluded_by(part.id, facts.exclude),
-        holders=tuple(sorted(held.get(part.id, ()), key=_holder_order)[: api.MAX_HOLDERS]),
+        holders=_shown(held.get(part.id, ())),
     )
+
+
+def _shown(holders: Iterable[api.Holder]) -> tuple[api.Holder, ...]:
+    """Where there are too many the oldest ones, so that a pod that starts pushes out none that is marked."""
+    oldest = sorted(holders, key=lambda each: (each.since, _holder_order(each)))
+    return tuple(sorted(oldest[: api.MAX_HOLDERS], key=_holder_order))
 
 
 def _holder_order(holder: api.Holder) -> tuple[str, str, str, str, str]:

@@ -228,7 +228,10 @@ def device_text(device: DeviceRecord) -> str:
     if not held:
         return f"{text} Held by nobody."
     more = f" and {len(held) - MAX_HOLDERS_TOLD} more" if len(held) > MAX_HOLDERS_TOLD else ""
-    return f"{text} Held by {', '.join(held[:MAX_HOLDERS_TOLD])}{more}."
+    text = f"{text} Held by {', '.join(held[:MAX_HOLDERS_TOLD])}{more}."
+    if device.unlisted:
+        text += f" {device.unlisted} further holders are not listed here, so their pods are not marked."
+    return text
 
 
 def own_condition(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:

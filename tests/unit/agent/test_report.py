@@ -272,6 +272,15 @@ def test_more_holders_than_the_object_may_have_are_counted() -> None:
     assert [each.pod for each in device.holders] == sorted(each.pod for each in device.holders)
 
 
+def test_of_too_many_holders_the_oldest_are_listed_so_that_a_new_pod_pushes_out_none() -> None:
+    many = [holder(f"{gpu_id(0)}::{number}", pod=f"pod-{number:03d}") for number in range(64)]
+    newcomer = replace(holder(f"{gpu_id(0)}::64", pod="aaa"), since=many[0].since + timedelta(seconds=1))
+    before = report(facts(holdings=holding(*many))).devices[0]
+    after = report(facts(holdings=holding(newcomer, *many))).devices[0]
+    assert [each.pod for each in after.holders] == [each.pod for each in before.holders]
+    assert after.holders_truncated == 1
+
+
 def test_a_migs_holder_and_health_are_at_the_partition() -> None:
     device = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
     made = facts(

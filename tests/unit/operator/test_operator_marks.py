@@ -111,6 +111,20 @@ def silent(index: int, *holders: str) -> Raw:
     return device(index, "Unknown", "ProbeSilent", holders=[holder(name) for name in holders])
 
 
+async def test_a_pod_that_is_no_longer_among_the_holders_listed_keeps_its_mark_while_some_are_left_out() -> None:
+    cluster = Cluster()
+    cluster.pod("train", "n1")
+    cluster.pod("other", "n1")
+    await cluster.start(n1=[lost(0, "train")])
+    assert cluster.told("train") == ("False", "Xid79")
+    await cluster.report("n1", lost(0, "other") | {"holdersTruncated": 1})
+    assert cluster.told("train") == ("False", "Xid79")
+    assert cluster.affected("n1") == ["other", "train"] or cluster.affected("n1") == ["train", "other"]
+    await cluster.report("n1", lost(0, "other"))
+    assert cluster.told("train")[0] == "True"
+    assert cluster.affected("n1") == ["other"]
+
+
 def well(index: int, *holders: str) -> Raw:
     return device(index, holders=[holder(name) for name in holders])
 

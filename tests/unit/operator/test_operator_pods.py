@@ -155,3 +155,9 @@ def test_events_about_cluster_scoped_objects_go_to_default() -> None:
     made = events.fault(events.About("NodeDevices", "n1", "u"), events.Fault("n1", "d", "r", SINCE), "text", NOW)
     assert made["metadata"]["namespace"] == "default"
     assert "namespace" not in made["involvedObject"]
+
+
+def test_the_event_of_a_device_says_that_not_all_of_its_pods_are_marked() -> None:
+    [found] = record(device(0, "Unhealthy", "Xid79", holders=[holder("train")], holdersTruncated=6)).devices
+    text = pods.device_text(found)
+    assert text.endswith("Held by ml/train. 6 further holders are not listed here, so their pods are not marked.")
