@@ -246,6 +246,11 @@ class Holder(Loose):
         tuple[Annotated[str, StringConstraints(max_length=128)], ...], Field(max_length=64), Listed("atomic")
     ] = Field(default=(), description="The ids given, for shares of the device only.")
     since: MicroTime = Field(description="When it was given, or first seen; in microseconds.")
+    health: DeviceHealth | None = Field(
+        default=None,
+        description="Only where it differs from the device's: what happened to this container alone, such as "
+        "MpsDaemonRestarted.",
+    )
 
 
 Excluded = Annotated[

@@ -30,6 +30,7 @@ from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records import Affected, Holder, NodeDevicesRecord
 
 ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one
+STARTED_ANEW_SECONDS = 30.0  # between two looks at a container that has to be started anew
 NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
 
 log = structlog.get_logger()
@@ -47,6 +48,7 @@ class Memory:
     told: dict[str, Telling] = field(default_factory=dict)  # uid -> what it was told last
     untold: dict[str, Telling] = field(default_factory=dict)  # uid -> what it need not be told: it shows no condition
     ended: set[str] = field(default_factory=set)  # uids of pods that have ended
+    started_anew: set[Key] = field(default_factory=set)  # holders whose container runs since after its fault
 
 
 @dataclass(slots=True)
@@ -95,6 +97,10 @@ class PodMarks:
             uid = await self._resolve(plan, concern)
             if uid is None or uid in memory.ended:
                 continue
+            if concern.ends_with_restart and await self._started_anew(plan, concern):
+                concern = pods.without_own_health(concern)  # noqa: PLW2901
+                if not concern.severity and faults.pod_condition != "Always":
+                    continue
             if concern.application or faults.pod_condition == "Never":
                 plan.events_only.setdefault(uid, concern)
             elif faults.pod_condition == "Always" or uid in known or await self._to_be_told(plan, uid, concern):
@@ -166,6 +172,22 @@ class PodMarks:
             plan.again = NOT_YET_SECONDS
         return None
 
+    async def _started_anew(self, plan: Plan, concern: Concern) -> bool:
+        """Nobody watches pods: such a one is looked at again now and then, until its container was started anew."""
+        key = (concern.holder, concern.device)
+        if key in plan.memory.started_anew:
+            return True
+        try:
+            pod = await self._read(plan, concern.holder.namespace, concern.holder.pod)
+        except KubeError as error:
+            plan.problems.append(error)
+            return False
+        if pod is not None and pods.started_anew(pod, concern):
+            plan.memory.started_anew.add(key)
+            return True
+        plan.again = plan.again or STARTED_ANEW_SECONDS
+        return False
+
     async def _to_be_told(self, plan: Plan, uid: str, concern: Concern) -> bool:
         """Whether the pod is to be told, by podCondition OnFault: that nobody can tell is no news for a pod that shows
         no condition."""
@@ -207,6 +229,7 @@ class PodMarks:
         memory.told = {uid: told for uid, told in memory.told.items() if uid in uids}
         memory.untold = {uid: untold for uid, untold in memory.untold.items() if uid in uids}
         memory.ended &= uids
+        memory.started_anew &= live
 
     # --- telling -----------------------------------------------------------------------------------------------------
     async def _mark(self, plan: Plan, uid: str, concern: Concern, seen: float | None) -> bool:

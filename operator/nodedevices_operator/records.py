@@ -48,6 +48,16 @@ class ConditionRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Health:
+    state: str = "Unknown"
+    reason: str = ""
+    message: str = ""
+    since: str = ""
+    action: str = ""
+    domain: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
     """A container that holds a device or a part of it."""
 
@@ -59,16 +69,7 @@ class Holder:
     resource: str = ""
     claim: str = ""
     ids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    state: str = "Unknown"
-    reason: str = ""
-    message: str = ""
-    since: str = ""
-    action: str = ""
-    domain: str = ""
+    health: Health | None = None  # what happened to this container alone; None: it is as its device is
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +286,7 @@ def _holders(raw: Raw) -> tuple[Holder, ...]:
             resource=intern(_text(it, "resource")),
             claim=_text(it, "claim"),
             ids=tuple(map(str, it.get("ids") or ())),
+            health=_health(_map(it, "health")) if it.get("health") else None,
         )
         for it in _items(raw, "holders")
     )

@@ -43,6 +43,7 @@ from nodedevices_plugin.kubelet.podresources import PodResourcesClient, wanted_a
 from nodedevices_plugin.memory import keep_small
 from nodedevices_plugin.metrics import CONTENT_TYPE, Metrics
 from nodedevices_plugin.model import HoldersState, Inventory, Plan, RegistrationState
+from nodedevices_plugin.mpsclients import with_daemons
 from nodedevices_plugin.mpsdaemons import MpsDaemons
 from nodedevices_plugin.pipeline import Inputs, Step, begin, step
 from nodedevices_plugin.probes.check import CheckError
@@ -273,6 +274,7 @@ class Agent:
             registrations=self._plugins.registrations(),
             existing=self._paths.existing,
             mps=self._mps.answers,
+            mps_lives=self._mps.lives,
             mps_before=self._mps.before,
             cdi=self._cdi_here(),
             saved=self._saved,
@@ -393,7 +395,7 @@ class Agent:
         world = self._world
         self._facts = Facts(
             inventory=world.inventory,
-            verdicts=world.verdicts,
+            verdicts=with_daemons(world.verdicts, world.state.mps, world.daemons),
             plan=world.plan,
             observed=world.observed,
             holdings=world.holdings,
@@ -402,6 +404,7 @@ class Agent:
             retired=world.state.retired,
             mig_strategy=world.in_force.effective.sections.mig.strategy,
             exclude=_excluded(world.in_force),
+            mps_clients=world.state.mps.clients,
             started=self._started,
             running_seconds=time.monotonic() - world.started,
             probe=self._local.probe,

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import structlog
 
-from nodedevices_plugin.mps import wanted
+from nodedevices_plugin.mps import files, running, wanted
 from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
+from nodedevices_plugin.mps.running import Running
+from nodedevices_plugin.mpsclients import Life
 from nodedevices_plugin.resources.mps import BEING_STARTED, Daemon
 from nodedevices_plugin.worker import Worker
 
@@ -29,14 +31,16 @@ MISSED = 2  # questions in a row without an answer, before one that did answer i
 
 
 class MpsDaemons:
-    """`want` may be called at every step. `on_change` is called on the loop when `answers` is another.
+    """`want` may be called at every step. `on_change` is called on the loop when `answers` or `lives` is another.
 
-    answers: resources.mps.Answers, of the daemons that are wanted. before: what the file said at the start, which is
+    answers: resources.mps.Answers, of the daemons that are wanted. lives: which daemon it is that answers, or that none
+    does, by resource. before: what the file said at the start, which is
     what runs. folder: the MPS root as mounted in this container.
     """
 
     def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:
         self._file = folder / wanted.FILE
+        self._running = folder / running.FILE
         self._control = Control(str(folder))
         self._worker = worker
         self._on_change = on_change
@@ -45,7 +49,9 @@ class MpsDaemons:
         self._missed: dict[tuple[str, int], int] = {}
         self._news = asyncio.Event()
         self._trouble = ""
+        self._alive: dict[str, bool | None] = {}  # by resource
         self.answers: dict[tuple[str, int], str] = {}
+        self.lives: dict[str, Life] = {}
         self.before = _read(self._file)
 
     def want(self, daemons: tuple[Daemon, ...] | None) -> None:
@@ -72,30 +78,39 @@ class MpsDaemons:
         self._say(unwritten)
         now = time.monotonic()
         self._since = {each.key: self._since.get(each.key, now) for each in daemons}
+        self._alive = {each.resource: self._alive.get(each.resource) for each in daemons}
         found = {each.key: await self._asked(each, unwritten) for each in daemons}
-        if found != self.answers:
-            self.answers = found
+        which = await self._worker.run(
+            lambda: _which(self._running)
+        )  # read after they answered: it is not an older one
+        lives = {resource: _life(alive, which.get(resource)) for resource, alive in self._alive.items()}
+        if (found, lives) != (self.answers, self.lives):
+            self.answers, self.lives = found, lives
             self._on_change()
         return ASK_AGAIN_SECONDS if any(found.values()) or any(self._missed.values()) else ASK_SECONDS
 
     async def _asked(self, daemon: Daemon, unwritten: str) -> str:
         """ "" for the right answer, else why there is none, in words that stay the same while nothing changes."""
         key = daemon.key
-        why, tell_now = unwritten, bool(unwritten)
+        why, tell_now, silent = unwritten, bool(unwritten), False
         try:
             percentage = await self._worker.run(lambda: self._control.percentage(daemon.resource))
+            self._alive[daemon.resource] = True
             if percentage == daemon.percentage:
                 self._missed[key] = 0
                 return ""
             why = why or f"gives its clients {percentage} % and not {daemon.percentage} %"
         except ControlError as error:
             why = why or f"does not answer: {error}"
-            tell_now = tell_now or isinstance(error, ControlMissingError)
+            missing = isinstance(error, ControlMissingError)  # then nobody can tell how the daemon is
+            tell_now, silent = tell_now or missing, not missing
         self._missed = {one: count for one, count in self._missed.items() if one in self._since}
         self._missed[key] = self._missed.get(key, 0) + 1
         if self.answers.get(key) == "" and self._missed[key] < MISSED:
             return ""
         starting = time.monotonic() - self._since[key] < PATIENCE_SECONDS
+        if silent and self._missed[key] >= MISSED and not starting:
+            self._alive[daemon.resource] = False
         return BEING_STARTED if starting and not tell_now else why
 
     def _say(self, trouble: str) -> None:
@@ -110,6 +125,20 @@ def _read(file: Path) -> tuple[Daemon, ...]:
         return wanted.from_bytes(file.read_bytes())
     except (OSError, wanted.WantedError):
         return ()
+
+
+def _which(file: Path) -> dict[str, Running]:
+    """What the runner says of its daemons. Nothing where it says nothing: then which one it is, is not known."""
+    try:
+        return {each.resource: each for each in running.from_bytes(files.read(file, wanted.MAX_BYTES + 1))}
+    except (OSError, wanted.WantedError):
+        return {}
+
+
+def _life(alive: bool | None, known: Running | None) -> Life:
+    if known is None or not known.instance:
+        return Life(answers=alive)
+    return Life(answers=alive, instance=known.instance, started=known.started)
 
 
 def _write(file: Path, text: str, *, create: bool) -> str:

@@ -106,6 +106,9 @@ class Told:
         if after.confirm_problems != before.confirm_problems:
             for problem in after.confirm_problems:
                 log.warning("annotation not understood", annotation=CONFIRM, problem=problem)
+        for client, now in after.state.mps.clients.items():
+            if now.reason and now.reason != getattr(before.state.mps.clients.get(client), "reason", ""):
+                log.warning("MPS client without its daemon", client=client, reason=now.reason)
         for entry in after.confirm_spent:
             if entry not in before.confirm_spent:
                 log.warning("annotation given before changes nothing", annotation=CONFIRM, entry=entry)

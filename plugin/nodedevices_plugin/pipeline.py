@@ -22,6 +22,8 @@ from nodedevices_plugin.health.levels import MISSING
 from nodedevices_plugin.health.machine import clock_set, judge_all, next_deadline
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory, Plan, RecentAllocate, Registration, Verdict
+from nodedevices_plugin.mpsclients import Life, follow
+from nodedevices_plugin.mpsclients import restored as restored_clients
 from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
 from nodedevices_plugin.report import ConfigStatus, physical_id, served_by_others
 from nodedevices_plugin.resources.cdi import Here
@@ -55,6 +57,7 @@ class Inputs:
     registrations: tuple[Registration, ...] = ()
     existing: frozenset[str] = frozenset()  # the node's optional device nodes (resources.nodes)
     mps: Mapping[tuple[str, int], str] = field(default_factory=dict)  # what control daemons answer (resources.mps)
+    mps_lives: Mapping[str, Life] = field(default_factory=dict)  # what is known of them, by resource
     mps_before: tuple[Daemon, ...] = ()  # those that the run before this one wanted
     cdi: Here = field(default_factory=Here)
     saved: Effective | None = None  # the configuration that the state file has; None: none, or it is not known
@@ -109,7 +112,7 @@ def begin(state: State, local: Local, *, now: datetime, monotonic: float) -> Wor
         verdicts=dict(state.verdicts),
         in_force=in_force,
         holdings=Holdings(state=HoldersState.UNAVAILABLE),
-        state=state,
+        state=replace(state, mps=restored_clients(state.mps)),
         started=monotonic,
         wall_offset=now.timestamp() - monotonic,
     )
@@ -199,6 +202,14 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
         observed=remembered(observed) if observed is not None else world.state.observed if plan is None else {},
         retired=retired,
         confirmed=confirm.value,
+        mps=follow(
+            world.state.mps,
+            plan if observed is None else Plan(),
+            inputs.holdings,
+            inputs.mps_lives,
+            not_ours=served_by_others(inputs.registrations),
+            now=now,
+        ),
     )
     after = World(
         inventory=inventory,

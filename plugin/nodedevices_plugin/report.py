@@ -35,6 +35,8 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Verdict,
 )
+from nodedevices_plugin.mpsclients import RESTARTED, Client, client_verdict
+from nodedevices_plugin.mpsclients import key as key_of
 from nodedevices_plugin.probes.protocol import DriverState, Partition
 from nodedevices_plugin.resources.ids import compose
 from nodedevices_plugin.resources.units import excluded_by
@@ -74,6 +76,7 @@ class Facts:
     retired: Mapping[str, datetime] = field(default_factory=dict)
     mig_strategy: str = ""  # in force
     exclude: tuple[str, ...] = ()  # resources.exclude in force
+    mps_clients: Mapping[str, Client] = field(default_factory=dict)  # by mpsclients.key
     started: datetime
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
     probe: str  # as configured; the line's own name is shown once there is one
@@ -233,7 +236,11 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
     parts = {part.id for device in facts.inventory.devices for part in device.fact.partitions}
     parts |= {device.fact.id for device in facts.inventory.devices}
     found: dict[tuple[str, str, str, str, str | None, str | None], tuple[datetime, set[str]]] = {}
+    lost: dict[tuple[str, str, str, str | None], Verdict] = {}
     for holder in facts.holdings.holders:
+        verdict = client_verdict(facts.mps_clients.get(key_of(holder)), holder.resource or "", facts.now)
+        if verdict is not None:
+            lost[holder.namespace, holder.pod, holder.container, holder.resource] = verdict
         for each in holder.ids:
             part = physical_id(each)
             if part not in parts:
@@ -244,6 +251,7 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
             found[key] = (max(since, holder.since), ids)
     result: dict[str, list[api.Holder]] = defaultdict(list)
     for (part, namespace, pod, container, resource, claim), (since, ids) in found.items():
+        verdict = lost.get((namespace, pod, container, resource))
         result[part].append(
             api.Holder(
                 namespace=namespace,
@@ -253,6 +261,7 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
                 claim=claim.rpartition("/")[2] if claim else None,  # a pod's claims are of its own namespace
                 ids=tuple(sorted(ids)[:64]),
                 since=since,
+                health=_health(verdict, facts.now) if verdict is not None else None,
             )
         )
     return result
@@ -387,7 +396,15 @@ def _troubles(facts: Facts) -> list[str]:
     told = [f"{each.code}: {each.message}" for each in facts.inventory.troubles]
     told += [f"state file: {facts.state_trouble}"] if facts.state_trouble is not None else []
     told += [f"CDI: {facts.cdi_trouble}"] if facts.cdi_trouble else []
+    lost = _lost_clients(facts)
+    told += [f"{RESTARTED}: containers started before lost their CUDA contexts: {listing(lost)}"] if lost else []
     return told + [f"annotation {CONFIRM}: {each}" for each in facts.confirm_problems[:NAMED]]
+
+
+def _lost_clients(facts: Facts) -> list[str]:
+    """Their pods."""
+    lost = (each for each, client in facts.mps_clients.items() if client.reason == RESTARTED)
+    return sorted({"/".join(each.split("/")[:2]) for each in lost})
 
 
 def _observing(facts: Facts, observed: Plan) -> Condition:

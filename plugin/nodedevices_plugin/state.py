@@ -22,6 +22,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Verdict
+from nodedevices_plugin.mpsclients import Mps
 from nodedevices_plugin.probes.protocol import Readings
 
 MAX_BYTES = 16 << 20
@@ -56,6 +57,7 @@ class State:
     observed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what others offer: resource -> ids
     retired: Mapping[str, datetime] = field(default_factory=dict)  # resource names no longer offered, since when
     confirmed: str = ""  # the nodedevices.io/confirm annotation that was acted on
+    mps: Mps = field(default_factory=Mps)  # which MPS daemon each client came to
 
 
 _ADAPTER: TypeAdapter[State] = TypeAdapter(State)

@@ -124,10 +124,33 @@ async def test_shares_are_withheld_while_their_daemon_is_dead_and_it_is_started_
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
     assert kubelet.capacity(GPU) == 8
     await agent.until(lambda: "its shares are withheld until it answers" in told(agent))
+    await agent.until(lambda: 'reason="MpsDaemonDown"' in agent.get("/metrics")[1])
     runner.start()
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     runner.die(GPU)
     await agent.until(lambda: runner.commands(GPU).count("-d") == 3)
+
+
+async def test_the_end_of_a_daemon_is_told_to_its_clients_however_soon_another_answers(
+    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    def marked() -> list[tuple[str, str]]:
+        lines = agent.lines("MPS client without its daemon")
+        return [(each["client"].split("/")[1], each["reason"]) for each in lines]
+
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
+    await agent.until(lambda: "train-0" in agent.state_file.read_text())
+    runner.die(GPU)
+    await agent.until(lambda: marked() == [("train-0", "MpsDaemonRestarted")])
+    assert kubelet.allocatable(GPU) == 8
+    await kubelet.allocate(GPU, 1, pod="train-1", namespace="ml")
+    await agent.until(lambda: "train-1" in agent.state_file.read_text())
+    agent.kill()
+    runner.die(GPU)
+    await agent.until(lambda: runner.commands(GPU).count("-d") == 3)
+    agent.start()
+    await agent.until(lambda: marked()[1:] == [("train-1", "MpsDaemonRestarted")])
 
 
 async def test_other_limits_take_effect_with_a_new_daemon(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from support import mps
 from support.variation import MPS, PATH, agent_patch, container_patch, installed_with, write
-from support.world import GPU, NAMESPACE, SYSTEM, World
+from support.world import GPU, HEALTHY, NAMESPACE, SYSTEM, World
 from support.world_rig import RigWorld
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, method="signal")]
@@ -81,11 +81,26 @@ def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mp
     inside("touch", "/dev/shm/client-was-here")
     assert in_runner(rig, "ls", "/dev/shm").split() == ["client-was-here"]
 
-    in_runner(rig, "rm", f"{PIPE}/control")
-    rig.until("the daemon is started again", lambda: in_runner(rig, "cat", LOG).splitlines().count("-d") == 2)
+    rig.kubectl.delete("pod", mps_pod(rig), namespace=SYSTEM)  # and with it the daemon, and every client's contexts
+    rig.until(
+        "the client is told that a new daemon answers",
+        lambda: rig.condition("pod", "client", HEALTHY, NAMESPACE).get("reason") == "MpsDaemonRestarted",
+        seconds=90,
+    )
+    assert rig.marked("client", "False")["message"].endswith("Recovery: RestartApp.")
+    assert [one["reason"] for one in rig.events("client")][-1] == "DeviceFault"
+    assert in_runner(rig, "cat", LOG).splitlines().count("-d") == 2
     rig.until("the shares are back", lambda: len(rig.ids(rig.b)) == 16)
+    rig.pod("next", rig.b, {GPU: 1})
 
-    rig.kubectl.delete("pod", "client", namespace=NAMESPACE)
+    def reasons() -> dict[str, str]:
+        held = [one for each in rig.devices(rig.b).values() for one in each.get("holders", ())]
+        return {one["pod"]: one.get("health", {}).get("reason", "") for one in held}
+
+    rig.until("a new client is well", lambda: reasons() == {"client": "MpsDaemonRestarted", "next": ""})
+    assert rig.condition("pod", "next", HEALTHY, NAMESPACE) == {}
+
+    rig.kubectl.delete("pod", "client", "next", namespace=NAMESPACE)
     rig.drop_policy("mps")
     rig.until("the GPUs are whole again", lambda: len(rig.ids(rig.b)) == 4)
     rig.until("the daemon has ended", lambda: in_runner(rig, "cat", LOG).splitlines()[-1] == "quit")

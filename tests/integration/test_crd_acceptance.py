@@ -165,7 +165,7 @@ def test_the_wide_columns_of_nodedevices(kubectl: Kubectl) -> None:
 
     header, row = kubectl.run("get", "nd", "-o", "wide").splitlines()
     assert header.split()[9:] == ["ACTION", "CONFIG", "EXCLUDED", "DRIVER", "AGENT"]
-    assert columns(header, row)[9:] == ["RebootNode", "WaitingForHolders", "570.148.08", "0.1.0"]
+    assert columns(header, row)[9:] == ["RebootNode", "WaitingForHolders", "1", "570.148.08", "0.1.0"]
 
 
 def columns(header: str, row: str) -> list[str]:

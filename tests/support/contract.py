@@ -166,6 +166,7 @@ FULL_NODE: Json = {
             "unknown": 0,
             "held": 1,
             "unschedulable": 1,
+            "excluded": 1,
             "model": "NVIDIA H100 80GB HBM3",
             "models": 1,
             "reason": "Xid79",
@@ -227,7 +228,16 @@ FULL_NODE: Json = {
                             "ofaEngines": 0,
                         },
                         "health": {"state": "Degraded", "reason": "Xid94", "since": "2026-11-21T07:01:00Z"},
-                        "holders": [holder()],
+                        "holders": [
+                            holder(
+                                health={
+                                    "state": "Unhealthy",
+                                    "reason": "MpsDaemonRestarted",
+                                    "since": "2026-11-21T07:01:00Z",
+                                    "recoveryAction": "RestartApp",
+                                }
+                            )
+                        ],
                     }
                 ],
             ),
@@ -256,6 +266,7 @@ FULL_NODE: Json = {
                     },
                 ],
                 holdersTruncated=3,
+                excluded="GPU-*",
             ),
         ],
         "resources": [

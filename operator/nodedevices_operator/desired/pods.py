@@ -8,7 +8,7 @@ marked. The worst of a pod's devices speaks for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
@@ -24,6 +24,7 @@ from nodedevices_operator.records import Affected, DeviceRecord, Health, Holder,
 START_TIME_SLACK = timedelta(seconds=30)
 EVENT_LIFE = timedelta(minutes=50)  # the API server's default --event-ttl is an hour
 MAX_HOLDERS_TOLD = 10  # in an Event
+RESTART = "RestartApp"  # recoveryAction
 UNDECIDED = "Correlating"  # SCHEMA health.state: for at most 10 s, while an XID's meaning depends on its neighbours
 _SEVERITY = {"Unhealthy": 3, "Unknown": 2, "Degraded": 1, "Healthy": 0}
 _STATUSES = ("True", "False", "Unknown")
@@ -40,10 +41,16 @@ class Concern:
     device_name: str
     ids: frozenset[str]  # what the kubelet may call what it holds, replica suffixes aside
     health: Health
+    device_health: Health | None = None  # where `health` is the holder's own
 
     @property
     def severity(self) -> int:
-        return _SEVERITY.get(self.health.state, 2)
+        return _severity(self.health)
+
+    @property
+    def ends_with_restart(self) -> bool:
+        """Only what the container has done until now is lost: well again once it was started anew."""
+        return self.device_health is not None and self.health.action == RESTART
 
     @property
     def unknown(self) -> bool:
@@ -61,6 +68,10 @@ class Concern:
         return self.health.reason == UNDECIDED
 
 
+def _severity(health: Health) -> int:
+    return _SEVERITY.get(health.state, _SEVERITY["Unknown"])
+
+
 class Answer(Enum):
     YES = "yes"
     NO = "no"
@@ -75,15 +86,37 @@ def concerns(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Co
             device=part.id if part.health is not device.health else device.id,
             device_name=device.name,
             ids=frozenset({part.id, device.name, *holder.ids}),
-            health=part.health,
+            health=part.health if own is None else own,
+            device_health=None if own is None else part.health,
         )
         for device in record.devices
         for part in device.parts
         for holder in part.holders
-        if healthy_too or part.health.state != "Healthy"
+        for own in [_own_health(holder, part.health)]
+        if healthy_too or (own or part.health).state != "Healthy"
     ]
     found.sort(key=lambda it: (-it.severity, it.holder.namespace, it.holder.pod, it.device, it.holder.container))
     return found
+
+
+def _own_health(holder: Holder, health: Health) -> Health | None:
+    """What happened to the holder alone, where it is worse than what holds for its device."""
+    worse = holder.health is not None and _severity(holder.health) > _severity(health)
+    return holder.health if worse else None
+
+
+def without_own_health(concern: Concern) -> Concern:
+    return replace(concern, health=concern.device_health or concern.health, device_health=None)
+
+
+def started_anew(pod: Mapping[str, Any], concern: Concern) -> bool:
+    """Whether the container runs since after what happened to it. Its devices stay the same over such a start."""
+    status, since = pod.get("status") or {}, _time(concern.health.since)
+    for each in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
+        if each.get("name") == concern.holder.container:
+            started = _time(((each.get("state") or {}).get("running") or {}).get("startedAt"))
+            return started is not None and since is not None and started > since
+    return False
 
 
 def may_speak(pod: Mapping[str, Any], concern: Concern, node: str) -> Answer:

@@ -23,6 +23,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Verdict,
 )
+from nodedevices_plugin.mpsclients import Client
 from nodedevices_plugin.probes.protocol import Driver, DriverState, Link, Machine, Trouble
 from nodedevices_plugin.report import ConfigStatus, Facts, report
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
@@ -414,3 +415,20 @@ def test_an_excluded_device_says_so_and_by_which_entry() -> None:
     assert said.summary is not None
     assert said.summary.excluded == 2
     assert "excluded" not in to_dict(said.devices[2])
+
+
+def test_a_client_whose_daemon_was_restarted_is_told_on_its_entry_and_in_ready_and_the_device_is_well() -> None:
+    lost = Client(instance="one", reason="MpsDaemonRestarted", since=START)
+    two = holding(holder(f"{gpu_id(0)}::0", pod="old"), holder(f"{gpu_id(0)}::1", pod="new"))
+    said = report(
+        made := facts(1, holdings=two, mps_clients={f"ml/old/main/{GPU}": lost, f"ml/new/main/{GPU}": Client()})
+    )
+    healths = {each.pod: each.health for each in said.devices[0].holders}
+    assert healths["new"] is None
+    assert healths["old"] is not None
+    assert (healths["old"].state, healths["old"].reason) == ("Unhealthy", "MpsDaemonRestarted")
+    assert (healths["old"].recovery_action, healths["old"].since) == ("RestartApp", START)
+    assert said.devices[0].health.state == "Healthy"
+    status, reason, message = condition(made, "Ready")
+    assert (status, reason) == ("True", "AgentRunning")
+    assert message == "MpsDaemonRestarted: containers started before lost their CUDA contexts: ml/old"

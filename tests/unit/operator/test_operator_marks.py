@@ -339,3 +339,50 @@ async def test_nothing_is_summed_up_where_nothing_was_suppressed() -> None:
     bench.now += SUM_UP_SECONDS
     assert await bench.events.sum_up(bench.record) is None
     assert bench.reasons == ["DeviceFault"] * BURST
+
+
+# --- what happened to one holder alone -------------------------------------------------------------------------------
+DAEMON = health("Unhealthy", "MpsDaemonRestarted", recoveryAction="RestartApp", faultDomain="Node")
+
+
+async def test_of_the_holders_of_a_well_device_only_the_one_is_told_that_something_happened_to() -> None:
+    cluster = Cluster()
+    for name in ("old", "new"):
+        cluster.pod(name, "a")
+    await cluster.start(a=[device(0, holders=[holder("new"), holder("old", health=DAEMON)])])
+    assert cluster.told("old") == ("False", "MpsDaemonRestarted")
+    assert cluster.told("new") == ("", "")
+    assert cluster.affected("a") == ["old"]
+    assert [it["reason"] for it in cluster.kube.events if it["involvedObject"]["name"] == "old"] == ["DeviceFault"]
+
+
+async def test_a_worse_fault_of_the_device_speaks_for_the_holder_until_it_is_over() -> None:
+    cluster = Cluster()
+    cluster.pod("old", "a")
+    ill = device(0, "Unhealthy", "Xid79", holders=[holder("old", health=DAEMON)])
+    await cluster.start(a=[ill])
+    assert cluster.told("old") == ("False", "Xid79")
+    await cluster.report("a", device(0, holders=[holder("old", health=DAEMON)]))
+    assert cluster.told("old") == ("False", "MpsDaemonRestarted")
+
+
+@pytest.mark.parametrize(("started", "told"), [(SINCE, "False"), (NOW, "True")])
+async def test_a_container_that_was_started_since_is_well_again(started: str, told: str) -> None:
+    cluster = Cluster()
+    cluster.pod("old", "a")
+    await cluster.start(a=[device(0, holders=[holder("old", health=DAEMON)])])
+    running = {"name": "main", "state": {"running": {"startedAt": started}}}
+    cluster.kube.objects[paths.pod_path("ml", "old")]["status"]["containerStatuses"] = [running]
+    await cluster.report("a", device(0, holders=[holder("old", health=DAEMON)]), heartbeat=NOW, appliedConfigHash="1")
+    assert cluster.told("old")[0] == told
+    assert cluster.affected("a") == ([] if told == "True" else ["old"])
+
+
+async def test_while_a_daemon_is_down_a_container_that_was_started_since_is_not_well() -> None:
+    cluster = Cluster()
+    cluster.pod("old", "a")
+    down = health("Unhealthy", "MpsDaemonDown", recoveryAction="Inspect", faultDomain="Node")
+    running = {"name": "main", "state": {"running": {"startedAt": NOW}}}
+    cluster.kube.objects[paths.pod_path("ml", "old")]["status"]["containerStatuses"] = [running]
+    await cluster.start(a=[device(0, holders=[holder("old", health=down)])])
+    assert cluster.told("old") == ("False", "MpsDaemonDown")
