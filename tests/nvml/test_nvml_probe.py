@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 from nodedevices_plugin.probes.process import ProbeProcess
@@ -364,6 +366,39 @@ def test_events_that_cannot_be_waited_for_are_a_trouble_until_they_can(machine):
         probe.until(lambda seen: seen.troubles == ())
         machine.event(0, XID, 79)
         probe.until(lambda seen: seen.events)
+
+
+FAILING_LOG = """
+import sys
+import time
+import pynvml
+from nodedevices_plugin.probes.events import EventLog
+from nodedevices_plugin.probes.nvml_events import Monitor
+
+class Failing(EventLog):
+    def record(self, key, **_):
+        raise ValueError("a bug")
+
+pynvml.nvmlInit()
+monitor = Monitor({"GPU-0": pynvml.nvmlDeviceGetHandleByIndex(0)}, Failing())
+print("listening", file=sys.stderr)  # the library makes noise on the standard output
+deadline = time.monotonic() + 20
+while monitor.failed is None and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(monitor.failed, file=sys.stderr)
+"""
+
+
+def test_whatever_ends_the_thread_that_hears_events_is_seen(machine):
+    machine.say(count=1)
+    command, environment = [sys.executable, "-c", FAILING_LOG], {**os.environ, **machine.environment()}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "listening\n"
+        machine.event(0, XID, 79)
+        assert process.stderr.readline() == "ValueError: a bug\n"
 
 
 def test_no_library_is_a_normal_case(machine):

@@ -71,6 +71,15 @@ class Monitor:
             self.unmonitored[identity] = describe(error.value)
 
     def _wait(self) -> None:
+        try:
+            self._record_until_stopped()
+        except Exception as error:  # the thread may not end unseen: no XID would be heard any more
+            self.failed = f"{type(error).__name__}: {error}"
+            self._log.wake.set()
+        with contextlib.suppress(pynvml.NVMLError):  # when the driver has gone, the set has too
+            pynvml.nvmlEventSetFree(self._set)
+
+    def _record_until_stopped(self) -> None:
         while not self._stop.is_set():
             try:
                 data = pynvml.nvmlEventSetWait_v2(self._set, WAIT_MILLISECONDS)
@@ -81,8 +90,6 @@ class Monitor:
                 self._log.wake.set()  # the next look sees what is wrong and starts another monitor
                 break
             self._record(data)
-        with contextlib.suppress(pynvml.NVMLError):  # when the driver has gone, the set has too
-            pynvml.nvmlEventSetFree(self._set)
 
     def _record(self, data: Any) -> None:
         kind = KINDS.get(data.eventType)
