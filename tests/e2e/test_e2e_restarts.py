@@ -141,3 +141,23 @@ def test_running_pods_survive_a_kubelet_restart_after_a_fault_shrank_the_owned_c
     # A kubelet that finds too little rejects running pods about 8 s after its start.
     rig.never("the pod is rejected", lambda: phase() != "Running" and phase(), seconds=12)
     rig.alive(pod)
+
+
+def test_a_node_made_anew_under_a_living_agent_has_its_object_again(rig: RigWorld) -> None:
+    agent, before = rig.agent(rig.a), rig.node(rig.a)["metadata"]["uid"]
+    rig.kubectl.run("delete", "node", rig.a)
+    rig.restart_kubelet(rig.a)
+    anew = rig.until(
+        "the kubelet makes the Node anew",
+        lambda: (uid := rig.node(rig.a).get("metadata", {}).get("uid", before)) != before and uid,
+    )
+
+    def owned() -> bool:
+        item = rig.nodedevices(rig.a)
+        owners = [one["uid"] for one in item.get("metadata", {}).get("ownerReferences", [])]
+        return owners == [anew] and bool(item.get("status", {}).get("devices"))
+
+    # The agent's token names the old Node until the kubelet has asked for another one.
+    rig.until("the new Node owns its NodeDevices", owned, seconds=150)
+    assert rig.agent(rig.a)["metadata"]["uid"] == agent["metadata"]["uid"]
+    assert rig.restarts(rig.a) == agent["status"]["containerStatuses"][0]["restartCount"]
