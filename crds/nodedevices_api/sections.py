@@ -440,12 +440,40 @@ class CapacityEntry(Strict):
 Capacity = Annotated[tuple[Annotated[CapacityEntry, Atomic()], ...], Field(max_length=32), Listed("map", "name")]
 
 
+RESERVED_LABEL_DOMAINS = ("kubernetes.io", "k8s.io", "nodedevices.io")
+_RESERVED_KEY = f"^([^/]*[.])?({'|'.join(RESERVED_LABEL_DOMAINS).replace('.', '[.]')})/"
+RESERVED_LABEL = "a label of a policy is not under kubernetes.io, k8s.io or nodedevices.io: choose a domain of your own"
+
+
+def reserved_label(key: str) -> bool:
+    """Whether others act by labels of that domain: the scheduler, cloud providers, admission, and we ourselves.
+
+    Who may write policies may not thereby write these.
+    """
+    return re.match(_RESERVED_KEY, key) is not None
+
+
+def _reserved_labels(labels: Labels) -> list[str]:
+    return sorted(key for key in labels.extra if reserved_label(key))
+
+
 class Labels(Strict):
     """Labels on the Node."""
 
     feature_discovery: Flag = Field(default=False, description="Publish GPU Feature Discovery's labels.")
     extra: Annotated[dict[LabelKey, LabelValue], Field(max_length=16)] = Field(
-        default={}, description="Further labels, 16 at most."
+        default={},
+        description="Further labels, 16 at most; none under kubernetes.io, k8s.io or nodedevices.io.",
+    )
+
+    cel_rules = (
+        Rule(
+            f"!has(self.extra) || !self.extra.exists(k, k.matches('{_RESERVED_KEY}'))",
+            RESERVED_LABEL,
+            lambda it: not _reserved_labels(it),
+            f"'extra has %s: {RESERVED_LABEL}'.format([self.extra.filter(k, k.matches('{_RESERVED_KEY}'))])",
+            lambda it: f"extra has {_listed(_reserved_labels(it))}: {RESERVED_LABEL}",
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from nodedevices_api.devicepolicy import DevicePolicySpec
 from nodedevices_api.errors import InputError, parse
 from nodedevices_api.meta import LabelSelector
 from nodedevices_api.quantity import to_bytes
+from nodedevices_api.sections import RESERVED_LABEL, reserved_label
 from nodedevices_api.supported import unsupported_fields
 
 from nodedevices_operator.kube import CAPACITY, LABELS, NODE_CONDITION
@@ -187,6 +188,7 @@ class PolicyRecord:
     dry_run: bool = False
     refusal: str = ""  # reason of Accepted=False
     problem: str = ""  # its message
+    left_out: str = ""  # what of it is not applied, and why; the rest is
     observed_generation: int | None = None
     counts: Mapping[str, int] | None = None
     conditions: tuple[ConditionRecord, ...] = ()
@@ -201,14 +203,14 @@ def node_devices_record(raw: Raw) -> NodeDevicesRecord:
     """The record of a NodeDevices."""
     metadata, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
     owners = [o for o in _items(metadata, "ownerReferences") if o.get("kind") == "Node"]
-    config = spec.get("config")
+    config, _ = without_reserved_labels(_map(spec, "config"))
     return NodeDevicesRecord(
         name=intern(_text(metadata, "name")),
         uid=_text(metadata, "uid"),
         generation=_number(metadata, "generation"),
         owner_uid=_text(owners[0], "uid") if owners else "",
         node_uid=_text(status, "nodeUID"),
-        config=config if isinstance(config, Mapping) else None,
+        config=config if isinstance(spec.get("config"), Mapping) else None,
         config_name=_text(spec, "configName"),
         config_hash=_text(spec, "configHash"),
         policies=tuple(
@@ -342,7 +344,7 @@ def _keys(fields: Raw) -> set[str]:
 def policy_record(raw: Raw) -> PolicyRecord:
     """The record of a DevicePolicy, read and judged."""
     metadata, status = _map(raw, "metadata"), _map(raw, "status")
-    spec_raw = _map(raw, "spec")
+    spec_raw, reserved = without_reserved_labels(_map(raw, "spec"))
     spec: DevicePolicySpec | None = None
     selector: LabelSelector | None = None
     refusal = problem = ""
@@ -371,11 +373,26 @@ def policy_record(raw: Raw) -> PolicyRecord:
         dry_run=spec_raw.get("mode") == "DryRun",
         refusal=refusal,
         problem=problem,
+        left_out=f"labels.extra has {', '.join(reserved)}: {RESERVED_LABEL}" if reserved else "",
         observed_generation=observed if isinstance(observed, int) else None,
         counts=dict(nodes) if isinstance(nodes, Mapping) else None,
         conditions=_conditions(status),
         resource_version=_text(metadata, "resourceVersion"),
     )
+
+
+def without_reserved_labels(sections: Raw) -> tuple[Raw, tuple[str, ...]]:
+    """The sections without labels that a policy may not set, and the keys of these.
+
+    The API server refuses them; an object that was stored before it did so loses these labels and nothing else.
+    """
+    labels = _map(sections, "labels")
+    extra = _map(labels, "extra")
+    reserved = tuple(sorted(key for key in extra if reserved_label(key)))
+    if not reserved:
+        return sections, ()
+    kept = {key: value for key, value in extra.items() if key not in reserved}
+    return {**sections, "labels": {**labels, "extra": kept}}, reserved
 
 
 # --- raw values ------------------------------------------------------------------------------------------------------

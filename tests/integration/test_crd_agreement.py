@@ -94,7 +94,10 @@ spec = some(
         budget=some(maxUnavailable=one(0, 3, "0%", "100%", "101%", "x"), perHour=one(0, 5)),
     ),
     capacity=many(capacity, 2),
-    labels=some(featureDiscovery=one(True), extra=one({}, {"a": "b"}, {"example.com/a": ""})),
+    labels=some(
+        featureDiscovery=one(True),
+        extra=one({}, {"a": "b"}, {"example.com/a": ""}, {"k8s.io": ""}, {"xk8s.io/a": ""}, {"a.k8s.io/b": ""}),
+    ),
 )
 selector = some(matchLabels=one({}, {"a": "b"}), matchExpressions=many(requirement, 2))
 

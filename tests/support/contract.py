@@ -415,6 +415,22 @@ REFUSALS: tuple[Refusal, ...] = (
         _capacity({"name": "x.kubernetes.io/a", "perNode": 1}),
         "name x.kubernetes.io/a: a capacity name is not under kubernetes.io",
     ),
+    *(
+        Refusal(
+            f"label {key}",
+            policy(labels={"extra": {"example.com/a": "b", key: "c"}}),
+            f'extra has ["{key}"]: a label of a policy is not under kubernetes.io, k8s.io or nodedevices.io',
+        )
+        for key in (
+            "kubernetes.io/hostname",
+            "node-role.kubernetes.io/control-plane",
+            "node-restriction.kubernetes.io/tenant",
+            "k8s.io/a",
+            "x.y.k8s.io/a",
+            "nodedevices.io/agent",
+            "x.nodedevices.io/a",
+        )
+    ),
     Refusal(
         "capacity that resources name",
         _capacity(

@@ -277,6 +277,8 @@ def _applied(policy: PolicyRecord, counts: Tally) -> Verdict:
     expected = counts.selected - counts.silent
     if not expected:
         return "False", names.NO_NODES, "stronger policies supply all of its sections on every node that it selects"
+    if policy.left_out:
+        return "False", names.FAILED, f"{policy.left_out}; the rest is in force on {counts.applied} of {expected} nodes"
     if counts.applied < expected:
         so_far = f"in force on {counts.applied} of {expected} nodes{_unmatched(counts)}"
         told = _told(counts.waiting, most=1)

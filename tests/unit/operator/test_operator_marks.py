@@ -1,9 +1,10 @@
-"""Which pods the operator writes to, and how often it speaks: its core against an API server in memory."""
+"""What the operator writes on pods and Nodes, and how often it speaks: its core against an API server in memory."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -29,12 +30,12 @@ class Cluster:
         self.kube = FakeKube()
         self.core = Core(self.kube, Metrics())
 
-    async def start(self, **nodes: list[Raw]) -> Cluster:
+    async def start(self, specs: Mapping[str, Raw] = MappingProxyType({}), /, **nodes: list[Raw]) -> Cluster:
         for name, devices in nodes.items():
             ready = [{"type": "Ready", "status": "True", "lastTransitionTime": SINCE}]
             shown = {"capacity": {GPU: "1"}, "allocatable": {GPU: "1"}, "conditions": ready}
             self.kube.put(f"{paths.NODES}/{name}", {"metadata": {"name": name, "uid": f"uid-{name}"}, "status": shown})
-            self.kube.put(self._path(name), self._object(name, devices))
+            self.kube.put(self._path(name), self._object(name, devices, spec=specs.get(name)))
         await self.core.relister.once()
         await self._rest()
         return self
@@ -386,3 +387,40 @@ async def test_while_a_daemon_is_down_a_container_that_was_started_since_is_not_
     cluster.kube.objects[paths.pod_path("ml", "old")]["status"]["containerStatuses"] = [running]
     await cluster.start(a=[device(0, holders=[holder("old", health=down)])])
     assert cluster.told("old") == ("False", "MpsDaemonDown")
+
+
+# --- labels that a policy may not set --------------------------------------------------------------------------------
+RESERVED = {"node-role.kubernetes.io/control-plane": "", "nodedevices.io/agent": "away"}
+
+
+async def test_a_stored_policy_with_a_label_that_others_act_by_loses_that_label_only_and_says_so() -> None:
+    """Stored before the API server refused it."""
+    sections = {"faults": {"event": False}, "labels": {"extra": {"example.com/pool": "a", **RESERVED}}}
+    cluster = Cluster()
+    cluster.policy(**sections)
+    await cluster.start(a=[well(0)])
+    await cluster.core.look_at_policy("p")
+    labels = cluster.kube.objects[f"{paths.NODES}/a"]["metadata"]["labels"]
+    assert labels == {"example.com/pool": "a"}
+    config = cluster.kube.objects[f"{paths.NODE_DEVICES}/a"]["spec"]["config"]
+    assert config == {"faults": {"event": False}, "labels": {"extra": {"example.com/pool": "a"}}}
+    conditions = {it["type"]: it for it in cluster.kube.objects[f"{paths.POLICIES}/p"]["status"]["conditions"]}
+    assert conditions["Accepted"]["status"] == "True"
+    assert (conditions["Applied"]["status"], conditions["Applied"]["reason"]) == ("False", "Failed")
+    for key in RESERVED:
+        assert key in conditions["Applied"]["message"]
+
+
+async def test_a_configuration_stored_with_such_a_label_is_written_anew_without_it() -> None:
+    """Also where its policy is refused for another reason, and what was in force stays in force."""
+    stored = {"faults": {"podCondition": "Never"}, "labels": {"extra": {"example.com/pool": "a", **RESERVED}}}
+    cluster = Cluster()
+    cluster.policy(**stored | {"faults": {"podCondition": "Never", "taint": {"effect": "NoSchedule"}}})
+    refs = [{"name": "p", "generation": 1, "priority": 0, "sections": ["faults", "labels"]}]
+    spec = {"config": stored, "configHash": "old", "policies": refs}
+    cluster.pod("trainer", "a")
+    await cluster.start({"a": spec}, a=[lost(0, "trainer")])
+    assert cluster.kube.objects[f"{paths.NODES}/a"]["metadata"]["labels"] == {"example.com/pool": "a"}
+    config = cluster.kube.objects[f"{paths.NODE_DEVICES}/a"]["spec"]["config"]
+    assert config == {"faults": {"podCondition": "Never"}, "labels": {"extra": {"example.com/pool": "a"}}}
+    assert cluster.told("trainer") == ("", "")
