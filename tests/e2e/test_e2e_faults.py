@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support import simulated
 from support.world import GPU, HEALTHY, MEMORY, NAMESPACE, World
@@ -52,6 +54,32 @@ def test_a_fault_reaches_kubelet_nodedevices_pod_and_node_and_so_does_the_recove
         lambda: {one["reason"] for one in world.events("victim")} == {"DeviceFault", "DeviceRecovered"},
     )
     world.alive(pod)
+
+
+def test_a_silent_probe_takes_no_pod_out_of_its_service_and_a_fault_does_until_nobody_watches(world: World) -> None:
+    world.policy("gate", {"faults": {"podCondition": "Always"}})
+    spec = world.pod_spec(world.a, {GPU: 1}) | {"readinessGates": [{"conditionType": HEALTHY}]}
+    metadata = {"name": "web", "namespace": NAMESPACE}
+    world.kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    def shown(kind: str) -> dict[str, Any]:
+        return world.condition("pod", "web", kind, NAMESPACE)
+
+    world.running("web")
+    ready, well = shown("Ready"), shown(HEALTHY)
+    world.hardware(world.a, simulated.h100s(silent=True))
+    world.until("the pod says that nobody can tell", lambda: shown(HEALTHY)["reason"] == "ProbeSilent")
+    assert (shown(HEALTHY)["status"], shown(HEALTHY)["lastTransitionTime"]) == ("True", well["lastTransitionTime"])
+    assert shown("Ready") == ready
+
+    [bad] = world.held(world.a, "web")
+    world.hardware(world.a, simulated.h100s(xid79=world.devices(world.a)[bad]["index"]))
+    world.marked("web", "False")
+    world.until("it is not ready", lambda: shown("Ready")["status"] == "False")
+    world.policy("gate", {"faults": {"podCondition": "Never"}})
+    world.until("nobody watches", lambda: shown(HEALTHY)["reason"] == "NotMonitored")
+    assert shown(HEALTHY)["status"] == "True"
+    world.until("it is ready", lambda: shown("Ready")["status"] == "True")
 
 
 def test_a_lost_device_stays_listed_and_its_neighbours_stay_allocatable(world: World) -> None:

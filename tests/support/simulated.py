@@ -23,9 +23,10 @@ def strike(index: int, xid: int) -> dict[str, object]:
     return {"id": f"strike-{os.getpid()}-{next(_strikes)}", "device": index, "xid": xid}
 
 
-def h100s(*, xid79: int | None = None, lost: int | None = None, field_230: bool = True) -> str:
-    """Eight H100s; one struck by XID 79, or lost. `field_230` False: an old driver cannot say what would help."""
-    text: dict[str, object] = {"profile": "h100 x 8"}
+def h100s(*, xid79: int | None = None, lost: int | None = None, field_230: bool = True, silent: bool = False) -> str:
+    """Eight H100s; one struck by XID 79, or lost. `field_230` False: an old driver cannot say what would help.
+    `silent`: the probe says nothing more."""
+    text: dict[str, object] = {"profile": "h100 x 8"} | ({"silent": True} if silent else {})
     if not field_230:
         text["recoveryActionSupported"] = False
     if xid79 is not None:
