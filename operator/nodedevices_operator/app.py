@@ -85,9 +85,9 @@ async def run(settings: Settings) -> None:
             core.relister.soon()
 
     watch = Watch(settings.kubeconfig, core.arrived, ended)
-    core.relister.stalled = watch.restart
+    core.relister.stalled = lambda: watch.restart("they miss what a list shows")
     core.relister.watch = watch.start
-    kube.trust_changed = watch.restart
+    kube.trust_changed = lambda: watch.restart("the cluster has another CA, or we another certificate")
     tasks: list[asyncio.Task[None]] = []
 
     def scrape() -> bytes:

@@ -4,7 +4,8 @@ kopf forgets deletions across a 410 and a watch can stall, so every ten minutes,
 pages; and at once when the watches have ended, which begin anew only after a complete LIST. Objects that the LIST shows
 are taken in. An object that a complete LIST does not show is asked for by name, and goes only on the API server's own
 404: a failed, partial or empty LIST never removes anything. A change that the LIST shows and the watch of that kind
-does not tell within a few seconds means that this watch has stalled; the watches are started anew.
+does not tell within a few seconds means that this watch has stalled; the watches are started anew. In between, one
+page of policies every 30 s tells whether the API server answers at all: when it is back, everything is listed at once.
 
 A LIST is a consistent read, so it can show nothing older than what was known before it began. Where it does, the
 cluster went back in time (etcd was restored from a backup): the LIST is believed, and what else was remembered is
@@ -23,13 +24,14 @@ import structlog
 from nodedevices_api import GROUP
 
 from nodedevices_operator.cache import Cache, Dirty, Kind, Record, older, read
-from nodedevices_operator.kube import Kube, KubeError, named
+from nodedevices_operator.kube import POLICIES, Kube, KubeError, named
 from nodedevices_operator.metrics import Metrics
 
 JITTER = 0.1
 RETRY_SECONDS = (1.0, 30.0)  # after a failed LIST, growing
 MAX_QUESTIONS = 500  # by name, for one LIST: a list that misses more is not believed this time
 MISSING_RETRY_SECONDS = 5.0  # at most, while the CRDs are missing: asking costs next to nothing
+ASK_SECONDS = 30.0  # between two small questions: kopf tells nobody that the API server is away
 HEARING_SECONDS = 10.0  # for the watch to tell what a LIST has shown
 CRDS = {kind: f"{kind.value.rpartition('/')[2]}.{GROUP}" for kind in (Kind.NODE_DEVICES, Kind.POLICY)}
 
@@ -98,9 +100,22 @@ class Relister:
                 if self._untold:
                     await asyncio.sleep(HEARING_SECONDS)
                     self.check_watch()
+            await self._rest(wait)
+
+    async def _rest(self, seconds: float) -> None:
+        """Until the next LIST is due, or wanted, or a small question says that something is wrong."""
+        until = self._clock() + seconds
+        while (left := until - self._clock()) > 0 and not self._soon.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
+                async with asyncio.timeout(min(left, ASK_SECONDS)):
                     await self._soon.wait()
+            if self._clock() < until and not self.trouble:
+                try:
+                    async for _ in self._kube.pages(POLICIES):
+                        break
+                except KubeError as error:
+                    if error.status != 429:
+                        return
 
     async def once(self) -> None:
         """One LIST of every kind. KubeError when one could not be completed; what was seen until then is kept."""

@@ -32,6 +32,7 @@ Arrived = Callable[[Kind, bool, Record], None]
 RESTART_SECONDS = (1.0, 30.0)  # grows while kopf keeps ending
 STEADY_SECONDS = 60.0  # having run so long, it starts at the first delay again
 JOIN_SECONDS = 5.0
+END_SECONDS = 3.0  # for kopf's tasks to end, once cancelled
 CLOSE_SECONDS = 0.25  # TLS connections are closed by the loop, a moment after their session
 
 log = structlog.get_logger()
@@ -49,6 +50,7 @@ class Watch:
         self._arrived = arrived
         self._ended = ended
         self._home = asyncio.get_running_loop()
+        self._why = ""  # they were ended by us
         self._wanted = threading.Event()
         self._ending = threading.Event()
         self._kopf: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
@@ -65,10 +67,11 @@ class Watch:
         if not self.started:
             self._thread.start()
 
-    def restart(self) -> None:
+    def restart(self, why: str) -> None:
         """End the present watches, if there are any."""
         running = self._kopf
         if running is not None:
+            self._why = why
             loop, stop = running
             with contextlib.suppress(RuntimeError):  # it has just ended by itself
                 loop.call_soon_threadsafe(stop.set)
@@ -77,7 +80,7 @@ class Watch:
         """End for good; waits a little for the connections to be closed."""
         self._ending.set()
         self._wanted.set()
-        self.restart()
+        self.restart("the operator is stopping")
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join, JOIN_SECONDS)
 
@@ -95,6 +98,7 @@ class Watch:
 
     def _over(self, why: str) -> None:
         self.running = False
+        why, self._why = why or self._why, ""
         self._ended(why)
 
     # --- in the thread -----------------------------------------------------------------------------------------------
@@ -131,7 +135,7 @@ class Watch:
         insights = references.Insights()
         finding = asyncio.create_task(self._find(insights, stop))
         try:
-            await kopf.operator(
+            roots = await kopf.spawn_tasks(
                 registry=make_registry(self._deliver, self._kubeconfig),
                 settings=make_settings(),
                 insights=insights,
@@ -140,8 +144,16 @@ class Watch:
                 identity=cast("Any", MANAGER),  # else kopf asks for the user's name, and our uid has none in the image
                 stop_flag=stop,
             )
+            # Not kopf.run_tasks: it waits 5 s for watches that nobody has told to end before it says that one has.
+            done, _ = await asyncio.wait(roots, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            finding.cancel()
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left, timeout=END_SECONDS)
             await asyncio.sleep(CLOSE_SECONDS)
         return finding.result() if finding.done() and not finding.cancelled() else ""
 

@@ -94,7 +94,7 @@ async def test_a_ca_file_that_cannot_be_used_leaves_the_one_before_in_use(api: T
 async def test_the_watches_follow_a_new_token_and_a_new_ca(api: TlsApi, kube: KubeClient) -> None:
     ended: list[str] = []
     watch = Watch(str(api.kubeconfig), lambda *_: None, ended.append)
-    kube.trust_changed = watch.restart
+    kube.trust_changed = lambda: watch.restart("another CA")
     watch.start()
     try:
         await until(lambda: set(api.watches) == KINDS)
@@ -105,7 +105,7 @@ async def test_the_watches_follow_a_new_token_and_a_new_ca(api: TlsApi, kube: Ku
         await api.rotate()
         await asyncio.sleep(0.5)
         api.hand_out()
-        await until(lambda: bool(ended))
+        await until(lambda: ended == ["another CA"])
         assert not watch.running
         watch.start()
         await until(lambda: set(api.watches) == KINDS)
