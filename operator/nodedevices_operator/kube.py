@@ -94,7 +94,7 @@ class KubeError(Exception):
 
     @property
     def forbidden(self) -> bool:
-        return self.status in {401, 403}
+        return self.status == 403
 
 
 class Kube(Protocol):

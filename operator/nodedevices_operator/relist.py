@@ -214,6 +214,8 @@ class Relister:
             what = f"{error}; install them: kubectl apply --server-side -k crds"
         elif error.forbidden:
             what = "not allowed to list: install the operator's RBAC; waiting"
+        elif error.status == 401:
+            what = "not known to the API server: is the token still good? Waiting for another one"
         else:
             what = "could not list"
         if what != self.trouble:

@@ -16,6 +16,7 @@ import contextlib
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -32,10 +33,27 @@ Arrived = Callable[[Kind, bool, Record], None]
 RESTART_SECONDS = (1.0, 30.0)  # grows while kopf keeps ending
 STEADY_SECONDS = 60.0  # having run so long, it starts at the first delay again
 JOIN_SECONDS = 5.0
+SPARSE_SECONDS = 60.0
 END_SECONDS = 3.0  # for kopf's tasks to end, once cancelled
 CLOSE_SECONDS = 0.25  # TLS connections are closed by the loop, a moment after their session
 
 log = structlog.get_logger()
+
+
+class Sparse(logging.Filter):
+    """One line a minute of what would be said at every try, while the API server is away or refuses a watch."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._next = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = self._clock()
+        if record.levelno < logging.WARNING or now < self._next:
+            return False
+        self._next = now + SPARSE_SECONDS
+        return True
 
 
 class Watch:
@@ -60,6 +78,8 @@ class Watch:
         # What ended it, with tracebacks, for each of its tasks that knew; `ended` is told the same in a line.
         for name in ("kopf._core.reactor.running", "kopf._core.reactor.orchestration"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        for name in ("kopf._cogs.clients.watching", "kopf._cogs.clients.fetching"):
+            logging.getLogger(name).addFilter(Sparse())
 
     def start(self) -> None:
         """Begin, if they are not running; every kind has just been listed."""
@@ -104,10 +124,8 @@ class Watch:
     # --- in the thread -----------------------------------------------------------------------------------------------
     def _run(self) -> None:
         failures = 0
-        while True:
+        while not self._ending.is_set():
             self._wanted.wait()
-            if self._ending.is_set():
-                return
             why = ""
             lasted = 0.0
             try:
@@ -115,7 +133,7 @@ class Watch:
                     began = runner.get_loop().time()
                     why = runner.run(self._operate())
                     lasted = runner.get_loop().time() - began
-            except Exception as error:  # whatever ended it, the watches must go on
+            except (Exception, asyncio.CancelledError) as error:  # whatever ended it, the watches must go on
                 why = f"{type(error).__name__}: {error}"[:500]
             self._kopf = None
             self._wanted.clear()

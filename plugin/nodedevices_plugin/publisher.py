@@ -125,6 +125,7 @@ class Publisher:
         self._owner: str | None = None
         self._failures = 0
         self._not_before = 0.0
+        self._asked_to_wait = 0.0  # until then, by the server's Retry-After, whatever news come
         self._watching = Conversation("NodeDevices cannot be watched")
         self._writing = Conversation("NodeDevices cannot be written")
         self._asking = Conversation("the API server cannot be asked which Node the agent's token names")
@@ -176,12 +177,10 @@ class Publisher:
         if item is None and self._object is not None:
             log.warning("the NodeDevices object was deleted; it will be created again", name=self._name)
             self._vanished()
-        first = not self._listed
         self._listed = True
         self._object = item
         self._on_object(item)
-        if first or self._not_before:
-            self._not_before = 0.0  # the server answers: what waits behind a back-off may try now
+        self._not_before = self._asked_to_wait  # the server answers: what waits behind a back-off may try now
         self._wake.set()
 
     def _vanished(self) -> None:
@@ -303,7 +302,8 @@ class Publisher:
         first = error.status in (401, 409) and self._failures == 0  # a new token, or a newer version: try at once
         wait = 0.0 if first else pacing.back_off(self._failures, self._chance())
         self._failures += 1
-        self._not_before = self._clock() + max(wait, error.retry_after or 0.0)
+        self._asked_to_wait = self._clock() + (error.retry_after or 0.0)
+        self._not_before = max(self._clock() + wait, self._asked_to_wait)
 
     def _failed(self, conversation: Conversation, error: StoreError) -> None:
         self._metrics.publish_failed(error.status)
