@@ -2,10 +2,9 @@
 
 What is queued is a key, never an event, so ten changes of one node are one look at its latest state. A key is worked on
 by one worker at a time; a key added meanwhile is looked at once more afterwards. A failure waits exponentially longer
-each time, with jitter, until a success; a success may ask to be looked at again later (requeue after). The queue is
-bounded by the number of keys there are. News of a key that waits out a failure brings its next try forward, but never
-to less than NEWS_SECONDS: a broken node whose status changes all the time costs little more than a quiet one. And never
-before the time that the server itself asked for.
+each time, with jitter, until a success; a success may ask to be looked at again later (requeue after). News of a
+failing key bring its next try forward, to no less than NEWS_SECONDS (a broken node that changes all the time costs
+little more than a quiet one), and never to before what the server asked for. There are no more entries than keys.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class KeyQueue:
         self._due: dict[str, float] = {}  # the one time at which a key becomes ready by itself
         self._heap: list[tuple[float, str]] = []  # may hold outdated pairs; _due decides
         self._failures: dict[str, int] = {}
-        self._not_before: dict[str, float] = {}  # what the server asked for (Retry-After), whatever news come
+        self._not_before: dict[str, float] = {}  # what the server asked for (Retry-After)
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
@@ -70,9 +69,8 @@ class KeyQueue:
 
     def forget(self, key: str) -> None:
         """The object is gone: no timer and no memory of failures stays."""
-        self._due.pop(key, None)
-        self._failures.pop(key, None)
-        self._not_before.pop(key, None)
+        for memory in (self._due, self._failures, self._not_before):
+            memory.pop(key, None)
 
     def take(self) -> str | None:
         """The next key to work on, or None; whoever takes a key ends with `done` or `failed`."""
@@ -87,8 +85,7 @@ class KeyQueue:
                     self._push(key)
         if not self._ready:
             return None
-        key = self._ready.popleft()
-        self._waiting.discard(key)
+        self._waiting.discard(key := self._ready.popleft())
         self._running.add(key)
         return key
 
@@ -101,20 +98,19 @@ class KeyQueue:
             self._again.discard(key)
             self._push(key)
         if requeue_after is not None:
-            late = min(JITTER, MAX_LATE_SECONDS / requeue_after) if requeue_after > 0 else 0.0
-            self._at(key, self._clock() + requeue_after * self._draw(1.0, 1.0 + late))
+            after = min(requeue_after * self._draw(1.0, 1.0 + JITTER), requeue_after + MAX_LATE_SECONDS)
+            self._at(key, self._clock() + after)
 
     def failed(self, key: str, at_least: float = 0.0) -> float:
         """The key could not be worked on. Returns the seconds after which it is tried again."""
         self._running.discard(key)
         self._again.discard(key)
-        count = self._failures[key] = self._failures.get(key, 0) + 1
-        delay = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(count - 1, 16))
-        delay = max(delay, at_least) * self._draw(1.0 if at_least else 1.0 - JITTER, 1.0 + JITTER)
+        count = self._failures[key] = self._failures.get(key, -1) + 1
+        delay = max(at_least, min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(count, 16)))
+        delay *= self._draw(1.0 if at_least else 1.0 - JITTER, 1.0 + JITTER)
         self._due.pop(key, None)
-        now = self._clock()
-        self._not_before[key] = now + at_least
-        self._at(key, now + delay)
+        self._not_before[key] = self._clock() + at_least
+        self._at(key, self._clock() + delay)
         return delay
 
     def next_due(self) -> float | None:
