@@ -94,7 +94,8 @@ class TlsApi:
             return web.json_response(
                 {"message": "slow down"}, status=429, headers={"Retry-After": str(self.retry_after)}
             )
-        if request.headers.get("Authorization") != f"Bearer {self.token}":
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if (scheme.lower(), token) != ("bearer", self.token):
             self.refused += 1
             return web.json_response({"kind": "Status", "message": "Unauthorized"}, status=401)
         if request.query.get("watch"):
