@@ -69,6 +69,7 @@ EXIT_USAGE = 2
 STATE_FIRST_SECONDS = 0.25  # how long a new fault waits for the state file before the kubelet is told
 STATE_TIMES_SECONDS = 10.0  # at most so often a write for nothing but newer evidence of a known fault
 STATE_RETRY_SECONDS = 10.0
+STATE_HANGS_SECONDS = 5.0  # until a write that does not return is told
 LIST_SECONDS = 5.0  # between two looks at PodResources (the kubelet's limit is shared by all callers on the node)
 INCOMPLETE_SECONDS = 1.0  # the same while the kubelet does not know its pods yet
 PUBLISH_AFTER_SECONDS = 3.0  # the API client is loaded once the kubelet has us, or after this
@@ -92,12 +93,14 @@ class Agent:
         self._conditions_read = False
         self._facts: Facts | None = None
         self._plan_told: Plan | None = None
+        self._state_worker = Worker("state-file")  # what hangs elsewhere must not keep a verdict from being saved
         workers = tuple(map(Worker, ("files", "cdi", "host-paths", "mps", "config-file", "kubelet-checkpoint")))
         self._files, looks, paths, mps, config, kubelet_files = workers
-        self._parts = Supervisor(workers=lambda: workers)
+        self._parts = Supervisor(workers=lambda: (self._state_worker, *workers))
         self._state_file = StateFile(Path(local.state_file))
         self._state_saved = State()
         self._state_saved_at = 0.0
+        self._state_saving: asyncio.Future[None] | None = None  # at most one; what is newer waits in the world
         self._state_trouble: str | None = None  # why it cannot be written
         self._saved: Effective | None = None  # the configuration that it has
         self._state_lost: str | None = None  # why it could not be read at the start
@@ -302,6 +305,11 @@ class Agent:
     async def _keep_state(self, now: float) -> float | None:
         """Save what changed. Returns when to try again, when something is left to save."""
         state = self._world.state
+        if self._state_saving is not None:
+            if (hangs_at := self._state_saved_at + STATE_HANGS_SECONDS) > now:
+                return hangs_at
+            self._state_not_saved("a write has not returned; does the disk hang?")
+            return None
         if state == self._state_saved:
             return None
         urgent = not same_but_times(state, self._state_saved)
@@ -310,32 +318,33 @@ class Agent:
         if due > now:
             return due
         self._state_saved, self._state_saved_at = state, now
-        saving = self._files.submit(lambda: self._state_file.save(state))
+        saving = self._state_saving = self._state_worker.submit(lambda: self._state_file.save(state))
         saving.add_done_callback(partial(self._on_state_saved, state))
         if urgent:
             await asyncio.wait((saving,), timeout=STATE_FIRST_SECONDS)
         return None
 
     def _on_state_saved(self, state: State, saving: asyncio.Future[None]) -> None:
+        self._state_saving = None
+        self._wake.set()  # what has changed meanwhile, and what waited to be saved
         if saving.cancelled():
             return
         error = saving.exception()
         if error is None:
-            saved = from_saved(state.applied) if state.applied is not None else None
-            if saved != self._saved:
-                self._saved = saved
-                self._wake.set()
+            self._saved = from_saved(state.applied) if state.applied is not None else None
             if self._state_trouble is not None:
                 log.info("state file written again")
             self._state_trouble = None
             self._metrics.state_written()
             return
         self._metrics.state_failed()
-        if str(error) != self._state_trouble:
-            log.warning("state not saved: a restart of the agent would forget it", error=str(error))
-        self._state_trouble = str(error)
+        self._state_not_saved(str(error))
         self._state_saved = State()
-        self._wake.set()
+
+    def _state_not_saved(self, why: str) -> None:
+        if why != self._state_trouble:
+            log.warning("state not saved: a restart of the agent would forget it", error=why)
+        self._state_trouble = why
 
     async def _tell_kubelet(self, arrived: float | None, *, insist: bool) -> None:
         plan = self._world.plan

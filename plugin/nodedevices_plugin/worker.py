@@ -1,16 +1,18 @@
 """One daemon thread for calls that may block: files on a slow disk, requests to an API server that does not answer.
 
 The event loop serves the kubelet, so nothing on it may wait for a disk or a network. Calls run one after another, in
-the order they were asked for. The thread is a daemon: a call that hangs neither delays the agent's end nor keeps the
+the order they were asked for; one that is cancelled before its turn is dropped, so what is given up behind a call that
+hangs does not pile up. The thread is a daemon: a call that hangs neither delays the agent's end nor keeps the
 process alive, which the thread pool of asyncio would do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import queue
+import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -23,7 +25,8 @@ class Worker:
     def __init__(self, name: str) -> None:
         self.name = name
         self._busy_since: float | None = None
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._more = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
@@ -56,7 +59,10 @@ class Worker:
             except RuntimeError:  # the loop is closed: the agent is ending and nobody waits for this
                 return
 
-        self._jobs.put(job)
+        with self._more:
+            self._jobs.append(job)
+            self._more.notify()
+        future.add_done_callback(lambda done: self._drop(job) if done.cancelled() else None)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
             self._thread.start()
@@ -70,6 +76,19 @@ class Worker:
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for their turn."""
+        return len(self._jobs)
+
+    def _drop(self, job: Callable[[], None]) -> None:
+        with self._more, contextlib.suppress(ValueError):  # it is under way
+            self._jobs.remove(job)
+
     def _work(self) -> None:
         while True:
-            self._jobs.get()()
+            with self._more:
+                while not self._jobs:
+                    self._more.wait()
+                job = self._jobs.popleft()
+            job()

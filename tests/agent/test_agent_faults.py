@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -133,6 +134,36 @@ async def test_a_fault_reaches_the_kubelet_while_the_state_file_cannot_be_writte
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
     assert agent.lines("state not saved: a restart of the agent would forget it")
     assert agent.alive
+
+
+async def test_a_disk_that_hangs_keeps_no_fault_from_the_kubelet_and_only_the_newest_state_waits(
+    agent: AgentProcess, kubelet: StandInKubelet
+) -> None:
+    await agent.until(lambda: agent.state_file.exists() and len(kubelet.views[GPU].devices) == 8)
+    assert agent.process is not None
+    hangs = agent.state_file.with_name(f".{agent.state_file.name}.{agent.process.pid}.tmp")
+    os.mkfifo(hangs)  # opening it to write does not return until somebody reads
+    for lost in range(6):
+        agent.edit(h100s(lost=lost))
+        await kubelet.until(lambda lost=lost: kubelet.allocatable(GPU) == 7 - lost)  # the others are held down
+    await agent.until(lambda: agent.lines("state not saved: a restart of the agent would forget it"))
+    assert "does the disk hang?" in agent.lines("state not saved: a restart of the agent would forget it")[0]["error"]
+    assert metric(agent, 'nodedevices_worker_call_seconds{worker="state-file"}') > 0
+    assert agent.get("/healthz")[0] == 200
+    saves = metric(agent, "nodedevices_state_file_writes_total")
+    hangs.rename(hangs.with_name("let-go"))  # what hung ends, by an error or not
+    descriptor = os.open(hangs.with_name("let-go"), os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        await agent.until(lambda: agent.lines("state file written again"))
+    finally:
+        os.close(descriptor)
+    assert metric(agent, "nodedevices_state_file_writes_total") <= saves + 2
+    assert len(json.loads(agent.state_file.read_text())["verdicts"]) == 6
+
+
+def metric(agent: AgentProcess, series: str) -> float:
+    lines = agent.get("/metrics")[1].splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{series} "))
 
 
 async def test_an_unreadable_state_file_is_kept_aside_and_the_agent_starts_afresh(

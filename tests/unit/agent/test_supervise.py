@@ -157,3 +157,15 @@ def test_a_call_that_hangs_is_named() -> None:
     parts = Supervisor(workers=lambda: (HungWorker("files"),))
     assert parts.problems() == ("files: a call has not returned for 35 s (does a disk or a mount hang?)",)
     assert parts.hopeless() == ()
+
+
+async def test_what_is_given_up_behind_a_call_that_hangs_does_not_pile_up() -> None:
+    worker, let_go = Worker("files"), threading.Event()
+    hanging = worker.submit(let_go.wait)
+    for _ in range(100):
+        worker.submit(lambda: None).cancel()
+    await asyncio.sleep(0)
+    assert worker.waiting <= 1
+    let_go.set()
+    await hanging
+    assert await worker.run(lambda: "next") == "next"
