@@ -16,8 +16,9 @@ from typing import Any
 
 from nodedevices_api import GROUP, VERSION
 from nodedevices_api.base import Root
+from nodedevices_api.bounds import INT32_MAX
 from nodedevices_api.devicepolicy import DevicePolicy
-from nodedevices_api.fields import INT32_MAX, PATTERN_HINTS
+from nodedevices_api.fields import PATTERN_HINTS
 from nodedevices_api.nodedevices import NodeDevices
 from nodedevices_api.supported import remark
 

@@ -27,9 +27,9 @@ from pydantic import Strict as StrictType
 from pydantic.config import JsonDict, JsonValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from nodedevices_api.bounds import DEVICE_ID_PATTERN, INT32_MAX, MAX_DEVICE_ID, WORD_PATTERN
 from nodedevices_api.quantity import QUANTITY_PATTERN
 
-INT32_MAX = 2**31 - 1
 INTEGER_MAX = 2**53 - 1  # the API server keeps bounds as float64: 2**63-1 is rounded up and refused
 CONDITION_MESSAGE_LIMIT = 1024
 HEALTH_MESSAGE_LIMIT = 512
@@ -45,15 +45,13 @@ Xid = Annotated[int, StrictType(), Field(ge=1, le=1023)]  # NVIDIA's catalogue e
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 # Extended resources: validation of Node status prefixes the name with "requests." (5+4 bytes), hence 253 - 9 at most.
 RESOURCE_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
-DEVICE_ID_PATTERN = r"^[A-Za-z0-9._:-]+$"
-WORD_PATTERN = r"^[A-Za-z][A-Za-z0-9]{0,63}$"
 GLOB_PATTERN = r"^[A-Za-z0-9._:*?\[\]!/ -]+$"
 LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 
 ObjectName = Annotated[str, StringConstraints(pattern=NAME_PATTERN, min_length=1, max_length=253)]
 ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_NAME_PATTERN, min_length=3, max_length=244)]
-DeviceId = Annotated[str, StringConstraints(pattern=DEVICE_ID_PATTERN, min_length=1, max_length=96)]
+DeviceId = Annotated[str, StringConstraints(pattern=DEVICE_ID_PATTERN, min_length=1, max_length=MAX_DEVICE_ID)]
 Word = Annotated[str, StringConstraints(pattern=WORD_PATTERN, max_length=64)]  # a reason, an action, a kind
 Glob = Annotated[str, StringConstraints(pattern=GLOB_PATTERN, min_length=1, max_length=96)]
 LabelKey = Annotated[

@@ -13,6 +13,7 @@ from pydantic import Field, StringConstraints
 
 from nodedevices_api import API_VERSION
 from nodedevices_api.base import Loose, Root, Rule
+from nodedevices_api.bounds import MAX_DEVICES, MAX_INDEX, MAX_MINOR, MAX_NUMA_NODE, MAX_PARTITIONS
 from nodedevices_api.conditions import Condition
 from nodedevices_api.fields import (
     Atomic,
@@ -39,7 +40,6 @@ from nodedevices_api.sections import Sections
 HealthState = Literal["Healthy", "Degraded", "Unhealthy", "Unknown"]
 FaultDomain = Literal["Application", "Device", "Node"]
 
-MAX_DEVICES = 64
 MAX_HOLDERS = 64
 MAX_AFFECTED_PODS = 256
 
@@ -178,10 +178,10 @@ class DeviceAttributes(Loose):
     cuda_compute_capability: Short | None = Field(default=None, description="As a semantic version: 9.0.0.")
     pci_bus_id: Short | None = Field(default=None, description="0000:1b:00.0")
     pcie_root: Short | None = Field(default=None, description="pci0000:16")
-    numa_node: Annotated[Whole, Field(ge=0, le=1023)] | None = Field(
+    numa_node: Annotated[Whole, Field(ge=0, le=MAX_NUMA_NODE)] | None = Field(
         default=None, description="Absent: the machine does not say."
     )
-    minor: Annotated[Whole, Field(ge=0, le=1048575)] | None = Field(
+    minor: Annotated[Whole, Field(ge=0, le=MAX_MINOR)] | None = Field(
         default=None, description="The minor number of its device node: 3 for /dev/nvidia3."
     )
     mig_capable: Flag | None = Field(
@@ -286,7 +286,7 @@ class Device(Loose):
     id: DeviceId = Field(description="The physical UUID, which is also the device plugin's id: GPU-<uuid>.")
     name: DeviceName = Field(description="gpu-<minor>, as in a ResourceSlice.")
     type: Word = Field(description="gpu")
-    index: Annotated[Whole, Field(ge=0, le=1023)] = Field(description="The driver's order.")
+    index: Annotated[Whole, Field(ge=0, le=MAX_INDEX)] = Field(description="The driver's order.")
     attributes: Annotated[DeviceAttributes, Atomic()] | None = Field(default=None, description="What it is.")
     capacity: Annotated[DeviceCapacity, Atomic()] | None = Field(default=None, description="What it has.")
     links: Annotated[tuple[Link, ...], Field(max_length=16), Listed("atomic")] = Field(
@@ -294,7 +294,7 @@ class Device(Loose):
     )
     health: Annotated[DeviceHealth, Atomic()] = Field(description="Whether it is well.")
     excluded: Excluded = None
-    partitions: Annotated[tuple[Partition, ...], Field(max_length=64), Listed("atomic")] = Field(
+    partitions: Annotated[tuple[Partition, ...], Field(max_length=MAX_PARTITIONS), Listed("atomic")] = Field(
         default=(), description="MIG devices and the like."
     )
     holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), Listed("atomic")] = Field(

@@ -16,8 +16,8 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from nodedevices_api.base import Rule, Strict
+from nodedevices_api.bounds import INT32_MAX
 from nodedevices_api.fields import (
-    INT32_MAX,
     INTEGER_MAX,
     Atomic,
     Count,

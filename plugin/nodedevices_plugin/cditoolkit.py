@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-import yaml
 
+from nodedevices_plugin import safe_yaml
 from nodedevices_plugin.resources import cdi, cdi_schema
 from nodedevices_plugin.worker import Worker
 
@@ -26,13 +26,13 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 5.0
 FIRST_LOOK_SECONDS = 2.0
-MAX_BYTES = 8 << 20  # a spec of 16 GPUs in 7 parts each has less than 1
+MAX_BYTES = 2 << 20  # a spec of 16 GPUs in 7 parts each has less than 1
+MAX_VALUES = 30_000  # keys and values; the garbage collector, too, holds the interpreter
 MAX_FILES = 64
 CTK = "nvidia-ctk"
 CTK_SECONDS = 30.0
 SHOWN = 300  # characters of its last words
 _Signature = tuple[tuple[str, int, int, int], ...]
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class ToolkitSpecs:
@@ -97,8 +97,11 @@ def _document(path: Path) -> object:
             raw = file.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES or cdi.TOOLKIT_KIND.encode() not in raw:
             return None
-        return json.loads(raw) if path.suffix == ".json" else yaml.load(raw, _Loader)  # noqa: S506  a safe one
-    except (OSError, ValueError, yaml.YAMLError):
+        if path.suffix != ".json":
+            return safe_yaml.load(raw, max_values=MAX_VALUES)
+        # The parser holds the interpreter: what it is given is bounded, because the agent's loop runs beside it.
+        return json.loads(raw) if sum(map(raw.count, (b",", b"[", b"{"))) <= MAX_VALUES else None
+    except (OSError, ValueError, RecursionError):
         return None
 
 

@@ -11,14 +11,15 @@ Pure: a snapshot and the previous inventory in, the next inventory out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+
+from nodedevices_api.bounds import MAX_DEVICES, MAX_PARTITIONS
 
 from nodedevices_plugin.model import Inventory, InventoryDevice
 from nodedevices_plugin.probes.protocol import DeviceFact, DriverState, Snapshot, Trouble
 
-MAX_DEVICES = 64  # SCHEMA: status.devices
 TOO_MANY_DEVICES = "TooManyDevices"
 
 
@@ -42,12 +43,14 @@ def update(
     before = {device.fact.id: device for device in previous.devices}
     driver_loaded = snapshot.driver.state is DriverState.LOADED
     listed = {fact.id: fact for fact in snapshot.devices}
-    devices = [_seen(before.get(fact.id), fact, now, held_partitions) for fact in listed.values()]
+    live = {part.id: fact.id for fact in listed.values() for part in fact.partitions}
+    gone = held_partitions - live.keys()
+    devices = [_seen(before.get(fact.id), fact, now, live, gone) for fact in listed.values()]
     for device in previous.devices:
         if device.fact.id in listed:
             continue
         present = device.present and not driver_loaded
-        kept = _with_partitions(replace(device, present=present), held_partitions) if not present else device
+        kept = _with_partitions(replace(device, present=present), gone) if not present else device
         if present or not _released(kept, now, removed, forget_missing_seconds):
             devices.append(kept)
     heard_before = previous.heard if previous.instance == snapshot.instance else -1
@@ -100,16 +103,24 @@ def release(
 
 
 def _seen(
-    before: InventoryDevice | None, fact: DeviceFact, now: datetime, held_partitions: frozenset[str]
+    before: InventoryDevice | None,
+    fact: DeviceFact,
+    now: datetime,
+    live: Mapping[str, str],
+    departed_and_held: frozenset[str],
 ) -> InventoryDevice:
-    """A device that the line lists. What it does not answer for now is taken from what it said before."""
+    """A device that the line lists. What it does not answer for now is taken from what it said before.
+
+    `live`: whose each partition of the line is; one that moved to another device is that device's alone.
+    """
     if before is None:
         return InventoryDevice(fact=fact, present=True, last_seen=now)
     if fact.readings.lost or fact.readings.error is not None:
-        known = replace(before.fact, index=fact.index, readings=fact.readings)
+        parts = tuple(part for part in before.fact.partitions if live.get(part.id, fact.id) == fact.id)
+        known = replace(before.fact, index=fact.index, readings=fact.readings, partitions=parts)
         return replace(before, fact=known, present=True, last_seen=now)
-    live = {part.id for part in fact.partitions}
-    gone = tuple(part for part in before.fact.partitions if part.id not in live and part.id in held_partitions)
+    room = MAX_PARTITIONS - len(fact.partitions)
+    gone = tuple(part for part in before.fact.partitions if part.id in departed_and_held)[:room]
     if gone:
         fact = replace(fact, partitions=(*fact.partitions, *gone))
     departed = frozenset(part.id for part in gone)

@@ -38,7 +38,7 @@ SILENCE_SECONDS = 150.0
 WATCH_SECONDS = (1500, 1800)
 UNREADABLE = 200  # StoreError.status of an answer that makes no sense
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-MAX_LINE_BYTES = 4 << 20  # an object is at most 1.5 MiB in etcd
+MAX_LINE_BYTES = 2 << 20  # an object is at most 1.5 MiB in etcd
 
 Object = Mapping[str, Any]
 

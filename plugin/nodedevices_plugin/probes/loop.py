@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
+from nodedevices_api.bounds import MAX_DEVICES
+
 from nodedevices_plugin import __version__
 from nodedevices_plugin.probes.events import EventLog
 from nodedevices_plugin.probes.protocol import (
-    MAX_DEVICES,
     MAX_LINE_BYTES,
     DeviceFact,
     Driver,

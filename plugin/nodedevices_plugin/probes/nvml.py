@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pynvml
+from nodedevices_api.bounds import MAX_DEVICES
 
 from nodedevices_plugin.probes.events import EventLog
 from nodedevices_plugin.probes.loop import DISPLAY_PRODUCTS, Facts
@@ -35,7 +36,6 @@ from nodedevices_plugin.probes.nvml_library import Library
 from nodedevices_plugin.probes.nvml_mig import MigDevices
 from nodedevices_plugin.probes.protocol import (
     DEVICE_ID,
-    MAX_DEVICES,
     MAX_MESSAGE,
     DeviceFact,
     Driver,

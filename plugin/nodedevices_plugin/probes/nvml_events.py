@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pynvml
+from nodedevices_api.bounds import INT32_MAX
 
 from nodedevices_plugin.probes.events import EventKey, EventLog
 from nodedevices_plugin.probes.nvml_calls import DRIVER_GONE, DriverGoneError, describe
@@ -99,7 +100,7 @@ class Monitor:
             EventKey(
                 kind=kind,
                 device_id=self._ids.get(_address(data.device)),
-                xid=data.eventData & 0xFFFFFFFF if kind == "xid" else None,
+                xid=min(data.eventData, INT32_MAX) if kind == "xid" else None,
                 gi=_instance(data.gpuInstanceId),
                 ci=_instance(data.computeInstanceId),
             )

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pynvml
+from nodedevices_api.bounds import MAX_MINOR
 
 from nodedevices_plugin.probes.nvml_calls import Asker
 from nodedevices_plugin.probes.protocol import (
     MAX_INTEGER,
-    MAX_MINOR,
     DeviceFact,
     Link,
     PciePath,

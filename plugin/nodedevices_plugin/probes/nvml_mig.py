@@ -12,9 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pynvml
+from nodedevices_api.bounds import MAX_PARTITIONS
 
 from nodedevices_plugin.probes.nvml_calls import Asker
-from nodedevices_plugin.probes.protocol import DEVICE_ID, MAX_INTEGER, MAX_PARTITIONS, Partition, text, within
+from nodedevices_plugin.probes.protocol import (
+    DEVICE_ID,
+    MAX_INTEGER,
+    PROFILE,
+    Partition,
+    within,
+)
 from nodedevices_plugin.probes.sysfs import System, mig_device_nodes
 
 # nvmlGpuInstanceGetInfo names a profile by a number of the card's; which of nvml.h's profiles that is says what it has
@@ -85,12 +92,13 @@ class MigDevices:
         info = instance and asker.ask("nvmlGpuInstanceGetInfo", instance, telemetry=True)
         name = asker.ask("nvmlDeviceGetName", handle, telemetry=True) or ""
         in_name = _PROFILE_IN_NAME.search(name)
-        profile = in_name[1] if in_name else _profile(attributes, memory_bytes)
+        known_name = in_name is not None and re.fullmatch(PROFILE, in_name[1])
+        profile = in_name[1] if in_name and known_name else _profile(attributes, memory_bytes)
         if info and not re.search(r"[+-]", profile):
             profile += _profile_attributes(asker, gpu, info.profileId)
         partition = Partition(
             id=identity,
-            profile=text(profile),
+            profile=profile,
             index=index,
             gi=gi,
             ci=ci,

@@ -1,10 +1,11 @@
 """Keeps one probe running as a child and hands on every good line it writes.
 
 A probe may crash, hang for ever inside the kernel, print garbage or write without end. Whatever it does, the agent's
-loop is never blocked: lines arrive on a pipe of their own, are capped in size and number per second, and a bad one is
-counted while the last good one stays in force. A child that ends is replaced after a back-off with jitter; one that is
-silent for too long is killed, and if the kernel does not let it die it is left behind, never waited for. What silence
-means for the devices is judged elsewhere. The child dies with the agent (see `main`).
+loop is never blocked: lines arrive on a pipe of their own, are capped in size and number per second and read on a
+thread of their own, and a bad one is counted while the last good one stays in force. A child that ends is replaced
+after a back-off with jitter; one that is silent for too long is killed, and if the kernel does not let it die it is
+left behind, never waited for. Neither waits for the lines that are left: they are looked for between any two. What
+silence means for the devices is judged elsewhere. The child dies with the agent (see `main`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import structlog
 from nodedevices_plugin.probes.loop import EXIT_WANTS_FRESH_PROCESS
 from nodedevices_plugin.probes.protocol import MAX_LINE_BYTES, Snapshot
 from nodedevices_plugin.probes.reader import ProbeLineError, parse_line
+from nodedevices_plugin.worker import Worker
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +37,8 @@ LAST_REAP_SECONDS = 0.2  # the same at the agent's own end, where nothing else m
 EXIT_GRACE_SECONDS = 0.2  # for a child that has closed its pipe to exit by itself
 MAX_UNREAPED = 4  # children stuck in the kernel; with that many, no further one is started
 MIN_LINE_SPACING_SECONDS = 0.02  # at most 50 lines a second are read; the pipe holds back a probe that writes more
+LINE_SPACING_FACTOR = 3.0  # a line that took long to read is followed by a pause of so many times that
+LAST_WORDS_SECONDS = 1.0  # so long the lines are read that a child left behind
 _TICK_SECONDS = 0.5
 _CHUNK_BYTES = 1 << 16
 
@@ -91,6 +95,14 @@ class LineSplitter:
             self._buffer += part
 
 
+@dataclass(slots=True)
+class _Following:
+    """How one child does, by time.monotonic()."""
+
+    heard: float  # its last good line, or its start
+    exited: float | None = None  # when it was first seen to have exited
+
+
 class ProbeProcess:
     """Supervises one probe. `on_snapshot` is called on the event loop, once for every good line, and must not block.
 
@@ -117,6 +129,7 @@ class ProbeProcess:
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._last_complaint = ""
+        self._reading = Worker("probe-lines")
         self.counters = ProbeCounters()
         self.last_error: str | None = None  # why the last line or child was no good; None after a good line
 
@@ -193,7 +206,7 @@ class ProbeProcess:
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", buffering=0)
         )
         splitter = LineSplitter()
-        heard = time.monotonic()
+        following = _Following(heard=time.monotonic())
         try:
             while True:
                 try:
@@ -203,28 +216,39 @@ class ProbeProcess:
                     if _has_exited(child):  # somebody else still holds the pipe open
                         return
                     chunk = None
-                if chunk == b"":
+                if chunk == b"" or self._is_over(child, following, command):
                     return
                 for line in splitter.feed(chunk) if chunk else ():
-                    if self._take(line):
-                        heard = time.monotonic()
-                    await asyncio.sleep(MIN_LINE_SPACING_SECONDS)
-                if time.monotonic() - heard >= self._kill_after:
-                    self.counters.kills += 1
-                    self.last_error = f"no good line for {self._kill_after:g} s; killed"
-                    return
-                if command != self._command():
-                    self.last_error = "other arguments are configured"
-                    return
+                    began = time.monotonic()
+                    if await self._take(line):
+                        following.heard = time.monotonic()
+                    took = time.monotonic() - began
+                    await asyncio.sleep(max(MIN_LINE_SPACING_SECONDS, LINE_SPACING_FACTOR * took))
+                    if self._is_over(child, following, command):
+                        return
         finally:
             transport.close()
 
-    def _take(self, line: bytes | None) -> bool:
+    def _is_over(self, child: subprocess.Popen[bytes], following: _Following, command: list[str]) -> bool:
+        """True when this child is to be replaced, whatever it has written that is not read yet."""
+        now = time.monotonic()
+        if now - following.heard >= self._kill_after:
+            self.counters.kills += 1
+            self.last_error = f"no good line for {self._kill_after:g} s; killed"
+            return True
+        if command != self._command():
+            self.last_error = "other arguments are configured"
+            return True
+        if following.exited is None and _has_exited(child):
+            following.exited = now
+        return following.exited is not None and now - following.exited >= LAST_WORDS_SECONDS
+
+    async def _take(self, line: bytes | None) -> bool:
         """Hand on one line; True when it was good."""
         try:
             if line is None:
                 raise ProbeLineError("", f"more than {MAX_LINE_BYTES} bytes without an end; the rest was dropped")
-            snapshot = parse_line(line)
+            snapshot = await self._reading.run(lambda: parse_line(line))
         except ProbeLineError as error:
             self.counters.bad_lines += 1
             self.last_error = str(error)

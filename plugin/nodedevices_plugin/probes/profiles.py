@@ -10,7 +10,7 @@ import re
 import uuid
 from dataclasses import dataclass
 
-from nodedevices_plugin.probes.protocol import MAX_DEVICES
+from nodedevices_api.bounds import MAX_DEVICES
 
 _NAMESPACE = uuid.UUID("3d0a9d3e-3f5c-5a0e-9d0b-6e6f64646576")  # any constant: it keeps our ids apart from others'
 

@@ -3,9 +3,10 @@
 A probe observes and never decides. Each line stands alone: the agent keeps the latest good one and forgets the rest.
 The types here are the line format, in Python's names; on the wire the keys are camelCase. They are plain standard
 library dataclasses, because a probe must stay small and imports neither pydantic nor grpc nor kubernetes. The bounds
-are metadata: the agent's reader hands these classes to pydantic, which enforces them on every line, and the published
-JSON Schema (crds/probe-line.schema.json) is generated from them. A probe keeps to them by itself (see `text`), because
-one field out of bounds costs the whole line.
+are metadata: the agent's reader enforces them on every line, and the published
+JSON Schema (crds/probe-line.schema.json) is generated from them. What reaches the report is bounded as there
+(nodedevices_api.bounds). A probe keeps to all this by itself (see `text`), because one field out of bounds costs the
+whole line.
 
 `None` means "the hardware or driver does not say", never "zero" or "fine".
 """
@@ -22,20 +23,31 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, TypeVar
 
+from nodedevices_api.bounds import (
+    DEVICE_ID_PATTERN,
+    INT32_MAX,
+    MAX_DEVICE_ID,
+    MAX_DEVICES,
+    MAX_INDEX,
+    MAX_MINOR,
+    MAX_NUMA_NODE,
+    MAX_PARTITIONS,
+    WORD_PATTERN,
+)
+
 PROTOCOL = "nodedevices.io/probe/v1alpha1"
 MAX_LINE_BYTES = 1 << 20
-MAX_DEVICES = 64
-MAX_PARTITIONS = 64
+MAX_LINE_PARTITIONS = 512  # of all devices together: what one pass of the agent can take without keeping others waiting
 MAX_EVENTS = 256
 MAX_TEXT = 64  # what a ResourceSlice attribute may hold
 MAX_MESSAGE = 512  # SCHEMA: message
-MAX_INDEX = 1023
-MAX_MINOR = (1 << 20) - 1  # the kernel's minor numbers have 20 bits
 MAX_INTEGER = (1 << 53) - 1  # every JSON reader keeps integers up to here exact
 
 # Neither control characters nor the invisible ones that reorder or hide text on a terminal.
 PLAIN_TEXT = r"^[^\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]*$"
-DEVICE_ID = r"^[A-Za-z0-9._:-]{1,96}$"
+DEVICE_ID = DEVICE_ID_PATTERN.replace("+$", f"{{1,{MAX_DEVICE_ID}}}$")
+DEVICE_TYPE = r"^[A-Za-z][A-Za-z0-9]{0,31}$"  # a device is named by it: gpu-3
+PROFILE = r"^[A-Za-z0-9]([A-Za-z0-9.+-]{0,46}[A-Za-z0-9])?$"  # a resource is named by it: nvidia.com/mig-1g.10gb.me
 WORD = r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$"
 DEVICE_NODE = r"^/dev(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$"  # no "..": a container gets what this names
 
@@ -59,10 +71,11 @@ DeviceId = Annotated[str, Bounds(pattern=DEVICE_ID)]
 Text = Annotated[str, Bounds(pattern=PLAIN_TEXT, max_length=MAX_TEXT)]
 Message = Annotated[str, Bounds(pattern=PLAIN_TEXT, max_length=MAX_MESSAGE)]
 Word = Annotated[str, Bounds(pattern=WORD)]
+PlainWord = Annotated[str, Bounds(pattern=WORD_PATTERN)]
 NodePath = Annotated[str, Bounds(pattern=DEVICE_NODE, max_length=96)]
 Count = Annotated[int, Bounds(ge=0, le=MAX_INTEGER)]
 Small = Annotated[int, Bounds(ge=0, le=65535)]
-Xid = Annotated[int, Bounds(ge=0, le=(1 << 32) - 1)]
+Xid = Annotated[int, Bounds(ge=0, le=INT32_MAX)]
 
 T = TypeVar("T")
 UpTo4 = Annotated[tuple[T, ...], Bounds(max_length=4)]
@@ -129,7 +142,7 @@ class Machine(_Wire):
 class Link(_Wire):
     """A direct connection to another device, or to a switch."""
 
-    kind: Word  # NVLink | XGMI
+    kind: PlainWord  # NVLink | XGMI
     to: DeviceId  # device id, or "switch"
     count: Annotated[int, Bounds(ge=1, le=1024)]
 
@@ -145,7 +158,7 @@ class Partition(_Wire):
     """A MIG device, or another vendor's part of a device."""
 
     id: DeviceId  # MIG-<uuid>
-    profile: Text  # 1g.10gb
+    profile: Annotated[str, Bounds(pattern=PROFILE)]  # 1g.10gb
     index: Small  # NVML's MIG index: "<gpu>:<index>" is its index id
     gi: Small
     ci: Small
@@ -169,7 +182,9 @@ class Readings(_Wire):
 
     lost: bool = False  # NVML_ERROR_GPU_IS_LOST, or an equivalent
     error: Message | None = None  # why the device did not answer otherwise
-    recovery_action: Word | None = None  # NVML field 230, in SCHEMA's names ("None", "ResetGPU", ...); None: no field
+    recovery_action: PlainWord | None = (
+        None  # NVML field 230, in SCHEMA's names ("None", "ResetGPU", ...); None: no field
+    )
     remap_pending: bool | None = None  # field 144
     remap_failure: bool | None = None  # field 145
     remapped_correctable: Count | None = None
@@ -191,7 +206,7 @@ class DeviceFact(_Wire):
     id: DeviceId  # GPU-<uuid>
     index: Annotated[int, Bounds(ge=0, le=MAX_INDEX)]  # NVML's order
     minor: Annotated[int, Bounds(ge=0, le=MAX_MINOR)] | None = None  # /dev/nvidia<minor>
-    type: Word = "gpu"
+    type: Annotated[str, Bounds(pattern=DEVICE_TYPE)] = "gpu"
     vendor: Word = "nvidia"
     product_name: Text = ""
     brand: Text = ""
@@ -199,11 +214,11 @@ class DeviceFact(_Wire):
     compute_capability: Text = ""  # "9.0"
     pci_bus_id: Text = ""  # 0000:1b:00.0
     pcie_root: Text = ""  # pci0000:16
-    numa_node: Small | None = None  # sysfs; -1 is None
+    numa_node: Annotated[int, Bounds(ge=0, le=MAX_NUMA_NODE)] | None = None  # sysfs; -1 is None
     memory_bytes: Count = 0
     mig_capable: bool | None = None
     mig_enabled: bool | None = None
-    partitions: UpTo64[Partition] = ()
+    partitions: Annotated[tuple[Partition, ...], Bounds(max_length=MAX_PARTITIONS)] = ()
     links: UpTo64[Link] = ()
     pcie: UpTo64[PcieNeighbour] = ()
     device_nodes: UpTo16[NodePath] = ()  # /dev/nvidia<minor>

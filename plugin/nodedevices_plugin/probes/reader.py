@@ -2,36 +2,55 @@
 
 A line is hostile input: a probe may be broken, old, new or taken over. Nothing passes that is longer than the cap, not
 UTF-8 JSON, out of the bounds of `protocol`, ambiguous (two devices with one id) or of another protocol. Keys that this
-agent does not know are ignored, since a newer probe of the same protocol may say more. Nothing here does I/O.
+agent does not know are ignored, since a newer probe of the same protocol may say more.
+
+What a line may cost is bounded too, because the agent serves the kubelet while it reads: values are counted before they
+are parsed, a list's length is looked at before its elements, and the first error ends it. The checks are made once
+from the types and bounds in `protocol`. Nothing here does I/O; `process` calls it on a thread of its own.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from nodedevices_api.bounds import WORD_PATTERN
 from pydantic_core import from_json
 
 from nodedevices_plugin.probes.protocol import (
     DEVICE_ID,
     DEVICE_NODE,
+    DEVICE_TYPE,
     MAX_LINE_BYTES,
+    MAX_LINE_PARTITIONS,
     PLAIN_TEXT,
+    PROFILE,
     PROTOCOL,
     WORD,
+    Bounds,
     Snapshot,
     camel,
 )
 
-_ADAPTER: TypeAdapter[Snapshot] = TypeAdapter(Snapshot)
+MAX_VALUES = 1 << 15  # of one line, keys aside; sixteen GPUs in seven parts each have some 3,000
+MAX_TIME_CHARACTERS = 64
 _SHOWN_CHARACTERS = 60
 _RIGHT_TEXT = {
     PLAIN_TEXT: "give text without control or invisible characters",
     DEVICE_ID: "give 1 to 96 of A-Z a-z 0-9 . _ : -",
     WORD: "give 1 to 64 letters, digits and hyphens",
+    WORD_PATTERN: "give 1 to 64 letters and digits, a letter first",
+    DEVICE_TYPE: "give 1 to 32 letters and digits, a letter first",
+    PROFILE: "give a profile such as 1g.10gb, at most 48 characters",
     DEVICE_NODE: "give a path such as /dev/nvidia0",
 }
+
+Check = Callable[[Any], Any]  # the value as a Snapshot has it; raises ProbeLineError with the place inside the value
 
 
 class ProbeLineError(Exception):
@@ -42,61 +61,180 @@ class ProbeLineError(Exception):
         self.problem = problem
         super().__init__(f"probe line: {place}: {problem}" if place else f"probe line: {problem}")
 
+    def inside(self, outer: str) -> ProbeLineError:
+        """The same error, of a value that stands at `outer`."""
+        dot = "." if self.place and not self.place.startswith("[") else ""
+        return ProbeLineError(f"{outer}{dot}{self.place}", self.problem)
+
 
 def parse_line(raw: bytes) -> Snapshot:
     """The snapshot in one line. Raises ProbeLineError; never anything else, whatever the bytes are."""
     if len(raw) > MAX_LINE_BYTES:
         raise ProbeLineError("", f"{len(raw)} bytes are too many; at most {MAX_LINE_BYTES} are read")
+    if (values := sum(map(raw.count, (b",", b"[", b"{")))) > MAX_VALUES:
+        raise ProbeLineError("", f"{values} values are too many; at most {MAX_VALUES} are read")
     try:
-        snapshot = _ADAPTER.validate_json(raw, strict=True)
-    except ValidationError as error:
-        _check_protocol(raw)
-        raise _explained(error) from None
-    if snapshot.protocol != PROTOCOL:
-        raise _other_protocol(snapshot.protocol)
-    _check_unambiguous(snapshot)
+        line = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise ProbeLineError("", f"invalid JSON: {error}") from None
+    # Another protocol has other rules: saying so helps more than saying which of ours it breaks.
+    if isinstance(line, dict) and isinstance(line.get("protocol"), str) and line["protocol"] != PROTOCOL:
+        found = _shown(line["protocol"])
+        raise ProbeLineError("protocol", f"{found} is not what this agent speaks; give {_shown(PROTOCOL)}")
+    snapshot: Snapshot = _SNAPSHOT(line)
+    _check_whole(snapshot)
     return snapshot
 
 
-def line_schema() -> dict[str, Any]:
-    """The published JSON Schema of a line, generated from the types in `protocol`."""
-    schema = _without_titles(_ADAPTER.json_schema(by_alias=True))
-    schema["properties"][camel("protocol")] = {"const": PROTOCOL}
-    schema["required"] = ["protocol", *schema["required"]]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "https://nodedevices.io/schemas/probe-line.v1alpha1.json",
-        **schema,
-        "title": "NodeDevices probe line",
-    }
+# --- values, one by one ----------------------------------------------------------------------------------------------
+def _check_of(hint: Any) -> Check:
+    """The check that a type of `protocol` stands for."""
+    if get_origin(hint) is Annotated:
+        inner, *notes = get_args(hint)
+        limits = {key: limit for note in notes if isinstance(note, Bounds) for key, limit in note.limits.items()}
+        return _bounded(inner, limits)
+    if get_origin(hint) in {Union, UnionType}:
+        [inner] = [each for each in get_args(hint) if each is not NoneType]
+        check = _check_of(inner)
+        return lambda value: None if value is None else check(value)
+    if dataclasses.is_dataclass(hint):
+        return _object(hint)  # type: ignore[arg-type]  # a class, not an instance
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return _one_of(hint)
+    return {bool: _flag, datetime: _time}[hint]
 
 
-def _without_titles(schema: Any) -> Any:
-    """pydantic's titles repeat the keys."""
-    if isinstance(schema, dict):
-        return {
-            key: _without_titles(value)
-            for key, value in schema.items()
-            if not (key == "title" and isinstance(value, str))
-        }
-    return [_without_titles(each) for each in schema] if isinstance(schema, list) else schema
+def _bounded(kind: Any, limits: dict[str, Any]) -> Check:
+    if kind is str:
+        return _text(limits["pattern"], limits.get("max_length", MAX_LINE_BYTES))
+    if kind is int:
+        return _integer(limits["ge"], limits["le"])
+    [inner, _] = get_args(kind)  # tuple[inner, ...]
+    return _list(_check_of(inner), limits["max_length"])
 
 
-def _check_protocol(raw: bytes) -> None:
-    """Another protocol has other rules: saying so helps more than saying which of ours it breaks."""
+def _text(pattern: str, longest: int) -> Check:
+    fits = re.compile(pattern).fullmatch
+
+    def check(value: Any) -> str:
+        if type(value) is not str:
+            raise _wrong(value, "give text")
+        if len(value) > longest:
+            raise _wrong(value, f"give at most {longest} characters")
+        if fits(value) is None:
+            raise _wrong(value, _RIGHT_TEXT[pattern])
+        return value
+
+    return check
+
+
+def _integer(low: int, high: int) -> Check:
+    def check(value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise _wrong(value, f"give a whole number from {low} to {high}")
+        return value
+
+    return check
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise _wrong(value, "give true or false")
+    return value
+
+
+def _time(value: Any) -> datetime:
+    right = "give a time in UTC, as in 2026-11-21T10:42:00Z"
+    if type(value) is not str or len(value) > MAX_TIME_CHARACTERS:
+        raise _wrong(value, right)
     try:
-        line = from_json(raw)
+        time = datetime.fromisoformat(value)
+        if time.tzinfo is None:
+            raise _wrong(value, f"it names no time zone; {right}")
+        return time.astimezone(UTC)
+    except OverflowError:
+        raise _wrong(value, "it is no time on this clock") from None
     except ValueError:
-        return
-    if isinstance(line, dict) and isinstance(line.get("protocol"), str) and line["protocol"] != PROTOCOL:
-        raise _other_protocol(line["protocol"])
+        raise _wrong(value, right) from None
 
 
-def _other_protocol(found: str) -> ProbeLineError:
-    return ProbeLineError("protocol", f"{_shown(found)} is not what this agent speaks; give {_shown(PROTOCOL)}")
+def _one_of(kind: type[StrEnum]) -> Check:
+    known = {each.value: each for each in kind}
+
+    def check(value: Any) -> StrEnum:
+        if type(value) is not str or value not in known:
+            raise _wrong(value, f"give one of {', '.join(known)}")
+        return known[value]
+
+    return check
 
 
-def _check_unambiguous(snapshot: Snapshot) -> None:
+def _list(inner: Check, longest: int) -> Check:
+    def check(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise _wrong(value, "give a list")
+        if len(value) > longest:
+            raise ProbeLineError("", f"{len(value)} entries are too many; give at most {longest}")
+        made = []
+        for number, each in enumerate(value):
+            try:
+                made.append(inner(each))
+            except ProbeLineError as error:
+                raise error.inside(f"[{number}]") from None
+        return tuple(made)
+
+    return check
+
+
+def _object(kind: type[Any]) -> Check:
+    hints = get_type_hints(kind, include_extras=True)
+    fields = [
+        (camel(each.name), each.name, _check_of(hints[each.name]), _is_required(each))
+        for each in dataclasses.fields(kind)
+    ]
+
+    def check(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _wrong(value, "give an object")
+        made = {}
+        for key, name, inner, required in fields:
+            if key in value:
+                try:
+                    made[name] = inner(value[key])
+                except ProbeLineError as error:
+                    raise error.inside(key) from None
+            elif required:
+                raise ProbeLineError(key, "is missing; every line needs it")
+        return kind(**made)
+
+    return check
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _wrong(value: object, right: str) -> ProbeLineError:
+    return ProbeLineError("", f"{_shown(value)} is not allowed; {right}")
+
+
+def _shown(value: object) -> str:
+    """The value as an error may carry it: ASCII, short, and a list or object only by its kind."""
+    if isinstance(value, list | dict):
+        return "an object" if isinstance(value, dict) else "a list"
+    shown = ascii(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
+    return shown if len(shown) <= _SHOWN_CHARACTERS else shown[:_SHOWN_CHARACTERS] + "..."
+
+
+_SNAPSHOT = _check_of(Snapshot)
+
+
+# --- the line as a whole ---------------------------------------------------------------------------------------------
+def _check_whole(snapshot: Snapshot) -> None:
+    parts = sum(len(device.partitions) for device in snapshot.devices)
+    if parts > MAX_LINE_PARTITIONS:
+        problem = f"{parts} partitions in all are too many; give at most {MAX_LINE_PARTITIONS}"
+        raise ProbeLineError("devices", problem)
     ids: set[str] = set()
     indices: set[int] = set()
     for number, device in enumerate(snapshot.devices):
@@ -108,40 +246,8 @@ def _check_unambiguous(snapshot: Snapshot) -> None:
             if each in ids:
                 raise ProbeLineError(where, f"{_shown(each)} is already taken in this line; give each its own id")
             ids.add(each)
-    times: list[tuple[str, datetime]] = [("time", snapshot.time)]
-    times += [(f"events[{number}].time", event.time) for number, event in enumerate(snapshot.events)]
-    for where, time in times:
-        if time.tzinfo is None:
-            raise ProbeLineError(where, f"{time.isoformat()} names no time zone; give UTC, as in 2026-11-21T10:42:00Z")
-        try:
-            time.astimezone(UTC)
-        except OverflowError:
-            raise ProbeLineError(where, f"{time.isoformat()} is not a time on this clock") from None
 
 
-def _partition_ids(place: str, snapshot: Snapshot, number: int) -> list[tuple[str, str]]:
+def _partition_ids(place: str, snapshot: Snapshot, number: int) -> Iterable[tuple[str, str]]:
     partitions = snapshot.devices[number].partitions
-    return [(f"{place}.partitions[{index}].id", partition.id) for index, partition in enumerate(partitions)]
-
-
-def _explained(error: ValidationError) -> ProbeLineError:
-    first = error.errors(include_url=False)[0]
-    place = ""
-    for part in first["loc"]:
-        place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
-    if first["type"] == "missing":
-        return ProbeLineError(place, "is missing; every line needs it")
-    problem = first["msg"][:1].lower() + first["msg"][1:]
-    if first["type"] == "string_pattern_mismatch":
-        problem = _RIGHT_TEXT.get(first["ctx"]["pattern"], problem)
-    if not place:
-        return ProbeLineError("", problem)
-    return ProbeLineError(place, f"{_shown(first['input'])} is not allowed; {problem}")
-
-
-def _shown(value: object) -> str:
-    """The value as an error may carry it: ASCII, short, and a list or object only by its kind."""
-    if isinstance(value, list | tuple | dict):
-        return "an object" if isinstance(value, dict) else "a list"
-    shown = ascii(value)
-    return shown if len(shown) <= _SHOWN_CHARACTERS else shown[:_SHOWN_CHARACTERS] + "..."
+    return ((f"{place}.partitions[{index}].id", partition.id) for index, partition in enumerate(partitions))

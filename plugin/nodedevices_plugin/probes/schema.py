@@ -11,8 +11,11 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
-from nodedevices_plugin.probes.reader import line_schema
+from pydantic import TypeAdapter
+
+from nodedevices_plugin.probes.protocol import PROTOCOL, Snapshot, camel
 
 FILE_NAME = "probe-line.schema.json"
 
@@ -20,6 +23,30 @@ FILE_NAME = "probe-line.schema.json"
 def rendered() -> str:
     """The file's text."""
     return json.dumps(line_schema(), indent=2, ensure_ascii=True) + "\n"
+
+
+def line_schema() -> dict[str, Any]:
+    """The JSON Schema of a line."""
+    schema = _without_titles(TypeAdapter(Snapshot).json_schema(by_alias=True))
+    schema["properties"][camel("protocol")] = {"const": PROTOCOL}
+    schema["required"] = ["protocol", *schema["required"]]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://nodedevices.io/schemas/probe-line.v1alpha1.json",
+        **schema,
+        "title": "NodeDevices probe line",
+    }
+
+
+def _without_titles(schema: Any) -> Any:
+    """pydantic's titles repeat the keys."""
+    if isinstance(schema, dict):
+        return {
+            key: _without_titles(value)
+            for key, value in schema.items()
+            if not (key == "title" and isinstance(value, str))
+        }
+    return [_without_titles(each) for each in schema] if isinstance(schema, list) else schema
 
 
 def main(arguments: list[str] | None = None) -> int:

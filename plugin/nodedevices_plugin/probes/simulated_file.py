@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
+from nodedevices_api.bounds import MAX_DEVICES
 
 from nodedevices_plugin.probes.check import CheckError, wrong
 from nodedevices_plugin.probes.events import EventKey
 from nodedevices_plugin.probes.loop import DISPLAY_PRODUCTS, Facts
 from nodedevices_plugin.probes.profiles import MODELS, Model, device_id, parse_profile, pci_bus_id
 from nodedevices_plugin.probes.protocol import (
-    MAX_DEVICES,
     DeviceFact,
     Driver,
     DriverState,

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from nodedevices_api.bounds import INT32_MAX, MAX_DEVICES, MAX_INDEX, MAX_MINOR, MAX_NUMA_NODE, MAX_PARTITIONS
+
 from nodedevices_plugin.probes.check import Flag, Integer, ListOf, Object, OneOf, OrNull, Rule, Words
 from nodedevices_plugin.probes.profiles import MODELS
 from nodedevices_plugin.probes.protocol import (
     DEVICE_ID,
     DEVICE_NODE,
-    MAX_DEVICES,
-    MAX_INDEX,
+    DEVICE_TYPE,
     MAX_INTEGER,
-    MAX_MINOR,
-    MAX_PARTITIONS,
     PLAIN_TEXT,
     WORD,
     DriverState,
@@ -89,11 +88,11 @@ _DEVICE = Object(
         "absent": Flag(),
         "id": _ID,
         "minor": Integer(0, MAX_MINOR),
-        "type": _WORD,
+        "type": Words(DEVICE_TYPE, "letters and digits, a letter first", 32),
         "vendor": _WORD,
         **dict.fromkeys(TEXTS, _TEXT),
         "pciBusId": _TEXT,
-        "numaNode": OrNull(Integer(-1, 65535)),
+        "numaNode": OrNull(Integer(-1, MAX_NUMA_NODE)),
         "memoryBytes": _COUNT,
         "migCapable": Flag(),
         "migEnabled": Flag(),
@@ -145,7 +144,7 @@ RULES = Object(
                             "ecc-storm",
                         )
                     ),
-                    "xid": Integer(0, (1 << 32) - 1),
+                    "xid": Integer(0, INT32_MAX),
                     "gi": _SMALL,
                     "ci": _SMALL,
                     "count": Integer(1, MAX_INTEGER),

@@ -10,7 +10,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodedevices_plugin.probes.protocol import text
+from nodedevices_api.bounds import MAX_NUMA_NODE
+
+from nodedevices_plugin.probes.protocol import text, within
 
 VENDORS = frozenset({"0x10de", "0x1002"})  # NVIDIA, AMD
 # pci_ids.h base classes: VGA and 3D controllers, and processing accelerators. Audio, USB and bridges are not counted.
@@ -63,7 +65,7 @@ class System:
     def numa_node(self, bus_id: str) -> int | None:
         """NUMA node of a PCI device; None where the kernel knows none (-1)."""
         value = self._read(f"sys/bus/pci/devices/{bus_id}/numa_node")
-        return int(value) if value.isdecimal() and len(value) < 6 else None
+        return within(int(value), 0, MAX_NUMA_NODE) if value.isdecimal() and len(value) < 6 else None
 
     def pcie_root(self, bus_id: str) -> str:
         """`pci0000:16`: the root complex, first component of the device's path in /sys/devices."""

@@ -1,8 +1,8 @@
 """The configuration file, or a folder of them, read again and again: by content, once a second.
 
 A ConfigMap's update swaps a symlink some levels up, which neither the file's inode nor a watch on it shows; its content
-does. Files are read on a worker thread. One that is missing, unreadable or wrong is an outcome like any other: what
-is in force stays, and the next good content is taken up by itself.
+does. Files are read and parsed on a worker thread. One that is missing, unreadable or wrong is an outcome like any
+other: what is in force stays, and the next good content is taken up by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from nodedevices_plugin.worker import Worker
 POLL_SECONDS = 1.0
 FIRST_READ_SECONDS = 1.0  # a file system that hangs must not keep the node's devices away
 MAX_FILES = 256
-MAX_FOLDER_BYTES = 4 << 20  # a ConfigMap is 1 MiB at most, all its files together
+MAX_FOLDER_BYTES = 1 << 20  # a ConfigMap has no more, all its files together
+
+
+_Known = dict[str, tuple[bytes | str, FileOutcome]]  # by name: digest, or why it cannot be read
 
 
 class _Followed(ABC):
@@ -86,8 +89,9 @@ class ConfigFile(_Followed):
         digest = hashlib.sha256(raw).digest()
         if digest == self._digest:
             return
+        outcome = await self._worker.run(lambda: _parsed(raw))
         self._digest, self._trouble = digest, None
-        self._on_change(_parsed(raw))
+        self._on_change(outcome)
 
     def _tell(self, trouble: str) -> None:
         self._on_change(FileOutcome(error=trouble))
@@ -102,9 +106,7 @@ class ConfigFolder(_Followed):
     def __init__(self, path: Path, *, worker: Worker, on_change: Callable[[NamedFiles], None]) -> None:
         super().__init__(path, worker=worker)
         self._on_change = on_change
-        self._known: dict[str, tuple[bytes | str, FileOutcome]] | None = (
-            None  # by name: digest, or why it cannot be read
-        )
+        self._known: _Known | None = None
 
     async def _look(self) -> None:
         try:
@@ -113,13 +115,8 @@ class ConfigFolder(_Followed):
             self._known = None
             self._in_trouble(error.strerror or str(error))
             return
-        before, now = self._known or {}, dict[str, tuple[bytes | str, FileOutcome]]()
-        for name, content in found.items():
-            mark = content if isinstance(content, str) else hashlib.sha256(content).digest()
-            if name in before and before[name][0] == mark:
-                now[name] = before[name]
-            else:
-                now[name] = mark, FileOutcome(error=content) if isinstance(content, str) else _parsed(content)
+        before = self._known or {}
+        now = await self._worker.run(lambda: _all_parsed(found, before))
         same = self._known is not None and {name: it[0] for name, it in before.items()} == {
             name: it[0] for name, it in now.items()
         }
@@ -129,6 +126,17 @@ class ConfigFolder(_Followed):
 
     def _tell(self, trouble: str) -> None:
         self._on_change(NamedFiles(folder=str(self._path), error=trouble))
+
+
+def _all_parsed(found: Mapping[str, bytes | str], before: _Known) -> _Known:
+    now: _Known = {}
+    for name, content in found.items():
+        mark = content if isinstance(content, str) else hashlib.sha256(content).digest()
+        if name in before and before[name][0] == mark:
+            now[name] = before[name]
+        else:
+            now[name] = mark, FileOutcome(error=content) if isinstance(content, str) else _parsed(content)
+    return now
 
 
 def _parsed(raw: bytes) -> FileOutcome:

@@ -142,9 +142,11 @@ def test_what_cannot_be_is_refused_with_its_place_and_what_would_be_right(text: 
 
 
 def test_a_file_that_is_too_large_or_not_text_is_refused() -> None:
-    assert "1048576 are the most" in refused(b"#" * (1 << 20) + b"\n")
+    assert "262144 are the most" in refused(b"#" * (1 << 18) + b"\n")
+    assert "too many values" in refused("[" + "1," * 20_000 + "]")
+    assert "nested more than 32 deep" in refused("[" * 40)
     assert "not YAML" in refused(b"\xff\xfe\x00")
-    assert "not YAML" in refused("[" * 20_000)
+    assert "nested more than 32 deep" in refused("[" * 20_000)
 
 
 def test_a_value_in_a_message_is_short() -> None:

@@ -30,7 +30,7 @@ from nodedevices_plugin.probes.protocol import (
     encode,
     text,
 )
-from nodedevices_plugin.probes.reader import ProbeLineError, line_schema, parse_line
+from nodedevices_plugin.probes.reader import ProbeLineError, parse_line
 
 NOW = datetime(2026, 11, 21, 10, 42, 0, 123456, tzinfo=UTC)
 FULL = Snapshot(
@@ -139,22 +139,22 @@ def test_another_protocol_is_refused_by_name_whatever_else_it_says():
         ("devices.0.productName", "x" * 65, "devices[0].productName: "),
         ("devices.0.deviceNodes", ["/dev/../etc/shadow"], "give a path such as /dev/nvidia0"),
         ("devices.0.deviceNodes", ["/etc/shadow"], "give a path such as /dev/nvidia0"),
-        ("devices.0.deviceNodes", ["/dev/n"] * 17, "devices[0].deviceNodes: a list is not allowed"),
+        ("devices.0.deviceNodes", ["/dev/n"] * 17, "devices[0].deviceNodes: 17 entries are too many; give at most 16"),
         ("devices.0.pcie.0.path", "near", "devices[0].pcie[0].path: 'near' is not allowed"),
         ("devices.0.readings.lost", 1, "devices[0].readings.lost: 1 is not allowed"),
         ("devices.0.readings.recoveryAction", "", "devices[0].readings.recoveryAction: "),
         ("devices.0.partitions.0.gi", None, "devices[0].partitions[0].gi: None is not allowed"),
         ("devices.0.partitions.0.id", "GPU-a", "devices[0].partitions[0].id: 'GPU-a' is already taken"),
-        ("devices", [json.loads(encode(FULL))["devices"][0]] * 65, "devices: a list is not allowed"),
+        ("devices", [json.loads(encode(FULL))["devices"][0]] * 65, "devices: 65 entries are too many; give at most 64"),
         ("devices", [{"id": "a", "index": 0}, {"id": "b", "index": 0}], "devices[1].index: 0 is another device's"),
         ("devices", [{"id": "a", "index": 0}, {"id": "a", "index": 1}], "devices[1].id: 'a' is already taken"),
         ("devices", [{"index": 0}], "devices[0].id: is missing"),
         ("devices", {}, "devices: an object is not allowed"),
-        ("events", [{"sequence": 1, "time": "2026-01-01T00:00:00Z", "kind": "xid"}] * 257, "events: a list"),
+        ("events", [{"sequence": 1, "time": "2026-01-01T00:00:00Z", "kind": "xid"}] * 257, "events: 257 entries"),
         ("events.0.xid", 2**32, "events[0].xid: 4294967296 is not allowed"),
-        ("events.0.time", "2026-11-21T10:42:00", "events[0].time: 2026-11-21T10:42:00 names no time zone"),
+        ("events.0.time", "2026-11-21T10:42:00", "events[0].time: '2026-11-21T10:42:00' is not allowed; it names no"),
         ("time", 1763721720, "time: 1763721720 is not allowed"),
-        ("time", "0001-01-01T00:00:00+23:00", "time: 0001-01-01T00:00:00+23:00 is not a time on this clock"),
+        ("time", "0001-01-01T00:00:00+23:00", "time: '0001-01-01T00:00:00+23:00' is not allowed; it is no time"),
         ("driver.state", "loaded", "driver.state: 'loaded' is not allowed"),
         ("driver", None, "driver: None is not allowed"),
     ],
@@ -222,7 +222,7 @@ def test_text_is_always_fit_for_a_line(value, limit):
 
 
 def test_the_published_schema_says_what_the_reader_enforces():
-    published = line_schema()
+    published = schema.line_schema()
     device = published["$defs"]["DeviceFact"]["properties"]
     assert device["id"]["pattern"] == "^[A-Za-z0-9._:-]{1,96}$"
     assert device["index"] == {"maximum": 1023, "minimum": 0, "type": "integer"}

@@ -205,3 +205,24 @@ def test_lines_are_cut_the_same_however_they_arrive(size):
     splitter = LineSplitter(limit=10)
     lines = [line for at in range(0, len(stream), size) for line in splitter.feed(stream[at : at + size])]
     assert lines == [b"one", b"", b"two", None, b"ten bytes!"]
+
+
+BURST = "os.write(fd, b'\\n' * 65536)\n"
+
+
+async def test_a_burst_of_bad_lines_does_not_keep_a_hung_probe_alive():
+    async with probe(f"{BURST}time.sleep(60)", kill_after_silence_seconds=0.5) as (process, _):
+        await eventually(lambda: process.counters.kills)
+        assert process.counters.bad_lines < 1000
+
+
+async def test_a_burst_of_bad_lines_does_not_keep_a_probe_that_has_ended_from_being_replaced():
+    async with probe(f"{BURST}sys.exit(3)") as (process, _):
+        await eventually(lambda: process.counters.starts > 1)
+        assert process.counters.bad_lines < 1000
+
+
+async def test_the_good_line_before_a_probes_end_is_read():
+    async with probe("say(1)\nsay(2)\nsay(3)\nsys.exit(3)") as (_, seen):
+        await eventually(lambda: len(seen.instances) >= 2)
+        assert [each.sequence for each in seen if each.instance == seen.instances[0]] == [1, 2, 3]

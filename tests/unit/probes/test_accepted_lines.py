@@ -1,0 +1,198 @@
+"""A line that the reader accepts never fails what follows: step, state file, the kubelet's answer, report."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from nodedevices_api.base import to_dict
+from nodedevices_api.nodedevices import NodeDevicesStatus
+from nodedevices_plugin.kubelet.server import snapshot as encoded
+from nodedevices_plugin.model import Holder, HoldersState, Holdings
+from nodedevices_plugin.pipeline import Inputs, begin, step
+from nodedevices_plugin.probes import protocol
+from nodedevices_plugin.probes.protocol import MAX_LINE_PARTITIONS, PLAIN_TEXT, Bounds, DeviceFact, Snapshot, encode
+from nodedevices_plugin.probes.reader import MAX_VALUES, ProbeLineError, parse_line
+from nodedevices_plugin.report import Facts, report
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.state import State, StateFile
+from pydantic import TypeAdapter
+from support.facts import START, gpu, partition, snapshot, well, xid
+
+LOCAL = parse(["--standalone", "--mig-strategy=mixed"], {})
+BY_PYDANTIC = TypeAdapter(Snapshot)
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    """Everything that a type of the protocol allows, the ends of each range among it."""
+    if get_origin(hint) is Annotated:
+        kind, *notes = get_args(hint)
+        limits: dict[str, Any] = {}
+        for note in notes:
+            limits |= note.limits if isinstance(note, Bounds) else {}
+        if kind is int:
+            return st.sampled_from([limits["ge"], limits["le"]]) | st.integers(limits["ge"], limits["le"])
+        if kind is str and limits["pattern"] == PLAIN_TEXT:
+            longest = limits["max_length"]
+            return st.text(max_size=longest).map(lambda value: protocol.text(value, longest)) | st.just("é" * longest)
+        if kind is str:
+            longest = limits.get("max_length", 1 << 20)
+            return st.from_regex(limits["pattern"], fullmatch=True).filter(lambda value: len(value) <= longest)
+        [inner, _] = get_args(kind)
+        return st.lists(values(inner), max_size=min(2, limits["max_length"])).map(tuple)
+    if get_origin(hint) in {Union, UnionType}:
+        [inner] = [each for each in get_args(hint) if each is not NoneType]
+        return st.none() | values(inner)
+    if dataclasses.is_dataclass(hint):
+        return objects(hint)
+    if issubclass(hint, StrEnum):
+        return st.sampled_from(list(hint))
+    times = st.datetimes(datetime(1000, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001
+    return {bool: st.booleans(), datetime: times}[hint]
+
+
+def objects(kind: Any, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    names = [each.name for each in dataclasses.fields(kind) if each.name not in fixed]
+    return st.builds(kind, **{name: values(hints[name]) for name in names}, **fixed)
+
+
+LINES = objects(Snapshot, protocol=st.just(protocol.PROTOCOL))
+
+
+def follow(*lines: Snapshot) -> NodeDevicesStatus:
+    """The lines taken one after the other, by an agent on whose node everything is held; its last report."""
+    world = begin(State(), LOCAL, now=START, monotonic=0.0)
+    status = NodeDevicesStatus()
+    for number, line in enumerate(lines, start=1):
+        held = [part.id for each in lines for device in each.devices for part in device.partitions]
+        holder = Holder(namespace="n", pod="p", container="c", resource="nvidia.com/gpu", ids=tuple(held), since=START)
+        holdings = Holdings(state=HoldersState.SYNCED, taken=1.0, holders=(holder,))
+        now = START + timedelta(seconds=number)
+        inputs = Inputs(snapshot=line, arrived=float(number), holdings=holdings)
+        world = step(world, inputs, LOCAL, now=now, monotonic=float(number)).world
+        assert world.plan is not None
+        for resource in world.plan.resources:
+            encoded(resource)
+        facts = Facts(
+            inventory=world.inventory,
+            verdicts=world.verdicts,
+            plan=world.plan,
+            holdings=world.holdings,
+            config=world.config,
+            started=START,
+            probe="any",
+            now=now,
+        )
+        status = report(facts)
+        to_dict(status)
+    return status
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(st.lists(LINES, min_size=1, max_size=2))
+def test_whatever_the_reader_accepts_can_be_reported(said: list[Snapshot]) -> None:
+    lines = []
+    for each in said:
+        try:
+            lines.append(parse_line(encode(each)))
+        except ProbeLineError as error:
+            assume("already taken" not in error.problem and "another device's" not in error.problem)
+            raise
+    follow(*lines)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(LINES)
+def test_what_the_reader_reads_is_what_the_published_types_say(said: Snapshot) -> None:
+    raw = encode(said)
+    try:
+        read = parse_line(raw)
+    except ProbeLineError:
+        assume(False)
+        raise
+    assert BY_PYDANTIC.validate_json(raw, strict=True) == read
+
+
+@pytest.mark.parametrize(
+    ("fact", "complaint"),
+    [
+        (gpu(0, type="gpu-x"), "devices[0].type: 'gpu-x' is not allowed; give 1 to 32 letters and digits"),
+        (gpu(0, type="g" * 33), "devices[0].type: "),
+        (gpu(0, numa_node=1024), "devices[0].numaNode: 1024 is not allowed; give a whole number from 0 to 1023"),
+        (gpu(0, readings=well(recovery_action="reset-gpu")), "devices[0].readings.recoveryAction: 'reset-gpu' is not"),
+        (gpu(0, partitions=(partition(0, 0, profile="1g 10gb/x"),)), "devices[0].partitions[0].profile: '1g 10gb/x'"),
+        (gpu(0, partitions=(partition(0, 0, profile=""),)), "devices[0].partitions[0].profile: '' is not allowed"),
+        (gpu(0, links=(protocol.Link(kind="NV-Link", to="switch", count=1),)), "devices[0].links[0].kind: 'NV-Link'"),
+    ],
+)
+def test_what_the_report_could_not_say_is_refused_by_its_place(fact: DeviceFact, complaint: str) -> None:
+    with pytest.raises(ProbeLineError) as refused:
+        parse_line(encode(snapshot(fact)))
+    assert str(refused.value).startswith(f"probe line: {complaint}")
+
+
+def test_an_xid_beyond_the_reports_range_is_refused() -> None:
+    with pytest.raises(ProbeLineError, match="4294967295 is not allowed"):
+        parse_line(encode(snapshot(gpu(0), events=(xid(2**32 - 1, sequence=1),))))
+
+
+def test_a_line_with_more_partitions_than_a_pass_can_take_is_refused() -> None:
+    def cut(devices: int, parts: int) -> bytes:
+        many = [
+            gpu(one, partitions=tuple(partition(one, part, id=f"MIG-{one}-{part}") for part in range(parts)))
+            for one in range(devices)
+        ]
+        return encode(snapshot(*many))
+
+    assert len(parse_line(cut(8, 64)).devices) * 64 == MAX_LINE_PARTITIONS
+    with pytest.raises(ProbeLineError, match="devices: 513 partitions in all are too many; give at most 512"):
+        parse_line(cut(27, 19))
+
+
+def test_a_line_with_more_values_than_any_probe_says_is_not_even_parsed() -> None:
+    with pytest.raises(ProbeLineError, match=f"values are too many; at most {MAX_VALUES} are read"):
+        parse_line(b'{"events":[' + b"{}," * MAX_VALUES + b"{}]}")
+
+
+def test_a_mig_device_that_moves_to_another_gpu_while_it_is_held_is_there_once() -> None:
+    moved = partition(0, 0, id="MIG-x")
+    for first in (gpu(0), gpu(0, readings=well(lost=True)), None):
+        lines = [snapshot(gpu(0, partitions=(moved,)), gpu(1))]
+        lines += [snapshot(*filter(None, (first, gpu(1, partitions=(moved,)))))]
+        status = follow(*lines)
+        assert [[part.id for part in device.partitions] for device in status.devices] == [[], ["MIG-x"]]
+
+
+def test_held_mig_devices_that_have_gone_leave_room_for_those_that_are_there() -> None:
+    def cut(generation: int) -> Snapshot:
+        parts = tuple(partition(0, part, id=f"MIG-{generation}-{part}") for part in range(64))
+        return snapshot(gpu(0, partitions=parts))
+
+    [device] = follow(cut(1), cut(2)).devices
+    assert [part.id for part in device.partitions] == [f"MIG-2-{part}" for part in range(64)]
+
+
+def test_times_of_the_year_one_are_times_of_long_ago() -> None:
+    long_ago = datetime(1000, 1, 1, tzinfo=UTC)
+    events = (replace(xid(48, sequence=1), time=long_ago), replace(xid(79, sequence=2), time=long_ago))
+    raw = encode(snapshot(gpu(0), events=events)).replace(b"1000-01-01", b"0001-01-01")
+    [device] = follow(parse_line(raw)).devices
+    assert device.health.reason == "Xid79"
+
+
+def test_what_is_accepted_comes_back_from_the_state_file(tmp_path: Any) -> None:
+    world = begin(State(), LOCAL, now=START, monotonic=0.0)
+    line = parse_line(encode(snapshot(gpu(0), events=(xid(2**31 - 1, sequence=1),))))
+    inputs = Inputs(snapshot=line, arrived=1.0, holdings=Holdings(state=HoldersState.SYNCED, taken=1.0))
+    world = step(world, inputs, LOCAL, now=START, monotonic=1.0).world
+    file = StateFile(tmp_path / "state.json")
+    file.save(world.state)
+    assert file.load() == world.state
