@@ -331,7 +331,9 @@ class AffectedPod(Loose):
     namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
     name: Annotated[str, StringConstraints(max_length=253)] = Field(description="The pod.")
     uid: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(description="The pod's uid.")
-    device: DeviceId = Field(description="The device because of which.")
+    device: DeviceId = Field(
+        description="The device because of which; unknown: it was marked under an earlier NodeDevices of the node."
+    )
     reason: ReasonText = Field(description="The health reason that the pod shows.")
     since: Time = Field(description="Since when.")
 

@@ -306,7 +306,7 @@ def left_behind(pods: Iterable[Mapping[str, Any]]) -> list[Affected]:
                 str(metadata.get("uid", "")),
                 NO_DEVICE,
                 str(shown.get("reason", "")),
-                str(shown.get("lastTransitionTime", "")),
+                str(shown.get("lastTransitionTime") or metadata.get("creationTimestamp", "")),
             )
         )
     return found
