@@ -7,6 +7,7 @@ marked. The worst of a pod's devices speaks for it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 from nodedevices_api import conditions as names
+from nodedevices_api.bounds import WORD_PATTERN
 from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, clip
 from nodedevices_api.nodedevices import MAX_AFFECTED_PODS
 
@@ -28,6 +30,7 @@ RESTART = "RestartApp"  # recoveryAction
 UNDECIDED = "Correlating"  # SCHEMA health.state: for at most 10 s, while an XID's meaning depends on its neighbours
 _SEVERITY = {"Unhealthy": 3, "Unknown": 2, "Degraded": 1, "Healthy": 0}
 _STATUSES = ("True", "False", "Unknown")
+WORD = re.compile(WORD_PATTERN)  # of a reason; others may write what they like into a pod's condition
 NO_DEVICE = "unknown"  # in affectedPods, of a mark that was found on the pod and nowhere else
 NOT_MONITORED = "nobody watches this pod's devices any more; the condition stays for the pod's readinessGates"
 
@@ -298,14 +301,14 @@ def left_behind(pods: Iterable[Mapping[str, Any]]) -> list[Affected]:
         shown = own_condition(pod)
         if shown is None or finished(pod) or shown.get("reason") in {"Healthy", names.NOT_MONITORED}:
             continue
-        metadata = pod["metadata"]
+        metadata, reason = pod["metadata"], str(shown.get("reason", ""))
         found.append(
             Affected(
                 str(metadata.get("namespace", "")),
                 str(metadata.get("name", "")),
                 str(metadata.get("uid", "")),
                 NO_DEVICE,
-                str(shown.get("reason", "")),
+                reason if WORD.fullmatch(reason) else "",
                 str(shown.get("lastTransitionTime") or metadata.get("creationTimestamp", "")),
             )
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from nodedevices_api.nodedevices import AffectedPod
 from nodedevices_operator import kube as names
 from nodedevices_operator.cache import Kind, read
 from nodedevices_operator.core import Core
@@ -287,3 +288,17 @@ async def test_while_the_nodes_pods_cannot_be_listed_nothing_says_that_they_were
     kube.fails = lambda _verb, _path: None
     await core.look_at_node("n1")
     assert condition(kube, ITEM, "PolicyResolved")["status"] == "True"
+
+
+@pytest.mark.parametrize("shown", [{"reason": "not one word"}, {"reason": "x" * 200}, {}])
+async def test_a_condition_that_somebody_else_wrote_is_listed_as_the_contract_allows(
+    kube: FakeKube, clock: Clock, shown: dict[str, str]
+) -> None:
+    odd = {"type": POD_CONDITION, "status": "False", **shown}
+    pod = raw_pod(conditions=[odd])
+    pod["metadata"]["creationTimestamp"] = "2026-11-21T10:00:00Z"
+    kube.put(POD, pod)
+    made_anew(kube, heartbeat="")  # nothing is taken back before the agent has reported
+    await new_life(kube, clock)
+    (entry,) = kube.objects[ITEM]["status"]["affectedPods"]
+    assert AffectedPod.model_validate(entry).reason == ""
