@@ -112,6 +112,35 @@ def test_a_live_mig_change_appears_and_what_a_pod_holds_of_the_old_one_stays_unh
     assert same_agent(world, agent)
 
 
+def test_a_gpu_that_is_cut_or_made_whole_under_idle_pods_goes_to_no_other_pod_until_they_have_ended(
+    world: World,
+) -> None:
+    offer(world, "mixed", {7: LAST_TWO[7]})
+    offered(world, {GPU: 7, SMALL: 3})
+    world.pod("all-whole", world.a, {GPU: 7})
+    small = world.pod("small", world.a, {SMALL: 1})
+    cut = {6: LAST_TWO[6]}  # gpu-6 is cut under the first pod, gpu-7 made whole under the second
+    world.hardware(world.a, simulated.cut_h100s(cut=cut))
+    world.until("NodeDevices shows the new ones", lambda: len(of_gpu(world, 6)) == 2)
+    world.never(
+        "either is offered",
+        lambda: world.ids(world.a, LARGE) or world.ids(world.a) & {world.device(world.a, 7)["id"]},
+        3,
+    )
+    told = world.until(
+        "the node says so",
+        lambda: (c := world.condition("nodedevices", world.a, "ConfigApplied")).get("status") == "False" and c,
+    )
+    assert told["reason"] == "WaitingForHolders"
+    assert "gpu-6, gpu-7" in told["message"]
+    assert "all-whole" in told["message"]
+    world.alive(small)
+    world.kubectl.delete("pod", "small", namespace=NAMESPACE)
+    world.until("gpu-7 is offered whole", lambda: world.device(world.a, 7)["id"] in world.ids(world.a))
+    world.kubectl.delete("pod", "all-whole", namespace=NAMESPACE)
+    offered(world, {GPU: 7, LARGE: 2})
+
+
 def test_single_offers_mig_devices_as_gpus_and_a_fault_of_a_gpu_is_one_of_all_its_mig_devices(world: World) -> None:
     offer(world, "single", ALL_ALIKE)
     offered(world, {GPU: 16})

@@ -6,6 +6,7 @@ server is away.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,6 +65,12 @@ class RigWorld(World):
     def kill(self, node: str, name: str) -> None:
         """kill -9 of every process of this program on a node; there must be one."""
         assert self.hands[node].ask("kill", name=name), f"no {name} runs on {node}"
+
+    def shell(self, node: str, script: str) -> str:
+        """Output of a shell's command on a node, among the node's own files."""
+        return subprocess.run(
+            [*self.rig.node_argv(node), "sh", "-euc", script], capture_output=True, text=True, check=True
+        ).stdout
 
     def restarts(self, node: str) -> int:
         """How often the agent's container was restarted in its pod."""

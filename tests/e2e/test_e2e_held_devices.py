@@ -1,0 +1,71 @@
+"""On real kubelets: whatever restarts or is lost while pods hold devices, no device goes to a second pod.
+
+These tests stop kubelets and the API server and reach into the nodes' files, so they run on our own rig.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+from support.world import GPU
+from support.world_rig import RigWorld
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, method="signal")]
+
+AGENT = "nodedevices-agent"
+STATE_FILE = "/var/lib/kubelet/device-plugins/nodedevices-state.json"
+RESTARTS = 20
+FOUR = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 4}]}}
+
+
+def applied(rig: RigWorld) -> str:
+    reason: str = rig.condition("nodedevices", rig.b, "ConfigApplied").get("reason", "")
+    return reason
+
+
+def test_twenty_restarts_of_a_kubelet_under_a_waiting_change_give_a_held_gpu_to_nobody(rig: RigWorld) -> None:
+    pod = rig.pod("busy", rig.b, {GPU: 1})
+    [busy] = rig.held(rig.b, "busy")
+    rig.policy("share", FOUR, selector={"kubernetes.io/hostname": rig.b})
+    free = {f"{one}::{share}" for one in set(rig.devices(rig.b)) - {busy} for share in range(4)}
+    rig.until("all but the held GPU are shared", lambda: rig.ids(rig.b) == free)
+    with rig.watching(rig.b) as seen:
+        for _ in range(RESTARTS - 1):
+            rig.restart_kubelet(rig.b)
+            rig.until("the kubelet has the shares again", lambda: rig.ids(rig.b) == free)
+        with rig.without_api_server():  # the kubelet does not know its pods for as long
+            rig.restart_kubelet(rig.b)
+            rig.until("the kubelet has the shares again", lambda: rig.ids(rig.b) == free)
+            rig.never("another is offered", lambda: rig.ids(rig.b) != free, seconds=6)
+        rig.until("the kubelet knows its pods", lambda: rig.held(rig.b, "busy") == {busy})
+    assert not [offered for offered in seen() if not offered <= free]
+    rig.alive(pod)
+    assert applied(rig) == "WaitingForHolders"
+    rig.kubectl.delete("pod", "busy", namespace="nodedevices-e2e")
+    rig.until("the change is whole", lambda: len(rig.ids(rig.b)) == 16)
+    rig.until("the node says so", lambda: applied(rig) == "Applied")
+
+
+@pytest.mark.parametrize("operator", ["there", "away"])
+def test_a_torn_state_file_gives_no_shared_gpu_away_as_a_whole_one(rig: RigWorld, operator: str) -> None:
+    rig.policy("share", FOUR, selector={"kubernetes.io/hostname": rig.b})
+    rig.until("the GPUs are shared", lambda: len(rig.ids(rig.b)) == 16)
+    pod = rig.pod("notebook", rig.b, {GPU: 1})
+    [held] = rig.held(rig.b, "notebook")
+    shares = rig.ids(rig.b)
+    gpus = set(rig.devices(rig.b))
+    rig.until("the state file is there", lambda: rig.shell(rig.b, f"cat {STATE_FILE}"))
+    api_server = nullcontext() if operator == "there" else rig.without_api_server()
+    with api_server, rig.watching(rig.b) as seen:
+        before = rig.processes(rig.b, AGENT)
+        rig.shell(rig.b, f"head -c -10 {STATE_FILE} > {STATE_FILE}.torn && mv {STATE_FILE}.torn {STATE_FILE}")
+        rig.kill(rig.b, AGENT)
+        rig.until("it was started anew", lambda: (now := rig.processes(rig.b, AGENT)) and not set(now) & set(before))
+        back = shares if operator == "there" else gpus - {held.partition("::")[0]}
+        rig.until("the kubelet has devices again", lambda: rig.ids(rig.b) == back, seconds=60)
+    assert not [offered for offered in seen() if held.partition("::")[0] in offered], "the shared GPU was offered whole"
+    if operator == "there":
+        assert not [offered for offered in seen() if not offered <= shares], "a whole GPU was offered first"
+    rig.until("the shares are back, those of the held GPU too", lambda: rig.ids(rig.b) == shares, seconds=90)
+    rig.alive(pod)
