@@ -211,6 +211,30 @@ def wanted_after_allocate(holdings: Holdings, recent: Sequence[RecentAllocate]) 
     return max(shown_at, holdings.taken + LEAST_GAP_SECONDS) if holdings.taken < shown_at else None
 
 
+def taken_from(
+    response: api.ListPodResourcesResponse,
+    previous: Holdings,
+    recent: Sequence[RecentAllocate],
+    *,
+    proven: bool,
+    own_pod: tuple[str, str] | None,
+    recorded: tuple[Offer, ...] | None,
+    unreadable: str = "",
+    now: datetime,
+    taken: float,
+) -> Holdings:
+    """The holders after this List. `proven`: the same kubelet has given a complete one before; else as in `lacks`."""
+    now_listed = listed(response)
+    holdings = track(previous, now_listed, recent, now=now, taken=taken)
+    pods = {(each.namespace, each.name) for each in response.pod_resources}
+    why = ""
+    if not proven:
+        why = lacks(now_listed, pods, own_pod=own_pod, known=previous.holders, recorded=recorded, unreadable=unreadable)
+    if not why:
+        return holdings
+    return merged(previous, holdings, message=why, possible=None if unreadable else recorded or ())
+
+
 class PodResourcesClient:
     """Asks one kubelet. `recent` gives the Allocates that we answered, oldest first; `with_offers`: also ask for what
     is offered. `checkpoint_file`: the kubelet's, read on `files`; `own_pod`: namespace and name of the agent's pod,
@@ -256,24 +280,23 @@ class PodResourcesClient:
         except grpc.aio.AioRpcError as error:
             return self._trouble(error, await self._files.run(self._recorded))
         self._refusals = 0
-        now_listed = listed(response)
-        holdings = track(self.holdings, now_listed, self._recent(), now=datetime.now(UTC), taken=asked)
         same_kubelet = kubelet is not None and sockets.identity(self._socket) == kubelet
-        if not same_kubelet or self._complete_since != kubelet:
-            recorded, unreadable = await self._files.run(self._recorded)
-            why = lacks(
-                now_listed,
-                {(each.namespace, each.name) for each in response.pod_resources},
-                own_pod=self._own_pod,
-                known=self.holdings.holders,
-                recorded=recorded,
-                unreadable=unreadable,
-            )
-            if why:
-                possible = None if unreadable else recorded or ()
-                holdings = merged(self.holdings, holdings, message=why, possible=possible)
-                return self._set(replace(holdings, offered=offered))
-            self._complete_since = kubelet if same_kubelet else None
+        proven = same_kubelet and self._complete_since == kubelet
+        recorded, unreadable = (None, "") if proven else await self._files.run(self._recorded)
+        holdings = taken_from(
+            response,
+            self.holdings,
+            self._recent(),
+            proven=proven,
+            own_pod=self._own_pod,
+            recorded=recorded,
+            unreadable=unreadable,
+            now=datetime.now(UTC),
+            taken=asked,
+        )
+        if holdings.state is not HoldersState.SYNCED:
+            return self._set(replace(holdings, offered=offered))
+        self._complete_since = kubelet if same_kubelet else None
         return self._set(replace(holdings, offered=offered, message=message))
 
     def _recorded(self) -> tuple[tuple[Offer, ...] | None, str]:

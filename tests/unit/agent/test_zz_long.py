@@ -1,0 +1,304 @@
+"""Whatever happens to a node, in any order, no device goes to two containers but as shares of one plan.
+
+A model of the kubelet allocates by the real agent's steps: it knows ids and their health, keeps what containers have
+across its restarts, lists nothing while it does not know its pods, and goes on showing the last list of a plugin that
+is away. Around it policies change, agents restart with the state file of any time or none, disks fill up, GPUs are cut
+into MIG devices and made whole, and another plugin's pods hold ids of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from nodedevices_plugin.configuring import SeenObject
+from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
+from nodedevices_plugin.kubelet.podresources import taken_from
+from nodedevices_plugin.model import HoldersState, Holdings, Offer, Plan, RecentAllocate
+from nodedevices_plugin.pipeline import Inputs, World, begin, step
+from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_plugin.settings.effective import from_saved
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.state import State
+from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot
+
+GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"
+LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=2"], {})
+OWN_POD = ("nodedevices-system", "agent")
+
+
+def shares(replicas: int, **more: Any) -> dict[str, Any]:
+    rule_ = {"name": GPU, "replicas": replicas, **more}
+    return {"sharing": {"strategy": "timeSlicing", "resources": [rule_]}, "mig": {"strategy": "mixed"}}
+
+
+CONFIGS: tuple[dict[str, Any] | None, ...] = (
+    None,  # the operator has not resolved the node
+    {},
+    {"mig": {"strategy": "mixed"}},
+    shares(2),
+    shares(4),
+    shares(2, rename=SHARED),
+    shares(4, devices=["0"], rename=SHARED),
+    {"resources": {"exclude": [gpu_id(0)]}, "mig": {"strategy": "mixed"}},
+    {"serving": {"mode": "Observe"}},
+)
+
+
+@dataclass(frozen=True)
+class Container:
+    """What one container has: ids of one resource, as they were handed out under `plan`."""
+
+    pod: str
+    resource: str
+    ids: tuple[str, ...]
+    plan: int  # number of the plan that was told, -1: another plugin's
+
+
+class TheNode(RuleBasedStateMachine):
+    @initialize()
+    def start(self) -> None:
+        self.clock = 100.0
+        self.cut: frozenset[int] = frozenset()  # GPUs that are cut into two MIG devices each
+        self.containers: dict[str, Container] = {}
+        self.pods = 0
+        self.recorded: tuple[Offer, ...] | None = None  # the kubelet's checkpoint
+        self.kubelet_runs, self.knows_pods, self.kubelet = True, True, 0
+        self.seen: SeenObject | None = SeenObject(exists=True, generation=1)
+        self.api_server = True
+        self.disk: State | None = None
+        self.old_disks: list[State] = []
+        self.disk_full = False
+        self.told = Plan()  # the newest list that the kubelet has
+        self.plans: list[Plan] = []
+        self.agent_starts()
+
+    # --- the agent ----------------------------------------------------------------------------------------------------
+    def agent_starts(self) -> None:
+        self.world: World = begin(self.disk or State(), LOCAL, now=self.now, monotonic=self.clock)
+        self.holdings = Holdings(state=HoldersState.UNAVAILABLE)
+        self.recent: tuple[RecentAllocate, ...] = ()
+        self.saved_state = self.disk
+        self.proven: int | None = None
+        self.known_object = False
+        self.told = Plan(resources=tuple(replace(each, ids=()) for each in self.told.resources))  # its streams ended
+
+    @property
+    def now(self) -> Any:
+        return START + timedelta(seconds=self.clock)
+
+    def devices(self) -> tuple[DeviceFact, ...]:
+        return tuple(
+            gpu(
+                number,
+                mig_enabled=number in self.cut,
+                partitions=tuple(
+                    partition(number, part, profile="3g.40gb", slices=3, start=4 * part, size=4) for part in (0, 1)
+                )
+                if number in self.cut
+                else (),
+            )
+            for number in range(2)
+        )
+
+    def agent_lists(self) -> None:
+        if not self.kubelet_runs:
+            recorded = self.recorded or ()
+            self.holdings = replace(self.holdings, state=HoldersState.UNAVAILABLE, possible=recorded)
+            return
+        response = api.ListPodResourcesResponse()
+        if self.knows_pods:
+            response.pod_resources.add(namespace=OWN_POD[0], name=OWN_POD[1])
+            for each in self.containers.values():
+                pod = response.pod_resources.add(namespace="default", name=each.pod)
+                container = pod.containers.add(name="main")
+                for id_ in each.ids:
+                    container.devices.add(resource_name=each.resource, device_ids=[id_])
+        self.holdings = taken_from(
+            response,
+            self.holdings,
+            self.recent,
+            proven=self.proven == self.kubelet,
+            own_pod=OWN_POD,
+            recorded=self.recorded,
+            now=self.now,
+            taken=self.clock,
+        )
+        offered = tuple(
+            Offer(resource=each.name, ids=tuple(one.id for one in each.ids if one.healthy))
+            for each in self.told.resources
+        )
+        self.holdings = replace(self.holdings, offered=offered)
+        if self.holdings.state is HoldersState.SYNCED:
+            self.proven = self.kubelet
+
+    def agent_steps(self) -> None:
+        for _ in range(3):  # a change, its save, and what follows
+            self.clock += 0.1
+            if self.api_server:
+                self.known_object = True
+            outcome = step(
+                self.world,
+                Inputs(
+                    snapshot=snapshot(*self.devices()),
+                    arrived=self.clock,
+                    seen=self.seen if self.known_object else None,
+                    holdings=self.holdings,
+                    recent=self.recent,
+                    saved=from_saved(self.saved_state.applied)
+                    if self.saved_state is not None and self.saved_state.applied is not None
+                    else None,
+                    unsaved_because="disk full" if self.disk_full else "",
+                ),
+                LOCAL,
+                now=self.now,
+                monotonic=self.clock,
+            )
+            self.world = outcome.world
+            if not self.disk_full and self.world.state != self.disk:
+                if self.disk is not None:
+                    self.old_disks.append(self.disk)
+                self.disk = self.saved_state = self.world.state
+            if self.kubelet_runs and self.world.plan is not None:
+                self.told = self.world.plan
+                self.plans.append(self.told)
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+    @rule(seconds=st.sampled_from([0.5, 3.0, 20.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock += seconds
+        self.agent_lists()
+        self.agent_steps()
+
+    @rule()
+    def agent_only_steps(self) -> None:
+        self.agent_steps()
+
+    @rule(pick=st.integers(min_value=0), count=st.integers(1, 2))
+    @precondition(lambda self: self.kubelet_runs and self.knows_pods)
+    def pod_comes(self, pick: int, count: int) -> None:
+        offers = []
+        for resource in self.told.resources:
+            taken = {id_ for each in self.containers.values() if each.resource == resource.name for id_ in each.ids}
+            free = [one.id for one in resource.ids if one.healthy and one.id not in taken]
+            if len(free) >= count:
+                offers.append((resource.name, free))
+        if not offers:
+            return
+        resource_name, free = offers[pick % len(offers)]
+        start = pick % (len(free) - count + 1)
+        ids = tuple(free[start : start + count])
+        self.pods += 1
+        name = f"pod-{self.pods}"
+        self.recent = (
+            *self.recent,
+            RecentAllocate(resource=resource_name, ids=ids, time=self.now, monotonic=self.clock),
+        )
+        self.containers[name] = Container(name, resource_name, ids, len(self.plans) - 1)
+        self.write_checkpoint()
+
+    @rule(pick=st.integers(min_value=0))
+    @precondition(lambda self: self.containers)
+    def pod_ends(self, pick: int) -> None:
+        """Its devices are free at once, and the checkpoint goes on naming it."""
+        del self.containers[sorted(self.containers)[pick % len(self.containers)]]
+
+    @rule()
+    def kubelet_restarts(self) -> None:
+        self.kubelet_runs, self.knows_pods, self.kubelet = True, False, self.kubelet + 1
+        self.told = self.world.plan or Plan()
+
+    @rule()
+    def kubelet_stops(self) -> None:
+        self.kubelet_runs, self.knows_pods = False, False
+
+    @rule()
+    @precondition(lambda self: self.kubelet_runs and self.api_server)
+    def kubelet_hears_of_its_pods(self) -> None:
+        self.knows_pods = True
+
+    @rule(config=st.sampled_from(CONFIGS))
+    def policy_changes(self, config: dict[str, Any] | None) -> None:
+        self.seen = SeenObject(exists=True, generation=2, config=copy.deepcopy(config), config_hash=str(config))
+
+    @rule(away=st.booleans())
+    def api_server_comes_or_goes(self, away: bool) -> None:
+        self.api_server = not away
+
+    @rule(how=st.sampled_from(["as it was", "lost", "outdated"]), pick=st.integers(min_value=0))
+    def agent_restarts(self, how: str, pick: int) -> None:
+        if how == "lost":
+            self.disk = None
+        elif how == "outdated" and self.old_disks:
+            self.disk = self.old_disks[pick % len(self.old_disks)]
+        self.agent_starts()
+
+    @rule(full=st.booleans())
+    def disk_fills_up_or_not(self, full: bool) -> None:
+        self.disk_full = full
+
+    @rule(number=st.integers(0, 1))
+    def mig_changes(self, number: int) -> None:
+        self.cut ^= {number}
+
+    @rule(number=st.integers(0, 1), share=st.integers(0, 5))
+    @precondition(lambda self: self.kubelet_runs and self.knows_pods)
+    def pod_of_another_plugin_holds(self, number: int, share: int) -> None:
+        """From before this agent: only on a device that nobody has."""
+        if number in self.cut or any(
+            owner(id_) == gpu_id(number) for each in self.containers.values() for id_ in each.ids
+        ):
+            return
+        if self.world.in_force.told:
+            return  # whoever hands out beside a serving agent is the guard's matter
+        self.pods += 1
+        name = f"theirs-{self.pods}"
+        self.containers[name] = Container(name, "vendor.example/gpu", (f"{gpu_id(number)}::{share}",), -1)
+        self.write_checkpoint()
+
+    def write_checkpoint(self) -> None:
+        ids: dict[str, set[str]] = {}
+        for each in self.containers.values():
+            ids.setdefault(each.resource, set()).update(each.ids)
+        self.recorded = tuple(Offer(resource=name, ids=tuple(sorted(of))) for name, of in sorted(ids.items()))
+
+    # --- what always holds --------------------------------------------------------------------------------------------
+    @invariant()
+    def no_device_goes_to_two_containers_but_as_shares_of_one_plan(self) -> None:
+        held = [(each, id_) for each in self.containers.values() for id_ in each.ids]
+        for place, (one, first) in enumerate(held):
+            for other, second in held[place + 1 :]:
+                if not same_part(first, second):
+                    continue
+                newer = max(one.plan, other.plan)
+                offered = {(each.name, each_id.id) for each in self.plans[newer].resources for each_id in each.ids}
+                together = {(one.resource, first), (other.resource, second)}
+                assert all("::" in each for each in (first, second)), (one, other)
+                assert together <= offered, (one, other)
+
+
+def owner(id_: str) -> str:
+    base = id_.partition("::")[0]
+    for number in range(2):
+        if base in (gpu_id(number), mig_id(number, 0), mig_id(number, 1)):
+            return gpu_id(number)
+    raise AssertionError(id_)
+
+
+def same_part(one: str, other: str) -> bool:
+    """Whether both ids are of one device, or of one MIG device; two MIG devices of a GPU are apart."""
+    if owner(one) != owner(other):
+        return False
+    first, second = one.partition("::")[0], other.partition("::")[0]
+    return first == second or not (first.startswith("MIG-") and second.startswith("MIG-"))
+
+
+TheNode.TestCase.settings = settings(
+    max_examples=1500, stateful_step_count=40, phases=[Phase.reuse, Phase.generate, Phase.shrink]
+)
+TestNoDeviceTwice = TheNode.TestCase
