@@ -442,7 +442,12 @@ class Agent:
             self._metrics.state_failed()
             log.warning("the state file cannot be used; starting afresh", error=str(error))
             return State()
-        self._state_saved = state
+        if self._state_file.unread:
+            self._state_lost = f"at the start: {self._state_file.unread}"
+            self._metrics.state_failed()
+            log.warning("parts of the state file cannot be used", error=self._state_file.unread)
+        else:
+            self._state_saved = state
         if state.verdicts:
             log.info(
                 "verdicts from before the start", devices={key: each.reason for key, each in state.verdicts.items()}

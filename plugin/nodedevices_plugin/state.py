@@ -6,18 +6,21 @@ last `spec.config` seen, which resource names were and are offered, and what oth
 device-plugin directory, from which the kubelet removes only sockets.
 
 Written whole and atomically (temporary file, fsync, rename), and only when something changed. A disk that is full or
-read-only is reported and changes nothing else. A file that cannot be read is reported, kept aside under the name
-`<file>.unreadable`, and everything starts afresh: probe and PodResources tell what they can.
+read-only is reported, and no change of shape takes effect meanwhile (configuring). A file of another version is read
+part by part. What cannot be read is reported and kept aside under the name `<file>.unreadable`; where nothing can,
+everything starts afresh: probe, PodResources and the operator tell what they can.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -26,6 +29,7 @@ from nodedevices_plugin.mpsclients import Mps
 from nodedevices_plugin.probes.protocol import Readings
 
 MAX_BYTES = 16 << 20
+VERSION = 1  # of what is written; of another version all parts are read that it has in common with this one
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -46,7 +50,7 @@ class SeenSpec:
 class State:
     """All that survives. Equal states need no write."""
 
-    version: Literal[1] = 1
+    version: int = VERSION
     boot_id: str = ""
     devices: tuple[InventoryDevice, ...] = ()
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
@@ -123,9 +127,11 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.unread = ""  # what of the file could not be used by the last `load`
 
     def load(self) -> State:
-        """The saved state; an empty one when there is no file. StateError when there is one that cannot be used."""
+        """The saved state, of this version or another, as far as it can be used (`unread`); an empty one when there is
+        no file. StateError when nothing of it can be used."""
         try:
             if self.path.stat().st_size > MAX_BYTES:
                 raise self._unusable(f"it is larger than {MAX_BYTES} bytes")
@@ -135,14 +141,15 @@ class StateFile:
         except OSError as error:
             raise StateError(f"read {self.path}: {error.strerror or error}") from error
         try:
-            state = _ADAPTER.validate_json(raw)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])[:200]
-            raise self._unusable(f"{where + ': ' if where else ''}{first['msg'][:200]}") from error
-        zoneless = _zoneless(state)
-        if zoneless:
-            raise self._unusable(f"{zoneless[:200]}: a time without a zone; write it as 2026-11-21T07:02:11Z")
+            document = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise self._unusable(f"not JSON: {error!s:.200}") from error
+        version = document.get("version") if isinstance(document, dict) else None
+        if not isinstance(version, int) or version < 1:
+            raise self._unusable(f"version: {version!r:.64} is not a number from 1")
+        state, self.unread = _parts(document)
+        if self.unread:
+            self.unread += f"; {self._put_aside(copy=True)}"
         return state
 
     def save(self, state: State) -> None:
@@ -170,10 +177,34 @@ class StateFile:
             os.close(descriptor)
 
     def _unusable(self, why: str) -> StateError:
+        return StateError(f"{self.path}: not a state file ({why}); {self._put_aside()}")
+
+    def _put_aside(self, *, copy: bool = False) -> str:
         aside = self.path.with_name(f"{self.path.name}.unreadable")
         try:
-            self.path.replace(aside)
-            kept = f"kept as {aside.name}"
+            if copy:
+                shutil.copyfile(self.path, aside)
+            else:
+                self.path.replace(aside)
         except OSError as error:
-            kept = f"and not moved aside: {error.strerror or error}"
-        return StateError(f"{self.path}: not a state file of this version ({why}); {kept}")
+            return f"and not kept aside: {error.strerror or error}"
+        return f"kept as {aside.name}"
+
+
+def _parts(document: Mapping[str, Any]) -> tuple[State, str]:
+    """What can be used of it, each part by itself, and what cannot: one that a newer version writes in another way must
+    not take the others along. Parts that are not known are left out: a newer version's, or an older one's."""
+    state, problems = State(), []
+    for name in (each.name for each in fields(State) if each.name != "version" and each.name in document):
+        try:
+            part = getattr(_ADAPTER.validate_python({name: document[name]}), name)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])[:200]
+            problems.append(f"{where or name}: {first['msg'][:200]}")
+            continue
+        if zoneless := _zoneless(part, name):
+            problems.append(f"{zoneless[:200]}: a time without a zone; write it as 2026-11-21T07:02:11Z")
+            continue
+        state = replace(state, **{name: part})
+    return state, "; ".join(problems)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict
 from nodedevices_plugin.probes.protocol import DeviceFact, Partition, Readings
+from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.state import (
     EPOCH,
     SeenSpec,
@@ -27,6 +28,8 @@ from nodedevices_plugin.state import (
     to_save,
 )
 
+STATES = Path(__file__).parent / "states"
+RECORDED = sorted(STATES.iterdir())  # one of each version that was ever written
 NOW = datetime(2026, 11, 21, 7, 2, 11, 123456, tzinfo=UTC)
 PART = Partition(id="MIG-1", profile="1g.10gb", index=0, gi=1, ci=0, gi_slices=1, ci_slices=1, memory_bytes=1 << 30)
 DEVICE = InventoryDevice(
@@ -79,18 +82,38 @@ def test_no_file_is_an_empty_state(file: StateFile) -> None:
     assert file.load() == State()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"\xff\xfe", b"[]", b'{"version": 2}', b'{"version": 1, "verdicts": {"GPU-1": {"state": "Fine"}}}'],
-)
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b"{}", b'{"version": "x"}', b"[" * 100_000])
 def test_a_file_that_cannot_be_read_is_named_and_kept_aside(file: StateFile, content: bytes) -> None:
     file.path.write_bytes(content)
-    with pytest.raises(
-        StateError, match=r"not a state file of this version .*kept as nodedevices-state.json.unreadable"
-    ):
+    with pytest.raises(StateError, match=r"not a state file .*kept as nodedevices-state.json.unreadable"):
         file.load()
     assert file.path.with_name("nodedevices-state.json.unreadable").read_bytes() == content
     assert file.load() == State()
+
+
+@pytest.mark.parametrize("name", [each.name for each in RECORDED])
+def test_a_file_of_every_older_version_is_read_whole(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "nodedevices-state.json"
+    shutil.copyfile(STATES / name, path)
+    file = StateFile(path)
+    state = file.load()
+    assert file.unread == ""
+    assert (state.boot_id, state.applied_hash, state.offered) == ("boot-1", "abc", ("nvidia.com/gpu",))
+    assert from_saved(state.applied or {}).sections.sharing.strategy == "timeSlicing"
+    assert [(each.fact.id, each.present) for each in state.devices] == [("GPU-1", True)]
+    assert state.verdicts["GPU-1"].faults[0].reason == "Xid79"
+    assert state.spec == SeenSpec(config={"health": {"holdDownSeconds": 5}}, config_hash="abc")
+    assert (state.confirmed, list(state.retired)) == ("GPU-2=removed", ["nvidia.com/gpu.shared"])
+
+
+def test_of_a_newer_versions_file_all_that_is_understood_is_used_and_the_rest_named(file: StateFile) -> None:
+    file.save(FULL)
+    newer = json.loads(file.path.read_bytes()) | {"version": 9, "ledger": [1], "verdicts": {"GPU-1": {"state": "Fine"}}}
+    file.path.write_text(json.dumps(newer))
+    assert file.load() == replace(FULL, verdicts={})
+    assert file.unread.startswith("verdicts.GPU-1")
+    assert file.unread.endswith("kept as nodedevices-state.json.unreadable")
+    assert json.loads(file.path.with_name("nodedevices-state.json.unreadable").read_bytes()) == newer
 
 
 @pytest.mark.parametrize(
@@ -112,8 +135,9 @@ def test_a_time_without_a_zone_is_refused_by_its_place(
         inner = inner[key]
     inner[place[-1]] = "2026-11-21T10:00:00"
     file.path.write_text(json.dumps(document))
-    with pytest.raises(StateError, match=re.escape(f"({where}: a time without a zone; write it as")):
-        file.load()
+    state = file.load()
+    assert file.unread.startswith(f"{where}: a time without a zone; write it as")
+    assert state == replace(FULL, **{str(place[0]): getattr(State(), str(place[0]))})
 
 
 FULL_DISK = """
