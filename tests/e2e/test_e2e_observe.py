@@ -220,3 +220,31 @@ def test_a_vendors_plugin_that_took_our_place_leaves_the_node_to_us_again(world:
     world.pod("next", world.b, {GPU: 3})
     assert allocated_by(world, "next") == "us"
     assert ready(world)["status"] == "True"
+
+
+def test_a_node_that_we_leave_is_the_vendors_plugins_whichever_of_us_registered_last(world: World) -> None:
+    """The kubelet tells neither of it, and up to 1.36 forgets the plugin that stays: it is asked to dial it anew."""
+
+    def leave() -> None:
+        world.policy("observe", {"serving": {"mode": "Observe"}}, selector={"kubernetes.io/hostname": world.b})
+        world.until("the node says that it observes", lambda: "Observe" in ready(world)["message"])
+        world.until("the kubelet has the vendor's ids", lambda: world.ids(world.b) == ids)
+        world.until("NodeDevices shows what the vendor offers", lambda: healthy(world) == 4)
+
+    def client(name: str) -> str:
+        world.pod(name, world.b, {GPU: 1})
+        who = allocated_by(world, name)
+        world.kubectl.delete("pod", name, namespace=NAMESPACE)
+        return who
+
+    ids = install(world)
+    world.until("the vendor's plugin has registered", lambda: "registered" in world.kubectl.logs(PLUGIN, namespace=NAMESPACE))
+    assert client("first") == "vendor"
+    leave()
+    assert client("second") == "vendor"
+
+    world.drop_policy("observe")
+    world.until("the node serves", lambda: "Observe" not in ready(world)["message"])
+    assert client("third") == "us"
+    leave()
+    assert client("fourth") == "vendor"

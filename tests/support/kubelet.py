@@ -192,6 +192,11 @@ class StandInKubelet:
         """Whether the newest registration of this resource has an open stream that has shown its devices."""
         return self.views[resource].connected
 
+    def endpoint(self, resource: str) -> str:
+        """The socket that Allocate is sent to; empty: nobody has the name."""
+        client = self._clients.get(resource)
+        return "" if client is None else client.endpoint
+
     def registrations_of(self, resource: str) -> int:
         return sum(request.resource_name == resource for request in self.registered)
 

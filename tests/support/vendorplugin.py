@@ -47,11 +47,13 @@ def field(which: int, value: bytes | str) -> bytes:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(number, content) of the length-delimited fields; there are no others in the messages that are read here."""
+    """(number, content) of the length-delimited fields; numbers are left out."""
     at = 0
     while at < len(data):
         key, at = varint(data, at)
         size, at = varint(data, at)
+        if key & 7 == 0:
+            continue
         yield key >> 3, data[at : at + size]
         at += size
 
@@ -117,6 +119,7 @@ class VendorPlugin:
             "GetDevicePluginOptions": unary(lambda _request, _context: b""),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.list_and_watch),
             "Allocate": unary(self.allocate),
+            "GetPreferredAllocation": unary(self.prefer),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", handlers),))
         server.add_insecure_port(f"unix:{self.socket}")
@@ -155,6 +158,14 @@ class VendorPlugin:
             envs = {"NVIDIA_VISIBLE_DEVICES": visible, "ALLOCATED_BY": "vendor"}
             answer += field(1, b"".join(field(1, field(1, key) + field(2, value)) for key, value in envs.items()))
             say(event="allocated", ids=ids)
+        return answer
+
+    def prefer(self, request: bytes, _context: grpc.ServicerContext) -> bytes:
+        """container_requests = 1 {available = 1} -> container_responses = 1 {deviceIDs = 1}: one of its own."""
+        answer = b""
+        for _, container in fields(request):
+            known = [value for at, value in fields(container) if at == 1 and value.decode() in self.ids]
+            answer += field(1, b"".join(field(1, each) for each in known[:1]))
         return answer
 
 

@@ -3,6 +3,8 @@
 A plan is compared by resource name: new names are served, names that are gone are stopped (the kubelet then shows 0
 allocatable, and removes the resource after 5 minutes), all others get their list renewed. What is gone stops before
 what is new starts, because kubelets look a device up by its id alone and an id must not be in two resources at once.
+Where nothing is left to serve (the node is only watched from now on, or the agent ends), what was served goes to
+another plugin that runs beside this one and has the same devices (handover).
 A resource that never had a device is not registered at all: the kubelet would show `0` on nodes that have nothing.
 One that loses its last device is shown empty. A plan that the kubelet could not take is refused whole, before anything
 changes; the one in force stays.
@@ -11,16 +13,19 @@ changes; the one in force stays.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 
 import structlog
 
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.guard import Guard, Lists, Others
+from nodedevices_plugin.kubelet.handover import hand_over
 from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, Keep, ResourcePlugin
 from nodedevices_plugin.kubelet.server import Allocator, RecentAllocations, snapshot
 from nodedevices_plugin.model import OfferedResource, Plan, RecentAllocate, Registration
+
+LEAVING_SECONDS = 3.0  # for a handover while the agent ends
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +73,7 @@ class DevicePlugins:
         self._told: dict[str, OfferedResource] = {}  # what each of them shows
         self._one_at_a_time = asyncio.Lock()
         self._swept = False
+        self._handing_over: set[asyncio.Task[bool]] = set()
 
     async def set_plan(self, plan: Plan, *, insist: bool = False) -> None:
         """Tell the kubelet this. Raises SnapshotError (a ValueError) and then changes nothing.
@@ -80,10 +86,12 @@ class DevicePlugins:
             asked = {each.name: each for each in plan.resources if each.ids or each.name in self._plugins}
             changed = {name: each for name, each in asked.items() if each != self._told.get(name)}
             shown = {name: snapshot(each) for name, each in changed.items()}  # raises: all or nothing
-            self._told = asked
+            before, self._told = self._told, asked
             self._sweep()
+            for task in self._handing_over if asked else ():
+                task.cancel()
             gone = [self._plugins.pop(name) for name in self._plugins.keys() - asked.keys()]
-            await asyncio.gather(*(plugin.stop() for plugin in gone))
+            await self._end(gone, before, hand_over=not asked)
             if insist:
                 self._guard.insist(asked.keys() - self._plugins.keys())
             for name, encoded in shown.items():
@@ -126,8 +134,38 @@ class DevicePlugins:
     async def stop(self) -> None:
         """Stops serving; the kubelet shows 0 allocatable, running pods keep their devices."""
         async with self._one_at_a_time:
-            plugins, self._plugins, self._told = list(self._plugins.values()), {}, {}
-            await asyncio.gather(*(plugin.stop() for plugin in plugins))
+            plugins, before = list(self._plugins.values()), self._told
+            self._plugins, self._told = {}, {}
+            await self._end(plugins, before, hand_over=True)
+            if self._handing_over:
+                await asyncio.wait(self._handing_over, timeout=LEAVING_SECONDS)
+            for task in self._handing_over:
+                task.cancel()
+
+    async def _end(
+        self, plugins: Collection[ResourcePlugin], shown: Mapping[str, OfferedResource], *, hand_over: bool
+    ) -> None:
+        """Stops them. A handover goes on by itself: nothing waits for another plugin."""
+        served = [each.name for each in plugins if each.let_through]
+        await asyncio.gather(*(plugin.stop() for plugin in plugins))
+        for name in served if hand_over else ():
+            task = asyncio.create_task(self._hand_over(shown[name]), name=f"hand over {name}")
+            self._handing_over.add(task)
+            task.add_done_callback(self._handing_over.discard)
+
+    async def _hand_over(self, resource: OfferedResource) -> bool:
+        healthy = [each.id for each in resource.ids if each.healthy]
+        try:
+            return await hand_over(
+                resource.name,
+                healthy,
+                folder=self._folder,
+                kubelet_socket=self._kubelet_socket,
+                lists=self._guard.lists,
+            )
+        except OSError as error:
+            log.warning("handover failed", resource=resource.name, error=str(error))
+            return False
 
     def _sweep(self) -> None:
         if not self._swept:

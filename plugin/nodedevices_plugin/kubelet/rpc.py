@@ -7,7 +7,7 @@ socket is there after 0.1 s. Opening one costs about a millisecond.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -59,6 +59,20 @@ async def register(kubelet: Path, request: deviceplugin.RegisterRequest, *, time
             response_deserializer=deviceplugin.Empty.FromString,
         )
         await call(request, timeout=timeout_seconds)
+
+
+async def preferred(plugin: Path, available: Sequence[str], *, timeout_seconds: float) -> tuple[str, ...]:
+    """DevicePlugin/GetPreferredAllocation of another plugin, for one of these. Raises grpc.aio.AioRpcError."""
+    wanted = deviceplugin.ContainerPreferredAllocationRequest(available_deviceIDs=available, allocation_size=1)
+    async with channel_to(plugin) as channel:
+        call = channel.unary_unary(
+            f"/{DEVICE_PLUGIN_SERVICE}/GetPreferredAllocation",
+            request_serializer=deviceplugin.PreferredAllocationRequest.SerializeToString,
+            response_deserializer=deviceplugin.PreferredAllocationResponse.FromString,
+        )
+        request = deviceplugin.PreferredAllocationRequest(container_requests=[wanted])
+        answer = await call(request, timeout=timeout_seconds)
+    return tuple(each for container in answer.container_responses for each in container.deviceIDs)
 
 
 async def list_pod_resources(socket: Path, *, timeout_seconds: float) -> podresources.ListPodResourcesResponse:

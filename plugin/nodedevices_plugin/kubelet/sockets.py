@@ -59,6 +59,15 @@ def of_our_kind(folder: Path, resource: str, *, other_than: str = "") -> bool:
     return any(path.name != other_than and listening(path) for path in named)
 
 
+def of_others(folder: Path, resource: str) -> tuple[Path, ...]:
+    """Sockets of other plugins that listen there and are named after this resource: by the last part of its name, as
+    NVIDIA's (nvidia-gpu.sock) and AMD's (amd.com_gpu) are."""
+    last = re.escape(resource.rpartition("/")[2])
+    named = re.compile(rf"(^|.*[^A-Za-z0-9]){last}(\.sock)?")
+    found = (path for path in sorted(folder.iterdir()) if named.fullmatch(path.name))
+    return tuple(path for path in found if not path.name.startswith(PREFIX) and path.is_socket() and listening(path))
+
+
 def _word(folder: Path, resource: str) -> str:
     word = re.sub(r"[^A-Za-z0-9.]+", "-", resource)
     room = MAX_PATH_BYTES - len(bytes(folder)) - len(f"/{PREFIX}-.sock") - 2 * NONCE_BYTES

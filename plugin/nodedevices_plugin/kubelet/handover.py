@@ -1,0 +1,92 @@
+"""A name that we give up goes to the other plugin that runs here and knows its devices.
+
+Up to Kubernetes 1.36 the end of any stream of a name ends its newest registration, whoever that is, and the plugin
+behind it does not notice (registration.py). So where a vendor's plugin runs beside ours and we leave, the name would
+have no devices until that plugin is restarted: when it registered after us our end takes its registration down, and
+when it registered before us it has none any more. Neither can be told apart from here, and one act mends both: the
+kubelet is asked to dial that plugin anew, with the request that the plugin itself would make. From 1.37 on the kubelet
+keeps both and promotes the one that is left; it refuses the request, and nothing is lost.
+
+Nobody tells whose a socket is, and a wrong one would be offered as these devices. It must be named after the resource
+(`nvidia-gpu.sock`), choose our id when it is asked which one of it to prefer, and not choose an id that nobody has.
+A preference is a hint and changes nothing. ListAndWatch would: NVIDIA's plugin tells a change of health to one stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import grpc.aio
+import structlog
+
+from nodedevices_plugin.kubelet import rpc, sockets
+from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
+
+SETTLE_SECONDS = 0.1  # the kubelet has then done with our stream; its late end would take the new registration down
+LOOK_SECONDS = 1.0  # from Register to the look whether the kubelet lists its devices
+ATTEMPTS = 3
+ASKED_IDS = 3  # of ours; a plugin need not answer for one that is broken
+ASK_SECONDS = 1.0
+REGISTER_SECONDS = 15.0  # the kubelet dials for up to 10 s inside Register
+NOBODYS_ID = "nodedevices-asks-for-an-id-that-nobody-has"
+ALREADY = "already connected"  # 1.37's word
+
+log = structlog.get_logger(__name__)
+
+
+async def hand_over(
+    resource: str,
+    ids: Sequence[str],
+    *,
+    folder: Path,
+    kubelet_socket: Path,
+    lists: Callable[[str], Awaitable[bool | None]],
+) -> bool:
+    """Whether another plugin has the name again. Called after our own server has stopped; takes a second or so."""
+    for _ in range(ATTEMPTS):
+        await asyncio.sleep(SETTLE_SECONDS)
+        plugin = await _plugin_of(resource, ids, folder)
+        if plugin is None:
+            return False
+        request = api.RegisterRequest(version=rpc.VERSION, endpoint=plugin.name, resource_name=resource)
+        try:
+            await rpc.register(kubelet_socket, request, timeout_seconds=REGISTER_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if ALREADY in (error.details() or ""):
+                return True
+            log.warning("handover failed", resource=resource, socket=plugin.name, error=rpc.reason(error))
+            await asyncio.sleep(LOOK_SECONDS)
+            continue
+        log.info("handed over to the plugin that runs beside us", resource=resource, socket=plugin.name)
+        await asyncio.sleep(LOOK_SECONDS)
+        if await lists(resource) is not False:
+            return True
+    log.warning("the kubelet lists nothing of the plugin beside us; delete its pod", resource=resource)
+    return False
+
+
+async def _plugin_of(resource: str, ids: Sequence[str], folder: Path) -> Path | None:
+    """The socket of another plugin that offers these ids; None: there is none, or it does not say so."""
+    for path in sockets.of_others(folder, resource):
+        if await _knows(path, ids):
+            return path
+        log.warning("another plugin listens, and does not know our devices", resource=resource, socket=path.name)
+    return None
+
+
+async def _knows(plugin: Path, ids: Sequence[str]) -> bool:
+    if await _prefers(plugin, NOBODYS_ID):
+        return False  # it returns whatever it is given
+    for each in ids[:ASKED_IDS]:
+        if await _prefers(plugin, each):
+            return True
+    return False
+
+
+async def _prefers(plugin: Path, id_: str) -> bool:
+    try:
+        return await rpc.preferred(plugin, [id_], timeout_seconds=ASK_SECONDS) == (id_,)
+    except grpc.aio.AioRpcError:
+        return False
