@@ -29,6 +29,7 @@ def install(world: World, *arguments: str, ids: set[str] | None = None) -> set[s
     pod = vendor.pod(PLUGIN, world.b, sorted(ids), namespace=NAMESPACE, image=world.image, arguments=arguments)
     world.kubectl.apply(pod)
     world.running(PLUGIN)
+    world.until("it has registered", lambda: "registered" in world.kubectl.logs(PLUGIN, namespace=NAMESPACE))
     return ids
 
 
@@ -238,7 +239,6 @@ def test_a_node_that_we_leave_is_the_vendors_plugins_whichever_of_us_registered_
         return who
 
     ids = install(world)
-    world.until("the vendor's plugin has registered", lambda: "registered" in world.kubectl.logs(PLUGIN, namespace=NAMESPACE))
     assert client("first") == "vendor"
     leave()
     assert client("second") == "vendor"
