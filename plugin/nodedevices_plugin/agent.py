@@ -32,7 +32,13 @@ from nodedevices_api.http import PROBES_PER_SECOND, Answer, HttpServer
 from nodedevices_plugin import __version__, observing
 from nodedevices_plugin.answers import Answers
 from nodedevices_plugin.cdifiles import CdiFiles, CdiFolder, ctk_request
-from nodedevices_plugin.cditoolkit import ToolkitSpecs
+from nodedevices_plugin.cditoolkit import (
+    FIRST_PATIENCE_SECONDS,
+    LATER_PATIENCE_SECONDS,
+    CtkRequest,
+    CtkSpec,
+    ToolkitSpecs,
+)
 from nodedevices_plugin.configuring import FileOutcome, InForce, ask, injection
 from nodedevices_plugin.foreign import Names, rivals, told
 from nodedevices_plugin.hostpaths import HostPaths
@@ -45,13 +51,13 @@ from nodedevices_plugin.metrics import CONTENT_TYPE, Metrics
 from nodedevices_plugin.model import HoldersState, Inventory, Plan, RegistrationState
 from nodedevices_plugin.mpsclients import with_daemons
 from nodedevices_plugin.mpsdaemons import MpsDaemons
-from nodedevices_plugin.pipeline import Inputs, Step, begin, step
+from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
 from nodedevices_plugin.probes.check import CheckError
 from nodedevices_plugin.probes.process import ProbeProcess
 from nodedevices_plugin.probes.protocol import Snapshot
 from nodedevices_plugin.publisher import Publisher
 from nodedevices_plugin.report import Facts, report
-from nodedevices_plugin.resources import cdi
+from nodedevices_plugin.resources import cdi, cdi_libraries
 from nodedevices_plugin.resources.changes import nobody_holds
 from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.effective import Effective, from_saved
@@ -113,7 +119,8 @@ class Agent:
             self._config_file = ConfigFile(Path(local.config_file), worker=config, on_change=self._on_file)
         self._paths = HostPaths(self._driver_root, worker=paths, on_change=self._wake.set)
         self._keeping_cdi = asyncio.Lock()
-        self._cdi = CdiFiles(Path(local.cdi_dir), worker=self._files, on_change=self._wake.set)
+        self._cdi = CdiFiles(Path(local.cdi_dir), worker=self._files)
+        self._ctk = CtkSpec(on_change=self._wake.set)
         self._cdi_folder = CdiFolder(Path(local.cdi_dir), worker=looks, on_change=self._wake.set)
         self._toolkit = ToolkitSpecs(
             [Path(each) for each in local.cdi_spec_dirs], worker=looks, on_change=self._wake.set
@@ -160,7 +167,9 @@ class Agent:
                     await self._config_file.first()
                     tasks.create_task(keep("config-file", self._config_file.run))
                 # What fails here fails again in `run`, where it is counted and shown.
-                await asyncio.gather(self._paths.first(), self._cdi_folder.first(), return_exceptions=True)
+                await asyncio.gather(
+                    self._paths.first(), self._cdi_folder.first(), self._cdi.first(), return_exceptions=True
+                )
                 tasks.create_task(keep("host-paths", self._paths.run))
                 tasks.create_task(keep("cdi-folder", self._cdi_folder.run))
                 tasks.create_task(keep("cdi", self._toolkit.run))
@@ -284,8 +293,7 @@ class Agent:
             unsaved_because=self._state_trouble or "",
         )
         outcome = step(self._world, inputs, self._local, now=now, monotonic=began)
-        if outcome.refused == "cdi" and not self._toolkit.wanted:  # its own specification may have all devices
-            await self._toolkit.ready()
+        if outcome.refused == "cdi" and await self._find_cdi(outcome.world):
             outcome = step(self._world, replace(inputs, cdi=self._cdi_here()), self._local, now=now, monotonic=began)
         before, self._world = self._world, outcome.world
         self._metrics.stepped(time.monotonic() - began)
@@ -300,7 +308,44 @@ class Agent:
         return min((each for each in (outcome.deadline, again) if each is not None), default=None)
 
     def _cdi_here(self) -> cdi.Here:
-        return cdi.Here(unwritable=self._cdi_folder.trouble, toolkit=self._toolkit.devices)
+        sources = [each is not None and cdi_libraries.whole(each) for each in self._cdi_sources()]
+        return cdi.Here(
+            unwritable=self._cdi_folder.trouble,
+            toolkit=self._toolkit.devices,
+            toolkit_libraries=bool(self._toolkit.devices) and sources[0],
+            toolkit_trouble=self._toolkit.trouble,
+            made=self._ctk.names,
+            made_trouble=self._ctk.trouble,
+            kept=any(sources),
+        )
+
+    def _cdi_sources(self) -> tuple[cdi_libraries.Document | None, ...]:
+        """Where the driver's libraries may come from, the best first."""
+        return (self._toolkit.source, self._ctk.made, self._cdi.before)
+
+    async def _find_cdi(self, world: World) -> bool:
+        """Look for a specification with the driver's libraries, for what is asked for and refused without one. Whether
+        there is anything new."""
+        before = self._cdi_here()
+        effective = world.asked.effective or world.in_force.effective
+        await self._cdi_specs(effective, world.inventory, first=world.plan is None)
+        return self._cdi_here() != before
+
+    async def _cdi_specs(
+        self, effective: Effective, inventory: Inventory, *, first: bool = False
+    ) -> tuple[tuple[cdi.CdiSpec, ...], CtkRequest | None]:
+        """Our specifications of device nodes that are needed beside the toolkit's own, once nvidia-ctk was asked."""
+        context = injection(effective, inventory, self._paths.existing)
+        if not context.by_cdi:
+            return (), None
+        await self._toolkit.ready()
+        elsewhere = cdi.toolkit_names(inventory, self._toolkit.devices).keys()
+        specs = cdi.specs(inventory, context.host, id_strategy=context.device_id_strategy, elsewhere=elsewhere)
+        request = ctk_request(effective.node, context, specs)
+        if request is not None:
+            patience = FIRST_PATIENCE_SECONDS if first else LATER_PATIENCE_SECONDS
+            await self._ctk.want(request, patience_seconds=patience)
+        return specs, request
 
     async def _keep_state(self, now: float) -> float | None:
         """Save what changed. Returns when to try again, when something is left to save."""
@@ -388,17 +433,16 @@ class Agent:
 
     async def _keep_cdi(self, effective: Effective, inventory: Inventory) -> None:
         """Before a name is handed out it is in a file."""
-        specs: tuple[cdi.CdiSpec, ...] = ()
-        request = None
-        context = injection(effective, inventory, self._paths.existing)
-        if context.by_cdi:
-            await self._toolkit.ready()
-            elsewhere = cdi.toolkit_names(inventory, self._toolkit.devices).keys()
-            specs = cdi.specs(inventory, context.host, id_strategy=context.device_id_strategy, elsewhere=elsewhere)
-            request = ctk_request(effective.node, context, specs)
+        specs, request = await self._cdi_specs(effective, inventory)
+        specs = cdi_libraries.choose(
+            specs,
+            self._ctk.current(request),
+            self._cdi_sources(),
+            nodes_will_do=effective.node.cdi_without_libraries,
+        )
         recent = self._plugins.recent_allocations()
         free = nobody_holds(self._holders.holdings, recent, monotonic=time.monotonic())
-        await self._cdi.keep(specs, request, free=free)
+        await self._cdi.keep(specs, free=free)
 
     def _report(self, outcome: Step, now: datetime) -> None:
         world = self._world

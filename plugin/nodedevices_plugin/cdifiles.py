@@ -1,11 +1,10 @@
 """The CDI specifications that we write, kept as the devices are. On a worker thread; a trouble is told and tried again.
 
 A name that Allocate hands out must be in a file before the container runtime looks for it. Files are replaced at once.
-What nvidia-ctk makes of the GPUs takes the place of our minimal specification; while it is at work the file stays as it
-was, and where it fails the minimal one is written and the reason told. A file whose class has no devices any more, or
-whose strategy was switched off, goes when no pod holds a device: the kubelet answers a container's restart from its
-memory, and that container still has the old names. So do files of our names from before this process: nothing is kept
-here while another plugin serves, whose files have the same names.
+A file whose class has no devices any more, or whose strategy was switched off, goes when no pod holds a device: the
+kubelet answers a container's restart from its memory, and that container still has the old names. So do files of our
+names from before this process, which may be another plugin's: nothing is kept here while one serves, whose files have
+the same names. Until then what such a file has goes on standing in ours (cdi_libraries.merged).
 """
 
 from __future__ import annotations
@@ -16,18 +15,17 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import structlog
 
-from nodedevices_plugin.cditoolkit import CtkError, CtkRequest, generate
+from nodedevices_plugin.cditoolkit import CtkRequest, read_bounded
 from nodedevices_plugin.lookout import Lookout
 from nodedevices_plugin.resources import cdi, cdi_schema
-from nodedevices_plugin.resources.cdi import CdiSpec
+from nodedevices_plugin.resources.cdi import GPU_KIND, CdiSpec
+from nodedevices_plugin.resources.cdi_libraries import Document, merged
 from nodedevices_plugin.resources.injection import InjectionContext
 from nodedevices_plugin.settings.node import NodeSettings
 from nodedevices_plugin.worker import Worker
@@ -36,11 +34,8 @@ log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 10.0
 PATIENCE_SECONDS = 1.0
-FIRST_PATIENCE_SECONDS = 5.0  # for nvidia-ctk while nothing is offered yet
-LATER_PATIENCE_SECONDS = 0.25  # and afterwards, when a fault may be waiting to be told
-CTK_RETRY_SECONDS = 60.0
 MODE = 0o644  # the container runtime reads it, whoever that runs as
-GPU_KIND = f"{cdi.VENDOR}/gpu"
+GPU_FILE = f"{cdi.VENDOR}-gpu.json"
 
 
 class CdiFolder(Lookout[str]):
@@ -68,42 +63,39 @@ class CdiError(Exception):
 class CdiFiles:
     """Keeps the files as they should be. `keep` may be called at every step; it does something when something changed.
 
-    trouble: why a file is not as it should be; empty: all are. on_change: called on the loop when a further step would
-    do more.
+    trouble: why a file is not as it should be; empty: all are.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        worker: Worker,
-        on_change: Callable[[], None] = lambda: None,
-        make: Callable[[CtkRequest], dict[str, Any] | None] = generate,
-    ) -> None:
+    def __init__(self, folder: Path, *, worker: Worker) -> None:
         self._folder = folder
         self._worker = worker
-        self._toolkit = Worker("nvidia-ctk")
-        self._on_change = on_change
-        self._make = make
         self._written: tuple[CdiSpec, ...] | None = None
         self._failed_at: float | None = None  # time.monotonic()
         self._ours: frozenset[str] = frozenset()  # names of files that this process wrote, or found at its start
-        self._request: CtkRequest | None = None
-        self._made: asyncio.Future[dict[str, Any] | None] | None = None
-        self._made_at = 0.0  # time.monotonic()
-        self._unwritten = self._unmade = ""
+        self._before: Mapping[str, Document] = {}  # what those had that it found
+        self.trouble = ""
 
     @property
-    def trouble(self) -> str:
-        return "; ".join(each for each in (self._unwritten, self._unmade) if each)
+    def before(self) -> Document | None:
+        """The GPUs' specification from before this process."""
+        return self._before.get(GPU_FILE)
 
-    async def keep(self, specs: tuple[CdiSpec, ...], request: CtkRequest | None = None, *, free: bool = False) -> None:
+    async def first(self) -> None:
+        """Looks what there is, unless it takes too long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                self._before = await self._worker.run(lambda: _documents(self._folder))
+
+    async def keep(self, specs: tuple[CdiSpec, ...], *, free: bool = False) -> None:
         """Returns when they are written, or after a moment: a folder that hangs must not hold the kubelet back.
 
-        request: how nvidia-ctk is to make the one of the GPUs; None: it is not asked. free: no pod holds a device, so
-        that files which are no longer wanted may go.
+        free: no pod holds a device, so that what is no longer wanted may go.
         """
-        specs = await self._with_toolkit(specs, request)
+        if free:
+            self._before = {}
+        specs = tuple(
+            merged(each, self._before[each.file_name]) if each.file_name in self._before else each for each in specs
+        )
         spare = self._ours - {each.file_name for each in specs} if free else frozenset()
         soon = self._failed_at is not None and time.monotonic() - self._failed_at < RETRY_SECONDS
         if (specs == self._written and not spare) or soon:
@@ -114,13 +106,13 @@ class CdiFiles:
         except (CdiError, TimeoutError) as error:
             self._failed_at = time.monotonic()
             why = str(error) or f"{self._folder}: took more than {PATIENCE_SECONDS:.0f} s"
-            if why != self._unwritten:
+            if why != self.trouble:
                 log.warning(
                     "CDI specifications not written: containers that get devices by CDI cannot start", error=why
                 )
-            self._unwritten = why
+            self.trouble = why
             return
-        self._written, self._failed_at, self._unwritten = specs, None, ""
+        self._written, self._failed_at, self.trouble = specs, None, ""
         self._ours = (self._ours | left | {each.file_name for each in specs}) - spare
         if specs or spare:
             log.info(
@@ -141,39 +133,9 @@ class CdiFiles:
                     raise CdiError(f"{self._folder / name}: {error.strerror or error}") from error
         return _found(self._folder)
 
-    # --- nvidia-ctk ---------------------------------------------------------------------------------------------------
-    async def _with_toolkit(self, specs: tuple[CdiSpec, ...], request: CtkRequest | None) -> tuple[CdiSpec, ...]:
-        """With the GPUs' spec as nvidia-ctk makes it; with the one from before while it is at work."""
-        minimal = next((each for each in specs if each.kind == GPU_KIND), None)
-        if request is None or minimal is None:
-            self._unmade = ""
-            return specs
-        failed = bool(self._unmade) and time.monotonic() - self._made_at >= CTK_RETRY_SECONDS
-        if request != self._request or failed:
-            self._request, self._made_at = request, time.monotonic()
-            self._made = self._toolkit.submit(lambda: self._make(request))
-            self._made.add_done_callback(lambda _: self._on_change())
-            patience = FIRST_PATIENCE_SECONDS if self._written is None else LATER_PATIENCE_SECONDS
-            await asyncio.wait((self._made,), timeout=patience)
-        if self._made is None or not self._made.done():
-            before = next((each for each in self._written or () if each.kind == GPU_KIND), minimal)
-            return _replaced(specs, before)
-        return _replaced(specs, self._result(self._made, minimal))
-
-    def _result(self, made: asyncio.Future[dict[str, Any] | None], minimal: CdiSpec) -> CdiSpec:
-        try:
-            document = made.result()
-        except CtkError as error:
-            if str(error) != self._unmade:
-                log.warning("nvidia-ctk made no CDI specification; a minimal one is used", error=str(error))
-            self._unmade = str(error)
-            return minimal
-        self._unmade = ""
-        return minimal if document is None else replace(minimal, document=document)
-
 
 def ctk_request(node: NodeSettings, context: InjectionContext, specs: Sequence[CdiSpec]) -> CtkRequest | None:
-    """How nvidia-ctk is to make the GPUs' spec of these; None where they have none."""
+    """How nvidia-ctk is to make the GPUs' spec of these; None where none of ours is needed."""
     ours = next((each for each in specs if each.kind == GPU_KIND), None)
     if ours is None:
         return None
@@ -181,6 +143,7 @@ def ctk_request(node: NodeSettings, context: InjectionContext, specs: Sequence[C
         names=frozenset(str(each["name"]) for each in ours.document["devices"]),
         id_strategy=context.device_id_strategy,
         host=context.host,
+        program=node.ctk_program,
         driver_root=node.driver_root_here,
         hook_path=node.cdi_hook_path,
         feature_flags=node.cdi_feature_flags,
@@ -196,8 +159,15 @@ def _found(folder: Path) -> frozenset[str]:
         return frozenset()
 
 
-def _replaced(specs: tuple[CdiSpec, ...], gpus: CdiSpec) -> tuple[CdiSpec, ...]:
-    return tuple(gpus if each.kind == gpus.kind else each for each in specs)
+def _documents(folder: Path) -> Mapping[str, Document]:
+    """The specifications in files of our names, by file, as far as they are valid."""
+    found = {}
+    for name in cdi.FILE_NAMES & _found(folder):
+        with contextlib.suppress(OSError, ValueError):
+            document = read_bounded(folder / name)
+            if not cdi_schema.problems(document):
+                found[name] = document
+    return found
 
 
 def unwritable(folder: Path) -> str:

@@ -19,11 +19,12 @@ from typing import Any
 
 from nodedevices_api import conditions as names
 from nodedevices_api.errors import InputError
+from nodedevices_api.sections import Injection
 
 from nodedevices_plugin.foreign import Names, device_name, may_begin, may_start, take_over
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory, OfferedResource, Plan, RecentAllocate, Verdict
 from nodedevices_plugin.report import ConfigStatus, listing
-from nodedevices_plugin.resources import cdi, mps
+from nodedevices_plugin.resources import cdi, cdi_libraries, mps
 from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change, drained, pods_named
 from nodedevices_plugin.resources.errors import PlanError
 from nodedevices_plugin.resources.injection import CDI_STRATEGIES, InjectionContext
@@ -236,7 +237,7 @@ def configure(
     if trouble is None:
         status = replace(status, unmatched=_unmatched(after.effective, node.inventory, asked.from_file))
     to_save = trouble.to_save if trouble is not None else None
-    return Configured(
+    configured = Configured(
         in_force=after,
         to_save=to_save or (after.effective if after.told else None),
         plan=mps.withheld(plan, node.last_plan, node.answers) if plan is not None else None,
@@ -245,6 +246,7 @@ def configure(
         saving=to_save is not None and not node.unsaved_because,
         daemons=daemons,
     )
+    return _cdi_in_force(configured, node)
 
 
 def _waits(strangers: Sequence[Held], node: Node) -> str:
@@ -395,23 +397,53 @@ def injection(
 
 
 def _nameless(before: InForce, effective: Effective, node: Node) -> str:
-    """Why containers would get CDI names that no file has. Empty: they would not, or it is so in force already, and
-    what fails then is told beside it (cdifiles)."""
-    here, inventory, existing = node.cdi_here, node.inventory, node.existing
-    if not here.unwritable or effective.observing:
+    """Why containers would get CDI names that no file has, or devices without the driver's libraries. Empty: they
+    would not, or it is so in force already, and what fails then is told beside it (_cdi_in_force, cdifiles)."""
+    if not _by_cdi(effective):
         return ""
-    context = injection(effective, inventory, existing)
-    if not context.by_cdi:
-        return ""
-    if before.told and not before.effective.observing and injection(before.effective, inventory, existing).by_cdi:
-        return ""
-    elsewhere = cdi.toolkit_names(inventory, here.toolkit).keys()
-    specs = cdi.specs(inventory, context.host, id_strategy=context.device_id_strategy, elsewhere=elsewhere)
-    if not specs and cdi.present_units(inventory):
-        return ""
-    strategies = ", ".join(each for each in context.device_list_strategies if each in CDI_STRATEGIES)
-    hint = f"cannot write {here.unwritable}; install the component cdi (manifests/components/cdi), or use envvar"
-    return str(PlanError("injection.deviceListStrategies", strategies, hint))
+    here, inventory = node.cdi_here, node.inventory
+    specs, _ = _cdi_specs(effective, node)
+    in_force = before.told and _by_cdi(before.effective)
+    why = ""
+    if not in_force and here.unwritable and (specs or not cdi.present_units(inventory)):
+        why = f"cannot write {here.unwritable}; install the component cdi (manifests/components/cdi), or use envvar"
+    elif not effective.node.cdi_without_libraries and not (
+        in_force and not before.effective.node.cdi_without_libraries
+    ):
+        why = cdi_libraries.missing(specs, here, in_force=in_force)
+    listed = (effective.sections.injection or Injection()).device_list_strategies
+    strategies = ", ".join(each for each in listed if each in CDI_STRATEGIES)
+    return str(PlanError("injection.deviceListStrategies", strategies, why)) if why else ""
+
+
+def _by_cdi(effective: Effective) -> bool:
+    listed = (effective.sections.injection or Injection()).device_list_strategies
+    return not effective.observing and not CDI_STRATEGIES.isdisjoint(listed)
+
+
+def _cdi_specs(effective: Effective, node: Node) -> tuple[tuple[cdi.CdiSpec, ...], Set[str]]:
+    """What is needed of ours beside the container toolkit's own specification, as device nodes; and what that has."""
+    context = injection(effective, node.inventory, node.existing)
+    elsewhere = cdi.toolkit_names(node.inventory, node.cdi_here.toolkit).keys()
+    strategy = context.device_id_strategy
+    return cdi.specs(node.inventory, context.host, id_strategy=strategy, elsewhere=elsewhere), elsewhere
+
+
+def _cdi_in_force(configured: Configured, node: Node) -> Configured:
+    """With what CDI does to what is in force: devices that containers would get without the driver's libraries are
+    withheld, and a source of these that broke is named while the last good one is used."""
+    effective, plan, status = configured.in_force.effective, configured.plan, configured.status
+    if plan is None or not configured.in_force.told or not _by_cdi(effective) or effective.node.cdi_without_libraries:
+        return configured
+    specs, elsewhere = _cdi_specs(effective, node)
+    why = cdi_libraries.missing(specs, node.cdi_here, in_force=True)
+    if not why:
+        return replace(configured, status=replace(status, cdi_trouble=cdi_libraries.stale(specs, node.cdi_here)))
+    status = replace(status, cdi_trouble=f"CDI: {why}; what it is missing for is withheld until then")
+    if status.reason in {names.APPLIED, names.NO_CONFIG}:
+        status = replace(status, reason=names.CONFIG_INVALID)
+    withheld = cdi_libraries.withheld(plan, elsewhere, node.last_plan)
+    return replace(configured, plan=withheld, status=status, refused=configured.refused or "cdi")
 
 
 def _made(effective: Effective, node: Node) -> Plan:

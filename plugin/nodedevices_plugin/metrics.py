@@ -285,6 +285,14 @@ def _resources(facts: Facts) -> Iterator[Metric]:
         "1: the list of holders is up to date.",
         value=1.0 if facts.holdings.state is HoldersState.SYNCED else 0.0,
     )
+    cdi = GaugeMetricFamily(
+        "nodedevices_cdi_trouble",
+        "1: source: the specification with the driver's libraries is broken or missing; file: ours cannot be written.",
+        labels=["what"],
+    )
+    cdi.add_metric(["source"], 1.0 if facts.config.cdi_trouble else 0.0)
+    cdi.add_metric(["file"], 1.0 if facts.cdi_trouble else 0.0)
+    yield cdi
     config = GaugeMetricFamily("nodedevices_config", "Reason of the condition ConfigApplied.", labels=["reason"])
     config.add_metric([facts.config.reason], 1.0)
     yield config

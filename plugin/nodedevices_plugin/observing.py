@@ -131,9 +131,10 @@ class Told:
 
     def _config(self, before: World, outcome: Step, metrics: Metrics) -> None:
         old, new = before.config, outcome.world.config
-        if (old.reason, old.message) != (new.reason, new.message):
-            level = log.warning if outcome.refused else log.info
-            level("configuration", condition=new.reason, message=new.message, hash=new.applied_hash)
+        if (old.reason, old.message, old.cdi_trouble) != (new.reason, new.message, new.cdi_trouble):
+            level = log.warning if outcome.refused or new.cdi_trouble else log.info
+            message = "; ".join(each for each in (new.message, new.cdi_trouble) if each)
+            level("configuration", condition=new.reason, message=message, hash=new.applied_hash)
             if outcome.refused:
                 metrics.config_refused(outcome.refused)
         for note in new.unmatched:

@@ -59,6 +59,7 @@ class ConfigStatus:
     applied_hash: str | None = None  # spec.configHash in force
     generation: int | None = None  # metadata.generation last seen
     unmatched: tuple[str, ...] = ()  # entries that are in force and match nothing here (resources.unmatched)
+    cdi_trouble: str = ""  # what is wrong with the source of CDI specifications
     unschedulable: tuple[str, ...] = ()  # ids that people took out of service: named until they are honoured
 
 
@@ -459,7 +460,7 @@ def _told(some: list[api.Device], devices: tuple[api.Device, ...]) -> str:
 def _config_applied(facts: Facts) -> Condition:
     config = facts.config
     status: Status = {names.APPLIED: "True", names.NO_CONFIG: "Unknown"}.get(config.reason, "False")  # type: ignore[assignment]  # the values are Statuses
-    told = [config.message] if config.message else []
+    told = [each for each in (config.message, config.cdi_trouble) if each]
     if config.unschedulable:
         ids = listing(config.unschedulable)
         told.append(f"spec.unschedulable is not at work yet in this version: {ids} stay in service")

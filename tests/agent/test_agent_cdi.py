@@ -16,6 +16,7 @@ GPU = "nvidia.com/gpu"
 OURS = "k8s.device-plugin.nvidia.com"
 CDI = "version: v1\nflags: {plugin: {deviceListStrategy: [cdi-cri]}}\n"
 PLAIN = "version: v1\n"
+LIBRARY = {"mounts": [{"hostPath": "/lib/libcuda.so.1", "containerPath": "/lib/libcuda.so.1"}]}
 CTK = """\
 #!/bin/sh
 cat "$(dirname "$0")/made.json"
@@ -42,6 +43,7 @@ class Node:
                 f"--config-file={self.config}",
                 f"--cdi-dir={self.cdi}",
                 f"--cdi-spec-dirs={self.cdi}",
+                "--cdi-without-libraries",
             ),
             environment={**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"},
         )
@@ -73,6 +75,30 @@ async def node(tmp_path: Path, kubelet: StandInKubelet) -> AsyncIterator[Node]:
     print(node.agent.log.read_text())
 
 
+@pytest.fixture
+def strict(node: Node) -> Node:
+    """The same where device nodes alone will not do: the default."""
+    node.agent.arguments.remove("--cdi-without-libraries")
+    return node
+
+
+def toolkit_has(node: Node, *indices: int) -> Path:
+    """The container toolkit's own specification, with libraries."""
+    entries = [
+        {"name": str(index), "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{index}"}]}} for index in indices
+    ]
+    document = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": entries, "containerEdits": LIBRARY}
+    path = node.cdi / "nvidia.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def configuration(node: Node) -> tuple[str, str]:
+    """The condition ConfigApplied as it was said last: reason and message."""
+    said = node.agent.lines("configuration")
+    return (said[-1]["condition"], said[-1]["message"]) if said else ("", "")
+
+
 async def start(node: Node) -> None:
     node.agent.start()
     await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 2)
@@ -100,8 +126,7 @@ async def test_nvidia_ctk_makes_it_where_there_is_one(node: Node) -> None:
         {"name": name, "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{place}"}]}}
         for place, name in enumerate(ids)
     ]
-    library = {"mounts": [{"hostPath": "/lib/libcuda.so.1", "containerPath": "/lib/libcuda.so.1"}]}
-    made = {"cdiVersion": "0.5.0", "kind": f"{OURS}/gpu", "devices": entries, "containerEdits": library}
+    made = {"cdiVersion": "0.5.0", "kind": f"{OURS}/gpu", "devices": entries, "containerEdits": LIBRARY}
     (node.programs / "made.json").write_text(json.dumps(made))
     (node.programs / "nvidia-ctk").write_text(CTK)
     (node.programs / "nvidia-ctk").chmod(0o755)
@@ -110,7 +135,7 @@ async def test_nvidia_ctk_makes_it_where_there_is_one(node: Node) -> None:
     node.agent.edit("profile: l4 x 3\n")  # which it does not know of: what it makes cannot be used any more
     await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 3)
     await node.agent.until(lambda: len(node.names()) == 3)
-    assert "has no GPU-" in node.agent.lines("nvidia-ctk made no CDI specification; a minimal one is used")[-1]["error"]
+    assert "has no GPU-" in node.agent.lines("nvidia-ctk made no CDI specification")[-1]["why"]
 
 
 async def test_the_toolkits_own_specification_is_used_as_soon_as_it_is_there(node: Node) -> None:
@@ -205,3 +230,76 @@ async def test_a_folder_that_fails_while_it_is_in_use_is_told_and_devices_are_of
     await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 3)
     message = "CDI specifications not written: containers that get devices by CDI cannot start"
     assert str(node.cdi) in node.agent.lines(message)[-1]["error"]
+
+
+# --- never without the driver's libraries, unless somebody asked for it -----------------------------------------------
+async def test_without_libraries_a_cdi_strategy_is_refused_and_a_file_of_nvidias_plugin_stays_as_it_is(
+    strict: Node,
+) -> None:
+    node = strict
+    theirs = node.cdi / f"{OURS}-gpu.json"
+    theirs.write_text(text := json.dumps({"cdiVersion": "0.5.0", "kind": f"{OURS}/gpu", "containerEdits": LIBRARY}))
+    node.agent.start()
+    await node.agent.until(lambda: configuration(node)[0] == "ConfigInvalid")
+    said = configuration(node)[1]
+    assert said.startswith("injection.deviceListStrategies: cdi-cri: no CDI specification with the driver's libraries")
+    assert "nvidia-ctk is not in the agent's image" in said
+    assert "--cdi-without-libraries" in said
+    assert said.endswith("nothing is offered until there is a good one")
+    assert node.kubelet.allocatable(GPU) == 0
+    assert theirs.read_text() == text
+
+    toolkit_has(node, 0, 1)
+    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 2)
+    assert await node.given() in {"nvidia.com/gpu=0", "nvidia.com/gpu=1"}
+
+
+async def test_a_specification_of_the_toolkit_that_breaks_leaves_its_libraries_and_is_named(strict: Node) -> None:
+    node = strict
+    file = toolkit_has(node, 0, 1)
+    await start(node)
+    good = file.read_text()
+    file.write_text(good[:-20])
+    await node.agent.until(lambda: f"CDI: {file}: not JSON: " in configuration(node)[1])
+    assert configuration(node)[0] == "Applied"
+    assert configuration(node)[1].endswith("; the last good one is used")
+    await node.agent.until(lambda: 'nodedevices_cdi_trouble{what="source"} 1.0' in node.agent.get("/metrics")[1])
+    assert (await node.given()).startswith(f"{OURS}/gpu=GPU-")
+    assert node.spec()["containerEdits"]["mounts"] == LIBRARY["mounts"]
+    assert node.kubelet.allocatable(GPU) == 2
+
+    node.agent.kill()
+    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 0)
+    await start(node)  # our own file has them
+    assert node.spec()["containerEdits"]["mounts"] == LIBRARY["mounts"]
+
+    file.write_text(good)
+    await node.agent.until(lambda: configuration(node) == ("Applied", ""))
+    assert await node.given() in {"nvidia.com/gpu=0", "nvidia.com/gpu=1"}
+
+
+async def test_a_gpu_that_the_toolkits_specification_lacks_gets_its_libraries_too(strict: Node) -> None:
+    node = strict
+    toolkit_has(node, 0, 1)
+    await start(node)
+    node.agent.edit("profile: l4 x 3\n")
+    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 3)
+    assert len(node.names()) == 3
+    assert node.spec()["containerEdits"]["mounts"] == LIBRARY["mounts"]
+
+
+async def test_after_a_restart_without_any_specification_nothing_is_offered_until_there_is_one(strict: Node) -> None:
+    """As after a reboot: /var/run is empty, and the toolkit's service may come later."""
+    node = strict
+    file = toolkit_has(node, 0, 1)
+    await start(node)
+    node.agent.kill()
+    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 0)
+    file.unlink()
+    node.agent.start()
+    await node.agent.until(lambda: configuration(node)[0] == "ConfigInvalid")
+    assert configuration(node)[1].endswith("what it is missing for is withheld until then")
+    assert node.kubelet.allocatable(GPU) == 0
+    assert not node.files
+    toolkit_has(node, 0, 1)
+    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 2)

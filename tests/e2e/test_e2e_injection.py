@@ -45,7 +45,8 @@ def with_cdi(installed: World) -> Iterator[None]:
     make = f"mkdir -p {ROOT}/dev && for node in {nodes}; do [ -e $node ] || mknod -m 666 $node c 1 3; done"
     installed.rig.node_exec(installed.b, ["sh", "-c", make])
     place = {"name": "driver-root", "hostPath": {"path": ROOT}}
-    roots = container_patch("nodedevices-agent", "agent", ("NVIDIA_DEV_ROOT", ROOT), volumes=[place])
+    settings = ("NVIDIA_DEV_ROOT", ROOT), ("NODEDEVICES_CDI_WITHOUT_LIBRARIES", "true")
+    roots = container_patch("nodedevices-agent", "agent", *settings, volumes=[place])
     with installed_with(installed, "cdi", "driver-root", patches=[roots]):
         yield
 

@@ -1,10 +1,10 @@
 """Container Device Interface: names of devices, and the minimal specs that we write where nobody else did.
 
 One spec per class, under NVIDIA's plugin's kinds and file names. A spec has device nodes and what goes with them, no
-libraries: those come from the container toolkit. Its own spec (kind nvidia.com/gpu) is preferred for every device that
-it has, else one that `nvidia-ctk` makes under our kind, else the minimal one. Pure: documents in, documents out; files
-and `nvidia-ctk` are the matter of cdifiles.py and cditoolkit.py (beside agent.py), which ask cdi_schema.problems before
-anything is written. A class without devices has no spec, and no name in an answer either.
+libraries: where those come from is cdi_libraries' matter. The container toolkit's own spec (kind nvidia.com/gpu) is
+preferred for every device that it has, else one of our kind. Pure: documents in, documents out; files and `nvidia-ctk`
+are the matter of cdifiles.py and cditoolkit.py (beside agent.py), which ask cdi_schema.problems before anything is
+written. A class without devices has no spec, and no name in an answer either.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from nodedevices_plugin.resources import imex, nodes
 from nodedevices_plugin.resources.units import Unit, computing_gpus, partitions
 
 VENDOR = "k8s.device-plugin.nvidia.com"
+GPU_KIND = f"{VENDOR}/gpu"
 TOOLKIT_KIND = "nvidia.com/gpu"  # of NVIDIA's container toolkit
 VERSION = "0.5.0"  # the least that has hostPath, and names that begin with a digit
 FEATURES = ("gdrcopy", "gds", "mofed")  # in the order of NVIDIA's answers
@@ -74,14 +75,26 @@ class ToolkitDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """What CDI finds on this node.
+    """What CDI finds on this node, as far as it was looked at.
 
     unwritable: why none of our files can be written; empty: nothing is known to be in the way. toolkit: the devices of
-    the container toolkit's own spec, as far as it was looked at.
+    the container toolkit's own specs; toolkit_libraries: whether these bring what every GPU needs; toolkit_trouble:
+    which file is broken or gone, and why. made: names of the devices in what nvidia-ctk made; made_trouble: why it made
+    nothing. kept: whether there is a specification from before with the driver's libraries.
     """
 
     unwritable: str = ""
     toolkit: tuple[ToolkitDevice, ...] = ()
+    toolkit_libraries: bool = False
+    toolkit_trouble: str = ""
+    made: frozenset[str] = frozenset()
+    made_trouble: str = ""
+    kept: bool = False
+
+
+def is_toolkit_file(name: str) -> bool:
+    """Whether a file has the name that the toolkit's own service and documentation give its spec."""
+    return name in {"nvidia.yaml", "nvidia.json"}
 
 
 def toolkit_devices(document: object) -> tuple[ToolkitDevice, ...]:

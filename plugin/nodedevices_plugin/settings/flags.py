@@ -61,6 +61,8 @@ class Local:
     given: Mapping[str, Value]  # option name -> value, for options that a file could also set
     cdi_dir: str = "/var/run/cdi"
     cdi_spec_dirs: tuple[str, ...] = ()
+    cdi_without_libraries: bool = False
+    ctk_program: str = ""
     mps_dir: str = "/mps"
     own_pod: tuple[str, str] | None = None  # namespace and name; None: a plain process
     operator_wait_seconds: float = 0.0  # for the operator's word, before a first registration without a state file
@@ -99,6 +101,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
         log_format=str(values["log-format"]),
         cdi_dir=str(values["cdi-dir"]),
         cdi_spec_dirs=_list(values["cdi-spec-dirs"]),
+        cdi_without_libraries=bool(values["cdi-without-libraries"]),
+        ctk_program=str(values["nvidia-ctk-program"]),
         mps_dir=str(values["mps-dir"]),
         own_pod=(str(values["pod-namespace"]), str(values["pod-name"])) if values["pod-name"] else None,
         operator_wait_seconds=float(_seconds(str(values["operator-wait-seconds"]))),

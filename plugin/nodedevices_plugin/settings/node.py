@@ -31,6 +31,8 @@ class NodeSettings:
     cdi_hook_path: str = ""
     cdi_feature_flags: tuple[str, ...] = ()
     cdi_disable_hooks: tuple[str, ...] = ()
+    cdi_without_libraries: bool = False  # device nodes alone will do
+    ctk_program: str = ""  # empty: it is looked for
     driver_root_here: str = ""  # where the driver root is mounted in this container
     mps_root: str = ""
     packed: bool = False
@@ -69,6 +71,8 @@ def node_settings(local: Local, values: Mapping[str, Value]) -> NodeSettings:
         cdi_hook_path=str(value("nvidia-cdi-hook-path")),
         cdi_feature_flags=_list(value("cdi-feature-flags")),
         cdi_disable_hooks=_list(value("cdi-disable-hooks")),
+        cdi_without_libraries=local.cdi_without_libraries,
+        ctk_program=local.ctk_program,
         driver_root_here=str(value("driver-root-ctr-path")),
         mps_root=str(value("mps-root")),
         packed=value("shared-devices-allocation-policy") == "packed",

@@ -229,6 +229,22 @@ OPTIONS: tuple[Option, ...] = (
         help="where the container toolkit's own CDI specification is looked for; the last outranks the others",
     ),
     Option(
+        name="cdi-without-libraries",
+        kind="bool",
+        default=False,
+        variables=("NODEDEVICES_CDI_WITHOUT_LIBRARIES",),
+        group="kubelet",
+        help="where nothing gives a CDI specification with the driver's libraries, hand out one of device nodes alone; "
+        "false: a CDI strategy is refused there",
+    ),
+    Option(
+        name="nvidia-ctk-program",
+        variables=("NODEDEVICES_NVIDIA_CTK_PROGRAM",),
+        group="kubelet",
+        metavar="FILE",
+        help="nvidia-ctk, as this container has it; default: on PATH, else below --driver-root-ctr-path",
+    ),
+    Option(
         name="mps-dir",
         default="/mps",
         variables=("NODEDEVICES_MPS_DIR",),

@@ -97,6 +97,7 @@ class Host:
             f"--driver-root-ctr-path={root}",
             f"--cdi-dir={self._cdi}",
             f"--cdi-spec-dirs={self._cdi}",
+            "--cdi-without-libraries",  # what the recorded plugin's nvidia-ctk found on its host is not here
             f"--mps-dir={folder / 'mps'}",
             *vector.input.get("args", ()),
         ]

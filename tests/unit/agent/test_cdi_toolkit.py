@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from nodedevices_plugin.cdifiles import CdiFiles
-from nodedevices_plugin.cditoolkit import CtkError, CtkRequest, ToolkitSpecs, generate
+from nodedevices_plugin.cditoolkit import CtkError, CtkRequest, CtkSpec, ToolkitSpecs, generate
 from nodedevices_plugin.resources.cdi import CdiSpec, Host
 from nodedevices_plugin.worker import Worker
 
@@ -66,9 +67,33 @@ async def test_yaml_and_json_are_read_and_the_later_folder_outranks(tmp_path: Pa
 @pytest.mark.parametrize(
     "text", ["", "{", "kind: nvidia.com/gpu\ndevices: 3", "# nvidia.com/gpu\n[", "\0nvidia.com/gpu"]
 )
-async def test_a_file_that_is_half_written_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+async def test_a_file_that_cannot_be_read_is_as_good_as_none_and_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "nvidia.yaml").write_text(text)
-    assert await Watched(tmp_path).look() == {}
+    watched = Watched(tmp_path)
+    assert await watched.look() == {}
+    assert watched.specs.trouble.startswith(f"{tmp_path}/nvidia.yaml: no")
+
+
+async def test_a_good_file_that_breaks_counts_for_one_more_look_and_its_libraries_are_remembered(
+    tmp_path: Path,
+) -> None:
+    file, good = tmp_path / "nvidia.yaml", document("0", kind="nvidia.com/gpu", library=True)
+    watched = Watched(tmp_path)
+    file.write_text(yaml.safe_dump(good))
+    assert await watched.look() == {"0": ["/dev/nvidia0"]}
+    file.write_text("kind: nvidia.com/gpu\ndevices: [")
+    assert await watched.look() == {"0": ["/dev/nvidia0"]}, "it may be half written"
+    assert watched.specs.trouble == ""
+    assert await watched.look() == {}, "container runtimes find nothing there, either"
+    assert watched.specs.trouble.startswith(f"{file}: not YAML: ")
+    assert watched.specs.source == good
+    file.write_text(yaml.safe_dump(good))
+    assert await watched.look() == {"0": ["/dev/nvidia0"]}
+    assert watched.specs.trouble == ""
+    file.unlink()
+    assert await watched.look() == {}
+    assert watched.specs.trouble == f"{file}: it is gone"
+    assert watched.specs.source == good
 
 
 # --- nvidia-ctk -------------------------------------------------------------------------------------------------------
@@ -92,8 +117,23 @@ def answers(folder: Path, made: Mapping[str, Any]) -> None:
     program(folder, f'echo "$*" >{folder}/asked', f"cat {folder}/made.json")
 
 
-def test_without_nvidia_ctk_there_is_nothing_to_use(ctk: Path) -> None:
-    assert generate(REQUEST) is None
+def test_without_nvidia_ctk_it_says_where_it_looked(ctk: Path, tmp_path: Path) -> None:
+    with pytest.raises(CtkError, match=r"^nvidia-ctk is not in the agent's image$"):
+        generate(REQUEST)
+    with pytest.raises(CtkError, match=f"nor below {tmp_path}$"):
+        generate(replace(REQUEST, driver_root=str(tmp_path)))
+    with pytest.raises(CtkError, match=r"/opt/nvidia-ctk \(--nvidia-ctk-program\): there is no such program"):
+        generate(replace(REQUEST, program="/opt/nvidia-ctk"))
+
+
+@pytest.mark.parametrize("place", ["usr/bin", "usr/local/nvidia/toolkit"])
+def test_nvidia_ctk_of_the_driver_root_is_used(ctk: Path, tmp_path: Path, place: str) -> None:
+    folder = tmp_path / "driver-root" / place
+    folder.mkdir(parents=True)
+    answers(folder, document("GPU-0", library=True))
+    assert generate(replace(REQUEST, driver_root=str(tmp_path / "driver-root"))) == document("GPU-0", library=True)
+    named = replace(REQUEST, program=str(folder / "nvidia-ctk"))
+    assert generate(named) == document("GPU-0", library=True)
 
 
 def test_nvidia_ctk_is_asked_for_our_kind_and_names(ctk: Path) -> None:
@@ -175,62 +215,18 @@ def names(folder: Path) -> list[str]:
     return [each["name"] for each in json.loads((folder / FILE).read_text())["devices"]]
 
 
-async def test_what_nvidia_ctk_makes_takes_the_place_of_the_minimal_one(tmp_path: Path) -> None:
-    files = CdiFiles(tmp_path, worker=Worker("test"), make=lambda _: document("GPU-0", library=True))
-    await files.keep(minimal("GPU-0"), REQUEST)
-    assert json.loads((tmp_path / FILE).read_text()) == document("GPU-0", library=True)
-    assert files.trouble == ""
-
-
-async def test_where_it_fails_the_minimal_one_is_written_and_the_reason_told_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(_: CtkRequest) -> None:
-        raise CtkError("no driver")
-
-    files = CdiFiles(tmp_path, worker=Worker("test"), make=fail)
-    for _ in range(3):
-        await files.keep(minimal("GPU-0"), REQUEST)
-    assert names(tmp_path) == ["GPU-0"]
-    assert files.trouble == "no driver"
-    assert capsys.readouterr().out.count("nvidia-ctk made no CDI specification") == 1
-
-
-async def test_it_is_asked_again_when_the_devices_are_others_and_only_then(tmp_path: Path) -> None:
-    asked: list[CtkRequest] = []
-
-    def make(request: CtkRequest) -> dict[str, Any]:
-        asked.append(request)
-        return document(*sorted(request.names))
-
-    files = CdiFiles(tmp_path, worker=Worker("test"), make=make)
-    for _ in range(3):
-        await files.keep(minimal("GPU-0"), REQUEST)
-    two = CtkRequest(names=frozenset({"GPU-0", "GPU-1"}), host=Host())
-    await files.keep(minimal("GPU-0", "GPU-1"), two)
-    assert asked == [REQUEST, two]
-    assert names(tmp_path) == ["GPU-0", "GPU-1"]
-
-
-async def test_while_it_is_at_work_the_file_stays_and_nobody_waits_for_long(tmp_path: Path) -> None:
-    go, changed = Event(), Event()
-
-    def make(request: CtkRequest) -> dict[str, Any]:
-        if len(request.names) > 1:
-            go.wait(30)
-        return document(*sorted(request.names), library=True)
-
-    files = CdiFiles(tmp_path, worker=Worker("test"), make=make, on_change=changed.set)
-    await files.keep(minimal("GPU-0"), REQUEST)
-    changed.clear()
-    two = CtkRequest(names=frozenset({"GPU-0", "GPU-1"}), host=Host())
-    await files.keep(minimal("GPU-0", "GPU-1"), two)
-    assert names(tmp_path) == ["GPU-0"]
-    go.set()
-    while not changed.is_set():
-        await Worker("poll").run(lambda: changed.wait(0.05))
-    await files.keep(minimal("GPU-0", "GPU-1"), two)
-    assert names(tmp_path) == ["GPU-0", "GPU-1"]
+async def test_where_another_file_is_of_our_name_its_devices_stay_until_no_pod_holds_any(tmp_path: Path) -> None:
+    theirs = document("GPU-0", "GPU-1", "GPU-gone", library=True)
+    (tmp_path / FILE).write_text(json.dumps(theirs))
+    files = CdiFiles(tmp_path, worker=Worker("test"))
+    await files.first()
+    assert files.before == theirs
+    await files.keep(minimal("GPU-0", "GPU-1"))
+    now = json.loads((tmp_path / FILE).read_text())
+    assert [each["name"] for each in now["devices"]] == ["GPU-0", "GPU-1", "GPU-gone"]
+    assert now["containerEdits"] == theirs["containerEdits"], "the driver's libraries"
+    await files.keep(minimal("GPU-0", "GPU-1"), free=True)
+    assert json.loads((tmp_path / FILE).read_text()) == document("GPU-0", "GPU-1")
 
 
 async def test_a_file_that_is_no_longer_wanted_goes_when_no_pod_holds_a_device_and_others_files_stay(
@@ -269,3 +265,57 @@ async def test_a_folder_that_cannot_be_written_is_a_trouble_until_it_can(tmp_pat
     files = CdiFiles(tmp_path / "cdi", worker=Worker("test"))
     await files.keep(minimal("GPU-0"))
     assert f"{tmp_path}/cdi" in files.trouble
+
+
+# --- what nvidia-ctk makes, over time ---------------------------------------------------------------------------------
+TWO = replace(REQUEST, names=frozenset({"GPU-0", "GPU-1"}))
+
+
+async def test_what_it_made_is_had_for_that_request_only(tmp_path: Path) -> None:
+    asked: list[CtkRequest] = []
+
+    def make(request: CtkRequest) -> dict[str, Any]:
+        asked.append(request)
+        return document(*sorted(request.names))
+
+    spec = CtkSpec(make=make)
+    for _ in range(3):
+        await spec.want(REQUEST, patience_seconds=5)
+    assert (spec.current(REQUEST), spec.names, spec.trouble) == (document("GPU-0"), {"GPU-0"}, "")
+    assert spec.current(TWO) is None
+    await spec.want(TWO, patience_seconds=5)
+    assert asked == [REQUEST, TWO]
+    assert spec.current(TWO) == document("GPU-0", "GPU-1")
+
+
+async def test_where_it_fails_the_one_before_is_kept_and_the_reason_told_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def make(request: CtkRequest) -> dict[str, Any]:
+        if request == TWO:
+            raise CtkError("no driver")
+        return document(*request.names)
+
+    spec = CtkSpec(make=make)
+    await spec.want(REQUEST, patience_seconds=5)
+    for _ in range(3):
+        await spec.want(TWO, patience_seconds=5)
+    assert (spec.current(TWO), spec.names, spec.trouble) == (None, frozenset(), "no driver")
+    assert spec.made == document("GPU-0")
+    assert capsys.readouterr().out.count("nvidia-ctk made no CDI specification") == 1
+
+
+async def test_while_it_is_at_work_nobody_waits_for_long() -> None:
+    go, changed = Event(), Event()
+
+    def make(request: CtkRequest) -> dict[str, Any]:
+        go.wait(30)
+        return document(*request.names)
+
+    spec = CtkSpec(make=make, on_change=changed.set)
+    await spec.want(REQUEST, patience_seconds=0.01)
+    assert (spec.current(REQUEST), spec.trouble) == (None, "")
+    go.set()
+    while not changed.is_set():
+        await Worker("poll").run(lambda: changed.wait(0.05))
+    assert spec.current(REQUEST) == document("GPU-0")

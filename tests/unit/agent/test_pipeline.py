@@ -42,7 +42,8 @@ CLIENTS = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas"
 WITH_MPS = parse_flags(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/nvidia/mps"], {})
 ANSWERS = {(GPU, 25): ""}
 BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
-READ_ONLY = Here(unwritable="/var/run/cdi: Read-only file system")
+WRITABLE = Here(toolkit_libraries=True)
+READ_ONLY = replace(WRITABLE, unwritable="/var/run/cdi: Read-only file system")
 OWN_SPEC = tuple(ToolkitDevice(name=str(each), nodes=frozenset({f"/dev/nvidia{each}"})) for each in (0, 1))
 # Good in itself; with three devices one answer would be larger than the kubelet takes.
 TOO_MANY = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 16384}]}}
@@ -442,7 +443,7 @@ def test_cdi_names_that_no_file_can_have_are_refused_until_it_can_be_written() -
         "install the component cdi (manifests/components/cdi), or use envvar; the last good one stays in force"
     )
     assert node.world.in_force.effective.sections.injection.device_list_strategies == ("envvar",)
-    node.given(cdi=Here()).wait()
+    node.given(cdi=WRITABLE).wait()
     assert (node.config, node.world.config.applied_hash, node.offers()) == ("Applied", "b", {GPU: (2, 2)})
     assert node.world.in_force.effective.sections.injection.device_list_strategies == ("cdi-cri",)
 
@@ -459,7 +460,7 @@ def test_at_a_first_start_nothing_is_offered_by_cdi_until_its_files_can_be_writt
     assert (node.config, node.world.plan) == ("ConfigInvalid" if "seen" in asked else node.config, None)
     assert "nothing is offered until there is a good one" in node.world.config.message
     assert node.restarted().given(**asked, cdi=READ_ONLY).line().world.plan is None
-    assert node.given(cdi=Here()).wait().offers() == {GPU: (2, 2)}
+    assert node.given(cdi=WRITABLE).wait().offers() == {GPU: (2, 2)}
 
 
 def test_the_toolkits_own_specification_needs_no_folder_of_ours_while_it_has_all_devices() -> None:
@@ -477,7 +478,7 @@ def test_where_no_device_is_here_yet_nobody_knows_that_the_toolkits_specificatio
 
 
 def test_a_folder_that_fails_while_cdi_is_in_use_takes_nothing_away() -> None:
-    node = Node().given(seen=seen(BY_CDI)).line()
+    node = Node().given(seen=seen(BY_CDI), cdi=WRITABLE).line()
     assert node.given(cdi=READ_ONLY).line().config == "Applied"
     assert node.offers() == {GPU: (2, 2)}
     assert node.given(seen=seen(BY_CDI | FOUR)).line().offers() == {GPU: (8, 8)}

@@ -1,0 +1,165 @@
+"""Where the driver's libraries in our CDI specification of the GPUs come from. Pure.
+
+Device nodes alone are not enough for a container that brings no driver along: it would start, and find no CUDA. So our
+specification is whole or it is not used. What makes it whole, best first:
+- nvidia-ctk makes it (cditoolkit.CtkSpec);
+- the container toolkit's own specification has what every GPU needs, and lacks a device, or can no longer be read: its
+  libraries go with our device nodes;
+- the last whole one there was, of nvidia-ctk, or our own file from before this process. That holds for what is in force
+  already, and for no new choice.
+Where somebody asked for it (--cdi-without-libraries) device nodes alone will do when there is none of these.
+
+A file that others wrote under our name, with names that running pods have, is not replaced by less: see `merged`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from typing import Any
+
+from nodedevices_plugin.model import OfferedResource, Plan
+from nodedevices_plugin.resources.cdi import GPU_KIND, CdiSpec, Here
+
+Document = Mapping[str, Any]
+LISTS = ("env", "deviceNodes", "mounts", "hooks")  # of containerEdits, with what tells their entries apart below
+_WAYS = (
+    "have the container toolkit's own specification on the node (nvidia-ctk cdi generate "
+    "--output=/etc/cdi/nvidia.yaml), or show nvidia-ctk to the agent (the component driver-root, or "
+    "--nvidia-ctk-program), or accept device nodes alone (--cdi-without-libraries)"
+)
+
+
+def whole(document: Document) -> bool:
+    """Whether it brings more than device nodes: files of the driver, or hooks that find them."""
+    edits = [document.get("containerEdits"), *(each.get("containerEdits") for each in document.get("devices") or ())]
+    return any(each.get(key) for each in edits if isinstance(each, dict) for key in ("mounts", "hooks"))
+
+
+def completed(minimal: CdiSpec, source: Document) -> CdiSpec:
+    """Our devices, each with what it has there beyond its nodes, and what goes with every GPU there."""
+    listed = [each for each in source.get("devices") or () if isinstance(each, dict)]
+    devices = [
+        {**each, "containerEdits": _added(each["containerEdits"], _same_device(each, listed))}
+        for each in minimal.document["devices"]
+    ]
+    common = _added(minimal.document.get("containerEdits") or {}, source.get("containerEdits") or {})
+    newest = max((minimal.document, source), key=lambda each: _version(str(each.get("cdiVersion"))))
+    document = {**minimal.document, "cdiVersion": newest["cdiVersion"], "devices": devices, "containerEdits": common}
+    return replace(minimal, document=document)
+
+
+def _same_device(ours: Document, theirs: Sequence[Document]) -> Document:
+    """What another specification has for the device with these nodes; an index may be another GPU's by now."""
+    own = _gpu_nodes(ours["containerEdits"])
+    for each in theirs:
+        edits = each.get("containerEdits")
+        if isinstance(edits, dict) and _gpu_nodes(edits) == own:
+            return edits
+    return {}
+
+
+def _gpu_nodes(edits: Document) -> Set[str]:
+    paths = {str(each.get("path")) for each in edits.get("deviceNodes") or () if isinstance(each, dict)}
+    return {each for each in paths if each.startswith("/dev/nvidia")}
+
+
+def _added(ours: Document, theirs: Document) -> dict[str, Any]:
+    """Ours, and of theirs what ours has not."""
+    result = {**theirs, **ours}
+    for key in LISTS:
+        mine, more = list(ours.get(key) or ()), list(theirs.get(key) or ())
+        known = {_what(each) for each in mine}
+        if both := [*mine, *(each for each in more if _what(each) not in known)]:
+            result[key] = both
+    return result
+
+
+def _what(entry: object) -> str:
+    """What an entry of a list is about: the path in the container, the variable; of a hook all that it says."""
+    if isinstance(entry, dict):
+        return str(entry.get("path") if "hookName" not in entry else entry) + str(entry.get("containerPath", ""))
+    return str(entry).partition("=")[0]
+
+
+def merged(ours: CdiSpec, theirs: Document) -> CdiSpec:
+    """What stands in for both while pods live that were given names of the file that was there.
+
+    Their names stay, so that a container that is restarted finds them. Where theirs is whole and ours is not, their
+    devices and what goes with all of them stay as they are, and ours are added.
+    """
+    listed = {str(each.get("name")): each for each in theirs.get("devices") or () if isinstance(each, dict)}
+    if whole(theirs) and not whole(ours.document):
+        return replace(ours, document=_beside(completed(ours, theirs).document, listed))
+    return replace(ours, document=_beside(ours.document, listed))
+
+
+def _beside(document: Document, more: Mapping[str, Document]) -> dict[str, Any]:
+    names = {each["name"] for each in document["devices"]}
+    return {**document, "devices": [*document["devices"], *(each for name, each in more.items() if name not in names)]}
+
+
+def choose(
+    specs: Sequence[CdiSpec], made: Document | None, sources: Sequence[Document | None], *, nodes_will_do: bool
+) -> tuple[CdiSpec, ...]:
+    """Our specifications as they are to be written. `made`: nvidia-ctk's, of these devices; `sources`: in whose place,
+    the best first. Where there is nothing to make the GPUs' whole, and nodes alone will not do, it is left out."""
+    best = next((each for each in sources if each is not None and whole(each)), None)
+    chosen = []
+    for each in specs:
+        if each.kind != GPU_KIND:
+            chosen.append(each)
+        elif made is not None:
+            chosen.append(replace(each, document=made))
+        elif best is not None:
+            chosen.append(completed(each, best))
+        elif nodes_will_do:
+            chosen.append(each)
+    return tuple(chosen)
+
+
+def missing(specs: Sequence[CdiSpec], here: Here, *, in_force: bool) -> str:
+    """Why our specification of the GPUs would have no libraries; empty: it has them, or none of ours is needed.
+
+    in_force: containers get their devices by it already, so that the last good one counts.
+    """
+    gpus = next((each for each in specs if each.kind == GPU_KIND), None)
+    if gpus is None or here.toolkit_libraries or (in_force and here.kept):
+        return ""
+    if {str(each["name"]) for each in gpus.document["devices"]} <= here.made:
+        return ""
+    found = "; ".join(each for each in (here.toolkit_trouble, here.made_trouble) if each)
+    return f"no CDI specification with the driver's libraries is there{f' ({found})' if found else ''}; {_WAYS}"
+
+
+def stale(specs: Sequence[CdiSpec], here: Here) -> str:
+    """What is wrong with the source of the libraries while the last good one is used; empty: nothing."""
+    gpus = next((each for each in specs if each.kind == GPU_KIND), None)
+    if gpus is None or {str(each["name"]) for each in gpus.document["devices"]} <= here.made:
+        return ""
+    trouble = "; ".join(each for each in (here.toolkit_trouble, here.made_trouble) if each)
+    if here.toolkit_libraries and trouble and not here.toolkit_trouble:
+        trouble = "the container toolkit's own specification lacks some of these devices"
+    return f"CDI: {trouble}; the last good one is used" if trouble else ""
+
+
+def withheld(plan: Plan, elsewhere: Set[str], told: Plan | None) -> Plan:
+    """The plan without what containers would get no libraries for: all that needs our specification.
+
+    `elsewhere`: devices and MIG devices that the toolkit's own has. What the kubelet was told (`told`) stays listed.
+    """
+    shown = {each.name for each in (told or Plan()).resources if each.ids}
+
+    def without(resource: OfferedResource) -> OfferedResource:
+        ids = tuple(
+            each if (each.partition_id or each.device_id) in elsewhere else replace(each, healthy=False)
+            for each in resource.ids
+        )
+        usable = resource.name in shown or any(each.healthy for each in ids)
+        return replace(resource, ids=ids if usable else ())
+
+    return Plan(resources=tuple(without(each) for each in plan.resources))
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdecimal() else 0 for part in text.split("."))
