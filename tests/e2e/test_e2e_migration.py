@@ -40,7 +40,7 @@ DISCOVERED = {  # node's place -> its labels; the machine's is not ours
 class Reader:
     """Follows the page."""
 
-    def __init__(self, here: Ground, folder: Path) -> None:
+    def __init__(self, here: Ground, folder: Path, image: str) -> None:
         (folder / "nodedevices").symlink_to(installing.ROOT)
         self._page = Page.read(PAGE)
         self._folder = folder
@@ -50,17 +50,19 @@ class Reader:
             "AGENT_IMAGE": here.images[AGENT],
             "OPERATOR_IMAGE": here.images[OPERATOR],
             "OVERLAY": "demo",
+            "CHECK_IMAGE": image,
+            "CHECK": "printenv NVIDIA_VISIBLE_DEVICES",
             "DRAIN_TIMEOUT": "60s",
         }
 
-    def follows(self, step: int | str, *, node: str = "") -> None:
-        environment = self._environment | ({"NODE": node} if node else {})
+    def follows(self, step: int | str, *, node: str = "", **more: str) -> None:
+        environment = self._environment | ({"NODE": node} if node else {}) | more
         self._page.run(str(step), folder=self._folder, environment=environment)
 
 
 @pytest.fixture
-def reader(here: Ground, tmp_path: Path) -> Reader:
-    return Reader(here, tmp_path)
+def reader(world: World, here: Ground, tmp_path: Path) -> Reader:
+    return Reader(here, tmp_path, world.image)
 
 
 @pytest.fixture
@@ -195,6 +197,8 @@ def test_the_page_moves_a_cluster_node_by_node_and_back_under_running_pods(vendo
 
     holding = {"share", "next", "meanwhile"}
     world.until("all holders are known", lambda: holding <= holders(world, b))
+    with pytest.raises(AssertionError, match=r"until these pods have ended: .*/next, .*/share"):
+        reader.follows(6, node=b, DRAIN_TIMEOUT="1s")
     for name in sorted(holding):
         world.kubectl.delete("pod", name, namespace=NAMESPACE)
     reader.follows(6, node=b)

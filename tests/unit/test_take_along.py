@@ -24,6 +24,7 @@ case "$4" in
   *) exit 1 ;;
 esac
 """
+BY_CDI = "flags: {plugin: {deviceListStrategy: [cdi-annotations]}}"
 SHARED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
 
 
@@ -168,7 +169,7 @@ def test_flags_come_along_as_variables_and_outrank_them(cluster: Cluster) -> Non
         "args": args,
     }
     cluster.has(main | {"env": env(MIG_STRATEGY="none")}, runtimeClassName="nvidia")
-    assert cluster.take() == 0, cluster.said
+    assert cluster.take("cdi") == 0, cluster.said
     assert cluster.taken() == {
         "MIG_STRATEGY": "mixed",
         "PASS_DEVICE_SPECS": "true",
@@ -197,7 +198,7 @@ def test_flags_come_along_as_variables_and_outrank_them(cluster: Cluster) -> Non
 )
 def test_what_a_named_configuration_needs_is_installed(cluster: Cluster, text: str, component: str) -> None:
     cluster.has(manager(), volumes=volumes(available_configs="c"), maps={"c": {"a": SHARED, "b": text}})
-    assert cluster.take() == 0, cluster.said
+    assert cluster.take("cdi") == 0, cluster.said
     assert cluster.components() == {"observe", "named-configs", component} - {""}
     cluster.agent()
 
@@ -212,6 +213,7 @@ def test_what_a_named_configuration_needs_is_installed(cluster: Cluster, text: s
         ({"env": env(CONFIG_FILE_SRCDIR="/cfg")}, [], "CONFIG_FILE_SRCDIR"),
         ({"args": ["--no-such-flag=1"]}, [], "no-such-flag"),
         ({"args": ["word"]}, [], "word"),
+        ({"env": env(DEVICE_LIST_STRATEGY="cdi-annotations")}, [], "cdi"),
         ({"command": ["sh", "-c", "exec nvidia-device-plugin"]}, [], "ctr"),
         ({"volumeMounts": [{"name": "odd", "mountPath": "/odd"}]}, volumes(odd="odd"), "odd"),
         ({"volumeMounts": [{"name": "s", "mountPath": "/s"}]}, [{"name": "s", "secret": {"secretName": "s"}}], "s"),
@@ -234,6 +236,14 @@ def test_mps_with_a_folder_of_its_own_and_two_values_of_a_setting_are_told(clust
     assert cluster.take() == 1
     assert "DEFAULT_CONFIG has several values: a, b" in cluster.said
     assert "MPS_ROOT is /mps" in cluster.said
+
+
+def test_where_containers_get_gpus_by_cdi_it_stops_and_says_what_must_be_on_the_nodes(cluster: Cluster) -> None:
+    cluster.has(manager(), volumes=volumes(available_configs="c"), maps={"c": {"a": SHARED, "b": BY_CDI}})
+    assert cluster.take() == 1
+    assert "cdi: containers get their GPUs by CDI (a CDI strategy in b)" in cluster.said
+    assert "/var/run/cdi/nvidia.yaml" in cluster.said
+    assert "LOOKED_AT='cdi'" in cluster.said
 
 
 def test_a_kustomization_that_is_there_is_nobodys_to_overwrite(cluster: Cluster) -> None:
