@@ -44,6 +44,7 @@ STREAM_LOST_DELAY_SECONDS = 0.02  # at once; the kubelet has then finished with 
 SHORT_STREAM_SECONDS = 5.0  # a stream that ended earlier counts as one that failed
 QUICK_RETRIES = 3  # so many short streams in a row are met at once, the next ones with back-off
 LISTED_SECONDS = 5.0  # between two looks whether the kubelet lists our devices; its limit is shared by all callers
+LISTED_FIRST_SECONDS = 0.5  # from the stream; the kubelet has its first message after some milliseconds
 LISTED_AGAIN_SECONDS = 1.0  # after one that says that it does not
 MISSED = 2  # such looks in a row
 BACKOFF_FIRST_SECONDS = 0.5
@@ -79,12 +80,13 @@ def backoff_seconds(failures: int) -> float:
 
 
 class Listed:
-    """Whether the kubelet still lists a registration's devices. Believed only where it has listed them before."""
+    """Whether the kubelet still lists a registration's devices. Believed only where it has listed them before, so that
+    the first look comes soon: a plugin that comes and goes before it would not be missed."""
 
     def __init__(self, *, now: float) -> None:
         self._seen = False
         self._missed = 0
-        self._next = now + LISTED_SECONDS
+        self._next = now + LISTED_FIRST_SECONDS
 
     def due(self, now: float) -> bool:
         return now >= self._next
