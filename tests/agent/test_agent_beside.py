@@ -198,7 +198,12 @@ async def test_its_cdi_files_wait_as_well_for_they_have_the_names_of_the_vendors
         plugin_folder=kubelet.plugin_folder,
         pod_resources_socket=kubelet.pod_resources_socket,
         devices=DEVICES,
-        arguments=("--standalone", "--device-list-strategy=cdi-cri", f"--cdi-dir={theirs.parent}"),
+        arguments=(
+            "--standalone",
+            "--device-list-strategy=cdi-cri",
+            f"--cdi-dir={theirs.parent}",
+            "--cdi-without-libraries",
+        ),
     )
     with VendorProcess(tmp_path, kubelet.plugin_folder, ids) as vendor:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)
