@@ -165,7 +165,7 @@ def _documents(folder: Path) -> Mapping[str, Document]:
     for name in cdi.FILE_NAMES & _found(folder):
         with contextlib.suppress(OSError, ValueError):
             document = read_bounded(folder / name)
-            if not cdi_schema.problems(document):
+            if isinstance(document, dict) and not cdi_schema.problems(document):
                 found[name] = document
     return found
 
