@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from nodedevices_plugin.model import Inventory, OfferedResource, Plan, SchedulableId, Verdict
 from nodedevices_plugin.probes.protocol import Partition
@@ -45,24 +46,31 @@ def protect(
 
     `names`: resources that the kubelet has of us, beside those of the plan.
     """
-    strangers = tuple(each for each in held if _is_stranger(each, plan, inventory))
+    departed = {part for device in inventory.devices for part in device.departed_partitions}
+    offered = {(resource.name, each.id) for resource in plan.resources for each in resource.ids}
+    # A MIG device that the driver no longer lists is one, though its id stays listed: others may be where it was.
+    strangers = tuple(each for each in held if (each.resource, each.id) not in offered or each.partition_id in departed)
     if not strangers:
         return plan, ()
     parts = {part.id: part for device in inventory.devices for part in device.fact.partitions}
-    departed = {part for device in inventory.devices for part in device.departed_partitions}
     by_device: dict[str, list[Held]] = {}
     for each in strangers:
         by_device.setdefault(each.device_id, []).append(each)
 
-    def blocked(schedulable: SchedulableId) -> bool:
-        return any(_collide(schedulable, each, parts, departed) for each in by_device.get(schedulable.device_id, ()))
+    @cache
+    def blocked(device_id: str, partition_id: str | None) -> bool:
+        return any(_collide(partition_id, each, parts, departed) for each in by_device.get(device_id, ()))
 
-    retained = _retained(strangers, plan, inventory, verdicts, names)
+    ours = {resource.name for resource in plan.resources} | set(names)
+    retained = _retained(
+        [each for each in strangers if (each.resource, each.id) not in offered], inventory, verdicts, ours
+    )
     resources = [
         replace(
             resource,
             ids=tuple(
-                replace(each, healthy=False) if each.healthy and blocked(each) else each for each in resource.ids
+                replace(each, healthy=False) if each.healthy and blocked(each.device_id, each.partition_id) else each
+                for each in resource.ids
             ),
             retained=retained.pop(resource.name, ()),
         )
@@ -72,25 +80,14 @@ def protect(
     return Plan(resources=tuple(sorted(resources, key=lambda each: each.name))), strangers
 
 
-def _is_stranger(held: Held, plan: Plan, inventory: Inventory) -> bool:
-    """Whether it is held in a shape that the plan does not have. A MIG device that the driver no longer lists is one,
-    though its id stays listed: others may be where it was."""
-    for device in inventory.devices:
-        if device.fact.id == held.device_id and held.partition_id in device.departed_partitions:
-            return True
-    return not any(
-        each.id == held.id for resource in plan.resources if resource.name == held.resource for each in resource.ids
-    )
-
-
-def _collide(offered: SchedulableId, held: Held, parts: Mapping[str, Partition], departed: Collection[str]) -> bool:
-    """Whether both are, or may be, the same part of one device. Two MIG devices that exist side by side are not; one
-    that is gone may be where another is now, which their placements tell."""
-    if held.partition_id is None or offered.partition_id is None or held.partition_id == offered.partition_id:
+def _collide(partition_id: str | None, held: Held, parts: Mapping[str, Partition], departed: Collection[str]) -> bool:
+    """Whether this part of a device (None: all of it) and what is held of the same device are, or may be, one. Two MIG
+    devices that exist side by side are not; one that is gone may be where another is now, which placements tell."""
+    if held.partition_id is None or partition_id is None or held.partition_id == partition_id:
         return True
     if held.partition_id not in departed:
         return held.partition_id not in parts
-    return _overlap(parts[held.partition_id], parts.get(offered.partition_id))
+    return _overlap(parts[held.partition_id], parts.get(partition_id))
 
 
 def _overlap(one: Partition, other: Partition | None) -> bool:
@@ -100,20 +97,14 @@ def _overlap(one: Partition, other: Partition | None) -> bool:
 
 
 def _retained(
-    strangers: Sequence[Held],
-    plan: Plan,
-    inventory: Inventory,
-    verdicts: Mapping[str, Verdict],
-    names: Collection[str],
+    strangers: Sequence[Held], inventory: Inventory, verdicts: Mapping[str, Verdict], ours: Collection[str]
 ) -> dict[str, tuple[SchedulableId, ...]]:
-    """By resource: ids of ours that the plan does not have and pods hold."""
+    """By resource of ours: the ids that pods hold and the plan does not have."""
     devices = {device.fact.id: device for device in inventory.devices}
-    shown = {(resource.name, each.id) for resource in plan.resources for each in resource.ids}
-    ours = {resource.name for resource in plan.resources} | set(names)
     found: dict[str, dict[str, SchedulableId]] = {}
     for each in strangers:
         device = devices.get(each.device_id)
-        if each.resource not in ours or device is None or (each.resource, each.id) in shown:
+        if each.resource is None or each.resource not in ours or device is None:
             continue
         found.setdefault(each.resource, {})[each.id] = SchedulableId(
             id=each.id,
