@@ -53,6 +53,7 @@ class AgentProcess:
             "--http-address=127.0.0.1:0",
             "--health-address=127.0.0.1:0",
             f"--cdi-dir={folder / 'cdi'}",  # the machine's own is not ours to tidy up
+            "--operator-wait-seconds=0",  # most of these tests have no operator
             *arguments,
         ]
         self._environment = os.environ if environment is None else environment
