@@ -141,7 +141,7 @@ class Story:
         facts = {**self.line_facts, **line}
         self.inventory = stage.update(
             self.inventory,
-            snapshot(*devices, events=tuple(numbered), **facts),
+            snapshot(*devices, **{"events": tuple(numbered), **facts}),
             now=self.now,
             monotonic=self.clock,
             held_partitions=self.held,

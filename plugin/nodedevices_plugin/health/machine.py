@@ -289,8 +289,9 @@ def _gone_before(fault: Fault, device: InventoryDevice, says: str | None, view: 
 
 
 def _read_since(fault: Fault, inventory: Inventory) -> bool:
-    """Whether the devices were asked after this fault's event had happened."""
-    return fault.instance != inventory.instance or fault.sequence <= inventory.read_after
+    """Whether the devices were asked after this fault's event had happened. A number above all that this process of the
+    probe counts now is one from before it began to count anew."""
+    return fault.instance != inventory.instance or not inventory.read_after < fault.sequence <= inventory.heard
 
 
 def _word(fault: Fault, says: str | None, inventory: Inventory) -> str | None:

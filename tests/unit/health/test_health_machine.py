@@ -114,6 +114,12 @@ def test_a_drivers_none_from_before_the_xid_says_nothing() -> None:
     assert story.line(gpu(0), read_after=1).verdict().recovery_action == "None"
 
 
+def test_a_probe_that_counts_its_events_anew_keeps_no_gpu_from_recovering() -> None:
+    story = Story().line(gpu(0), at=0, xids=[xid(13)] * 9 + [xid(119)])
+    story.line(gpu(0), at=1, events=(xid(13, sequence=1),))
+    assert story.verdict().recovery_action == "None"
+
+
 def test_a_none_read_after_the_xid_counts_in_the_very_line_that_brings_it() -> None:
     assert Story().line(gpu(0), xids=[xid(119)], read_after=1).verdict().recovery_action == "None"
 
