@@ -84,7 +84,7 @@ async def run(settings: Settings) -> None:
             metrics.watch_restarts.inc()
             core.relister.soon()
 
-    watch = Watch(settings.kubeconfig, core.arrived, ended)
+    watch = Watch(settings.kubeconfig, core.arrived, ended, core.relister.again)
     core.relister.stalled = lambda: watch.restart("they miss what a list shows")
     core.relister.watch = watch.start
     kube.trust_changed = lambda: watch.restart("the cluster has another CA, or we another certificate")

@@ -138,6 +138,8 @@ class Core:
         if isinstance(error, RetryLater):
             log.debug("later", key=key, why=str(error))
         elif isinstance(error, KubeError):
+            if error.status == 404:  # a deletion that no watch has told
+                self.relister.again()
             log.warning("write failed", key=key, error=str(error), retry_seconds=round(delay, 1))
         else:
             log.error("look failed", key=key, retry_seconds=round(delay, 1), exc_info=error)

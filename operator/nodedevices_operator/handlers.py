@@ -19,7 +19,7 @@ from nodedevices_operator import credentials
 from nodedevices_operator.cache import Kind
 from nodedevices_operator.kube import PAGE_SIZE
 
-Deliver = Callable[[Kind, bool, Mapping[str, Any]], None]  # kind, deleted, raw object
+Deliver = Callable[[Kind, str | None, Mapping[str, Any]], None]  # kind, type of the event (None: a listing), raw object
 
 # A bound token is good for an hour and its file is renewed earlier; kopf asks for a login again after this.
 LOGIN_AGAIN = timedelta(minutes=10)
@@ -87,7 +87,7 @@ def make_registry(deliver: Deliver, kubeconfig: str | None) -> kopf.OperatorRegi
 
 def _adapter(kind: Kind, deliver: Deliver) -> Callable[..., Awaitable[None]]:
     async def handler(*, event: Mapping[str, Any], **_: Any) -> None:
-        deliver(kind, event.get("type") == "DELETED", event["object"])
+        deliver(kind, event.get("type"), event["object"])
 
     return handler
 

@@ -1,7 +1,8 @@
 """The authoritative LIST: what really exists, whatever the watch has told or missed.
 
 kopf forgets deletions across a 410 and a watch can stall, so every ten minutes, with jitter, each kind is read in
-pages; and at once when the watches have ended, which begin anew only after a complete LIST. Objects that the LIST shows
+pages; at once when the watches have ended, which begin anew only after a complete LIST; and a moment after kopf has
+listed by itself, or a write has met an object that is gone. Objects that the LIST shows
 are taken in. An object that a complete LIST does not show is asked for by name, and goes only on the API server's own
 404: a failed, partial or empty LIST never removes anything. A change that the LIST shows and the watch of that kind
 does not tell within a few seconds means that this watch has stalled; the watches are started anew. In between, one
@@ -32,6 +33,7 @@ RETRY_SECONDS = (1.0, 30.0)  # after a failed LIST, growing
 MAX_QUESTIONS = 500  # by name, for one LIST: a list that misses more is not believed this time
 MISSING_RETRY_SECONDS = 5.0  # at most, while the CRDs are missing: asking costs next to nothing
 ASK_SECONDS = 30.0  # between two small questions: kopf tells nobody that the API server is away
+AGAIN_SECONDS = 5.0  # after the last object that kopf listed by itself
 HEARING_SECONDS = 10.0  # for the watch to tell what a LIST has shown
 CRDS = {kind: f"{kind.value.rpartition('/')[2]}.{GROUP}" for kind in (Kind.NODE_DEVICES, Kind.POLICY)}
 
@@ -69,6 +71,7 @@ class Relister:
         self.stalled: Callable[[], None] = _nothing  # told when the watch misses what the LIST shows
         self.went_back: Callable[[], None] = _nothing  # told when the cluster shows an earlier state than it did
         self._soon = asyncio.Event()
+        self._again: asyncio.TimerHandle | None = None
         self._untold: dict[Kind, float | None] = {}  # kinds with changes by LIST alone, and their last watch event
         self.last_complete: float | None = None  # clock
         self.trouble = ""  # why the last LIST failed
@@ -76,6 +79,12 @@ class Relister:
     def soon(self) -> None:
         """LIST as soon as possible."""
         self._soon.set()
+
+    def again(self) -> None:
+        """LIST when nobody has asked so for a few seconds: what was deleted meanwhile, no watch tells."""
+        if self._again is not None:
+            self._again.cancel()
+        self._again = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._soon.set)
 
     async def run(self) -> None:
         """LIST for ever. Until the first complete LIST of everything the cache is not synced."""

@@ -59,14 +59,22 @@ class Sparse(logging.Filter):
 class Watch:
     """The watches of NodeDevices, DevicePolicies and Nodes. Made and used in the operator's loop.
 
-    `ended` is told each time that they have ended, with why; they begin anew after another `start`.
+    `ended` is told each time that they have ended, with why; they begin anew after another `start`. `listed` is told
+    of every object that kopf has listed by itself, at its start and after a 410: it tells no deletion from before.
     """
 
-    def __init__(self, kubeconfig: str | None, arrived: Arrived, ended: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        kubeconfig: str | None,
+        arrived: Arrived,
+        ended: Callable[[str], None],
+        listed: Callable[[], None] = lambda: None,
+    ) -> None:
         self.running = False
         self._kubeconfig = kubeconfig
         self._arrived = arrived
         self._ended = ended
+        self._listed = listed
         self._home = asyncio.get_running_loop()
         self._why = ""  # they were ended by us
         self._wanted = threading.Event()
@@ -185,8 +193,10 @@ class Watch:
         stop.set()
         return f"the API server does not offer {', '.join(sorted(absent))} yet"
 
-    def _deliver(self, kind: Kind, deleted: bool, raw: Mapping[str, Any]) -> None:
-        self._post(self._arrived, kind, deleted, read(kind, raw))
+    def _deliver(self, kind: Kind, event: str | None, raw: Mapping[str, Any]) -> None:
+        self._post(self._arrived, kind, event == "DELETED", read(kind, raw))
+        if event is None:
+            self._post(self._listed)
 
     def _post(self, callback: Callable[..., None], *arguments: Any) -> None:
         try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from nodedevices_operator import relist
 from nodedevices_operator.cache import Kind, read
 from nodedevices_operator.core import Core
 from nodedevices_operator.kube import NODE_DEVICES, NODES, POLICIES, KubeError, Object
@@ -81,6 +83,36 @@ async def test_a_watch_that_does_not_tell_what_a_list_has_shown_is_started_anew(
     await core.relister.once()
     core.relister.check_watch()
     assert stalled == [True]  # nothing was missed
+
+
+@pytest.mark.parametrize("how", ["kopf has listed by itself", "a write met nothing"])
+async def test_a_deletion_that_no_watch_has_told_is_found_by_a_list_soon_after(
+    core: Core, shelf: Shelf, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relist, "AGAIN_SECONDS", 0.05)
+    shelf.items[POLICIES] = []
+    before = core.relister.last_complete
+    running = asyncio.create_task(core.relister.run())
+    try:
+        await until(lambda: core.relister.last_complete != before)
+        core.cache.observe(Kind.POLICY, read(Kind.POLICY, raw_policy("p", health={})))
+        if how == "a write met nothing":
+            core._failed("p", KubeError("p not found", status=404, absent="p"), 1.0)
+        else:
+            core.relister.again()
+            core.relister.again()
+        assert core.cache.policies
+        await until(lambda: not core.cache.policies)
+    finally:
+        running.cancel()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not within 10 s")
 
 
 async def test_one_kinds_watch_does_not_speak_for_anothers(core: Core, shelf: Shelf) -> None:
