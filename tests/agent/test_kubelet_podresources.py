@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 
 import grpc
 import pytest
-from nodedevices_plugin.kubelet import rpc
+from nodedevices_plugin.kubelet import podresources, rpc
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import (
@@ -346,6 +347,18 @@ async def test_a_checkpoint_that_cannot_be_read_proves_nothing(
     held = await client.list()
     assert (held.state, held.possible) == (HoldersState.INCOMPLETE, None)
     assert "not a checkpoint" in held.message
+
+
+async def test_a_checkpoint_on_a_disk_that_hangs_is_not_waited_for(
+    kubelet: StandInKubelet, client: PodResourcesClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podresources, "CHECKPOINT_SECONDS", 0.2)
+    os.mkfifo(kubelet.checkpoint)  # opening it blocks until somebody writes
+    for _ in range(2):
+        held = await client.list()
+        assert (held.state, held.possible) == (HoldersState.INCOMPLETE, None)
+        assert "took more than 0.2 s" in held.message
+    os.close(os.open(kubelet.checkpoint, os.O_RDWR | os.O_NONBLOCK))
 
 
 async def test_what_the_checkpoint_gives_to_containers_is_told_while_the_kubelet_does_not_answer(
