@@ -1,8 +1,8 @@
 """How the tests share a machine: which of them run side by side, and in what order.
 
 Most of them wait: for a kubelet's period, a hold-down, an API server. So `make test` runs several workers
-(pytest-xdist), and what shares an expensive fixture stays on one worker: all end-to-end tests (one cluster), and each
-other file by itself. The longest starts first and the rest goes on beside it.
+(pytest-xdist), and what shares an expensive fixture stays on one worker: each half of the end-to-end tests (a cluster
+each), and each other file by itself. The longest starts first and the rest goes on beside it.
 """
 
 from __future__ import annotations
@@ -15,25 +15,31 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
-ONE_WORKER = "e2e"  # the folder whose tests share the real cluster
+E2E = "e2e"  # the folder whose tests share a real cluster
+SECOND_HALF = ("faults", "held_devices", "mig", "migration", "policies", "security")  # files of it with a second one
 # Tests do not assert times: a busy machine is not a counterexample.
 settings.register_profile("nodedevices", deadline=None)
 settings.load_profile("nodedevices")
 
-LONGEST_FIRST = ("slow", ONE_WORKER, "integration", "conformance", "agent", "nvml", "unit")
+LONGEST_FIRST = ("slow", E2E, "integration", "conformance", "agent", "nvml", "unit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONGEST_FIRST.index(item.path.relative_to(HERE).parts[0]))
+    items.sort(key=lambda item: (LONGEST_FIRST.index(item.path.relative_to(HERE).parts[0]), half(item.path.name)))
 
 
-class OneClusterOneWorker(LoadScopeScheduling):
+def half(file: str) -> str:
+    """Which half of the end-to-end tests a file belongs to."""
+    return "second" if Path(file).stem.removeprefix("test_e2e_") in SECOND_HALF else "first"
+
+
+class SharedClusters(LoadScopeScheduling):
     """By what tests share. Not by xdist's groups: xdist 3.8 writes them where pytest 9.2 no longer reads them."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return ONE_WORKER if ONE_WORKER in Path(file).parent.parts else file
+        return f"{E2E} {half(file)}" if E2E in Path(file).parent.parts else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return OneClusterOneWorker(config, log)
+    return SharedClusters(config, log)

@@ -37,24 +37,24 @@ def test_a_policy_shares_devices_by_time_slicing_without_a_restart_and_its_end_t
 
 
 def test_a_change_waits_for_the_held_gpu_alone_and_names_the_pod(world: World) -> None:
-    world.pod("busy", world.b, {GPU: 1})
-    [busy] = world.held(world.b, "busy")
-    world.until("NodeDevices knows the holder", lambda: world.summary(world.b).get("held") == 1)
-    out, ill, *_ = sorted(set(world.devices(world.b)) - {busy})
+    world.pod("busy", world.a, {GPU: 1})
+    [busy] = world.held(world.a, "busy")
+    world.until("NodeDevices knows the holder", lambda: world.summary(world.a).get("held") == 1)
+    out, ill, *_ = sorted(set(world.devices(world.a)) - {busy})
     sections = {**sharing(2), "resources": {"exclude": [out]}, "health": {"ignoreXids": [79]}}
-    world.policy("share", sections, selector={"kubernetes.io/hostname": world.b})
+    world.policy("share", sections, selector={"kubernetes.io/hostname": world.a})
 
     def applied() -> dict[str, str]:
-        return world.condition("nodedevices", world.b, "ConfigApplied")
+        return world.condition("nodedevices", world.a, "ConfigApplied")
 
     waiting = world.until("the node waits", lambda: (c := applied()).get("reason") == "WaitingForHolders" and c)
     assert "busy" in waiting["message"]
-    free = {f"{one}::{share}" for one in set(world.devices(world.b)) - {busy, out} for share in (0, 1)}
-    world.until("all others are shared, or excluded", lambda: world.ids(world.b) == free)
-    world.hardware(world.b, simulated.l4s(xid79=world.devices(world.b)[ill]["index"]))
-    world.never("an ignored XID counts", lambda: world.ids(world.b) != free, seconds=2)
+    free = {f"{one}::{share}" for one in set(world.devices(world.a)) - {busy, out} for share in (0, 1)}
+    world.until("all others are shared, or excluded", lambda: world.ids(world.a) == free)
+    world.hardware(world.a, simulated.h100s(xid79=world.devices(world.a)[ill]["index"]))
+    world.never("an ignored XID counts", lambda: world.ids(world.a) != free, seconds=2)
     world.kubectl.delete("pod", "busy", namespace="nodedevices-e2e")
-    world.until("the policy is applied", lambda: world.ids(world.b) == free | {f"{busy}::0", f"{busy}::1"})
+    world.until("the policy is applied", lambda: world.ids(world.a) == free | {f"{busy}::0", f"{busy}::1"})
     world.until("the node says so", lambda: applied().get("reason") == "Applied")
 
 

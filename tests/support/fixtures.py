@@ -1,4 +1,4 @@
-"""The fixtures of the end-to-end tests: one cluster and one installation for the session, the baseline for each test.
+"""The fixtures of the end-to-end tests: one cluster and one installation for a worker, the baseline for each test.
 
 Without root, or not on Linux, our rig cannot run; each test then says so. With REGISTRY and KUBECONFIG the tests marked
 `any_cluster` run on the user's cluster, and the others say why they do not.
@@ -16,15 +16,17 @@ from support.ground import Ground
 from support.world import World
 from support.world_rig import RigWorld
 
+CLUSTERS = 2  # of a session; tests/conftest.py has which tests share one
+
 
 @pytest.fixture(scope="session")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     """The cluster of this session."""
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        # A second cluster would only make everything slow, and nobody would know why.
-        mark = tmp_path_factory.getbasetemp().parent / "end-to-end"
-        assert not mark.exists(), f"worker {mark.read_text()} has end-to-end tests, too: is tests/conftest.py at work?"
-        mark.write_text(worker)
+        # A third cluster would only make everything slow, and nobody would know why.
+        (tmp_path_factory.getbasetemp().parent / f"end-to-end-{worker}").touch()
+        workers = sorted(each.name for each in tmp_path_factory.getbasetemp().parent.glob("end-to-end-*"))
+        assert len(workers) <= CLUSTERS, f"{workers} all have end-to-end tests: is tests/conftest.py at work?"
     if ground.users_cluster():
         yield ground.users()
         return
