@@ -292,10 +292,16 @@ def _held_partitions(holdings: Holdings, inventory: Inventory) -> frozenset[str]
 
 
 def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:
-    """Which of the recent Allocates PodResources has shown. One that was shown and is gone is a pod that has ended."""
+    """Which of the recent Allocates PodResources has shown. One that was shown and is gone is a pod that has ended.
+
+    Only a List that was asked for afterwards shows it: an older one may show who had these ids before.
+    """
     held = {(holder.resource, each) for holder in inputs.holdings.holders for each in holder.ids}
     return frozenset(
-        each for each in inputs.recent if each in before or {(each.resource, one) for one in each.ids} <= held
+        each
+        for each in inputs.recent
+        if each in before
+        or (inputs.holdings.taken > each.monotonic and {(each.resource, one) for one in each.ids} <= held)
     )
 
 

@@ -165,7 +165,9 @@ def test_missing_crds_are_said_and_waited_for_and_the_loss_of_any_leaves_nobody_
 
 def _install(kubectl: Kubectl) -> None:
     kubectl.run("apply", "--server-side", "-k", str(ROOT / "crds"))
-    kubectl.run("wait", "--for=condition=Established", "--timeout=30s", *(f"crd/{name}" for name in CRDS))
+    named = [f"crd/{name}" for name in CRDS]
+    # kubectl wait fails on an object that has no conditions yet.
+    wait_until("CRDs", lambda: kubectl.run("wait", "--for=condition=Established", "--timeout=30s", *named))
 
 
 def test_what_it_may_not_do_is_shown_and_the_rest_goes_on(

@@ -1,8 +1,9 @@
 """kubectl, as the demo and the end-to-end tests use it: run it, read its JSON, watch with arrival times, wait.
 
-Everything that these programs know about a cluster comes through here, so that they see what a user sees. A command
-that fails raises `KubectlError` with the command and what it printed; a wait that is not over in time raises
-`NotReached` with the last thing seen. Nothing waits for ever: each command has a time limit, each wait a deadline.
+Everything that these programs know about a cluster comes through here, so that they see what a user sees; single
+objects of our own clusters are asked for without a process (direct). A command that fails raises `KubectlError` with
+the command and what it printed; a wait that is not over in time raises `NotReached` with the last thing seen. Nothing
+waits for ever: each command has a time limit, each wait a deadline.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from support.direct import DirectError, reach
+
 COMMAND_SECONDS = 60
-# Between two looks: each may be a kubectl, a tenth of a second of CPU.
+# Between two questions: each may be a kubectl, a tenth of a second of CPU.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 1.0
 
 T = TypeVar("T")
@@ -96,6 +99,11 @@ class Kubectl:
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         """The object, or None when there is none of that name."""
+        if direct := reach(self.kubeconfig, kind):
+            try:
+                return direct.get(kind, name, namespace)
+            except DirectError as error:
+                raise KubectlError(("get", kind, name), 1, str(error)) from error
         place = ("-n", namespace) if namespace else ()
         text = self.run("get", kind, name, *place, "-o", "json", "--ignore-not-found")
         found: dict[str, Any] | None = json.loads(text) if text.strip() else None

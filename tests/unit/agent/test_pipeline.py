@@ -356,8 +356,18 @@ def test_an_allocate_not_listed_yet_holds_a_change_back_for_two_minutes() -> Non
 def test_an_allocate_that_was_listed_and_is_gone_is_a_pod_that_has_ended() -> None:
     node = Node().given(seen=seen({})).line()
     fresh = RecentAllocate(resource=GPU, ids=(gpu_id(0),), time=START, monotonic=node.clock)
-    node.given(recent=(fresh,), holdings=held(holder(gpu_id(0)))).wait()
+    listed = replace(held(holder(gpu_id(0))), taken=fresh.monotonic + 1)
+    node.given(recent=(fresh,), holdings=listed).wait()
     assert node.given(seen=seen(FOUR), holdings=NOBODY).wait().config == "Applied"
+
+
+def test_a_list_from_before_an_allocate_shows_who_had_the_ids_then() -> None:
+    node = Node().given(seen=seen({})).line()
+    fresh = RecentAllocate(resource=GPU, ids=(gpu_id(0),), time=START, monotonic=node.clock)
+    before = replace(held(holder(gpu_id(0), pod="ended")), taken=fresh.monotonic - 0.1)
+    node.given(recent=(fresh,), holdings=before).wait()
+    node.given(seen=seen(FOUR), holdings=replace(NOBODY, taken=fresh.monotonic + 1)).wait()
+    assert node.offers() == {GPU: (8, 4)}, "the pod that has it now is not listed yet"
 
 
 def test_a_change_that_touches_no_id_does_not_wait() -> None:
