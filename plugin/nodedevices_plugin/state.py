@@ -30,6 +30,7 @@ from nodedevices_plugin.probes.protocol import Readings
 
 MAX_BYTES = 16 << 20
 VERSION = 1  # of what is written; of another version all parts are read that it has in common with this one
+NAMED = 8  # verdicts that cannot be read, in one message
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -192,19 +193,31 @@ class StateFile:
 
 
 def _parts(document: Mapping[str, Any]) -> tuple[State, str]:
-    """What can be used of it, each part by itself, and what cannot: one that a newer version writes in another way must
-    not take the others along. Parts that are not known are left out: a newer version's, or an older one's."""
-    state, problems = State(), []
+    """What can be used of it, each part by itself, and of verdicts each one, and what cannot: one that a newer version
+    writes in another way must not take the others along. Parts that are not known are left out: a newer version's, or
+    an older one's."""
+    state, problems = State(), list[str]()
     for name in (each.name for each in fields(State) if each.name != "version" and each.name in document):
-        try:
-            part = getattr(_ADAPTER.validate_python({name: document[name]}), name)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])[:200]
-            problems.append(f"{where or name}: {first['msg'][:200]}")
-            continue
-        if zoneless := _zoneless(part, name):
-            problems.append(f"{zoneless[:200]}: a time without a zone; write it as 2026-11-21T07:02:11Z")
-            continue
-        state = replace(state, **{name: part})
+        part, problem = _part(name, document[name])
+        if problem and name == "verdicts" and isinstance(document[name], dict):
+            found = {key: _part(name, {key: value}) for key, value in document[name].items()}
+            part = {key: verdict for one, why in found.values() if not why for key, verdict in one.items()}
+            problems += [why for _, why in found.values() if why][:NAMED]
+        elif problem:
+            problems.append(problem)
+        if part is not None:
+            state = replace(state, **{name: part})
     return state, "; ".join(problems)
+
+
+def _part(name: str, value: object) -> tuple[Any, str]:
+    """One part as the state has it, or None and why it cannot be used."""
+    try:
+        part = getattr(_ADAPTER.validate_python({name: value}), name)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])[:200]
+        return None, f"{where or name}: {first['msg'][:200]}"
+    if zoneless := _zoneless(part, name):
+        return None, f"{zoneless[:200]}: a time without a zone; write it as 2026-11-21T07:02:11Z"
+    return part, ""

@@ -106,6 +106,15 @@ def test_a_file_of_every_older_version_is_read_whole(tmp_path: Path, name: str) 
     assert (state.confirmed, list(state.retired)) == ("GPU-2=removed", ["nvidia.com/gpu.shared"])
 
 
+def test_a_verdict_that_cannot_be_read_takes_no_other_along(file: StateFile) -> None:
+    file.save(replace(FULL, verdicts={"GPU-1": BAD, "GPU-2": BAD}))
+    document = json.loads(file.path.read_bytes())
+    document["verdicts"]["GPU-2"]["since"] = "2026-11-21T10:00:00"
+    file.path.write_text(json.dumps(document))
+    assert file.load() == FULL
+    assert file.unread.startswith("verdicts.GPU-2.since: a time without a zone")
+
+
 def test_of_a_newer_versions_file_all_that_is_understood_is_used_and_the_rest_named(file: StateFile) -> None:
     file.save(FULL)
     newer = json.loads(file.path.read_bytes()) | {"version": 9, "ledger": [1], "verdicts": {"GPU-1": {"state": "Fine"}}}
