@@ -51,7 +51,7 @@ def test_a_change_waits_for_the_held_gpu_alone_and_names_the_pod(world: World) -
     assert "busy" in waiting["message"]
     free = {f"{one}::{share}" for one in set(world.devices(world.a)) - {busy, out} for share in (0, 1)}
     world.until("all others are shared, or excluded", lambda: world.ids(world.a) == free)
-    world.hardware(world.a, simulated.h100s(xid79=world.devices(world.a)[ill]["index"]))
+    world.hardware(world.a, simulated.h100s(xid79=world.devices(world.a)[ill]["index"], field_230=False))
     world.never("an ignored XID counts", lambda: world.ids(world.a) != free, seconds=2)
     world.kubectl.delete("pod", "busy", namespace="nodedevices-e2e")
     world.until("the policy is applied", lambda: world.ids(world.a) == free | {f"{busy}::0", f"{busy}::1"})
