@@ -1,21 +1,24 @@
-"""One object, asked of the API server without a process: a kubectl takes a tenth of a second of CPU, and tests that
-wait ask thousands of times. Only for clusters of our own, whose kubeconfig is JSON with a client certificate in it.
+"""Objects read, applied and cleared away without a process: a kubectl takes a tenth of a second of CPU, and tests do so
+thousands of times. Only for clusters of our own, whose kubeconfig is JSON with a client certificate in it.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import ssl
 import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 ANSWER_SECONDS = 20
+OURS = "/apis/nodedevices.io/v1alpha1"
 PATHS = {
     "node": "/api/v1/nodes/{name}",
     "pod": "/api/v1/namespaces/{namespace}/pods/{name}",
@@ -25,7 +28,11 @@ PATHS = {
 
 
 class DirectError(Exception):
-    """The API server did not answer, or not with an object."""
+    """The API server did not answer (code 0), or refused."""
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -35,18 +42,48 @@ class Direct:
 
     def get(self, kind: str, name: str, namespace: str | None) -> dict[str, Any] | None:
         """The object, or None when there is none of that name."""
-        url = self.server + PATHS[kind].format(name=name, namespace=namespace or "default")
         try:
-            with urllib.request.urlopen(url, timeout=ANSWER_SECONDS, context=self.context) as answer:
+            return self.ask("GET", PATHS[kind].format(name=name, namespace=namespace or "default"))
+        except DirectError as error:
+            if error.code == 404 and f'{name}" not found' in str(error):  # not where the whole kind is gone
+                return None
+            raise
+
+    def apply(self, thing: Mapping[str, Any], *, manager: str, subresource: str = "") -> None:
+        """Server-side, by force, with unknown fields refused, as `kubectl apply` has it."""
+        metadata = thing["metadata"]
+        path = PATHS[thing["kind"].lower()].format(
+            name=metadata["name"], namespace=metadata.get("namespace", "default")
+        )
+        query = f"?fieldManager={manager}&force=true&fieldValidation=Strict"
+        self.ask("PATCH", f"{path}{subresource and '/' + subresource}{query}", thing)
+
+    def clear(self) -> None:
+        """No NodeDevices, DevicePolicy, Node or pod is left."""
+        pods = self.ask("GET", "/api/v1/pods")["items"]
+        for namespace in {each["metadata"]["namespace"] for each in pods}:
+            self.ask("DELETE", f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0")
+        for path in ("/api/v1/nodes", f"{OURS}/nodedevices", f"{OURS}/devicepolicies"):
+            with contextlib.suppress(DirectError):  # a CRD that a test took away
+                self.ask("DELETE", path)
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The answer's object. Raises DirectError."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.server + path, data=data, method=method)
+        if data is not None:
+            request.add_header("Content-Type", "application/apply-patch+yaml")  # JSON is YAML
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWER_SECONDS, context=self.context) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
         except urllib.error.HTTPError as error:
             said = error.read().decode(errors="replace")
-            if error.code == 404 and f'{name}\\" not found' in said:  # not where the whole kind is gone
-                return None
-            raise DirectError(f"{url}: {error.code}: {said[:500]}") from error
+            with contextlib.suppress(ValueError, AttributeError):
+                said = json.loads(said).get("message", said)
+            raise DirectError(f"{method} {path}: {error.code}: {said[:2000]}", error.code) from error
         except (OSError, ValueError) as error:
-            raise DirectError(f"{url}: {error}") from error
+            raise DirectError(f"{method} {path}: {error}") from error
 
 
 def reach(kubeconfig: Path, kind: str) -> Direct | None:

@@ -19,7 +19,7 @@ from support.world_rig import RigWorld
 CLUSTERS = 2  # of a session; tests/conftest.py has which tests share one
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     """The cluster of this session."""
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
@@ -36,7 +36,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def installed(here: Ground) -> Iterator[World]:
     kind = World if here.cluster is None else RigWorld
     with kind.opened(here) as world:

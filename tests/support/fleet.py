@@ -24,7 +24,7 @@ XID79 = {
     "recoveryAction": "RebootNode",
 }
 WELL = {"state": "Healthy"}
-_AGENT = ("apply", "--server-side", "--force-conflicts", "--field-manager=nodedevices-agent", "-f", "-")
+_AGENT = "nodedevices-agent"
 
 
 def stamp(offset: float = 0.0, *, micro: bool = False) -> str:
@@ -68,7 +68,7 @@ class FleetNode:
         owner = {"apiVersion": "v1", "kind": "Node", "name": self.name, "uid": self.uid}
         metadata = {"name": self.name, "ownerReferences": [owner | {"controller": False, "blockOwnerDeletion": False}]}
         body = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": metadata}
-        self.kubectl.run(*_AGENT, stdin=json.dumps(body))
+        self.kubectl.apply_as(_AGENT, body)
 
     def kubelet(self, amounts: Mapping[str, int], *, ready: str = "True") -> None:
         """What the kubelet reports; its own condition and its own keys."""
@@ -150,7 +150,7 @@ class FleetNode:
             status["appliedConfigHash"] = applied_hash
         metadata = {"name": self.name}
         body = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": metadata, "status": status}
-        self.kubectl.run(*_AGENT, "--subresource=status", stdin=json.dumps(body))
+        self.kubectl.apply_as(_AGENT, body, subresource="status")
 
     def _device(self, index: int) -> dict[str, Any]:
         health = {"since": "2026-11-21T07:00:00Z"} | self.health.get(index, WELL)

@@ -111,8 +111,24 @@ class Kubectl:
 
     def apply(self, *objects: Mapping[str, Any]) -> None:
         """Server-side, as a person would who edits the same object again and again."""
+        if all(reach(self.kubeconfig, one["kind"].lower()) for one in objects):
+            for one in objects:
+                self.apply_as("kubectl", one)
+            return
         body = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
         self.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=body)
+
+    def apply_as(self, manager: str, thing: Mapping[str, Any], *, subresource: str = "") -> None:
+        """One object, as another field manager; `subresource`: only that part of it."""
+        if direct := reach(self.kubeconfig, thing["kind"].lower()):
+            try:
+                return direct.apply(thing, manager=manager, subresource=subresource)
+            except DirectError as error:
+                raise KubectlError(("apply", thing["kind"], thing["metadata"]["name"]), 1, str(error)) from error
+        part = (f"--subresource={subresource}",) if subresource else ()
+        flags = ("--server-side", "--force-conflicts", f"--field-manager={manager}", *part)
+        self.run("apply", *flags, "-f", "-", stdin=json.dumps(thing))
+        return None
 
     def delete(self, kind: str, *names: str, namespace: str | None = None, wait: bool = True) -> None:
         place = ("-n", namespace) if namespace else ()
