@@ -226,7 +226,7 @@ def configure(
     elif trouble is not None:
         reason = _REASONS.get(trouble.of, names.WAITING_FOR_HOLDERS) if trouble.waits else names.CONFIG_INVALID
         status = replace(status, reason=reason, message=_told(trouble, after))
-    elif waits := _waits(strangers, node):
+    elif plan is not None and (waits := _waits(strangers, plan, node)):
         status = replace(status, reason=names.WAITING_FOR_HOLDERS, message=waits)
     elif not standalone and (seen is None or seen.config is None):
         kept = "the last one that it had" if spec is not None else "the node's own settings"
@@ -249,20 +249,22 @@ def configure(
     return _cdi_in_force(configured, node)
 
 
-def _waits(strangers: Sequence[Held], node: Node) -> str:
+def _waits(strangers: Sequence[Held], plan: Plan, node: Node) -> str:
     """Which devices are withheld because pods hold them in another shape, for people. Empty: none.
 
-    Not of those that another plugin serves: its pods are no business of our configuration.
+    Not those that are not to be offered at all (excluded), nor those that another plugin serves: its pods are no
+    business of our configuration.
     """
     theirs = {each.device_id for each in node.held if each.resource in node.not_ours}
-    ours = [each for each in strangers if each.device_id not in theirs]
+    offered = {each.device_id for resource in plan.resources for each in resource.ids}
+    ours = [each for each in strangers if each.device_id in offered - theirs]
     if not ours:
         return ""
     held = {each.device_id for each in ours}
     devices = listing(device_name(each.fact) for each in node.inventory.devices if each.fact.id in held)
     pods = pods_named([each.holder for each in ours if each.holder])
     who = f"these pods have ended: {pods}" if pods else "their pods, which the kubelet does not list yet, have ended"
-    return f"{devices}: held in another shape, and withheld from new pods until {who}"
+    return f"{devices}: held in another shape, and withheld from new pods until {who}; all else is in force"
 
 
 def _wanted(before: InForce, asked: Asked, node: Node) -> _Change | _Trouble:

@@ -382,7 +382,7 @@ def _confirm(world: World, inputs: Inputs) -> _Confirm:
     problems = []
     for entry in _entries(value):
         device, _, word = entry.partition("=")
-        if word not in words:
+        if word not in words or not device:
             problems.append(f"{entry[:120]}: give <device id>=recovered or <device id>=removed")
         elif device not in known:
             hint = f"give its id, {by_name[device]}" if device in by_name else "this node has no such device"

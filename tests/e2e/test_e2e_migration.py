@@ -198,7 +198,7 @@ def test_the_page_moves_a_cluster_node_by_node_and_back_under_running_pods(vendo
     holding = {"share", "next", "meanwhile"}
     world.until("all holders are known", lambda: holding <= holders(world, b))
     with pytest.raises(AssertionError, match=r"until these pods have ended: .*/next, .*/share"):
-        reader.follows(6, node=b, DRAIN_TIMEOUT="1s")
+        reader.follows(6, node=b, DRAIN_TIMEOUT="10s")
     for name in sorted(holding):
         world.kubectl.delete("pod", name, namespace=NAMESPACE)
     reader.follows(6, node=b)

@@ -153,7 +153,8 @@ async def test_of_several_policies_the_one_fails_whose_section_the_agent_refuses
         policy("beside", health={"holdDownSeconds": 5}),
     )
     why = (
-        f"{NODE}: sharing.strategy: mps: needs the host's directory for MPS; give --mps-root (MPS_ROOT); "
+        f"{NODE}: sharing.strategy: mps: needs the host's directory for MPS; install the component mps, "
+        "or give --mps-root (MPS_ROOT); "
         "the last good one stays in force"
     )
     await seen("failed", lambda: told("strong") == ("Failed", f"1 of 1 nodes: {why}"))

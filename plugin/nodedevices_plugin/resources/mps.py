@@ -116,7 +116,11 @@ def check_node(mig_strategy: str, root: str) -> None:
     if mig_strategy == "mixed":
         raise PlanError("sharing.strategy", "mps", "not possible with mig.strategy mixed; use timeSlicing, or none")
     if not root:
-        raise PlanError("sharing.strategy", "mps", "needs the host's directory for MPS; give --mps-root (MPS_ROOT)")
+        raise PlanError(
+            "sharing.strategy",
+            "mps",
+            "needs the host's directory for MPS; install the component mps, or give --mps-root (MPS_ROOT)",
+        )
 
 
 def client(resource: str, root: str) -> tuple[dict[str, str], tuple[Mount, ...]]:

@@ -134,12 +134,15 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
     if "kubelet-socket" in given and not given["kubelet-socket"]:
         problems.append("--kubelet-socket: empty (no registration) is not at work yet in this version")
     if bool(values["pod-name"]) != bool(values["pod-namespace"]):
-        missing = "pod-namespace" if values["pod-name"] else "pod-name"
-        problems.append(f"--{missing}: missing; give both, from the downward API, or none")
+        given_one, missing = ("pod-name", "pod-namespace") if values["pod-name"] else ("pod-namespace", "pod-name")
+        value = show(values[given_one])
+        problems.append(
+            f"--{missing}: missing, with --{given_one} {value}; give both, from the downward API, or neither"
+        )
     try:
         _seconds(str(values["operator-wait-seconds"]))
     except ValueError as error:
-        problems.append(f"--operator-wait-seconds: {error}")
+        problems.append(f"--operator-wait-seconds (NODEDEVICES_OPERATOR_WAIT_SECONDS): {error}")
     for each in ("http-address", "health-address"):
         try:
             _address(str(values[each]))

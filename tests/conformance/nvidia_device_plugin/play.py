@@ -195,21 +195,27 @@ class _Play:
             await self.kubelet.restart()
         else:
             if "config_file" in step:
-                await self._end_pods()  # a change of what pods hold waits for them
+                await self._end_pods()  # what pods hold otherwise is withheld until they have ended
                 self.host.configure(step["config_file"])
             if self.agent.process is not None and self.agent.alive:
                 self.agent.process.send_signal(signal.SIGHUP)
         expected = step["resources"] or {each["resource_name"]: [] for each in self.vector.resources}
-        await self._wait(lambda: self._connected() == set(expected) or not self.agent.alive, PATIENCE_SECONDS)
+
+        def settled() -> bool:
+            return self._connected() == set(expected) and self._unhealthy() == step["unhealthy"]
+
+        await self._wait(lambda: settled() or not self.agent.alive, PATIENCE_SECONDS)
         shown = {name: self._devices(name) for name in sorted(self._connected())}
         return {
             "do": step["do"],
             "alive": self.agent.alive,
             "resources": {name: [each["id"] for each in devices] for name, devices in shown.items()},
-            "unhealthy": sorted(
-                each["id"] for devices in shown.values() for each in devices if each["health"] != "Healthy"
-            ),
+            "unhealthy": self._unhealthy(),
         }
+
+    def _unhealthy(self) -> list[str]:
+        shown = [each for name in self._connected() for each in self._devices(name)]
+        return sorted(each["id"] for each in shown if each["health"] != "Healthy")
 
 
 def _options(options: Any) -> dict[str, bool]:

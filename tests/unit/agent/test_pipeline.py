@@ -320,11 +320,18 @@ def test_a_change_waits_only_for_the_gpu_that_a_pod_holds_and_names_both() -> No
     node.given(seen=seen(FOUR, config_hash="b"), holdings=held(holder(gpu_id(0)))).wait()
     assert node.config == "WaitingForHolders"
     told = "gpu-0: held in another shape, and withheld from new pods until these pods have ended: ml/train-0"
-    assert node.world.config.message == told
+    assert node.world.config.message == f"{told}; all else is in force"
     assert node.offers() == {GPU: (8, 4)}
     assert node.world.config.applied_hash == "b"
     assert node.given(holdings=NOBODY).wait().offers() == {GPU: (8, 8)}
     assert node.config == "Applied"
+
+
+def test_a_held_gpu_that_is_excluded_waits_for_nothing() -> None:
+    node = Node().given(seen=seen({})).line()
+    excluded = {"resources": {"exclude": [gpu_id(0)]}}
+    node.given(seen=seen(excluded), holdings=held(holder(gpu_id(0)))).wait()
+    assert (node.config, node.offers()) == ("Applied", {GPU: (1, 1)})
 
 
 def test_a_change_to_or_from_mps_waits_as_a_whole_and_the_old_hash_stays() -> None:
