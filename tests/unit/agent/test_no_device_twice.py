@@ -82,6 +82,7 @@ class TheNode(RuleBasedStateMachine):
     def agent_starts(self) -> None:
         self.world: World = begin(self.disk or State(), LOCAL, now=self.now, monotonic=self.clock)
         self.holdings = Holdings(state=HoldersState.UNAVAILABLE)
+        self.first_list_at: float | None = self.clock + 1.0  # asked for at the start, and answered by then
         self.recent: tuple[RecentAllocate, ...] = ()
         self.saved_state = self.disk
         self.proven: int | None = None
@@ -107,6 +108,7 @@ class TheNode(RuleBasedStateMachine):
         )
 
     def agent_lists(self) -> None:
+        self.first_list_at = None
         if not self.kubelet_runs:
             recorded = self.recorded or ()
             self.holdings = replace(self.holdings, state=HoldersState.UNAVAILABLE, possible=recorded)
@@ -140,6 +142,8 @@ class TheNode(RuleBasedStateMachine):
     def agent_steps(self) -> None:
         for _ in range(3):  # a change, its save, and what follows
             self.clock += 0.1
+            if self.first_list_at is not None and self.clock >= self.first_list_at:
+                self.agent_lists()
             if self.api_server:
                 self.known_object = True
             outcome = step(
@@ -249,13 +253,13 @@ class TheNode(RuleBasedStateMachine):
     @rule(number=st.integers(0, 1), share=st.integers(0, 5))
     @precondition(lambda self: self.kubelet_runs and self.knows_pods)
     def pod_of_another_plugin_holds(self, number: int, share: int) -> None:
-        """From before this agent: only on a device that nobody has."""
+        """From before this agent and its first List: only on a device that nobody has."""
         if number in self.cut or any(
             owner(id_) == gpu_id(number) for each in self.containers.values() for id_ in each.ids
         ):
             return
-        if self.world.in_force.told:
-            return  # whoever hands out beside a serving agent is the guard's matter
+        if self.world.in_force.told or self.first_list_at is None:
+            return  # whoever hands out beside this agent is the guard's matter
         self.pods += 1
         name = f"theirs-{self.pods}"
         self.containers[name] = Container(name, "vendor.example/gpu", (f"{gpu_id(number)}::{share}",), -1)
