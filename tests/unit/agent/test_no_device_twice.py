@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -27,6 +28,7 @@ from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.state import State
 from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot
 
+pytestmark = pytest.mark.timeout(240)  # thousands of steps, on a machine that runs clusters beside them
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=2"], {})
 OWN_POD = ("nodedevices-system", "agent")
