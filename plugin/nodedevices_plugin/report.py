@@ -18,7 +18,7 @@ from nodedevices_api.conditions import Condition, Status, condition, find
 from nodedevices_api.quantity import from_bytes
 from nodedevices_api.versions import dra_version
 
-from nodedevices_plugin import __version__, model
+from nodedevices_plugin import __version__
 from nodedevices_plugin.foreign import device_name
 from nodedevices_plugin.health.actions import asks_more
 from nodedevices_plugin.model import (
@@ -479,10 +479,6 @@ def listing(items: Iterable[str]) -> str:
     every = list(items)
     more = f" and {len(every) - NAMED} more" if len(every) > NAMED else ""
     return ", ".join(every[:NAMED]) + more
-
-
-def holder_name(holder: model.Holder) -> str:
-    return f"{holder.namespace}/{holder.pod}"
 
 
 def _second(when: datetime) -> datetime:

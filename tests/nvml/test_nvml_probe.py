@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from nodedevices_plugin.probes.process import ProbeProcess
 from nodedevices_plugin.probes.protocol import DriverState, Link, PciePath, Snapshot
 from support.agentprocess import AgentProcess
-from support.probes import device, eventually
+from support.probes import cancelled, device, eventually
 
 XID = 0x8
 H100 = "NVIDIA H100 80GB HBM3"
@@ -546,7 +547,7 @@ async def test_a_hanging_driver_ends_in_a_new_probe_and_blocks_nobody(machine, m
         on_snapshot=seen.append,
         kill_after_silence_seconds=2.0,
     )
-    process.start()
+    running = asyncio.create_task(process.run())
     try:
         await eventually(lambda: seen)
         machine.say(hang="nvmlDeviceGetUUID")
@@ -555,5 +556,5 @@ async def test_a_hanging_driver_ends_in_a_new_probe_and_blocks_nobody(machine, m
         first = seen[-1].instance
         await eventually(lambda: seen[-1].instance != first)
     finally:
-        await process.stop()
+        await cancelled(running)
     assert process.pid is None

@@ -97,6 +97,12 @@ def once(arguments: Sequence[str], *, environment: Mapping[str, str] | None = No
     return parse_line(line)
 
 
+async def cancelled(running: asyncio.Task[None]) -> None:
+    """As the agent ends it."""
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def eventually(fits: Callable[[], object], *, seconds: float = PATIENCE_SECONDS) -> None:
     """Wait on the event loop until it fits."""
     deadline = time.monotonic() + seconds

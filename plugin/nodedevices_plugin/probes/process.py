@@ -126,8 +126,6 @@ class ProbeProcess:
         self._kill_after = kill_after_silence_seconds
         self._child: subprocess.Popen[bytes] | None = None
         self._unreaped: list[subprocess.Popen[bytes]] = []
-        self._stopping = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._last_complaint = ""
         self._reading = Worker("probe-lines")
         self.counters = ProbeCounters()
@@ -141,23 +139,10 @@ class ProbeProcess:
     def _command(self) -> list[str]:
         return self._own or [sys.executable, "-m", "nodedevices_plugin.probes.main", *self._arguments()]
 
-    def start(self) -> None:
-        """Run in the background of the current loop until `stop`."""
-        if self._task is None:
-            self._task = asyncio.create_task(self.run(), name="probe")
-
-    async def stop(self) -> None:
-        """End the child and the supervision. Takes at most REAP_SECONDS, whatever state the child is in."""
-        self._stopping.set()
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
     async def run(self) -> None:
-        """Keep a child running until `stop`, or until this coroutine is cancelled; then the child is killed."""
+        """Keep a child running until this coroutine is cancelled; then the child is killed."""
         failures = 0
-        while not self._stopping.is_set():
+        while True:
             started = time.monotonic()
             lines_before = self.counters.lines
             code = await self._one_child()
@@ -167,7 +152,7 @@ class ProbeProcess:
             delay = self._backoff.after(failures)
             level = log.info if wants_fresh else log.warning
             level("probe ended", cause=self.last_error, restart_in_seconds=round(delay, 1))
-            await self._pause(delay)
+            await asyncio.sleep(delay)
 
     async def _one_child(self) -> int | None:
         """Start a child and follow it to its end: its exit status, None when there is none."""
@@ -280,13 +265,6 @@ class ProbeProcess:
         self._unreaped.append(child)
         log.error("probe cannot be killed", pid=child.pid, left_behind=len(self._unreaped))
         return None
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            return
 
 
 def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.probes.process import MIN_LINE_SPACING_SECONDS, Backoff, LineSplitter, ProbeProcess
 from nodedevices_plugin.probes.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot, encode
-from support.probes import eventually
+from support.probes import cancelled, eventually
 
 QUICK = Backoff(first_seconds=0.05, last_seconds=0.2, jitter=0.0)
 PROLOGUE = """
@@ -54,11 +54,11 @@ async def probe(body: str, **options: object):
     program = f"GOOD = {good_line()!r}\n{PROLOGUE}\n{body}"
     options = {"backoff": QUICK, **options}
     process = ProbeProcess(on_snapshot=seen.append, command=[sys.executable, "-c", program], **options)
-    process.start()
+    running = asyncio.create_task(process.run())
     try:
         yield process, seen
     finally:
-        await process.stop()
+        await cancelled(running)
 
 
 async def test_good_lines_arrive_in_order():
@@ -78,14 +78,14 @@ async def test_a_child_that_ends_is_replaced_and_its_status_told():
 async def test_a_child_is_replaced_when_it_is_to_have_other_arguments():
     seen, wanted = Seen(), ["simulated", "--profile", "l4 x 1"]
     process = ProbeProcess(lambda: wanted, on_snapshot=seen.append, backoff=QUICK)
-    process.start()
+    running = asyncio.create_task(process.run())
     try:
         await eventually(lambda: seen and len(seen[-1].devices) == 1)
         wanted = ["simulated", "--profile", "l4 x 2"]
         await eventually(lambda: len(seen[-1].devices) == 2)
         assert len(seen.instances) == 2
     finally:
-        await process.stop()
+        await cancelled(running)
 
 
 async def test_a_command_that_cannot_be_is_said_and_the_next_one_is_started():
@@ -162,10 +162,10 @@ async def test_a_child_whose_grandchild_holds_the_pipe_is_noticed_to_have_ended(
 
 async def test_a_program_that_cannot_be_started_is_an_error_and_tried_again():
     process = ProbeProcess(on_snapshot=lambda _: None, command=["/nonexistent/probe"], backoff=QUICK)
-    process.start()
+    running = asyncio.create_task(process.run())
     await eventually(lambda: process.last_error)
     assert process.last_error == "failed to start the probe /nonexistent/probe: No such file or directory"
-    await process.stop()
+    await cancelled(running)
 
 
 def is_there(pid: int) -> bool:
