@@ -53,13 +53,12 @@ def with_cdi(installed: World) -> Iterator[None]:
 
 def inject(world: World, **section: Any) -> None:
     world.policy("inject", {"injection": section}, selector={"kubernetes.io/hostname": world.b})
-    new = {"deviceIDStrategy": "uuid", "passDeviceSpecs": False, **section}
 
     def applied() -> bool:
         object_ = world.nodedevices(world.b)
         spec, status = object_["spec"], object_["status"]
-        known = spec["config"].get("injection", {})
-        return bool(new.items() <= {**new, **known}.items()) and status["appliedConfigHash"] == spec["configHash"]
+        resolved = spec["config"].get("injection", {})
+        return section.items() <= resolved.items() and status["appliedConfigHash"] == spec["configHash"]
 
     world.until("the node's agent has applied it", applied)
 

@@ -30,7 +30,7 @@ from nodedevices_plugin.settings.watch import ConfigFile
 from nodedevices_plugin.state import State
 from nodedevices_plugin.worker import Worker
 from support.facts import START, gpu, partition, snapshot
-from support.probes import eventually
+from support.probes import cancelled, eventually
 
 LOCAL = parse(["--standalone", "--mig-strategy=mixed"], {})
 LIMIT_SECONDS = 0.1
@@ -109,13 +109,13 @@ async def test_no_line_of_a_probe_stops_the_loop(what: str, tmp_path: Path) -> N
     process = ProbeProcess(on_snapshot=lambda _: None, command=command)
 
     async def lines() -> None:
-        process.start()
         await eventually(lambda: process.counters.lines + process.counters.bad_lines >= 5)
 
+    running = asyncio.create_task(process.run())
     try:
         await check(lines)
     finally:
-        await process.stop()
+        await cancelled(running)
 
 
 async def test_no_pass_over_an_accepted_line_stops_the_loop() -> None:
