@@ -100,6 +100,7 @@ class NodeReconciler:
         self._labels = NodeLabels(writer, clock)
         self._retired = RetiredZeros(writer, clock, settled_seconds=retired_seconds)
         self._dark_since: dict[str, float | None] = {}  # by node, what `judge` remembers
+        self._uids: dict[str, str] = {}  # by node, of the Node that what is remembered is about
         self._outcomes = outcomes
         self._faults: dict[str, dict[str, DeviceRecord]] = {}  # Unhealthy devices told on NodeDevices, by node
         self._resolved: dict[str, Resolved] = {}
@@ -111,6 +112,9 @@ class NodeReconciler:
             self.forget(name)
             return None
         node = self._cache.nodes.get(name)
+        if node is not None and self._uids.setdefault(name, node.uid) != node.uid:
+            self.forget(name)  # deleted and made anew between two looks
+            self._uids[name] = node.uid
         look = _Look(record, node if node is not None and belongs(record, node) else None)
         configuration = await self._configure(look)
         stale = await self._judge(look)
@@ -384,6 +388,7 @@ class NodeReconciler:
         self._retired.forget(name)
         self._dark_since.pop(name, None)
         self._faults.pop(name, None)
+        self._uids.pop(name, None)
         before = self._outcomes.pop(name, None)
         if before is not None:
             self._dirty(Dirty(policies=before.concerned))

@@ -12,6 +12,7 @@ from nodedevices_operator.cache import Kind, read
 from nodedevices_operator.core import Core
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
 from nodedevices_operator.kube import KubeError
+from nodedevices_operator.labeling import MOST_WRITES
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.queue import MAX_LATE_SECONDS, RetryLater
 from support.fakekube import FakeKube, settle
@@ -302,3 +303,26 @@ async def test_a_condition_that_somebody_else_wrote_is_listed_as_the_contract_al
     await new_life(kube, clock)
     (entry,) = kube.objects[ITEM]["status"]["affectedPods"]
     assert AffectedPod.model_validate(entry).reason == ""
+
+
+# --- a Node made anew ------------------------------------------------------------------------------------------------
+async def test_a_node_made_anew_between_two_looks_inherits_no_limit_of_the_one_before(
+    core: Core, kube: FakeKube
+) -> None:
+    node = f"{names.NODES}/n1"
+
+    async def asked(turn: int) -> str:
+        raw = raw_policy("tiers", labels={"extra": {"example.com/tier": str(turn)}}, generation=turn + 1)
+        core.arrived(Kind.POLICY, False, read(Kind.POLICY, kube.put(f"{names.POLICIES}/tiers", raw)))
+        await settle(core)
+        shown: str = condition(kube, ITEM, "LabelsSynced")["reason"]
+        return shown
+
+    told = [await asked(turn) for turn in range(MOST_WRITES + 1)]
+    assert told == ["InSync"] * MOST_WRITES + ["Conflict"]
+    raw = raw_node({GPU: 1})
+    raw["metadata"]["uid"] = "another-uid"
+    core.arrived(Kind.NODE, False, read(Kind.NODE, kube.put(node, raw)))
+    await settle(core)
+    assert condition(kube, ITEM, "LabelsSynced")["reason"] == "InSync"
+    assert kube.objects[node]["metadata"]["labels"] == {"example.com/tier": str(MOST_WRITES)}
