@@ -1,6 +1,6 @@
 """The contract between hardware, nodes and people: the models of NodeDevices and DevicePolicy, and their CRDs.
 
-This module stays light: it imports next to nothing, so that a probe may use `nodedevices_api.logs` without pydantic.
+This module imports next to nothing, so that a probe may use `nodedevices_api.bounds` without pydantic.
 The models live in `nodedevices`, `devicepolicy` and `sections`; `crds/*.yaml` are generated from them.
 """
 

@@ -26,7 +26,7 @@ import sys
 from collections.abc import Sequence
 
 import structlog
-from nodedevices_api import logs
+from nodedevices_common import logs
 
 from nodedevices_operator import settings as flags
 from nodedevices_operator.cleanup import clean_up

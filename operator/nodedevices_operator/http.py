@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nodedevices_api.http import PROBES_PER_SECOND, Address, Answer, Handler, HttpServer
+from nodedevices_common.http import PROBES_PER_SECOND, Address, Answer, Handler, HttpServer
 
 MAX_PORT = 65535
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

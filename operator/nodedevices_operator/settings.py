@@ -14,8 +14,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn, cast
 
-from nodedevices_api import logs
-from nodedevices_api.http import Address
+from nodedevices_common import logs
+from nodedevices_common.http import Address
 
 from nodedevices_operator.core import RELIST_SECONDS
 from nodedevices_operator.http import parse_address

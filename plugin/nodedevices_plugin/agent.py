@@ -24,10 +24,10 @@ from functools import partial
 from pathlib import Path
 
 import structlog
-from nodedevices_api import logs
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import Condition
-from nodedevices_api.http import PROBES_PER_SECOND, Answer, HttpServer
+from nodedevices_common import logs
+from nodedevices_common.http import PROBES_PER_SECOND, Answer, HttpServer
 
 from nodedevices_plugin import __version__, observing
 from nodedevices_plugin.answers import Answers

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
-from nodedevices_api import logs
+from nodedevices_common import logs
 
 from nodedevices_plugin import __version__
 from nodedevices_plugin.mps import shm

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nodedevices_api.http import Address
+from nodedevices_common.http import Address
 
 from nodedevices_plugin import __version__
 from nodedevices_plugin.health.rules import (

@@ -44,6 +44,7 @@ EVERYONE = (
     ".dockerignore",
     "requirements/build.lock",
     "crds/nodedevices_api",
+    "crds/nodedevices_common",
 )
 BUILDERS = ("docker", "podman", "buildah")
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "cert", "timeout", "default-timeout")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from nodedevices_api.http import Address
+from nodedevices_common.http import Address
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.options import OPTIONS, check
 from nodedevices_plugin.settings.problems import ConfigError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import kopf
 import pytest
-from nodedevices_api.http import Address
+from nodedevices_common.http import Address
 from nodedevices_operator import settings
 from nodedevices_operator.handlers import NullDiffBase, make_registry, make_settings
 from nodedevices_operator.http import parse_address

@@ -8,7 +8,7 @@ import sys
 
 PROGRAM = """
 import logging, structlog
-from nodedevices_api import logs
+from nodedevices_common import logs
 logs.configure({arguments})
 log = structlog.get_logger()
 log.debug("too fine")
@@ -63,7 +63,7 @@ def test_the_standard_librarys_logging_is_left_alone_unless_asked() -> None:
 
 def test_a_probe_can_log_without_pydantic_grpc_or_kubernetes() -> None:
     program = (
-        "import sys; import nodedevices_api.logs;"
+        "import sys; import nodedevices_common.logs;"
         "print([m for m in ('pydantic', 'grpc', 'kubernetes', 'yaml', 'asyncio') if m in sys.modules], file=sys.stderr)"
     )
     heavy = json.loads(run("", program)[0].replace("'", '"'))

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from nodedevices_api.http import (
+from nodedevices_common.http import (
     MAX_CONNECTIONS,
     PEER_SHARE,
     PROBES_PER_SECOND,

@@ -1,8 +1,8 @@
 """Logs of agent, probe and operator: structlog to stderr, one line per change.
 
 JSON unless stderr is a terminal (or the format says otherwise). The message is constant, everything else is key and
-value. Libraries that use `logging` (kopf, aiohttp) go through the same formatter when asked. This module imports
-neither pydantic nor anything else of ours, because the probe uses it, too.
+value. Libraries that use `logging` (kopf, aiohttp) go through the same formatter when asked. The probe uses
+it, too: it imports nothing else of ours.
 """
 
 from __future__ import annotations
