@@ -85,7 +85,7 @@ class Offer:
     path: str
     channel: grpc.Channel
     ids: list[str]
-    change: Callable[[], None]  # one device's health, back and forth
+    change: Callable[[], object]  # one device's health, back and forth
 
     def call(self, method: str, request: Message) -> Callable[[], object]:
         """A blocking call, encoded beforehand; what comes back is not decoded."""

@@ -33,7 +33,7 @@ def half(file: str) -> str:
     return "second" if Path(file).stem.removeprefix("test_e2e_") in SECOND_HALF else "first"
 
 
-class SharedClusters(LoadScopeScheduling):
+class SharedClusters(LoadScopeScheduling):  # type: ignore[misc]
     """By what tests share. Not by xdist's groups: xdist 3.8 writes them where pytest 9.2 no longer reads them."""
 
     def _split_scope(self, nodeid: str) -> str:

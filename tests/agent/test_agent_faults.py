@@ -145,7 +145,8 @@ async def test_a_disk_that_hangs_keeps_no_fault_from_the_kubelet_and_only_the_ne
     os.mkfifo(hangs)  # opening it to write does not return until somebody reads
     for lost in range(6):
         agent.edit(h100s(lost=lost))
-        await kubelet.until(lambda lost=lost: kubelet.allocatable(GPU) == 7 - lost)  # the others are held down
+        # The others are held down.
+        await kubelet.until(lambda lost=lost: kubelet.allocatable(GPU) == 7 - lost)  # type: ignore[misc]
     await agent.until(lambda: agent.lines("state not saved: a restart of the agent would forget it"))
     assert "does the disk hang?" in agent.lines("state not saved: a restart of the agent would forget it")[0]["error"]
     assert metric(agent, 'nodedevices_worker_call_seconds{worker="state-file"}') > 0

@@ -185,18 +185,18 @@ async def test_names_that_are_registered_together_are_not_in_each_others_way(kub
         return ", ".join(each.resource for each in found if each.resource not in own)
 
     states: list[RegistrationState] = []
-    plugins = DevicePlugins(
+    running = DevicePlugins(
         folder=kubelet.plugin_folder,
         allocator=EchoAllocator(),
         others=others,
-        on_change=lambda: states.extend(each.state for each in plugins.registrations()),
+        on_change=lambda: states.extend(each.state for each in running.registrations()),
     )
-    await plugins.set_plan(plan(*(offered(2, name=name, prefix=f"{name}-") for name in NAMES)))
+    await running.set_plan(plan(*(offered(2, name=name, prefix=f"{name}-") for name in NAMES)))
     await kubelet.until(lambda: all(kubelet.allocatable(name) == 2 for name in NAMES))
     for _ in range(3):
         await kubelet.restart()
         await kubelet.until(lambda: all(kubelet.allocatable(name) == 2 for name in NAMES))
-    await plugins.stop()
+    await running.stop()
     assert RegistrationState.SERVED_BY_ANOTHER not in states
 
 

@@ -57,8 +57,8 @@ def inject(world: World, **section: Any) -> None:
     def applied() -> bool:
         object_ = world.nodedevices(world.b)
         spec, status = object_["spec"], object_["status"]
-        resolved = spec["config"].get("injection", {})
-        return section.items() <= resolved.items() and status["appliedConfigHash"] == spec["configHash"]
+        resolved: dict[str, Any] = spec["config"].get("injection", {})
+        return section.items() <= resolved.items() and bool(status["appliedConfigHash"] == spec["configHash"])
 
     world.until("the node's agent has applied it", applied)
 

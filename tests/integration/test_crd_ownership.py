@@ -16,7 +16,7 @@ from support.contract import FULL_NODE, condition, device, policy
 from support.kubectl import Kubectl, KubectlError
 
 AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
-IDENTITY = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": "n1"}}
+IDENTITY: dict[str, Any] = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": "n1"}}
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 
 

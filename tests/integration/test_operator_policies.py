@@ -69,7 +69,8 @@ def test_a_policy_says_which_node_it_waits_for_and_whom_it_has_to_correct(
     node.report()
     for name in ("strong", "other"):
         wait_until(
-            f"why {name} waits", lambda n=name: told(n) == ("Progressing", f"in force on 0 of 1 nodes; n1: {why}")
+            f"why {name} waits",
+            lambda n=name: told(n) == ("Progressing", f"in force on 0 of 1 nodes; n1: {why}"),  # type: ignore[misc]
         )
 
     wrong = "sharing.resources[nvidia.com/gpu].replicas: 2: too many; the last good one stays in force"
@@ -151,7 +152,8 @@ def test_policies_that_do_not_fit_together_keep_what_was_in_force_and_say_so_on_
     assert config(node) == {"sharing": FOUR}
     for name in ("shared", "owner"):
         wait_until(
-            f"said on {name}", lambda n=name: condition(kubectl.get("dp", n), "Applied").get("reason") == "Failed"
+            f"said on {name}",
+            lambda n=name: condition(kubectl.get("dp", n), "Applied").get("reason") == "Failed",  # type: ignore[misc]
         )
 
 

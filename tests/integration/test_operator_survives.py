@@ -147,7 +147,7 @@ def test_missing_crds_are_said_and_waited_for_and_the_loss_of_any_leaves_nobody_
             said = operator.said().count(MISSING.format(""))
             kubectl.run("delete", "crd", *lost)
             if noticed:
-                wait_until("said again", lambda said=said: operator.said().count(MISSING.format("")) > said)
+                wait_until("said again", lambda said=said: operator.said().count(MISSING.format("")) > said)  # type: ignore[misc]
                 assert operator.get("/readyz")[0] == 503
             _install(kubectl)
             wait_until("ready", lambda: operator.get("/readyz")[0] == 200)

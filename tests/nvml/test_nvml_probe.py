@@ -6,12 +6,17 @@ import asyncio
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from nodedevices_plugin.probes.process import ProbeProcess
 from nodedevices_plugin.probes.protocol import DriverState, Link, PciePath, Snapshot
 from support.agentprocess import AgentProcess
 from support.probes import cancelled, device, eventually
+
+if TYPE_CHECKING:
+    from nvml.conftest import FakeMachine
 
 XID = 0x8
 H100 = "NVIDIA H100 80GB HBM3"
@@ -25,7 +30,7 @@ def codes(snapshot: Snapshot) -> list[str]:
     return [trouble.code for trouble in snapshot.troubles]
 
 
-def test_eight_gpus_are_told_with_all_that_identifies_them(machine):
+def test_eight_gpus_are_told_with_all_that_identifies_them(machine: FakeMachine) -> None:
     for index in range(8):
         bus = f"0000:{0x17 + index * 0x10:02x}:00.0"
         machine.file(f"sys/devices/pci0000:{0x10 + index * 0x10:02x}/{bus}/numa_node", f"{index // 4}\n")
@@ -65,7 +70,7 @@ def test_eight_gpus_are_told_with_all_that_identifies_them(machine):
     assert fifth.readings.temperature_celsius == 41
 
 
-def test_bridged_gpus_are_linked_with_each_other(machine):
+def test_bridged_gpus_are_linked_with_each_other(machine: FakeMachine) -> None:
     machine.say(count=2, gpu0__nvlink="pair", gpu1__nvlink="pair", gpu1__links_down=2)
 
     seen = machine.look()
@@ -74,7 +79,7 @@ def test_bridged_gpus_are_linked_with_each_other(machine):
     assert device(seen, 1).readings.nvlinks_inactive == 2
 
 
-def test_a_card_without_nvlink_does_not_speak_of_it(machine):
+def test_a_card_without_nvlink_does_not_speak_of_it(machine: FakeMachine) -> None:
     machine.say(count=1)
 
     (only,) = machine.look().devices
@@ -83,7 +88,7 @@ def test_a_card_without_nvlink_does_not_speak_of_it(machine):
     assert only.readings.nvlinks_inactive is None
 
 
-def test_mig_devices_are_told_with_placement_and_capability_nodes(machine):
+def test_mig_devices_are_told_with_placement_and_capability_nodes(machine: FakeMachine) -> None:
     machine.file(
         "proc/driver/nvidia-caps/mig-minors",
         "config 1\nmonitor 2\ngpu1/gi3/access 165\ngpu1/gi3/ci0/access 166\ngpu1/gi9/access 219\n",
@@ -111,7 +116,7 @@ def test_mig_devices_are_told_with_placement_and_capability_nodes(machine):
         ({"slices": 7, "memory_mib": 81152}, "7g.80gb"),
     ],
 )
-def test_a_mig_profile_is_named_as_nvidia_names_it(machine, said, profile):
+def test_a_mig_profile_is_named_as_nvidia_names_it(machine: FakeMachine, said: Any, profile: str) -> None:
     machine.say(count=1, gpu0__mig=1, **{f"gpu0__mig0__{key}": value for key, value in said.items()})
 
     (partition,) = machine.look().devices[0].partitions
@@ -119,7 +124,7 @@ def test_a_mig_profile_is_named_as_nvidia_names_it(machine, said, profile):
     assert partition.profile == profile
 
 
-def test_a_mig_profile_that_the_driver_names_keeps_its_name(machine):
+def test_a_mig_profile_that_the_driver_names_keeps_its_name(machine: FakeMachine) -> None:
     machine.say(count=1, gpu0__mig=1, gpu0__mig_name=f"{H100} MIG 1g.10gb+me")
 
     (partition,) = machine.look().devices[0].partitions
@@ -132,7 +137,9 @@ def test_a_mig_profile_that_the_driver_names_keeps_its_name(machine):
     [(7, "1g.10gb+me"), (9, "1g.10gb"), (10, "1g.10gb+gfx"), (13, "1g.10gb-me"), (15, "1g.10gb+me.all")],
 )
 @pytest.mark.parametrize("said", [H100, f"{H100} MIG 1g.10gb"], ids=["unnamed", "named without it"])
-def test_what_a_mig_profile_has_besides_is_in_its_name_though_the_driver_does_not_name_it(machine, said, profile, name):
+def test_what_a_mig_profile_has_besides_is_in_its_name_though_the_driver_does_not_name_it(
+    machine: FakeMachine, said: Any, profile: str, name: str
+) -> None:
     machine.say(count=1, gpu0__mig=1, gpu0__mig_name=said, gpu0__mig0__profile=profile)
 
     (partition,) = machine.look().devices[0].partitions
@@ -140,7 +147,7 @@ def test_what_a_mig_profile_has_besides_is_in_its_name_though_the_driver_does_no
     assert partition.profile == name
 
 
-def test_mig_devices_come_and_go_while_the_probe_runs(machine):
+def test_mig_devices_come_and_go_while_the_probe_runs(machine: FakeMachine) -> None:
     machine.say(count=1)
     with machine.probe() as probe:
         probe.until(lambda seen: not seen.devices[0].mig_enabled)
@@ -150,7 +157,7 @@ def test_mig_devices_come_and_go_while_the_probe_runs(machine):
         probe.until(lambda seen: len(seen.devices[0].partitions) == 1)
 
 
-def test_a_lost_gpu_keeps_its_identity_and_its_neighbours_their_readings(machine):
+def test_a_lost_gpu_keeps_its_identity_and_its_neighbours_their_readings(machine: FakeMachine) -> None:
     machine.say(count=4)
     with machine.probe() as probe:
         before = probe.until(lambda seen: len(seen.devices) == 4)
@@ -168,7 +175,7 @@ def test_a_lost_gpu_keeps_its_identity_and_its_neighbours_their_readings(machine
         assert back.devices == before.devices
 
 
-def test_a_gpu_lost_from_the_start_is_known_by_what_the_kernel_says_of_it(machine):
+def test_a_gpu_lost_from_the_start_is_known_by_what_the_kernel_says_of_it(machine: FakeMachine) -> None:
     for index in range(2):
         machine.file(
             f"proc/driver/nvidia/gpus/0000:{0x17 + index * 0x10:02x}:00.0/information",
@@ -182,7 +189,7 @@ def test_a_gpu_lost_from_the_start_is_known_by_what_the_kernel_says_of_it(machin
     assert (lost.id, lost.minor, lost.product_name, lost.pci_bus_id) == (gpu_id(1), 1, H100, "0000:27:00.0")
 
 
-def test_a_gpu_that_nobody_knows_is_still_a_device(machine):
+def test_a_gpu_that_nobody_knows_is_still_a_device(machine: FakeMachine) -> None:
     machine.say(count=2, gpu0__fail__nvmlDeviceGetHandleByIndex_v2=999)
 
     unknown = device(machine.look(), 0)
@@ -216,7 +223,7 @@ def test_a_gpu_that_nobody_knows_is_still_a_device(machine):
         ({"fail.nvmlDeviceGetPowerUsage": 999}, "error", None),
     ],
 )
-def test_readings_say_what_the_driver_says(machine, said, reading, value):
+def test_readings_say_what_the_driver_says(machine: FakeMachine, said: Any, reading: str, value: Any) -> None:
     machine.say(count=1, **{f"gpu0__{key}": each for key, each in said.items()})
 
     (only,) = machine.look().devices
@@ -225,7 +232,7 @@ def test_readings_say_what_the_driver_says(machine, said, reading, value):
 
 
 @pytest.mark.parametrize("code", [10, 19, 20, 999])
-def test_one_odd_return_code_is_no_error_of_the_gpu(machine, code):
+def test_one_odd_return_code_is_no_error_of_the_gpu(machine: FakeMachine, code: str) -> None:
     machine.say(count=2)
     with machine.probe(interval=60) as probe:
         before = probe.until(lambda seen: len(seen.devices) == 2)
@@ -239,7 +246,7 @@ def test_one_odd_return_code_is_no_error_of_the_gpu(machine, code):
         assert after.devices == before.devices
 
 
-def test_a_return_code_that_stays_is_an_error_at_the_second_look(machine):
+def test_a_return_code_that_stays_is_an_error_at_the_second_look(machine: FakeMachine) -> None:
     machine.say(count=2)
     with machine.probe(interval=60) as probe:
         probe.until(lambda seen: len(seen.devices) == 2)
@@ -250,14 +257,16 @@ def test_a_return_code_that_stays_is_an_error_at_the_second_look(machine):
         assert device(seen, 0).readings.error is None
 
 
-def test_a_gpu_that_answers_the_very_first_look_oddly_is_in_the_first_line_when_it_answers_the_second(machine):
+def test_a_gpu_that_answers_the_very_first_look_oddly_is_in_the_first_line_when_it_answers_the_second(
+    machine: FakeMachine,
+) -> None:
     machine.say(count=2, gpu1__odd__nvmlDeviceGetRemappedRows=1)
     with machine.probe(interval=60) as probe:
         first = probe.until(lambda _: True)
     assert [each.readings.error for each in first.devices] == [None, None]
 
 
-def test_a_lost_gpu_is_told_at_once_beside_one_in_doubt(machine):
+def test_a_lost_gpu_is_told_at_once_beside_one_in_doubt(machine: FakeMachine) -> None:
     machine.say(count=2)
     with machine.probe(interval=60) as probe:
         probe.until(lambda seen: len(seen.devices) == 2)
@@ -267,7 +276,7 @@ def test_a_lost_gpu_is_told_at_once_beside_one_in_doubt(machine):
         assert device(seen, 0).readings.lost
 
 
-def test_one_odd_count_of_the_gpus_is_no_error_of_all(machine):
+def test_one_odd_count_of_the_gpus_is_no_error_of_all(machine: FakeMachine) -> None:
     machine.say(count=2)
     with machine.probe(interval=60) as probe:
         before = probe.until(lambda seen: len(seen.devices) == 2)
@@ -278,7 +287,7 @@ def test_one_odd_count_of_the_gpus_is_no_error_of_all(machine):
         assert probe.until(lambda seen: codes(seen) == []).devices == before.devices
 
 
-def test_an_old_driver_leaves_unknown_what_it_cannot_say(machine):
+def test_an_old_driver_leaves_unknown_what_it_cannot_say(machine: FakeMachine) -> None:
     machine.say(count=2, driver="440.33.01", gpu0__nvlink="pair", gpu1__nvlink="pair")
 
     seen = machine.look(age="old")
@@ -295,7 +304,7 @@ def test_an_old_driver_leaves_unknown_what_it_cannot_say(machine):
     assert readings.error is None
 
 
-def test_an_xid_is_told_at_once_with_its_gpu_and_instance(machine):
+def test_an_xid_is_told_at_once_with_its_gpu_and_instance(machine: FakeMachine) -> None:
     machine.say(count=4)
     machine.event(1, XID, 13)  # before the probe listens: history
     with machine.probe(interval=60) as probe:
@@ -310,7 +319,7 @@ def test_an_xid_is_told_at_once_with_its_gpu_and_instance(machine):
     assert first.sequence < second.sequence
 
 
-def test_other_events_are_told_by_their_kind(machine):
+def test_other_events_are_told_by_their_kind(machine: FakeMachine) -> None:
     machine.say(count=1)
     with machine.probe(interval=60) as probe:
         probe.until(lambda seen: seen.devices)
@@ -321,7 +330,7 @@ def test_other_events_are_told_by_their_kind(machine):
     assert kinds == {"mig-config", "ecc-storm", "dram-retirement", "poison", "gpu-unavailable", "recovery-action"}
 
 
-def test_a_flood_of_xids_is_counted_and_does_not_hide_another(machine):
+def test_a_flood_of_xids_is_counted_and_does_not_hide_another(machine: FakeMachine) -> None:
     machine.say(count=2)
     with machine.probe(interval=60) as probe:
         probe.until(lambda seen: seen.devices)
@@ -338,7 +347,7 @@ def test_a_flood_of_xids_is_counted_and_does_not_hide_another(machine):
     assert len(seen.events) == 2
 
 
-def test_a_new_gpu_appears_and_its_events_are_heard(machine):
+def test_a_new_gpu_appears_and_its_events_are_heard(machine: FakeMachine) -> None:
     machine.say(count=1)
     with machine.probe() as probe:
         probe.until(lambda seen: len(seen.devices) == 1)
@@ -350,7 +359,7 @@ def test_a_new_gpu_appears_and_its_events_are_heard(machine):
         probe.until(lambda seen: len(seen.devices) == 1)
 
 
-def test_a_gpu_without_events_is_named_as_unmonitored(machine):
+def test_a_gpu_without_events_is_named_as_unmonitored(machine: FakeMachine) -> None:
     machine.say(count=2, gpu1__events=0)
 
     (trouble,) = machine.look().troubles
@@ -359,7 +368,7 @@ def test_a_gpu_without_events_is_named_as_unmonitored(machine):
     assert trouble.message == "no events from GPU 1: it has no XID events"
 
 
-def test_events_that_cannot_be_waited_for_are_a_trouble_until_they_can(machine):
+def test_events_that_cannot_be_waited_for_are_a_trouble_until_they_can(machine: FakeMachine) -> None:
     machine.say(count=1, fail__nvmlEventSetWait_v2=999)
     with machine.probe() as probe:
         probe.until(lambda seen: "EventsUnavailable" in codes(seen) and seen.devices)
@@ -390,7 +399,7 @@ print(monitor.failed, file=sys.stderr)
 """
 
 
-def test_whatever_ends_the_thread_that_hears_events_is_seen(machine):
+def test_whatever_ends_the_thread_that_hears_events_is_seen(machine: FakeMachine) -> None:
     machine.say(count=1)
     command, environment = [sys.executable, "-c", FAILING_LOG], {**os.environ, **machine.environment()}
     with subprocess.Popen(
@@ -402,7 +411,7 @@ def test_whatever_ends_the_thread_that_hears_events_is_seen(machine):
         assert process.stderr.readline() == "ValueError: a bug\n"
 
 
-def test_no_library_is_a_normal_case(machine):
+def test_no_library_is_a_normal_case(machine: FakeMachine) -> None:
     seen = machine.look(age="none")
 
     assert seen.driver.state is DriverState.NOT_LOADED
@@ -411,14 +420,14 @@ def test_no_library_is_a_normal_case(machine):
     assert "libnvidia-ml.so.1 is not where the system looks for libraries" in seen.troubles[0].message
 
 
-def test_the_library_below_the_drivers_root_is_enough(machine):
+def test_the_library_below_the_drivers_root_is_enough(machine: FakeMachine) -> None:
     machine.say(count=2)
     root = machine.library("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
 
     assert len(machine.look(age="none", driver_root=root).devices) == 2
 
 
-def test_the_library_below_the_drivers_root_outranks_the_one_that_the_system_finds(machine):
+def test_the_library_below_the_drivers_root_outranks_the_one_that_the_system_finds(machine: FakeMachine) -> None:
     machine.say(count=1)
     root = machine.library("lib64/libnvidia-ml.so.1", age="old")
 
@@ -430,13 +439,13 @@ def test_the_library_below_the_drivers_root_outranks_the_one_that_the_system_fin
 
 
 @pytest.mark.parametrize("root", ["", "/"])
-def test_without_a_driver_root_the_system_finds_the_library(machine, root):
+def test_without_a_driver_root_the_system_finds_the_library(machine: FakeMachine, root: str) -> None:
     machine.say(count=1)
 
     assert len(machine.look(driver_root=root).devices) == 1
 
 
-def test_a_library_that_comes_with_a_driver_container_is_found(machine):
+def test_a_library_that_comes_with_a_driver_container_is_found(machine: FakeMachine) -> None:
     machine.say(count=1)
     with machine.probe(age="none", driver_root=machine.folder / "driver-root") as probe:
         seen = probe.until(lambda seen: seen.driver.state is DriverState.NOT_LOADED)
@@ -445,7 +454,7 @@ def test_a_library_that_comes_with_a_driver_container_is_found(machine):
         probe.until(lambda seen: len(seen.devices) == 1)
 
 
-def test_a_library_that_cannot_be_loaded_is_named_and_waited_for(machine):
+def test_a_library_that_cannot_be_loaded_is_named_and_waited_for(machine: FakeMachine) -> None:
     machine.say(count=1)
     broken = machine.library("usr/lib64/libnvidia-ml.so.1") / "usr/lib64/libnvidia-ml.so.1"
     broken.write_bytes(b"half of it")
@@ -456,7 +465,7 @@ def test_a_library_that_cannot_be_loaded_is_named_and_waited_for(machine):
         probe.until(lambda seen: len(seen.devices) == 1)
 
 
-async def test_the_agent_has_its_probe_look_where_the_configuration_says(machine, tmp_path):
+async def test_the_agent_has_its_probe_look_where_the_configuration_says(machine: FakeMachine, tmp_path: Path) -> None:
     machine.say(count=2)
     root = machine.library("usr/lib64/libnvidia-ml.so.1")
     config = tmp_path / "config.yaml"
@@ -477,7 +486,7 @@ async def test_the_agent_has_its_probe_look_where_the_configuration_says(machine
         assert agent.lines("probe started")[-1]["command"].endswith(f"--driver-root-ctr-path={root}")
 
 
-def test_a_driver_that_goes_while_waiting_for_events_hangs_is_left_to_a_fresh_process(machine):
+def test_a_driver_that_goes_while_waiting_for_events_hangs_is_left_to_a_fresh_process(machine: FakeMachine) -> None:
     machine.say(count=1, hang="nvmlEventSetWait_v2")
     with machine.probe() as probe:
         probe.until(lambda seen: seen.devices)
@@ -486,7 +495,7 @@ def test_a_driver_that_goes_while_waiting_for_events_hangs_is_left_to_a_fresh_pr
         assert probe.process.wait(20) == 75
 
 
-def test_numbers_that_no_driver_means_do_not_spoil_the_line(machine):
+def test_numbers_that_no_driver_means_do_not_spoil_the_line(machine: FakeMachine) -> None:
     machine.say(count=2, gpu0__minor=-1, gpu0__memory_mib=2**45, gpu0__ecc_volatile=-1)
     machine.say(gpu0__mig=2, gpu0__mig0__gi=-1, gpu0__mig1__start=-1, gpu0__mig1__memory_mib=-1)
 
@@ -498,7 +507,7 @@ def test_numbers_that_no_driver_means_do_not_spoil_the_line(machine):
     assert second.memory_bytes
 
 
-def test_the_probe_finds_a_driver_that_is_loaded_later_and_notices_when_it_goes(machine):
+def test_the_probe_finds_a_driver_that_is_loaded_later_and_notices_when_it_goes(machine: FakeMachine) -> None:
     machine.say(count=2, init=9)
     with machine.probe() as probe:
         probe.until(lambda seen: seen.driver.state is DriverState.NOT_LOADED)
@@ -512,7 +521,7 @@ def test_the_probe_finds_a_driver_that_is_loaded_later_and_notices_when_it_goes(
         probe.until(lambda seen: seen.events)
 
 
-def test_a_driver_upgraded_under_the_probe_makes_it_ask_for_a_fresh_process(machine):
+def test_a_driver_upgraded_under_the_probe_makes_it_ask_for_a_fresh_process(machine: FakeMachine) -> None:
     machine.say(count=1)
     with machine.probe() as probe:
         probe.until(lambda seen: seen.devices)
@@ -521,13 +530,13 @@ def test_a_driver_upgraded_under_the_probe_makes_it_ask_for_a_fresh_process(mach
         assert probe.process.wait(20) == 75
 
 
-def test_a_display_card_is_no_device(machine):
+def test_a_display_card_is_no_device(machine: FakeMachine) -> None:
     machine.say(count=3, gpu1__name="DGX Display")
 
     assert [each.index for each in machine.look().devices] == [0, 2]
 
 
-def test_when_gpus_cannot_be_counted_those_known_are_in_error(machine):
+def test_when_gpus_cannot_be_counted_those_known_are_in_error(machine: FakeMachine) -> None:
     machine.say(count=2)
     with machine.probe() as probe:
         probe.until(lambda seen: len(seen.devices) == 2)
@@ -537,7 +546,9 @@ def test_when_gpus_cannot_be_counted_those_known_are_in_error(machine):
         assert device(seen, 1).id == gpu_id(1)
 
 
-async def test_a_hanging_driver_ends_in_a_new_probe_and_blocks_nobody(machine, monkeypatch):
+async def test_a_hanging_driver_ends_in_a_new_probe_and_blocks_nobody(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine.say(count=1)
     for key, value in machine.environment().items():
         monkeypatch.setenv(key, value)

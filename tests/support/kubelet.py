@@ -266,6 +266,7 @@ class StandInKubelet:
         except grpc.aio.AioRpcError as error:
             text = f"rpc error: code = {error.code().name} desc = {error.details()}"
             raise AdmissionError(f"Allocate failed due to {text}, which is unexpected") from error
+        answer: api.ContainerAllocateResponse
         [answer] = reply.container_responses
         return answer
 

@@ -83,7 +83,7 @@ def raw_node(
     allocatable: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    fields = {"f:status": {"f:capacity": {f"f:{name}": {} for name in owned}}}
+    fields: dict[str, Any] = {"f:status": {"f:capacity": {f"f:{name}": {} for name in owned}}}
     managed = [{"manager": "nodedevices-operator-capacity", "operation": "Apply", "fieldsV1": fields}] if owned else []
     return {
         "metadata": {

@@ -115,7 +115,7 @@ class VendorPlugin:
         self.socket.unlink(missing_ok=True)
         unary = grpc.unary_unary_rpc_method_handler
         server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
-        handlers = {
+        handlers: dict[str, Any] = {
             "GetDevicePluginOptions": unary(lambda _request, _context: b""),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.list_and_watch),
             "Allocate": unary(self.allocate),
@@ -130,7 +130,8 @@ class VendorPlugin:
         """RegisterRequest: version = 1, endpoint = 2, resource_name = 3."""
         request = field(1, "v1beta1") + field(2, self.socket.name) + field(3, self.resource)
         with grpc.insecure_channel(f"unix:{self.kubelet}") as channel:
-            channel.unary_unary("/v1beta1.Registration/Register")(request, timeout=20)
+            call: Any = channel.unary_unary("/v1beta1.Registration/Register")
+            call(request, timeout=20)
 
     def list_and_watch(self, _request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         """ListAndWatchResponse: devices = 1 {ID = 1, health = 2}. Sent whole, and again when a health changes."""

@@ -281,7 +281,7 @@ async def test_what_it_made_is_had_for_that_request_only(tmp_path: Path) -> None
     spec = CtkSpec(make=make)
     for _ in range(3):
         await spec.want(REQUEST, patience_seconds=5)
-    assert (spec.current(REQUEST), spec.names, spec.trouble) == (document("GPU-0"), {"GPU-0"}, "")
+    assert (spec.current(REQUEST), set(spec.names), spec.trouble) == (document("GPU-0"), {"GPU-0"}, "")
     assert spec.current(TWO) is None
     await spec.want(TWO, patience_seconds=5)
     assert asked == [REQUEST, TWO]

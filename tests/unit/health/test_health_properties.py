@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_plugin.health import machine
 from nodedevices_plugin.health.catalogue import XidClass, look_up
+from nodedevices_plugin.health.events import withholds
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Verdict
 from nodedevices_plugin.probes.protocol import Driver, DriverState, Readings
@@ -117,7 +118,7 @@ def test_what_always_holds(told: list[Step]) -> None:
             assert now.state is HealthState.UNHEALTHY
         # Only Healthy, Degraded and Unknown are ever offered; what is Unhealthy never is.
         assert not (now.offered and now.state is HealthState.UNHEALTHY)
-        undecided = any(machine.events.withholds(fault, RULES) for fault in now.faults)
+        undecided = any(withholds(fault, RULES) for fault in now.faults)
         assert now.offered or undecided or now.state in {HealthState.UNHEALTHY, HealthState.UNKNOWN}
         if now.state is HealthState.HEALTHY:
             assert now.faults == ()

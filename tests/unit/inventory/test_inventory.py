@@ -4,8 +4,9 @@ from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
+from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_plugin import inventory
-from nodedevices_plugin.inventory import MAX_DEVICES, TOO_MANY_DEVICES
+from nodedevices_plugin.inventory import TOO_MANY_DEVICES
 from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.probes.protocol import DeviceFact, Driver, DriverState, Readings
 from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot, well

@@ -272,7 +272,7 @@ async def test_a_pod_that_still_holds_the_broken_device_stays_marked_and_is_know
 
 async def test_pods_are_looked_for_once_in_an_objects_life(core: Core, kube: FakeKube, clock: Clock) -> None:
     listed: list[str] = []
-    kube.fails = lambda verb, path: listed.append(path) if verb == "list" else None  # type: ignore[func-returns-value]
+    kube.fails = lambda verb, path: listed.append(path) if verb == "list" else None
     await new_life(kube, clock)
     report(kube, devices=[device(0, "Degraded", "NvlinkDown")])
     await new_life(kube, clock)

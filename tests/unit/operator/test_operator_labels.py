@@ -105,7 +105,7 @@ def differs(found: Mapping[str, str], expected: Mapping[str, str]) -> dict[str, 
 
 
 def node(labels: Mapping[str, str] | None = None, owned: tuple[str, ...] = ()) -> NodeRecord:
-    fields = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in owned}}}
+    fields: dict[str, Any] = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in owned}}}
     managed = [{"manager": "nodedevices-operator-labels", "operation": "Apply", "fieldsV1": fields}]
     metadata = {"name": "n1", "uid": "node-uid", "resourceVersion": "1", "labels": dict(labels or {})}
     return node_record({"metadata": metadata | {"managedFields": managed if owned else []}})

@@ -34,7 +34,7 @@ class Patched:
     def __init__(self, fails: int = 0) -> None:
         self.operations: list[dict[str, Any]] = []
         self.fails = fails
-        self.get = self.pages = self.apply = self.create = None  # type: ignore[assignment]
+        self.get = self.pages = self.apply = self.create = None
 
     async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
         if self.fails:

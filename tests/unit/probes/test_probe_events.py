@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_plugin.probes.events import REPEATED_SECONDS, EventKey, EventLog
@@ -20,7 +22,7 @@ def xid(number: int, device: str = "GPU-a") -> EventKey:
     return EventKey(kind="xid", xid=number, device_id=device)
 
 
-def test_an_event_is_repeated_for_a_while_under_its_sequence():
+def test_an_event_is_repeated_for_a_while_under_its_sequence() -> None:
     clock = Clock()
     log = EventLog(clock=clock)
     log.record(xid(79))
@@ -31,7 +33,7 @@ def test_an_event_is_repeated_for_a_while_under_its_sequence():
     assert log.for_line() == ()
 
 
-def test_equal_events_between_two_lines_are_one_with_a_count():
+def test_equal_events_between_two_lines_are_one_with_a_count() -> None:
     log = EventLog(clock=Clock())
     for _ in range(10_000):
         log.record(xid(31))
@@ -39,7 +41,7 @@ def test_equal_events_between_two_lines_are_one_with_a_count():
     assert [(event.device_id, event.count) for event in log.for_line()] == [("GPU-a", 10_000), ("GPU-b", 1)]
 
 
-def test_the_same_again_gets_a_new_sequence_and_counts_from_the_one_before():
+def test_the_same_again_gets_a_new_sequence_and_counts_from_the_one_before() -> None:
     log = EventLog(clock=Clock())
     log.record(xid(31), count=3)
     (before,) = log.for_line()
@@ -49,7 +51,7 @@ def test_the_same_again_gets_a_new_sequence_and_counts_from_the_one_before():
     assert after.sequence > before.sequence
 
 
-def test_more_different_events_than_a_line_holds_are_dropped_and_counted():
+def test_more_different_events_than_a_line_holds_are_dropped_and_counted() -> None:
     log = EventLog(clock=Clock())
     for number in range(MAX_EVENTS + 5):
         log.record(xid(number))
@@ -57,7 +59,7 @@ def test_more_different_events_than_a_line_holds_are_dropped_and_counted():
     assert log.dropped == 5
 
 
-def test_news_wake_whoever_writes_lines():
+def test_news_wake_whoever_writes_lines() -> None:
     log = EventLog(clock=Clock())
     assert not log.wake.is_set()
     assert not log.pending()
@@ -68,7 +70,7 @@ def test_news_wake_whoever_writes_lines():
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 20) | st.none(), max_size=200))
-def test_nothing_is_lost_or_told_twice_by_one_who_reads_every_line(steps):
+def test_nothing_is_lost_or_told_twice_by_one_who_reads_every_line(steps: Any) -> None:
     """None writes a line; a number is an XID."""
     log = EventLog(clock=Clock())
     told: dict[int, tuple[int | None, int]] = {}

@@ -6,6 +6,8 @@ import contextlib
 import json
 import re
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -88,7 +90,7 @@ def changed(path: str, value: object) -> bytes:
     return json.dumps(line).encode()
 
 
-def test_what_a_probe_encodes_the_agent_reads_back():
+def test_what_a_probe_encodes_the_agent_reads_back() -> None:
     line = encode(FULL)
 
     assert line.endswith(b"\n")
@@ -96,7 +98,7 @@ def test_what_a_probe_encodes_the_agent_reads_back():
     assert parse_line(line) == FULL
 
 
-def test_what_is_not_known_is_absent_and_keys_are_camel_case():
+def test_what_is_not_known_is_absent_and_keys_are_camel_case() -> None:
     line = json.loads(encode(FULL))
 
     assert "eccUncorrectableVolatile" not in line["devices"][0]["readings"]
@@ -105,16 +107,16 @@ def test_what_is_not_known_is_absent_and_keys_are_camel_case():
     assert line["time"] == "2026-11-21T10:42:00.123456Z"
 
 
-def test_a_time_in_another_zone_is_the_same_time():
+def test_a_time_in_another_zone_is_the_same_time() -> None:
     snapshot = parse_line(changed("time", NOW.astimezone(timezone(timedelta(hours=5))).isoformat()))
     assert snapshot.time == NOW
 
 
-def test_keys_of_a_newer_probe_are_ignored():
+def test_keys_of_a_newer_probe_are_ignored() -> None:
     assert parse_line(changed("devices.0.readings.fanSpeed", {"percent": 3})) == FULL
 
 
-def test_another_protocol_is_refused_by_name_whatever_else_it_says():
+def test_another_protocol_is_refused_by_name_whatever_else_it_says() -> None:
     with pytest.raises(
         ProbeLineError, match=re.escape(f"'nodedevices.io/probe/v2' is not what this agent speaks; give '{PROTOCOL}'")
     ):
@@ -159,7 +161,7 @@ def test_another_protocol_is_refused_by_name_whatever_else_it_says():
         ("driver", None, "driver: None is not allowed"),
     ],
 )  # fmt: skip
-def test_a_bad_value_is_refused_by_place_and_value(path, value, complaint):
+def test_a_bad_value_is_refused_by_place_and_value(path: Any, value: Any, complaint: str) -> None:
     with pytest.raises(ProbeLineError, match=re.escape(complaint)):
         parse_line(changed(path, value))
 
@@ -168,17 +170,17 @@ def test_a_bad_value_is_refused_by_place_and_value(path, value, complaint):
     "raw",
     [b"", b"{", b"null", b"[]", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"protocol":' + b"[" * 5000, b'{"a":1}{"a":1}'],
 )
-def test_what_is_no_line_at_all_is_refused(raw):
+def test_what_is_no_line_at_all_is_refused(raw: bytes) -> None:
     with pytest.raises(ProbeLineError):
         parse_line(raw)
 
 
-def test_a_line_beyond_the_cap_is_not_even_parsed():
+def test_a_line_beyond_the_cap_is_not_even_parsed() -> None:
     with pytest.raises(ProbeLineError, match=f"at most {MAX_LINE_BYTES} are read"):
         parse_line(b" " * (MAX_LINE_BYTES + 1))
 
 
-def test_an_error_is_short_and_plain_whatever_the_line_says():
+def test_an_error_is_short_and_plain_whatever_the_line_says() -> None:
     with pytest.raises(ProbeLineError) as refused:
         parse_line(changed("devices.0.index", "\x1b[2J" + "é" * 100_000))
     assert len(str(refused.value)) < 300
@@ -188,7 +190,7 @@ def test_an_error_is_short_and_plain_whatever_the_line_says():
 
 @settings(deadline=None)
 @given(st.binary(max_size=300))
-def test_no_bytes_do_anything_but_parse_or_be_refused(raw):
+def test_no_bytes_do_anything_but_parse_or_be_refused(raw: bytes) -> None:
     with contextlib.suppress(ProbeLineError):
         parse_line(raw)
 
@@ -204,7 +206,7 @@ PATHS += [*json.loads(encode(FULL)), "events.0.time", "events.0.count", "devices
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(PATHS), JSON)
-def test_whatever_stands_in_a_field_the_line_parses_within_bounds_or_is_refused(path, value):
+def test_whatever_stands_in_a_field_the_line_parses_within_bounds_or_is_refused(path: Any, value: Any) -> None:
     try:
         snapshot = parse_line(changed(path, value))
     except ProbeLineError:
@@ -214,14 +216,14 @@ def test_whatever_stands_in_a_field_the_line_parses_within_bounds_or_is_refused(
 
 @settings(deadline=None)
 @given(st.text(max_size=200), st.sampled_from([1, 64, 512]))
-def test_text_is_always_fit_for_a_line(value, limit):
+def test_text_is_always_fit_for_a_line(value: Any, limit: int) -> None:
     clean = text(value, limit)
     assert len(clean) <= limit
     assert re.fullmatch(PLAIN_TEXT, clean)
     clean.encode("utf-8")
 
 
-def test_the_published_schema_says_what_the_reader_enforces():
+def test_the_published_schema_says_what_the_reader_enforces() -> None:
     published = schema.line_schema()
     device = published["$defs"]["DeviceFact"]["properties"]
     assert device["id"]["pattern"] == "^[A-Za-z0-9._:-]{1,96}$"
@@ -232,7 +234,7 @@ def test_the_published_schema_says_what_the_reader_enforces():
     assert "driver" in published["required"]
 
 
-def test_schema_check_notices_a_file_that_is_not_up_to_date(tmp_path, capsys):
+def test_schema_check_notices_a_file_that_is_not_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert schema.main([str(tmp_path), "--check"]) == 1
     assert "make gen" in capsys.readouterr().err
     assert schema.main([str(tmp_path)]) == 0

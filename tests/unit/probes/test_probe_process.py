@@ -7,8 +7,10 @@ import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nodedevices_plugin.probes.process import MIN_LINE_SPACING_SECONDS, Backoff, LineSplitter, ProbeProcess
@@ -48,7 +50,7 @@ class Seen(list[Snapshot]):
 
 
 @asynccontextmanager
-async def probe(body: str, **options: object):
+async def probe(body: str, **options: Any) -> AsyncIterator[tuple[ProbeProcess, Seen]]:
     """A supervised child that runs this program after the prologue."""
     seen = Seen()
     program = f"GOOD = {good_line()!r}\n{PROLOGUE}\n{body}"
@@ -61,7 +63,7 @@ async def probe(body: str, **options: object):
         await cancelled(running)
 
 
-async def test_good_lines_arrive_in_order():
+async def test_good_lines_arrive_in_order() -> None:
     async with probe("for n in range(1, 4): say(n)\ntime.sleep(60)") as (process, seen):
         await eventually(lambda: len(seen) == 3)
         assert [each.sequence for each in seen] == [1, 2, 3]
@@ -69,13 +71,13 @@ async def test_good_lines_arrive_in_order():
         assert process.counters.lines == 3
 
 
-async def test_a_child_that_ends_is_replaced_and_its_status_told():
+async def test_a_child_that_ends_is_replaced_and_its_status_told() -> None:
     async with probe("say(1)\nsys.exit(3)") as (process, seen):
         await eventually(lambda: len(seen.instances) >= 3)
         await eventually(lambda: process.last_error == "the probe exited with status 3")
 
 
-async def test_a_child_is_replaced_when_it_is_to_have_other_arguments():
+async def test_a_child_is_replaced_when_it_is_to_have_other_arguments() -> None:
     seen, wanted = Seen(), ["simulated", "--profile", "l4 x 1"]
     process = ProbeProcess(lambda: wanted, on_snapshot=seen.append, backoff=QUICK)
     running = asyncio.create_task(process.run())
@@ -88,26 +90,27 @@ async def test_a_child_is_replaced_when_it_is_to_have_other_arguments():
         await cancelled(running)
 
 
-async def test_a_command_that_cannot_be_is_said_and_the_next_one_is_started():
+async def test_a_command_that_cannot_be_is_said_and_the_next_one_is_started() -> None:
     seen, wanted = Seen(), ["simulated", "--profile", "l4\0 x 1"]
     process = ProbeProcess(lambda: wanted, on_snapshot=seen.append, backoff=QUICK)
     running = asyncio.create_task(process.run())
     await eventually(lambda: process.last_error)
-    assert process.last_error.endswith("embedded null byte")
+    assert (process.last_error or "").endswith("embedded null byte")
     wanted = ["simulated", "--profile", "l4 x 1"]
     await eventually(lambda: seen)
     running.cancel()
     await asyncio.wait([running])
 
 
-async def test_a_killed_child_is_replaced():
+async def test_a_killed_child_is_replaced() -> None:
     async with probe("say(1)\ntime.sleep(60)") as (process, seen):
         await eventually(lambda: seen)
+        assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         await eventually(lambda: len(seen.instances) == 2)
 
 
-async def test_garbage_is_counted_and_the_next_good_line_counts():
+async def test_garbage_is_counted_and_the_next_good_line_counts() -> None:
     body = "os.write(fd, b'garbage\\n{}\\n\\xff\\n'); say(5); time.sleep(60)"
     async with probe(body) as (process, seen):
         await eventually(lambda: seen)
@@ -115,7 +118,7 @@ async def test_garbage_is_counted_and_the_next_good_line_counts():
         assert process.last_error is None
 
 
-async def test_a_line_without_end_is_dropped_up_to_its_newline():
+async def test_a_line_without_end_is_dropped_up_to_its_newline() -> None:
     body = f"os.write(fd, b'x' * {MAX_LINE_BYTES + 10}); os.write(fd, b'y\\n'); say(2); time.sleep(60)"
     async with probe(body) as (process, seen):
         await eventually(lambda: seen)
@@ -123,7 +126,7 @@ async def test_a_line_without_end_is_dropped_up_to_its_newline():
         assert seen[0].sequence == 2
 
 
-async def test_what_a_library_prints_is_not_a_line(capfd):
+async def test_what_a_library_prints_is_not_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     body = "print('noise', flush=True); os.system('echo noise of a child'); say(1); time.sleep(60)"
     async with probe(body) as (process, seen):
         await eventually(lambda: seen)
@@ -131,20 +134,20 @@ async def test_what_a_library_prints_is_not_a_line(capfd):
     assert "noise of a child" in capfd.readouterr().err
 
 
-async def test_a_silent_child_is_killed_and_replaced():
+async def test_a_silent_child_is_killed_and_replaced() -> None:
     async with probe("say(1)\ntime.sleep(60)", kill_after_silence_seconds=0.5) as (process, seen):
         await eventually(lambda: len(seen.instances) >= 2)
         assert process.counters.kills >= 1
 
 
-async def test_a_child_that_writes_only_garbage_counts_as_silent():
+async def test_a_child_that_writes_only_garbage_counts_as_silent() -> None:
     body = "while True: os.write(fd, b'garbage\\n'); time.sleep(0.05)"
     async with probe(body, kill_after_silence_seconds=0.5) as (process, seen):
         await eventually(lambda: process.counters.kills >= 1)
         assert not seen
 
 
-async def test_a_flood_of_lines_does_not_starve_the_loop():
+async def test_a_flood_of_lines_does_not_starve_the_loop() -> None:
     async with probe("n = 0\nwhile True:\n  n += 1\n  say(n)") as (_, seen):
         await eventually(lambda: seen)
         started = time.monotonic()
@@ -154,13 +157,13 @@ async def test_a_flood_of_lines_does_not_starve_the_loop():
         assert len(seen) - before <= most + 1
 
 
-async def test_a_child_whose_grandchild_holds_the_pipe_is_noticed_to_have_ended():
+async def test_a_child_whose_grandchild_holds_the_pipe_is_noticed_to_have_ended() -> None:
     body = "say(1)\nif os.fork() == 0: time.sleep(60)\nos._exit(4)"
     async with probe(body) as (_, seen):
         await eventually(lambda: len(seen.instances) >= 2)
 
 
-async def test_a_program_that_cannot_be_started_is_an_error_and_tried_again():
+async def test_a_program_that_cannot_be_started_is_an_error_and_tried_again() -> None:
     process = ProbeProcess(on_snapshot=lambda _: None, command=["/nonexistent/probe"], backoff=QUICK)
     running = asyncio.create_task(process.run())
     await eventually(lambda: process.last_error)
@@ -176,31 +179,32 @@ def open_files() -> set[str]:
     return {each.name for each in Path("/proc/self/fd").iterdir()}
 
 
-async def test_stop_leaves_no_process_and_no_open_file():
+async def test_stop_leaves_no_process_and_no_open_file() -> None:
     async with probe("say(1)\nos.fork()\ntime.sleep(60)") as (process, seen):
         before = open_files()
         await eventually(lambda: seen)
         pid = process.pid
     assert process.pid is None
+    assert pid is not None
     assert not is_there(pid)
     await eventually(lambda: len(open_files()) <= len(before))
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.05, 0.3, 0.45])
-async def test_stop_at_any_moment_reaps_the_child(moment):
+async def test_stop_at_any_moment_reaps_the_child(moment: float) -> None:
     async with probe("say(1)\ntime.sleep(0.2)\nos.close(fd)\ntime.sleep(60)") as (process, _):
         await asyncio.sleep(moment)
     assert process.pid is None
 
 
-def test_the_back_off_doubles_to_its_end_and_is_spread():
+def test_the_back_off_doubles_to_its_end_and_is_spread() -> None:
     backoff = Backoff(jitter=0.0)
     assert [backoff.after(failures) for failures in (1, 2, 3, 8, 9, 10_000)] == [0.2, 0.4, 0.8, 25.6, 30.0, 30.0]
     assert all(0.2 <= Backoff().after(1) <= 0.25 for _ in range(100))
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
-def test_lines_are_cut_the_same_however_they_arrive(size):
+def test_lines_are_cut_the_same_however_they_arrive(size: int) -> None:
     stream = b"one\n\ntwo\n" + b"x" * 11 + b"\nten bytes!\nrest"
     splitter = LineSplitter(limit=10)
     lines = [line for at in range(0, len(stream), size) for line in splitter.feed(stream[at : at + size])]
@@ -210,19 +214,19 @@ def test_lines_are_cut_the_same_however_they_arrive(size):
 BURST = "os.write(fd, b'\\n' * 65536)\n"
 
 
-async def test_a_burst_of_bad_lines_does_not_keep_a_hung_probe_alive():
+async def test_a_burst_of_bad_lines_does_not_keep_a_hung_probe_alive() -> None:
     async with probe(f"{BURST}time.sleep(60)", kill_after_silence_seconds=0.5) as (process, _):
         await eventually(lambda: process.counters.kills)
         assert process.counters.bad_lines < 1000
 
 
-async def test_a_burst_of_bad_lines_does_not_keep_a_probe_that_has_ended_from_being_replaced():
+async def test_a_burst_of_bad_lines_does_not_keep_a_probe_that_has_ended_from_being_replaced() -> None:
     async with probe(f"{BURST}sys.exit(3)") as (process, _):
         await eventually(lambda: process.counters.starts > 1)
         assert process.counters.bad_lines < 1000
 
 
-async def test_the_good_line_before_a_probes_end_is_read():
+async def test_the_good_line_before_a_probes_end_is_read() -> None:
     async with probe("say(1)\nsay(2)\nsay(3)\nsys.exit(3)") as (_, seen):
         await eventually(lambda: len(seen.instances) >= 2)
         assert [each.sequence for each in seen if each.instance == seen.instances[0]] == [1, 2, 3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 import yaml
@@ -39,7 +40,7 @@ def state(text: str, node: str = "node-a") -> SimulatedState:
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_every_profile_is_a_machine_that_is_well(name):
+def test_every_profile_is_a_machine_that_is_well(name: str) -> None:
     facts = state(f"profile: {name} x 8").facts
 
     assert facts.driver.state is DriverState.LOADED
@@ -55,19 +56,19 @@ def test_every_profile_is_a_machine_that_is_well(name):
         assert len(device.pcie) == 7
 
 
-def test_ids_stay_with_the_node_and_differ_between_nodes():
+def test_ids_stay_with_the_node_and_differ_between_nodes() -> None:
     one, again, other = (from_profile("h100 x 2", node=node).facts for node in ("a", "a", "b"))
 
     assert one == again
     assert not {device.id for device in one.devices} & {device.id for device in other.devices}
 
 
-def test_a_profile_without_a_number_is_one_machine():
+def test_a_profile_without_a_number_is_one_machine() -> None:
     assert parse_profile("gb200")[1] == 4
     assert parse_profile("H100x2") == parse_profile("h100 x 2")
 
 
-def test_switched_bridged_and_lone_boards_are_linked_as_they_are():
+def test_switched_bridged_and_lone_boards_are_linked_as_they_are() -> None:
     h100 = state("profile: h100 x 4").facts.devices
     bridged = state("profile: h100nvl x 4").facts.devices
     lone = state("profile: l40s x 4").facts.devices
@@ -77,7 +78,7 @@ def test_switched_bridged_and_lone_boards_are_linked_as_they_are():
     assert lone[0].links == ()
 
 
-def test_what_the_file_says_of_a_device_replaces_the_profile():
+def test_what_the_file_says_of_a_device_replaces_the_profile() -> None:
     facts = state(
         """
         profile: h100 x 8
@@ -97,7 +98,7 @@ def test_what_the_file_says_of_a_device_replaces_the_profile():
     assert all(facts.devices[5].id not in {each.to for each in device.pcie} for device in [facts.devices[5]])
 
 
-def test_devices_may_be_written_out_whole():
+def test_devices_may_be_written_out_whole() -> None:
     facts = state(
         """
         devices:
@@ -125,7 +126,7 @@ def test_devices_may_be_written_out_whole():
     assert facts.machine.type == "Workbench"
 
 
-def test_a_driver_that_is_not_loaded_hides_the_devices_but_not_the_bus():
+def test_a_driver_that_is_not_loaded_hides_the_devices_but_not_the_bus() -> None:
     facts = state("{profile: h100 x 8, driver: {state: NotLoaded}}").facts
 
     assert facts.devices == ()
@@ -133,22 +134,22 @@ def test_a_driver_that_is_not_loaded_hides_the_devices_but_not_the_bus():
     assert facts.accelerators_on_bus == 8
 
 
-def test_an_old_driver_has_no_recovery_action():
+def test_an_old_driver_has_no_recovery_action() -> None:
     (device,) = state("{profile: t4 x 1, recoveryActionSupported: false}").facts.devices
     assert device.readings.recovery_action is None
 
 
-def test_a_display_card_is_no_device_here_either():
+def test_a_display_card_is_no_device_here_either() -> None:
     facts = state("devices: [{productName: DGX Display}, {productName: NVIDIA A100}]").facts
     assert [device.index for device in facts.devices] == [1]
 
 
-def test_an_event_may_strike_a_device_that_is_gone():
+def test_an_event_may_strike_a_device_that_is_gone() -> None:
     parsed = state("{profile: l4 x 2, devices: [{index: 1, absent: true}], events: [{id: e, device: 1, xid: 79}]}")
     assert parsed.events["e"].key.device_id == from_profile("l4 x 2", node="node-a").facts.devices[1].id
 
 
-def test_mig_devices_need_only_a_profile():
+def test_mig_devices_need_only_a_profile() -> None:
     (device,) = state(
         "{profile: a100 x 1, devices: [{index: 0, mig: [{profile: 1g.10gb}, {profile: 3g.40gb}]}]}"
     ).facts.devices
@@ -211,7 +212,7 @@ def test_mig_devices_need_only_a_profile():
         ("!!python/object/apply:os.system [x]", "not YAML"),
     ],
 )  # fmt: skip
-def test_a_wrong_file_is_refused_by_place_and_value(text, complaint):
+def test_a_wrong_file_is_refused_by_place_and_value(text: str, complaint: str) -> None:
     with pytest.raises(CheckError, match=re.escape(complaint)):
         parse(text, node="n")
 
@@ -242,6 +243,6 @@ VALUES = st.recursive(
         st.sampled_from(["profile", "devices", "events", "links", "driver", "migMinors"]), VALUES, max_size=4
     )
 )
-def test_any_file_is_a_good_line_or_a_refusal(value):
+def test_any_file_is_a_good_line_or_a_refusal(value: Any) -> None:
     with contextlib.suppress(CheckError):
         state(yaml.safe_dump(value))

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import nodedevices_plugin
 import pytest
 from nodedevices_plugin.probes.protocol import DriverState, Snapshot
-from support.probes import COMMAND, device, once, running
+from support.probes import COMMAND, RunningProbe, device, once, running
 
 
 def write(path: Path, text: str) -> None:
@@ -28,27 +30,27 @@ def codes(snapshot: Snapshot) -> list[str]:
 
 
 @pytest.fixture
-def file(tmp_path):
+def file(tmp_path: Path) -> Path:
     path = tmp_path / "devices.yaml"
     write(path, "profile: h100 x 8\n")
     return path
 
 
 @pytest.fixture
-def probe(file):
+def probe(file: Path) -> Iterator[RunningProbe]:
     with running(["simulated", "--file", str(file), "--node-name", "n"]) as each:
         each.until(lambda seen: seen.devices or seen.troubles)
         yield each
 
 
-def test_devices_come_and_go(file, probe):
+def test_devices_come_and_go(file: Path, probe: RunningProbe) -> None:
     write(file, "{profile: h100 x 8, devices: [{index: 5, absent: true}]}")
     probe.until(lambda seen: [each.index for each in seen.devices] == [0, 1, 2, 3, 4, 6, 7])
     write(file, "profile: h100 x 8\n")
     probe.until(lambda seen: len(seen.devices) == 8)
 
 
-def test_an_event_is_told_once_and_comes_with_the_state_of_the_same_edit(file, probe):
+def test_an_event_is_told_once_and_comes_with_the_state_of_the_same_edit(file: Path, probe: RunningProbe) -> None:
     write(
         file, "{profile: h100 x 8, devices: [{index: 3, lost: true}], events: [{id: e1, device: 3, xid: 79, count: 5}]}"
     )
@@ -64,7 +66,7 @@ def test_an_event_is_told_once_and_comes_with_the_state_of_the_same_edit(file, p
     assert [event.sequence for event in seen.events] == [1, 2]
 
 
-def test_events_that_are_in_the_file_at_the_start_are_history(tmp_path):
+def test_events_that_are_in_the_file_at_the_start_are_history(tmp_path: Path) -> None:
     path = tmp_path / "devices.yaml"
     write(path, "{profile: l4 x 1, events: [{id: old, device: 0, xid: 79}]}")
     with running(["simulated", "--file", str(path)]) as probe:
@@ -76,7 +78,7 @@ def test_events_that_are_in_the_file_at_the_start_are_history(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "why"), [("profile: [", "not YAML"), ("", "is empty"), ("{profle: x}", "profle: no such key")]
 )
-def test_a_bad_file_changes_nothing_but_is_named(file, probe, bad, why):
+def test_a_bad_file_changes_nothing_but_is_named(file: Path, probe: RunningProbe, bad: str, why: str) -> None:
     file.write_text(bad)
     seen = probe.until(lambda seen: "FileInvalid" in codes(seen))
     assert len(seen.devices) == 8
@@ -87,7 +89,7 @@ def test_a_bad_file_changes_nothing_but_is_named(file, probe, bad, why):
     assert seen.troubles == ()
 
 
-def test_no_file_is_a_node_without_a_driver_until_there_is_one(tmp_path):
+def test_no_file_is_a_node_without_a_driver_until_there_is_one(tmp_path: Path) -> None:
     path = tmp_path / "later.yaml"
     with running(["simulated", "--file", str(path)]) as probe:
         seen = probe.until(lambda seen: "FileMissing" in codes(seen))
@@ -98,26 +100,26 @@ def test_no_file_is_a_node_without_a_driver_until_there_is_one(tmp_path):
         probe.until(lambda seen: "FileMissing" in codes(seen) and seen.devices == ())
 
 
-def test_a_file_that_is_a_folder_is_named(tmp_path):
+def test_a_file_that_is_a_folder_is_named(tmp_path: Path) -> None:
     (trouble,) = once(["simulated", "--file", str(tmp_path)], status=1).troubles
     assert (trouble.code, trouble.message) == ("FileInvalid", f"{tmp_path}: Is a directory")
 
 
-def test_an_unchanged_file_is_told_again_and_again(file, probe):
+def test_an_unchanged_file_is_told_again_and_again(file: Path, probe: RunningProbe) -> None:
     first = probe.until(lambda seen: True)
     again = probe.until(lambda seen: seen.sequence > first.sequence)
     assert again.devices == first.devices
     assert again.instance == first.instance
 
 
-def test_a_silent_probe_speaks_again_when_told_to(file, probe):
+def test_a_silent_probe_speaks_again_when_told_to(file: Path, probe: RunningProbe) -> None:
     write(file, "{profile: h100 x 8, silent: true}")
     probe.until_quiet()
     write(file, "profile: h100 x 8")
     probe.until(lambda seen: len(seen.devices) == 8)
 
 
-def test_a_hanging_probe_writes_nothing_whatever_the_file_says(file, probe):
+def test_a_hanging_probe_writes_nothing_whatever_the_file_says(file: Path, probe: RunningProbe) -> None:
     write(file, "{profile: h100 x 8, hang: true}")
     probe.until_quiet()
     write(file, "profile: h100 x 2")
@@ -126,7 +128,7 @@ def test_a_hanging_probe_writes_nothing_whatever_the_file_says(file, probe):
     assert probe.process.poll() is None
 
 
-def test_a_probe_ends_when_its_reader_has_gone(file):
+def test_a_probe_ends_when_its_reader_has_gone(file: Path) -> None:
     process = subprocess.Popen([*COMMAND, "simulated", "--file", str(file)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline()
@@ -134,7 +136,7 @@ def test_a_probe_ends_when_its_reader_has_gone(file):
     assert process.wait(20) == 0
 
 
-def test_a_probe_dies_with_its_parent_even_when_it_hangs(file):
+def test_a_probe_dies_with_its_parent_even_when_it_hangs(file: Path) -> None:
     """The parent waits for the first line, says the probe's id, and is killed while the probe hangs."""
     program = (
         "import os, subprocess, sys\n"
@@ -181,7 +183,7 @@ def _is_alive(pid: int) -> bool:
         (["nvml", "--profile", "l4"], "unrecognized arguments: --profile l4"),
     ],
 )
-def test_a_wrong_command_line_is_explained(arguments, complaint):
+def test_a_wrong_command_line_is_explained(arguments: Any, complaint: str) -> None:
     done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 2
     assert complaint in done.stderr
@@ -189,7 +191,7 @@ def test_a_wrong_command_line_is_explained(arguments, complaint):
 
 
 @pytest.mark.parametrize("module", ["main", "simulated", "nvml"])
-def test_a_probe_stays_small(module):
+def test_a_probe_stays_small(module: str) -> None:
     program = f"import sys, nodedevices_plugin.probes.{module}; print('\\n'.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
@@ -199,12 +201,12 @@ def test_a_probe_stays_small(module):
     assert ("pynvml" in loaded) == (module == "nvml")
 
 
-def test_once_is_one_line_of_json_for_people_and_jq():
+def test_once_is_one_line_of_json_for_people_and_jq() -> None:
     done = subprocess.run(
         [*COMMAND, "simulated", "--profile", "gb200", "--once"], capture_output=True, timeout=20, check=True
     )
     assert json.loads(done.stdout)["machine"]["clique"]
 
 
-def test_the_version_is_the_distributions():
+def test_the_version_is_the_distributions() -> None:
     assert nodedevices_plugin.__version__ == importlib.metadata.version("nodedevices")

@@ -118,7 +118,7 @@ def answered(
     """What a container gets on a node whose control nodes exist, unless told otherwise."""
     inventory = inventory_of(*gpus)
     section = Injection(
-        device_list_strategies=strategies,  # type: ignore[arg-type]
+        device_list_strategies=strategies,
         device_id_strategy="index" if index else "uuid",
         pass_device_specs=specs,
     )
@@ -128,7 +128,7 @@ def answered(
         host=Host(**{"existing": frozenset(CONTROL), **host}),
         cdi_annotation_prefix=prefix,
     )
-    plan_settings = PlanSettings(sharing=sharing or Sharing(), mig=Mig(strategy=mig))  # type: ignore[arg-type]
+    plan_settings = PlanSettings(sharing=sharing or Sharing(), mig=Mig(strategy=mig))
     for resource in make_plan(inventory, healthy(*gpus), plan_settings).resources:
         if any(each.id == ids[0] for each in resource.ids):
             return allocate(resource, ids, context)
@@ -239,7 +239,7 @@ def test_control_nodes_are_passed_only_where_they_exist() -> None:
         ({"dev_root": "/dev/"}, "/dev/nvidia0"),
     ],
 )
-def test_nodes_are_under_the_dev_root_of_the_host(roots: dict[str, str], expected: str) -> None:
+def test_nodes_are_under_the_dev_root_of_the_host(roots: dict[str, Any], expected: str) -> None:
     answer = answered(gpu_id(0), specs=True, existing=frozenset(), **roots)
     assert answer.devices == (DeviceNode(container_path="/dev/nvidia0", host_path=expected),)
 

@@ -25,7 +25,7 @@ def clients(
 ) -> Plan:
     rule = SharedResource(name="nvidia.com/gpu", replicas=replicas, devices=devices)
     sharing = Sharing(strategy="mps", resources=(rule,), rename_by_default=rename, fail_requests_greater_than_one=True)
-    settings = PlanSettings(sharing=sharing, mig=Mig(strategy=mig), mps_root=root)  # type: ignore[arg-type]
+    settings = PlanSettings(sharing=sharing, mig=Mig(strategy=mig), mps_root=root)
     return make_plan(inventory_of(*gpus), healthy(*gpus), settings)
 
 

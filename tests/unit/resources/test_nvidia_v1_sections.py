@@ -232,7 +232,8 @@ def test_whatever_a_file_says_there_is_a_section_or_a_problem_or_nothing(value: 
 @pytest.mark.parametrize("name", ["nvidia.com/GPU_L4", f"nvidia.com/{'g' * 63}", "example.com/gpu.large"])
 def test_a_name_that_a_policy_may_give_may_stand_in_a_file(name: str) -> None:
     text = f"{{timeSlicing: {{resources: [{{name: {name}, replicas: 2}}]}}}}"
-    of_file = nvidia_v1.sharing(yaml.safe_load(text), problems := [])
+    problems: list[str] = []
+    of_file = nvidia_v1.sharing(yaml.safe_load(text), problems)
     assert problems == []
     of_policy = Sharing.model_validate({"strategy": "timeSlicing", "resources": [{"name": name, "replicas": 2}]})
     assert of_file == of_policy

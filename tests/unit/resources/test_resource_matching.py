@@ -20,7 +20,7 @@ def rule(name: str, **match: Any) -> ResourceRule:
 def named(
     *devices: DeviceFact, rules: tuple[ResourceRule, ...] = (), exclude: tuple[str, ...] = (), mig: str = "none"
 ) -> dict[str, list[str]]:
-    settings = PlanSettings(resources=Resources(devices=rules, exclude=exclude), mig=Mig(strategy=mig))  # type: ignore[arg-type]
+    settings = PlanSettings(resources=Resources(devices=rules, exclude=exclude), mig=Mig(strategy=mig))
     found = make_plan(inventory_of(*devices), healthy(*devices), settings)
     return {resource.name: [each.id for each in resource.ids] for resource in found.resources}
 

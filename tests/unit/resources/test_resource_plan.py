@@ -27,8 +27,8 @@ BAD = Verdict(state=HealthState.UNHEALTHY, reason="Xid79", message="", since=STA
 
 def slices(replicas: int, *, name: str = "nvidia.com/gpu", **rest: object) -> Sharing:
     general = {key: rest.pop(key) for key in ("rename_by_default", "fail_requests_greater_than_one") if key in rest}
-    rule = SharedResource(name=name, replicas=replicas, **rest)  # type: ignore[arg-type]
-    return Sharing(strategy="timeSlicing", resources=(rule,), **general)  # type: ignore[arg-type]
+    rule = SharedResource(name=name, replicas=replicas, **rest)
+    return Sharing(strategy="timeSlicing", resources=(rule,), **general)
 
 
 def plan(*devices: DeviceFact, bad: tuple[str, ...] = (), cordoned: tuple[str, ...] = (), **settings: object) -> Plan:
@@ -302,7 +302,7 @@ def test_what_a_pod_holds_of_a_gpu_that_left_mig_mode_stays_listed_as_unhealthy(
     found = stage.update(
         inventory_of(before), snapshot(gpu(0)), now=START, monotonic=1, held_partitions=frozenset({mig_id(0, 1)})
     )
-    settings = PlanSettings(mig=Mig(strategy=strategy))  # type: ignore[arg-type]
+    settings = PlanSettings(mig=Mig(strategy=strategy))
     assert shown(make_plan(found, healthy(before), settings)) == offers
 
 
@@ -367,7 +367,7 @@ def test_whatever_the_machine(
     parts: list[tuple[bool, list[str]]], sharing: Sharing, resources: Resources, strategy: str, broken: set[int]
 ) -> None:
     gpus = [cut(number, *profiles) if mig else gpu(number) for number, (mig, profiles) in enumerate(parts)]
-    settings = PlanSettings(sharing=sharing, resources=resources, mig=Mig(strategy=strategy))  # type: ignore[arg-type]
+    settings = PlanSettings(sharing=sharing, resources=resources, mig=Mig(strategy=strategy))
     inventory: Inventory = inventory_of(*gpus)
     verdicts = healthy(*gpus)
     whole = make_plan(inventory, verdicts, settings)
