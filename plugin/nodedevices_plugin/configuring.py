@@ -22,11 +22,19 @@ from nodedevices_api.errors import InputError
 from nodedevices_api.sections import Injection
 
 from nodedevices_plugin.foreign import Names, device_name, may_begin, may_start, take_over
-from nodedevices_plugin.model import HoldersState, Holdings, Inventory, OfferedResource, Plan, RecentAllocate, Verdict
+from nodedevices_plugin.model import (
+    HoldersState,
+    Holdings,
+    Inventory,
+    OfferedResource,
+    Plan,
+    PlanError,
+    RecentAllocate,
+    Verdict,
+)
 from nodedevices_plugin.report import ConfigStatus, listing
 from nodedevices_plugin.resources import cdi, cdi_libraries, mps
 from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change, drained, pods_named
-from nodedevices_plugin.resources.errors import PlanError
 from nodedevices_plugin.resources.injection import CDI_STRATEGIES, InjectionContext
 from nodedevices_plugin.resources.occupancy import Held, protect
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan, refresh_health

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from nodedevices_plugin.probes.protocol import DeviceFact, Driver, Machine, Trouble
+from nodedevices_plugin.probes.protocol import DeviceFact, Driver, Machine, Partition, Trouble
 
 CONFIRM = "nodedevices.io/confirm"  # annotation of NodeDevices: a person's word, <device id>=recovered|removed[,...]
 
@@ -100,6 +100,42 @@ class Inventory:
     read_after: int = -1  # the newest event that had happened when the devices of the line were asked
     line_time: datetime | None = None  # agent's clock when the line in force arrived
     line_monotonic: float | None = None  # seconds, time.monotonic(): silence is measured by it
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One thing that can be handed out whole: a device, or a partition of one."""
+
+    device: InventoryDevice
+    partition: Partition | None = None
+
+    @property
+    def id(self) -> str:
+        return self.partition.id if self.partition else self.device.fact.id
+
+    @property
+    def index(self) -> str:
+        """NVML's: `3`, or `3:1` for the MIG device 1 of GPU 3."""
+        index = str(self.device.fact.index)
+        return f"{index}:{self.partition.index}" if self.partition else index
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.partition.memory_bytes if self.partition else self.device.fact.memory_bytes
+
+
+class PlanError(Exception):
+    """A configuration that makes no sense here: the last good one stays in effect, and this is shown where it was set.
+
+    `field` is its place (`sharing.resources[nvidia.com/gpu].replicas`), `value` what stands there, `hint` what would
+    be right.
+    """
+
+    def __init__(self, field: str, value: object, hint: str) -> None:
+        self.field = field
+        self.value = value
+        self.hint = hint
+        super().__init__(f"{field}: {value!s}: {hint}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

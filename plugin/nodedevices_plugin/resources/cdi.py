@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from nodedevices_plugin.model import Inventory
+from nodedevices_plugin.model import Inventory, Unit
 from nodedevices_plugin.resources import imex, nodes
-from nodedevices_plugin.resources.units import Unit, computing_gpus, partitions
+from nodedevices_plugin.resources.units import computing_gpus, partitions
 
 VENDOR = "k8s.device-plugin.nvidia.com"
 GPU_KIND = f"{VENDOR}/gpu"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from nodedevices_plugin.resources.errors import PlanError
+from nodedevices_plugin.model import PlanError
 
 VARIABLE = "NVIDIA_IMEX_CHANNELS"
 CHANNELS = (0,)

@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 from nodedevices_api.quantity import to_bytes
 from nodedevices_api.sections import DeviceMatch, Resources
 
+from nodedevices_plugin.model import Unit
 from nodedevices_plugin.resources import naming
-from nodedevices_plugin.resources.units import Unit
 
 
 def by_name(

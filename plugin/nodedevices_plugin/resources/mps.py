@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nodedevices_plugin.model import Inventory, Mount, OfferedResource, Plan
-from nodedevices_plugin.resources.errors import PlanError
-from nodedevices_plugin.resources.units import Unit
+from nodedevices_plugin.model import Inventory, Mount, OfferedResource, Plan, PlanError, Unit
 
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from nodedevices_plugin.resources.errors import PlanError
+from nodedevices_plugin.model import PlanError
 
 DEFAULT_PREFIX = "nvidia.com"
 SHARED_SUFFIX = ".shared"

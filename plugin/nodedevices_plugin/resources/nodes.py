@@ -11,9 +11,9 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from nodedevices_plugin.model import Inventory
+from nodedevices_plugin.model import Inventory, Unit
 from nodedevices_plugin.probes.protocol import DeviceFact
-from nodedevices_plugin.resources.units import Unit, computing_gpus, partitions
+from nodedevices_plugin.resources.units import computing_gpus, partitions
 
 # Needed with any GPU; each is passed only if it exists (NVIDIA's plugin alike).
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")

@@ -18,8 +18,8 @@ from nodedevices_api.errors import InputError, parse
 from nodedevices_api.fields import GLOB_PATTERN
 from nodedevices_api.sections import Resources, Sharing
 
+from nodedevices_plugin.model import PlanError
 from nodedevices_plugin.resources import naming
-from nodedevices_plugin.resources.errors import PlanError
 from nodedevices_plugin.resources.sharing import ALL_DEVICES, FIRST
 from nodedevices_plugin.settings.problems import nearest
 

@@ -12,12 +12,20 @@ from dataclasses import dataclass, field, replace
 
 from nodedevices_api.sections import Mig, Resources, Sections, Serving, Sharing
 
-from nodedevices_plugin.model import Inventory, InventoryDevice, OfferedResource, Plan, SchedulableId, Verdict
+from nodedevices_plugin.model import (
+    Inventory,
+    InventoryDevice,
+    OfferedResource,
+    Plan,
+    PlanError,
+    SchedulableId,
+    Unit,
+    Verdict,
+)
 from nodedevices_plugin.resources import ids, mps, naming
-from nodedevices_plugin.resources.errors import PlanError
 from nodedevices_plugin.resources.matching import by_name
 from nodedevices_plugin.resources.sharing import Share, share
-from nodedevices_plugin.resources.units import Unit, units
+from nodedevices_plugin.resources.units import units
 
 __all__ = ["PlanError", "PlanSettings", "make_plan", "refresh_health"]
 

@@ -12,9 +12,8 @@ from fnmatch import fnmatchcase
 
 from nodedevices_api.sections import SharedResource, Sharing
 
+from nodedevices_plugin.model import PlanError, Unit
 from nodedevices_plugin.resources import mps, naming
-from nodedevices_plugin.resources.errors import PlanError
-from nodedevices_plugin.resources.units import Unit
 
 ALL_DEVICES = "all"  # NVIDIA's configuration file
 FIRST = "first:"  # `first:2`: the first two devices by index; NVIDIA's file says it as `devices: 2`

@@ -7,37 +7,12 @@ mixed offers whole GPUs and MIG devices side by side. What `resources.exclude` n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from nodedevices_plugin.model import Inventory, InventoryDevice
-from nodedevices_plugin.probes.protocol import Partition
-from nodedevices_plugin.resources.errors import PlanError
+from nodedevices_plugin.model import Inventory, InventoryDevice, PlanError, Unit
 
 # Not for computing: the display adapter of a DGX Station (go-nvlib skips the same names).
 DISPLAY_PRODUCTS = frozenset({"DGX Display", "NVIDIA DGX Display"})
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """One thing that can be handed out whole: a device, or a partition of one."""
-
-    device: InventoryDevice
-    partition: Partition | None = None
-
-    @property
-    def id(self) -> str:
-        return self.partition.id if self.partition else self.device.fact.id
-
-    @property
-    def index(self) -> str:
-        """NVML's: `3`, or `3:1` for the MIG device 1 of GPU 3."""
-        index = str(self.device.fact.index)
-        return f"{index}:{self.partition.index}" if self.partition else index
-
-    @property
-    def memory_bytes(self) -> int:
-        return self.partition.memory_bytes if self.partition else self.device.fact.memory_bytes
 
 
 def computing_gpus(inventory: Inventory) -> tuple[InventoryDevice, ...]:

@@ -14,11 +14,11 @@ from fnmatch import fnmatchcase
 from nodedevices_api.base import to_dict
 from nodedevices_api.sections import DeviceMatch, Resources, Sharing
 
-from nodedevices_plugin.model import Inventory
+from nodedevices_plugin.model import Inventory, Unit
 from nodedevices_plugin.resources.matching import by_name, fitting
 from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.resources.sharing import chosen_units
-from nodedevices_plugin.resources.units import Unit, computing_gpus, partitions, units
+from nodedevices_plugin.resources.units import computing_gpus, partitions, units
 
 NAMED = 8  # names in one note
 MEBIBYTE = 1 << 20

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from nodedevices_plugin.model import PlanError
 from nodedevices_plugin.resources import imex
-from nodedevices_plugin.resources.errors import PlanError
 
 NODE = "/dev/nvidia-caps-imex-channels/channel0"
 
