@@ -2,6 +2,6 @@
 
 import sys
 
-from nodedevices_operator.app import main
+from nodedevices_operator.main import main
 
 sys.exit(main())

@@ -18,10 +18,10 @@ from typing import Any
 import structlog
 from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, POD_DEVICE_HEALTHY
 
-from nodedevices_operator import kube as names
-from nodedevices_operator.apply import utc_now
 from nodedevices_operator.desired import pods
-from nodedevices_operator.kube import Kube, KubeError, identified, named, pod_path
+from nodedevices_operator.kube import client as names
+from nodedevices_operator.kube.apply import utc_now
+from nodedevices_operator.kube.client import Kube, KubeError, identified, named, pod_path
 
 log = structlog.get_logger()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_operator.core import Core
-from nodedevices_operator.kube import KubeClient, KubeError
+from nodedevices_operator.kube.client import KubeClient, KubeError
+from nodedevices_operator.manager import Core
 from nodedevices_operator.metrics import Metrics
 from support import fleet
 from support.apiserver import ApiServer

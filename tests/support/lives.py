@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from nodedevices_operator.core import Core
-from nodedevices_operator.kube import Kube, Object
+from nodedevices_operator.kube.client import Kube, Object
+from nodedevices_operator.manager import Core
 from nodedevices_operator.metrics import Metrics
 
 MOST_LOOKS = 200

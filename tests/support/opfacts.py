@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nodedevices_operator.records import (
+from nodedevices_operator.records.objects import (
     NodeDevicesRecord,
     NodeRecord,
     PolicyRecord,

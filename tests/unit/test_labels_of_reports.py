@@ -8,7 +8,7 @@ import pytest
 from nodedevices_api.base import to_dict
 from nodedevices_api.sections import Mig, Sharing
 from nodedevices_operator.desired.labels import feature_labels
-from nodedevices_operator.records import node_devices_record
+from nodedevices_operator.records.objects import node_devices_record
 from nodedevices_plugin import inventory
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory
 from nodedevices_plugin.probes.simulated_file import parse

@@ -48,5 +48,5 @@ def test_no_tracked_file_is_a_build_output() -> None:
 
 
 def test_the_key_queue_stays_small_enough_to_read_at_once() -> None:
-    lines = (ROOT / "operator/nodedevices_operator/queue.py").read_text().splitlines()
+    lines = (ROOT / "operator/nodedevices_operator/cache/queue.py").read_text().splitlines()
     assert len(lines) <= 150

@@ -17,7 +17,7 @@ from nodedevices_api import conditions as names
 from nodedevices_api.quantity import to_bytes
 from nodedevices_api.sections import CapacityEntry
 
-from nodedevices_operator.records import DeviceRecord, NodeDevicesRecord, NodeRecord, ResourceRecord
+from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, NodeRecord, ResourceRecord
 
 FINISHED = frozenset({"Succeeded", "Failed"})
 

@@ -20,7 +20,7 @@ from nodedevices_api.defaults import with_defaults
 from nodedevices_api.errors import InputError, parse
 from nodedevices_api.sections import SECTION_NAMES, Sections
 
-from nodedevices_operator.records import PolicyRecord, PolicyRef
+from nodedevices_operator.records.objects import PolicyRecord, PolicyRef
 
 CONFIG_NAME_LABEL = "nvidia.com/device-plugin.config"
 HASH_DIGITS = 16

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import Labels
 
-from nodedevices_operator.records import DeviceRecord, NodeDevicesRecord, NodeRecord
-from nodedevices_operator.traits import Platform, Profile
+from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, NodeRecord
+from nodedevices_operator.records.traits import Platform, Profile
 
 DOMAIN = "nvidia.com"
 TIMESTAMP = f"{DOMAIN}/gfd.timestamp"

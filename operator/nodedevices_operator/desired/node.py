@@ -10,7 +10,7 @@ from typing import Any
 from nodedevices_api import conditions as names
 
 from nodedevices_operator.desired.stale import Staleness
-from nodedevices_operator.records import ConditionRecord, NodeDevicesRecord
+from nodedevices_operator.records.objects import ConditionRecord, NodeDevicesRecord
 
 
 def node_condition(

@@ -20,7 +20,7 @@ from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, clip
 from nodedevices_api.nodedevices import MAX_AFFECTED_PODS
 
 from nodedevices_operator.desired.capacity import FINISHED
-from nodedevices_operator.records import Affected, DeviceRecord, Health, Holder, NodeDevicesRecord
+from nodedevices_operator.records.objects import Affected, DeviceRecord, Health, Holder, NodeDevicesRecord
 
 # startTime has whole seconds and is written after Allocate, by the same clock (SCHEMA "Whose pod").
 START_TIME_SLACK = timedelta(seconds=30)

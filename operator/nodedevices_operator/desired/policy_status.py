@@ -20,7 +20,7 @@ from nodedevices_api import conditions as names
 from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, clip
 
 from nodedevices_operator.desired.configuration import WIRE_SECTIONS, Configuration, Outcome
-from nodedevices_operator.records import ConditionRecord, NodeDevicesRecord, PolicyRecord
+from nodedevices_operator.records.objects import ConditionRecord, NodeDevicesRecord, PolicyRecord
 
 MAX_NAMES = 5  # in a message
 MAX_NOTES = 3  # entries that match nothing, in a message

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from nodedevices_api import conditions as names
 
-from nodedevices_operator.records import Heard, NodeDevicesRecord, NodeRecord
+from nodedevices_operator.records.objects import Heard, NodeDevicesRecord, NodeRecord
 
 LOST_AFTER_SECONDS = 60.0
 OVERDUE_AFTER_SECONDS = 15 * 60.0  # three heartbeats

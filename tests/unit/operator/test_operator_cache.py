@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_operator.cache import Cache, Kind, read
-from nodedevices_operator.records import node_devices_record, node_record, policy_record
+from nodedevices_operator.cache.store import Cache, Kind, read
+from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
 from support.opfacts import device, node, node_devices, raw_policy
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_operator.desired.configuration import MAX_POLICIES, Previous, config_hash, resolve
-from nodedevices_operator.records import PolicyRecord, PolicyRef
+from nodedevices_operator.records.objects import PolicyRecord, PolicyRef
 from support.opfacts import GPU, NOT_AT_WORK, policy, sharing
 
 NONE = Previous()

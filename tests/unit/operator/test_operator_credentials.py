@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from nodedevices_operator import credentials
-from nodedevices_operator.kube import NODES, KubeClient, KubeError
-from nodedevices_operator.watch import Watch
+from nodedevices_operator.kube import credentials
+from nodedevices_operator.kube.client import NODES, KubeClient, KubeError
+from nodedevices_operator.kube.source import Watch
 from support.tlsapi import TlsApi
 
 pytestmark = pytest.mark.timeout(60)

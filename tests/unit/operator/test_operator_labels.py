@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from nodedevices_api.sections import Labels
+from nodedevices_operator.concerns.labels import MOST_WRITES, WINDOW_SECONDS, NodeLabels
 from nodedevices_operator.desired.labels import LabelPlan, feature_labels, plan_labels
-from nodedevices_operator.labeling import MOST_WRITES, WINDOW_SECONDS, NodeLabels
-from nodedevices_operator.records import NodeDevicesRecord, NodeRecord, node_record
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_record
 from support.opfacts import device, health, record
 
 H100 = "NVIDIA H100 80GB HBM3"

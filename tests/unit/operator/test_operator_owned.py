@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 from nodedevices_api.sections import CapacityEntry
-from nodedevices_operator.apply import Writer
-from nodedevices_operator.kube import KubeError, Object
+from nodedevices_operator.concerns.capacity import (
+    FIGHT_REPAIRS,
+    FIGHT_WINDOW_SECONDS,
+    CapacityResult,
+    OwnedCapacity,
+    claimed_names,
+)
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.kube.client import KubeError, Object
 from nodedevices_operator.metrics import Metrics
-from nodedevices_operator.owned import FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS, CapacityResult, OwnedCapacity, claimed_names
-from nodedevices_operator.records import NodeDevicesRecord, NodeRecord, node_devices_record
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_devices_record
 from support.opfacts import MEMORY, device, node, node_devices, record
 
 ONE = 81920

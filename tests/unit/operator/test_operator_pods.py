@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from nodedevices_operator.desired import events, pods
 from nodedevices_operator.desired.pods import Answer, Concern
-from nodedevices_operator.records import Affected
+from nodedevices_operator.records.objects import Affected
 from support.opfacts import GPU, NOW, SINCE, device, health, holder, record
 
 LOST = {"message": "GPU has fallen off the bus", "recoveryAction": "RebootNode"}

@@ -15,7 +15,7 @@ from nodedevices_operator.desired.policy_status import (
     policy_status,
     tally,
 )
-from nodedevices_operator.records import ConditionRecord
+from nodedevices_operator.records.objects import ConditionRecord
 from support.opfacts import NOT_AT_WORK, NOW, policy, record, sharing
 
 P = policy("p", sharing=sharing(2))

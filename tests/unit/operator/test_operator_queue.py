@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_operator.queue import (
+from nodedevices_operator.cache.queue import (
     FIRST_DELAY_SECONDS,
     MAX_DELAY_SECONDS,
     MAX_LATE_SECONDS,

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from nodedevices_operator import relist
-from nodedevices_operator.cache import Kind, read
-from nodedevices_operator.core import Core
-from nodedevices_operator.kube import NODE_DEVICES, NODES, POLICIES, KubeError, Object
+from nodedevices_operator.cache import relist
+from nodedevices_operator.cache.relist import MissingCRDs
+from nodedevices_operator.cache.store import Kind, read
+from nodedevices_operator.kube.client import NODE_DEVICES, NODES, POLICIES, KubeError, Object
+from nodedevices_operator.manager import Core
 from nodedevices_operator.metrics import Metrics
-from nodedevices_operator.relist import MissingCRDs
 from support.opfacts import device, node_devices, raw_node, raw_policy
 
 

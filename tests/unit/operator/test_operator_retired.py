@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodedevices_operator.apply import Writer
-from nodedevices_operator.kube import KubeError, Object
+from nodedevices_operator.concerns.retired_zeros import SETTLED_SECONDS, RetiredZeros, removable
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.kube.client import KubeError, Object
 from nodedevices_operator.metrics import Metrics
-from nodedevices_operator.retired import SETTLED_SECONDS, RetiredZeros, removable
 from support.opfacts import GPU, MEMORY, device, node, record, resource
 
 SHARED = "nvidia.com/gpu.shared"

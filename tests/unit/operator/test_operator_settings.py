@@ -8,8 +8,8 @@ import kopf
 import pytest
 from nodedevices_common.http import Address
 from nodedevices_operator import settings
-from nodedevices_operator.handlers import NullDiffBase, make_registry, make_settings
 from nodedevices_operator.http import parse_address
+from nodedevices_operator.kube.handlers import NullDiffBase, make_registry, make_settings
 from nodedevices_operator.settings import SettingsError
 
 

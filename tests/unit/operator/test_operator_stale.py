@@ -12,7 +12,7 @@ from nodedevices_operator.desired.stale import (
     Staleness,
     judge,
 )
-from nodedevices_operator.records import Heard, NodeDevicesRecord, NodeRecord
+from nodedevices_operator.records.objects import Heard, NodeDevicesRecord, NodeRecord
 from support.opfacts import GPU, device, node, record, resource
 
 ITEM = record(device(0), device(1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from nodedevices_operator.watch import SPARSE_SECONDS, Sparse
+from nodedevices_operator.kube.source import SPARSE_SECONDS, Sparse
 
 
 def test_a_watch_that_is_refused_at_every_try_says_so_once_a_minute() -> None:

@@ -22,8 +22,12 @@ from nodedevices_api.defaults import Resolved, with_defaults
 from nodedevices_api.errors import InputError, parse
 from nodedevices_api.sections import Sections
 
-from nodedevices_operator.apply import Writer
-from nodedevices_operator.cache import Cache, Dirty, Kind, read
+from nodedevices_operator.cache.store import Cache, Dirty, Kind, read
+from nodedevices_operator.concerns.capacity import OwnedCapacity, claimed_names
+from nodedevices_operator.concerns.events import NodeEvents
+from nodedevices_operator.concerns.labels import NodeLabels
+from nodedevices_operator.concerns.pod_marks import PodMarks
+from nodedevices_operator.concerns.retired_zeros import SETTLED_SECONDS, RetiredZeros
 from nodedevices_operator.desired import events
 from nodedevices_operator.desired.configuration import Configuration, Previous, resolve
 from nodedevices_operator.desired.node import node_condition, same_condition
@@ -37,14 +41,10 @@ from nodedevices_operator.desired.policy_status import (
     node_outcome,
 )
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS, Staleness, judge
-from nodedevices_operator.eventing import NodeEvents
-from nodedevices_operator.kube import NODE_DEVICES, PODS, KubeError, Object, named
-from nodedevices_operator.labeling import NodeLabels
-from nodedevices_operator.marks import PodMarks
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.kube.client import NODE_DEVICES, PODS, KubeError, Object, named
 from nodedevices_operator.metrics import Metrics
-from nodedevices_operator.owned import OwnedCapacity, claimed_names
-from nodedevices_operator.records import Affected, DeviceRecord, Heard, NodeDevicesRecord, NodeRecord, PolicyRef
-from nodedevices_operator.retired import SETTLED_SECONDS, RetiredZeros
+from nodedevices_operator.records.objects import Affected, DeviceRecord, Heard, NodeDevicesRecord, NodeRecord, PolicyRef
 
 FORBIDDEN_SECONDS = 60.0
 AWAY_GRACE_SECONDS = 120.0  # for heartbeats to come after the API server's return

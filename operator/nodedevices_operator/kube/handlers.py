@@ -15,9 +15,9 @@ from typing import Any
 import kopf
 from nodedevices_api import GROUP, VERSION
 
-from nodedevices_operator import credentials
-from nodedevices_operator.cache import Kind
-from nodedevices_operator.kube import PAGE_SIZE
+from nodedevices_operator.cache.store import Kind
+from nodedevices_operator.kube import credentials
+from nodedevices_operator.kube.client import PAGE_SIZE
 
 Deliver = Callable[[Kind, str | None, Mapping[str, Any]], None]  # kind, type of the event (None: a listing), raw object
 
@@ -46,7 +46,7 @@ class NullDiffBase(kopf.DiffBaseStorage):
 
 
 # kopf's own grow to 21 s, and a pod would wait so long for its mark after the API server's return. An hour of these,
-# then the watches end and begin anew (watch.py).
+# then the watches end and begin anew (source.py).
 RECONNECT_SECONDS = (1, 1, 2, 3, *(5,) * 720)
 
 

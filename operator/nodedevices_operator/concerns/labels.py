@@ -16,11 +16,11 @@ import structlog
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import Labels
 
-from nodedevices_operator.apply import Writer
 from nodedevices_operator.desired.labels import plan_labels
 from nodedevices_operator.desired.policy_status import Verdict
-from nodedevices_operator.kube import KubeError, Object
-from nodedevices_operator.records import NodeDevicesRecord, NodeRecord
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.kube.client import KubeError, Object
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
 FORBIDDEN_SECONDS = 60.0
 MOST_WRITES, WINDOW_SECONDS = 6, 60.0

@@ -30,12 +30,12 @@ from nodedevices_common import logs
 
 from nodedevices_operator import settings as flags
 from nodedevices_operator.cleanup import clean_up
-from nodedevices_operator.core import Core
 from nodedevices_operator.http import servers
-from nodedevices_operator.kube import KubeClient, KubeError
+from nodedevices_operator.kube.client import KubeClient, KubeError
+from nodedevices_operator.kube.source import Watch
+from nodedevices_operator.manager import Core
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.settings import Settings
-from nodedevices_operator.watch import Watch
 
 FAILED, MISUSED = 1, 2  # exit codes
 

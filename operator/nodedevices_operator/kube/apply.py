@@ -13,11 +13,11 @@ from typing import Any
 
 from nodedevices_api.fields import rfc3339
 
-from nodedevices_operator import kube as names
 from nodedevices_operator.desired.configuration import Configuration
-from nodedevices_operator.kube import Kube, KubeError, Object, identified, named
+from nodedevices_operator.kube import client as names
+from nodedevices_operator.kube.client import Kube, KubeError, Object, identified, named
 from nodedevices_operator.metrics import Metrics
-from nodedevices_operator.records import Affected, NodeDevicesRecord, NodeRecord, PolicyRecord
+from nodedevices_operator.records.objects import Affected, NodeDevicesRecord, NodeRecord, PolicyRecord
 
 
 def utc_now() -> str:

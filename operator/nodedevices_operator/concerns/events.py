@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nodedevices_operator.apply import Writer
 from nodedevices_operator.desired import events
+from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.metrics import Metrics
-from nodedevices_operator.records import NodeDevicesRecord
+from nodedevices_operator.records.objects import NodeDevicesRecord
 
 BURST = 128  # 8 devices, 16 shares of each: a node's pods all hear of one fault
 SECONDS_PER_EVENT = 10.0

@@ -17,8 +17,8 @@ from typing import Any
 
 from nodedevices_api.conditions import STALE
 
-from nodedevices_operator.kube import NODE_DEVICES, NODES, POLICIES
-from nodedevices_operator.records import (
+from nodedevices_operator.kube.client import NODE_DEVICES, NODES, POLICIES
+from nodedevices_operator.records.objects import (
     Heard,
     NodeDevicesRecord,
     NodeRecord,

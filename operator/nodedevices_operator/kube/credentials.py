@@ -2,7 +2,7 @@
 
 A bound token is renewed by the kubelet before its hour is over, and the cluster's CA can be replaced while we run: both
 are files that change under a running process. They are looked at every few seconds (`stamp`), and read again at once
-when the API server refuses us or cannot be trusted (kube.py). Nothing here depends on the wall clock. A file that
+when the API server refuses us or cannot be trusted (client.py). Nothing here depends on the wall clock. A file that
 cannot be used, such as one half written, leaves what was in use.
 """
 

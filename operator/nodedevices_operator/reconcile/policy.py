@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from nodedevices_operator.apply import Writer
-from nodedevices_operator.cache import Cache, Dirty, Kind, read
+from nodedevices_operator.cache.store import Cache, Dirty, Kind, read
 from nodedevices_operator.desired.policy_status import NodeOutcome, policy_status, shows, tally
+from nodedevices_operator.kube.apply import Writer
 
 SUM_UP_SECONDS = 1.0
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import structlog
 
-from nodedevices_operator.apply import Writer
-from nodedevices_operator.kube import KubeError, Object
-from nodedevices_operator.records import NodeDevicesRecord, NodeRecord
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.kube.client import KubeError, Object
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
 SETTLED_SECONDS = 6 * 60.0  # the kubelet's endpointStopGracePeriod is 5 min, checked with the next node status
 

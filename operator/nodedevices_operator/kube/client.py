@@ -23,8 +23,8 @@ from aiohttp import ClientError, ClientSSLError
 from kubernetes.aio import client
 from nodedevices_api import API_VERSION, GROUP, VERSION
 
-from nodedevices_operator import credentials
-from nodedevices_operator.credentials import MAX_CALLS, Credentials, CredentialsError
+from nodedevices_operator.kube import credentials
+from nodedevices_operator.kube.credentials import MAX_CALLS, Credentials, CredentialsError
 
 Object = Mapping[str, Any]
 

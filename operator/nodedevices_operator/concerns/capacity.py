@@ -16,10 +16,10 @@ import structlog
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import CapacityEntry
 
-from nodedevices_operator.apply import Writer
 from nodedevices_operator.desired.capacity import CapacityPlan, plan_capacity, requests
-from nodedevices_operator.kube import PODS, KubeError, Object
-from nodedevices_operator.records import NodeDevicesRecord, NodeRecord
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.kube.client import PODS, KubeError, Object
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
 HELD_BACK_SECONDS = 60.0  # until the node's pods are looked at again
 RECHECK_SECONDS = 10.0  # after lowering; the scheduler and the kubelet have heard of it by then

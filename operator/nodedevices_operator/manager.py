@@ -1,6 +1,6 @@
 """The operator without its surroundings: cache, queues, reconcilers and the authoritative LIST, wired together.
 
-kopf, HTTP and signals are app.py's; a test drives this with any `Kube`.
+kopf, HTTP and signals are main.py's; a test drives this with any `Kube`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Awaitable, Callable
 import structlog
 from nodedevices_api.conditions import STALE
 
-from nodedevices_operator.apply import Writer
-from nodedevices_operator.cache import Cache, Dirty, Kind, Record
+from nodedevices_operator.cache.queue import KeyQueue, RetryLater
+from nodedevices_operator.cache.relist import Relister
+from nodedevices_operator.cache.store import Cache, Dirty, Kind, Record
+from nodedevices_operator.concerns.retired_zeros import SETTLED_SECONDS
 from nodedevices_operator.desired.policy_status import NodeOutcome
-from nodedevices_operator.kube import Kube, KubeError
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.kube.client import Kube, KubeError
 from nodedevices_operator.metrics import Metrics
-from nodedevices_operator.policies import SUM_UP_SECONDS, PolicyReconciler
-from nodedevices_operator.queue import KeyQueue, RetryLater
-from nodedevices_operator.reconcile import NodeReconciler
-from nodedevices_operator.relist import Relister
-from nodedevices_operator.retired import SETTLED_SECONDS
+from nodedevices_operator.reconcile.node import NodeReconciler
+from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS, PolicyReconciler
 
 RELIST_SECONDS = 600.0
 NODE_WORKERS = 16  # each waits for one call at a time; the client allows 32

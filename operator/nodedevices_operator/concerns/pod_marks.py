@@ -21,13 +21,13 @@ import structlog
 from nodedevices_api.conditions import HOLDERS_KNOWN
 from nodedevices_api.sections import Faults
 
-from nodedevices_operator.apply import Writer
+from nodedevices_operator.concerns.events import NodeEvents
 from nodedevices_operator.desired import events, pods
 from nodedevices_operator.desired.pods import Answer, Concern
-from nodedevices_operator.eventing import NodeEvents
-from nodedevices_operator.kube import KubeError, pod_path
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.kube.client import KubeError, pod_path
 from nodedevices_operator.metrics import Metrics
-from nodedevices_operator.records import Affected, Holder, NodeDevicesRecord
+from nodedevices_operator.records.objects import Affected, Holder, NodeDevicesRecord
 
 ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one
 STARTED_ANEW_SECONDS = 30.0  # between two looks at a container that has to be started anew

@@ -24,8 +24,8 @@ from collections.abc import Callable, Sequence
 import structlog
 from nodedevices_api import GROUP
 
-from nodedevices_operator.cache import Cache, Dirty, Kind, Record, older, read
-from nodedevices_operator.kube import POLICIES, Kube, KubeError, named
+from nodedevices_operator.cache.store import Cache, Dirty, Kind, Record, older, read
+from nodedevices_operator.kube.client import POLICIES, Kube, KubeError, named
 from nodedevices_operator.metrics import Metrics
 
 JITTER = 0.1
