@@ -19,9 +19,10 @@ import structlog
 from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, POD_DEVICE_HEALTHY
 
 from nodedevices_operator.desired import pods
-from nodedevices_operator.kube import client as names
 from nodedevices_operator.kube.apply import utc_now
-from nodedevices_operator.kube.client import Kube, KubeError, identified, named, pod_path
+from nodedevices_operator.kube.port import Kube, KubeError
+from nodedevices_operator.records import names
+from nodedevices_operator.records.names import identified, named, pod_path
 
 log = structlog.get_logger()
 

@@ -31,7 +31,8 @@ from nodedevices_common import logs
 from nodedevices_operator import settings as flags
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.http import servers
-from nodedevices_operator.kube.client import KubeClient, KubeError
+from nodedevices_operator.kube.client import KubeClient
+from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.kube.source import Watch
 from nodedevices_operator.manager import Core
 from nodedevices_operator.metrics import Metrics

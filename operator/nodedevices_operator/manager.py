@@ -13,17 +13,17 @@ import structlog
 from nodedevices_api.conditions import STALE
 
 from nodedevices_operator.cache.queue import KeyQueue, RetryLater
-from nodedevices_operator.cache.relist import Relister
-from nodedevices_operator.cache.store import Cache, Dirty, Kind, Record
+from nodedevices_operator.cache.relist import RELIST_SECONDS, Relister
+from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.concerns.retired_zeros import SETTLED_SECONDS
 from nodedevices_operator.desired.policy_status import NodeOutcome
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.client import Kube, KubeError
+from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.reconcile.node import NodeReconciler
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS, PolicyReconciler
+from nodedevices_operator.records.kinds import Kind, Record
 
-RELIST_SECONDS = 600.0
 NODE_WORKERS = 16  # each waits for one call at a time; the client allows 32
 POLICY_WORKERS = 2
 

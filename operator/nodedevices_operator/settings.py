@@ -17,9 +17,9 @@ from typing import NoReturn, cast
 from nodedevices_common import logs
 from nodedevices_common.http import Address
 
+from nodedevices_operator.cache.relist import RELIST_SECONDS
 from nodedevices_operator.concerns.retired_zeros import SETTLED_SECONDS
 from nodedevices_operator.http import parse_address
-from nodedevices_operator.manager import RELIST_SECONDS
 
 PREFIX = "NODEDEVICES_"
 HTTP_ADDRESS = ":9736"

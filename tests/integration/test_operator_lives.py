@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from nodedevices_operator.kube.client import NODE_DEVICES, NODES, KubeClient, events_path, named, pod_path
+from nodedevices_operator.kube.client import KubeClient
+from nodedevices_operator.records.names import NODE_DEVICES, NODES, events_path, named, pod_path
 from support import fleet
 from support.apiserver import ApiServer
 from support.fleet import MEMORY, FleetNode, memory_capacity, pod, policy

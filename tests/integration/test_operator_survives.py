@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_operator.kube.client import KubeClient, KubeError
+from nodedevices_operator.kube.client import KubeClient
+from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Core
 from nodedevices_operator.metrics import Metrics
 from support import fleet

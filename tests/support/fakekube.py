@@ -10,9 +10,9 @@ import copy
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from nodedevices_operator.kube import client as names
-from nodedevices_operator.kube.client import KubeError, Object
+from nodedevices_operator.kube.port import KubeError, Object
 from nodedevices_operator.manager import Core
+from nodedevices_operator.records import names
 
 Raw = dict[str, Any]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from nodedevices_operator.kube.client import Kube, Object
+from nodedevices_operator.kube.port import Kube, Object
 from nodedevices_operator.manager import Core
 from nodedevices_operator.metrics import Metrics
 

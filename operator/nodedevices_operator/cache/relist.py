@@ -24,10 +24,13 @@ from collections.abc import Callable, Sequence
 import structlog
 from nodedevices_api import GROUP
 
-from nodedevices_operator.cache.store import Cache, Dirty, Kind, Record, older, read
-from nodedevices_operator.kube.client import POLICIES, Kube, KubeError, named
+from nodedevices_operator.cache.store import Cache, Dirty, older
+from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records.kinds import Kind, Record, read
+from nodedevices_operator.records.names import POLICIES, named
 
+RELIST_SECONDS = 600.0
 JITTER = 0.1
 RETRY_SECONDS = (1.0, 30.0)  # after a failed LIST, growing
 MAX_QUESTIONS = 500  # by name, for one LIST: a list that misses more is not believed this time

@@ -12,42 +12,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import Any
 
 from nodedevices_api.conditions import STALE
 
-from nodedevices_operator.kube.client import NODE_DEVICES, NODES, POLICIES
+from nodedevices_operator.records.kinds import Kind, Record
 from nodedevices_operator.records.objects import (
     Heard,
     NodeDevicesRecord,
     NodeRecord,
     PolicyRecord,
-    node_devices_record,
-    node_record,
-    policy_record,
 )
-
-
-class Kind(Enum):
-    """The watched kinds; the value is the collection's path."""
-
-    NODE_DEVICES = NODE_DEVICES
-    NODE = NODES
-    POLICY = POLICIES
-
-
-Record = NodeDevicesRecord | NodeRecord | PolicyRecord
-_READERS: Mapping[Kind, Callable[[Mapping[str, Any]], Record]] = {
-    Kind.NODE_DEVICES: node_devices_record,
-    Kind.NODE: node_record,
-    Kind.POLICY: policy_record,
-}
-
-
-def read(kind: Kind, raw: Mapping[str, Any]) -> Record:
-    """The record of a raw object."""
-    return _READERS[kind](raw)
 
 
 @dataclass(frozen=True, slots=True)

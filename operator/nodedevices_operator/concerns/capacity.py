@@ -18,7 +18,8 @@ from nodedevices_api.sections import CapacityEntry
 
 from nodedevices_operator.desired.capacity import CapacityPlan, plan_capacity, requests
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.client import PODS, KubeError, Object
+from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.records.names import PODS
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
 HELD_BACK_SECONDS = 60.0  # until the node's pods are looked at again

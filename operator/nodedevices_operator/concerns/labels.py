@@ -19,7 +19,7 @@ from nodedevices_api.sections import Labels
 from nodedevices_operator.desired.labels import plan_labels
 from nodedevices_operator.desired.policy_status import Verdict
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.client import KubeError, Object
+from nodedevices_operator.kube.port import KubeError, Object
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
 FORBIDDEN_SECONDS = 60.0

@@ -25,8 +25,9 @@ from nodedevices_operator.concerns.events import NodeEvents
 from nodedevices_operator.desired import events, pods
 from nodedevices_operator.desired.pods import Answer, Concern
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.client import KubeError, pod_path
+from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import Affected, Holder, NodeDevicesRecord
 
 ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one

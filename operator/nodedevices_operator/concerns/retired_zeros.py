@@ -14,7 +14,7 @@ from collections.abc import Callable
 import structlog
 
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.client import KubeError, Object
+from nodedevices_operator.kube.port import KubeError, Object
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
 SETTLED_SECONDS = 6 * 60.0  # the kubelet's endpointStopGracePeriod is 5 min, checked with the next node status

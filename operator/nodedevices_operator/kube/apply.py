@@ -14,9 +14,10 @@ from typing import Any
 from nodedevices_api.fields import rfc3339
 
 from nodedevices_operator.desired.configuration import Configuration
-from nodedevices_operator.kube import client as names
-from nodedevices_operator.kube.client import Kube, KubeError, Object, identified, named
+from nodedevices_operator.kube.port import Kube, KubeError, Object
 from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records import names
+from nodedevices_operator.records.names import identified, named
 from nodedevices_operator.records.objects import Affected, NodeDevicesRecord, NodeRecord, PolicyRecord
 
 

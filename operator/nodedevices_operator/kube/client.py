@@ -4,7 +4,7 @@
 orjson, because typed models drop what they do not know and cost ten times as much (docs/dependencies.md). There are no
 hidden retries: a KubeError says what happened, and the key queue tries again. The one exception is a call that was
 refused for a token or a certificate of before: it is made once more with what the disk has by now. After a 429 with
-Retry-After nothing is sent until that time is over. `Kube` is the port that tests replace.
+Retry-After nothing is sent until that time is over.
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
-from urllib.parse import quote
+from typing import Any, cast
 
 import orjson
 import structlog
 from aiohttp import ClientError, ClientSSLError
 from kubernetes.aio import client
-from nodedevices_api import API_VERSION, GROUP, VERSION
 
 from nodedevices_operator.kube import credentials
 from nodedevices_operator.kube.credentials import MAX_CALLS, Credentials, CredentialsError
-
-Object = Mapping[str, Any]
+from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.records.names import MANAGER
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
@@ -38,90 +36,7 @@ MAX_PAGES = 400  # 200,000 objects
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
 
-# Server-side apply: one manager for each concern, so that leaving a key out removes exactly our key.
-MANAGER = "nodedevices-operator"
-CONFIG = f"{MANAGER}-config"  # NodeDevices.spec: config, configName, configHash, policies
-STATUS = f"{MANAGER}-status"  # NodeDevices.status: our conditions, affectedPods
-CAPACITY = f"{MANAGER}-capacity"  # Node.status.capacity
-NODE_CONDITION = f"{MANAGER}-node-condition"  # Node.status.conditions
-LABELS = f"{MANAGER}-labels"  # Node.metadata.labels
-POD_CONDITION = f"{MANAGER}-pod-condition"  # Pod.status.conditions
-POLICY_STATUS = f"{MANAGER}-policy-status"  # DevicePolicy.status
-
-NODES = "/api/v1/nodes"
-PODS = "/api/v1/pods"
-NODE_DEVICES = f"/apis/{GROUP}/{VERSION}/nodedevices"
-POLICIES = f"/apis/{GROUP}/{VERSION}/devicepolicies"
-
 log = structlog.get_logger()
-
-
-def named(collection: str, name: str) -> str:
-    """The path of one cluster-scoped object."""
-    return f"{collection}/{quote(name, safe='')}"
-
-
-def pod_path(namespace: str, name: str) -> str:
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
-
-
-def events_path(namespace: str) -> str:
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
-
-
-def identified(kind: str, name: str, uid: str, *, namespace: str | None = None) -> dict[str, Any]:
-    """The head of an apply body. With `metadata.uid` it changes that object or none: another uid is a 409."""
-    version = API_VERSION if kind in {"NodeDevices", "DevicePolicy"} else "v1"
-    metadata = {"name": name, "uid": uid} | ({} if namespace is None else {"namespace": namespace})
-    return {"apiVersion": version, "kind": kind, "metadata": metadata}
-
-
-class KubeError(Exception):
-    """A request that did not succeed. `status` 0: no answer. `retry_after`: seconds that the server asked to wait."""
-
-    def __init__(
-        self, message: str, *, status: int = 0, retry_after: float | None = None, absent: str | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.retry_after = retry_after
-        self.absent = absent  # the name of the object that the API server says does not exist
-
-    @property
-    def gone(self) -> bool:
-        """There is no such object, or another one has its name by now."""
-        return self.status in {404, 409, 410}
-
-    @property
-    def forbidden(self) -> bool:
-        return self.status == 403
-
-
-class Kube(Protocol):
-    """What the operator asks of the API server. Every method may raise KubeError."""
-
-    async def get(self, path: str) -> Object:
-        """One object."""
-        ...
-
-    def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
-        """All objects, a page at a time. Ends without an error only when every page was read.
-
-        Those of a field selector (a node's pods) come in one page.
-        """
-        ...
-
-    async def apply(self, path: str, body: Object, manager: str, *, force: bool = True) -> Object:
-        """Server-side apply. Returns the object. Without force, a value that another manager has is a 409."""
-        ...
-
-    async def create(self, path: str, body: Object) -> Object:
-        """POST. Returns the object."""
-        ...
-
-    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
-        """JSON patch, for what server-side apply cannot say. Returns the object."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

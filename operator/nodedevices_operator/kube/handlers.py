@@ -15,9 +15,9 @@ from typing import Any
 import kopf
 from nodedevices_api import GROUP, VERSION
 
-from nodedevices_operator.cache.store import Kind
 from nodedevices_operator.kube import credentials
 from nodedevices_operator.kube.client import PAGE_SIZE
+from nodedevices_operator.records.kinds import Kind
 
 Deliver = Callable[[Kind, str | None, Mapping[str, Any]], None]  # kind, type of the event (None: a listing), raw object
 

@@ -24,9 +24,9 @@ import kopf
 import structlog
 from kopf._cogs.structs import references  # what it has found to watch is told nowhere else
 
-from nodedevices_operator.cache.store import Kind, Record, read
-from nodedevices_operator.kube.client import MANAGER
 from nodedevices_operator.kube.handlers import WATCHED_NAMES, make_registry, make_settings
+from nodedevices_operator.records.kinds import Kind, Record, read
+from nodedevices_operator.records.names import MANAGER
 
 Arrived = Callable[[Kind, bool, Record], None]
 

@@ -22,7 +22,7 @@ from nodedevices_api.defaults import Resolved, with_defaults
 from nodedevices_api.errors import InputError, parse
 from nodedevices_api.sections import Sections
 
-from nodedevices_operator.cache.store import Cache, Dirty, Kind, read
+from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.concerns.capacity import OwnedCapacity, claimed_names
 from nodedevices_operator.concerns.events import NodeEvents
 from nodedevices_operator.concerns.labels import NodeLabels
@@ -42,8 +42,10 @@ from nodedevices_operator.desired.policy_status import (
 )
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS, Staleness, judge
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.client import NODE_DEVICES, PODS, KubeError, Object, named
+from nodedevices_operator.kube.port import KubeError, Object
 from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_operator.records.names import NODE_DEVICES, PODS, named
 from nodedevices_operator.records.objects import Affected, DeviceRecord, Heard, NodeDevicesRecord, NodeRecord, PolicyRef
 
 FORBIDDEN_SECONDS = 60.0

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from nodedevices_operator.cache.store import Cache, Dirty, Kind, read
+from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.desired.policy_status import NodeOutcome, policy_status, shows, tally
 from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.records.kinds import Kind, read
 
 SUM_UP_SECONDS = 1.0
 

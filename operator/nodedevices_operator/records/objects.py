@@ -21,7 +21,7 @@ from nodedevices_api.quantity import to_bytes
 from nodedevices_api.sections import RESERVED_LABEL, reserved_label
 from nodedevices_api.supported import unsupported_fields
 
-from nodedevices_operator.kube.client import CAPACITY, LABELS, NODE_CONDITION
+from nodedevices_operator.records.names import CAPACITY, LABELS, NODE_CONDITION
 from nodedevices_operator.records.traits import (
     UNKNOWN_MODEL,
     UNKNOWN_PLATFORM,

@@ -6,7 +6,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_operator.cache.store import Cache, Kind, read
+from nodedevices_operator.cache.store import Cache
+from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
 from support.opfacts import device, node, node_devices, raw_policy
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from nodedevices_api.nodedevices import AffectedPod
 from nodedevices_operator.cache.queue import MAX_LATE_SECONDS, RetryLater
-from nodedevices_operator.cache.store import Kind, read
 from nodedevices_operator.concerns.labels import MOST_WRITES
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
-from nodedevices_operator.kube import client as names
-from nodedevices_operator.kube.client import KubeError
+from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Core
 from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records import names
+from nodedevices_operator.records.kinds import Kind, read
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, device, holder, node_devices, raw_node, raw_pod, raw_policy
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from nodedevices_operator.kube import credentials
-from nodedevices_operator.kube.client import NODES, KubeClient, KubeError
+from nodedevices_operator.kube.client import KubeClient
+from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.kube.source import Watch
+from nodedevices_operator.records.names import NODES
 from support.tlsapi import TlsApi
 
 pytestmark = pytest.mark.timeout(60)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from nodedevices_api import conditions as names
-from nodedevices_operator.cache.store import Kind, read
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.events import BURST, SECONDS_PER_EVENT, SUM_UP_SECONDS, NodeEvents
 from nodedevices_operator.desired import events
-from nodedevices_operator.kube import client as paths
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.manager import Core
 from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records import names as paths
+from nodedevices_operator.records.kinds import Kind, read
 from support.fakekube import FakeKube, Raw
 from support.opfacts import GPU, NOW, SINCE, device, health, holder, node_devices, raw_policy, record
 

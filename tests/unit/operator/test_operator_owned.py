@@ -15,7 +15,7 @@ from nodedevices_operator.concerns.capacity import (
     claimed_names,
 )
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.client import KubeError, Object
+from nodedevices_operator.kube.port import KubeError, Object
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_devices_record
 from support.opfacts import MEMORY, device, node, node_devices, record

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from nodedevices_operator.cache import relist
 from nodedevices_operator.cache.relist import MissingCRDs
-from nodedevices_operator.cache.store import Kind, read
-from nodedevices_operator.kube.client import NODE_DEVICES, NODES, POLICIES, KubeError, Object
+from nodedevices_operator.kube.port import KubeError, Object
 from nodedevices_operator.manager import Core
 from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_operator.records.names import NODE_DEVICES, NODES, POLICIES
 from support.opfacts import device, node_devices, raw_node, raw_policy
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from nodedevices_operator.concerns.retired_zeros import SETTLED_SECONDS, RetiredZeros, removable
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.client import KubeError, Object
+from nodedevices_operator.kube.port import KubeError, Object
 from nodedevices_operator.metrics import Metrics
 from support.opfacts import GPU, MEMORY, device, node, record, resource
 

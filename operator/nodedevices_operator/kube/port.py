@@ -1,0 +1,58 @@
+"""The API server as the operator sees it: a few verbs on paths, and one error. `client.py` is the real one; tests bring
+their own. There are no hidden retries behind it: a KubeError says what happened, and the key queue tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
+
+Object = Mapping[str, Any]
+
+
+class KubeError(Exception):
+    """A request that did not succeed. `status` 0: no answer. `retry_after`: seconds that the server asked to wait."""
+
+    def __init__(
+        self, message: str, *, status: int = 0, retry_after: float | None = None, absent: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+        self.absent = absent  # the name of the object that the API server says does not exist
+
+    @property
+    def gone(self) -> bool:
+        """There is no such object, or another one has its name by now."""
+        return self.status in {404, 409, 410}
+
+    @property
+    def forbidden(self) -> bool:
+        return self.status == 403
+
+
+class Kube(Protocol):
+    """What the operator asks of the API server. Every method may raise KubeError."""
+
+    async def get(self, path: str) -> Object:
+        """One object."""
+        ...
+
+    def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
+        """All objects, a page at a time. Ends without an error only when every page was read.
+
+        Those of a field selector (a node's pods) come in one page.
+        """
+        ...
+
+    async def apply(self, path: str, body: Object, manager: str, *, force: bool = True) -> Object:
+        """Server-side apply. Returns the object. Without force, a value that another manager has is a 409."""
+        ...
+
+    async def create(self, path: str, body: Object) -> Object:
+        """POST. Returns the object."""
+        ...
+
+    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
+        """JSON patch, for what server-side apply cannot say. Returns the object."""
+        ...

@@ -1,0 +1,45 @@
+"""What things are called at the API server: collections and paths, field managers, the head of an apply body. Imports
+nothing but the contract, so that whoever reads or writes an object can use it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from nodedevices_api import API_VERSION, GROUP, VERSION
+
+# Server-side apply: one manager for each concern, so that leaving a key out removes exactly our key.
+MANAGER = "nodedevices-operator"
+CONFIG = f"{MANAGER}-config"  # NodeDevices.spec: config, configName, configHash, policies
+STATUS = f"{MANAGER}-status"  # NodeDevices.status: our conditions, affectedPods
+CAPACITY = f"{MANAGER}-capacity"  # Node.status.capacity
+NODE_CONDITION = f"{MANAGER}-node-condition"  # Node.status.conditions
+LABELS = f"{MANAGER}-labels"  # Node.metadata.labels
+POD_CONDITION = f"{MANAGER}-pod-condition"  # Pod.status.conditions
+POLICY_STATUS = f"{MANAGER}-policy-status"  # DevicePolicy.status
+
+NODES = "/api/v1/nodes"
+PODS = "/api/v1/pods"
+NODE_DEVICES = f"/apis/{GROUP}/{VERSION}/nodedevices"
+POLICIES = f"/apis/{GROUP}/{VERSION}/devicepolicies"
+
+
+def named(collection: str, name: str) -> str:
+    """The path of one cluster-scoped object."""
+    return f"{collection}/{quote(name, safe='')}"
+
+
+def pod_path(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+
+
+def events_path(namespace: str) -> str:
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
+
+
+def identified(kind: str, name: str, uid: str, *, namespace: str | None = None) -> dict[str, Any]:
+    """The head of an apply body. With `metadata.uid` it changes that object or none: another uid is a 409."""
+    version = API_VERSION if kind in {"NodeDevices", "DevicePolicy"} else "v1"
+    metadata = {"name": name, "uid": uid} | ({} if namespace is None else {"namespace": namespace})
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}

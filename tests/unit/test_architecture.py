@@ -1,0 +1,58 @@
+"""The house as it is enforced (import-linter's layers in pyproject.toml) and as docs/architecture.md shows it."""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodedevices_operator import desired, records
+
+ROOT = Path(__file__).parents[2]
+CONTRACTS: list[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+    "contracts"
+]
+LAYERS = [contract for contract in CONTRACTS if contract["type"] == "layers"]
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+INPUT_OUTPUT = {"aiohttp", "grpc", "kopf", "kubernetes", "prometheus_client", "structlog"}
+
+
+def shown(contract: dict[str, Any]) -> str:
+    """The block of the page that says what this contract enforces."""
+    of = ", ".join(contract.get("containers", ())) or contract["layers"][0].partition(".")[0]
+    layers = [layer.replace(f"{of}.", "") for layer in contract["layers"]]
+    return "\n".join([f"layers of {of}: each imports only from the lines below it", *layers])
+
+
+def test_the_page_shows_every_layers_contract_as_it_is_enforced_and_no_other() -> None:
+    blocks = re.findall(r"^```\n(layers of .*?)\n```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert sorted(blocks) == sorted(map(shown, LAYERS))
+
+
+def test_the_operator_has_a_layers_contract_that_names_each_of_its_modules() -> None:
+    [operator] = [contract for contract in LAYERS if contract.get("containers") == ["nodedevices_operator"]]
+    assert operator["exhaustive"] is True
+
+
+@pytest.mark.parametrize("contract", LAYERS, ids=lambda contract: contract["name"])
+def test_no_import_is_excepted_from_the_layers(contract: dict[str, Any]) -> None:
+    assert not set(contract) & {"ignore_imports", "exhaustive_ignores", "unmatched_ignore_imports_alerting"}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        info.name
+        for package in (desired, records)
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ],
+)
+def test_what_the_operator_decides_by_loads_no_input_or_output(module: str) -> None:
+    script = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert not INPUT_OUTPUT & set(loaded.split())
