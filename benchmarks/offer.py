@@ -24,7 +24,7 @@ from pathlib import Path
 import grpc
 import yaml
 from google.protobuf.message import Message
-from nodedevices_api.sections import Mig, Sections, SharedResource, Sharing
+from nodedevices_api.sections import Partitions, Sections, SharedResource, Sharing
 from nodedevices_plugin import inventory
 from nodedevices_plugin.answers import Answers
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
@@ -74,7 +74,7 @@ CASES = {
     "pairs-16": Case(machine("h100nvl x 16")),
     "shares-8x16": Case(machine("a100 x 8"), shares(16)),
     "shares-8x64": Case(machine("a100 x 8"), shares(64)),
-    "mig-128": Case(mig(32, 4), Sections(mig=Mig(strategy="mixed"))),
+    "mig-128": Case(mig(32, 4), Sections(partitions=Partitions(strategy="mixed"))),
 }
 
 

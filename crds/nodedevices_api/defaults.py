@@ -14,7 +14,7 @@ from nodedevices_api.sections import (
     Health,
     Injection,
     Labels,
-    Mig,
+    Partitions,
     Resources,
     Sections,
     Serving,
@@ -30,7 +30,7 @@ class Resolved(Sections):
     serving: Serving = Field(default=Serving())
     resources: Resources = Field(default=Resources())
     sharing: Sharing = Field(default=Sharing())
-    mig: Mig = Field(default=Mig())
+    partitions: Partitions = Field(default=Partitions())
     injection: Injection = Field(default=Injection())
     health: Health = Field(default=Health())
     faults: Faults = Field(default=Faults())

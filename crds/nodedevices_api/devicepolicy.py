@@ -17,14 +17,14 @@ from nodedevices_api.fields import Atomic, Count, Generation, Listed, Whole, in_
 from nodedevices_api.meta import LabelSelector, ObjectMeta
 from nodedevices_api.sections import SECTION_NAMES, Sections
 
-_MPS_IS_WRONG = "MPS is not possible with mig.strategy mixed; use timeSlicing, or another mig.strategy"
+_MPS_IS_WRONG = "MPS is not possible with partitions.strategy mixed; use timeSlicing, or another partitions.strategy"
 
 
 def _mps_with_mixed(it: DevicePolicySpec) -> bool:
     """What no node can do, as with NVIDIA's plugin: a policy that says both has a slip in it."""
     observes = it.serving is not None and it.serving.mode == "Observe"  # then neither is at work
     mps = it.sharing is not None and it.sharing.strategy == "mps"
-    return mps and it.mig is not None and it.mig.strategy == "mixed" and not observes
+    return mps and it.partitions is not None and it.partitions.strategy == "mixed" and not observes
 
 
 class DevicePolicySpec(Sections):
@@ -53,12 +53,12 @@ class DevicePolicySpec(Sections):
         ),
         Rule(
             "!has(self.sharing) || !has(self.sharing.strategy) || self.sharing.strategy != 'mps' || "
-            "!has(self.mig) || !has(self.mig.strategy) || self.mig.strategy != 'mixed' || "
+            "!has(self.partitions) || !has(self.partitions.strategy) || self.partitions.strategy != 'mixed' || "
             "has(self.serving) && has(self.serving.mode) && self.serving.mode == 'Observe'",
             _MPS_IS_WRONG,
             lambda it: not _mps_with_mixed(it),
-            f"'sharing.strategy is mps, and mig.strategy is mixed: {_MPS_IS_WRONG}'",
-            lambda _: f"sharing.strategy is mps, and mig.strategy is mixed: {_MPS_IS_WRONG}",
+            f"'sharing.strategy is mps, and partitions.strategy is mixed: {_MPS_IS_WRONG}'",
+            lambda _: f"sharing.strategy is mps, and partitions.strategy is mixed: {_MPS_IS_WRONG}",
         ),
     )
 

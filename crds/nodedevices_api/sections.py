@@ -176,7 +176,7 @@ class Sharing(Strict):
     )
 
 
-class Mig(Strict):
+class Partitions(Strict):
     """How MIG devices are offered."""
 
     strategy: Literal["none", "single", "mixed"] = Field(
@@ -523,7 +523,9 @@ class Sections(Strict):
         default=None, description="Under which names devices are offered."
     )
     sharing: Annotated[Sharing, Atomic()] | None = Field(default=None, description="How devices are shared.")
-    mig: Annotated[Mig, Atomic()] | None = Field(default=None, description="How MIG devices are offered.")
+    partitions: Annotated[Partitions, Atomic()] | None = Field(
+        default=None, description="How parts of a device, such as MIG devices, are offered."
+    )
     injection: Annotated[Injection, Atomic()] | None = Field(
         default=None, description="How a container gets its devices."
     )

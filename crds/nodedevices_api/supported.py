@@ -23,7 +23,7 @@ _AT_WORK: dict[str, frozenset[str]] = {
     "serving": frozenset({"mode"}),
     "resources": frozenset({"devices", "exclude"}),
     "sharing": frozenset({"strategy", "rename_by_default", "fail_requests_greater_than_one", "resources"}),
-    "mig": frozenset({"strategy"}),
+    "partitions": frozenset({"strategy"}),
     "injection": frozenset({"device_list_strategies", "device_id_strategy", "pass_device_specs"}),
     "health": frozenset({"hold_down_seconds", "ignore_xids", "fatal_xids"}),
     "faults": frozenset({"pod_condition", "event", "node_condition"}),
@@ -51,7 +51,7 @@ FIELDS_NOT_AT_WORK = _fields_not_at_work()  # of a DevicePolicy's spec, dotted w
 def remark(place: str) -> str:
     """What people have to know of a field of a spec besides its description; empty for one that is at work.
 
-    `place`: dotted wire names, without marks for lists: `health.degraded.signal`, `config.mig`, `unschedulable`.
+    `place`: dotted wire names, without marks for lists: `health.degraded.signal`, `config.partitions`, `unschedulable`.
     """
     place = place.removeprefix("config.")  # a node's configuration has the sections of policies
     if place == _UNSCHEDULABLE:

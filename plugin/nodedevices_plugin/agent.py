@@ -455,7 +455,7 @@ class Agent:
             registrations=self._plugins.registrations(),
             config=world.config,
             retired=world.state.retired,
-            mig_strategy=world.in_force.effective.sections.mig.strategy,
+            mig_strategy=world.in_force.effective.sections.partitions.strategy,
             exclude=_excluded(world.in_force),
             mps_clients=world.state.mps.clients,
             started=self._started,

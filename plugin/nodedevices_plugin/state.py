@@ -26,6 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Verdict
 from nodedevices_plugin.mpsclients import Mps
+from nodedevices_plugin.olderstate import as_written_now
 from nodedevices_plugin.probes.protocol import Readings
 
 MAX_BYTES = 16 << 20
@@ -148,7 +149,7 @@ class StateFile:
         version = document.get("version") if isinstance(document, dict) else None
         if not isinstance(version, int) or version < 1:
             raise self._unusable(f"version: {version!r:.64} is not a number from 1")
-        state, self.unread = _parts(document)
+        state, self.unread = _parts(as_written_now(document))
         if self.unread:
             self.unread += f"; {self._put_aside(copy=True)}"
         return state

@@ -29,7 +29,7 @@ ALL_ALIKE: Cut = {gpu: [instance("3g.40gb", 1, 0), instance("3g.40gb", 2, 4)] fo
 def offer(world: World, strategy: str, cut: Cut, **sections: Any) -> None:
     """Node a's GPUs are cut up so, and offered by this strategy."""
     world.hardware(world.a, simulated.cut_h100s(cut=cut))
-    policy = {"mig": {"strategy": strategy}, **sections}
+    policy = {"partitions": {"strategy": strategy}, **sections}
     world.policy("mig", policy, selector={"kubernetes.io/hostname": world.a})
 
 
@@ -163,6 +163,6 @@ def test_single_is_refused_where_gpus_are_not_alike_and_what_was_offered_stays(w
         "the node says why",
         lambda: (c := world.condition("nodedevices", world.a, "ConfigApplied")).get("reason") == "ConfigInvalid" and c,
     )
-    assert "mig.strategy" in told["message"]
+    assert "partitions.strategy" in told["message"]
     assert "use mixed" in told["message"]
     assert len(world.ids(world.a)) == 8

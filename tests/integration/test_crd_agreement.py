@@ -71,7 +71,7 @@ spec = some(
     priority=rarely(1001, one(-1000, 0, 1000)),
     mode=rarely("dryrun", one("Enforce", "DryRun")),
     serving=some(mode=one("Serve", "Observe")),
-    mig=some(strategy=rarely("Single", one("none", "single", "mixed"))),
+    partitions=some(strategy=rarely("Single", one("none", "single", "mixed"))),
     resources=some(devices=many(rule), exclude=many(one("GPU-1", "GPU-*"))),
     sharing=some(
         strategy=one("none", "timeSlicing", "mps", "memory"),

@@ -81,7 +81,7 @@ async def seen(what: str, look: Callable[[], object]) -> None:
             },
             {GPU: 0, SHARED: 6},
         ),
-        ({"mig": {"strategy": "mixed"}}, {GPU: 1, MIG: 2}),
+        ({"partitions": {"strategy": "mixed"}}, {GPU: 1, MIG: 2}),
         ({"serving": {"mode": "Observe"}}, {GPU: 0}),
     ],
     ids=["names", "exclude", "some shared", "shared under another name", "mig mixed", "observe"],

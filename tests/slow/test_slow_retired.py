@@ -21,7 +21,7 @@ def names(rig: RigWorld, node: str) -> set[str]:
 
 def test_names_that_sharing_renaming_and_mig_leave_behind_go_from_the_node(rig: RigWorld) -> None:
     rig.hardware(rig.a, simulated.cut_h100s(cut={7: [{"profile": "1g.10gb", "gi": 7, "start": 0}]}))
-    rig.policy("mig", {"mig": {"strategy": "mixed"}}, selector={"kubernetes.io/hostname": rig.a})
+    rig.policy("mig", {"partitions": {"strategy": "mixed"}}, selector={"kubernetes.io/hostname": rig.a})
     rig.policy(
         "share",
         {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}], "renameByDefault": True}},

@@ -60,7 +60,7 @@ FULL_POLICY: Json = policy(
             {"name": "example.com/h100", "memoryUnit": "1Gi"},
         ],
     },
-    mig={"strategy": "mixed"},
+    partitions={"strategy": "mixed"},
     injection={
         "deviceListStrategies": ["envvar", "cdi-cri"],
         "deviceIDStrategy": "index",
@@ -341,15 +341,17 @@ _MANY = "Too many"
 REFUSALS: tuple[Refusal, ...] = (
     # --- rules between fields ---
     Refusal("no section", policy(), "a policy sets at least one section"),
-    Refusal("no selector", _with(policy(mig={}), lambda spec: spec.pop("nodeSelector")), "Required value", "missing"),
+    Refusal(
+        "no selector", _with(policy(partitions={}), lambda spec: spec.pop("nodeSelector")), "Required value", "missing"
+    ),
     Refusal(
         "selector: In without values",
-        policy(nodeSelector={"matchExpressions": [{"key": "a", "operator": "In"}]}, mig={}),
+        policy(nodeSelector={"matchExpressions": [{"key": "a", "operator": "In"}]}, partitions={}),
         "a: In without values: In and NotIn need values",
     ),
     Refusal(
         "selector: Exists with values",
-        policy(nodeSelector={"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}, mig={}),
+        policy(nodeSelector={"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}, partitions={}),
         "a: Exists with values: In and NotIn need values",
     ),
     Refusal(
@@ -381,9 +383,9 @@ REFUSALS: tuple[Refusal, ...] = (
         "mps with MIG mixed",
         policy(
             sharing={"strategy": "mps", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]},
-            mig={"strategy": "mixed"},
+            partitions={"strategy": "mixed"},
         ),
-        "sharing.strategy is mps, and mig.strategy is mixed: MPS is not possible with mig.strategy mixed; use timeSl",
+        "sharing.strategy is mps, and partitions.strategy is mixed: MPS is not possible with partitions.strategy mixed",
     ),
     Refusal(
         "neither replicas nor memoryUnit",
@@ -484,10 +486,14 @@ REFUSALS: tuple[Refusal, ...] = (
         for value in ("101%", "-1%", "ten", "05%", -1)
     ),
     # --- bounds, patterns, sets ---
-    Refusal("priority 1001", policy(priority=1001, mig={}), "less than or equal to 1000", "1000 or less"),
-    Refusal("priority -1001", policy(priority=-1001, mig={}), "greater than or equal to -1000", "-1000 or more"),
-    Refusal("priority as text", policy(priority="1", mig={}), 'must be of type integer: "string"', "whole number"),
-    Refusal("mode Maybe", policy(mode="Maybe", mig={}), 'supported values: "Enforce", "DryRun"', "Enforce or DryRun"),
+    Refusal("priority 1001", policy(priority=1001, partitions={}), "less than or equal to 1000", "1000 or less"),
+    Refusal("priority -1001", policy(priority=-1001, partitions={}), "greater than or equal to -1000", "-1000 or more"),
+    Refusal(
+        "priority as text", policy(priority="1", partitions={}), 'must be of type integer: "string"', "whole number"
+    ),
+    Refusal(
+        "mode Maybe", policy(mode="Maybe", partitions={}), 'supported values: "Enforce", "DryRun"', "Enforce or DryRun"
+    ),
     Refusal("replicas 1", _sharing(replicas=1), "greater than or equal to 2", "2 or more"),
     Refusal("replicas 16385", _sharing(replicas=16385), "less than or equal to 16384", "16384 or less"),
     Refusal("memoryUnit as prose", _sharing(memoryUnit="a lot"), "write an amount of memory, such as 80Gi"),
@@ -610,7 +616,7 @@ REFUSALS: tuple[Refusal, ...] = (
 
 UNKNOWN_KEYS: tuple[tuple[str, Json, str], ...] = (
     ("in a section", policy(sharing={"strategey": "none"}), "spec.sharing.strategey"),
-    ("in the spec", policy(mig={}, shraing={}), "spec.shraing"),
+    ("in the spec", policy(partitions={}, shraing={}), "spec.shraing"),
     ("in a list", _sharing(replicas=2, replica=3), "spec.sharing.resources[0].replica"),
     ("in a node's configuration", _node(config={"health": {"holdDown": 3}}), "spec.config.health.holdDown"),
 )

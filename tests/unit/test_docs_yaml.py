@@ -136,7 +136,7 @@ def check(document: Any, text: str) -> None:
 def policy(document: dict[str, Any]) -> None:
     spec = parse(DevicePolicy, document).spec
     assert unsupported_fields(spec) == []
-    if spec.sharing is None and spec.mig is None:
+    if spec.sharing is None and spec.partitions is None:
         return
     # A product's label tells of sharing and MIG. A policy that is selected by what it changes goes back and forth.
     selector = spec.node_selector

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from nodedevices_api.base import to_dict
-from nodedevices_api.sections import Mig, Sharing
+from nodedevices_api.sections import Partitions, Sharing
 from nodedevices_operator.desired.labels import feature_labels
 from nodedevices_operator.records.objects import node_devices_record
 from nodedevices_plugin import inventory
@@ -37,7 +37,7 @@ def told(file: str, **settings: Any) -> dict[str, str]:
             verdicts=verdicts,
             plan=plan,
             holdings=Holdings(state=HoldersState.SYNCED),
-            mig_strategy=settings.get("mig", Mig()).strategy,
+            mig_strategy=settings.get("partitions", Partitions()).strategy,
             started=START,
             probe="simulated",
             now=START,
@@ -80,7 +80,7 @@ def test_time_slices() -> None:
 
 @pytest.mark.parametrize(("strategy", "key"), [("mixed", "mig-1g.10gb"), ("single", "gpu")])
 def test_mig_devices(strategy: Any, key: str) -> None:
-    found = told(MIG, mig=Mig(strategy=strategy))
+    found = told(MIG, partitions=Partitions(strategy=strategy))
     names = ("product", "count", "replicas", "slices.gi", "slices.ci", "multiprocessors", "engines.copy")
     assert {name: found[f"nvidia.com/{key}.{name}"] for name in names} == {
         "product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb",

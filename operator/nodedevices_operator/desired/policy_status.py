@@ -32,7 +32,7 @@ _NOTE = re.compile(r"(?:^|; )(?=(?:resources|sharing)\.)")
 # It begins a refusal with the place of what is wrong: `sharing.resources[nvidia.com/gpu].replicas: 49: ...`.
 _PLACE = re.compile(rf"(?:spec\.config\.)?({'|'.join(WIRE_SECTIONS)})(?=[.:\[])")
 EXCLUDE = "resources.exclude["  # begins a note on an id; a policy for many nodes rightly names ids of each of them
-SERVED = ("resources", "sharing", "mig", "injection")  # sections that say what is served to the kubelet, and how
+SERVED = ("resources", "sharing", "partitions", "injection")  # sections that say what is served to the kubelet, and how
 SILENT = "its agent has not answered yet"
 
 Verdict = tuple[str, str, str]  # status, reason, message

@@ -2,7 +2,8 @@
 
 The first rule that matches decides; what no rule matches keeps its usual name (NVIDIA's plugin appends its defaults to
 the user's patterns alike). A rule with a `profile` is about MIG devices, one without is about whole GPUs, and about
-MIG devices only where they stand in for GPUs (mig.strategy single): a rule for `NVIDIA H100*` never swallows slices.
+MIG devices only where they stand in for GPUs (partitions.strategy single): a rule for `NVIDIA H100*` never swallows
+slices.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def by_name(
 
 
 def fitting(match: DeviceMatch, units: Sequence[Unit], *, stands_in: bool, any_case: bool = False) -> list[Unit]:
-    """The units that a rule is about. `stands_in`: MIG devices stand in for GPUs (mig.strategy single). `any_case`: as
-    if upper and lower case were the same, to tell a near miss."""
+    """The units that a rule is about. `stands_in`: MIG devices stand in for GPUs (partitions.strategy single).
+    `any_case`: as if upper and lower case were the same, to tell a near miss."""
     return [unit for unit in units if _matches(match, unit, stands_in=stands_in, any_case=any_case)]
 
 

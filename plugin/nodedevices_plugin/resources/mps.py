@@ -112,7 +112,9 @@ def check(place: str, units: Sequence[Unit], replicas: int) -> None:
 def check_node(mig_strategy: str, root: str) -> None:
     """Whether MPS can be at work on this node at all. Raises PlanError."""
     if mig_strategy == "mixed":
-        raise PlanError("sharing.strategy", "mps", "not possible with mig.strategy mixed; use timeSlicing, or none")
+        raise PlanError(
+            "sharing.strategy", "mps", "not possible with partitions.strategy mixed; use timeSlicing, or none"
+        )
     if not root:
         raise PlanError(
             "sharing.strategy",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from nodedevices_api.sections import Mig, Resources, Sections, Serving, Sharing
+from nodedevices_api.sections import Partitions, Resources, Sections, Serving, Sharing
 
 from nodedevices_plugin.model import (
     Inventory,
@@ -42,7 +42,7 @@ class PlanSettings:
     serving: Serving = field(default_factory=Serving)
     resources: Resources = field(default_factory=Resources)
     sharing: Sharing = field(default_factory=Sharing)
-    mig: Mig = field(default_factory=Mig)
+    partitions: Partitions = field(default_factory=Partitions)
     resource_prefix: str = naming.DEFAULT_PREFIX
     mps_root: str = ""
 
@@ -55,7 +55,7 @@ class PlanSettings:
             serving=sections.serving or Serving(),
             resources=sections.resources or Resources(),
             sharing=sections.sharing or Sharing(),
-            mig=sections.mig or Mig(),
+            partitions=sections.partitions or Partitions(),
             resource_prefix=resource_prefix,
             mps_root=mps_root,
         )
@@ -73,7 +73,7 @@ def make_plan(
     """
     if settings.serving.mode == "Observe":
         return Plan()
-    strategy = settings.mig.strategy
+    strategy = settings.partitions.strategy
     if settings.sharing.strategy == "mps":
         mps.check_node(strategy, settings.mps_root)
     found = units(inventory, strategy, settings.resources.exclude)

@@ -28,7 +28,7 @@ def computing_gpus(inventory: Inventory) -> tuple[InventoryDevice, ...]:
 
 def units(inventory: Inventory, mig_strategy: str, exclude: Sequence[str] = ()) -> tuple[Unit, ...]:
     """All units, by device index then partition index. `exclude`: ids or globs over ids; a GPU's takes its MIG devices
-    along. Raises PlanError (mig.strategy single only)."""
+    along. Raises PlanError (partitions.strategy single only)."""
     gpus = [device for device in computing_gpus(inventory) if not excluded_by(device.fact.id, exclude)]
     if mig_strategy == "single" and any(device.fact.mig_enabled for device in gpus):
         _check_single(gpus, exclude)
@@ -60,18 +60,22 @@ def _check_single(gpus: Sequence[InventoryDevice], exclude: Sequence[str]) -> No
     plain = [device.fact.index for device in here if not device.fact.mig_enabled]
     if plain:
         raise PlanError(
-            "mig.strategy", "single", f"GPU {plain[0]} is not in MIG mode and others are; make them alike or use mixed"
+            "partitions.strategy",
+            "single",
+            f"GPU {plain[0]} is not in MIG mode and others are; make them alike or use mixed",
         )
     profiles: set[str] = set()
     for device in here:
         live = [part for part in device.fact.partitions if part.id not in device.departed_partitions]
         if not live:
             hint = f"GPU {device.fact.index} is in MIG mode and has no MIG devices; create them or use mixed"
-            raise PlanError("mig.strategy", "single", hint)
+            raise PlanError("partitions.strategy", "single", hint)
         profiles |= {part.profile for part in live if not excluded_by(part.id, exclude)}
     if len(profiles) > 1:
         raise PlanError(
-            "mig.strategy", "single", f"this node has several MIG profiles ({', '.join(sorted(profiles))}); use mixed"
+            "partitions.strategy",
+            "single",
+            f"this node has several MIG profiles ({', '.join(sorted(profiles))}); use mixed",
         )
 
 

@@ -35,8 +35,8 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
     exclude = settings.resources.exclude
     if settings.serving.mode == "Observe" or not inventory.devices or not (rules or shares or exclude):
         return ()
-    found = units(inventory, settings.mig.strategy, settings.resources.exclude)
-    named = by_name(found, settings.resources, settings.mig.strategy, settings.resource_prefix)
+    found = units(inventory, settings.partitions.strategy, settings.resources.exclude)
+    named = by_name(found, settings.resources, settings.partitions.strategy, settings.resource_prefix)
     places = _file_patterns(settings.resources) if "resources" in from_file else None
     notes = _rules(found, settings, places) + _excludes(inventory, exclude)
     if settings.sharing.strategy != "none":
@@ -65,7 +65,7 @@ def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str) -
 
 
 def _rules(found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] | None) -> list[str]:
-    single = settings.mig.strategy == "single"
+    single = settings.partitions.strategy == "single"
     left, notes = list(found), []
     for number, rule in enumerate(settings.resources.devices):
         mine = fitting(rule.match, left, stands_in=single)
@@ -100,7 +100,7 @@ def _excludes(inventory: Inventory, exclude: Sequence[str]) -> list[str]:
 def _there_are(found: Sequence[Unit], match: DeviceMatch) -> str:
     of_mig = [unit for unit in found if unit.partition is not None]
     if match.profile is not None and not of_mig:
-        return "no MIG device is offered under a name of its own (see mig.strategy)"
+        return "no MIG device is offered under a name of its own (see partitions.strategy)"
     kinds = {_kind(unit, match) for unit in (found if match.profile is None else of_mig)}
     return f"there are: {_listed(sorted(kinds)) or 'none'}"
 

@@ -13,7 +13,7 @@ from typing import Any
 from nodedevices_api.base import to_dict
 from nodedevices_api.defaults import Resolved, with_defaults
 from nodedevices_api.errors import InputError, parse
-from nodedevices_api.sections import SECTION_NAMES, Health, Injection, Mig, Sections, Serving
+from nodedevices_api.sections import SECTION_NAMES, Health, Injection, Partitions, Sections, Serving
 from nodedevices_api.supported import unsupported_sections
 
 from nodedevices_plugin.settings.file import FileConfig
@@ -41,11 +41,11 @@ class Effective:
         """What decides which ids the kubelet is offered, and under which names. All else has no ids, and takes effect
         without waiting for pods."""
         of = self.sections
-        return (of.serving, of.resources, of.sharing, of.mig, self.resource_prefix, self.node.mps_root)
+        return (of.serving, of.resources, of.sharing, of.partitions, self.resource_prefix, self.node.mps_root)
 
     def in_shape_of(self, other: Effective) -> Effective:
         """This configuration, but with the shape of the other."""
-        shape = {name: getattr(other.sections, name) for name in ("serving", "resources", "sharing", "mig")}
+        shape = {name: getattr(other.sections, name) for name in ("serving", "resources", "sharing", "partitions")}
         return replace(
             self,
             sections=self.sections.model_copy(update=shape),
@@ -69,7 +69,7 @@ def resolve(local: Local, file: FileConfig | None, spec_config: Mapping[str, Any
     strategies = value("device-list-strategy")
     own = {
         "serving": to_dict(Serving.model_validate({"mode": local.serving_mode})),
-        "mig": to_dict(Mig.model_validate({"strategy": value("mig-strategy")})),
+        "partitions": to_dict(Partitions.model_validate({"strategy": value("mig-strategy")})),
         "injection": to_dict(
             Injection.model_validate(
                 {

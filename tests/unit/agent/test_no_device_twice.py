@@ -36,18 +36,18 @@ OWN_POD = ("nodedevices-system", "agent")
 
 def shares(replicas: int, **more: Any) -> dict[str, Any]:
     rule_ = {"name": GPU, "replicas": replicas, **more}
-    return {"sharing": {"strategy": "timeSlicing", "resources": [rule_]}, "mig": {"strategy": "mixed"}}
+    return {"sharing": {"strategy": "timeSlicing", "resources": [rule_]}, "partitions": {"strategy": "mixed"}}
 
 
 CONFIGS: tuple[dict[str, Any] | None, ...] = (
     None,  # the operator has not resolved the node
     {},
-    {"mig": {"strategy": "mixed"}},
+    {"partitions": {"strategy": "mixed"}},
     shares(2),
     shares(4),
     shares(2, rename=SHARED),
     shares(4, devices=["0"], rename=SHARED),
-    {"resources": {"exclude": [gpu_id(0)]}, "mig": {"strategy": "mixed"}},
+    {"resources": {"exclude": [gpu_id(0)]}, "partitions": {"strategy": "mixed"}},
     {"serving": {"mode": "Observe"}},
 )
 

@@ -232,7 +232,7 @@ def test_everything_that_nvidias_file_has_is_taken_and_what_is_of_no_use_here_is
     config = parse(EVERYTHING)
     now = effective(text=EVERYTHING)
     assert config.unused == ("flags.useNodeFeatureAPI", "flags.gfd.oneshot", "flags.gfd.sleepInterval")
-    assert now.sections.mig.strategy == "mixed"
+    assert now.sections.partitions.strategy == "mixed"
     assert now.sections.injection.device_list_strategies == ("envvar", "cdi-cri")
     assert (now.sections.injection.device_id_strategy, now.sections.injection.pass_device_specs) == ("index", True)
     assert [rule.name for rule in now.sections.resources.devices] == ["nvidia.com/h100", "nvidia.com/small"]

@@ -32,8 +32,8 @@ SLICED = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4
 @pytest.mark.parametrize(
     ("own", "policy"),
     [
-        pytest.param(by(file="flags: {migStrategy: mixed}"), {"mig": {"strategy": "mixed"}}, id="mig, file"),
-        pytest.param(by("--mig-strategy=single"), {"mig": {"strategy": "single"}}, id="mig, flag"),
+        pytest.param(by(file="flags: {migStrategy: mixed}"), {"partitions": {"strategy": "mixed"}}, id="mig, file"),
+        pytest.param(by("--mig-strategy=single"), {"partitions": {"strategy": "single"}}, id="mig, flag"),
         pytest.param(by(file=SLICED % ""), shared("timeSlicing"), id="time-slicing"),
         pytest.param(by(file=SLICED % ", rename: a.b/c"), shared("timeSlicing", rename="a.b/c"), id="renamed"),
         pytest.param(by(file=SLICED % ", devices: [0, '1:0']"), shared("timeSlicing", devices=["0", "1:0"]), id="some"),

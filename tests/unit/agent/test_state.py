@@ -106,6 +106,17 @@ def test_a_file_of_every_older_version_is_read_whole(tmp_path: Path, name: str) 
     assert (state.confirmed, list(state.retired)) == ("GPU-2=removed", ["nvidia.com/gpu.shared"])
 
 
+def test_a_section_that_was_renamed_since_is_read_under_its_old_name(file: StateFile) -> None:
+    mixed = {"strategy": "mixed"}
+    document = json.loads((STATES / "v1-2026-11-21.json").read_bytes())
+    document["applied"]["sections"]["mig"] = document["spec"]["config"]["mig"] = mixed
+    file.path.write_text(json.dumps(document))
+    state = file.load()
+    assert from_saved(state.applied or {}).sections.partitions.strategy == "mixed"
+    assert state.spec is not None
+    assert state.spec.config["partitions"] == mixed
+
+
 def test_a_verdict_that_cannot_be_read_takes_no_other_along(file: StateFile) -> None:
     file.save(replace(FULL, verdicts={"GPU-1": BAD, "GPU-2": BAD}))
     document = json.loads(file.path.read_bytes())

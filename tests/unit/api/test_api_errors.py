@@ -18,7 +18,7 @@ RESOURCE = {"name": "nvidia.com/gpu", "replicas": 4}
     [
         ({"sharing": {"strategey": "none"}}, "spec.sharing.strategey: unknown key; did you mean strategy?"),
         ({"sharing": {"STRATEGY": "none"}}, "spec.sharing.STRATEGY: unknown key; did you mean strategy?"),
-        ({"mig": {"x": 1}}, "spec.mig.x: unknown key; known are strategy"),
+        ({"partitions": {"x": 1}}, "spec.partitions.x: unknown key; known are strategy"),
         (
             {"sharing": {"strategy": "timeSlicing", "resources": [{**RESOURCE, "replicas": 0}]}},
             "spec.sharing.resources[0].replicas: 0 is not allowed; give 2 or more",
@@ -29,7 +29,10 @@ RESOURCE = {"name": "nvidia.com/gpu", "replicas": 4}
         ),
         ({"sharing": {"resources": RESOURCE}}, "spec.sharing.resources: "),
         ({"sharing": []}, "spec.sharing: [] is not allowed; give keys and values"),
-        ({"mig": {"strategy": "both"}}, 'spec.mig.strategy: "both" is not allowed; choose none, single or mixed'),
+        (
+            {"partitions": {"strategy": "both"}},
+            'spec.partitions.strategy: "both" is not allowed; choose none, single or mixed',
+        ),
         (
             {"health": {"holdDownSeconds": "5m"}},
             'spec.health.holdDownSeconds: "5m" is not allowed; give a whole number',
@@ -45,7 +48,7 @@ RESOURCE = {"name": "nvidia.com/gpu", "replicas": 4}
             {"faults": {"taint": {"effect": "NoExecute"}}},
             "spec.faults: taint.effect is NoExecute, and there is no budget: NoExecute or an eviction needs a budget",
         ),
-        ({"nodeSelector": None, "mig": {}}, "spec.nodeSelector: null is not allowed; give keys and values"),
+        ({"nodeSelector": None, "partitions": {}}, "spec.nodeSelector: null is not allowed; give keys and values"),
     ],
 )
 def test_a_message_names_the_place_the_value_and_what_would_be_right(spec: dict[str, Any], message: str) -> None:
@@ -56,7 +59,7 @@ def test_a_message_names_the_place_the_value_and_what_would_be_right(spec: dict[
 
 def test_every_problem_is_told_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        parse(Sections, {"mig": {"strategy": "both"}, "health": {"holdDownSeconds": -1}, "sharin": {}})
+        parse(Sections, {"partitions": {"strategy": "both"}, "health": {"holdDownSeconds": -1}, "sharin": {}})
     assert len(caught.value.problems) == 3
     assert str(caught.value) == "; ".join(caught.value.problems)
 
@@ -71,13 +74,13 @@ def test_a_hostile_document_gets_a_short_answer() -> None:
 
 def test_a_long_value_is_shown_in_part() -> None:
     with pytest.raises(InputError) as caught:
-        parse(Sections, {"mig": "z" * 10_000})
+        parse(Sections, {"partitions": "z" * 10_000})
     assert len(str(caught.value)) < 200
 
 
 def test_a_value_that_is_no_json_is_shown_all_the_same() -> None:
-    with pytest.raises(InputError, match=r"mig: \{1, 2\} is not allowed"):
-        parse(Sections, {"mig": {1, 2}})
+    with pytest.raises(InputError, match=r"partitions: \{1, 2\} is not allowed"):
+        parse(Sections, {"partitions": {1, 2}})
 
 
 def test_other_validations_can_be_explained_too() -> None:

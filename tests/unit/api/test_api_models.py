@@ -198,7 +198,7 @@ def test_the_built_in_defaults_are_the_agreed_ones() -> None:
             "failRequestsGreaterThanOne": False,
             "resources": [],
         },
-        "mig": {"strategy": "none"},
+        "partitions": {"strategy": "none"},
         "injection": {"deviceListStrategies": ["envvar"], "deviceIDStrategy": "uuid", "passDeviceSpecs": False},
         "health": {
             "ignoreXids": [],
@@ -265,7 +265,7 @@ def test_a_selector_selects_as_kubernetes_does(
 
 def test_a_policy_for_every_node_must_say_so() -> None:
     with pytest.raises(InputError, match="nodeSelector: missing"):
-        parse(DevicePolicy, {**policy(), "spec": {"mig": {"strategy": "none"}}})
+        parse(DevicePolicy, {**policy(), "spec": {"partitions": {"strategy": "none"}}})
 
 
 def test_with_mps_a_container_may_have_one_share_unless_told_otherwise() -> None:
@@ -281,8 +281,8 @@ def test_with_mps_a_container_may_have_one_share_unless_told_otherwise() -> None
 def test_mps_fits_what_is_not_mixed_and_a_node_that_only_watches() -> None:
     """Where it does not fit a node after all, such as one with MIG devices, that node says so."""
     sharing = {"strategy": "mps", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}
-    assert parse(DevicePolicySpec, {"nodeSelector": {}, "sharing": sharing, "mig": {"strategy": "single"}})
-    mixed = {"nodeSelector": {}, "sharing": sharing, "mig": {"strategy": "mixed"}}
+    assert parse(DevicePolicySpec, {"nodeSelector": {}, "sharing": sharing, "partitions": {"strategy": "single"}})
+    mixed = {"nodeSelector": {}, "sharing": sharing, "partitions": {"strategy": "mixed"}}
     assert parse(DevicePolicySpec, {**mixed, "serving": {"mode": "Observe"}})
-    with pytest.raises(InputError, match=r"MPS is not possible with mig\.strategy mixed"):
+    with pytest.raises(InputError, match=r"MPS is not possible with partitions\.strategy mixed"):
         parse(DevicePolicySpec, {**mixed, "serving": {"mode": "Serve"}})

@@ -71,7 +71,7 @@ shares = st.fixed_dictionaries(
 )
 configurations = some(
     serving=some(mode=st.sampled_from(["Serve", "Observe"])),
-    mig=some(strategy=st.sampled_from(["none", "single", "mixed"])),
+    partitions=some(strategy=st.sampled_from(["none", "single", "mixed"])),
     sharing=some(renameByDefault=st.booleans()) | shares,
     health=some(ignoreXids=xids, fatalXids=xids, holdDownSeconds=durations),
     faults=some(event=st.booleans(), evict=some(graceSeconds=durations), taint=some(effect=st.just("NoSchedule"))),

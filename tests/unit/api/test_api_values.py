@@ -95,7 +95,7 @@ def test_what_is_at_work_passes() -> None:
             faults={"podCondition": "Always", "event": False, "nodeCondition": False},
             health={"holdDownSeconds": 5, "ignoreXids": [31], "fatalXids": [79]},
             resources={"devices": [{"match": {"productName": "*H100*"}, "name": "example.com/h100"}], "exclude": ["x"]},
-            mig={"strategy": "mixed"},
+            partitions={"strategy": "mixed"},
             labels={"featureDiscovery": True, "extra": {"example.com/pool": "a"}},
             serving={"mode": "Observe"},
             injection={"deviceListStrategies": ["cdi-cri"], "deviceIDStrategy": "index", "passDeviceSpecs": True},

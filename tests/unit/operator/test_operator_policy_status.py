@@ -147,7 +147,7 @@ def test_a_policy_that_is_overridden_is_not_blamed_for_the_stronger_ones_error()
 
 
 def test_a_policy_whose_own_sections_are_right_waits_for_another_ones_correction() -> None:
-    other = refused_for(TOO_MANY, supplies=("mig", "health"))
+    other = refused_for(TOO_MANY, supplies=("partitions", "health"))
     status, reason, message = applied({"a": other})
     assert (status, reason) == ("False", "Progressing")
     assert message == f"in force on 0 of 1 nodes; a: {TOO_MANY}"
@@ -156,8 +156,12 @@ def test_a_policy_whose_own_sections_are_right_waits_for_another_ones_correction
 
 def test_a_policy_fails_where_the_section_at_fault_is_its_own() -> None:
     assert applied({"a": refused_for(TOO_MANY, supplies=("sharing",))})[1] == "Failed"
-    for message in ("mig.strategy: single: use mixed", "spec.config.mig.strategy: 3 is not allowed", "mig: wrong"):
-        assert applied({"a": refused_for(message, supplies=("mig",))})[1] == "Failed"
+    for message in (
+        "partitions.strategy: single: use mixed",
+        "spec.config.partitions.strategy: 3 is not allowed",
+        "partitions: wrong",
+    ):
+        assert applied({"a": refused_for(message, supplies=("partitions",))})[1] == "Failed"
         assert applied({"a": refused_for(message, supplies=("sharing",))})[1] == "Progressing"
 
 
@@ -206,7 +210,7 @@ def test_nodes_that_offer_different_things_count_together() -> None:
 
 
 def test_what_another_policy_or_a_nodes_own_file_says_is_not_this_policys_matter() -> None:
-    assert applied({"a": shown(TYPO, sections=("mig",))})[2] == "in force on 1 nodes"
+    assert applied({"a": shown(TYPO, sections=("partitions",))})[2] == "in force on 1 nodes"
 
 
 def test_only_a_few_entries_are_told_and_how_many_more_there_are() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nodedevices_api.sections import Injection, Mig, SharedResource, Sharing
+from nodedevices_api.sections import Injection, Partitions, SharedResource, Sharing
 from nodedevices_plugin.model import AllocationError, ContainerAnswer, DeviceNode, Mount, OfferedResource
 from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.resources.cdi import Host
@@ -43,7 +43,7 @@ def test_several_shares_of_a_gpu_are_one_gpu() -> None:
 
 def test_a_mig_device_is_seen_by_its_own_uuid() -> None:
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0),))
-    plan = make_plan(inventory_of(cut), healthy(cut), PlanSettings(mig=Mig(strategy="mixed")))
+    plan = make_plan(inventory_of(cut), healthy(cut), PlanSettings(partitions=Partitions(strategy="mixed")))
     assert allocate(plan.resources[0], [mig_id(0, 0)], CONTEXT) == visible(mig_id(0, 0))
 
 
@@ -128,7 +128,7 @@ def answered(
         host=Host(**{"existing": frozenset(CONTROL), **host}),
         cdi_annotation_prefix=prefix,
     )
-    plan_settings = PlanSettings(sharing=sharing or Sharing(), mig=Mig(strategy=mig))
+    plan_settings = PlanSettings(sharing=sharing or Sharing(), partitions=Partitions(strategy=mig))
     for resource in make_plan(inventory, healthy(*gpus), plan_settings).resources:
         if any(each.id == ids[0] for each in resource.ids):
             return allocate(resource, ids, context)

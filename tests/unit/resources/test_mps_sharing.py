@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from nodedevices_api.sections import Mig, SharedResource, Sharing
+from nodedevices_api.sections import Partitions, SharedResource, Sharing
 from nodedevices_plugin import inventory as stage
 from nodedevices_plugin.model import Mount, Plan
 from nodedevices_plugin.probes.protocol import DeviceFact
@@ -25,7 +25,7 @@ def clients(
 ) -> Plan:
     rule = SharedResource(name="nvidia.com/gpu", replicas=replicas, devices=devices)
     sharing = Sharing(strategy="mps", resources=(rule,), rename_by_default=rename, fail_requests_greater_than_one=True)
-    settings = PlanSettings(sharing=sharing, mig=Mig(strategy=mig), mps_root=root)
+    settings = PlanSettings(sharing=sharing, partitions=Partitions(strategy=mig), mps_root=root)
     return make_plan(inventory_of(*gpus), healthy(*gpus), settings)
 
 
@@ -53,7 +53,7 @@ def test_mps_needs_its_directory() -> None:
 
 
 def test_mps_and_mig_do_not_go_together() -> None:
-    with pytest.raises(PlanError, match=r"sharing\.strategy: mps: not possible with mig\.strategy mixed"):
+    with pytest.raises(PlanError, match=r"sharing\.strategy: mps: not possible with partitions\.strategy mixed"):
         clients(gpu(0), mig="mixed")
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0),))
     with pytest.raises(PlanError, match="cannot share MIG devices; use timeSlicing"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from nodedevices_api.sections import Mig, SharedResource, Sharing
+from nodedevices_api.sections import Partitions, SharedResource, Sharing
 from nodedevices_plugin.foreign import Names, held
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.server import snapshot
@@ -24,7 +24,7 @@ from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, par
 
 GPU, SHARED, LARGE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"
 WHOLE = PlanSettings()
-MIXED = PlanSettings(mig=Mig(strategy="mixed"))
+MIXED = PlanSettings(partitions=Partitions(strategy="mixed"))
 PLAIN = inventory_of(gpu(0), gpu(1))
 HALVES = tuple(partition(1, part, profile="3g.40gb", slices=3, start=4 * part, size=4) for part in (0, 1))
 CUT = inventory_of(gpu(0), gpu(1, mig_enabled=True, partitions=HALVES))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodedevices_api.sections import DeviceMatch, Mig, ResourceRule, Resources
+from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Resources
 from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.resources.plan import PlanError, PlanSettings, make_plan
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of, mig_id, partition
@@ -20,7 +20,7 @@ def rule(name: str, **match: Any) -> ResourceRule:
 def named(
     *devices: DeviceFact, rules: tuple[ResourceRule, ...] = (), exclude: tuple[str, ...] = (), mig: str = "none"
 ) -> dict[str, list[str]]:
-    settings = PlanSettings(resources=Resources(devices=rules, exclude=exclude), mig=Mig(strategy=mig))
+    settings = PlanSettings(resources=Resources(devices=rules, exclude=exclude), partitions=Partitions(strategy=mig))
     found = make_plan(inventory_of(*devices), healthy(*devices), settings)
     return {resource.name: [each.id for each in resource.ids] for resource in found.resources}
 

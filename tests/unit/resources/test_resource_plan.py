@@ -8,7 +8,7 @@ from hypothesis import settings as tried
 from hypothesis import strategies as st
 from nodedevices_api.sections import (
     DeviceMatch,
-    Mig,
+    Partitions,
     ResourceRule,
     Resources,
     Sections,
@@ -142,7 +142,7 @@ def test_the_first_so_many_devices_may_be_shared() -> None:
 def test_some_mig_devices_may_be_shared(device: str) -> None:
     found = plan(
         cut(0, "1g.10gb", "1g.10gb"),
-        mig=Mig(strategy="mixed"),
+        partitions=Partitions(strategy="mixed"),
         sharing=slices(2, name="nvidia.com/mig-1g.10gb", devices=(device,)),
     )
     assert ids(found.resources[0]) == [mig_id(0, 0), f"{mig_id(0, 1)}::0", f"{mig_id(0, 1)}::1"]
@@ -154,7 +154,10 @@ def test_several_resources_may_be_shared_each_in_its_way() -> None:
         SharedResource(name="nvidia.com/mig-1g.10gb", replicas=3, rename="nvidia.com/slice"),
     )
     found = plan(
-        gpu(0), cut(1, "1g.10gb"), mig=Mig(strategy="mixed"), sharing=Sharing(strategy="timeSlicing", resources=rules)
+        gpu(0),
+        cut(1, "1g.10gb"),
+        partitions=Partitions(strategy="mixed"),
+        sharing=Sharing(strategy="timeSlicing", resources=rules),
     )
     assert {resource.name: len(resource.ids) for resource in found.resources} == {
         "nvidia.com/gpu": 2,
@@ -196,7 +199,7 @@ def test_time_slicing_without_replicas_is_refused() -> None:
 def test_a_name_that_is_already_taken_is_refused() -> None:
     sharing = slices(2, name="nvidia.com/mig-1g.10gb", rename="nvidia.com/gpu")
     with pytest.raises(PlanError, match=r"sharing\.resources\[nvidia\.com/mig-1g\.10gb\]\.rename: nvidia\.com/gpu"):
-        plan(gpu(0), cut(1, "1g.10gb"), sharing=sharing, mig=Mig(strategy="mixed"))
+        plan(gpu(0), cut(1, "1g.10gb"), sharing=sharing, partitions=Partitions(strategy="mixed"))
 
 
 def test_an_answer_that_the_kubelet_could_not_read_is_refused() -> None:
@@ -212,7 +215,7 @@ def test_without_a_mig_strategy_every_gpu_is_offered_whole() -> None:
 
 
 def test_mixed_offers_whole_gpus_and_a_name_per_profile() -> None:
-    found = plan(gpu(0), cut(1, "3g.40gb", "1g.10gb", "1g.10gb"), mig=Mig(strategy="mixed"))
+    found = plan(gpu(0), cut(1, "3g.40gb", "1g.10gb", "1g.10gb"), partitions=Partitions(strategy="mixed"))
     assert {resource.name: ids(resource) for resource in found.resources} == {
         "nvidia.com/gpu": [gpu_id(0)],
         "nvidia.com/mig-1g.10gb": [mig_id(1, 1), mig_id(1, 2)],
@@ -223,33 +226,33 @@ def test_mixed_offers_whole_gpus_and_a_name_per_profile() -> None:
 def test_mixed_bears_an_empty_gpu_and_a_small_compute_instance() -> None:
     small = partition(1, 0, profile="1c.3g.40gb", gi_slices=3, ci_slices=1)
     odd = gpu(1, mig_enabled=True, partitions=(small, partition(1, 1)))
-    found = plan(cut(0), odd, mig=Mig(strategy="mixed"))
+    found = plan(cut(0), odd, partitions=Partitions(strategy="mixed"))
     assert {resource.name: ids(resource) for resource in found.resources} == {"nvidia.com/mig-1g.10gb": [mig_id(1, 1)]}
 
 
 def test_single_offers_mig_devices_as_gpus() -> None:
-    found = plan(cut(0, "3g.40gb", "3g.40gb"), mig=Mig(strategy="single"))
+    found = plan(cut(0, "3g.40gb", "3g.40gb"), partitions=Partitions(strategy="single"))
     assert shown(found) == {"nvidia.com/gpu": [(mig_id(0, 0), True), (mig_id(0, 1), True)]}
-    assert shown(plan(gpu(0), mig=Mig(strategy="single"))) == {"nvidia.com/gpu": [(gpu_id(0), True)]}
+    assert shown(plan(gpu(0), partitions=Partitions(strategy="single"))) == {"nvidia.com/gpu": [(gpu_id(0), True)]}
 
 
 def test_single_offers_compute_instances_that_are_smaller_than_their_gpu_instance() -> None:
     small = tuple(partition(0, part, profile="1c.3g.40gb", gi_slices=3, ci_slices=1) for part in range(3))
-    found = plan(gpu(0, mig_enabled=True, partitions=small), mig=Mig(strategy="single"))
+    found = plan(gpu(0, mig_enabled=True, partitions=small), partitions=Partitions(strategy="single"))
     assert len(shown(found)["nvidia.com/gpu"]) == 3
 
 
 def test_single_does_not_ask_a_lost_gpu_for_its_mig_mode() -> None:
     """NVIDIA's plugin serves nothing on a node with one lost GPU."""
     lost = DeviceFact(id=gpu_id(1), index=1, readings=Readings(lost=True))
-    found = plan(cut(0, "3g.40gb"), lost, bad=(gpu_id(1),), mig=Mig(strategy="single"))
+    found = plan(cut(0, "3g.40gb"), lost, bad=(gpu_id(1),), partitions=Partitions(strategy="single"))
     assert shown(found) == {"nvidia.com/gpu": [(mig_id(0, 0), True)]}
 
 
 def test_single_looks_past_what_is_excluded() -> None:
     gpus = (cut(0, "3g.40gb"), gpu(1), cut(2, "3g.40gb", "1g.10gb"))
     exclude = Resources(exclude=(gpu_id(1), mig_id(2, 1)))
-    found = plan(*gpus, mig=Mig(strategy="single"), resources=exclude)
+    found = plan(*gpus, partitions=Partitions(strategy="single"), resources=exclude)
     assert shown(found) == {"nvidia.com/gpu": [(mig_id(0, 0), True), (mig_id(2, 0), True)]}
 
 
@@ -262,20 +265,23 @@ def test_single_looks_past_what_is_excluded() -> None:
     ],
 )
 def test_single_refuses_what_is_not_alike(devices: tuple[DeviceFact, ...], hint: str) -> None:
-    with pytest.raises(PlanError, match=r"mig\.strategy: single: .*" + hint):
-        plan(*devices, mig=Mig(strategy="single"))
+    with pytest.raises(PlanError, match=r"partitions\.strategy: single: .*" + hint):
+        plan(*devices, partitions=Partitions(strategy="single"))
 
 
 def test_a_fault_of_a_gpu_is_a_fault_of_its_mig_devices_but_not_the_other_way_round() -> None:
-    mixed = Mig(strategy="mixed")
+    mixed = Partitions(strategy="mixed")
     gpus = (cut(0, "1g.10gb", "1g.10gb"), cut(1, "1g.10gb"))
-    assert shown(plan(*gpus, bad=(gpu_id(0),), mig=mixed)) == {
+    assert shown(plan(*gpus, bad=(gpu_id(0),), partitions=mixed)) == {
         "nvidia.com/mig-1g.10gb": [(mig_id(0, 0), False), (mig_id(0, 1), False), (mig_id(1, 0), True)]
     }
-    assert shown(plan(*gpus, bad=(mig_id(0, 1),), mig=mixed)) == {
+    assert shown(plan(*gpus, bad=(mig_id(0, 1),), partitions=mixed)) == {
         "nvidia.com/mig-1g.10gb": [(mig_id(0, 0), True), (mig_id(0, 1), False), (mig_id(1, 0), True)]
     }
-    assert shown(plan(*gpus, cordoned=(mig_id(1, 0),), mig=mixed))["nvidia.com/mig-1g.10gb"][2] == (mig_id(1, 0), False)
+    assert shown(plan(*gpus, cordoned=(mig_id(1, 0),), partitions=mixed))["nvidia.com/mig-1g.10gb"][2] == (
+        mig_id(1, 0),
+        False,
+    )
 
 
 def test_a_vanished_mig_device_that_is_held_stays_listed_as_unhealthy() -> None:
@@ -283,7 +289,7 @@ def test_a_vanished_mig_device_that_is_held_stays_listed_as_unhealthy() -> None:
     found = stage.update(
         inventory_of(before), snapshot(after), now=START, monotonic=1, held_partitions=frozenset({mig_id(0, 1)})
     )
-    offered = make_plan(found, healthy(before), PlanSettings(mig=Mig(strategy="mixed")))
+    offered = make_plan(found, healthy(before), PlanSettings(partitions=Partitions(strategy="mixed")))
     assert shown(offered) == {"nvidia.com/mig-1g.10gb": [(mig_id(0, 0), True), (mig_id(0, 1), False)]}
 
 
@@ -302,7 +308,7 @@ def test_what_a_pod_holds_of_a_gpu_that_left_mig_mode_stays_listed_as_unhealthy(
     found = stage.update(
         inventory_of(before), snapshot(gpu(0)), now=START, monotonic=1, held_partitions=frozenset({mig_id(0, 1)})
     )
-    settings = PlanSettings(mig=Mig(strategy=strategy))
+    settings = PlanSettings(partitions=Partitions(strategy=strategy))
     assert shown(make_plan(found, healthy(before), settings)) == offers
 
 
@@ -315,7 +321,7 @@ def test_the_plan_in_force_gets_the_health_of_now() -> None:
 
 
 def test_a_mig_device_that_is_no_longer_known_is_not_healthy() -> None:
-    current = plan(cut(0, "1g.10gb", "1g.10gb"), mig=Mig(strategy="mixed"))
+    current = plan(cut(0, "1g.10gb", "1g.10gb"), partitions=Partitions(strategy="mixed"))
     fresh = refresh_health(current, inventory_of(cut(0, "1g.10gb")), healthy(cut(0)))
     assert shown(fresh) == {"nvidia.com/mig-1g.10gb": [(mig_id(0, 0), True), (mig_id(0, 1), False)]}
 
@@ -367,7 +373,7 @@ def test_whatever_the_machine(
     parts: list[tuple[bool, list[str]]], sharing: Sharing, resources: Resources, strategy: str, broken: set[int]
 ) -> None:
     gpus = [cut(number, *profiles) if mig else gpu(number) for number, (mig, profiles) in enumerate(parts)]
-    settings = PlanSettings(sharing=sharing, resources=resources, mig=Mig(strategy=strategy))
+    settings = PlanSettings(sharing=sharing, resources=resources, partitions=Partitions(strategy=strategy))
     inventory: Inventory = inventory_of(*gpus)
     verdicts = healthy(*gpus)
     whole = make_plan(inventory, verdicts, settings)

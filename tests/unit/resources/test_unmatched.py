@@ -49,7 +49,7 @@ def test_the_place_in_nvidias_file(kind: str) -> None:
 
 
 def test_whole_gpus_are_not_offered_where_mig_devices_are() -> None:
-    found = notes(CUT, mig={"strategy": "mixed"}, sharing=shared({"name": "nvidia.com/gpu", "replicas": 2}))
+    found = notes(CUT, partitions={"strategy": "mixed"}, sharing=shared({"name": "nvidia.com/gpu", "replicas": 2}))
     assert found == ["sharing.resources[0].name nvidia.com/gpu: no such resource here; offered: nvidia.com/mig-1g.10gb"]
 
 
@@ -113,8 +113,8 @@ def test_a_shared_name_or_device_that_differs_in_case_only_is_named() -> None:
 
 def test_a_profile_where_no_mig_device_is_offered_and_where_there_are_others() -> None:
     rule = {"match": {"profile": "2g.*"}, "name": "nvidia.com/small"}
-    assert "see mig.strategy" in notes(resources={"devices": [rule]})[0]
-    found = notes(CUT, mig={"strategy": "mixed"}, resources={"devices": [rule]})
+    assert "see partitions.strategy" in notes(resources={"devices": [rule]})[0]
+    found = notes(CUT, partitions={"strategy": "mixed"}, resources={"devices": [rule]})
     assert found == ["resources.devices[0].match profile 2g.*: no such device here; there are: 1g.10gb"]
 
 
