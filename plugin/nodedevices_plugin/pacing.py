@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from nodedevices_common.backoff import Backoff
+
 BURST = 5
 REFILL_SECONDS = 5.0
 HEARTBEAT_SECONDS = 300.0
@@ -20,8 +22,7 @@ REPAIR_SECONDS = 10.0  # two writers that fight over a field must not do it at t
 # An object deleted again and again right after it was created (its Node is gone, somebody cleans up): no fight over it.
 # A person may delete it twice and see it back at once.
 RECREATE_FREELY = 2
-RECREATE_FIRST_SECONDS = 60.0
-RECREATE_MOST_SECONDS = 300.0
+RECREATE_BACKOFF = Backoff(initial_seconds=60.0, max_seconds=300.0, jitter=0.0)
 # While the object keeps vanishing: the Node may have been made anew, and the token names the new one within minutes.
 OWNER_SECONDS = 10.0
 
@@ -140,11 +141,4 @@ def _recreate_wait(situation: Situation, now: float) -> float:
     again = situation.recreations - RECREATE_FREELY
     if situation.exists or situation.created_at is None or again <= 0:
         return 0.0
-    pause = min(RECREATE_MOST_SECONDS, RECREATE_FIRST_SECONDS * 2.0 ** min(again - 1, 8))
-    return max(0.0, situation.created_at + pause - now)
-
-
-def back_off(attempt: int, chance: float, *, first: float = 0.5, most: float = 30.0) -> float:
-    """Seconds before attempt number `attempt` (0 first): doubling up to `most`, of which half is chance (0..1)."""
-    ceiling = min(most, first * 2.0 ** min(attempt, 16))
-    return ceiling * (0.5 + 0.5 * chance)
+    return max(0.0, situation.created_at + RECREATE_BACKOFF.after(again) - now)

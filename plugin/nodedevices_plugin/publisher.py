@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import structlog
+from nodedevices_common.backoff import Backoff, Draw
 
 from nodedevices_plugin import pacing
 from nodedevices_plugin.kubeapi import Object, Store, StoreError
@@ -32,7 +33,8 @@ from nodedevices_plugin.pacing import Cause, Need, Situation, TokenBucket
 
 log = structlog.get_logger(__name__)
 
-WATCH_BACK_OFF_MOST_SECONDS = 15.0
+WATCH_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=15.0)
+WRITE_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
 REFUSED_SECONDS = 10.0  # until /readyz says that the API server refuses: one refusal may be a token or a version
 SILENT_SECONDS = 60.0  # until it says that the API server does not answer
 OPERATOR_FIELDS = frozenset({"affectedPods"})
@@ -96,7 +98,7 @@ class Publisher:
         on_object: Callable[[Object | None], None],
         metrics: PublisherMetrics,
         clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
+        draw: Draw = random.uniform,
         owner_seconds: float = pacing.OWNER_SECONDS,
     ) -> None:
         self._store = store
@@ -104,7 +106,7 @@ class Publisher:
         self._on_object = on_object
         self._metrics = metrics
         self._clock = clock
-        self._chance = chance
+        self._draw = draw
         self._bucket = TokenBucket(now=clock())
         self._wake = asyncio.Event()
         self._wanted: Mapping[str, Any] | None = None
@@ -168,8 +170,8 @@ class Publisher:
                     self._see(item)
             except StoreError as error:
                 self._failed(self._watching, error)
-            await asyncio.sleep(pacing.back_off(failures, self._chance(), most=WATCH_BACK_OFF_MOST_SECONDS))
             failures += 1
+            await asyncio.sleep(WATCH_BACKOFF.after(failures, self._draw))
 
     def _see(self, item: Object | None) -> None:
         if item is not None and _version(item) < self._own_version and _uid(item) == _uid(self._object):
@@ -185,7 +187,7 @@ class Publisher:
 
     def _vanished(self) -> None:
         now = self._clock()
-        young = self._created_at is not None and now - self._created_at < pacing.RECREATE_MOST_SECONDS
+        young = self._created_at is not None and now - self._created_at < pacing.RECREATE_BACKOFF.max_seconds
         self._recreations = self._recreations + 1 if young else 0
         self._object = None
         self._own_version = 0
@@ -288,7 +290,9 @@ class Publisher:
         self._object = answer
         self._own_version = _version(answer)
         self._own_status = owned(answer.get("status"))
-        self._heartbeat = pacing.HEARTBEAT_SECONDS * (1 + pacing.HEARTBEAT_JITTER * (2 * self._chance() - 1))
+        self._heartbeat = pacing.HEARTBEAT_SECONDS * self._draw(
+            1 - pacing.HEARTBEAT_JITTER, 1 + pacing.HEARTBEAT_JITTER
+        )
         if cause is Cause.REPAIR:
             self._repaired_at = now
             log.warning("fields of the agent's status were changed by somebody else; set again", name=self._name)
@@ -300,8 +304,8 @@ class Publisher:
         if error.status in (403, 422):
             self._owner_known = False
         first = error.status in (401, 409) and self._failures == 0  # a new token, or a newer version: try at once
-        wait = 0.0 if first else pacing.back_off(self._failures, self._chance())
         self._failures += 1
+        wait = 0.0 if first else WRITE_BACKOFF.after(self._failures, self._draw)
         self._asked_to_wait = self._clock() + (error.retry_after or 0.0)
         self._not_before = max(self._clock() + wait, self._asked_to_wait)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
-from nodedevices_plugin.kubelet.registration import BACKOFF_FIRST_SECONDS, BACKOFF_MOST_SECONDS, backoff_seconds
+from nodedevices_plugin.kubelet.registration import BACKOFF
 from nodedevices_plugin.model import RegistrationState
 from support.kubelet import StandInKubelet
 from support.offers import GPU, EchoAllocator, offered, plan
@@ -269,10 +269,10 @@ async def test_a_new_kubelet_ends_a_long_back_off(kubelet: StandInKubelet, plugi
 
 def test_the_back_off_grows_has_jitter_and_a_bound() -> None:
     for failures in range(1, 2000):
-        assert BACKOFF_FIRST_SECONDS / 2 <= backoff_seconds(failures) <= BACKOFF_MOST_SECONDS
-    assert max(backoff_seconds(1) for _ in range(100)) <= BACKOFF_FIRST_SECONDS
-    assert min(backoff_seconds(100) for _ in range(100)) >= BACKOFF_MOST_SECONDS / 2
-    assert len({backoff_seconds(3) for _ in range(10)}) > 1
+        assert 0.25 <= BACKOFF.after(failures) <= 30.0
+    assert max(BACKOFF.after(1) for _ in range(100)) <= 0.5
+    assert min(BACKOFF.after(100) for _ in range(100)) >= 15.0
+    assert len({BACKOFF.after(3) for _ in range(10)}) > 1
 
 
 # --- two instances --------------------------------------------------------------------------------------------------

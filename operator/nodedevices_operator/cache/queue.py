@@ -17,10 +17,11 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-FIRST_DELAY_SECONDS = 0.5
-MAX_DELAY_SECONDS = 60.0
+from nodedevices_common.backoff import Backoff, Draw
+
+BACKOFF = Backoff(initial_seconds=0.5, max_seconds=60.0, jitter=0.2)
 NEWS_SECONDS = 2.0
-JITTER = 0.2  # of every delay, up or down
+JITTER = 0.2  # of a delay that somebody asked for; it only grows
 MAX_LATE_SECONDS = 5.0  # by jitter, of a look that was asked for at a time
 
 Handler = Callable[[str], Awaitable[float | None]]
@@ -37,9 +38,7 @@ class RetryLater(Exception):  # noqa: N818  it is no error: somebody asked us to
 class KeyQueue:
     """Deduplicated keys with delays and back-off. `add`, `take`, `done` and `failed` are all; `run` drives them."""
 
-    def __init__(
-        self, clock: Callable[[], float] = time.monotonic, draw: Callable[[float, float], float] = random.uniform
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, draw: Draw = random.uniform) -> None:
         self._clock = clock
         self._draw = draw
         self._ready: deque[str] = deque()
@@ -105,9 +104,8 @@ class KeyQueue:
         """The key could not be worked on. Returns the seconds after which it is tried again."""
         self._running.discard(key)
         self._again.discard(key)
-        count = self._failures[key] = self._failures.get(key, -1) + 1
-        delay = max(at_least, min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(count, 16)))
-        delay *= self._draw(1.0 if at_least else 1.0 - JITTER, 1.0 + JITTER)
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        delay = max(at_least * self._draw(1.0, 1.0 + JITTER), BACKOFF.after(count, self._draw))
         self._due.pop(key, None)
         self._not_before[key] = self._clock() + at_least
         self._at(key, self._clock() + delay)

@@ -20,9 +20,11 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import structlog
 from nodedevices_api import GROUP
+from nodedevices_common.backoff import Backoff
 
 from nodedevices_operator.cache.store import Cache, Dirty, older
 from nodedevices_operator.kube.port import Kube, KubeError
@@ -32,9 +34,9 @@ from nodedevices_operator.records.names import POLICIES, named
 
 RELIST_SECONDS = 600.0
 JITTER = 0.1
-RETRY_SECONDS = (1.0, 30.0)  # after a failed LIST, growing
+BACKOFF = Backoff(initial_seconds=1.0, max_seconds=30.0, jitter=0.2)  # after a failed LIST
 MAX_QUESTIONS = 500  # by name, for one LIST: a list that misses more is not believed this time
-MISSING_RETRY_SECONDS = 5.0  # at most, while the CRDs are missing: asking costs next to nothing
+MISSING_BACKOFF = replace(BACKOFF, max_seconds=5.0)  # while the CRDs are missing: asking costs next to nothing
 ASK_SECONDS = 30.0  # between two small questions: kopf tells nobody that the API server is away
 AGAIN_SECONDS = 5.0  # after the last object that kopf listed by itself
 HEARING_SECONDS = 10.0  # for the watch to tell what a LIST has shown
@@ -98,10 +100,8 @@ class Relister:
                 await self.once()
             except KubeError as error:
                 failures += 1
-                first, most = RETRY_SECONDS
-                most = MISSING_RETRY_SECONDS if isinstance(error, MissingCRDs) else most
-                wait = min(most, first * 2.0 ** min(failures - 1, 8)) * random.uniform(1 - JITTER, 1 + JITTER)
-                wait = max(wait, error.retry_after or 0.0)
+                backoff = MISSING_BACKOFF if isinstance(error, MissingCRDs) else BACKOFF
+                wait = max(backoff.after(failures), error.retry_after or 0.0)
                 self._explain(error, wait)
             else:
                 if self.trouble:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from typing import Any, cast
 import kopf
 import structlog
 from kopf._cogs.structs import references  # what it has found to watch is told nowhere else
+from nodedevices_common.backoff import Backoff
 
 from nodedevices_operator.kube.handlers import WATCHED_NAMES, make_registry, make_settings
 from nodedevices_operator.records.kinds import Kind, Record, read
@@ -30,7 +30,7 @@ from nodedevices_operator.records.names import MANAGER
 
 Arrived = Callable[[Kind, bool, Record], None]
 
-RESTART_SECONDS = (1.0, 30.0)  # grows while kopf keeps ending
+RESTART_BACKOFF = Backoff(initial_seconds=1.0, max_seconds=30.0, jitter=0.2)  # while kopf keeps ending
 STEADY_SECONDS = 60.0  # having run so long, it starts at the first delay again
 JOIN_SECONDS = 5.0
 SPARSE_SECONDS = 60.0
@@ -147,8 +147,7 @@ class Watch:
             self._wanted.clear()
             self._post(self._over, why)
             failures = 0 if lasted > STEADY_SECONDS else failures + 1
-            first, most = RESTART_SECONDS
-            self._ending.wait(min(most, first * 2.0 ** min(failures - 1, 8)) * random.uniform(0.8, 1.2))
+            self._ending.wait(RESTART_BACKOFF.after(failures))
 
     async def _operate(self) -> str:
         """Returns why it was ended, if it did not end by itself."""

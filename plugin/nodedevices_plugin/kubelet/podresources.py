@@ -21,7 +21,6 @@ slashes, a driver's and a device's may not, so `dra_device` takes the first and 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -31,6 +30,7 @@ from typing import NamedTuple
 
 import grpc.aio
 import structlog
+from nodedevices_common.backoff import Backoff
 
 from nodedevices_plugin.kubelet import checkpoint, rpc, sockets
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
@@ -46,8 +46,7 @@ LOOK_DEADLINE_SECONDS = 0.5  # before a first registration, which must not wait 
 LOOK_RETRY_SECONDS = 0.05  # after "rejected by rate limit": the kubelet's bucket gets 100 tokens a second
 LOOK_SHARED_SECONDS = 0.25  # several resources that are registered together are one question
 LEAST_GAP_SECONDS = 1.0  # between two Lists: the kubelet allows 100/s with a burst of 10, to all callers together
-BACKOFF_FIRST_SECONDS = 2.0
-BACKOFF_MOST_SECONDS = 60.0
+BACKOFF = Backoff(initial_seconds=2.0, max_seconds=60.0)
 
 log = structlog.get_logger(__name__)
 
@@ -347,8 +346,7 @@ class PodResourcesClient:
         message = f"PodResources on {self._socket} does not answer: {details}"
         if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
             self._refusals += 1
-            most = min(BACKOFF_MOST_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** min(self._refusals - 1, 16))
-            self._not_before = monotonic() + most * random.uniform(0.5, 1.0)
+            self._not_before = monotonic() + BACKOFF.after(self._refusals)
             if rpc.answer_too_large(error):
                 allowed = rpc.MAX_PODRESOURCES_BYTES >> 20
                 message = (

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
@@ -30,6 +29,7 @@ from typing import Any
 
 import grpc.aio
 import structlog
+from nodedevices_common.backoff import Backoff
 
 from nodedevices_plugin.kubelet import rpc, sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
@@ -47,8 +47,7 @@ LISTED_SECONDS = 5.0  # between two looks whether the kubelet lists our devices;
 LISTED_FIRST_SECONDS = 0.5  # from the stream; the kubelet has its first message after some milliseconds
 LISTED_AGAIN_SECONDS = 1.0  # after one that says that it does not
 MISSED = 2  # such looks in a row
-BACKOFF_FIRST_SECONDS = 0.5
-BACKOFF_MOST_SECONDS = 30.0
+BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
 
 Keep = Callable[[str, Callable[[], Awaitable[None]]], Coroutine[Any, Any, None]]  # supervise.Supervisor.keep
 
@@ -71,12 +70,6 @@ class Lost(Enum):
     KUBELET = "there is a new kubelet.sock"
     SOCKET = "our socket was removed"
     FORGOTTEN = "the kubelet no longer lists its devices, as after the end of another plugin that had the name"
-
-
-def backoff_seconds(failures: int) -> float:
-    """After the n-th failure in a row (from 1): 0.5, 1, 2, ... 30 s, each less a random part of up to half."""
-    most: float = min(BACKOFF_MOST_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** min(failures - 1, 16))
-    return most * random.uniform(0.5, 1.0)
 
 
 class Listed:
@@ -243,9 +236,7 @@ class ResourcePlugin:
         if self._short_streams <= QUICK_RETRIES:
             await asyncio.sleep(STREAM_LOST_DELAY_SECONDS)
         else:
-            await self._wait(
-                backoff_seconds(self._short_streams - QUICK_RETRIES), sockets.identity(self._kubelet_socket)
-            )
+            await self._wait(BACKOFF.after(self._short_streams - QUICK_RETRIES), sockets.identity(self._kubelet_socket))
 
     async def _not_registered(self, error: grpc.aio.AioRpcError, kubelet: sockets.Identity) -> None:
         code, details = error.code(), rpc.reason(error)
@@ -264,7 +255,7 @@ class ResourcePlugin:
 
     async def _back_off(self, kubelet: sockets.Identity | None) -> None:
         self._failures += 1
-        await self._wait(backoff_seconds(self._failures), kubelet)
+        await self._wait(BACKOFF.after(self._failures), kubelet)
 
     async def _wait(self, seconds: float, kubelet: sockets.Identity | None) -> None:
         """Sleeps, but not longer than this kubelet.sock is the one in place: a new kubelet is met at once."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
+from nodedevices_common.backoff import Backoff
 
 from nodedevices_plugin.mps import files, running, wanted
 from nodedevices_plugin.mps.control import DEFAULT, EXCLUSIVE, ControlError
@@ -31,8 +32,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 5.0  # between two questions to a daemon that answers
 MISSED = 2  # questions in a row without an answer: it is dead
-FIRST_DELAY_SECONDS = 1.0
-MAX_DELAY_SECONDS = 60.0
+BACKOFF = Backoff(initial_seconds=1.0, max_seconds=60.0, jitter=0.0)
 
 
 class Daemons(Protocol):
@@ -95,7 +95,7 @@ class Runner:
                 self._keep(daemon, run, now)
             except ControlError as error:
                 run.failures += 1
-                delay = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** min(run.failures - 1, 10))
+                delay = BACKOFF.after(run.failures)
                 run.not_before, run.done = now + delay, None
                 self._tell(run, "MPS control daemon not running", daemon.resource, error, again_in_seconds=delay)
 

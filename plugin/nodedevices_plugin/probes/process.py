@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
+from nodedevices_common.backoff import Backoff
 
 from nodedevices_plugin.probes.loop import EXIT_WANTS_FRESH_PROCESS
 from nodedevices_plugin.probes.protocol import MAX_LINE_BYTES, Snapshot
@@ -39,22 +39,9 @@ MAX_UNREAPED = 4  # children stuck in the kernel; with that many, no further one
 MIN_LINE_SPACING_SECONDS = 0.02  # at most 50 lines a second are read; the pipe holds back a probe that writes more
 LINE_SPACING_FACTOR = 3.0  # a line that took long to read is followed by a pause of so many times that
 LAST_WORDS_SECONDS = 1.0  # so long the lines are read that a child left behind
+BACKOFF = Backoff(initial_seconds=0.2, max_seconds=30.0, jitter=0.2)  # before the next child
 _TICK_SECONDS = 0.5
 _CHUNK_BYTES = 1 << 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
-    """How long to wait before the next child: doubles from `first` to `last`, plus up to `jitter` of itself."""
-
-    first_seconds: float = 0.2
-    last_seconds: float = 30.0
-    jitter: float = 0.25
-
-    def after(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row (1 is the first)."""
-        base: float = min(self.last_seconds, self.first_seconds * 2.0 ** min(max(failures - 1, 0), 32))
-        return base * (1 + random.random() * self.jitter)
 
 
 @dataclass(slots=True)
@@ -116,13 +103,13 @@ class ProbeProcess:
         *,
         on_snapshot: Callable[[Snapshot], None],
         command: Sequence[str] | None = None,
-        backoff: Backoff | None = None,
+        backoff: Backoff = BACKOFF,
         kill_after_silence_seconds: float = KILL_AFTER_SILENCE_SECONDS,
     ) -> None:
         self._own = list(command) if command else None
         self._arguments = arguments if callable(arguments) else lambda: arguments
         self._on_snapshot = on_snapshot
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff
         self._kill_after = kill_after_silence_seconds
         self._child: subprocess.Popen[bytes] | None = None
         self._unreaped: list[subprocess.Popen[bytes]] = []

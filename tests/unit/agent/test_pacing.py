@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_plugin.pacing import Cause, Need, Situation, TokenBucket, back_off, decide
+from nodedevices_plugin.pacing import Cause, Need, Situation, TokenBucket, decide
 
 
 def status(state: str = "Healthy", reason: str = "", **more: Any) -> dict[str, Any]:
@@ -119,9 +119,3 @@ def test_no_schedule_gets_more_than_a_burst_and_one_per_five_seconds(gaps: list[
     for first, start in enumerate(taken):
         for last in range(first, len(taken)):
             assert last - first + 1 <= 5 + (taken[last] - start) / 5.0 + 1e-6
-
-
-@given(st.integers(min_value=0, max_value=10_000), st.floats(min_value=0, max_value=1))
-def test_waiting_between_attempts_grows_and_has_a_ceiling(attempt: int, chance: float) -> None:
-    assert 0.25 <= back_off(attempt, chance) <= 30.0
-    assert back_off(attempt, 0.0) <= back_off(attempt + 1, 0.0)

@@ -51,7 +51,7 @@ class Desk:
             on_object=self.seen.append,
             metrics=self.counts,
             clock=lambda: time.monotonic() + self.later,
-            chance=lambda: 0.0,
+            draw=lambda low, _: low,
             owner_seconds=0.05,
         )
 

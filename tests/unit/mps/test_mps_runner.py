@@ -9,7 +9,7 @@ import pytest
 from nodedevices_plugin.mps import running, wanted
 from nodedevices_plugin.mps.control import ControlError
 from nodedevices_plugin.mps.processes import Process
-from nodedevices_plugin.mps.runner import MAX_DELAY_SECONDS, Runner
+from nodedevices_plugin.mps.runner import BACKOFF, Runner
 from nodedevices_plugin.resources.mps import Daemon, Gpu
 
 GPU = "nvidia.com/gpu"
@@ -199,9 +199,9 @@ def test_one_that_cannot_be_started_is_tried_ever_more_rarely(machine: Machine) 
     machine.driver.broken.add("start")
     machine.want(daemon(0))
     tries = sum("start" in machine.after(1).said() for _ in range(600))
-    assert 600 / MAX_DELAY_SECONDS <= tries <= 600 / MAX_DELAY_SECONDS + 8
+    assert 600 / BACKOFF.max_seconds <= tries <= 600 / BACKOFF.max_seconds + 8
     machine.driver.broken.clear()
-    machine.after(MAX_DELAY_SECONDS)
+    machine.after(BACKOFF.max_seconds)
     assert machine.driver.running == {GPU: 25}
 
 

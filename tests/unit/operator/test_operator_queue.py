@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_operator.cache.queue import (
-    FIRST_DELAY_SECONDS,
-    MAX_DELAY_SECONDS,
+    BACKOFF,
     MAX_LATE_SECONDS,
     NEWS_SECONDS,
     KeyQueue,
@@ -83,15 +82,15 @@ def test_failures_wait_longer_each_time_up_to_a_bound_and_a_success_forgets_them
         clock.now += 1000
         assert queue.take() == "n1"
         delays.append(queue.failed("n1"))
-    assert delays[:3] == [FIRST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2, FIRST_DELAY_SECONDS * 4]
+    assert delays[:3] == [BACKOFF.initial_seconds, BACKOFF.initial_seconds * 2, BACKOFF.initial_seconds * 4]
     assert delays == sorted(delays)
-    assert delays[-1] == MAX_DELAY_SECONDS
+    assert delays[-1] == BACKOFF.max_seconds
     clock.now += 1000
     queue.take()
     queue.done("n1")
     queue.add("n1")
     queue.take()
-    assert queue.failed("n1") == FIRST_DELAY_SECONDS
+    assert queue.failed("n1") == BACKOFF.initial_seconds
 
 
 def test_news_of_a_failing_key_bring_its_next_try_forward_but_not_to_now(queue: KeyQueue, clock: Clock) -> None:
@@ -185,7 +184,7 @@ def test_no_key_is_ever_lost_and_none_is_with_two_workers(steps: list[tuple[str,
     for taken in running:
         queue.done(taken)
     for _ in range(10):
-        clock.now += 2 * MAX_DELAY_SECONDS
+        clock.now += 2 * BACKOFF.max_seconds
         while (key_left := queue.take()) is not None:
             owed.discard(key_left)
             queue.done(key_left)
