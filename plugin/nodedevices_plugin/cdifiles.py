@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+from nodedevices_common.files import replace, unfinished
 
 from nodedevices_plugin.cditoolkit import CtkRequest, read_bounded
 from nodedevices_plugin.lookout import Lookout
@@ -152,7 +153,7 @@ def ctk_request(node: NodeSettings, context: InjectionContext, specs: Sequence[C
 
 
 def _found(folder: Path) -> frozenset[str]:
-    names = {name for each in cdi.FILE_NAMES for name in (each, _half_written(each))}
+    names = {name for each in cdi.FILE_NAMES for name in (each, unfinished(Path(each)).name)}
     try:
         return frozenset(names & {each.name for each in folder.iterdir()})
     except OSError:
@@ -197,7 +198,7 @@ def write(folder: Path, specs: Sequence[CdiSpec]) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not _same(path, text):
-                _replace(path, text)
+                replace(path, text)
         except OSError as error:
             raise CdiError(f"{path}: {error.strerror or error}") from error
 
@@ -206,15 +207,3 @@ def _same(path: Path, text: str) -> bool:
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8") == text
     return False
-
-
-def _replace(path: Path, text: str) -> None:
-    new = path.with_name(_half_written(path.name))
-    with new.open("w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), MODE)
-        file.write(text)
-    new.replace(path)
-
-
-def _half_written(name: str) -> str:
-    return f".{name}.new"  # runtimes read *.json and *.yaml

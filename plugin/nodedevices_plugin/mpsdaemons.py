@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import structlog
+from nodedevices_common.files import replace
 
 from nodedevices_plugin.mps import files, running, wanted
 from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
@@ -149,9 +150,7 @@ def _write(file: Path, text: str, *, create: bool) -> str:
                 return ""
         elif not create:
             return ""
-        new = file.with_name(f".{file.name}.new")
-        new.write_text(text, encoding="utf-8")
-        new.replace(file)
+        replace(file, text)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         return f"cannot be asked for: {file}: {why}; mount the MPS root there (manifests/components/mps)"

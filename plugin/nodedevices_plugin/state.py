@@ -14,7 +14,6 @@ everything starts afresh: probe, PodResources and the operator tell what they ca
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -22,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from nodedevices_common import files
 from pydantic import TypeAdapter, ValidationError
 
 from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Verdict
@@ -156,27 +156,11 @@ class StateFile:
 
     def save(self, state: State) -> None:
         """Replace the file. StateError when that is not possible; the old file then stays as it was."""
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        content = _ADAPTER.dump_json(state, by_alias=True, exclude_none=True)
         try:
-            try:
-                with temporary.open("wb") as file:
-                    os.fchmod(file.fileno(), 0o600)
-                    file.write(_ADAPTER.dump_json(state, by_alias=True, exclude_none=True))
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(self.path)
-                self._sync_directory()
-            finally:
-                temporary.unlink(missing_ok=True)
+            files.replace(self.path, content, mode=0o600, durable=True)
         except OSError as error:
             raise StateError(f"write {self.path}: {error.strerror or error}") from error
-
-    def _sync_directory(self) -> None:
-        descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def _unusable(self, why: str) -> StateError:
         return StateError(f"{self.path}: not a state file ({why}); {self._put_aside()}")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.agentprocess import AgentProcess
+from support.hangingdisk import HangingDisk
 from support.kubelet import StandInKubelet
 from support.simulated import h100s, strike
 
@@ -137,12 +138,22 @@ async def test_a_fault_reaches_the_kubelet_while_the_state_file_cannot_be_writte
 
 
 async def test_a_disk_that_hangs_keeps_no_fault_from_the_kubelet_and_only_the_newest_state_waits(
-    agent: AgentProcess, kubelet: StandInKubelet
+    kubelet: StandInKubelet, tmp_path: Path
 ) -> None:
+    disk = HangingDisk(tmp_path)
+    async with AgentProcess(
+        tmp_path,
+        plugin_folder=kubelet.plugin_folder,
+        pod_resources_socket=kubelet.pod_resources_socket,
+        environment=disk.environment,
+    ) as agent:
+        await _through_a_disk_that_hangs(agent, kubelet, disk)
+
+
+async def _through_a_disk_that_hangs(agent: AgentProcess, kubelet: StandInKubelet, disk: HangingDisk) -> None:
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     await agent.until(lambda: agent.state_file.exists() and len(kubelet.views[GPU].devices) == 8)
-    assert agent.process is not None
-    hangs = agent.state_file.with_name(f".{agent.state_file.name}.{agent.process.pid}.tmp")
-    os.mkfifo(hangs)  # opening it to write does not return until somebody reads
+    disk.hang()
     for lost in range(6):
         agent.edit(h100s(lost=lost))
         # The others are held down.
@@ -152,14 +163,10 @@ async def test_a_disk_that_hangs_keeps_no_fault_from_the_kubelet_and_only_the_ne
     assert metric(agent, 'nodedevices_worker_call_seconds{worker="state-file"}') > 0
     assert agent.get("/healthz")[0] == 200
     saves = metric(agent, "nodedevices_state_file_writes_total")
-    hangs.rename(hangs.with_name("let-go"))  # what hung ends, by an error or not
-    descriptor = os.open(hangs.with_name("let-go"), os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        await agent.until(lambda: agent.lines("state file written again"))
-    finally:
-        os.close(descriptor)
+    disk.let_go()
+    await agent.until(lambda: agent.lines("state file written again"))
+    await agent.until(lambda: len(json.loads(agent.state_file.read_text())["verdicts"]) == 6)
     assert metric(agent, "nodedevices_state_file_writes_total") <= saves + 2
-    assert len(json.loads(agent.state_file.read_text())["verdicts"]) == 6
 
 
 def metric(agent: AgentProcess, series: str) -> float:

@@ -1,7 +1,8 @@
 """Files and folders below the MPS root, opened by a program with privileges next to others that write there.
 
 The agent writes into the root, and client containers into the pipe folders below it: so no link is followed, nothing
-that could block (a FIFO) is waited for, and no file is read beyond a bound. Everything raises OSError.
+that could block (a FIFO) is waited for, and no file is read beyond a bound. Everything raises OSError. Files are
+written by nodedevices_common.files, which keeps to the same.
 """
 
 from __future__ import annotations
@@ -21,16 +22,6 @@ def read(path: Path, limit: int) -> bytes:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         return file.read(limit)
-
-
-def replace(path: Path, text: str) -> None:
-    """The file is new and whole, or as it was."""
-    new = path.with_name(f".{path.name}.new")
-    new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    new.replace(path)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from typing import Protocol
 
 import structlog
 from nodedevices_common.backoff import Backoff
+from nodedevices_common.files import replace
 
 from nodedevices_plugin.mps import files, running, wanted
 from nodedevices_plugin.mps.control import DEFAULT, EXCLUSIVE, ControlError
@@ -256,7 +257,7 @@ class Runner:
         if text == self._written:
             return
         try:
-            files.replace(self._done_file, text)
+            replace(self._done_file, text)
             self._written = text
         except OSError as error:  # a crash would leave GPUs to this daemon alone; without one nothing is lost
             self._complain(f"{self._done_file}: {error.strerror or error}")
