@@ -49,8 +49,6 @@ from nodedevices_plugin.kubelet.podresources import PodResourcesClient, wanted_a
 from nodedevices_plugin.memory import keep_small
 from nodedevices_plugin.metrics import CONTENT_TYPE, Metrics
 from nodedevices_plugin.model import HoldersState, Inventory, Plan, RegistrationState
-from nodedevices_plugin.mpsclients import with_daemons
-from nodedevices_plugin.mpsdaemons import MpsDaemons
 from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
 from nodedevices_plugin.probes.check import CheckError
 from nodedevices_plugin.probes.process import ProbeProcess
@@ -65,6 +63,8 @@ from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.settings.watch import ConfigFile, ConfigFolder
+from nodedevices_plugin.sharing.clients import with_helpers
+from nodedevices_plugin.sharing_managers import Managers
 from nodedevices_plugin.state import State, StateError, StateFile, same_but_times
 from nodedevices_plugin.supervise import Supervisor
 from nodedevices_plugin.worker import Worker
@@ -100,9 +100,10 @@ class Agent:
         self._facts: Facts | None = None
         self._plan_told: Plan | None = None
         self._state_worker = Worker("state-file")  # what hangs elsewhere must not keep a verdict from being saved
-        workers = tuple(map(Worker, ("files", "cdi", "host-paths", "mps", "config-file", "kubelet-checkpoint")))
-        self._files, looks, paths, mps, config, kubelet_files = workers
-        self._parts = Supervisor(workers=lambda: (self._state_worker, *workers))
+        workers = tuple(map(Worker, ("files", "cdi", "host-paths", "config-file", "kubelet-checkpoint")))
+        self._files, looks, paths, config, kubelet_files = workers
+        self._sharing = Managers(local, on_change=self._wake.set)
+        self._parts = Supervisor(workers=lambda: (self._state_worker, *workers, *self._sharing.workers.values()))
         self._state_file = StateFile(Path(local.state_file))
         self._state_saved = State()
         self._state_saved_at = 0.0
@@ -125,7 +126,6 @@ class Agent:
         self._toolkit = ToolkitSpecs(
             [Path(each) for each in local.cdi_spec_dirs], worker=looks, on_change=self._wake.set
         )
-        self._mps = MpsDaemons(Path(local.mps_dir), worker=mps, on_change=self._wake.set)
         self._told = observing.Told()
         self._probe = ProbeProcess(lambda: _probe_arguments(local, self._driver_root()), on_snapshot=self._on_snapshot)
         self._metrics = Metrics(facts=lambda: self._facts, probe=lambda: self._probe.counters, parts=self._parts)
@@ -173,7 +173,8 @@ class Agent:
                 tasks.create_task(keep("host-paths", self._paths.run))
                 tasks.create_task(keep("cdi-folder", self._cdi_folder.run))
                 tasks.create_task(keep("cdi", self._toolkit.run))
-                tasks.create_task(keep("mps", self._mps.run))
+                for mode, manager in self._sharing.by_mode.items():
+                    tasks.create_task(keep(mode, manager.run))
                 tasks.create_task(keep("holders", self._follow_holders))
                 for server in self._http_servers():
                     tasks.create_task(keep("http", server.run))
@@ -285,9 +286,7 @@ class Agent:
             recent=self._plugins.recent_allocations(),
             registrations=self._plugins.registrations(),
             existing=self._paths.existing,
-            mps=self._mps.answers,
-            mps_lives=self._mps.lives,
-            mps_before=self._mps.before,
+            helpers=self._sharing.facts,
             cdi=self._cdi_here(),
             saved=self._saved,
             unsaved_because=self._state_trouble or "",
@@ -302,7 +301,7 @@ class Agent:
         was = before.in_force
         taken_over = was.told and was.effective.observing and not self._world.in_force.effective.observing
         await self._tell_kubelet(inputs.arrived if taken else None, insist=taken_over)
-        self._mps.want(self._world.daemons)
+        self._sharing.want(self._world.helpers)
         self._holders.with_offers = _offers_count(self._world.in_force)
         self._report(outcome, now)
         return min((each for each in (outcome.deadline, again) if each is not None), default=None)
@@ -448,7 +447,7 @@ class Agent:
         world = self._world
         self._facts = Facts(
             inventory=world.inventory,
-            verdicts=with_daemons(world.verdicts, world.state.mps, world.daemons),
+            verdicts=with_helpers(world.verdicts, world.state.clients, world.helpers),
             plan=world.plan,
             observed=world.observed,
             holdings=world.holdings,
@@ -457,7 +456,7 @@ class Agent:
             retired=world.state.retired,
             mig_strategy=world.in_force.effective.sections.partitions.strategy,
             exclude=_excluded(world.in_force),
-            mps_clients=world.state.mps.clients,
+            clients=world.state.clients.clients,
             started=self._started,
             running_seconds=time.monotonic() - world.started,
             probe=self._local.probe,

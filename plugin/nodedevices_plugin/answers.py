@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nodedevices_plugin.metrics import Metrics
-from nodedevices_plugin.model import AllocationError, ContainerAnswer, Inventory, OfferedResource, Plan
+from nodedevices_plugin.model import AllocationError, ContainerEdits, Inventory, OfferedResource, Plan
 from nodedevices_plugin.resources.injection import InjectionContext, allocate
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import Topology, build
@@ -27,7 +27,7 @@ class Answers:
         self._context = context
         self._topology = build(inventory)
 
-    def allocate(self, resource: str, ids: Sequence[str]) -> ContainerAnswer:
+    def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
         try:
             answer = allocate(self._offered(resource), ids, self._context)
         except AllocationError:

@@ -21,19 +21,19 @@ from nodedevices_api import conditions as names
 from nodedevices_api.errors import InputError
 from nodedevices_api.sections import Injection
 
-from nodedevices_plugin.foreign import Names, device_name, may_begin, may_start, take_over
+from nodedevices_plugin.awaiting import Awaited, awaited, known_clients, may_begin, may_start
+from nodedevices_plugin.foreign import Names, device_name, take_over
 from nodedevices_plugin.model import (
     HoldersState,
     Holdings,
     Inventory,
-    OfferedResource,
     Plan,
     PlanError,
     RecentAllocate,
     Verdict,
 )
 from nodedevices_plugin.report import ConfigStatus, listing
-from nodedevices_plugin.resources import cdi, cdi_libraries, mps
+from nodedevices_plugin.resources import cdi, cdi_libraries
 from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change, drained, pods_named
 from nodedevices_plugin.resources.injection import CDI_STRATEGIES, InjectionContext
 from nodedevices_plugin.resources.occupancy import Held, protect
@@ -43,6 +43,8 @@ from nodedevices_plugin.settings.effective import Effective, resolve
 from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.sharing.base import Helper, HelperFacts
+from nodedevices_plugin.sharing.helpers import shares, withheld
 from nodedevices_plugin.state import SeenSpec
 
 
@@ -109,11 +111,10 @@ class Node:
     unsaved_because: str  # why the state file cannot be written
     awaits: str  # why nothing may be registered yet where no configuration is remembered; empty: it may
     existing: Set[str]  # the optional device nodes (resources.nodes)
-    answers: mps.Answers  # of the MPS daemons; what needs one takes effect when it answers
+    helpers: HelperFacts  # what needs a helper takes effect when that answers
     # Names of the plan that another plugin serves to the kubelet; what pods hold of them is not ours, and no change of
     # ours takes it away.
     not_ours: Set[str]
-    wanted_before: Sequence[mps.Daemon]  # that the agent's run before this one asked for
     cdi_here: cdi.Here  # CDI names are handed out where files that have them can be written
 
 
@@ -128,10 +129,10 @@ class Configured:
     to_save: Effective | None
     plan: Plan | None
     status: ConfigStatus
-    refused: str = ""  # file | spec | plan | cdi | mps: what was refused; empty: nothing
+    refused: str = ""  # file | spec | plan | cdi | a sharing mode: what was refused; empty: nothing
     saving: bool = False  # `to_save` is only waited for: nothing worth telling yet
     # Needed for what is in force, or waited for by what is asked for; None: nobody knows yet, and what runs stays.
-    daemons: tuple[mps.Daemon, ...] | None = None
+    helpers: tuple[Helper, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +142,8 @@ class _Trouble:
     of: str  # as Configured.refused; holders: it waits for pods; operator: for its word; state: to be saved
     message: str
     waits: bool = False  # nothing is refused: it takes effect by itself
-    coming: tuple[mps.Daemon, ...] | None = None  # daemons that what is asked for waits for
+    awaits: bool = False  # a helper of the sharing mode `of` is not ready
+    coming: tuple[Helper, ...] | None = None  # helpers that what is asked for waits for
     to_save: Effective | None = None  # it waits for nothing but the state file
     takes_away: Plan | None = None  # the plan that it waits for: what that does not have goes to no new pod
 
@@ -151,8 +153,8 @@ class _Running:
     """What is in force, with the devices of now."""
 
     plan: Plan | None = None
-    daemons: tuple[mps.Daemon, ...] | None = None
-    clients: Set[tuple[str, str]] = frozenset()  # resource and id of the shares whose pods are clients of MPS
+    helpers: tuple[Helper, ...] | None = None
+    clients: Set[tuple[str, str]] = frozenset()  # resource and id of the shares whose pods are a helper's clients
     trouble: _Trouble | None = None
 
 
@@ -162,7 +164,7 @@ class _Change:
 
     effective: Effective
     plan: Plan
-    daemons: tuple[mps.Daemon, ...] = ()
+    helpers: tuple[Helper, ...] = ()
 
 
 _REASONS = {"state": names.STATE_NOT_SAVED}
@@ -206,11 +208,11 @@ def configure(
     running = _running(before, node)
     change = wanted if isinstance(wanted, _Trouble) else _change(before, wanted, running, node)
     new_hash = spec.config_hash if spec is not None else None
-    after, plan, daemons, trouble = before, running.plan, running.daemons, running.trouble
+    after, plan, helpers, trouble = before, running.plan, running.helpers, running.trouble
     match change:
         case _Change():
             after = InForce(effective=change.effective, applied_hash=new_hash, told=True)
-            plan, daemons, trouble = change.plan, change.daemons, None
+            plan, helpers, trouble = change.plan, change.helpers, None
         case _Trouble():
             trouble = change
             if plan is not None and change.takes_away is not None:
@@ -219,7 +221,7 @@ def configure(
             after = replace(before, applied_hash=new_hash)
     if trouble is not None and trouble.coming is not None:
         named = {each.resource for each in trouble.coming}
-        daemons = (*trouble.coming, *(each for each in daemons or () if each.resource not in named))
+        helpers = (*trouble.coming, *(each for each in helpers or () if each.resource not in named))
     status = ConfigStatus(
         reason=names.APPLIED,
         generation=seen.generation if seen is not None else None,
@@ -248,11 +250,11 @@ def configure(
     configured = Configured(
         in_force=after,
         to_save=to_save or (after.effective if after.told else None),
-        plan=mps.withheld(plan, node.last_plan, node.answers) if plan is not None else None,
+        plan=withheld(plan, node.last_plan, node.helpers.answers) if plan is not None else None,
         status=status,
         refused="" if trouble is None or trouble.waits else trouble.of,
         saving=to_save is not None and not node.unsaved_because,
-        daemons=daemons,
+        helpers=helpers,
     )
     return _cdi_in_force(configured, node)
 
@@ -294,18 +296,19 @@ def _running(before: InForce, node: Node) -> _Running:
     if not before.told:
         return _Running()
     plan, why = _plan(before.effective, node)
-    served, clients = _served(plan, node), _shares(plan)
-    daemons = mps.daemons(served, node.inventory) if plan.resources or not why else None
+    clients, needs = shares(plan), _awaited(plan, node)
+    helpers = needs.helpers if plan.resources or not why else None
     if why:
-        return _Running(plan=plan, daemons=daemons, clients=clients, trouble=_Trouble(of="plan", message=why))
-    if not (why := mps.silent(served, node.answers)):
-        return _Running(plan=plan, daemons=daemons, clients=clients)
+        return _Running(plan=plan, helpers=helpers, clients=clients, trouble=_Trouble(of="plan", message=why))
+    if not needs.why:
+        return _Running(plan=plan, helpers=helpers, clients=clients)
     ids = Names(node.inventory, index_prefix=before.effective.index_prefix)
-    start = may_start(mps.unanswered(served, node.answers), node.holdings, ids, clients=clients)
-    if start.waiting_for:  # not where nobody knows: after a restart daemons are wanted at once
-        return _Running(plan=plan, clients=clients, trouble=_Trouble(of="mps", message=start.message, waits=True))
-    trouble = _Trouble(of="mps", message=why, waits=mps.starting(served, node.answers))
-    return _Running(plan=plan, daemons=daemons, clients=clients, trouble=trouble)
+    start = may_start(needs.unanswered, node.holdings, ids, clients=clients)
+    if start.waiting_for:  # not where nobody knows: after a restart helpers are wanted at once
+        trouble = _Trouble(of=needs.mode, awaits=True, message=start.message, waits=True)
+        return _Running(plan=plan, clients=clients, trouble=trouble)
+    trouble = _Trouble(of=needs.mode, awaits=True, message=needs.why, waits=needs.starting)
+    return _Running(plan=plan, helpers=helpers, clients=clients, trouble=trouble)
 
 
 def _change(before: InForce, wanted: _Change, running: _Running, node: Node) -> _Change | _Trouble | None:
@@ -313,23 +316,21 @@ def _change(before: InForce, wanted: _Change, running: _Running, node: Node) -> 
     asked, plan = wanted.effective, wanted.plan
     if before.told and asked.shape == before.effective.shape:
         return None
-    served = _served(plan, node)
-    unanswered = mps.unanswered(served, node.answers)
-    decision = _may(before, asked, plan, unanswered=unanswered, running=running, node=node)
+    needs = _awaited(plan, node)
+    decision = _may(before, asked, plan, needs=needs, running=running, node=node)
     if not decision.apply:
         known = node.holdings.state is HoldersState.SYNCED
         shown = plan if known and not asked.observing else None
         return _Trouble(of="holders", message=decision.message, waits=True, takes_away=shown)
-    daemons = mps.daemons(served, node.inventory)
-    if why := mps.silent(served, node.answers):
-        return _Trouble(of="mps", message=why, waits=mps.starting(served, node.answers), coming=daemons)
+    if needs.why:
+        return _Trouble(of=needs.mode, awaits=True, message=needs.why, waits=needs.starting, coming=needs.helpers)
     if before.told and (node.saved is None or node.saved.shape != asked.shape):
         what = ", ".join(sorted(changed_ids(running.plan or Plan(), plan))) or "what is offered"
         message = (
             f"the change of {what} waits until the state file has it: {node.unsaved_because or 'it is being written'}"
         )
         return _Trouble(of="state", message=message, waits=True, to_save=asked)
-    return replace(wanted, daemons=daemons)
+    return replace(wanted, helpers=needs.helpers)
 
 
 def _may(
@@ -337,7 +338,7 @@ def _may(
     asked: Effective,
     wanted: Plan,
     *,
-    unanswered: Sequence[OfferedResource],
+    needs: Awaited,
     running: _Running,
     node: Node,
 ) -> ChangeDecision:
@@ -345,50 +346,32 @@ def _may(
     ids = Names(node.inventory, index_prefix=(before.effective if before.told else asked).index_prefix)
     clients = running.clients
     if not before.told:
-        decision = may_begin(unanswered, wanted, node.holdings, ids)
-        same = {each.resource for each in mps.daemons(wanted, node.inventory) if each in node.wanted_before}
-        clients = _shares(Plan(resources=tuple(each for each in wanted.resources if each.name in same)))
+        decision = may_begin(needs.unanswered, wanted, node.holdings, ids)
+        clients = known_clients(wanted, node.inventory, node.helpers)
     elif before.effective.observing and not asked.observing:
         decision = take_over(wanted, node.holdings, ids)
     else:
         resources = running.plan.resources if running.plan is not None else ()
         current = Plan(resources=tuple(each for each in resources if each.name not in node.not_ours))
         decision = decide_change(current, wanted, node.holdings, node.unlisted, whole=asked.observing)
-    return may_start(unanswered, node.holdings, ids, clients=clients) if decision.apply else decision
+    return may_start(needs.unanswered, node.holdings, ids, clients=clients) if decision.apply else decision
 
 
 def _told(trouble: _Trouble, after: InForce) -> str:
     """For people: what is the matter, and what holds meanwhile."""
     if trouble.of in {"holders", "state"}:
         return trouble.message
-    by_mps = trouble.of == "mps"
-    if by_mps and trouble.coming is None:
+    if trouble.awaits and trouble.coming is None:
         meanwhile = "its shares are withheld until it answers"
     elif not after.told:
-        meanwhile = "nothing is offered until " + ("it answers" if by_mps else "there is a good one")
+        meanwhile = "nothing is offered until " + ("it answers" if trouble.awaits else "there is a good one")
     else:
-        meanwhile = "the last good one stays in force" + (" until it answers" if by_mps else "")
+        meanwhile = "the last good one stays in force" + (" until it answers" if trouble.awaits else "")
     return f"{trouble.message}; {meanwhile}"
 
 
-def _served(plan: Plan, node: Node) -> Plan:
-    """What MPS daemons are wanted for: not for what another plugin serves, since its pods know no daemon.
-
-    But one that runs stays while pods hold its shares: they may be its clients, from before the other plugin came.
-    """
-    held = {(holder.resource, each) for holder in node.holdings.holders for each in holder.ids}
-
-    def in_use(resource: OfferedResource) -> bool:
-        runs = not mps.unanswered(Plan(resources=(resource,)), node.answers)
-        known = node.holdings.state is HoldersState.SYNCED
-        return runs and (not known or any((resource.name, each.id) in held for each in resource.ids))
-
-    return Plan(resources=tuple(each for each in plan.resources if each.name not in node.not_ours or in_use(each)))
-
-
-def _shares(plan: Plan) -> frozenset[tuple[str, str]]:
-    """Resource and id of each share by MPS."""
-    return frozenset((each.name, one.id) for each in plan.resources if each.sharing == "mps" for one in each.ids)
+def _awaited(plan: Plan, node: Node) -> Awaited:
+    return awaited(plan, node.inventory, node.holdings, node.helpers, node.not_ours)
 
 
 def injection(
@@ -402,7 +385,7 @@ def injection(
         host=node.host(existing),
         cdi_annotation_prefix=node.cdi_annotation_prefix,
         cdi_names=cdi.toolkit_names(inventory, toolkit) if toolkit else None,
-        mps_root=node.mps_root,
+        modes=node.sharing_modes,
     )
 
 
@@ -464,7 +447,7 @@ def _made(effective: Effective, node: Node) -> Plan:
 
 def _plan_settings(effective: Effective) -> PlanSettings:
     return PlanSettings.from_sections(
-        effective.sections, resource_prefix=effective.resource_prefix, mps_root=effective.node.mps_root
+        effective.sections, resource_prefix=effective.resource_prefix, modes=effective.node.sharing_modes
     )
 
 

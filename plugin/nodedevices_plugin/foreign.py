@@ -30,6 +30,8 @@ from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.resources.changes import ChangeDecision, wait, waiting_for
 from nodedevices_plugin.resources.ids import compose, split
 from nodedevices_plugin.resources.occupancy import Held
+from nodedevices_plugin.sharing import none, time_slicing
+from nodedevices_plugin.sharing.helpers import run_by
 
 DRA_DRIVER = "gpu.nvidia.com"
 MAX_RESOURCES = 32  # SCHEMA: status.resources
@@ -153,7 +155,7 @@ def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names) -
     return tuple(found.values())
 
 
-def observe(known: Known, holdings: Holdings, names: Names, *, strategy: str = "none") -> Plan:
+def observe(known: Known, holdings: Holdings, names: Names, *, strategy: str = none.NAME) -> Plan:
     """What is offered to the kubelet by others, as far as it can be seen or was seen before; `healthy`: seen now.
 
     A device of which an id is offered now has exactly the ids that are offered or held now; of any other device those
@@ -193,14 +195,14 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
 
     The same id under the same name is the same thing to the kubelet, whoever serves it: pods that hold it keep it, and
     the other plugin may still be there. Any other id of our devices would vanish under its pod, or be handed out twice.
-    How others share cannot be seen, so that nobody may hold what is to be shared by MPS (resources.changes has why).
+    How others share cannot be seen, so that nobody may hold what is to have a helper (resources.changes has why).
     """
     what = ", ".join(each.name for each in wanted.resources) or "nothing"
     if holdings.state is not HoldersState.SYNCED or holdings.offered is None:
         why = holdings.message or "the kubelet has not been asked yet"
         return wait((), f"serving {what} waits: what pods hold and other plugins offer is not known ({why})")
     ours = {(resource.name, each.id) for resource in wanted.resources for each in resource.ids}
-    by_mps = {resource.name for resource in wanted.resources if resource.sharing == "mps"}
+    with_helper = {resource.name for resource in wanted.resources if run_by(resource)}
     devices = {each.device_id for resource in wanted.resources for each in resource.ids}
 
     def differs(resource: str, id_: str) -> bool:
@@ -209,7 +211,10 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
     holders = tuple(
         each
         for each in holdings.holders
-        if (each.resource is not None and (each.resource in by_mps or any(differs(each.resource, i) for i in each.ids)))
+        if (
+            each.resource is not None
+            and (each.resource in with_helper or any(differs(each.resource, i) for i in each.ids))
+        )
         or (
             each.resource is None
             and any((unit := names.claimed(id_)) and unit.device_id in devices for id_ in each.ids)
@@ -222,49 +227,6 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
         return wait(
             (), f"serving {what} waits until another plugin no longer offers these devices as {', '.join(offers)}"
         )
-    return ChangeDecision(apply=True)
-
-
-def may_start(
-    shared: Sequence[OfferedResource], holdings: Holdings, names: Names, *, clients: Collection[tuple[str, str]]
-) -> ChangeDecision:
-    """May the MPS daemons of these resources be asked for? Not while pods that know no daemon hold their GPUs.
-
-    A daemon has its GPUs in compute mode EXCLUSIVE_PROCESS, where no process beside its server gets a context.
-    `clients`: resource and id of the shares whose pods are known to be the daemon's clients.
-    """
-    if not shared:
-        return ChangeDecision(apply=True)
-    what = f"sharing {', '.join(each.name for each in shared)} by MPS waits"
-    if holdings.state is not HoldersState.SYNCED:
-        return wait((), f"{what}: which pods hold devices is not known ({holdings.message or holdings.state.value})")
-    gpus = {one.device_id for each in shared for one in each.ids}
-
-    def beside(holder: Holder, id_: str) -> bool:
-        if holder.resource is None:
-            unit = names.claimed(id_)
-        else:
-            unit, _ = names.unit(holder.resource, id_) or (None, None)
-        return unit is not None and unit.device_id in gpus and (holder.resource, id_) not in clients
-
-    holders = tuple(each for each in holdings.holders if any(beside(each, id_) for id_ in each.ids))
-    if holders:
-        return wait(holders, f"{what} until these pods have ended: {waiting_for(holders)}")
-    return ChangeDecision(apply=True)
-
-
-def may_begin(shared: Sequence[OfferedResource], wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
-    """The same where nothing is registered yet: not while another plugin hands these GPUs out.
-
-    The guard would find it only when the daemons answer. Where the kubelet does not tell, nobody is in the way.
-    """
-    offers = {
-        each.resource: each
-        for resource in shared
-        for each in rivals(resource.name, wanted, holdings.offered or (), names, own=())
-    }
-    if why := told(tuple(offers.values())):
-        return wait((), f"sharing {', '.join(each.name for each in shared)} by MPS waits: {why}")
     return ChangeDecision(apply=True)
 
 
@@ -328,6 +290,6 @@ def _resource(name: str, ids: list[SchedulableId], strategy: str) -> OfferedReso
     return OfferedResource(
         name=name,
         ids=tuple(ids),
-        sharing=strategy if strategy != "none" else "timeSlicing",
+        sharing=strategy if strategy != none.NAME else time_slicing.NAME,
         replicas=max(shared.count(each) for each in set(shared)),
     )

@@ -153,8 +153,9 @@ class DeviceNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerAnswer:
-    """One ContainerAllocateResponse, in plain values. `cdi_devices` are qualified names."""
+class ContainerEdits:
+    """What a container needs to use what it was given, whichever API of the kubelet asks. `cdi_devices` are qualified
+    names; `annotations` are the container runtime's, not the pod's."""
 
     envs: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
 import structlog
@@ -19,8 +19,8 @@ from nodedevices_common.files import replace
 from nodedevices_plugin.mps import files, running, wanted
 from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
 from nodedevices_plugin.mps.running import Running
-from nodedevices_plugin.mpsclients import Life
-from nodedevices_plugin.resources.mps import BEING_STARTED, Daemon
+from nodedevices_plugin.sharing.base import BEING_STARTED, READY, Answer, Helper, HelperFacts, HelperState, Life
+from nodedevices_plugin.sharing.mps import Daemon
 from nodedevices_plugin.worker import Worker
 
 log = structlog.get_logger(__name__)
@@ -32,11 +32,9 @@ MISSED = 2  # questions in a row without an answer, before one that did answer i
 
 
 class MpsDaemons:
-    """`want` may be called at every step. `on_change` is called on the loop when `answers` or `lives` is another.
+    """The HelperManager of MPS. folder: the MPS root as mounted in this container.
 
-    answers: resources.mps.Answers, of the daemons that are wanted. lives: which daemon it is that answers, or that none
-    does, by resource. before: what the file said at the start, which is
-    what runs. folder: the MPS root as mounted in this container.
+    facts.before: what the file said at the start. `on_change` is called on the loop when the facts are others.
     """
 
     def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:
@@ -51,13 +49,18 @@ class MpsDaemons:
         self._news = asyncio.Event()
         self._trouble = ""
         self._alive: dict[str, bool | None] = {}  # by resource
-        self.answers: dict[tuple[str, int], str] = {}
-        self.lives: dict[str, Life] = {}
-        self.before = _read(self._file)
+        self._facts = HelperFacts(before=_read(self._file))
 
-    def want(self, daemons: tuple[Daemon, ...] | None) -> None:
+    @property
+    def facts(self) -> HelperFacts:
+        return self._facts
+
+    def want(self, helpers: tuple[Helper, ...] | None) -> None:
         """From now on these. None: nobody knows yet, and what runs stays."""
-        if daemons is not None and daemons != self._wanted:
+        if helpers is None:
+            return
+        daemons = tuple(each for each in helpers if isinstance(each, Daemon))
+        if daemons != self._wanted:
             self._wanted = daemons
             self._news.set()
 
@@ -80,18 +83,20 @@ class MpsDaemons:
         now = time.monotonic()
         self._since = {each.key: self._since.get(each.key, now) for each in daemons}
         self._alive = {each.resource: self._alive.get(each.resource) for each in daemons}
-        found = {each.key: await self._asked(each, unwritten) for each in daemons}
+        found: dict[Hashable, Answer] = {each.key: await self._asked(each, unwritten) for each in daemons}
         which = await self._worker.run(
             lambda: _which(self._running)
         )  # read after they answered: it is not an older one
         lives = {resource: _life(alive, which.get(resource)) for resource, alive in self._alive.items()}
-        if (found, lives) != (self.answers, self.lives):
-            self.answers, self.lives = found, lives
+        facts = HelperFacts(answers=found, lives=lives, before=self._facts.before)
+        if facts != self._facts:
+            self._facts = facts
             self._on_change()
-        return ASK_AGAIN_SECONDS if any(found.values()) or any(self._missed.values()) else ASK_SECONDS
+        unready = any(each != READY for each in found.values())
+        return ASK_AGAIN_SECONDS if unready or any(self._missed.values()) else ASK_SECONDS
 
-    async def _asked(self, daemon: Daemon, unwritten: str) -> str:
-        """ "" for the right answer, else why there is none, in words that stay the same while nothing changes."""
+    async def _asked(self, daemon: Daemon, unwritten: str) -> Answer:
+        """What it answers, in words that stay the same while nothing changes."""
         key = daemon.key
         why, tell_now, silent = unwritten, bool(unwritten), False
         try:
@@ -99,7 +104,7 @@ class MpsDaemons:
             self._alive[daemon.resource] = True
             if percentage == daemon.percentage:
                 self._missed[key] = 0
-                return ""
+                return READY
             why = why or f"gives its clients {percentage} % and not {daemon.percentage} %"
         except ControlError as error:
             why = why or f"does not answer: {error}"
@@ -107,12 +112,12 @@ class MpsDaemons:
             tell_now, silent = tell_now or missing, not missing
         self._missed = {one: count for one, count in self._missed.items() if one in self._since}
         self._missed[key] = self._missed.get(key, 0) + 1
-        if self.answers.get(key) == "" and self._missed[key] < MISSED:
-            return ""
+        if self._facts.answers.get(key) == READY and self._missed[key] < MISSED:
+            return READY
         starting = time.monotonic() - self._since[key] < PATIENCE_SECONDS
         if silent and self._missed[key] >= MISSED and not starting:
             self._alive[daemon.resource] = False
-        return BEING_STARTED if starting and not tell_now else why
+        return BEING_STARTED if starting and not tell_now else Answer(state=HelperState.SILENT, message=why)
 
     def _say(self, trouble: str) -> None:
         if trouble != self._trouble:

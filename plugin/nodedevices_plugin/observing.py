@@ -16,6 +16,7 @@ from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import CONFIRM, HealthState, Inventory, Plan, Verdict
 from nodedevices_plugin.pipeline import Step, World
 from nodedevices_plugin.publisher import AGENT_CONDITIONS
+from nodedevices_plugin.sharing.clients import log_message
 
 log = structlog.get_logger(__name__)
 
@@ -106,9 +107,9 @@ class Told:
         if after.confirm_problems != before.confirm_problems:
             for problem in after.confirm_problems:
                 log.warning("annotation not understood", annotation=CONFIRM, problem=problem)
-        for client, now in after.state.mps.clients.items():
-            if now.reason and now.reason != getattr(before.state.mps.clients.get(client), "reason", ""):
-                log.warning("MPS client without its daemon", client=client, reason=now.reason)
+        for client, now in after.state.clients.clients.items():
+            if now.reason and now.reason != getattr(before.state.clients.clients.get(client), "reason", ""):
+                log.warning(log_message(now), client=client, reason=now.reason)
         for entry in after.confirm_spent:
             if entry not in before.confirm_spent:
                 log.warning("annotation given before changes nothing", annotation=CONFIRM, entry=entry)

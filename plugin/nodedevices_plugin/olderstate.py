@@ -18,6 +18,9 @@ def as_written_now(document: Mapping[str, Any]) -> dict[str, Any]:
         whole = document.get(part)
         if isinstance(whole, Mapping) and isinstance(sections := whole.get(within), Mapping):
             result[part] = {**whole, within: _sections(sections)}
+    older = document.get("mps")  # when MPS was the only sharing mode with clients
+    if "clients" not in document and isinstance(older, Mapping):
+        result["clients"] = {"helpers": older.get("daemons", {}), "clients": older.get("clients", {})}
     return result
 
 

@@ -22,17 +22,17 @@ from nodedevices_plugin.health.levels import MISSING
 from nodedevices_plugin.health.machine import clock_set, judge_all, next_deadline
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory, Plan, RecentAllocate, Registration, Verdict
-from nodedevices_plugin.mpsclients import Life, follow
-from nodedevices_plugin.mpsclients import restored as restored_clients
 from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
 from nodedevices_plugin.report import ConfigStatus, physical_id, served_by_others
 from nodedevices_plugin.resources.cdi import Here
 from nodedevices_plugin.resources.changes import RECENT_SECONDS, not_listed
-from nodedevices_plugin.resources.mps import Daemon
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles, choose
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.sharing.base import Helper, HelperFacts
+from nodedevices_plugin.sharing.clients import follow
+from nodedevices_plugin.sharing.clients import restored as restored_clients
 from nodedevices_plugin.state import SeenSpec, State, restored_devices, to_save
 
 SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's word no longer counts
@@ -56,9 +56,7 @@ class Inputs:
     recent: Sequence[RecentAllocate] = ()
     registrations: tuple[Registration, ...] = ()
     existing: frozenset[str] = frozenset()  # the node's optional device nodes (resources.nodes)
-    mps: Mapping[tuple[str, int], str] = field(default_factory=dict)  # what control daemons answer (resources.mps)
-    mps_lives: Mapping[str, Life] = field(default_factory=dict)  # what is known of them, by resource
-    mps_before: tuple[Daemon, ...] = ()  # those that the run before this one wanted
+    helpers: HelperFacts = field(default_factory=HelperFacts)  # what sharing modes await
     cdi: Here = field(default_factory=Here)
     saved: Effective | None = None  # the configuration that the state file has; None: none, or it is not known
     unsaved_because: str = ""  # why the state file cannot be written
@@ -76,7 +74,7 @@ class World:
     observed: Plan | None = None  # what others offer the kubelet; None: this agent serves it
     holdings: Holdings  # by our own ids
     config: ConfigStatus = field(default_factory=ConfigStatus)
-    daemons: tuple[Daemon, ...] | None = None  # MPS control daemons that are wanted; None: nobody knows yet
+    helpers: tuple[Helper, ...] | None = None  # what sharing modes want to run; None: nobody knows yet
     state: State  # what the state file should say
     asked: Asked = field(default_factory=Asked)
     asked_for: tuple[FileOutcome, SeenSpec | None] | None = None  # what `asked` was made of
@@ -112,7 +110,7 @@ def begin(state: State, local: Local, *, now: datetime, monotonic: float) -> Wor
         verdicts=dict(state.verdicts),
         in_force=in_force,
         holdings=Holdings(state=HoldersState.UNAVAILABLE),
-        state=replace(state, mps=restored_clients(state.mps)),
+        state=replace(state, clients=restored_clients(state.clients)),
         started=monotonic,
         wall_offset=now.timestamp() - monotonic,
     )
@@ -157,7 +155,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
     asked_for = (file, spec)
     asked = world.asked if world.asked_for == asked_for else ask(local, file, spec)
     in_force, plan, config, refused = world.in_force, world.plan, world.config, ""
-    daemons = world.daemons
+    helpers = world.helpers
     listed = _listed(world.listed, inputs)
     unlisted = not_listed(inputs.recent, listed, inputs.holdings)
     awaits = _awaits(world, inputs, local, spec, monotonic)
@@ -175,13 +173,12 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
             unsaved_because=inputs.unsaved_because,
             awaits=awaits,
             existing=inputs.existing,
-            answers=inputs.mps,
+            helpers=inputs.helpers,
             not_ours=served_by_others(inputs.registrations),
-            wanted_before=inputs.mps_before,
             cdi_here=inputs.cdi,
         )
         outcome = configure(in_force, asked, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
-        daemons, applied = outcome.daemons, outcome.to_save
+        helpers, applied = outcome.helpers, outcome.to_save
         in_force, plan, refused = outcome.in_force, outcome.plan, outcome.refused
         config = replace(world.config, generation=outcome.status.generation) if outcome.saving else outcome.status
     elif asked.error is not None:
@@ -202,11 +199,11 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
         observed=remembered(observed) if observed is not None else world.state.observed if plan is None else {},
         retired=retired,
         confirmed=confirm.value,
-        mps=follow(
-            world.state.mps,
+        clients=follow(
+            world.state.clients,
             plan if observed is None else Plan(),
             inputs.holdings,
-            inputs.mps_lives,
+            inputs.helpers.lives,
             not_ours=served_by_others(inputs.registrations),
             now=now,
         ),
@@ -220,7 +217,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
         observed=observed,
         holdings=_named(inputs.holdings, in_force.effective, inventory),
         config=config,
-        daemons=daemons,
+        helpers=helpers,
         state=state,
         asked=asked,
         asked_for=asked_for,

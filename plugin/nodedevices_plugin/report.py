@@ -35,11 +35,12 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Verdict,
 )
-from nodedevices_plugin.mpsclients import RESTARTED, Client, client_verdict
-from nodedevices_plugin.mpsclients import key as key_of
 from nodedevices_plugin.probes.protocol import DriverState, Partition
 from nodedevices_plugin.resources.ids import compose
 from nodedevices_plugin.resources.units import excluded_by
+from nodedevices_plugin.sharing.base import Words
+from nodedevices_plugin.sharing.clients import Client, client_verdict, lost_words
+from nodedevices_plugin.sharing.clients import key as key_of
 
 MAX_LINKS = 16  # SCHEMA: status.devices[].links
 MAX_RESOURCES = 32
@@ -77,7 +78,7 @@ class Facts:
     retired: Mapping[str, datetime] = field(default_factory=dict)
     mig_strategy: str = ""  # in force
     exclude: tuple[str, ...] = ()  # resources.exclude in force
-    mps_clients: Mapping[str, Client] = field(default_factory=dict)  # by mpsclients.key
+    clients: Mapping[str, Client] = field(default_factory=dict)  # of sharing modes' helpers, by sharing.clients.key
     started: datetime
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
     probe: str  # as configured; the line's own name is shown once there is one
@@ -239,7 +240,7 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
     found: dict[tuple[str, str, str, str, str | None, str | None], tuple[datetime, set[str]]] = {}
     lost: dict[tuple[str, str, str, str | None], Verdict] = {}
     for holder in facts.holdings.holders:
-        verdict = client_verdict(facts.mps_clients.get(key_of(holder)), holder.resource or "", facts.now)
+        verdict = client_verdict(facts.clients.get(key_of(holder)), holder.resource or "", facts.now)
         if verdict is not None:
             lost[holder.namespace, holder.pod, holder.container, holder.resource] = verdict
         for each in holder.ids:
@@ -397,15 +398,20 @@ def _troubles(facts: Facts) -> list[str]:
     told = [f"{each.code}: {each.message}" for each in facts.inventory.troubles]
     told += [f"state file: {facts.state_trouble}"] if facts.state_trouble is not None else []
     told += [f"CDI: {facts.cdi_trouble}"] if facts.cdi_trouble else []
-    lost = _lost_clients(facts)
-    told += [f"{RESTARTED}: containers started before lost their CUDA contexts: {listing(lost)}"] if lost else []
+    told += [
+        f"{words.restarted}: containers started before lost their {words.state}: {listing(pods)}"
+        for words, pods in _lost_clients(facts).items()
+    ]
     return told + [f"annotation {CONFIRM}: {each}" for each in facts.confirm_problems[:NAMED]]
 
 
-def _lost_clients(facts: Facts) -> list[str]:
-    """Their pods."""
-    lost = (each for each, client in facts.mps_clients.items() if client.reason == RESTARTED)
-    return sorted({"/".join(each.split("/")[:2]) for each in lost})
+def _lost_clients(facts: Facts) -> dict[Words, list[str]]:
+    """Their pods, by what is said of them."""
+    found: dict[Words, set[str]] = {}
+    for each, client in facts.clients.items():
+        if (words := lost_words(client)) is not None:
+            found.setdefault(words, set()).add("/".join(each.split("/")[:2]))
+    return {words: sorted(pods) for words, pods in found.items()}
 
 
 def _observing(facts: Facts, observed: Plan) -> Condition:

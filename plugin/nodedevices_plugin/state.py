@@ -25,9 +25,9 @@ from nodedevices_common import files
 from pydantic import TypeAdapter, ValidationError
 
 from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Verdict
-from nodedevices_plugin.mpsclients import Mps
 from nodedevices_plugin.olderstate import as_written_now
 from nodedevices_plugin.probes.protocol import Readings
+from nodedevices_plugin.sharing.clients import Clients
 
 MAX_BYTES = 16 << 20
 VERSION = 1  # of what is written; of another version all parts are read that it has in common with this one
@@ -63,7 +63,7 @@ class State:
     observed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what others offer: resource -> ids
     retired: Mapping[str, datetime] = field(default_factory=dict)  # resource names no longer offered, since when
     confirmed: str = ""  # the nodedevices.io/confirm annotation that was acted on
-    mps: Mps = field(default_factory=Mps)  # which MPS daemon each client came to
+    clients: Clients = field(default_factory=Clients)  # which helper of a sharing mode each client came to
 
 
 _ADAPTER: TypeAdapter[State] = TypeAdapter(State)

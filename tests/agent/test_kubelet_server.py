@@ -21,7 +21,7 @@ from nodedevices_plugin.kubelet.server import (
 )
 from nodedevices_plugin.model import (
     AllocationError,
-    ContainerAnswer,
+    ContainerEdits,
     DeviceNode,
     Mount,
     OfferedResource,
@@ -178,7 +178,7 @@ def test_a_list_that_the_kubelet_could_not_receive_is_refused_with_what_to_do() 
 async def test_everything_in_an_answer_reaches_the_kubelet(
     kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
 ) -> None:
-    allocator.on_allocate = lambda _resource, ids: ContainerAnswer(
+    allocator.on_allocate = lambda _resource, ids: ContainerEdits(
         envs={"NVIDIA_VISIBLE_DEVICES": ids[0]},
         mounts=(Mount(container_path="/run/x", host_path="/dev/null", read_only=False),),
         devices=(DeviceNode(container_path="/dev/nvidia0", host_path="/driver/dev/nvidia0", permissions="rwm"),),
@@ -209,7 +209,7 @@ async def test_two_resources_are_answered_by_their_own_names(
 async def test_a_refusal_reaches_the_pod_in_its_own_words(
     kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
 ) -> None:
-    def refuse(_resource: str, ids: Sequence[str]) -> ContainerAnswer:
+    def refuse(_resource: str, ids: Sequence[str]) -> ContainerEdits:
         raise AllocationError(f"a shared device is given once per container, and {len(ids)} were asked for")
 
     allocator.on_allocate = refuse
@@ -222,7 +222,7 @@ async def test_a_refusal_reaches_the_pod_in_its_own_words(
 async def test_a_bug_in_the_answer_is_told_plainly_and_costs_only_that_pod(
     kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
 ) -> None:
-    def fail(_resource: str, _ids: Sequence[str]) -> ContainerAnswer:
+    def fail(_resource: str, _ids: Sequence[str]) -> ContainerEdits:
         raise KeyError("secret detail")
 
     allocator.on_allocate = fail

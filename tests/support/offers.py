@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from nodedevices_plugin.model import ContainerAnswer, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.model import ContainerEdits, OfferedResource, Plan, SchedulableId
 
 GPU = "nvidia.com/gpu"
 
@@ -15,14 +15,14 @@ class EchoAllocator:
     """Answers with the ids it was asked for; `allocate` or `prefer` can be replaced to misbehave."""
 
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-    on_allocate: Callable[[str, Sequence[str]], ContainerAnswer] | None = None
+    on_allocate: Callable[[str, Sequence[str]], ContainerEdits] | None = None
     on_prefer: Callable[[Sequence[str], Sequence[str], int], Sequence[str]] | None = None
 
-    def allocate(self, resource: str, ids: Sequence[str]) -> ContainerAnswer:
+    def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
         self.asked.append((resource, tuple(ids)))
         if self.on_allocate is not None:
             return self.on_allocate(resource, ids)
-        return ContainerAnswer(envs={"DEVICES": ",".join(ids)})
+        return ContainerEdits(envs={"DEVICES": ",".join(ids)})
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         if self.on_prefer is not None:

@@ -23,7 +23,7 @@ import structlog
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE
-from nodedevices_plugin.model import AllocationError, ContainerAnswer, OfferedResource, RecentAllocate
+from nodedevices_plugin.model import AllocationError, ContainerEdits, OfferedResource, RecentAllocate
 
 MAX_SNAPSHOT_BYTES = 3 << 20  # the kubelet's client takes 4 MiB; SCHEMA refuses what would exceed 3
 MAX_REQUEST_BYTES = 8 << 20  # GetPreferredAllocation may name every id twice
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 class Allocator(Protocol):
     """What the agent answers from its current plan. Both are called on the event loop and must not block."""
 
-    def allocate(self, resource: str, ids: Sequence[str]) -> ContainerAnswer:
+    def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
         """The container's answer. Raises AllocationError, whose text reaches the pod's status."""
         ...
 
@@ -251,7 +251,7 @@ async def refuse(context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusC
     await context.abort(code, text)
 
 
-def container_response(answer: ContainerAnswer) -> api.ContainerAllocateResponse:
+def container_response(answer: ContainerEdits) -> api.ContainerAllocateResponse:
     """The plain answer as the kubelet's message."""
     return api.ContainerAllocateResponse(
         envs=answer.envs,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from nodedevices_plugin.mps import files, processes
 from nodedevices_plugin.mps.processes import Process
-from nodedevices_plugin.resources import mps
+from nodedevices_plugin.sharing import mps
 
 CONTROL = "nvidia-cuda-mps-control"
 SMI = "nvidia-smi"

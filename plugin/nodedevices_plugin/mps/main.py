@@ -17,7 +17,7 @@ from nodedevices_plugin import __version__
 from nodedevices_plugin.mps import shm
 from nodedevices_plugin.mps.control import Control
 from nodedevices_plugin.mps.runner import Runner
-from nodedevices_plugin.resources.mps import CONTAINER_ROOT
+from nodedevices_plugin.sharing.mps import CONTAINER_ROOT
 
 log = structlog.get_logger(__name__)
 

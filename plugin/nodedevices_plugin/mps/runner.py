@@ -26,8 +26,8 @@ from nodedevices_plugin.mps import files, running, wanted
 from nodedevices_plugin.mps.control import DEFAULT, EXCLUSIVE, ControlError
 from nodedevices_plugin.mps.processes import Process
 from nodedevices_plugin.mps.running import Running
-from nodedevices_plugin.resources import mps
-from nodedevices_plugin.resources.mps import Daemon, Gpu
+from nodedevices_plugin.sharing import mps
+from nodedevices_plugin.sharing.mps import Daemon, Gpu
 
 log = structlog.get_logger(__name__)
 

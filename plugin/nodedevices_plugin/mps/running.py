@@ -20,7 +20,7 @@ from nodedevices_api.errors import InputError, parse
 from pydantic import AwareDatetime, Field, StringConstraints
 
 from nodedevices_plugin.mps.wanted import MAX_BYTES, GpuEntry, Part, Resource, WantedError, gpu_entry, gpus
-from nodedevices_plugin.resources.mps import Gpu
+from nodedevices_plugin.sharing.mps import Gpu
 
 FILE = "nodedevices-running.json"
 

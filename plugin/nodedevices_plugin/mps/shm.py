@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nodedevices_plugin.mps import files
 from nodedevices_plugin.mps.control import for_containers
-from nodedevices_plugin.resources import mps
+from nodedevices_plugin.sharing import mps
 
 FALLBACK_KIB = 65536  # 64 MiB, as container runtimes give
 OPTIONS = "rw,nosuid,nodev,noexec,relatime,mode=1777"

@@ -16,7 +16,7 @@ from nodedevices_api.errors import InputError, parse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
-from nodedevices_plugin.resources.mps import Daemon, Gpu
+from nodedevices_plugin.sharing.mps import Daemon, Gpu
 
 FILE = "nodedevices-daemons.json"
 MAX_BYTES = 1 << 18

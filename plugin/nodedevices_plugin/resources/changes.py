@@ -3,8 +3,8 @@
 Most changes need not wait. A device that pods hold in its old shape is withheld in the new one until they have ended
 (resources.occupancy), and all others change at once. What waits as a whole:
 - any change of ids while it is not known who holds what;
-- a change to or from MPS, or of what one MPS daemon serves: a GPU in exclusive mode takes no process of a pod that
-  knows no daemon, and a daemon's end is its clients' end; its limits follow from the number of shares, and so from ids;
+- a change to or from a sharing mode with helpers, or of what one helper serves (sharing.base): its devices may take no
+  process of a pod that is not its client, and its end is its clients' end; its limits follow from the ids;
 - giving the node to another plugin (serving.mode Observe), which would not know what our pods hold.
 While it waits, what it takes away goes to no new pod: see `drained`.
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, OfferedResource, Plan, RecentAllocate
 from nodedevices_plugin.resources.occupancy import Held
+from nodedevices_plugin.sharing.helpers import run_by
 
 RECENT_SECONDS = 120.0  # an Allocate that no List has shown for so long has failed with its pod
 _SHOWN = 5
@@ -37,7 +38,8 @@ def decide_change(
     current: Plan, wanted: Plan, holdings: Holdings, unlisted: Sequence[RecentAllocate], *, whole: bool = False
 ) -> ChangeDecision:
     """`current` and `wanted` are the plans of the old and the new configuration for the same inventory and verdicts;
-    `unlisted`: Allocates that no List has shown. `whole`: every change waits for holders, not only those by MPS."""
+    `unlisted`: Allocates that no List has shown. `whole`: every change waits for holders, not only of
+    resources with a helper."""
     changed = changed_ids(current, wanted)
     if not changed:
         return ChangeDecision(apply=True)
@@ -46,8 +48,8 @@ def decide_change(
         why = f"{holdings.state.value}: {holdings.message}" if holdings.message else holdings.state.value
         return wait((), f"the change of {names} waits: which pods hold devices is not known ({why})")
     if not whole:
-        by_mps = {each.name for plan in (current, wanted) for each in plan.resources if each.sharing == "mps"}
-        changed = {name: ids for name, ids in changed.items() if name in by_mps}
+        with_helper = {each.name for plan in (current, wanted) for each in plan.resources if run_by(each)}
+        changed = {name: ids for name, ids in changed.items() if name in with_helper}
     holders = tuple(each for each in holdings.holders if _holds(each.resource, each.ids, changed))
     names = ", ".join(_named(name, current, wanted) for name in sorted(changed))
     if holders:
@@ -79,10 +81,10 @@ def drained(current: Plan, wanted: Plan, held: Sequence[Held]) -> Plan:
     in_use = {(each.resource, each.id) for each in held}
 
     def now(resource: OfferedResource) -> OfferedResource:
-        mps = resource.sharing == "mps"
+        helper = run_by(resource)
         ids = tuple(
             replace(each, healthy=False)
-            if each.healthy and (resource.name, each.id, mps) not in kept and (resource.name, each.id) not in in_use
+            if each.healthy and (resource.name, each.id, helper) not in kept and (resource.name, each.id) not in in_use
             else each
             for each in resource.ids
         )
@@ -92,15 +94,15 @@ def drained(current: Plan, wanted: Plan, held: Sequence[Held]) -> Plan:
 
 
 def changed_ids(current: Plan, wanted: Plan) -> dict[str, frozenset[str]]:
-    """Names of the current resources that would go, have other ids, or come to MPS or leave it -> the ids that they
-    have now."""
+    """Names of the current resources that would go, have other ids, or come to a helper or leave it -> the ids that
+    they have now."""
     new, old = _held_as(wanted), _held_as(current)
     return {name: frozenset(id_ for id_, _ in held) for name, held in old.items() if new.get(name) != held}
 
 
-def _held_as(plan: Plan) -> dict[str, frozenset[tuple[str, bool]]]:
-    """What pods that hold a resource depend on: the ids, and whether an MPS daemon runs their processes."""
-    return {each.name: frozenset((one.id, each.sharing == "mps") for one in each.ids) for each in plan.resources}
+def _held_as(plan: Plan) -> dict[str, frozenset[tuple[str, str]]]:
+    """What pods that hold a resource depend on: the ids, and whose helper runs their processes."""
+    return {each.name: frozenset((one.id, run_by(each)) for one in each.ids) for each in plan.resources}
 
 
 def _named(name: str, current: Plan, wanted: Plan) -> str:

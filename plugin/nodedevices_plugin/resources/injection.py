@@ -15,16 +15,18 @@ from nodedevices_api.sections import Injection
 
 from nodedevices_plugin.model import (
     AllocationError,
-    ContainerAnswer,
+    ContainerEdits,
     DeviceNode,
     Inventory,
     Mount,
     OfferedResource,
     SchedulableId,
 )
-from nodedevices_plugin.resources import cdi, imex, mps, nodes
+from nodedevices_plugin.resources import cdi, imex, nodes
 from nodedevices_plugin.resources.cdi import Host
 from nodedevices_plugin.resources.nodes import Handle
+from nodedevices_plugin.sharing.base import Settings
+from nodedevices_plugin.sharing.registry import of as sharing_of
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's container toolkit
 # The toolkit reads device names from mounts under this folder, which an unprivileged image cannot forge.
@@ -58,7 +60,7 @@ class InjectionContext:
     handles: Mapping[str, Handle] = field(default_factory=dict)
     cdi_annotation_prefix: str = CDI_PREFIX
     cdi_names: Mapping[str, str] = field(default_factory=dict)
-    mps_root: str = ""
+    modes: Settings = field(default_factory=dict)  # what sharing modes read of the node's flags
 
     @property
     def by_cdi(self) -> bool:
@@ -74,7 +76,7 @@ class InjectionContext:
         host: Host | None = None,
         cdi_annotation_prefix: str = CDI_PREFIX,
         cdi_names: Mapping[str, str] | None = None,
-        mps_root: str = "",
+        modes: Settings | None = None,
     ) -> InjectionContext:
         """From the effective `injection` section (None: the built-in default), the devices, and local settings."""
         injection = section or Injection()
@@ -86,20 +88,19 @@ class InjectionContext:
             handles=nodes.handles(inventory) if inventory is not None else {},
             cdi_annotation_prefix=cdi_annotation_prefix,
             cdi_names=cdi_names or {},
-            mps_root=mps_root,
+            modes=modes or {},
         )
 
 
-def allocate(resource: OfferedResource, ids: Sequence[str], context: InjectionContext) -> ContainerAnswer:
+def allocate(resource: OfferedResource, ids: Sequence[str], context: InjectionContext) -> ContainerEdits:
     """The answer for one container. Raises AllocationError, whose text the pod's owner reads in its status."""
     granted = _granted(resource, ids, context)
     strategies = frozenset(context.device_list_strategies)
     only_cdi = bool(strategies) and strategies <= CDI_STRATEGIES
     names = tuple(dict.fromkeys(_name(each, resource, context) for each in granted))
-    envs: dict[str, str] = {}
-    mounts: tuple[Mount, ...] = ()
-    if resource.sharing == "mps" and any(each.replica is not None for each in granted):
-        envs, mounts = mps.client(resource.name, context.mps_root)
+    shares = [each for each in granted if each.replica is not None]
+    shared = sharing_of(resource).edits(resource, shares, context.modes) if shares else ContainerEdits()
+    envs, mounts = dict(shared.envs), shared.mounts
     envs |= {FEATURE_VARIABLES[feature]: "enabled" for feature in context.host.features}
     channels = context.host.imex_channels
     if "envvar" in strategies:
@@ -111,12 +112,18 @@ def allocate(resource: OfferedResource, ids: Sequence[str], context: InjectionCo
         mounts += tuple(_marker(name) for name in (*names, *(f"imex/{each}" for each in channels)))
     qualified = _qualified(granted, resource, context) if strategies & CDI_STRATEGIES else ()
     annotate = qualified and "cdi-annotations" in strategies
-    return ContainerAnswer(
+    return ContainerEdits(
         envs=envs,
         mounts=mounts,
-        devices=_specs(granted, resource, context) if context.pass_device_specs and not only_cdi else (),
-        annotations={_annotation(resource, granted, context): ",".join(qualified)} if annotate else {},
-        cdi_devices=qualified if "cdi-cri" in strategies else (),
+        devices=(
+            *shared.devices,
+            *(_specs(granted, resource, context) if context.pass_device_specs and not only_cdi else ()),
+        ),
+        annotations={
+            **shared.annotations,
+            **({_annotation(resource, granted, context): ",".join(qualified)} if annotate else {}),
+        },
+        cdi_devices=(*shared.cdi_devices, *(qualified if "cdi-cri" in strategies else ())),
     )
 
 

@@ -22,10 +22,12 @@ from nodedevices_plugin.model import (
     Unit,
     Verdict,
 )
-from nodedevices_plugin.resources import ids, mps, naming
+from nodedevices_plugin.resources import ids, naming
 from nodedevices_plugin.resources.matching import by_name
 from nodedevices_plugin.resources.sharing import Share, share
 from nodedevices_plugin.resources.units import units
+from nodedevices_plugin.sharing.base import NodeTraits, Settings
+from nodedevices_plugin.sharing.registry import by_strategy
 
 __all__ = ["PlanError", "PlanSettings", "make_plan", "refresh_health"]
 
@@ -37,18 +39,18 @@ _BYTES_BESIDES_ID = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """What decides the shape of the plan. `mps_root`: the host's directory for MPS (--mps-root), empty: none."""
+    """What decides the shape of the plan. `modes`: the node's flags that sharing modes read."""
 
     serving: Serving = field(default_factory=Serving)
     resources: Resources = field(default_factory=Resources)
     sharing: Sharing = field(default_factory=Sharing)
     partitions: Partitions = field(default_factory=Partitions)
     resource_prefix: str = naming.DEFAULT_PREFIX
-    mps_root: str = ""
+    modes: Settings = field(default_factory=dict)
 
     @classmethod
     def from_sections(
-        cls, sections: Sections, *, resource_prefix: str = naming.DEFAULT_PREFIX, mps_root: str = ""
+        cls, sections: Sections, *, resource_prefix: str = naming.DEFAULT_PREFIX, modes: Settings | None = None
     ) -> PlanSettings:
         """From effective sections; an absent one is at its built-in default."""
         return cls(
@@ -57,7 +59,7 @@ class PlanSettings:
             sharing=sections.sharing or Sharing(),
             partitions=sections.partitions or Partitions(),
             resource_prefix=resource_prefix,
-            mps_root=mps_root,
+            modes=modes or {},
         )
 
 
@@ -74,8 +76,7 @@ def make_plan(
     if settings.serving.mode == "Observe":
         return Plan()
     strategy = settings.partitions.strategy
-    if settings.sharing.strategy == "mps":
-        mps.check_node(strategy, settings.mps_root)
+    by_strategy(settings.sharing.strategy).check(NodeTraits(partition_strategy=strategy, settings=settings.modes))
     found = units(inventory, strategy, settings.resources.exclude)
     named = by_name(found, settings.resources, strategy, settings.resource_prefix)
     return Plan(resources=tuple(_offered(each, verdicts, unschedulable) for each in share(named, settings.sharing)))

@@ -1,7 +1,7 @@
 """Sharing: which units of a resource are offered how many times, and under which name.
 
-Time-slicing multiplies ids (`uuid::N`) and nothing else: there is no isolation of memory or faults between shares.
-MPS multiplies them too, and one control daemon per resource runs the clients of its GPUs (mps.py has its limits).
+Names and devices are the same matter for all modes and are decided here; how many shares a device has is the mode's
+(package sharing).
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from fnmatch import fnmatchcase
 from nodedevices_api.sections import SharedResource, Sharing
 
 from nodedevices_plugin.model import PlanError, Unit
-from nodedevices_plugin.resources import mps, naming
+from nodedevices_plugin.resources import naming
+from nodedevices_plugin.sharing import none
+from nodedevices_plugin.sharing.base import Request, SharingMode
+from nodedevices_plugin.sharing.registry import by_strategy
 
 ALL_DEVICES = "all"  # NVIDIA's configuration file
 FIRST = "first:"  # `first:2`: the first two devices by index; NVIDIA's file says it as `devices: 2`
@@ -24,21 +27,20 @@ class Share:
     """One resource as it will be offered: plain units, and units that are offered several times."""
 
     name: str
-    units: tuple[tuple[Unit, int | None], ...]  # unit, replicas (None: whole)
-    strategy: str = "none"
+    units: tuple[tuple[Unit, int | None], ...]  # unit, its number of shares (None: whole)
+    strategy: str = none.NAME
     replicas: int | None = None
     fail_requests_greater_than_one: bool = False
 
 
 def share(units: Mapping[str, tuple[Unit, ...]], sharing: Sharing) -> tuple[Share, ...]:
     """Every resource after sharing. Raises PlanError."""
-    if sharing.strategy not in {"none", "timeSlicing", "mps"}:
-        raise PlanError("sharing.strategy", sharing.strategy, "this agent knows none, timeSlicing and mps")
-    rules = {rule.name: rule for rule in sharing.resources} if sharing.strategy != "none" else {}
+    mode = by_strategy(sharing.strategy)
+    rules = {rule.name: rule for rule in sharing.resources} if mode.name != none.NAME else {}
     offered: dict[str, Share] = {}
     for name, all_units in units.items():
         rule = rules.get(name)
-        parts = _shared(name, all_units, rule, sharing) if rule else (_whole(name, all_units),)
+        parts = _shared(name, all_units, rule, sharing, mode) if rule else (_whole(name, all_units),)
         for part in parts:
             if part.name in offered:
                 field = f"sharing.resources[{name}].rename"
@@ -51,30 +53,26 @@ def _whole(name: str, units: Sequence[Unit]) -> Share:
     return Share(name=name, units=tuple((unit, None) for unit in units))
 
 
-def _shared(name: str, units: Sequence[Unit], rule: SharedResource, sharing: Sharing) -> tuple[Share, ...]:
+def _shared(
+    name: str, units: Sequence[Unit], rule: SharedResource, sharing: Sharing, mode: SharingMode
+) -> tuple[Share, ...]:
     """A rule may concern some devices only; the others stay whole, under the plain name."""
     place = f"sharing.resources[{name}]"
-    replicas = rule.replicas
-    if replicas is None:
-        raise PlanError(f"{place}.replicas", "absent", f"{sharing.strategy} needs replicas, 2 to 16384")
     chosen = chosen_units(units, rule.devices)
-    if not chosen:
-        return (_whole(name, units),)
     new_name = rule.rename or (naming.shared(name) if sharing.rename_by_default else name)
-    if new_name != name:
+    if chosen and new_name != name:
         naming.check(f"{place}.rename", new_name)
     rest = [unit for unit in units if unit not in chosen]
-    if sharing.strategy == "mps":
-        mps.check(place, chosen, replicas)
-        if rest and new_name == name:
-            hint = "clients of MPS and whole devices need names of their own; give rename, or renameByDefault"
-            raise PlanError(f"{place}.devices", ", ".join(rule.devices or ())[:128], hint)
+    split = mode.split(Request(place=place, rule=rule, units=chosen, rest=rest, renamed=new_name != name))
+    if not chosen:
+        return (_whole(name, units),)
+    counts = dict(zip((unit.id for unit in chosen), split.counts, strict=True))
     in_order = units if new_name == name else chosen
     shared = Share(
         name=new_name,
-        units=tuple((unit, replicas if unit in chosen else None) for unit in in_order),
-        strategy=sharing.strategy,
-        replicas=replicas,
+        units=tuple((unit, counts.get(unit.id)) for unit in in_order),
+        strategy=mode.name,
+        replicas=split.replicas,
         fail_requests_greater_than_one=sharing.fail_requests_greater_than_one,
     )
     return (shared,) if new_name == name or not rest else (_whole(name, rest), shared)

@@ -41,7 +41,7 @@ class Effective:
         """What decides which ids the kubelet is offered, and under which names. All else has no ids, and takes effect
         without waiting for pods."""
         of = self.sections
-        return (of.serving, of.resources, of.sharing, of.partitions, self.resource_prefix, self.node.mps_root)
+        return (of.serving, of.resources, of.sharing, of.partitions, self.resource_prefix, self.node.sharing_modes)
 
     def in_shape_of(self, other: Effective) -> Effective:
         """This configuration, but with the shape of the other."""
@@ -50,7 +50,7 @@ class Effective:
             self,
             sections=self.sections.model_copy(update=shape),
             resource_prefix=other.resource_prefix,
-            node=replace(self.node, mps_root=other.node.mps_root),
+            node=self.node.with_modes_of(other.node),
         )
 
     @property

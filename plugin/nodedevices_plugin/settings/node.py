@@ -6,7 +6,7 @@ They come from flags, environment and file, and stay when a policy replaces a se
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,6 +16,7 @@ from nodedevices_plugin.resources.cdi import FEATURES, Host
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.options import BY_NAME, Value
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.sharing.base import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,14 @@ class NodeSettings:
     packed: bool = False
     ignore_all_xids: bool = False
     fatal_all_xids: bool = False
+
+    @property
+    def sharing_modes(self) -> Settings:
+        """What sharing modes read of these: part of the shape of what is offered."""
+        return {"mps-root": self.mps_root}
+
+    def with_modes_of(self, other: NodeSettings) -> NodeSettings:
+        return replace(self, mps_root=other.mps_root)
 
     def host(self, existing: Set[str]) -> Host:
         """The node as containers get it; `existing`: which device nodes and files are there."""

@@ -7,11 +7,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings, OfferedResource, Plan
-from nodedevices_plugin.mpsclients import DOWN, RESTARTED, Client, Life, Mps, follow, key, restored, with_daemons
-from nodedevices_plugin.resources.mps import Daemon, Gpu
+from nodedevices_plugin.sharing.base import Life
+from nodedevices_plugin.sharing.clients import Client, Clients, follow, key, restored, with_helpers
+from nodedevices_plugin.sharing.mps import Daemon, Gpu
 from support.facts import START, gpu, gpu_id, healthy
 
 GPU = "nvidia.com/gpu"
+DOWN, RESTARTED = "MpsDaemonDown", "MpsDaemonRestarted"
 PLAN = Plan(resources=(OfferedResource(name=GPU, ids=(), sharing="mps", replicas=4),))
 
 
@@ -28,7 +30,7 @@ class Node:
     """What is remembered, a step at a time. The first daemon is `one`, started at 0 s."""
 
     def __init__(self) -> None:
-        self.mps = Mps()
+        self.mps = Clients()
         self.life = Life(answers=True, instance="one", started=at(0))
         self.holdings = Holdings(state=HoldersState.SYNCED, taken=1.0)
 
@@ -70,11 +72,11 @@ def test_while_no_daemon_answers_every_client_is_told_and_its_devices_are_out_of
     assert node.mps.clients[key(pod("old"))].since == at(30)
     device = gpu(0)
     wanted = (Daemon(resource=GPU, percentage=25, gpus=(Gpu(id=device.id, index=0),)),)
-    verdict = with_daemons(healthy(device), node.mps, wanted)[device.id]
+    verdict = with_helpers(healthy(device), node.mps, wanted)[device.id]
     assert (verdict.state, verdict.reason, verdict.since) == (HealthState.UNHEALTHY, DOWN, at(30))
     node.daemon("one", 0).step(50)
     assert node.told() == {"old": ""}, "the same daemon answers again: nothing was lost"
-    assert with_daemons(healthy(device), node.mps, wanted)[device.id].reason == ""
+    assert with_helpers(healthy(device), node.mps, wanted)[device.id].reason == ""
     node.silent().step(60).daemon("two", 70).step(71)
     assert node.told() == {"old": RESTARTED}
 
@@ -84,7 +86,7 @@ def test_a_worse_fault_of_a_device_is_not_hidden_behind_its_daemons() -> None:
     node = Node().step(20, pod("old")).silent().step(30)
     bad = replace(healthy(device)[device.id], state=HealthState.UNHEALTHY, reason="Xid79", offered=False)
     wanted = (Daemon(resource=GPU, percentage=25, gpus=(Gpu(id=device.id, index=0),)),)
-    assert with_daemons({device.id: bad}, node.mps, wanted)[device.id].reason == "Xid79"
+    assert with_helpers({device.id: bad}, node.mps, wanted)[device.id].reason == "Xid79"
 
 
 def test_a_daemon_of_which_nobody_says_what_process_it_is_is_another_after_it_was_silent() -> None:
@@ -145,7 +147,7 @@ def test_what_another_plugin_serves_or_is_not_shared_by_mps_has_no_clients() -> 
 
 
 def test_a_client_has_the_words_of_its_own_reason() -> None:
-    from nodedevices_plugin.mpsclients import client_verdict
+    from nodedevices_plugin.sharing.clients import client_verdict
 
     clients: Mapping[str, Client] = Node().step(20, pod("a")).daemon("two", 100).step(101).mps.clients
     verdict = client_verdict(clients[key(pod("a"))], GPU, at(101))

@@ -27,8 +27,10 @@ from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
+from nodedevices_plugin.sharing.base import HelperFacts
 from nodedevices_plugin.state import State
 from support.facts import START, gpu, gpu_id, old, snapshot, xid
+from support.sharing import facts
 
 GPU = "nvidia.com/gpu"
 THREE = tuple(gpu(number, readings=old()) for number in range(3))
@@ -40,7 +42,7 @@ FOUR = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "repl
 TWO = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]}}
 CLIENTS = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 4}]}}
 WITH_MPS = parse_flags(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/nvidia/mps"], {})
-ANSWERS = {(GPU, 25): ""}
+ANSWERS = facts({(GPU, 25): ""})
 BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
 WRITABLE = Here(toolkit_libraries=True)
 READ_ONLY = replace(WRITABLE, unwritable="/var/run/cdi: Read-only file system")
@@ -175,12 +177,12 @@ def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_
     node = Node(WITH_MPS).given(seen=seen({})).line()
     node.given(seen=seen(clients)).line()
     assert (node.config, node.offers(), node.last and node.last.refused) == ("WaitingForHolders", {GPU: (2, 2)}, "")
-    node.given(mps={(GPU, 25): "is being started"}).line()
+    node.given(helpers=facts({(GPU, 25): "is being started"})).line()
     assert (node.config, node.offers()) == ("WaitingForHolders", {GPU: (2, 2)})
     assert "control daemon of nvidia.com/gpu is being started" in node.world.config.message
-    node.given(mps={(GPU, 25): "does not answer: no such file"}).line()
+    node.given(helpers=facts({(GPU, 25): "does not answer: no such file"})).line()
     assert (node.config, node.offers(), node.last and node.last.refused) == ("ConfigInvalid", {GPU: (2, 2)}, "mps")
-    node.given(mps={(GPU, 25): ""}).line()
+    node.given(helpers=facts({(GPU, 25): ""})).line()
     assert (node.config, node.offers()) == ("Applied", {GPU: (8, 8)})
     again = node.restarted().given(seen=seen(clients)).line()
     assert again.config == "WaitingForHolders", "after a restart the daemon has not been asked yet"
@@ -188,20 +190,20 @@ def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_
 
 @pytest.mark.parametrize("state_kept", [True, False])
 def test_a_bad_configuration_asks_for_the_end_of_no_daemon_though_the_state_file_is_lost(state_kept: bool) -> None:
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), mps={(GPU, 25): ""}).line()
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=facts({(GPU, 25): ""})).line()
     again = node.restarted() if state_kept else Node(WITH_MPS)
     again.given(seen=seen(CLIENTS), file=FileOutcome(error="not YAML")).line()
     assert again.config == "ConfigInvalid"
-    assert again.world.daemons == (node.world.daemons if state_kept else None)
+    assert again.world.helpers == (node.world.helpers if state_kept else None)
 
 
 def test_a_configuration_that_fits_no_longer_after_a_restart_asks_for_the_end_of_no_daemon() -> None:
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
     old_gpus = [replace(each, compute_capability="6.0") for each in node.devices]
     many = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 48}]}}
-    node.given(seen=seen(many), mps={(GPU, 2): ""}).line()
+    node.given(seen=seen(many), helpers=facts({(GPU, 2): ""})).line()
     again = node.restarted().given(seen=seen(many)).line(*old_gpus)
-    assert (again.config, again.world.daemons) == ("ConfigInvalid", None)
+    assert (again.config, again.world.helpers) == ("ConfigInvalid", None)
 
 
 @pytest.mark.parametrize(
@@ -216,71 +218,73 @@ def test_a_configuration_that_fits_no_longer_after_a_restart_asks_for_the_end_of
 )
 def test_at_a_first_start_no_daemon_is_asked_for_under_pods_that_hold_its_gpus(pod: Holder) -> None:
     node = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=UNASKED).line()
-    assert (node.config, node.world.daemons, node.world.plan) == ("WaitingForHolders", None, None)
+    assert (node.config, node.world.helpers, node.world.plan) == ("WaitingForHolders", None, None)
     node.given(holdings=held(pod)).line()
-    assert (node.config, node.world.daemons, node.world.plan) == ("WaitingForHolders", None, None)
+    assert (node.config, node.world.helpers, node.world.plan) == ("WaitingForHolders", None, None)
     assert node.world.config.message == f"sharing {GPU} by MPS waits until these pods have ended: ml/train-0"
     node.given(holdings=NOBODY).line()
-    assert [each.resource for each in node.world.daemons or ()] == [GPU]
-    assert node.given(mps=ANSWERS).line().offers() == {GPU: (8, 8)}
+    assert [each.resource for each in node.world.helpers or ()] == [GPU]
+    assert node.given(helpers=ANSWERS).line().offers() == {GPU: (8, 8)}
 
 
 def test_at_a_first_start_no_daemon_is_asked_for_while_another_plugin_offers_its_gpus() -> None:
     theirs = replace(NOBODY, offered=(Offer(resource=GPU, ids=(gpu_id(0), gpu_id(1))),))
     node = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=theirs).line()
-    assert (node.config, node.world.daemons, node.world.plan) == ("WaitingForHolders", None, None)
+    assert (node.config, node.world.helpers, node.world.plan) == ("WaitingForHolders", None, None)
     assert f"sharing {GPU} by MPS waits: another device plugin serves {GPU}" in node.world.config.message
     assert Node(WITH_MPS).given(seen=seen(FOUR), holdings=theirs).line().config == "Applied", "the guard's matter"
     node.given(holdings=replace(NOBODY, offered=())).line()
-    assert [each.resource for each in node.world.daemons or ()] == [GPU]
+    assert [each.resource for each in node.world.helpers or ()] == [GPU]
 
 
 def test_pods_of_other_devices_keep_no_daemon_back() -> None:
     nic = replace(holder("nic-1"), resource="vendor.example/nic")
     node = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=held(nic)).line()
-    assert [each.resource for each in node.world.daemons or ()] == [GPU]
+    assert [each.resource for each in node.world.helpers or ()] == [GPU]
 
 
 def test_after_a_restart_daemons_are_wanted_at_once_with_their_clients_and_before_the_kubelet_has_told() -> None:
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
     for holdings in (UNASKED, held(holder(f"{gpu_id(0)}::1"))):
         again = node.restarted().given(seen=seen(CLIENTS), holdings=holdings).line()
-        assert again.world.daemons == node.world.daemons
+        assert again.world.helpers == node.world.helpers
 
 
 def test_clients_of_a_daemon_that_the_file_for_the_runner_has_are_known_though_the_state_file_is_lost() -> None:
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
-    assert node.world.daemons
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
+    assert node.world.helpers
     busy = held(holder(f"{gpu_id(0)}::1"))
-    again = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=busy, mps_before=node.world.daemons).line()
-    assert again.world.daemons == node.world.daemons
+    again = (
+        Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=busy, helpers=HelperFacts(before=node.world.helpers)).line()
+    )
+    assert again.world.helpers == node.world.helpers
 
 
 def test_a_daemon_does_not_come_back_under_a_pod_that_is_none_of_its_clients() -> None:
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
     again = node.restarted().given(seen=seen(CLIENTS), holdings=held(holder(gpu_id(0)))).line()
-    assert (again.config, again.world.daemons) == ("WaitingForHolders", None)
+    assert (again.config, again.world.helpers) == ("WaitingForHolders", None)
     assert again.world.config.message.startswith(f"sharing {GPU} by MPS waits until these pods have ended: ml/train-0")
-    assert again.given(holdings=NOBODY).line().world.daemons == node.world.daemons
+    assert again.given(holdings=NOBODY).line().world.helpers == node.world.helpers
 
 
 def test_no_daemon_is_wanted_for_what_another_plugin_serves_unless_clients_may_still_be_there() -> None:
     theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another plugin")
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
-    wanted = node.world.daemons
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
+    wanted = node.world.helpers
     node.given(registrations=(theirs,), holdings=held(holder(f"{gpu_id(0)}::1"))).line()
-    assert node.world.daemons == wanted
-    assert node.given(holdings=NOBODY).line().world.daemons == ()
-    node.given(mps={}).line()
-    assert (node.config, node.world.daemons, node.offers()) == ("Applied", (), {GPU: (8, 0)})
-    assert node.given(registrations=()).line().world.daemons == wanted
+    assert node.world.helpers == wanted
+    assert node.given(holdings=NOBODY).line().world.helpers == ()
+    node.given(helpers=facts({})).line()
+    assert (node.config, node.world.helpers, node.offers()) == ("Applied", (), {GPU: (8, 0)})
+    assert node.given(registrations=()).line().world.helpers == wanted
 
 
 def test_a_change_to_mps_asks_for_no_daemon_where_another_plugin_serves() -> None:
     theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another plugin")
     node = Node(WITH_MPS).given(seen=seen(FOUR)).line()
     node.given(seen=seen(CLIENTS), registrations=(theirs,)).line()
-    assert (node.config, node.world.daemons) == ("Applied", ())
+    assert (node.config, node.world.helpers) == ("Applied", ())
 
 
 def test_events_that_a_line_repeats_are_judged_once() -> None:
@@ -337,7 +341,9 @@ def test_a_held_gpu_that_is_excluded_waits_for_nothing() -> None:
 def test_a_change_to_or_from_mps_waits_as_a_whole_and_the_old_hash_stays() -> None:
     node = Node(WITH_MPS).given(seen=seen(FOUR, config_hash="a")).line()
     mps = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 2}]}}
-    node.given(seen=seen(mps, config_hash="b"), holdings=held(holder(f"{gpu_id(0)}::1")), mps={(GPU, 50): ""}).wait()
+    node.given(
+        seen=seen(mps, config_hash="b"), holdings=held(holder(f"{gpu_id(0)}::1")), helpers=facts({(GPU, 50): ""})
+    ).wait()
     assert (node.config, node.world.config.applied_hash) == ("WaitingForHolders", "a")
     assert node.offers() == {GPU: (8, 1)}, "shares that nobody holds go to no new pod, or it would wait for ever"
     node.given(holdings=NOBODY).wait()

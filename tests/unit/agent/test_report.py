@@ -23,9 +23,9 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Verdict,
 )
-from nodedevices_plugin.mpsclients import Client
 from nodedevices_plugin.probes.protocol import Driver, DriverState, Link, Machine, Trouble
 from nodedevices_plugin.report import ConfigStatus, Facts, report
+from nodedevices_plugin.sharing.clients import Client
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 
 GPU = "nvidia.com/gpu"
@@ -420,9 +420,7 @@ def test_an_excluded_device_says_so_and_by_which_entry() -> None:
 def test_a_client_whose_daemon_was_restarted_is_told_on_its_entry_and_in_ready_and_the_device_is_well() -> None:
     lost = Client(instance="one", reason="MpsDaemonRestarted", since=START)
     two = holding(holder(f"{gpu_id(0)}::0", pod="old"), holder(f"{gpu_id(0)}::1", pod="new"))
-    said = report(
-        made := facts(1, holdings=two, mps_clients={f"ml/old/main/{GPU}": lost, f"ml/new/main/{GPU}": Client()})
-    )
+    said = report(made := facts(1, holdings=two, clients={f"ml/old/main/{GPU}": lost, f"ml/new/main/{GPU}": Client()}))
     healths = {each.pod: each.health for each in said.devices[0].holders}
     assert healths["new"] is None
     assert healths["old"] is not None

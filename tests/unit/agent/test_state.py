@@ -17,6 +17,7 @@ import pytest
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict
 from nodedevices_plugin.probes.protocol import DeviceFact, Partition, Readings
 from nodedevices_plugin.settings.effective import from_saved
+from nodedevices_plugin.sharing.clients import Client, Clients, SeenHelper
 from nodedevices_plugin.state import (
     EPOCH,
     SeenSpec,
@@ -115,6 +116,19 @@ def test_a_section_that_was_renamed_since_is_read_under_its_old_name(file: State
     assert from_saved(state.applied or {}).sections.partitions.strategy == "mixed"
     assert state.spec is not None
     assert state.spec.config["partitions"] == mixed
+
+
+def test_clients_of_mps_are_read_from_files_that_knew_of_no_other_mode(file: StateFile) -> None:
+    client = Client(instance="one", reason="MpsDaemonRestarted", since=NOW)
+    known = Clients(
+        helpers={"nvidia.com/gpu": SeenHelper(instance="two")}, clients={"ml/train-0/main/nvidia.com/gpu": client}
+    )
+    file.save(replace(FULL, clients=known))
+    older = json.loads(file.path.read_bytes())
+    clients = older.pop("clients")
+    older["mps"] = {"daemons": clients["helpers"], "clients": clients["clients"]}
+    file.path.write_text(json.dumps(older))
+    assert (file.load(), file.unread) == (replace(FULL, clients=known), "")
 
 
 def test_a_verdict_that_cannot_be_read_takes_no_other_along(file: StateFile) -> None:

@@ -10,7 +10,7 @@ from nodedevices_plugin.mps import running, wanted
 from nodedevices_plugin.mps.control import ControlError
 from nodedevices_plugin.mps.processes import Process
 from nodedevices_plugin.mps.runner import BACKOFF, Runner
-from nodedevices_plugin.resources.mps import Daemon, Gpu
+from nodedevices_plugin.sharing.mps import Daemon, Gpu
 
 GPU = "nvidia.com/gpu"
 

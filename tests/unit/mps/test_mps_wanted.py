@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_plugin.mps.wanted import MAX_BYTES, WantedError, from_bytes, to_text
-from nodedevices_plugin.resources.mps import Daemon, Gpu
+from nodedevices_plugin.sharing.mps import Daemon, Gpu
 
 GPUS = st.lists(
     st.builds(

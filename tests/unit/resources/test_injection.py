@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_api.sections import Injection, Partitions, SharedResource, Sharing
-from nodedevices_plugin.model import AllocationError, ContainerAnswer, DeviceNode, Mount, OfferedResource
+from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Mount, OfferedResource
 from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.resources.cdi import Host
 from nodedevices_plugin.resources.injection import InjectionContext, allocate
@@ -27,8 +27,8 @@ def offered(*, replicas: int | None = None, fail: bool = False, bad: int | None 
     return make_plan(inventory_of(*gpus), healthy(*gpus), PlanSettings(sharing=sharing), cordoned).resources[0]
 
 
-def visible(value: str) -> ContainerAnswer:
-    return ContainerAnswer(envs={"NVIDIA_VISIBLE_DEVICES": value})
+def visible(value: str) -> ContainerEdits:
+    return ContainerEdits(envs={"NVIDIA_VISIBLE_DEVICES": value})
 
 
 def test_a_container_sees_its_gpus_in_the_order_of_the_kubelet() -> None:
@@ -114,7 +114,7 @@ def answered(
     mig: str = "none",
     prefix: str = "cdi.k8s.io/",
     **host: Any,
-) -> ContainerAnswer:
+) -> ContainerEdits:
     """What a container gets on a node whose control nodes exist, unless told otherwise."""
     inventory = inventory_of(*gpus)
     section = Injection(
@@ -135,12 +135,12 @@ def answered(
     raise AssertionError(ids)
 
 
-def paths(answer: ContainerAnswer) -> list[str]:
+def paths(answer: ContainerEdits) -> list[str]:
     assert all(each.permissions == "rw" for each in answer.devices)
     return [each.host_path for each in answer.devices]
 
 
-def cdi_value(answer: ContainerAnswer) -> tuple[str, list[str]]:
+def cdi_value(answer: ContainerEdits) -> tuple[str, list[str]]:
     ((key, value),) = answer.annotations.items()
     return key, value.split(",")
 
@@ -157,7 +157,7 @@ def test_volume_mounts_name_devices_by_mounts_that_an_image_cannot_forge() -> No
 
 def test_cdi_cri_names_devices_to_the_runtime_and_sets_no_variable() -> None:
     answer = answered(gpu_id(1), gpu_id(0), strategies=("cdi-cri",), specs=True)
-    assert answer == ContainerAnswer(cdi_devices=(f"{GPU_KIND}={gpu_id(1)}", f"{GPU_KIND}={gpu_id(0)}"))
+    assert answer == ContainerEdits(cdi_devices=(f"{GPU_KIND}={gpu_id(1)}", f"{GPU_KIND}={gpu_id(0)}"))
 
 
 @pytest.mark.parametrize("prefix", ["cdi.k8s.io/", "example.com/"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from nodedevices_api.sections import Partitions, SharedResource, Sharing
 from nodedevices_plugin import inventory as stage
-from nodedevices_plugin.model import Mount, Plan
+from nodedevices_plugin.model import Inventory, Mount, Plan
 from nodedevices_plugin.probes.protocol import DeviceFact
-from nodedevices_plugin.resources import mps
 from nodedevices_plugin.resources.injection import InjectionContext, allocate
 from nodedevices_plugin.resources.plan import PlanError, PlanSettings, make_plan
+from nodedevices_plugin.sharing import mps
+from nodedevices_plugin.sharing.helpers import helpers, silent, starting, withheld
 from support.facts import GIB, START, gpu, gpu_id, healthy, inventory_of, partition, snapshot
+from support.sharing import answers as said
 
 ROOT = "/run/nvidia/mps"
 
@@ -25,8 +27,12 @@ def clients(
 ) -> Plan:
     rule = SharedResource(name="nvidia.com/gpu", replicas=replicas, devices=devices)
     sharing = Sharing(strategy="mps", resources=(rule,), rename_by_default=rename, fail_requests_greater_than_one=True)
-    settings = PlanSettings(sharing=sharing, partitions=Partitions(strategy=mig), mps_root=root)
+    settings = PlanSettings(sharing=sharing, partitions=Partitions(strategy=mig), modes={mps.ROOT: root})
     return make_plan(inventory_of(*gpus), healthy(*gpus), settings)
+
+
+def daemons(plan: Plan, inventory: Inventory) -> tuple[mps.Daemon, ...]:
+    return tuple(each for each in helpers(plan, inventory) if isinstance(each, mps.Daemon))
 
 
 def test_clients_are_ids_like_other_shares() -> None:
@@ -71,7 +77,7 @@ def test_clients_and_whole_gpus_need_names_of_their_own() -> None:
 
 
 def test_a_client_gets_the_pipe_of_its_resource_and_the_shared_memory() -> None:
-    context = InjectionContext(mps_root=f"{ROOT}/")
+    context = InjectionContext(modes={mps.ROOT: f"{ROOT}/"})
     answer = allocate(clients(gpu(0), rename=True).resources[0], [f"{gpu_id(0)}::1"], context)
     assert answer.envs == {
         "CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu.shared/pipe",
@@ -90,7 +96,7 @@ def test_a_client_gets_the_pipe_of_its_resource_and_the_shared_memory() -> None:
 def test_the_daemon_of_a_resource_splits_its_gpus_evenly() -> None:
     gpus = (gpu(0, memory_bytes=40 * GIB), gpu(1, memory_bytes=80 * GIB), gpu(2))
     plan = clients(*gpus, replicas=3, devices=("0", "1"), rename=True)
-    (daemon,) = mps.daemons(plan, inventory_of(*gpus))
+    (daemon,) = daemons(plan, inventory_of(*gpus))
     assert daemon == mps.Daemon(
         resource="nvidia.com/gpu.shared",
         percentage=33,
@@ -108,28 +114,28 @@ def test_the_daemon_of_a_resource_splits_its_gpus_evenly() -> None:
 
 def test_a_gpu_that_does_not_say_its_memory_has_no_limit_and_one_that_left_needs_no_daemon() -> None:
     lost = gpu(1, memory_bytes=0)
-    (daemon,) = mps.daemons(clients(gpu(0), lost), inventory_of(gpu(0), lost))
+    (daemon,) = daemons(clients(gpu(0), lost), inventory_of(gpu(0), lost))
     assert [command.split()[1] for command in mps.memory_commands(daemon.gpus)] == ["0"]
     gone = stage.update(inventory_of(gpu(0), gpu(1)), snapshot(gpu(0)), now=START, monotonic=1)
-    (daemon,) = mps.daemons(clients(gpu(0), gpu(1)), gone)
+    (daemon,) = daemons(clients(gpu(0), gpu(1)), gone)
     assert [each.id for each in daemon.gpus] == [gpu_id(0)]
 
 
 def test_without_mps_there_is_no_daemon() -> None:
     plan = make_plan(inventory_of(gpu(0)), {}, PlanSettings())
-    assert mps.daemons(plan, inventory_of(gpu(0))) == ()
-    assert mps.silent(plan, {}) == ""
-    assert mps.withheld(plan, None, {}) == plan
+    assert helpers(plan, inventory_of(gpu(0))) == ()
+    assert silent(plan, {}) == ""
+    assert withheld(plan, None, {}) == plan
 
 
 def test_shares_are_offered_when_the_daemon_with_their_limits_answers() -> None:
     plan = clients(gpu(0), gpu(1))
-    assert mps.silent(plan, {}).endswith("control daemon of nvidia.com/gpu has not been asked yet")
-    assert mps.silent(plan, {("nvidia.com/gpu", 50): ""})
-    assert mps.silent(plan, {("nvidia.com/gpu", 25): "does not answer"}).endswith("nvidia.com/gpu does not answer")
-    answers = {("nvidia.com/gpu", 25): ""}
-    assert mps.silent(plan, answers) == ""
-    assert mps.withheld(plan, None, answers) == plan
+    assert silent(plan, {}).endswith("control daemon of nvidia.com/gpu has not been asked yet")
+    assert silent(plan, said({("nvidia.com/gpu", 50): ""}))
+    assert silent(plan, said({("nvidia.com/gpu", 25): "does not answer"})).endswith("nvidia.com/gpu does not answer")
+    answers = said({("nvidia.com/gpu", 25): ""})
+    assert silent(plan, answers) == ""
+    assert withheld(plan, None, answers) == plan
 
 
 @pytest.mark.parametrize(
@@ -144,15 +150,15 @@ def test_shares_are_offered_when_the_daemon_with_their_limits_answers() -> None:
 def test_a_daemon_that_is_merely_starting_is_told_from_one_that_fails(
     answers: dict[tuple[str, int], str], only_starting: bool
 ) -> None:
-    assert mps.starting(clients(gpu(0), gpu(1)), answers) is only_starting
+    assert starting(clients(gpu(0), gpu(1)), said(answers)) is only_starting
 
 
 def test_what_the_kubelet_was_told_stays_listed_and_what_it_was_not_is_not_registered() -> None:
     plan = clients(gpu(0), gpu(1), devices=("1",), rename=True)
-    whole, shared = mps.withheld(plan, plan, {}).resources
+    whole, shared = withheld(plan, plan, {}).resources
     assert [each.healthy for each in whole.ids] == [True]
     assert [each.healthy for each in shared.ids] == [False] * 4
-    whole, shared = mps.withheld(plan, None, {}).resources
+    whole, shared = withheld(plan, None, {}).resources
     assert (len(whole.ids), len(shared.ids)) == (1, 0)
 
 

@@ -330,8 +330,10 @@ def test_settings_come_from_sections() -> None:
     sharing = slices(4)
     resources = Resources(exclude=("GPU-*",))
     sections = Sections(sharing=sharing, resources=resources)
-    assert PlanSettings.from_sections(sections, resource_prefix="example.com", mps_root="/run/mps") == PlanSettings(
-        sharing=sharing, resources=resources, resource_prefix="example.com", mps_root="/run/mps"
+    assert PlanSettings.from_sections(
+        sections, resource_prefix="example.com", modes={"mps-root": "/run/mps"}
+    ) == PlanSettings(
+        sharing=sharing, resources=resources, resource_prefix="example.com", modes={"mps-root": "/run/mps"}
     )
     assert PlanSettings.from_sections(Sections()) == PlanSettings()
 

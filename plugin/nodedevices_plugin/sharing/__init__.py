@@ -1,0 +1,11 @@
+"""Sharing: how several containers have one device. The port is in base.py, and each mode is a file of its own.
+
+    none            devices are handed out whole
+    time_slicing    shares without isolation: the ids of a device are multiplied, and nothing else
+    mps             NVIDIA's Multi-Process Service: one control daemon a resource runs the clients of its GPUs
+
+Everything here is pure. `registry` has a line for each mode; `helpers` says what the modes of a plan await on the node,
+and `clients` which containers lost something when it ended. Outside of this folder a mode is a name in the
+configuration: no other file compares with it. What talks to the world for a mode (for MPS: mpsdaemons.py and the
+program in mps/) is wired in sharing_managers.py.
+"""

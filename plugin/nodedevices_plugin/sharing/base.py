@@ -1,0 +1,213 @@
+"""The port of a sharing mode, and the values that pass through it. Pure.
+
+A mode answers five questions: is it possible on this node (`check`), how many shares does each device have (`split`),
+what does a container with a share get (`edits`), what does it need beside the kubelet (`helper`), and, with that, when
+a change to it or from it must wait. The agent does the rest, the same for all modes: names, ids, health, occupancy,
+the kubelet, reports.
+
+A mode without a helper needs nothing but the kubelet, and a change of it waits for nobody: devices that pods hold in
+another shape are withheld until these end (resources.occupancy). A mode with one has a program on the node for each
+resource that it shares. Its shares are offered while that answers and withheld while it does not, and the end of the
+program is the end of its clients' work: a change to or from the mode, or of what a helper serves, waits for the pods
+that hold the resource.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from nodedevices_api.sections import SharedResource
+
+from nodedevices_plugin.model import ContainerEdits, Inventory, OfferedResource, PlanError, SchedulableId, Unit
+
+Settings = Mapping[str, str]  # what modes read of the node's flags, by the flag's name: {"mps-root": "/run/nvidia/mps"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTraits:
+    """What decides whether a mode is possible on a node, before any device is looked at."""
+
+    partition_strategy: str = "none"
+    settings: Settings = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a configuration wants of one resource.
+
+    place: where the rule stands, `sharing.resources[nvidia.com/gpu]`. units: those that it is about; none where no
+    device of this node is meant, which is no error. rest: the resource's others, which stay whole. renamed: whether
+    shares have a name of their own.
+    """
+
+    place: str
+    rule: SharedResource
+    units: Sequence[Unit]
+    rest: Sequence[Unit] = ()
+    renamed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How many shares each of the units has, in their order. replicas: where that is one number for all of them."""
+
+    counts: tuple[int, ...]
+    replicas: int | None = None
+
+
+class SharingMode(Protocol):
+    """One value of `sharing.strategy`. Frozen, without state: what is remembered is the agent's matter."""
+
+    @property
+    def name(self) -> str:
+        """The value of `sharing.strategy`, shown as `sharing` in NodeDevices."""
+        ...
+
+    @property
+    def helper(self) -> HelperKind | None:
+        """The program that its shares need beside the kubelet; None: they need none."""
+        ...
+
+    def check(self, node: NodeTraits) -> None:
+        """Raises PlanError where the mode is not possible on this node, or with these settings."""
+        ...
+
+    def split(self, request: Request) -> Split:
+        """How often each unit is offered. Raises PlanError for a rule that the mode cannot carry out on these units."""
+        ...
+
+    def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
+        """What a container with these shares of the resource gets, beside the devices themselves."""
+        ...
+
+
+# --- what a mode needs beside the kubelet ----------------------------------------------------------------------------
+class Helper(Protocol):
+    """The program that one resource needs: a frozen value of the mode's own. Equal helpers need no change."""
+
+    @property
+    def mode(self) -> str:
+        """The name of the mode."""
+        ...
+
+    @property
+    def resource(self) -> str: ...
+
+    @property
+    def key(self) -> Hashable:
+        """What tells it from one with other limits that still runs; the same as HelperKind.key of its resource."""
+        ...
+
+    @property
+    def device_ids(self) -> Collection[str]:
+        """The devices that are out of service while it does not answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What people are told about a kind of helper."""
+
+    title: str  # of the mode, in a sentence: MPS
+    program: str  # control daemon
+    hint: str = ""  # where to look when it does not answer: logs of nodedevices-mps
+    down: str  # a device's and a client's health reason while it does not answer: MpsDaemonDown
+    down_means: str  # its clients cannot use the GPU
+    restarted: str  # a client's health reason when another one answers: MpsDaemonRestarted
+    state: str  # what its clients lose with it: CUDA contexts
+    log: str  # a log message, always the same: MPS client without its daemon
+
+
+class HelperKind(Protocol):
+    """What the agent has to know of a mode's helpers."""
+
+    @property
+    def words(self) -> Words: ...
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether its devices take no process of a container that is not its client. Then it is not started while such
+        a pod holds one of them, nor where another plugin hands them out."""
+        ...
+
+    def key(self, resource: OfferedResource) -> Hashable:
+        """What an answer to the question whether it runs is about: the resource, and the limits that it is to have."""
+        ...
+
+    def wanted(self, resource: OfferedResource, inventory: Inventory) -> Helper:
+        """The helper of this resource, with the devices that are there now."""
+        ...
+
+
+class HelperState(StrEnum):
+    STARTING = "Starting"  # nothing is wrong yet
+    SILENT = "Silent"  # it does not answer, or not as it should
+    READY = "Ready"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of asking a helper. message: why it is not ready, for people: it `is being started`."""
+
+    state: HelperState
+    message: str = ""
+
+
+UNASKED = Answer(state=HelperState.STARTING, message="has not been asked yet")
+BEING_STARTED = Answer(state=HelperState.STARTING, message="is being started")
+READY = Answer(state=HelperState.READY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """Which process a helper is. `answers` None: it has not been asked, is being started, or cannot be asked."""
+
+    answers: bool | None = None
+    instance: str = ""  # "": nobody says which process it is
+    started: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelperFacts:
+    """What the outside says of the helpers, of all modes together.
+
+    answers: by Helper.key; one that is not in it has not been asked yet. lives: by resource. before: those that the
+    agent's run before this one wanted: what runs.
+    """
+
+    answers: Mapping[Hashable, Answer] = field(default_factory=dict)
+    lives: Mapping[str, Life] = field(default_factory=dict)
+    before: tuple[Helper, ...] = ()
+
+
+class HelperManager(Protocol):
+    """The outside of a mode: has its helpers run, by whatever means, and asks them whether they do.
+
+    Nothing here blocks the event loop. `facts` is replaced, never changed; whoever made the manager gave it a function
+    to call on the loop when it is another. The manager restarts nothing that serves running pods unless what is wanted
+    changed.
+    """
+
+    @property
+    def facts(self) -> HelperFacts: ...
+
+    def want(self, helpers: tuple[Helper, ...] | None) -> None:
+        """From now on these, and no others. None: nobody knows yet, and what runs stays. May be called again and again
+        with the same."""
+        ...
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        ...
+
+
+def by_replicas(mode: str, request: Request) -> Split:
+    """The split of modes that offer every unit equally often. Raises PlanError."""
+    replicas = request.rule.replicas
+    if replicas is None:
+        raise PlanError(f"{request.place}.replicas", "absent", f"{mode} needs replicas, 2 to 16384")
+    return Split(counts=(replicas,) * len(request.units), replicas=replicas)

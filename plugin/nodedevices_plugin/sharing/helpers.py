@@ -1,0 +1,82 @@
+"""What the sharing modes of a plan await beside the kubelet: which helpers are wanted, and whether they answer. Pure.
+
+The same for all modes: each says what its helpers are (sharing.base), and nothing here knows one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+
+from nodedevices_plugin.model import Inventory, OfferedResource, Plan
+from nodedevices_plugin.sharing.base import READY, UNASKED, Answer, Helper, HelperState
+from nodedevices_plugin.sharing.registry import helper_kind
+
+Answers = Mapping[Hashable, Answer]
+
+
+def run_by(resource: OfferedResource) -> str:
+    """The mode whose helper runs the processes of the containers that hold this resource; empty: none does.
+
+    Two plans may have the same ids; a pod that holds one goes on only where this is the same, too.
+    """
+    return resource.sharing if helper_kind(resource) is not None else ""
+
+
+def helpers(plan: Plan, inventory: Inventory) -> tuple[Helper, ...]:
+    """The helpers that this plan needs, by resource name."""
+    kinds = ((resource, helper_kind(resource)) for resource in plan.resources if resource.ids)
+    return tuple(kind.wanted(resource, inventory) for resource, kind in kinds if kind is not None)
+
+
+def silent(plan: Plan, answers: Answers) -> str:
+    """Why a resource of this plan cannot be offered: its helper is not ready. Empty: all of them are."""
+    for resource in plan.resources:
+        answer, kind = _answer(resource, answers), helper_kind(resource)
+        if answer.state is not HelperState.READY and kind is not None:
+            what = f"sharing.strategy: {resource.sharing}: the {kind.words.program} of {resource.name}"
+            return f"{what} {answer.message}"
+    return ""
+
+
+def unanswered(plan: Plan, answers: Answers) -> tuple[OfferedResource, ...]:
+    """The resources of this plan that need a helper which is not ready: one that may still have to be started."""
+    return tuple(each for each in plan.resources if _answer(each, answers).state is not HelperState.READY)
+
+
+def starting(plan: Plan, answers: Answers) -> bool:
+    """Whether the helpers that are not ready are only being started: nothing has to be corrected yet."""
+    return all(_answer(each, answers).state is not HelperState.SILENT for each in plan.resources)
+
+
+def exclusive(resource: OfferedResource) -> bool:
+    """Whether its helper lets nobody but its clients use the devices."""
+    kind = helper_kind(resource)
+    return kind is not None and kind.exclusive
+
+
+def shares(plan: Plan) -> frozenset[tuple[str, str]]:
+    """Resource and id of each share whose pod is a helper's client."""
+    return frozenset((each.name, one.id) for each in plan.resources if run_by(each) for one in each.ids)
+
+
+def withheld(plan: Plan, shown: Plan | None, answers: Answers) -> Plan:
+    """The plan without what cannot be used: shares whose helper is not ready.
+
+    What the kubelet has been shown (`shown`: the plan before) stays listed, as unhealthy: it goes on showing an id that
+    is dropped as healthy to the pods that have it. What it has not been shown yet is not registered.
+    """
+    listed = {each.name for each in (shown or Plan()).resources if each.ids}
+
+    def now(resource: OfferedResource) -> OfferedResource:
+        if _answer(resource, answers).state is HelperState.READY:
+            return resource
+        ids = tuple(replace(each, healthy=False) for each in resource.ids) if resource.name in listed else ()
+        return replace(resource, ids=ids)
+
+    return Plan(resources=tuple(now(each) for each in plan.resources))
+
+
+def _answer(resource: OfferedResource, answers: Answers) -> Answer:
+    kind = helper_kind(resource)
+    return READY if kind is None or not resource.ids else answers.get(kind.key(resource), UNASKED)

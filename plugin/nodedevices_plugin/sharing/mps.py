@@ -1,0 +1,193 @@
+"""NVIDIA's Multi-Process Service: its limits, what a client container needs, and what its daemon is told. Pure.
+
+One control daemon serves all GPUs of one resource, as NVIDIA runs it: its pipe is a directory named like the resource
+under the MPS root, which every client mounts, with one /dev/shm for all. Memory and threads are split evenly. The
+daemon has its GPUs in compute mode EXCLUSIVE_PROCESS, where no process beside its server gets a context, and its end is
+the end of its clients' contexts. Starting it is the program nodedevices-mps's matter (mps/), asking whether it answers
+mpsdaemons.py's; what to say to it is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nodedevices_plugin.model import (
+    ContainerEdits,
+    Inventory,
+    Mount,
+    OfferedResource,
+    PlanError,
+    SchedulableId,
+    Unit,
+)
+from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, Words, by_replicas
+
+NAME = "mps"
+ROOT = "mps-root"  # the flag that says where the MPS root is on the host
+PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
+CONTAINER_ROOT = "/mps"
+SHARED_MEMORY = "shm"  # under the root; the clients' /dev/shm
+# CUDA documentation, Multi-Process Service: 48 clients on Volta (compute capability 7.0) and later, 16 before. NVIDIA's
+# plugin says Volta and compares with 7.5, so that a V100 is held to 16.
+CLIENTS = 48
+CLIENTS_BEFORE_VOLTA = 16
+VOLTA = (7, 0)
+MEBIBYTE = 1 << 20
+PID_DIGITS = 7  # of the kernel's largest pid, 4194304
+MAX_SERVERS = 64
+SERVERS = "get_server_list"  # a control command; one server for each user that has clients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU of a daemon, and how much memory a client may have of it (MiB; 0: no limit, the GPU does not say)."""
+
+    id: str
+    index: int
+    limit_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """The control daemon that a resource needs. Its GPUs are to be in compute mode EXCLUSIVE_PROCESS first."""
+
+    resource: str
+    percentage: int  # of a GPU's threads, for each client
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def mode(self) -> str:
+        return NAME
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells the daemon that is wanted from one with other limits that still runs."""
+        return (self.resource, self.percentage)
+
+    @property
+    def device_ids(self) -> frozenset[str]:
+        return frozenset(each.id for each in self.gpus)
+
+
+def memory_commands(gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """By NVML index, for the control command does not take UUIDs; NVIDIA's plugin does the same."""
+    return tuple(f"set_default_device_pinned_mem_limit {gpu.index} {gpu.limit_mib}M" for gpu in gpus if gpu.limit_mib)
+
+
+def thread_command(percentage: int) -> str:
+    return f"set_default_active_thread_percentage {percentage}"
+
+
+def server_commands(server: int, daemon: Daemon) -> tuple[str, ...]:
+    """The same limits for a server that runs already, which the defaults do not reach, and its clients from now on."""
+    return (
+        f"set_active_thread_percentage {server} {daemon.percentage}",
+        *(f"set_device_pinned_mem_limit {server} {gpu.index} {gpu.limit_mib}M" for gpu in daemon.gpus if gpu.limit_mib),
+    )
+
+
+def servers(answer: str) -> tuple[int, ...]:
+    """The process ids that the command SERVERS answers, one a line; no more than a daemon has users. The answer may be
+    a client's, who can put a socket of its own in the daemon's place."""
+    lines = (line for line in answer.split() if line.isascii() and line.isdecimal() and len(line) <= PID_DIGITS)
+    return tuple(dict.fromkeys(int(line) for line in lines))[:MAX_SERVERS]
+
+
+def pipe_folder(root: str, resource: str) -> str:
+    return f"{_root(root)}/{resource}/pipe"
+
+
+def log_folder(root: str, resource: str) -> str:
+    return f"{_root(root)}/{resource}/log"
+
+
+def max_clients(compute_capability: str) -> int:
+    """How many clients a GPU takes. One that does not say is not held back: it is lost, and another check's matter."""
+    numbers = compute_capability.split(".")
+    if not all(each.isascii() and each.isdecimal() for each in numbers):
+        return CLIENTS
+    return CLIENTS if tuple(int(each) for each in numbers) >= VOLTA else CLIENTS_BEFORE_VOLTA
+
+
+class DaemonKind:
+    """The control daemon as sharing.base.HelperKind."""
+
+    exclusive = True
+    words = Words(
+        title="MPS",
+        program="control daemon",
+        hint="logs of nodedevices-mps",
+        down="MpsDaemonDown",
+        down_means="its clients cannot use the GPU",
+        restarted="MpsDaemonRestarted",
+        state="CUDA contexts",
+        log="MPS client without its daemon",
+    )
+
+    def key(self, resource: OfferedResource) -> tuple[str, int]:
+        return (resource.name, _percentage(resource))
+
+    def wanted(self, resource: OfferedResource, inventory: Inventory) -> Daemon:
+        """A device that left is none of its GPUs, and comes back to its own daemon."""
+        ids = frozenset(each.device_id for each in resource.ids)
+        replicas = resource.replicas or 1
+        facts = [device.fact for device in inventory.devices if device.present and device.fact.id in ids]
+        gpus = tuple(
+            Gpu(id=fact.id, index=fact.index, limit_mib=(fact.memory_bytes or 0) // replicas // MEBIBYTE)
+            for fact in facts
+        )
+        return Daemon(resource=resource.name, percentage=_percentage(resource), gpus=gpus)
+
+
+class Mps:
+    name = NAME
+    helper = DaemonKind()
+
+    def check(self, node: NodeTraits) -> None:
+        if node.partition_strategy == "mixed":
+            hint = "not possible with partitions.strategy mixed; use timeSlicing, or none"
+            raise PlanError("sharing.strategy", NAME, hint)
+        if not node.settings.get(ROOT):
+            raise PlanError(
+                "sharing.strategy",
+                NAME,
+                "needs the host's directory for MPS; install the component mps, or give --mps-root (MPS_ROOT)",
+            )
+
+    def split(self, request: Request) -> Split:
+        split = by_replicas(NAME, request)
+        for unit in request.units:
+            _check_unit(request.place, unit, split.replicas or 0)
+        if request.units and request.rest and not request.renamed:
+            hint = "clients of MPS and whole devices need names of their own; give rename, or renameByDefault"
+            raise PlanError(f"{request.place}.devices", ", ".join(request.rule.devices or ())[:128], hint)
+        return split
+
+    def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
+        """The pipe of its daemon, and the memory in which they meet."""
+        root, pipe = settings.get(ROOT, ""), pipe_folder(CONTAINER_ROOT, resource.name)
+        mounts = (
+            Mount(container_path=pipe, host_path=pipe_folder(root, resource.name), read_only=False),
+            Mount(container_path="/dev/shm", host_path=f"{_root(root)}/{SHARED_MEMORY}", read_only=False),  # noqa: S108
+        )
+        return ContainerEdits(envs={PIPE_VARIABLE: pipe}, mounts=mounts)
+
+
+def _check_unit(place: str, unit: Unit, replicas: int) -> None:
+    if unit.partition is not None:
+        raise PlanError(place, unit.id, "MPS cannot share MIG devices; use timeSlicing for them")
+    capability = unit.device.fact.compute_capability
+    most = max_clients(capability)
+    if replicas > most:
+        hint = f"GPU {unit.index} (compute capability {capability or 'unknown'}) takes {most} MPS clients at most"
+        raise PlanError(f"{place}.replicas", replicas, hint)
+
+
+def _percentage(resource: OfferedResource) -> int:
+    return 100 // (resource.replicas or 1)
+
+
+def _root(root: str) -> str:
+    return root.rstrip("/")

@@ -1,0 +1,24 @@
+"""No sharing: every device goes to one container. There are no rules to carry out, since `none` has none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodedevices_plugin.model import ContainerEdits, OfferedResource, SchedulableId
+from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split
+
+NAME = "none"
+
+
+class NoSharing:
+    name = NAME
+    helper = None
+
+    def check(self, node: NodeTraits) -> None:
+        """Always possible."""
+
+    def split(self, request: Request) -> Split:
+        return Split(counts=(1,) * len(request.units))
+
+    def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
+        return ContainerEdits()

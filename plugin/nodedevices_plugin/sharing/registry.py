@@ -1,0 +1,44 @@
+"""The sharing modes that this agent knows, one line each."""
+
+from __future__ import annotations
+
+from nodedevices_plugin.model import OfferedResource, PlanError
+from nodedevices_plugin.sharing.base import HelperKind, SharingMode
+from nodedevices_plugin.sharing.mps import Mps
+from nodedevices_plugin.sharing.none import NoSharing
+from nodedevices_plugin.sharing.time_slicing import TimeSlicing
+
+_MODES: dict[str, SharingMode] = {}
+
+
+def add(mode: SharingMode) -> None:
+    _MODES[mode.name] = mode
+
+
+add(NoSharing())
+add(TimeSlicing())
+add(Mps())
+
+
+def by_strategy(strategy: str) -> SharingMode:
+    """The mode that `sharing.strategy` names. Raises PlanError for one that this agent does not know."""
+    mode = _MODES.get(strategy)
+    if mode is None:
+        *others, last = _MODES
+        raise PlanError("sharing.strategy", strategy, f"this agent knows {', '.join(others)} and {last}")
+    return mode
+
+
+def of(resource: OfferedResource) -> SharingMode:
+    """The mode by which a resource of our plan is shared."""
+    return by_strategy(resource.sharing)
+
+
+def helper_kind(resource: OfferedResource) -> HelperKind | None:
+    """What the shares of this resource need beside the kubelet; None: nothing, or nothing that we know of."""
+    mode = _MODES.get(resource.sharing)
+    return mode.helper if mode is not None else None
+
+
+def helper_kinds() -> tuple[HelperKind, ...]:
+    return tuple(mode.helper for mode in _MODES.values() if mode.helper is not None)

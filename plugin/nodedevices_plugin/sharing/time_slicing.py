@@ -1,0 +1,25 @@
+"""Time-slicing: the ids of a device are multiplied, and nothing else. The driver's scheduler switches between the
+processes; nothing keeps their memory or their faults apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodedevices_plugin.model import ContainerEdits, OfferedResource, SchedulableId
+from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, by_replicas
+
+NAME = "timeSlicing"
+
+
+class TimeSlicing:
+    name = NAME
+    helper = None
+
+    def check(self, node: NodeTraits) -> None:
+        """Always possible."""
+
+    def split(self, request: Request) -> Split:
+        return by_replicas(NAME, request)
+
+    def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
+        return ContainerEdits()
