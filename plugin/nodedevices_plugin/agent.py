@@ -41,43 +41,39 @@ from nodedevices_plugin.cditoolkit import (
 )
 from nodedevices_plugin.configuring import FileOutcome, InForce, ask, injection
 from nodedevices_plugin.foreign import Names, rivals, told
+from nodedevices_plugin.holders import HolderPoller
 from nodedevices_plugin.hostpaths import HostPaths
 from nodedevices_plugin.kubeapi import KubeStore, Object, Store
 from nodedevices_plugin.kubelet import checkpoint
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
-from nodedevices_plugin.kubelet.podresources import PodResourcesClient, wanted_after_allocate
+from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.memory import keep_small
 from nodedevices_plugin.metrics import CONTENT_TYPE, Metrics
-from nodedevices_plugin.model import HoldersState, Inventory, Plan, RegistrationState
+from nodedevices_plugin.model import Inventory, Plan, RegistrationState
 from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
 from nodedevices_plugin.probes.check import CheckError
 from nodedevices_plugin.probes.process import ProbeProcess
 from nodedevices_plugin.probes.protocol import Snapshot
 from nodedevices_plugin.publisher import Publisher
+from nodedevices_plugin.readiness import Readiness
 from nodedevices_plugin.report import Facts, report
 from nodedevices_plugin.resources import cdi, cdi_libraries
 from nodedevices_plugin.resources.changes import nobody_holds
 from nodedevices_plugin.settings import flags
-from nodedevices_plugin.settings.effective import Effective, from_saved
+from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.settings.watch import ConfigFile, ConfigFolder
 from nodedevices_plugin.sharing.clients import with_helpers
 from nodedevices_plugin.sharing_managers import Managers
-from nodedevices_plugin.state import State, StateError, StateFile, same_but_times
+from nodedevices_plugin.state_keeper import StateKeeper
 from nodedevices_plugin.supervise import Supervisor
 from nodedevices_plugin.worker import Worker
 
 log = structlog.get_logger(__name__)
 
 EXIT_USAGE = 2
-STATE_FIRST_SECONDS = 0.25  # how long a new fault waits for the state file before the kubelet is told
-STATE_TIMES_SECONDS = 10.0  # at most so often a write for nothing but newer evidence of a known fault
-STATE_RETRY_SECONDS = 10.0
-STATE_HANGS_SECONDS = 5.0  # until a write that does not return is told
-LIST_SECONDS = 5.0  # between two looks at PodResources (the kubelet's limit is shared by all callers on the node)
-INCOMPLETE_SECONDS = 1.0  # the same while the kubelet does not know its pods yet
 PUBLISH_AFTER_SECONDS = 3.0  # the API client is loaded once the kubelet has us, or after this
 
 
@@ -89,7 +85,6 @@ class Agent:
         self._store = store
         self._started = datetime.now(UTC)
         self._wake = asyncio.Event()
-        self._allocated = asyncio.Event()
         self._registered = asyncio.Event()  # or the kubelet has said no, or is not there
         self._snapshot: tuple[Snapshot, float] | None = None
         self._file = FileOutcome()
@@ -99,18 +94,10 @@ class Agent:
         self._conditions_read = False
         self._facts: Facts | None = None
         self._plan_told: Plan | None = None
-        self._state_worker = Worker("state-file")  # what hangs elsewhere must not keep a verdict from being saved
         workers = tuple(map(Worker, ("files", "cdi", "host-paths", "config-file", "kubelet-checkpoint")))
         self._files, looks, paths, config, kubelet_files = workers
         self._sharing = Managers(local, on_change=self._wake.set)
-        self._parts = Supervisor(workers=lambda: (self._state_worker, *workers, *self._sharing.workers.values()))
-        self._state_file = StateFile(Path(local.state_file))
-        self._state_saved = State()
-        self._state_saved_at = 0.0
-        self._state_saving: asyncio.Future[None] | None = None  # at most one; what is newer waits in the world
-        self._state_trouble: str | None = None  # why it cannot be written
-        self._saved: Effective | None = None  # the configuration that it has
-        self._state_lost: str | None = None  # why it could not be read at the start
+        self._parts = Supervisor(workers=lambda: (self._state.worker, *workers, *self._sharing.workers.values()))
         self._named: NamedFiles | None = None
         self._config_file: ConfigFile | ConfigFolder | None = None
         if local.config_dir is not None:
@@ -129,6 +116,7 @@ class Agent:
         self._told = observing.Told()
         self._probe = ProbeProcess(lambda: _probe_arguments(local, self._driver_root()), on_snapshot=self._on_snapshot)
         self._metrics = Metrics(facts=lambda: self._facts, probe=lambda: self._probe.counters, parts=self._parts)
+        self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set)
         self._answers = Answers(self._metrics)
         self._plugins = DevicePlugins(
             folder=Path(local.device_plugin_dir),
@@ -147,18 +135,26 @@ class Agent:
             files=kubelet_files,
             own_pod=local.own_pod,
         )
+        self._poller = HolderPoller(self._holders, recent=self._plugins.recent_allocations, on_change=self._wake.set)
         self._publisher = (
             Publisher(store=store, name=local.node_name, on_object=self._on_object, metrics=self._metrics)
             if store is not None
             else None
         )
+        self._readiness = Readiness(
+            self._parts,
+            world=lambda: self._world,
+            registrations=self._plugins.registrations,
+            probe_error=lambda: self._probe.last_error,
+            publisher_problem=lambda: (self._publisher.problem() or "") if self._publisher is not None else "",
+        )
 
     async def run(self) -> None:
         log.info("agent starting", version=__version__, node=self._local.node_name, probe=self._local.probe)
-        self._world = begin(self._load_state(), self._local, now=self._started, monotonic=time.monotonic())
+        self._world = begin(self._state.load(), self._local, now=self._started, monotonic=time.monotonic())
         self._holders.with_offers = _offers_count(self._world.in_force)
         if self._world.in_force.told:
-            self._saved = self._world.in_force.effective
+            self._state.saved = self._world.in_force.effective
         try:
             async with asyncio.TaskGroup() as tasks:
                 keep = self._parts.keep
@@ -175,7 +171,7 @@ class Agent:
                 tasks.create_task(keep("cdi", self._toolkit.run))
                 for mode, manager in self._sharing.by_mode.items():
                     tasks.create_task(keep(mode, manager.run))
-                tasks.create_task(keep("holders", self._follow_holders))
+                tasks.create_task(keep("holders", self._poller.run))
                 for server in self._http_servers():
                     tasks.create_task(keep("http", server.run))
                 if self._publisher is not None:
@@ -226,29 +222,8 @@ class Agent:
     def _on_kubelet(self) -> None:
         if any(each.state is not RegistrationState.PENDING for each in self._plugins.registrations()):
             self._registered.set()
-        self._allocated.set()
+        self._poller.allocated()
         self._wake.set()
-
-    async def _follow_holders(self) -> None:
-        while True:
-            before = self._holders.holdings
-            holdings = await self._holders.list()
-            if replace(holdings, taken=0.0) != replace(before, taken=0.0) or before.taken == 0.0:
-                self._wake.set()
-            wait = LIST_SECONDS if holdings.state is not HoldersState.INCOMPLETE else INCOMPLETE_SECONDS
-            self._allocated.clear()
-            with contextlib.suppress(TimeoutError):
-                while True:
-                    asked_from = wanted_after_allocate(self._holders.holdings, self._plugins.recent_allocations())
-                    if asked_from is not None:
-                        wait = max(0.0, min(wait, asked_from - time.monotonic()))
-                        await asyncio.sleep(wait)
-                        break
-                    began = time.monotonic()
-                    async with asyncio.timeout(wait):
-                        await self._allocated.wait()
-                    self._allocated.clear()
-                    wait = max(0.0, wait - (time.monotonic() - began))
 
     async def _publish(self, publisher: Publisher) -> None:
         if self._world.in_force.told or not self._local.operator_wait_seconds:  # else the operator is waited for
@@ -288,8 +263,8 @@ class Agent:
             existing=self._paths.existing,
             helpers=self._sharing.facts,
             cdi=self._cdi_here(),
-            saved=self._saved,
-            unsaved_because=self._state_trouble or "",
+            saved=self._state.saved,
+            unsaved_because=self._state.trouble or "",
         )
         outcome = step(self._world, inputs, self._local, now=now, monotonic=began)
         if outcome.refused == "cdi" and await self._find_cdi(outcome.world):
@@ -297,7 +272,7 @@ class Agent:
         before, self._world = self._world, outcome.world
         self._metrics.stepped(time.monotonic() - began)
         self._told.say(before, outcome, self._metrics)
-        again = await self._keep_state(time.monotonic())
+        again = await self._state.keep(self._world.state, time.monotonic())
         was = before.in_force
         taken_over = was.told and was.effective.observing and not self._world.in_force.effective.observing
         await self._tell_kubelet(inputs.arrived if taken else None, insist=taken_over)
@@ -345,50 +320,6 @@ class Agent:
             patience = FIRST_PATIENCE_SECONDS if first else LATER_PATIENCE_SECONDS
             await self._ctk.want(request, patience_seconds=patience)
         return specs, request
-
-    async def _keep_state(self, now: float) -> float | None:
-        """Save what changed. Returns when to try again, when something is left to save."""
-        state = self._world.state
-        if self._state_saving is not None:
-            if (hangs_at := self._state_saved_at + STATE_HANGS_SECONDS) > now:
-                return hangs_at
-            self._state_not_saved("a write has not returned; does the disk hang?")
-            return None
-        if state == self._state_saved:
-            return None
-        urgent = not same_but_times(state, self._state_saved)
-        pause = STATE_RETRY_SECONDS if self._state_trouble else 0.0 if urgent else STATE_TIMES_SECONDS
-        due = self._state_saved_at + pause
-        if due > now:
-            return due
-        self._state_saved, self._state_saved_at = state, now
-        saving = self._state_saving = self._state_worker.submit(lambda: self._state_file.save(state))
-        saving.add_done_callback(partial(self._on_state_saved, state))
-        if urgent:
-            await asyncio.wait((saving,), timeout=STATE_FIRST_SECONDS)
-        return None
-
-    def _on_state_saved(self, state: State, saving: asyncio.Future[None]) -> None:
-        self._state_saving = None
-        self._wake.set()  # what has changed meanwhile, and what waited to be saved
-        if saving.cancelled():
-            return
-        error = saving.exception()
-        if error is None:
-            self._saved = from_saved(state.applied) if state.applied is not None else None
-            if self._state_trouble is not None:
-                log.info("state file written again")
-            self._state_trouble = None
-            self._metrics.state_written()
-            return
-        self._metrics.state_failed()
-        self._state_not_saved(str(error))
-        self._state_saved = State()
-
-    def _state_not_saved(self, why: str) -> None:
-        if why != self._state_trouble:
-            log.warning("state not saved: a restart of the agent would forget it", error=why)
-        self._state_trouble = why
 
     async def _tell_kubelet(self, arrived: float | None, *, insist: bool) -> None:
         plan = self._world.plan
@@ -462,7 +393,7 @@ class Agent:
             probe=self._local.probe,
             probe_silent=outcome.probe_silent,
             probe_error=self._probe.last_error,
-            state_trouble=self._state_trouble or self._state_lost,
+            state_trouble=self._state.trouble or self._state.lost,
             cdi_trouble=self._cdi.trouble,
             confirm_problems=(*world.confirm_problems, *world.confirm_spent),
             previous=self._conditions,
@@ -477,26 +408,6 @@ class Agent:
         self._publisher.want(to_dict(status), may_create=something)
 
     # --- the rest ----------------------------------------------------------------------------------------------------
-    def _load_state(self) -> State:
-        try:
-            state = self._state_file.load()
-        except StateError as error:
-            self._state_lost = f"at the start: {error}"
-            self._metrics.state_failed()
-            log.warning("the state file cannot be used; starting afresh", error=str(error))
-            return State()
-        if self._state_file.unread:
-            self._state_lost = f"at the start: {self._state_file.unread}"
-            self._metrics.state_failed()
-            log.warning("parts of the state file cannot be used", error=self._state_file.unread)
-        else:
-            self._state_saved = state
-        if state.verdicts:
-            log.info(
-                "verdicts from before the start", devices={key: each.reason for key, each in state.verdicts.items()}
-            )
-        return state
-
     def _driver_root(self) -> Path:
         """Where the driver's root is mounted here. That waits for no pods, and a bad file does not change it."""
         given = self._local.given.get("driver-root-ctr-path")
@@ -506,7 +417,7 @@ class Agent:
         return Path(str(given) or "/")
 
     def _http_servers(self) -> list[HttpServer]:
-        health = {"/healthz": self._alive, "/readyz": self._ready}
+        health = {"/healthz": self._readiness.healthz, "/readyz": self._readiness.readyz}
         metrics = {"/metrics": lambda: Answer(200, self._metrics.expose(), CONTENT_TYPE)}
         servers = []
         if (address := self._local.http_address) is not None:
@@ -514,32 +425,6 @@ class Agent:
         if (address := self._local.health_address) is not None:
             servers.append(HttpServer("the kubelet's probes", address, health, per_second=PROBES_PER_SECOND))
         return servers
-
-    def _alive(self) -> Answer:
-        """That this is answered says that the loop runs."""
-        hopeless = self._parts.hopeless()
-        return Answer(503, f"{'; '.join(hopeless)}\n".encode()) if hopeless else Answer(200, b"ok\n")
-
-    def _ready(self) -> Answer:
-        """All that is wrong, a line each."""
-        wrong = [*self._parts.problems(), *self._not_serving()]
-        if self._publisher is not None and (why := self._publisher.problem()):
-            wrong.append(why)
-        if wrong:
-            return Answer(503, "".join(f"{each}\n" for each in wrong).encode())
-        told = observing.troubles(self._world.inventory)
-        return Answer(200, f"ok; the probe reports {'; '.join(told)}\n".encode() if told else b"ok\n")
-
-    def _not_serving(self) -> list[str]:
-        """Why the kubelet does not have all that this node offers."""
-        if self._world.plan is None:
-            if self._world.inventory.line_monotonic is None:
-                return [": ".join(["the probe has not reported yet", *filter(None, [self._probe.last_error])])]
-            return [self._world.config.message]
-        if self._world.observed is not None and self._world.holdings.state is HoldersState.UNAVAILABLE:
-            return [self._world.holdings.message]
-        waiting = [each for each in self._plugins.registrations() if each.state is not RegistrationState.REGISTERED]
-        return [f"{each.resource}: {each.state.value} {each.message}".rstrip() for each in waiting]
 
 
 def _offers_count(in_force: InForce) -> bool:
