@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from nodedevices_api.base import Rule, Strict
 from nodedevices_api.bounds import INT32_MAX
@@ -37,7 +37,18 @@ from nodedevices_api.fields import (
 
 DAY_SECONDS = 86400
 
-Strategy = Literal["none", "timeSlicing", "mps", "memory"]
+STRATEGIES = ("none", "timeSlicing", "mps", "memory")  # what the API server takes
+known_strategies = set(STRATEGIES)  # and an agent with a sharing mode of its own that word, too
+
+
+def _known_strategy(value: str) -> str:
+    if value not in known_strategies:
+        *others, last = (repr(each) for each in STRATEGIES)
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(others)} or {last}"})
+    return value
+
+
+Strategy = Annotated[str, AfterValidator(_known_strategy), WithJsonSchema({"type": "string", "enum": list(STRATEGIES)})]
 TaintEffect = Literal["None", "NoSchedule", "NoExecute"]
 EvictMode = Literal["Never", "AfterGrace", "Immediate"]
 Signal = Literal[

@@ -22,11 +22,17 @@ _FACTORIES: dict[str, ManagerFactory] = {
 }
 
 
-def register(mode: SharingMode, manager: ManagerFactory | None = None) -> None:
-    """A further sharing mode, and what looks after its helpers. Before the agent starts."""
-    registry.add(mode)
+def register(mode: SharingMode, manager: ManagerFactory | None = None) -> Callable[[], None]:
+    """A further sharing mode, and what looks after its helpers; before the agent starts. Returns what takes it back."""
+    forget = registry.add(mode)
     if manager is not None:
         _FACTORIES[mode.name] = manager
+
+    def take_back() -> None:
+        forget()
+        _FACTORIES.pop(mode.name, None)
+
+    return take_back
 
 
 class Managers:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from nodedevices_api.sections import STRATEGIES, known_strategies
+
 from nodedevices_plugin.model import OfferedResource, PlanError
 from nodedevices_plugin.sharing.base import HelperKind, SharingMode
 from nodedevices_plugin.sharing.mps import Mps
@@ -11,8 +15,17 @@ from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 _MODES: dict[str, SharingMode] = {}
 
 
-def add(mode: SharingMode) -> None:
+def add(mode: SharingMode) -> Callable[[], None]:
+    """From now on this agent knows the mode. Returns what takes it back."""
     _MODES[mode.name] = mode
+    known_strategies.add(mode.name)
+
+    def forget() -> None:
+        del _MODES[mode.name]
+        if mode.name not in STRATEGIES:
+            known_strategies.discard(mode.name)
+
+    return forget
 
 
 add(NoSharing())

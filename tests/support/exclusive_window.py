@@ -1,0 +1,126 @@
+"""A sharing mode that the agent does not come with, as somebody else would write it: all of it is in this file.
+
+`exclusiveWindow`: the containers of a device use it one after the other. A window keeper, a program on the node, lets
+them: it runs where a file with the resource's name is in its folder, and the file has the keeper's instance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodedevices_plugin.model import ContainerEdits, Inventory, OfferedResource, PlanError, SchedulableId
+from nodedevices_plugin.sharing.base import (
+    READY,
+    UNASKED,
+    Answer,
+    Helper,
+    HelperFacts,
+    HelperState,
+    Life,
+    NodeTraits,
+    Request,
+    Settings,
+    Split,
+    Words,
+    by_replicas,
+)
+
+NAME = "exclusiveWindow"
+MOST = 8
+
+
+WORDS = Words(
+    title="exclusive windows",
+    program="window keeper",
+    down="WindowKeeperDown",
+    down_means="its containers get no window",
+    restarted="WindowKeeperRestarted",
+    state="place in the queue",
+    log="container without its window keeper",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeper:
+    resource: str
+    windows: int
+    device_ids: frozenset[str]
+    mode: str = NAME
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.resource, self.windows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeeperKind:
+    exclusive: bool = True
+    words: Words = WORDS
+
+    def key(self, resource: OfferedResource) -> Hashable:
+        return (resource.name, resource.replicas or 1)
+
+    def wanted(self, resource: OfferedResource, inventory: Inventory) -> Keeper:
+        here = {each.fact.id for each in inventory.devices if each.present}
+        ids = frozenset(each.device_id for each in resource.ids) & here
+        return Keeper(resource=resource.name, windows=resource.replicas or 1, device_ids=ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExclusiveWindow:
+    name: str = NAME
+    helper: KeeperKind = KeeperKind()
+
+    def check(self, node: NodeTraits) -> None:
+        if node.partition_strategy != "none":
+            raise PlanError("sharing.strategy", NAME, "windows are of whole devices; use partitions.strategy none")
+
+    def split(self, request: Request) -> Split:
+        split = by_replicas(NAME, request)
+        if split.replicas is not None and split.replicas > MOST:
+            raise PlanError(f"{request.place}.replicas", split.replicas, f"a device has {MOST} windows at most")
+        return split
+
+    def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
+        windows = ",".join(str(each.replica) for each in granted)
+        return ContainerEdits(envs={"EXCLUSIVE_WINDOW": f"{windows} of {resource.replicas}"})
+
+
+class Keepers:
+    """The manager: has nothing to start, and looks every moment whether the keepers run."""
+
+    def __init__(self, folder: Path, *, on_change: Callable[[], None]) -> None:
+        self._folder = folder
+        self._on_change = on_change
+        self._wanted: tuple[Helper, ...] = ()
+        self.facts = HelperFacts()
+
+    def want(self, helpers: tuple[Helper, ...] | None) -> None:
+        if helpers is not None:
+            self._wanted = helpers
+
+    async def run(self) -> None:
+        while True:
+            instances = {each: self._instance(each.resource) for each in self._wanted}
+            before, self.facts = (
+                self.facts,
+                HelperFacts(
+                    answers={each.key: READY if found else self._missing() for each, found in instances.items()},
+                    lives={
+                        each.resource: Life(answers=bool(found), instance=found) for each, found in instances.items()
+                    },
+                ),
+            )
+            if self.facts != before:
+                self._on_change()
+            await asyncio.sleep(0.05)
+
+    def _missing(self) -> Answer:
+        return Answer(state=HelperState.SILENT, message="does not run") if self._folder.exists() else UNASKED
+
+    def _instance(self, resource: str) -> str:
+        file = self._folder / resource.replace("/", "_")
+        return file.read_text() if file.exists() else ""

@@ -1,0 +1,167 @@
+"""A sharing mode that is a file and a line of registration goes through the whole pipeline as MPS does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from nodedevices_plugin.configuring import SeenObject, injection
+from nodedevices_plugin.model import Holder, HoldersState, Holdings
+from nodedevices_plugin.pipeline import Inputs, World, begin, step
+from nodedevices_plugin.resources.injection import allocate
+from nodedevices_plugin.settings.effective import from_saved
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.sharing.base import HelperFacts, Life
+from nodedevices_plugin.sharing.clients import client_verdict, with_helpers
+from nodedevices_plugin.sharing_managers import register
+from nodedevices_plugin.state import State
+from support.exclusive_window import NAME, ExclusiveWindow, Keeper, KeeperKind
+from support.facts import START, gpu, gpu_id, old, snapshot
+from support.sharing import answers, facts
+
+GPU = "nvidia.com/gpu"
+LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0"], {})
+DEVICES = (gpu(0, readings=old()), gpu(1, readings=old()))
+NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
+RUNS = facts({(GPU, 3): ""})
+
+
+def config(replicas: int = 3, **more: Any) -> dict[str, Any]:
+    return {"sharing": {"strategy": NAME, "resources": [{"name": GPU, "replicas": replicas, **more}]}}
+
+
+WHOLE: dict[str, Any] = {}
+SLICES = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 3}]}}
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    take_back = register(ExclusiveWindow())
+    yield
+    take_back()
+
+
+class Node:
+    """The agent's steps without the agent; what is to be saved is, at once."""
+
+    def __init__(self, state: State | None = None) -> None:
+        self.clock = 100.0
+        self.inputs = Inputs(holdings=NOBODY)
+        self.world: World = begin(state or State(), LOCAL, now=START, monotonic=self.clock)
+
+    def now(self, asked: dict[str, Any], *holders: Holder, **inputs: Any) -> Node:
+        seen = SeenObject(exists=True, generation=1, config=asked)
+        self.inputs = replace(self.inputs, seen=seen, holdings=replace(NOBODY, holders=holders), **inputs)
+        for _ in range(2):
+            self.clock += 1
+            line = snapshot(*DEVICES)
+            at = START + timedelta(seconds=self.clock)
+            given = replace(self.inputs, snapshot=line, arrived=self.clock)
+            self.world = step(self.world, given, LOCAL, now=at, monotonic=self.clock).world
+            if self.world.state.applied is not None:
+                self.inputs = replace(self.inputs, saved=from_saved(self.world.state.applied))
+        return self
+
+    @property
+    def offers(self) -> dict[str, tuple[int, int]]:
+        resources = self.world.plan.resources if self.world.plan else ()
+        return {each.name: (len(each.ids), sum(one.healthy for one in each.ids)) for each in resources}
+
+
+def holder(id_: str, pod: str = "train-0") -> Holder:
+    return Holder(namespace="ml", pod=pod, container="main", resource=GPU, ids=(id_,), since=START)
+
+
+def test_without_its_line_of_registration_the_agent_says_what_may_be_chosen() -> None:
+    node = Node().now(config())
+    assert node.world.config.reason == "ConfigInvalid"
+    said = f'sharing.strategy: "{NAME}" is not allowed; choose none, timeSlicing, mps or memory'
+    assert said in node.world.config.message
+
+
+@pytest.mark.usefixtures("registered")
+def test_its_shares_are_offered_when_its_helper_answers_and_its_containers_get_its_variable() -> None:
+    node = Node().now(config())
+    assert (node.world.config.reason, node.offers) == ("WaitingForHolders", {})
+    ids = frozenset({gpu_id(0), gpu_id(1)})
+    assert node.world.helpers == (Keeper(resource=GPU, windows=3, device_ids=ids),)
+    node.now(config(), helpers=RUNS)
+    assert (node.world.config.reason, node.offers) == ("Applied", {GPU: (6, 6)})
+    assert node.world.plan is not None
+    [resource] = node.world.plan.resources
+    assert (resource.sharing, resource.replicas) == (NAME, 3)
+    context = injection(node.world.in_force.effective, node.world.inventory, frozenset())
+    assert allocate(resource, [f"{gpu_id(1)}::2"], context).envs == {
+        "EXCLUSIVE_WINDOW": "2 of 3",
+        "NVIDIA_VISIBLE_DEVICES": gpu_id(1),
+    }
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (config(9), f"sharing.resources[{GPU}].replicas: 9: a device has 8 windows at most"),
+        (
+            {**config(), "partitions": {"strategy": "mixed"}},
+            f"sharing.strategy: {NAME}: windows are of whole devices; use partitions.strategy none",
+        ),
+    ],
+)
+def test_what_it_cannot_do_is_refused_in_its_words_and_the_last_good_configuration_stays(
+    asked: dict[str, Any], said: str
+) -> None:
+    node = Node().now(config(), helpers=RUNS).now(asked)
+    assert (node.world.config.reason, node.offers) == ("ConfigInvalid", {GPU: (6, 6)})
+    assert said in node.world.config.message
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_change_to_it_and_from_it_waits_for_the_pods_that_hold_the_very_same_ids() -> None:
+    share = holder(f"{gpu_id(0)}::1")
+    node = Node().now(SLICES).now(config(), share, helpers=RUNS)
+    waits = f"the change of {GPU} from timeSlicing to {NAME} waits until these pods have ended: ml/train-0"
+    assert (node.world.config.reason, node.world.config.message) == ("WaitingForHolders", waits)
+    assert not node.world.helpers
+    assert node.now(config()).world.config.reason == "Applied"
+    node.now(SLICES, share)
+    assert node.world.config.message.startswith(f"the change of {GPU} from {NAME} to timeSlicing waits")
+    assert [each.resource for each in node.world.helpers or ()] == [GPU], "its client keeps its helper"
+    assert node.now(SLICES).world.helpers == ()
+
+
+@pytest.mark.usefixtures("registered")
+def test_its_shares_are_withheld_while_its_helper_is_silent_and_their_holders_are_told_in_its_words() -> None:
+    def keeper(instance: str, *, answers_: bool = True) -> HelperFacts:
+        said = answers({(GPU, 3): "" if answers_ else "does not run"})
+        return HelperFacts(answers=said, lives={GPU: Life(answers=answers_, instance=instance)})
+
+    share = holder(f"{gpu_id(0)}::1")
+    node = Node().now(config(), helpers=keeper("one")).now(config(), share)
+    node.now(config(), share, helpers=keeper("one", answers_=False))
+    assert (node.world.config.reason, node.offers) == ("ConfigInvalid", {GPU: (6, 0)})
+    assert f"the window keeper of {GPU} does not run; its shares are withheld" in node.world.config.message
+    shown = with_helpers(node.world.verdicts, node.world.state.clients, node.world.helpers)
+    assert {each.reason for each in shown.values()} == {"WindowKeeperDown"}
+    node.now(config(), share, helpers=keeper("two"))
+    assert node.offers == {GPU: (6, 6)}
+    [client] = node.world.state.clients.clients.values()
+    verdict = client_verdict(client, GPU, START)
+    assert verdict is not None
+    assert (verdict.reason, verdict.recovery_action) == ("WindowKeeperRestarted", "RestartApp")
+    assert "place in the queue from before are lost" in verdict.message
+
+
+@pytest.mark.parametrize(("exclusive", "wanted"), [(True, False), (False, True)])
+def test_only_a_helper_that_takes_its_devices_for_itself_waits_for_pods_that_know_nothing_of_it(
+    exclusive: bool, wanted: bool
+) -> None:
+    take_back: Callable[[], None] = register(ExclusiveWindow(helper=KeeperKind(exclusive=exclusive)))
+    try:
+        node = Node().now(config(), holder(gpu_id(0)))
+        assert bool(node.world.helpers) is wanted
+    finally:
+        take_back()
