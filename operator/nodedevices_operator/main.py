@@ -34,7 +34,7 @@ from nodedevices_operator.http import servers
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.kube.source import Watch
-from nodedevices_operator.manager import Core
+from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.settings import Settings
 
@@ -77,7 +77,7 @@ async def run(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     kube = await KubeClient.connect(settings.kubeconfig)
     metrics = Metrics()
-    core = Core(kube, metrics, relist_seconds=settings.relist_seconds, retired_seconds=settings.retired_seconds)
+    core = Manager(kube, metrics, relist_seconds=settings.relist_seconds, retired_seconds=settings.retired_seconds)
 
     def ended(why: str) -> None:
         if not stop.is_set():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 from nodedevices_api.conditions import STALE
@@ -15,12 +15,13 @@ from nodedevices_api.conditions import STALE
 from nodedevices_operator.cache.queue import KeyQueue, RetryLater
 from nodedevices_operator.cache.relist import RELIST_SECONDS, Relister
 from nodedevices_operator.cache.store import Cache, Dirty
-from nodedevices_operator.concerns.retired_zeros import SETTLED_SECONDS
+from nodedevices_operator.concerns.registry import CONCERNS, Factory
+from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
 from nodedevices_operator.desired.policy_status import NodeOutcome
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import Metrics
-from nodedevices_operator.reconcile.node import NodeReconciler
+from nodedevices_operator.reconcile.node import ConcernError, NodeReconciler
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS, PolicyReconciler
 from nodedevices_operator.records.kinds import Kind, Record
 
@@ -30,7 +31,7 @@ POLICY_WORKERS = 2
 log = structlog.get_logger()
 
 
-class Core:
+class Manager:
     """Everything that decides and writes. Make it inside a running loop."""
 
     def __init__(
@@ -41,6 +42,7 @@ class Core:
         relist_seconds: float = RELIST_SECONDS,
         retired_seconds: float = SETTLED_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        concerns: Sequence[Factory] = CONCERNS,
     ) -> None:
         self.cache = Cache(clock=clock)
         self.metrics = metrics
@@ -49,20 +51,19 @@ class Core:
         self._clock = clock
         outcomes: dict[str, NodeOutcome] = {}
         writer = Writer(kube, metrics)
-        self._reconciler = NodeReconciler(
+        self._node = NodeReconciler(
             cache=self.cache,
-            writer=writer,
+            tools=Tools.over(writer, metrics, clock=clock, retired_seconds=retired_seconds),
             metrics=metrics,
             dirty=self.dirty,
             outcomes=outcomes,
-            retired_seconds=retired_seconds,
-            clock=clock,
+            concerns=concerns,
         )
-        self._look_at_policy = PolicyReconciler(self.cache, writer, self.dirty, outcomes).look
+        self._policy = PolicyReconciler(self.cache, writer, self.dirty, outcomes)
         self.relister = Relister(kube, self.cache, metrics, self.dirty, period=relist_seconds, clock=clock)
         self.relister.synced = self._synced
         self.relister.went_back = self._went_back
-        self._unseen: set[str] = set()  # nodes not looked at since the cache was synced
+        self._unseen: set[str] = set()  # nodes not reconciled since the cache was synced
 
     def arrived(self, kind: Kind, deleted: bool, record: Record) -> None:
         """A watch event."""
@@ -70,7 +71,7 @@ class Core:
         self.dirty(self.cache.remove(kind, record.name, record.uid) if deleted else self.cache.observe(kind, record))
 
     def dirty(self, dirty: Dirty) -> None:
-        """Have these keys looked at. Before the cache is synced nothing is: everything will be."""
+        """Have these keys reconciled. Before the cache is synced nothing is: everything will be."""
         if not self.cache.synced:
             return
         for name in dirty.nodes:
@@ -85,7 +86,7 @@ class Core:
     def _went_back(self) -> None:
         """What was remembered of writes is not to be believed: they may be undone."""
         for name in self.cache.node_devices:
-            self._reconciler.forget(name)
+            self._node.forget(name)
         self._synced()
 
     def tasks(self) -> list[asyncio.Task[None]]:
@@ -93,33 +94,35 @@ class Core:
         return [
             asyncio.create_task(self.relister.run(), name="relist"),
             *(
-                asyncio.create_task(self.nodes.run(self.look_at_node, failure=self._failed), name=f"node-{index}")
+                asyncio.create_task(self.nodes.run(self.reconcile_node, failure=self._failed), name=f"node-{index}")
                 for index in range(NODE_WORKERS)
             ),
             *(
                 asyncio.create_task(
-                    self.policies.run(self.look_at_policy, failure=self._failed), name=f"policy-{index}"
+                    self.policies.run(self.reconcile_policy, failure=self._failed), name=f"policy-{index}"
                 )
                 for index in range(POLICY_WORKERS)
             ),
         ]
 
-    async def look_at_node(self, name: str) -> float | None:
+    async def reconcile_node(self, name: str) -> float | None:
         try:
-            return await self._measured("node", self._reconciler.look, name)
+            return await self._measured("node", self._node.reconcile, name)
         finally:
             self._unseen.discard(name)
 
-    async def look_at_policy(self, name: str) -> float | None:
+    async def reconcile_policy(self, name: str) -> float | None:
         if self._unseen:  # counts of half the nodes would only be corrected a moment later
-            raise RetryLater(SUM_UP_SECONDS, f"{len(self._unseen)} nodes have not been looked at yet")
-        return await self._measured("policy", self._look_at_policy, name)
+            raise RetryLater(SUM_UP_SECONDS, f"{len(self._unseen)} nodes have not been reconciled yet")
+        return await self._measured("policy", self._policy.reconcile, name)
 
-    async def _measured(self, kind: str, look: Callable[[str], Awaitable[float | None]], name: str) -> float | None:
+    async def _measured(
+        self, kind: str, reconcile: Callable[[str], Awaitable[float | None]], name: str
+    ) -> float | None:
         began = time.perf_counter()
         result = "failed"
         try:
-            again = await look(name)
+            again = await reconcile(name)
             result = "done"
         except RetryLater:
             result = "later"
@@ -142,7 +145,14 @@ class Core:
                 self.relister.again()
             log.warning("write failed", key=key, error=str(error), retry_seconds=round(delay, 1))
         else:
-            log.error("look failed", key=key, retry_seconds=round(delay, 1), exc_info=error)
+            known = isinstance(error, ConcernError)  # logged already
+            log.error(
+                "reconciliation failed",
+                key=key,
+                error=str(error),
+                retry_seconds=round(delay, 1),
+                exc_info=None if known else error,
+            )
 
     def gauge(self) -> None:
         """Bring the gauges up to date, for a scrape."""

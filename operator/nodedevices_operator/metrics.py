@@ -7,7 +7,7 @@ from prometheus_client.exposition import generate_latest
 
 PREFIX = "nodedevices_operator"
 _MARK_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds; the target is 5
-_LOOK_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
+_RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 
 
 class Metrics:
@@ -17,10 +17,20 @@ class Metrics:
         self.registry = CollectorRegistry()
         own = self.registry
         self.reconciles = Counter(
-            f"{PREFIX}_reconciles", "Looks at a node or a policy.", ["kind", "result"], registry=own
+            f"{PREFIX}_reconciles", "Total reconciliations, by kind and result.", ["kind", "result"], registry=own
         )
         self.duration = Histogram(
-            f"{PREFIX}_reconcile_seconds", "How long a look takes.", ["kind"], buckets=_LOOK_BUCKETS, registry=own
+            f"{PREFIX}_reconcile_seconds",
+            "How long a reconciliation takes.",
+            ["kind"],
+            buckets=_RECONCILE_BUCKETS,
+            registry=own,
+        )
+        self.concerns = Counter(
+            f"{PREFIX}_concern_reconciles",
+            "Total reconciliations of one concern of a node, by result.",
+            ["concern", "result"],
+            registry=own,
         )
         self.writes = Counter(f"{PREFIX}_writes", "Writes to the API server.", ["concern"], registry=own)
         self.refused = Counter(

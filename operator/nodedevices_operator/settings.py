@@ -18,7 +18,7 @@ from nodedevices_common import logs
 from nodedevices_common.http import Address
 
 from nodedevices_operator.cache.relist import RELIST_SECONDS
-from nodedevices_operator.concerns.retired_zeros import SETTLED_SECONDS
+from nodedevices_operator.concerns.tools import SETTLED_SECONDS
 from nodedevices_operator.http import parse_address
 
 PREFIX = "NODEDEVICES_"

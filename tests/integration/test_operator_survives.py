@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.manager import Core
+from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import Metrics
 from support import fleet
 from support.apiserver import ApiServer
@@ -214,9 +214,9 @@ async def lying(apiserver: ApiServer) -> AsyncIterator[Lying]:
     await client.close()
 
 
-async def _settle(core: Core) -> None:
+async def _settle(core: Manager) -> None:
     while (name := core.nodes.take()) is not None:
-        await core.look_at_node(name)
+        await core.reconcile_node(name)
         core.nodes.done(name)
 
 
@@ -224,7 +224,7 @@ async def _settle(core: Core) -> None:
 async def test_a_list_that_lies_removes_nothing(lying: Lying, kubectl: Kubectl, lie: str) -> None:
     nodes = [FleetNode(kubectl, f"n{index}").create() for index in range(2)]
     kubectl.apply(policy("memory", capacity=memory_capacity()))
-    core = Core(lying, Metrics())
+    core = Manager(lying, Metrics())
     await core.relister.once()
     await _settle(core)
     lying.lie = lie
@@ -240,7 +240,7 @@ async def test_a_list_that_lies_removes_nothing(lying: Lying, kubectl: Kubectl, 
 
 async def test_before_everything_was_listed_nothing_is_decided(lying: Lying, kubectl: Kubectl) -> None:
     FleetNode(kubectl, "n1").create()
-    core = Core(lying, Metrics())
+    core = Manager(lying, Metrics())
     lying.lie = "partial"
     with pytest.raises(KubeError):
         await core.relister.once()
@@ -251,7 +251,7 @@ async def test_before_everything_was_listed_nothing_is_decided(lying: Lying, kub
 async def test_a_deletion_that_the_watch_never_told_is_found_by_the_list(lying: Lying, kubectl: Kubectl) -> None:
     node = FleetNode(kubectl, "n1").create()
     kubectl.apply(policy("memory", capacity=memory_capacity()))
-    core = Core(lying, Metrics())
+    core = Manager(lying, Metrics())
     await core.relister.once()
     await _settle(core)
     assert MEMORY in node.capacity

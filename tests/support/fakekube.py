@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from nodedevices_operator.kube.port import KubeError, Object
-from nodedevices_operator.manager import Core
+from nodedevices_operator.manager import Manager
 from nodedevices_operator.records import names
 
 Raw = dict[str, Any]
@@ -134,10 +134,10 @@ class FakeKube:
         item["metadata"]["managedFields"] = others
 
 
-async def settle(core: Core) -> int:
+async def settle(core: Manager) -> int:
     """Look at every node that needs a look now. Returns how many looks that were."""
     looks = 0
     while (name := core.nodes.take()) is not None:
-        core.nodes.done(name, await core.look_at_node(name))
+        core.nodes.done(name, await core.reconcile_node(name))
         looks += 1
     return looks

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from nodedevices_operator.kube.port import Kube, Object
-from nodedevices_operator.manager import Core
+from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import Metrics
 
 MOST_LOOKS = 200
@@ -63,16 +63,16 @@ class Mortal:
         return done
 
 
-async def live(kube: Kube) -> Core:
+async def live(kube: Kube) -> Manager:
     """One life: LIST, then look at every key until none is left. Raises what ends it."""
-    core = Core(kube, Metrics())
+    core = Manager(kube, Metrics())
     await core.relister.once()
     looks = 0
     while (name := core.nodes.take()) is not None:
-        await core.look_at_node(name)
+        await core.reconcile_node(name)
         core.nodes.done(name)
         looks += 1
         assert looks < MOST_LOOKS, f"it never comes to rest; it goes on looking at {name}"
     for policy in sorted(core.cache.policies):
-        await core.look_at_policy(policy)
+        await core.reconcile_policy(policy)
     return core

@@ -1,30 +1,31 @@
 """Keeping the capacity that we own on a Node as it shall be, against drift, other writers, and pods that need it.
 
-`desired/capacity.py` decides; this looks up what it needs and writes. Three rests of memory, each rebuilt from the
+`desired/capacity.py` decides; this looks up what it needs and writes. Three pieces of memory, each rebuilt from the
 cluster when lost: names known to be ours (managedFields, the NodeDevices' own word, or written by this process), values
-written last (a difference is drift), and nodes lowered a moment ago (a pod may have been bound meanwhile: look again).
+written last (a difference is drift), and nodes lowered a moment ago (a pod may have been bound meanwhile, so they are
+listed again).
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import CapacityEntry
 
+from nodedevices_operator.concerns.port import Info, Outcome, View, could_not
+from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.capacity import CapacityPlan, plan_capacity, requests
-from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.names import PODS
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
-HELD_BACK_SECONDS = 60.0  # until the node's pods are looked at again
+HELD_BACK_SECONDS = 60.0  # until the node's pods are listed again
 RECHECK_SECONDS = 10.0  # after lowering; the scheduler and the kubelet have heard of it by then
-FORBIDDEN_SECONDS = 60.0
 # Another writer that changes our value back: after so many repairs within the window we rest, and say so.
 FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS = 3, 60.0
 
@@ -40,62 +41,72 @@ class _Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class CapacityResult:
-    status: str
-    reason: str
-    message: str
-    again: float | None = None  # seconds after which to look again
-    problem: KubeError | None = None  # to be tried again by back-off
-    node: Object | None = None  # the Node as it is after a write
+class Observed:
+    entries: Sequence[CapacityEntry]
+    node: NodeRecord
+    ours: frozenset[str]  # names that we are known to have set
+    requested: Mapping[str, int] | None  # by the node's pods; None: no need to know
 
 
-class OwnedCapacity:
-    """All nodes; one node at a time by the key queue."""
+class CapacityConcern:
+    info = Info("capacity", section="capacity", condition=names.CAPACITY_SYNCED)
 
-    def __init__(self, writer: Writer, clock: Callable[[], float] = time.monotonic) -> None:
-        self._writer = writer
-        self._clock = clock
+    def __init__(self, tools: Tools) -> None:
+        self._writer = tools.writer
+        self._clock = tools.clock
         self._nodes: dict[str, _Memory] = {}
 
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
-    async def sync(
-        self, entries: Sequence[CapacityEntry], record: NodeDevicesRecord, node: NodeRecord, claimed: frozenset[str]
-    ) -> CapacityResult:
-        """Make the Node show what it shall. `claimed` are names that the NodeDevices says are ours."""
-        memory = self._nodes.setdefault(record.name, _Memory())
-        ours = node.owned | memory.names | claimed
-        shown = record.condition(names.CAPACITY_SYNCED)
-        look = memory.recheck or (shown is not None and shown.reason == names.PENDING)
-        plan = plan_capacity(entries, record, node, ours=ours)
-        if plan.needs_requests or (look and entries):
+    async def observe(self, view: View) -> Observed | Outcome:
+        target = view.target()
+        if target is None:
+            return Outcome()
+        node, sections = target
+        memory = self._nodes.setdefault(view.record.name, _Memory())
+        entries = sections.capacity
+        ours = node.owned | memory.names | claimed_names(view.before)
+        shown = view.record.condition(names.CAPACITY_SYNCED)
+        recheck = memory.recheck or (shown is not None and shown.reason == names.PENDING)
+        requested = None
+        if plan_capacity(entries, view.record, node, ours=ours).needs_requests or (recheck and entries):
             try:
                 requested = await self._requests(node.name, [entry.name for entry in entries])
             except KubeError as error:
-                return self._failed("list the node's pods", error)
+                return could_not("list the node's pods", error)
             memory.recheck = False
-            plan = plan_capacity(entries, record, node, ours=ours, requested=requested)
-        result = CapacityResult(
-            plan.status, plan.reason, plan.message, again=HELD_BACK_SECONDS if plan.held_back else None
+        return Observed(entries, node, ours, requested)
+
+    def desired(self, view: View, observed: Observed) -> tuple[NodeRecord, CapacityPlan]:
+        node = observed.node
+        return node, plan_capacity(
+            observed.entries, view.record, node, ours=observed.ours, requested=observed.requested
+        )
+
+    async def apply(self, view: View, desired: tuple[NodeRecord, CapacityPlan]) -> Outcome:
+        node, plan = desired
+        memory = self._nodes.setdefault(view.record.name, _Memory())
+        outcome = Outcome(
+            (plan.status, plan.reason, plan.message), requeue_after=HELD_BACK_SECONDS if plan.held_back else None
         )
         if plan.matches(node):
             memory.names, memory.values = frozenset(plan.values), plan.values
-            return result
+            return outcome
         if self._fighting(memory, plan):
             text = "another writer keeps changing it on the Node; find it in the Node's managedFields"
-            return CapacityResult("False", names.CONFLICT, text, again=FIGHT_WINDOW_SECONDS)
+            return Outcome(("False", names.CONFLICT, text), requeue_after=FIGHT_WINDOW_SECONDS)
         lowers = any(self._lowers(memory, node, name, value) for name, value in plan.values.items())
         try:
-            written = await self._writer.capacity(node, plan.values)
+            view.wrote(Kind.NODE, await self._writer.capacity(node, plan.values))
         except KubeError as error:
-            return self._failed("write the Node's capacity", error)
+            return could_not("write the Node's capacity", error)
         log.info("capacity set", node=node.name, capacity=dict(plan.values))
         memory.names, memory.values = frozenset(plan.values), plan.values
         if lowers:
             memory.recheck = True
-            return replace(result, node=written, again=min(result.again or RECHECK_SECONDS, RECHECK_SECONDS))
-        return replace(result, node=written)
+            return replace(outcome, requeue_after=min(outcome.requeue_after or RECHECK_SECONDS, RECHECK_SECONDS))
+        return outcome
 
     async def _requests(self, node: str, wanted: Sequence[str]) -> dict[str, int]:
         sums = dict.fromkeys(wanted, 0)
@@ -120,13 +131,6 @@ class OwnedCapacity:
             return True
         memory.repairs.append(now)
         return False
-
-    @staticmethod
-    def _failed(what: str, error: KubeError) -> CapacityResult:
-        text = f"could not {what}: {error}"
-        if error.forbidden:
-            return CapacityResult("False", names.FORBIDDEN, text, again=FORBIDDEN_SECONDS)
-        return CapacityResult("False", names.PENDING, text, problem=error)
 
 
 def claimed_names(record: NodeDevicesRecord) -> frozenset[str]:

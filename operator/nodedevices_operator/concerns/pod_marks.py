@@ -1,19 +1,19 @@
 """Marking the pods of one node, and taking marks back, so that a kill between any two calls loses nothing.
 
-The order is the promise: find the pod and its uid; write it into affectedPods; write the pod's condition; tell the
-Event. Back: tell the Event, write the condition True, only then take the entry out. So an entry exists whenever a pod
-may carry our condition because of a fault, and a restarted operator looks at exactly these pods once.
+The order is the promise: find the pod and its uid; write it into affectedPods; write the pod's condition; write the
+Event. Back: write the Event, write the condition True, only then remove the entry. So an entry exists whenever a pod
+may carry our condition because of a fault, and a restarted operator reads exactly these pods once.
 
 A pod is written only while it runs on the node that the NodeDevices is about: an agent's word, and an entry that names
-a pod of another node, change nothing there. A pod that has ended keeps what it was told; its entry is dropped.
+a pod of another node, change nothing there. A pod that has ended keeps its condition; its entry is dropped.
 
-What is remembered here only saves reads: which pod a holder entry means, what a pod was last told.
+An agent that has not reported yet (a NodeDevices deleted by hand and made anew) takes no mark back. What is remembered
+only saves reads: which pod a holder entry means, what a pod's condition says. desired/pods.py decides.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,194 +21,255 @@ import structlog
 from nodedevices_api.conditions import HOLDERS_KNOWN
 from nodedevices_api.sections import Faults
 
-from nodedevices_operator.concerns.events import NodeEvents
+from nodedevices_operator.concerns.port import Info, Outcome, View, hindered
+from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events, pods
-from nodedevices_operator.desired.pods import Answer, Concern
-from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.desired.pods import Answer, Holding
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.metrics import Metrics
-from nodedevices_operator.records.names import pod_path
+from nodedevices_operator.records.names import PODS, pod_path
 from nodedevices_operator.records.objects import Affected, Holder, NodeDevicesRecord
 
 ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one
-STARTED_ANEW_SECONDS = 30.0  # between two looks at a container that has to be started anew
+RESTART_SECONDS = 30.0  # between two reads of a pod whose container has to be restarted
 NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
 
 log = structlog.get_logger()
 
 Key = tuple[Holder, str]
-Telling = tuple[str, str, str, str]  # device, since, state, text
+Mark = tuple[str, str, str, str]  # device, since, state, text
 
 
 @dataclass(slots=True)
 class Memory:
     """Of one node; rebuilt from the cluster when lost."""
 
-    uids: dict[Key, str] = field(default_factory=dict)  # who a holder entry means
+    uids: dict[Key, str] = field(default_factory=dict)  # which pod a holder entry means
     not_ours: dict[Key, float] = field(default_factory=dict)  # until when not to ask again
-    told: dict[str, Telling] = field(default_factory=dict)  # uid -> what it was told last
-    untold: dict[str, Telling] = field(default_factory=dict)  # uid -> what it need not be told: it shows no condition
+    marked: dict[str, Mark] = field(default_factory=dict)  # uid -> what its condition says
+    unmarked: dict[str, Mark] = field(default_factory=dict)  # uid -> what it need not say: the pod shows no condition
     ended: set[str] = field(default_factory=set)  # uids of pods that have ended
-    started_anew: set[Key] = field(default_factory=set)  # holders whose container runs since after its fault
+    restarted: set[Key] = field(default_factory=set)  # holders whose container runs since after its fault
 
 
 @dataclass(slots=True)
-class Plan:
-    """What to write for one node, and what was seen on the way. `entries` is affectedPods while marking."""
+class Seen:
+    """What was found out about one node's pods; filled by reads alone."""
 
     record: NodeDevicesRecord
     faults: Faults
     memory: Memory
-    marks: dict[str, Concern] = field(default_factory=dict)  # uid -> the worst concern
-    events_only: dict[str, Concern] = field(default_factory=dict)
-    leaving: tuple[Affected, ...] = ()
-    entries: tuple[Affected, ...] = ()
-    found: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # pods read in this look, by uid
+    known: Mapping[str, Affected]  # by uid, the entries of affectedPods and those left behind by an earlier NodeDevices
+    marks: dict[str, Holding] = field(default_factory=dict)  # uid -> the worst of what the pod holds
+    events_only: dict[str, Holding] = field(default_factory=dict)
+    found: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # pods that were read, by uid
     unsure: set[tuple[str, str]] = field(default_factory=set)  # pods of which nobody could tell yet who they are
-    again: float | None = None  # seconds after which to look again
+    requeue_after: float | None = None
     problems: list[KubeError] = field(default_factory=list)
 
 
-class PodMarks:
-    """The pods of all nodes; one node at a time by the key queue."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to write. `entries` is affectedPods while marking."""
 
-    def __init__(
-        self, writer: Writer, metrics: Metrics, events: NodeEvents, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._writer = writer
-        self._metrics = metrics
-        self._events = events
-        self._clock = clock
+    seen: Seen
+    marks: Mapping[str, Holding]  # uid -> what its condition shall be about
+    leaving: tuple[Affected, ...]  # pods whose mark is to be taken back
+    entries: tuple[Affected, ...]
+    left_out: tuple[Affected, ...]  # not marked, because affectedPods is full
+
+
+class PodMarksConcern:
+    info = Info("pod-marks", section="faults")
+
+    def __init__(self, tools: Tools) -> None:
+        self._writer = tools.writer
+        self._metrics = tools.metrics
+        self._events = tools.events
+        self._status = tools.status
+        self._clock = tools.clock
         self._nodes: dict[str, Memory] = {}
 
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
-    async def plan(self, record: NodeDevicesRecord, faults: Faults, left: tuple[Affected, ...]) -> Plan:
-        """Find the pods; reads only. `left` are entries that affectedPods does not have yet."""
+    async def observe(self, view: View) -> Seen | Outcome:
+        """Find the pods."""
+        sections, record = view.sections, view.record
+        left: list[Affected] = []
+        problems: list[KubeError] = []
+        try:
+            left = await self._left_behind(view)
+        except KubeError as error:
+            if not error.forbidden:
+                return Outcome(problems=(error,))  # nothing says yet that they were looked for
+            problems.append(error)
+        view.affected = pods.bounded((*record.affected, *left))
+        if not view.reported or sections is None:
+            return Outcome(problems=tuple(problems))
         memory = self._nodes.setdefault(record.name, Memory())
-        plan = Plan(record, faults, memory)
-        concerns = pods.concerns(record, healthy_too=faults.pod_condition == "Always")
-        self._prune(memory, concerns)
         known = {entry.uid: entry for entry in (*left, *record.affected)}
-        for concern in concerns:
-            if concern.undecided:
-                plan.unsure.add((concern.holder.namespace, concern.holder.pod))
+        seen = Seen(record, sections.faults, memory, known, problems=problems)
+        always = sections.faults.pod_condition == "Always"
+        holdings = pods.holdings(record, healthy_too=always)
+        self._prune(memory, holdings)
+        for holding in holdings:
+            if holding.undecided:
+                seen.unsure.add((holding.holder.namespace, holding.holder.pod))
                 continue
-            uid = await self._resolve(plan, concern)
+            uid = await self._resolve(seen, holding)
             if uid is None or uid in memory.ended:
                 continue
-            if concern.ends_with_restart and await self._started_anew(plan, concern):
-                concern = pods.without_own_health(concern)  # noqa: PLW2901
-                if not concern.severity and faults.pod_condition != "Always":
+            if holding.ends_with_restart and await self._restarted(seen, holding):
+                holding = pods.without_own_health(holding)  # noqa: PLW2901
+                if not holding.severity and not always:
                     continue
-            if concern.application or faults.pod_condition == "Never":
-                plan.events_only.setdefault(uid, concern)
-            elif faults.pod_condition == "Always" or uid in known or await self._to_be_told(plan, uid, concern):
-                plan.marks.setdefault(uid, concern)
-        at_fault = {uid: concern for uid, concern in plan.marks.items() if concern.severity}
-        staying = [it for it in known.values() if it.uid not in at_fault and (it.namespace, it.name) in plan.unsure]
-        plan.leaving = tuple(it for it in known.values() if it.uid not in at_fault and it not in staying)
-        plan.marks = {uid: it for uid, it in plan.marks.items() if it.severity or uid not in known}
-        marked = [pods.affected(concern, uid) for uid, concern in at_fault.items()]
-        plan.entries = pods.bounded([*plan.leaving, *staying, *marked])
-        for entry in marked:
-            if entry not in plan.entries:
-                log.warning("pod not told, affectedPods is full", node=record.name, pod=entry.name)
-                del plan.marks[entry.uid]
-        return plan
+            if holding.application or sections.faults.pod_condition == "Never":
+                seen.events_only.setdefault(uid, holding)
+            elif always or uid in seen.known or await self._is_news(seen, uid, holding):
+                seen.marks.setdefault(uid, holding)
+        return seen
 
-    async def write(self, plan: Plan, seen: float | None) -> tuple[Affected, ...]:
-        """Tell the pods, once `plan.entries` stands in affectedPods. Returns what affectedPods shall be afterwards.
+    def desired(self, view: View, observed: Seen) -> Plan:
+        known = observed.known.values()
+        at_fault = {uid: holding for uid, holding in observed.marks.items() if holding.severity}
+        others = [it for it in known if it.uid not in at_fault]
+        staying = [it for it in others if (it.namespace, it.name) in observed.unsure]
+        leaving = tuple(it for it in others if it not in staying)
+        marked = [pods.affected(holding, uid) for uid, holding in at_fault.items()]
+        entries = pods.bounded([*leaving, *staying, *marked])
+        left_out = tuple(entry for entry in marked if entry not in entries)
+        not_marked = {entry.uid for entry in left_out}
+        marks = {
+            uid: it
+            for uid, it in observed.marks.items()
+            if uid not in not_marked and (it.severity or uid not in observed.known)
+        }
+        return Plan(observed, marks, leaving, entries, left_out)
 
-        `seen` is when the operator first knew of the newest fault, by its clock.
+    async def apply(self, view: View, desired: Plan) -> Outcome:
+        seen = desired.seen
+        for entry in desired.left_out:
+            log.warning("pod not marked, affectedPods is full", node=view.record.name, pod=entry.name)
+        try:
+            await self._status.write(view, desired.entries)
+        except KubeError as error:  # no pod is marked that affectedPods does not name
+            view.affected = None
+            return Outcome(problems=(*seen.problems, error))
+        view.affected = desired.entries
+        view.affected = await self._write(desired, view.cache.changed_at.get(view.record.name))
+        return Outcome(
+            requeue_after=seen.requeue_after, problems=tuple(seen.problems), hindrance=hindered(*seen.problems)
+        )
+
+    async def _write(self, plan: Plan, known_at: float | None) -> tuple[Affected, ...]:
+        """Mark the pods, once `plan.entries` stands in affectedPods. Returns what affectedPods shall be afterwards.
+
+        `known_at` is when the operator first knew of the newest fault, by its clock.
         """
+        seen = plan.seen
         gone: set[str] = set()
-        for uid, concern in plan.marks.items():
+        for uid, holding in plan.marks.items():
             try:
-                if not await self._mark(plan, uid, concern, seen):
+                if not await self._mark(seen, uid, holding, known_at):
                     gone.add(uid)
             except KubeError as error:
-                self._failed(plan, uid, concern, error)
-        for uid, concern in plan.events_only.items():
+                self._failed(seen, uid, holding, error)
+        for uid, holding in seen.events_only.items():
             try:
-                await self._tell_fault(plan, uid, concern)
+                await self._fault_event(seen, uid, holding)
             except KubeError as error:
-                plan.problems.append(error)
+                seen.problems.append(error)
         for entry in plan.leaving:
             try:
-                if await self._take_back(plan, entry):
+                if await self._take_back(seen, entry):
                     gone.add(entry.uid)
-                    plan.memory.told.pop(entry.uid, None)
+                    seen.memory.marked.pop(entry.uid, None)
             except KubeError as error:
                 if error.gone:
                     gone.add(entry.uid)
                 else:
-                    plan.problems.append(error)
+                    seen.problems.append(error)
         return tuple(entry for entry in plan.entries if entry.uid not in gone)
 
     # --- finding -----------------------------------------------------------------------------------------------------
-    async def _resolve(self, plan: Plan, concern: Concern) -> str | None:
+    async def _left_behind(self, view: View) -> list[Affected]:
+        """Pods that carry our condition from an earlier NodeDevices of this node, which took its affectedPods with it
+        (deleted by hand, or with its CRD; perhaps while no operator ran).
+
+        They are looked for once: in the object's first reconciliation, before our conditions stand on it. The same
+        write puts both there, so that a kill in between finds nothing half done.
+        """
+        record = view.record
+        if any(record.condition(info.condition) is not None for info in view.infos if info.condition):
+            return []
+        found: list[Affected] = []
+        async for page in self._writer.kube.pages(PODS, fieldSelector=f"spec.nodeName={record.name}"):
+            found += pods.left_behind(page)
+        if found:
+            log.info("marks of an earlier NodeDevices found", node=record.name, pods=len(found))
+        return list(pods.bounded(found))
+
+    async def _resolve(self, seen: Seen, holding: Holding) -> str | None:
         """The uid of the pod that the holder entry means; None: none that we may speak for (now)."""
-        memory, holder = plan.memory, concern.holder
-        key = (holder, concern.device)
+        memory, holder = seen.memory, holding.holder
+        key = (holder, holding.device)
         if key in memory.uids:
             return memory.uids[key]
         if memory.not_ours.get(key, 0.0) > self._clock():
             return None
         try:
-            pod = await self._read(plan, holder.namespace, holder.pod)
+            pod = await self._read(seen, holder.namespace, holder.pod)
         except KubeError as error:
-            plan.problems.append(error)
-            plan.unsure.add((holder.namespace, holder.pod))
+            seen.problems.append(error)
+            seen.unsure.add((holder.namespace, holder.pod))
             return None
-        answer = Answer.NO if pod is None else pods.may_speak(pod, concern, plan.record.name)
+        answer = Answer.NO if pod is None else pods.match_holder(pod, holding, seen.record.name)
         if answer is Answer.YES and pod is not None:
             memory.uids[key] = str(pod["metadata"]["uid"])
             return memory.uids[key]
         if answer is Answer.NO:
             memory.not_ours[key] = self._clock() + ASK_AGAIN_SECONDS
         else:
-            plan.unsure.add((holder.namespace, holder.pod))
-            plan.again = NOT_YET_SECONDS
+            seen.unsure.add((holder.namespace, holder.pod))
+            seen.requeue_after = NOT_YET_SECONDS
         return None
 
-    async def _started_anew(self, plan: Plan, concern: Concern) -> bool:
-        """Nobody watches pods: such a one is looked at again now and then, until its container was started anew."""
-        key = (concern.holder, concern.device)
-        if key in plan.memory.started_anew:
+    async def _restarted(self, seen: Seen, holding: Holding) -> bool:
+        """Nobody watches pods: such a one is read again now and then, until its container has restarted."""
+        key = (holding.holder, holding.device)
+        if key in seen.memory.restarted:
             return True
         try:
-            pod = await self._read(plan, concern.holder.namespace, concern.holder.pod)
+            pod = await self._read(seen, holding.holder.namespace, holding.holder.pod)
         except KubeError as error:
-            plan.problems.append(error)
+            seen.problems.append(error)
             return False
-        if pod is not None and pods.started_anew(pod, concern):
-            plan.memory.started_anew.add(key)
+        if pod is not None and pods.restarted(pod, holding):
+            seen.memory.restarted.add(key)
             return True
-        plan.again = plan.again or STARTED_ANEW_SECONDS
+        seen.requeue_after = seen.requeue_after or RESTART_SECONDS
         return False
 
-    async def _to_be_told(self, plan: Plan, uid: str, concern: Concern) -> bool:
-        """Whether the pod is to be told, by podCondition OnFault: that nobody can tell is no news for a pod that shows
-        no condition."""
-        if not concern.unknown:
+    async def _is_news(self, seen: Seen, uid: str, holding: Holding) -> bool:
+        """Whether the pod is to be marked, by podCondition OnFault: that nobody can tell how its device is, is no news
+        for a pod that shows no condition."""
+        if not holding.unknown:
             return True
-        telling = _telling(concern)
-        if plan.memory.untold.get(uid) == telling:
+        mark = _mark_of(holding)
+        if seen.memory.unmarked.get(uid) == mark:
             return False
         try:
-            pod = await self._read(plan, concern.holder.namespace, concern.holder.pod)
+            pod = await self._read(seen, holding.holder.namespace, holding.holder.pod)
         except KubeError as error:
-            plan.problems.append(error)
+            seen.problems.append(error)
             return False
         if pod is not None and pods.own_condition(pod) is not None:
             return True
-        plan.memory.untold[uid] = telling
+        seen.memory.unmarked[uid] = mark
         return False
 
-    async def _read(self, plan: Plan, namespace: str, name: str) -> Mapping[str, Any] | None:
-        for pod in plan.found.values():
+    async def _read(self, seen: Seen, namespace: str, name: str) -> Mapping[str, Any] | None:
+        for pod in seen.found.values():
             if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name):
                 return pod
         try:
@@ -217,68 +278,68 @@ class PodMarks:
             if error.status == 404:
                 return None
             raise
-        plan.found[str(pod["metadata"]["uid"])] = pod
+        seen.found[str(pod["metadata"]["uid"])] = pod
         return pod
 
     @staticmethod
-    def _prune(memory: Memory, concerns: list[Concern]) -> None:
+    def _prune(memory: Memory, holdings: list[Holding]) -> None:
         """Only what is still listed is remembered, so memory is bounded by the node's holders."""
-        live = {(concern.holder, concern.device) for concern in concerns}
+        live = {(holding.holder, holding.device) for holding in holdings}
         memory.uids = {key: uid for key, uid in memory.uids.items() if key in live}
         memory.not_ours = {key: until for key, until in memory.not_ours.items() if key in live}
         uids = set(memory.uids.values())
-        memory.told = {uid: told for uid, told in memory.told.items() if uid in uids}
-        memory.untold = {uid: untold for uid, untold in memory.untold.items() if uid in uids}
+        memory.marked = {uid: mark for uid, mark in memory.marked.items() if uid in uids}
+        memory.unmarked = {uid: mark for uid, mark in memory.unmarked.items() if uid in uids}
         memory.ended &= uids
-        memory.started_anew &= live
+        memory.restarted &= live
 
-    # --- telling -----------------------------------------------------------------------------------------------------
-    async def _mark(self, plan: Plan, uid: str, concern: Concern, seen: float | None) -> bool:
-        """Tell the pod. False: it has ended, and is told nothing any more."""
-        telling = _telling(concern)
-        if plan.memory.told.get(uid) == telling:
+    # --- writing -----------------------------------------------------------------------------------------------------
+    async def _mark(self, seen: Seen, uid: str, holding: Holding, known_at: float | None) -> bool:
+        """Write the pod's condition and Event. False: it has ended, and nothing is written to it any more."""
+        mark = _mark_of(holding)
+        if seen.memory.marked.get(uid) == mark:
             return True
-        entry = pods.affected(concern, uid)
-        pod = await self._read(plan, entry.namespace, entry.name)
+        entry = pods.affected(holding, uid)
+        pod = await self._read(seen, entry.namespace, entry.name)
         if pod is None or pod["metadata"]["uid"] != uid:
             raise KubeError(f"pod {entry.namespace}/{entry.name} of uid {uid} is gone", status=404)
-        if pods.finished(pod) or not pods.on_node(pod, plan.record.name):
-            plan.memory.ended.add(uid)
+        if pods.finished(pod) or not pods.on_node(pod, seen.record.name):
+            seen.memory.ended.add(uid)
             return False
         shown = pods.own_condition(pod)
-        condition = pods.pod_condition(concern, shown, self._writer.now())
-        told_before = pods.says_the_same(shown, condition)
-        if not told_before:
-            await self._tell(plan, entry, condition)
-            if seen is not None and concern.severity:
-                self._metrics.marked.observe(max(0.0, self._clock() - seen))
-        # A restarted operator tells the Event again, a 409; but not when the first one may have expired by now.
-        if not (told_before and pods.long_ago((shown or {}).get("lastTransitionTime"), self._writer.now())):
-            await self._tell_fault(plan, uid, concern)
-        plan.memory.told[uid] = telling
+        condition = pods.pod_condition(holding, shown, self._writer.now())
+        shown_before = pods.says_the_same(shown, condition)
+        if not shown_before:
+            await self._set_condition(seen, entry, condition)
+            if known_at is not None and holding.severity:
+                self._metrics.marked.observe(max(0.0, self._clock() - known_at))
+        # A restarted operator writes the Event again, a 409; but not when the first one may have expired by now.
+        if not (shown_before and pods.long_ago((shown or {}).get("lastTransitionTime"), self._writer.now())):
+            await self._fault_event(seen, uid, holding)
+        seen.memory.marked[uid] = mark
         return True
 
-    async def _tell(self, plan: Plan, entry: Affected, condition: Mapping[str, Any]) -> None:
+    async def _set_condition(self, seen: Seen, entry: Affected, condition: Mapping[str, Any]) -> None:
         await self._writer.pod_condition(entry, condition)
         log.info(
-            "pod told",
-            node=plan.record.name,
+            "pod condition set",
+            node=seen.record.name,
             pod=f"{entry.namespace}/{entry.name}",
             device=entry.device,
             status=condition["status"],
             reason=condition["reason"],
         )
 
-    async def _tell_fault(self, plan: Plan, uid: str, concern: Concern) -> None:
-        if not plan.faults.event or not (concern.health.state == "Unhealthy" or concern.application):
+    async def _fault_event(self, seen: Seen, uid: str, holding: Holding) -> None:
+        if not seen.faults.event or not (holding.health.state == "Unhealthy" or holding.application):
             return
-        about = events.About("Pod", concern.holder.pod, uid, concern.holder.namespace)
-        what = events.Fault(plan.record.name, concern.device, concern.health.reason, concern.health.since)
-        await self._event(plan, events.fault(about, what, pods.fault_text(concern), self._writer.now()))
+        about = events.About("Pod", holding.holder.pod, uid, holding.holder.namespace)
+        what = events.Fault(seen.record.name, holding.device, holding.health.reason, holding.health.since)
+        await self._event(seen, events.fault(about, what, pods.fault_text(holding), self._writer.now()))
 
-    async def _take_back(self, plan: Plan, entry: Affected) -> bool:
-        """Whether the entry has done its duty. A pod that has ended keeps what it was told: that is evidence."""
-        record, never = plan.record, plan.faults.pod_condition == "Never"
+    async def _take_back(self, seen: Seen, entry: Affected) -> bool:
+        """Returns True when the entry can be removed. A pod that has ended keeps its condition: that is evidence."""
+        record, never = seen.record, seen.faults.pod_condition == "Never"
         device, part = next(((d, p) for d in record.devices for p in d.parts if p.id == entry.device), (None, None))
         if entry.device == pods.NO_DEVICE:
             well = all(p.health.state == "Healthy" for d in record.devices for p in d.parts)
@@ -287,7 +348,7 @@ class PodMarks:
         known = record.condition(HOLDERS_KNOWN)
         if not well and not never and (known is None or known.status != "True"):
             return False  # it is still at fault, and nobody can say who holds it
-        pod = await self._read(plan, entry.namespace, entry.name)
+        pod = await self._read(seen, entry.namespace, entry.name)
         if pod is None or pod["metadata"]["uid"] != entry.uid:
             return True
         if not pods.on_node(pod, record.name):
@@ -308,34 +369,34 @@ class PodMarks:
         else:
             name = f"{device.name} {entry.device}" if device is not None else entry.device
             text = f"{name} is healthy" if well else f"{name} is no longer held by this pod"
-        if shown.get("status") == "False" and plan.faults.event:
+        if shown.get("status") == "False" and seen.faults.event:
             about = events.About("Pod", entry.name, entry.uid, entry.namespace)
             what = events.Fault(record.name, entry.device, entry.reason, entry.since)
             message = f"{text} again; it was {entry.reason}" if well else text
-            await self._event(plan, events.recovered(about, what, message, self._writer.now()))
+            await self._event(seen, events.recovered(about, what, message, self._writer.now()))
         condition = pods.healthy_condition(text, shown, self._writer.now())
         if not pods.says_the_same(shown, condition):
-            await self._tell(plan, entry, condition)
+            await self._set_condition(seen, entry, condition)
         return True
 
-    async def _event(self, plan: Plan, body: Mapping[str, Any]) -> None:
+    async def _event(self, seen: Seen, body: Mapping[str, Any]) -> None:
         """An Event is a service: where it may not be written (a namespace that is ending), the condition stands."""
         try:
-            await self._events.write(plan.record.name, body)
+            await self._events.write(seen.record.name, body)
         except KubeError as error:
             if not (error.forbidden or error.status == 404):
                 raise
             log.warning("event refused", error=str(error))
 
     @staticmethod
-    def _failed(plan: Plan, uid: str, concern: Concern, error: KubeError) -> None:
+    def _failed(seen: Seen, uid: str, holding: Holding, error: KubeError) -> None:
         if error.gone:  # the name may belong to another pod by now: ask anew
-            plan.memory.uids.pop((concern.holder, concern.device), None)
-            plan.again = NOT_YET_SECONDS
+            seen.memory.uids.pop((holding.holder, holding.device), None)
+            seen.requeue_after = NOT_YET_SECONDS
         else:
-            plan.problems.append(error)
-        plan.memory.told.pop(uid, None)
+            seen.problems.append(error)
+        seen.memory.marked.pop(uid, None)
 
 
-def _telling(concern: Concern) -> Telling:
-    return (concern.device, concern.health.since, concern.health.state, pods.fault_text(concern))
+def _mark_of(holding: Holding) -> Mark:
+    return (holding.device, holding.health.since, holding.health.state, pods.fault_text(holding))

@@ -8,60 +8,78 @@ restarted operator counts anew: the agent's times are not compared with ours, be
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import structlog
 
-from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.concerns.port import Info, Outcome, View
+from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
-
-SETTLED_SECONDS = 6 * 60.0  # the kubelet's endpointStopGracePeriod is 5 min, checked with the next node status
 
 log = structlog.get_logger()
 
 Retirement = tuple[str, str]  # name, and since when by the agent's clock: one that comes and goes again is another
 
 
-class RetiredZeros:
-    """All nodes; one node at a time by the key queue."""
+@dataclass(frozen=True, slots=True)
+class Observed:
+    node: NodeRecord
+    seen: Mapping[Retirement, float]  # for how many seconds
 
-    def __init__(
-        self, writer: Writer, clock: Callable[[], float] = time.monotonic, *, settled_seconds: float = SETTLED_SECONDS
-    ) -> None:
-        self._writer = writer
-        self._clock = clock
-        self._settled = settled_seconds
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    node: NodeRecord
+    due: tuple[str, ...]  # names whose zeros go now
+    next_seconds: float | None  # until another one is due
+
+
+class RetiredZerosConcern:
+    info = Info("retired-zeros")
+
+    def __init__(self, tools: Tools) -> None:
+        self._writer = tools.writer
+        self._clock = tools.clock
+        self._settled = tools.retired_seconds
         self._first_seen: dict[str, dict[Retirement, float]] = {}
 
     def forget(self, node: str) -> None:
         self._first_seen.pop(node, None)
 
-    async def sync(self, record: NodeDevicesRecord, node: NodeRecord) -> tuple[Object | None, float | None]:
-        """The Node as it is after a removal, and the seconds until the next one may be due. May raise KubeError."""
-        now = self._clock()
-        before = self._first_seen.get(record.name, {})
-        seen = {each: before.get(each, now) for each in record.retired}
+    async def observe(self, view: View) -> Observed | Outcome:
+        target = view.target()
+        if target is None:
+            return Outcome()
+        name, now = view.record.name, self._clock()
+        before = self._first_seen.get(name, {})
+        seen = {each: before.get(each, now) for each in view.record.retired}
         if seen:
-            self._first_seen[record.name] = seen
+            self._first_seen[name] = seen
         else:
-            self.forget(record.name)
-        # What shows no zero needs no other look: the zero's coming is news of the Node.
-        zeros = set(removable(record, node))
-        left = {name: self._settled - (now - since) for (name, _), since in seen.items() if name in zeros}
-        due = [name for name, seconds in left.items() if seconds <= 0]
-        waiting = min((seconds for seconds in left.values() if seconds > 0), default=None)
-        if not due:
-            return None, waiting
+            self.forget(name)
+        return Observed(target[0], {each: now - since for each, since in seen.items()})
+
+    def desired(self, view: View, observed: Observed) -> Desired:
+        # What shows no zero needs no requeue: the zero's coming is news of the Node.
+        zeros = set(removable(view.record, observed.node))
+        left = {name: self._settled - seconds for (name, _), seconds in observed.seen.items() if name in zeros}
+        due = tuple(name for name, seconds in left.items() if seconds <= 0)
+        return Desired(observed.node, due, min((seconds for seconds in left.values() if seconds > 0), default=None))
+
+    async def apply(self, view: View, desired: Desired) -> Outcome:
+        if not desired.due:
+            return Outcome(requeue_after=desired.next_seconds)
         try:
-            changed = await self._writer.remove_zeros(node, due)
+            view.wrote(Kind.NODE, await self._writer.remove_zeros(desired.node, desired.due))
         except KubeError as error:
             if error.status != 422:  # no longer 0, or no longer there: somebody was faster
                 raise
-            return None, SETTLED_SECONDS
-        log.info("retired zeros removed", node=node.name, names=due)
-        return changed, waiting
+            return Outcome(requeue_after=SETTLED_SECONDS)
+        log.info("retired zeros removed", node=desired.node.name, names=desired.due)
+        return Outcome(requeue_after=desired.next_seconds)
 
 
 def removable(record: NodeDevicesRecord, node: NodeRecord) -> list[str]:

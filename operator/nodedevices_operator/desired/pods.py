@@ -1,8 +1,8 @@
 """Which pods a fault concerns, what their condition says, and whether this NodeDevices may speak for them. Pure.
 
-PodResources knows no pod uid, so a holder is a name. The operator reads the pod of that name and `may_speak` decides,
-by SCHEMA "Whose pod", whether it is the one that holds the device: a namesake elsewhere, or one created later, is never
-marked. The worst of a pod's devices speaks for it.
+PodResources knows no pod uid, so a holder is a name. The operator reads the pod of that name and `match_holder` decides
+whether it is the one that holds the device (the CRD contract's "whose pod"): a namesake elsewhere, or one created
+later, is never marked. The worst of a pod's devices speaks for it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOT_MONITORED = "nobody watches this pod's devices any more; the condition stays
 
 
 @dataclass(frozen=True, slots=True)
-class Concern:
+class Holding:
     """One holder of one device or partition, with the state of what it holds."""
 
     holder: Holder
@@ -81,10 +81,10 @@ class Answer(Enum):
     NOT_YET = "not yet"  # the pod does not say enough about itself so far
 
 
-def concerns(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Concern]:
+def holdings(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Holding]:
     """Everybody who holds something that is not Healthy (or, with `healthy_too`, anything), worst first."""
     found = [
-        Concern(
+        Holding(
             holder=holder,
             device=part.id if part.health is not device.health else device.id,
             device_name=device.name,
@@ -108,31 +108,31 @@ def _own_health(holder: Holder, health: Health) -> Health | None:
     return holder.health if worse else None
 
 
-def without_own_health(concern: Concern) -> Concern:
-    return replace(concern, health=concern.device_health or concern.health, device_health=None)
+def without_own_health(holding: Holding) -> Holding:
+    return replace(holding, health=holding.device_health or holding.health, device_health=None)
 
 
-def started_anew(pod: Mapping[str, Any], concern: Concern) -> bool:
+def restarted(pod: Mapping[str, Any], holding: Holding) -> bool:
     """Whether the container runs since after what happened to it. Its devices stay the same over such a start."""
-    status, since = pod.get("status") or {}, _time(concern.health.since)
+    status, since = pod.get("status") or {}, _time(holding.health.since)
     for each in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
-        if each.get("name") == concern.holder.container:
+        if each.get("name") == holding.holder.container:
             started = _time(((each.get("state") or {}).get("running") or {}).get("startedAt"))
             return started is not None and since is not None and started > since
     return False
 
 
-def may_speak(pod: Mapping[str, Any], concern: Concern, node: str) -> Answer:
+def match_holder(pod: Mapping[str, Any], holding: Holding, node: str) -> Answer:
     """Whether this pod is the one that the holder entry means."""
     metadata, spec, status = (pod.get(key) or {} for key in ("metadata", "spec", "status"))
-    holder = concern.holder
+    holder = holding.holder
     if not on_node(pod, node) or finished(pod) or not _requests(spec, status, holder):
         return Answer.NO
     if holder.uid:
         return Answer.YES if metadata.get("uid") == holder.uid else Answer.NO
     listed = _listed_ids(status, holder)
     if listed:
-        held = {identity.split("::")[0] for identity in concern.ids} | concern.ids
+        held = {identity.split("::")[0] for identity in holding.ids} | holding.ids
         return Answer.YES if any(_matches(identity, held) for identity in listed) else Answer.NO
     start, since = _time(status.get("startTime")), _time(holder.since)
     if start is None or since is None:
@@ -199,18 +199,18 @@ def _matches(identity: str, held: set[str]) -> bool:
 
 
 # --- what is written -------------------------------------------------------------------------------------------------
-def pod_condition(concern: Concern, previous: Mapping[str, Any] | None, now: str) -> dict[str, Any]:
+def pod_condition(holding: Holding, previous: Mapping[str, Any] | None, now: str) -> dict[str, Any]:
     """The condition for the state of what the pod holds (SCHEMA: Degraded is True with reason Degraded).
 
     Unknown keeps the status that stands there: a monitor that hangs must not empty a Service. A pod that shows no
     condition has no status to keep.
     """
-    health, text = concern.health, fault_text(concern)
+    health, text = holding.health, fault_text(holding)
     if health.state == "Healthy":
-        return healthy_condition(f"{concern.device_name} {concern.device} is healthy", previous, now)
+        return healthy_condition(f"{holding.device_name} {holding.device} is healthy", previous, now)
     if health.state == "Degraded":
         return _condition("True", "Degraded", text, previous, now)
-    if not concern.unknown:
+    if not holding.unknown:
         return _condition("False", health.reason or health.state, text, previous, now)
     text += f" Nobody can tell since {health.since}"
     status = str((previous or {}).get("status"))
@@ -244,9 +244,9 @@ def _condition(status: str, reason: str, message: str, previous: Mapping[str, An
     }
 
 
-def fault_text(concern: Concern) -> str:
+def fault_text(holding: Holding) -> str:
     """What a person reads on the pod."""
-    return describe(concern.device_name, concern.device, concern.health)
+    return describe(holding.device_name, holding.device, holding.health)
 
 
 def describe(name: str, identity: str, health: Health) -> str:
@@ -287,10 +287,10 @@ def long_ago(since: object, now: str) -> bool:
     return start is not None and end is not None and end - start > EVENT_LIFE
 
 
-def affected(concern: Concern, uid: str) -> Affected:
+def affected(holding: Holding, uid: str) -> Affected:
     """The entry that is written before the pod is."""
-    holder = concern.holder
-    return Affected(holder.namespace, holder.pod, uid, concern.device, concern.health.reason, concern.health.since)
+    holder = holding.holder
+    return Affected(holder.namespace, holder.pod, uid, holding.device, holding.health.reason, holding.health.since)
 
 
 def left_behind(pods: Iterable[Mapping[str, Any]]) -> list[Affected]:

@@ -134,11 +134,13 @@ def node_outcome(
     )
 
 
-def hindrances(record: NodeDevicesRecord, verdicts: Mapping[str, Verdict | None]) -> dict[str, Hindrance]:
+def hindrances(
+    record: NodeDevicesRecord, verdicts: Mapping[str, Verdict | None], kinds: Mapping[str, str]
+) -> dict[str, Hindrance]:
     """Sections that are not in force by the conditions with which the operator tells of its own writes: those that it
-    has just found, else those that stand on the object."""
+    has just found, else those that stand on the object. `kinds` are these conditions, by section."""
     found = {}
-    for section, kind in (("capacity", names.CAPACITY_SYNCED), ("labels", names.LABELS_SYNCED)):
+    for section, kind in kinds.items():
         shown = record.condition(kind)
         verdict = verdicts.get(kind, (shown.status, shown.reason, shown.message) if shown is not None else None)
         if verdict is not None and verdict[0] != "True":

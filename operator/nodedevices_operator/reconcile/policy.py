@@ -1,7 +1,7 @@
-"""One look at one DevicePolicy: its nodes summed up into its status.
+"""Reconciling one DevicePolicy: its nodes summed up into its status.
 
-What each node means for its policies is handed over by the nodes' own looks; the sum is made at most about once a
-second for each policy, however many nodes change.
+What each node means for its policies is handed over by the nodes' own reconciliations; the sum is made at most about
+once a second for each policy, however many nodes change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SUM_UP_SECONDS = 1.0
 
 
 class PolicyReconciler:
-    """Looks at policies. `outcomes` is filled by the looks at nodes."""
+    """`outcomes` is filled as nodes are reconciled."""
 
     def __init__(
         self, cache: Cache, writer: Writer, dirty: Callable[[Dirty], None], outcomes: Mapping[str, NodeOutcome]
@@ -27,7 +27,7 @@ class PolicyReconciler:
         self._dirty = dirty
         self._outcomes = outcomes
 
-    async def look(self, name: str) -> float | None:
+    async def reconcile(self, name: str) -> float | None:
         """Write the policy's status where it differs. Raises to be retried."""
         policy = self._cache.policies.get(name)
         if policy is None:

@@ -43,7 +43,7 @@ def test_a_deletion_of_an_earlier_object_of_that_name_removes_nothing() -> None:
     assert not cache.remove(Kind.NODE_DEVICES, "n1", "nd-uid")
 
 
-def test_a_policys_own_status_is_no_reason_to_look_at_nodes_and_its_spec_is() -> None:
+def test_a_policys_own_status_is_no_reason_to_reconcile_nodes_and_its_spec_is() -> None:
     cache = known((Kind.NODE_DEVICES, node_devices(device(0))), (Kind.POLICY, raw_policy("p", health={})))
     cache.observe(Kind.NODE, node())
     told = raw_policy("p", health={}, version=2) | {"status": {"observedGeneration": 1}}

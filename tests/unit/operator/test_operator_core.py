@@ -11,7 +11,7 @@ from nodedevices_operator.cache.queue import MAX_LATE_SECONDS, RetryLater
 from nodedevices_operator.concerns.labels import MOST_WRITES
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.manager import Core
+from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
@@ -48,8 +48,8 @@ def kube() -> FakeKube:
 
 
 @pytest.fixture
-async def core(kube: FakeKube, clock: Clock) -> Core:
-    made = Core(kube, Metrics(), clock=clock)
+async def core(kube: FakeKube, clock: Clock) -> Manager:
+    made = Manager(kube, Metrics(), clock=clock)
     await made.relister.once()
     await settle(made)
     return made
@@ -61,7 +61,7 @@ def report(kube: FakeKube, **agent: Any) -> dict[str, Any]:
     return kube.put(ITEM, raw | {"status": raw["status"] | agent})
 
 
-def beat(core: Core, kube: FakeKube, heartbeat: str) -> None:
+def beat(core: Manager, kube: FakeKube, heartbeat: str) -> None:
     raw = report(kube, agent={"heartbeatTime": heartbeat})
     core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
 
@@ -76,7 +76,7 @@ def stale(kube: FakeKube) -> str:
     return reason
 
 
-async def until_overdue(core: Core, kube: FakeKube, clock: Clock) -> float:
+async def until_overdue(core: Manager, kube: FakeKube, clock: Clock) -> float:
     """Seconds until the operator says so; it looks when it has asked itself to."""
     began = clock.now
     while stale(kube) == "Fresh" and clock.now < began + 4 * OVERDUE_AFTER_SECONDS:
@@ -88,7 +88,7 @@ async def until_overdue(core: Core, kube: FakeKube, clock: Clock) -> float:
 # --- heartbeats ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("beats", [1, 2, 3, 4])
 async def test_a_heartbeat_is_overdue_fifteen_minutes_after_the_last_one_came(
-    core: Core, kube: FakeKube, clock: Clock, beats: int
+    core: Manager, kube: FakeKube, clock: Clock, beats: int
 ) -> None:
     for number in range(beats):
         clock.now += BEAT_SECONDS
@@ -99,7 +99,7 @@ async def test_a_heartbeat_is_overdue_fifteen_minutes_after_the_last_one_came(
 
 
 async def test_a_heartbeat_that_the_watch_did_not_tell_is_found_before_it_is_called_overdue(
-    core: Core, kube: FakeKube, clock: Clock
+    core: Manager, kube: FakeKube, clock: Clock
 ) -> None:
     clock.now += OVERDUE_AFTER_SECONDS - 10
     report(kube, agent={"heartbeatTime": "h1"})
@@ -108,35 +108,35 @@ async def test_a_heartbeat_that_the_watch_did_not_tell_is_found_before_it_is_cal
     assert (stale(kube), core.cache.node_devices["n1"].heartbeat) == ("Fresh", "h1")
 
 
-async def test_while_the_api_server_is_away_no_agent_is_late(core: Core, kube: FakeKube, clock: Clock) -> None:
+async def test_while_the_api_server_is_away_no_agent_is_late(core: Manager, kube: FakeKube, clock: Clock) -> None:
     kube.fails = lambda _verb, path: KubeError(f"{path}: no answer")
     clock.now += 2 * OVERDUE_AFTER_SECONDS
     with pytest.raises(KubeError):
-        await core.look_at_node("n1")
+        await core.reconcile_node("n1")
     kube.fails = lambda _verb, _path: None
-    await core.look_at_node("n1")
+    await core.reconcile_node("n1")
     assert stale(kube) == "Fresh"
     beat(core, kube, "h1")
     clock.now += OVERDUE_AFTER_SECONDS - 1
-    await core.look_at_node("n1")
+    await core.reconcile_node("n1")
     assert stale(kube) == "Fresh"
 
 
 async def test_an_agent_that_stays_silent_after_the_api_servers_return_is_late(
-    core: Core, kube: FakeKube, clock: Clock
+    core: Manager, kube: FakeKube, clock: Clock
 ) -> None:
     kube.fails = lambda _verb, path: KubeError(f"{path}: no answer")
     clock.now += 2 * OVERDUE_AFTER_SECONDS
     with pytest.raises(KubeError):
-        await core.look_at_node("n1")
+        await core.reconcile_node("n1")
     kube.fails = lambda _verb, _path: None
     clock.now += 200
-    await core.look_at_node("n1")
+    await core.reconcile_node("n1")
     assert stale(kube) == "HeartbeatOverdue"
 
 
 # --- what the server asks for ----------------------------------------------------------------------------------------
-async def test_the_longest_wait_that_the_server_asks_for_in_a_look_is_kept(core: Core, kube: FakeKube) -> None:
+async def test_the_longest_wait_that_the_server_asks_for_in_a_look_is_kept(core: Manager, kube: FakeKube) -> None:
     raw = report(kube, devices=[device(0, "Unhealthy", "Xid79", holders=[holder()])])
     core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
     refusals = {
@@ -145,21 +145,21 @@ async def test_the_longest_wait_that_the_server_asks_for_in_a_look_is_kept(core:
     }
     kube.fails = lambda _verb, path: refusals.get(path)
     with pytest.raises(RetryLater) as asked:
-        await core.look_at_node("n1")
+        await core.reconcile_node("n1")
     assert asked.value.seconds == 17.0
 
 
-async def test_the_wait_that_the_server_asks_for_on_a_policys_status_is_kept(core: Core, kube: FakeKube) -> None:
+async def test_the_wait_that_the_server_asks_for_on_a_policys_status_is_kept(core: Manager, kube: FakeKube) -> None:
     core.arrived(Kind.POLICY, False, read(Kind.POLICY, raw_policy("p", health={})))
     await settle(core)
     kube.fails = lambda _verb, _path: KubeError("slow down", status=429, retry_after=9.0)
     with pytest.raises(RetryLater) as asked:
-        await core.look_at_policy("p")
+        await core.reconcile_policy("p")
     assert asked.value.seconds == 9.0
 
 
 # --- a cluster that went back in time --------------------------------------------------------------------------------
-async def restored(core: Core, kube: FakeKube, *devices: dict[str, Any]) -> None:
+async def restored(core: Manager, kube: FakeKube, *devices: dict[str, Any]) -> None:
     """etcd has an earlier state again; the watch of before waits for versions that are far away."""
     kube.version = 10
     kube.put(f"{names.NODES}/n1", kube.objects[f"{names.NODES}/n1"])
@@ -170,7 +170,7 @@ async def restored(core: Core, kube: FakeKube, *devices: dict[str, Any]) -> None
 
 
 async def test_after_a_restore_the_list_is_believed_and_not_the_memory(
-    core: Core, kube: FakeKube, clock: Clock
+    core: Manager, kube: FakeKube, clock: Clock
 ) -> None:
     stalled: list[bool] = []
     core.relister.stalled = lambda: stalled.append(True)
@@ -182,7 +182,7 @@ async def test_after_a_restore_the_list_is_believed_and_not_the_memory(
     assert stalled == [True]  # it is the present state by now
 
 
-async def test_a_pod_that_lost_its_mark_in_a_restore_is_marked_again(core: Core, kube: FakeKube) -> None:
+async def test_a_pod_that_lost_its_mark_in_a_restore_is_marked_again(core: Manager, kube: FakeKube) -> None:
     broken = device(0, "Unhealthy", "Xid79", holders=[holder()])
     core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, report(kube, devices=[broken])))
     await settle(core)
@@ -191,7 +191,7 @@ async def test_a_pod_that_lost_its_mark_in_a_restore_is_marked_again(core: Core,
     assert condition(kube, POD, POD_CONDITION).get("status") == "False"
 
 
-async def test_a_state_that_came_while_a_list_was_read_is_newer_than_the_list(core: Core, kube: FakeKube) -> None:
+async def test_a_state_that_came_while_a_list_was_read_is_newer_than_the_list(core: Manager, kube: FakeKube) -> None:
     late = read(Kind.NODE_DEVICES, node_devices(device(0, "Unhealthy", "Xid79"), version=10_000))
     pages = kube.pages
 
@@ -207,7 +207,7 @@ async def test_a_state_that_came_while_a_list_was_read_is_newer_than_the_list(co
 
 
 # --- marks whose NodeDevices is gone ---------------------------------------------------------------------------------
-async def broken_and_gone(core: Core, kube: FakeKube) -> None:
+async def broken_and_gone(core: Manager, kube: FakeKube) -> None:
     """The pod is marked; then the operator ends, and the NodeDevices is deleted."""
     raw = report(kube, devices=[device(0, "Unhealthy", "Xid79", holders=[holder()])])
     core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
@@ -216,8 +216,8 @@ async def broken_and_gone(core: Core, kube: FakeKube) -> None:
     del kube.objects[ITEM]
 
 
-async def new_life(kube: FakeKube, clock: Clock) -> Core:
-    core = Core(kube, Metrics(), clock=clock)
+async def new_life(kube: FakeKube, clock: Clock) -> Manager:
+    core = Manager(kube, Metrics(), clock=clock)
     await core.relister.once()
     await settle(core)
     return core
@@ -230,7 +230,7 @@ def made_anew(kube: FakeKube, *devices: dict[str, Any], **more: Any) -> None:
 
 
 async def test_marks_of_a_nodedevices_deleted_while_no_operator_ran_are_taken_back_by_its_successor(
-    core: Core, kube: FakeKube, clock: Clock
+    core: Manager, kube: FakeKube, clock: Clock
 ) -> None:
     await broken_and_gone(core, kube)
     made_anew(kube, device(0))
@@ -242,7 +242,7 @@ async def test_marks_of_a_nodedevices_deleted_while_no_operator_ran_are_taken_ba
 
 
 async def test_such_marks_stay_until_the_agent_has_reported_and_who_holds_what_is_known(
-    core: Core, kube: FakeKube, clock: Clock
+    core: Manager, kube: FakeKube, clock: Clock
 ) -> None:
     await broken_and_gone(core, kube)
     made_anew(kube, heartbeat="")
@@ -261,7 +261,7 @@ async def test_such_marks_stay_until_the_agent_has_reported_and_who_holds_what_i
 
 
 async def test_a_pod_that_still_holds_the_broken_device_stays_marked_and_is_known_again(
-    core: Core, kube: FakeKube, clock: Clock
+    core: Manager, kube: FakeKube, clock: Clock
 ) -> None:
     await broken_and_gone(core, kube)
     made_anew(kube, device(0, "Unhealthy", "Xid79", holders=[holder()]))
@@ -270,7 +270,7 @@ async def test_a_pod_that_still_holds_the_broken_device_stays_marked_and_is_know
     assert [it["device"] for it in kube.objects[ITEM]["status"]["affectedPods"]] == ["GPU-0"]
 
 
-async def test_pods_are_looked_for_once_in_an_objects_life(core: Core, kube: FakeKube, clock: Clock) -> None:
+async def test_pods_are_looked_for_once_in_an_objects_life(core: Manager, kube: FakeKube, clock: Clock) -> None:
     listed: list[str] = []
     kube.fails = lambda verb, path: listed.append(path) if verb == "list" else None
     await new_life(kube, clock)
@@ -281,13 +281,13 @@ async def test_pods_are_looked_for_once_in_an_objects_life(core: Core, kube: Fak
 
 async def test_while_the_nodes_pods_cannot_be_listed_nothing_says_that_they_were(kube: FakeKube, clock: Clock) -> None:
     kube.fails = lambda verb, path: KubeError("no answer") if (verb, path) == ("list", names.PODS) else None
-    core = Core(kube, Metrics(), clock=clock)
+    core = Manager(kube, Metrics(), clock=clock)
     await core.relister.once()
     with pytest.raises(KubeError):
-        await core.look_at_node("n1")
+        await core.reconcile_node("n1")
     assert condition(kube, ITEM, "PolicyResolved") == {}
     kube.fails = lambda _verb, _path: None
-    await core.look_at_node("n1")
+    await core.reconcile_node("n1")
     assert condition(kube, ITEM, "PolicyResolved")["status"] == "True"
 
 
@@ -307,7 +307,7 @@ async def test_a_condition_that_somebody_else_wrote_is_listed_as_the_contract_al
 
 # --- a Node made anew ------------------------------------------------------------------------------------------------
 async def test_a_node_made_anew_between_two_looks_inherits_no_limit_of_the_one_before(
-    core: Core, kube: FakeKube
+    core: Manager, kube: FakeKube
 ) -> None:
     node = f"{names.NODES}/n1"
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from nodedevices_api.sections import Labels
-from nodedevices_operator.concerns.labels import MOST_WRITES, WINDOW_SECONDS, NodeLabels
+from nodedevices_api.sections import Labels, Sections
+from nodedevices_operator.concerns.labels import MOST_WRITES, WINDOW_SECONDS, LabelsConcern
+from nodedevices_operator.concerns.port import Shown
 from nodedevices_operator.desired.labels import LabelPlan, feature_labels, plan_labels
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_record
+from support.concerns import Result, run, tools
 from support.opfacts import device, health, record
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -362,33 +364,36 @@ def test_switched_off_nothing_is_ours() -> None:
     assert not found.matches(shown)
 
 
-class Writes:
-    """A Writer of which only labels is used."""
+class Labelled:
+    """A Kube of which only apply is used."""
 
     def __init__(self) -> None:
         self.made: list[dict[str, str]] = []
 
-    async def labels(self, node: NodeRecord, values: Mapping[str, str]) -> dict[str, Any]:
-        self.made.append(dict(values))
+    async def apply(self, path: str, body: Mapping[str, Any], manager: str, **_: Any) -> dict[str, Any]:
+        self.made.append(body["metadata"].get("labels", {}))
         return {}
 
 
 async def test_labels_that_undo_their_own_reason_come_to_rest_and_are_told() -> None:
     now = [0.0]
-    writes = Writes()
-    labels = NodeLabels(writes, lambda: now[0], lambda: 1.0)  # type: ignore[arg-type]
+    kube = Labelled()
+    labels = LabelsConcern(tools(kube, lambda: now[0], lambda: 1.0))
     item = eight()
+
+    async def ask(value: str) -> Result:
+        return await run(labels, item, node(), Sections(labels=Labels(extra={"a": value})))
+
     for turn in range(MOST_WRITES):
-        assert (await labels.sync(Labels(extra={"a": str(turn)}), item, node())).again is None
-    rested = await labels.sync(Labels(extra={"a": "again"}), item, node())
-    assert rested.verdict is not None
-    assert (rested.verdict[1], rested.again, len(writes.made)) == ("Conflict", WINDOW_SECONDS, MOST_WRITES)
+        assert (await ask(str(turn))).again is None
+    rested = await ask("again")
+    assert (rested.reason, rested.again, len(kube.made)) == ("Conflict", WINDOW_SECONDS, MOST_WRITES)
     now[0] = WINDOW_SECONDS
-    await labels.sync(Labels(extra={"a": "again"}), item, node())
-    assert len(writes.made) == MOST_WRITES + 1
+    await ask("again")
+    assert len(kube.made) == MOST_WRITES + 1
 
 
 async def test_where_no_policy_asks_for_labels_nothing_is_told_or_written() -> None:
-    writes = Writes()
-    result = await NodeLabels(writes).sync(Labels(), eight(), node())  # type: ignore[arg-type]
-    assert (result.verdict, writes.made) == (None, [])
+    kube = Labelled()
+    result = await run(LabelsConcern(tools(kube)), eight(), node())
+    assert (result.shown, kube.made) == (Shown.REMOVED, [])

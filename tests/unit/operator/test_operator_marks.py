@@ -13,7 +13,7 @@ from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.events import BURST, SECONDS_PER_EVENT, SUM_UP_SECONDS, NodeEvents
 from nodedevices_operator.desired import events
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.manager import Core
+from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records import names as paths
 from nodedevices_operator.records.kinds import Kind, read
@@ -28,7 +28,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.kube = FakeKube()
-        self.core = Core(self.kube, Metrics())
+        self.core = Manager(self.kube, Metrics())
 
     async def start(self, specs: Mapping[str, Raw] = MappingProxyType({}), /, **nodes: list[Raw]) -> Cluster:
         for name, devices in nodes.items():
@@ -73,7 +73,7 @@ class Cluster:
 
     async def _rest(self) -> None:
         while (name := self.core.nodes.take()) is not None:
-            await self.core.look_at_node(name)
+            await self.core.reconcile_node(name)
             self.core.nodes.done(name)
 
     def told(self, name: str) -> tuple[str, str]:
@@ -399,7 +399,7 @@ async def test_a_stored_policy_with_a_label_that_others_act_by_loses_that_label_
     cluster = Cluster()
     cluster.policy(**sections)
     await cluster.start(a=[well(0)])
-    await cluster.core.look_at_policy("p")
+    await cluster.core.reconcile_policy("p")
     labels = cluster.kube.objects[f"{paths.NODES}/a"]["metadata"]["labels"]
     assert labels == {"example.com/pool": "a"}
     config = cluster.kube.objects[f"{paths.NODE_DEVICES}/a"]["spec"]["config"]

@@ -6,22 +6,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from nodedevices_api.sections import CapacityEntry
-from nodedevices_operator.concerns.capacity import (
-    FIGHT_REPAIRS,
-    FIGHT_WINDOW_SECONDS,
-    CapacityResult,
-    OwnedCapacity,
-    claimed_names,
-)
-from nodedevices_operator.kube.apply import Writer
+from nodedevices_api.sections import CapacityEntry, Sections
+from nodedevices_operator.concerns.capacity import FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS, CapacityConcern, claimed_names
 from nodedevices_operator.kube.port import KubeError, Object
-from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_devices_record
+from support.concerns import Result, run, tools
 from support.opfacts import MEMORY, device, node, node_devices, record
 
 ONE = 81920
-ENTRY = (CapacityEntry(name=MEMORY, sum_of="memoryMiB"),)
+ENTRY = Sections(capacity=[CapacityEntry(name=MEMORY, sum_of="memoryMiB")])
 BOTH = record(device(0), device(1))
 LEFT = record(device(0), device(1, "Unhealthy", "Xid79"))
 
@@ -54,10 +47,10 @@ class Bench:
     def __init__(self) -> None:
         self.world = World()
         self.now = 0.0
-        self.capacity = OwnedCapacity(Writer(self.world, Metrics()), lambda: self.now)  # type: ignore[arg-type]
+        self.capacity = CapacityConcern(tools(self.world, lambda: self.now))
 
-    async def sync(self, item: NodeDevicesRecord, shown: NodeRecord) -> CapacityResult:
-        return await self.capacity.sync(ENTRY, item, shown, frozenset())
+    async def sync(self, item: NodeDevicesRecord, shown: NodeRecord, sections: Sections = ENTRY) -> Result:
+        return await run(self.capacity, item, shown, sections)
 
 
 @pytest.fixture
@@ -78,7 +71,7 @@ async def test_a_list_of_pods_that_fails_lowers_nothing(bench: Bench) -> None:
     bench.world.pods_fail = 504
     result = await bench.sync(LEFT, shows(2 * ONE))
     assert (result.reason, bench.world.applied) == ("Pending", [])
-    assert result.problem is not None
+    assert result.retried
 
 
 async def test_a_pod_bound_while_it_was_lowered_gets_its_share_back(bench: Bench) -> None:
@@ -101,7 +94,7 @@ async def test_what_is_held_back_is_lowered_when_the_pods_are_gone(bench: Bench)
 
 
 async def test_a_policy_made_anew_with_less_keeps_what_pods_request(bench: Bench) -> None:
-    await bench.capacity.sync((), BOTH, shows(2 * ONE), frozenset())
+    await bench.sync(BOTH, shows(2 * ONE), Sections())
     assert bench.world.applied == [{}]  # its policy was deleted: the key goes
     bench.world.requested = ONE + 7
     result = await bench.sync(LEFT, node())
@@ -110,7 +103,7 @@ async def test_a_policy_made_anew_with_less_keeps_what_pods_request(bench: Bench
 
 
 async def test_a_pod_bound_while_the_policy_was_made_anew_gets_its_share_back(bench: Bench) -> None:
-    await bench.capacity.sync((), BOTH, shows(2 * ONE), frozenset())
+    await bench.sync(BOTH, shows(2 * ONE), Sections())
     await bench.sync(LEFT, node())
     bench.world.requested = ONE + 7
     result = await bench.sync(LEFT, shows(ONE))
@@ -132,7 +125,7 @@ async def test_another_writer_is_repaired_a_few_times_and_then_named(bench: Benc
 async def test_a_write_that_is_refused_is_shown(bench: Bench, status: int, reason: str) -> None:
     bench.world.apply_fails = status
     result = await bench.sync(BOTH, node())
-    assert (result.reason, result.problem is None) == (reason, status == 403)
+    assert (result.reason, result.retried) == (reason, status != 403)
 
 
 def test_the_object_itself_says_which_names_are_ours_only_for_the_generation_that_it_was_told_for() -> None:

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 from nodedevices_operator.desired import events, pods
-from nodedevices_operator.desired.pods import Answer, Concern
+from nodedevices_operator.desired.pods import Answer, Holding
 from nodedevices_operator.records.objects import Affected
 from support.opfacts import GPU, NOW, SINCE, device, health, holder, record
 
 LOST = {"message": "GPU has fallen off the bus", "recoveryAction": "RebootNode"}
 
 
-def concern(state: str = "Unhealthy", reason: str = "Xid79", **held: Any) -> Concern:
+def concern(state: str = "Unhealthy", reason: str = "Xid79", **held: Any) -> Holding:
     item = record(device(3, health=health(state, reason, **LOST), holders=[holder(**held)]))
-    return pods.concerns(item, healthy_too=True)[0]
+    return pods.holdings(item, healthy_too=True)[0]
 
 
 def pod(**changes: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def allocated(identity: str, name: str = GPU) -> dict[str, Any]:
     ],
 )
 def test_whose_pod(seen: dict[str, Any], held: dict[str, Any], answer: Answer) -> None:
-    assert pods.may_speak(seen, concern(**held), "n1") is answer
+    assert pods.match_holder(seen, concern(**held), "n1") is answer
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_whose_pod_by_claim(claim: str, answer: Answer) -> None:
     made = [{"name": "two", "resourceClaimName": "trainer-two-x7k2p"}]
     status = {"resourceClaimStatuses": made, "extendedResourceClaimStatus": {"resourceClaimName": "trainer-ext-9q"}}
     seen = pod(spec={"containers": [{"name": "main"}], "resourceClaims": claims}, status=status)
-    assert pods.may_speak(seen, concern(resource=None, claim=claim), "n1") is answer
+    assert pods.match_holder(seen, concern(resource=None, claim=claim), "n1") is answer
 
 
 def test_a_dra_device_is_known_by_its_last_part() -> None:
     listed = allocated("gpu.nvidia.com/n1/gpu-3", "claim:gpus/one")
     claims = [{"name": "one", "resourceClaimName": "gpus"}]
     seen = pod(spec={"containers": [{"name": "main"}], "resourceClaims": claims}, status=listed)
-    assert pods.may_speak(seen, concern(resource=None, claim="gpus"), "n1") is Answer.YES
+    assert pods.match_holder(seen, concern(resource=None, claim="gpus"), "n1") is Answer.YES
 
 
 def test_everybody_on_a_partition_of_a_failed_device_is_concerned_and_only_its_holders_for_a_failed_partition() -> None:
@@ -80,18 +80,18 @@ def test_everybody_on_a_partition_of_a_failed_device_is_concerned_and_only_its_h
         {"id": "MIG-1", "profile": "1g.10gb", "holders": [holder("one")]},
         {"id": "MIG-2", "profile": "1g.10gb", "holders": [holder("two")], "health": health("Unhealthy", "Missing")},
     ]
-    failed = pods.concerns(record(device(0, "Unhealthy", "Xid79", partitions=parts)))
+    failed = pods.holdings(record(device(0, "Unhealthy", "Xid79", partitions=parts)))
     assert [(it.holder.pod, it.device, it.health.reason) for it in failed] == [
         ("one", "GPU-0", "Xid79"),
         ("two", "MIG-2", "Missing"),
     ]
-    well = pods.concerns(record(device(0, partitions=parts)))
+    well = pods.holdings(record(device(0, partitions=parts)))
     assert [(it.holder.pod, it.device) for it in well] == [("two", "MIG-2")]
 
 
 @pytest.mark.parametrize(("reason", "undecided"), [("Correlating", True), ("NvlinkDown", False)])
 def test_what_is_decided_within_seconds_is_known_as_such(reason: str, undecided: bool) -> None:
-    [only] = pods.concerns(record(device(0, "Degraded", reason, holders=[holder()])))
+    [only] = pods.holdings(record(device(0, "Degraded", reason, holders=[holder()])))
     assert only.undecided == undecided
 
 
@@ -102,7 +102,7 @@ def test_the_worst_device_comes_first() -> None:
         device(2, "Unknown", "ProbeSilent", holders=[holder()]),
         device(3, holders=[holder()]),
     )
-    assert [it.device for it in pods.concerns(item)] == ["GPU-1", "GPU-2", "GPU-0"]
+    assert [it.device for it in pods.holdings(item)] == ["GPU-1", "GPU-2", "GPU-0"]
 
 
 @pytest.mark.parametrize(

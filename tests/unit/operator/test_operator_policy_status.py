@@ -273,10 +273,11 @@ def test_the_conditions_of_a_node_tell_which_sections_are_not_in_force(
     kind: str, reason: str, section: str, passing: bool
 ) -> None:
     expected = {section: Hindrance(f"{reason}: why", passing=passing)}
-    assert hindrances(record(), {kind: ("False", reason, "why")}) == expected
+    kinds = {"capacity": "CapacitySynced", "labels": "LabelsSynced"}
+    assert hindrances(record(), {kind: ("False", reason, "why")}, kinds) == expected
     on_object = replace(record(), conditions=(ConditionRecord(kind, "False", reason, "why"),))
-    assert hindrances(on_object, {}) == expected
-    assert hindrances(on_object, {kind: ("True", "InSync", "")}) == {}
+    assert hindrances(on_object, {}, kinds) == expected
+    assert hindrances(on_object, {kind: ("True", "InSync", "")}, kinds) == {}
 
 
 def test_what_has_no_effect_while_another_plugin_serves_is_told() -> None:

@@ -10,7 +10,7 @@ import pytest
 from nodedevices_operator.cache import relist
 from nodedevices_operator.cache.relist import MissingCRDs
 from nodedevices_operator.kube.port import KubeError, Object
-from nodedevices_operator.manager import Core
+from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.names import NODE_DEVICES, NODES, POLICIES
@@ -44,15 +44,15 @@ def shelf() -> Shelf:
 
 
 @pytest.fixture
-async def core(shelf: Shelf) -> Core:
+async def core(shelf: Shelf) -> Manager:
     shelf.items[POLICIES] = [raw_policy("p", health={})]
     shelf.items[NODE_DEVICES] = [node_devices(device(0, "Unhealthy", "Xid79"))]
-    made = Core(shelf, Metrics())  # type: ignore[arg-type]
+    made = Manager(shelf, Metrics())  # type: ignore[arg-type]
     await made.relister.once()
     return made
 
 
-async def test_an_object_that_a_list_leaves_out_stays_while_it_exists(core: Core, shelf: Shelf) -> None:
+async def test_an_object_that_a_list_leaves_out_stays_while_it_exists(core: Manager, shelf: Shelf) -> None:
     shelf.hidden = {"p"}
     await core.relister.once()
     assert set(core.cache.policies) == {"p"}
@@ -61,7 +61,7 @@ async def test_an_object_that_a_list_leaves_out_stays_while_it_exists(core: Core
     assert core.cache.policies == {}
 
 
-async def test_a_collection_that_is_gone_is_no_news_of_its_objects(core: Core, shelf: Shelf) -> None:
+async def test_a_collection_that_is_gone_is_no_news_of_its_objects(core: Manager, shelf: Shelf) -> None:
     shelf.items[POLICIES] = []
     shelf.no_collection = True
     with pytest.raises(KubeError):
@@ -69,7 +69,7 @@ async def test_a_collection_that_is_gone_is_no_news_of_its_objects(core: Core, s
     assert set(core.cache.policies) == {"p"}
 
 
-async def test_a_watch_that_does_not_tell_what_a_list_has_shown_is_started_anew(core: Core, shelf: Shelf) -> None:
+async def test_a_watch_that_does_not_tell_what_a_list_has_shown_is_started_anew(core: Manager, shelf: Shelf) -> None:
     stalled: list[bool] = []
     core.relister.stalled = lambda: stalled.append(True)
     shelf.items[POLICIES] = [raw_policy("p", health={"holdDownSeconds": 1}, generation=2, version=2)]
@@ -88,7 +88,7 @@ async def test_a_watch_that_does_not_tell_what_a_list_has_shown_is_started_anew(
 
 @pytest.mark.parametrize("how", ["kopf has listed by itself", "a write met nothing"])
 async def test_a_deletion_that_no_watch_has_told_is_found_by_a_list_soon_after(
-    core: Core, shelf: Shelf, how: str, monkeypatch: pytest.MonkeyPatch
+    core: Manager, shelf: Shelf, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relist, "AGAIN_SECONDS", 0.05)
     shelf.items[POLICIES] = []
@@ -116,7 +116,7 @@ async def until(holds: Callable[[], bool]) -> None:
     raise AssertionError("not within 10 s")
 
 
-async def test_one_kinds_watch_does_not_speak_for_anothers(core: Core, shelf: Shelf) -> None:
+async def test_one_kinds_watch_does_not_speak_for_anothers(core: Manager, shelf: Shelf) -> None:
     stalled: list[bool] = []
     core.relister.stalled = lambda: stalled.append(True)
     shelf.items[NODE_DEVICES] = [node_devices(device(0), version=2)]
@@ -130,13 +130,13 @@ async def test_one_kinds_watch_does_not_speak_for_anothers(core: Core, shelf: Sh
 async def test_missing_crds_are_named_all_at_once(shelf: Shelf) -> None:
     shelf.no_collection = True
     shelf.items[NODES] = [raw_node()]
-    core = Core(shelf, Metrics())  # type: ignore[arg-type]
+    core = Manager(shelf, Metrics())  # type: ignore[arg-type]
     with pytest.raises(MissingCRDs, match=r"devicepolicies\.nodedevices\.io, nodedevices\.nodedevices\.io"):
         await core.relister.once()
     assert (core.cache.synced, set(core.cache.nodes)) == (False, {"n1"})
 
 
-async def test_metrics_tell_the_state_of_the_fleet(core: Core) -> None:
+async def test_metrics_tell_the_state_of_the_fleet(core: Manager) -> None:
     core.gauge()
     text = core.metrics.render().decode()
     for line in (
@@ -152,7 +152,7 @@ async def test_metrics_tell_the_state_of_the_fleet(core: Core) -> None:
 
 async def test_before_the_first_list_news_wait(shelf: Shelf) -> None:
     shelf.items[NODE_DEVICES] = [node_devices(device(0))]
-    core = Core(shelf, Metrics())  # type: ignore[arg-type]
+    core = Manager(shelf, Metrics())  # type: ignore[arg-type]
     core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, node_devices(device(0))))
     assert core.nodes.take() is None
     await core.relister.once()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodedevices_operator.concerns.retired_zeros import SETTLED_SECONDS, RetiredZeros, removable
-from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.concerns.retired_zeros import RetiredZerosConcern, removable
+from nodedevices_operator.concerns.tools import SETTLED_SECONDS
 from nodedevices_operator.kube.port import KubeError, Object
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
+from support.concerns import run, tools
 from support.opfacts import GPU, MEMORY, device, node, record, resource
 
 SHARED = "nvidia.com/gpu.shared"
@@ -43,59 +44,68 @@ class Patched:
         return {}
 
 
+class Bench:
+    """The concern with a clock of its own."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.kube = Patched(fails)
+        self.now = 0.0
+        self.zeros = RetiredZerosConcern(tools(self.kube, lambda: self.now))
+
+    async def sync(self, item: NodeDevicesRecord, shown: NodeRecord) -> tuple[bool, float | None]:
+        """Whether something was removed, and when to reconcile again."""
+        before = len(self.kube.operations)
+        again = (await run(self.zeros, item, shown)).again
+        return len(self.kube.operations) > before, again
+
+
 async def test_a_zero_goes_after_six_minutes_and_only_if_it_is_still_zero() -> None:
-    now = [0.0]
-    kube = Patched()
-    zeros = RetiredZeros(Writer(kube, Metrics()), lambda: now[0])  # type: ignore[arg-type]
+    bench = Bench()
     here = node({SHARED: 0, GPU: 8})
-    assert await zeros.sync(item(SHARED), here) == (None, SETTLED_SECONDS)
-    now[0] = SETTLED_SECONDS - 1
-    assert await zeros.sync(item(SHARED), here) == (None, 1.0)
-    now[0] = SETTLED_SECONDS
-    raw, again = await zeros.sync(item(SHARED), here)
-    assert (raw, again) == ({}, None)
+    assert await bench.sync(item(SHARED), here) == (False, SETTLED_SECONDS)
+    bench.now = SETTLED_SECONDS - 1
+    assert await bench.sync(item(SHARED), here) == (False, 1.0)
+    bench.now = SETTLED_SECONDS
+    assert await bench.sync(item(SHARED), here) == (True, None)
     path = "/status/capacity/nvidia.com~1gpu.shared"
-    assert kube.operations[:2] == [{"op": "test", "path": path, "value": "0"}, {"op": "remove", "path": path}]
-    assert not any('nvidia.com~1gpu"' in str(operation) for operation in kube.operations)
+    operations = bench.kube.operations
+    assert operations[:2] == [{"op": "test", "path": path, "value": "0"}, {"op": "remove", "path": path}]
+    assert not any('nvidia.com~1gpu"' in str(operation) for operation in operations)
 
 
 async def test_the_six_minutes_count_from_the_retirement_not_from_the_zero() -> None:
-    now = [0.0]
-    zeros = RetiredZeros(Writer(Patched(), Metrics()), lambda: now[0])  # type: ignore[arg-type]
-    assert await zeros.sync(item(SHARED), node({SHARED: 8})) == (None, None), "the zero's coming is news of the Node"
-    now[0] = 310.0
-    assert await zeros.sync(item(SHARED), node({SHARED: 0})) == (None, SETTLED_SECONDS - 310)
-    now[0] = SETTLED_SECONDS
-    assert await zeros.sync(item(SHARED), node({SHARED: 0})) == ({}, None)
+    bench = Bench()
+    assert await bench.sync(item(SHARED), node({SHARED: 8})) == (False, None), "the zero's coming is news of the Node"
+    bench.now = 310.0
+    assert await bench.sync(item(SHARED), node({SHARED: 0})) == (False, SETTLED_SECONDS - 310)
+    bench.now = SETTLED_SECONDS
+    assert await bench.sync(item(SHARED), node({SHARED: 0})) == (True, None)
 
 
 async def test_another_retirement_of_the_same_name_begins_anew() -> None:
-    now = [0.0]
-    zeros = RetiredZeros(Writer(Patched(), Metrics()), lambda: now[0])  # type: ignore[arg-type]
-    await zeros.sync(item(SHARED), node({SHARED: 0}))
-    now[0] = SETTLED_SECONDS
+    bench = Bench()
+    await bench.sync(item(SHARED), node({SHARED: 0}))
+    bench.now = SETTLED_SECONDS
     again = record(device(0), retiredResources=[{"name": SHARED, "since": "2026-11-21T11:30:00Z"}])
-    assert await zeros.sync(again, node({SHARED: 0})) == (None, SETTLED_SECONDS)
+    assert await bench.sync(again, node({SHARED: 0})) == (False, SETTLED_SECONDS)
 
 
 async def test_a_name_that_comes_back_begins_anew() -> None:
-    now = [0.0]
-    zeros = RetiredZeros(Writer(Patched(), Metrics()), lambda: now[0])  # type: ignore[arg-type]
-    await zeros.sync(item(SHARED), node({SHARED: 0}))
-    now[0] = 300.0
-    await zeros.sync(item(), node({SHARED: 8}))
-    now[0] = 400.0
-    assert await zeros.sync(item(SHARED), node({SHARED: 0})) == (None, SETTLED_SECONDS)
+    bench = Bench()
+    await bench.sync(item(SHARED), node({SHARED: 0}))
+    bench.now = 300.0
+    await bench.sync(item(), node({SHARED: 8}))
+    bench.now = 400.0
+    assert await bench.sync(item(SHARED), node({SHARED: 0})) == (False, SETTLED_SECONDS)
 
 
 @pytest.mark.parametrize(("status", "raised"), [(422, False), (503, True)])
 async def test_somebody_faster_is_no_failure(status: int, raised: bool) -> None:
-    now = [0.0]
-    zeros = RetiredZeros(Writer(Patched(status), Metrics()), lambda: now[0])  # type: ignore[arg-type]
-    await zeros.sync(item(SHARED), node({SHARED: 0}))
-    now[0] = SETTLED_SECONDS
+    bench = Bench(status)
+    await bench.sync(item(SHARED), node({SHARED: 0}))
+    bench.now = SETTLED_SECONDS
     if raised:
         with pytest.raises(KubeError):
-            await zeros.sync(item(SHARED), node({SHARED: 0}))
+            await bench.sync(item(SHARED), node({SHARED: 0}))
     else:
-        assert (await zeros.sync(item(SHARED), node({SHARED: 0})))[0] is None
+        assert await bench.sync(item(SHARED), node({SHARED: 0})) == (False, SETTLED_SECONDS)

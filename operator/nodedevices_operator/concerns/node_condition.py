@@ -1,0 +1,61 @@
+"""The Node condition nodedevices.io/DevicesHealthy; decided in desired/node.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from nodedevices_operator.concerns.port import Info, Outcome, View, hindered
+from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired.node import node_condition, same_condition
+from nodedevices_operator.desired.stale import Staleness
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.records.kinds import Kind
+from nodedevices_operator.records.objects import NodeRecord
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    node: NodeRecord
+    staleness: Staleness
+    wanted: bool  # by the policy
+    now: str
+
+
+class NodeConditionConcern:
+    info = Info("node-condition", section="faults")
+
+    def __init__(self, tools: Tools) -> None:
+        self._writer = tools.writer
+
+    async def observe(self, view: View) -> Observed | Outcome:
+        target = view.target()
+        if target is None or view.staleness is None:
+            return Outcome()
+        node, sections = target
+        return Observed(node, view.staleness, sections.faults.node_condition, self._writer.now())
+
+    def desired(self, view: View, observed: Observed) -> tuple[NodeRecord, dict[str, Any] | None]:
+        node = observed.node
+        return node, node_condition(
+            view.record, observed.staleness, wanted=observed.wanted, previous=node.condition, now=observed.now
+        )
+
+    async def apply(self, view: View, desired: tuple[NodeRecord, dict[str, Any] | None]) -> Outcome:
+        node, wanted = desired
+        if same_condition(node.condition, wanted) or (wanted is None and not node.condition_owned):
+            return Outcome()
+        try:
+            view.wrote(Kind.NODE, await self._writer.node_condition(node, wanted))
+        except KubeError as error:
+            return Outcome(problems=(error,), hindrance=hindered(error))
+        status, reason = (wanted["status"], wanted["reason"]) if wanted is not None else ("removed", "")
+        log.info("node condition set", node=node.name, status=status, reason=reason)
+        return Outcome()
+
+    def forget(self, node: str) -> None:
+        """Nothing is remembered of a node."""

@@ -1,0 +1,168 @@
+"""The port: one thing that the operator keeps on a Node, a pod or an object.
+
+    observe -> desired -> apply -> outcome
+
+Each time anew from what the cluster shows, and safe to be killed between any two calls. A concern fails alone: what
+`observe` or `apply` raises is counted and retried by the node's back-off, and the other concerns go on. A new one is a
+file in this folder and a line in registry.py (docs/extending.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+from nodedevices_api import conditions as names
+from nodedevices_api.defaults import Resolved, with_defaults
+from nodedevices_api.errors import InputError, parse
+from nodedevices_api.sections import Sections
+
+from nodedevices_operator.cache.store import Cache, Dirty
+from nodedevices_operator.desired.configuration import Configuration
+from nodedevices_operator.desired.policy_status import Hindrance, Verdict
+from nodedevices_operator.desired.stale import Staleness
+from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_operator.records.objects import Affected, NodeDevicesRecord, NodeRecord
+
+Observed = TypeVar("Observed")
+Desired = TypeVar("Desired")
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """What a concern says about itself."""
+
+    name: str  # of its metrics and log lines
+    section: str = ""  # of the DevicePolicy that asks for it; a policy has not applied while this is hindered
+    condition: str = ""  # its type on NodeDevices.status, where it has one; no other concern has the same
+    by_generation: bool = True  # the condition is about a generation of spec, and says which
+
+
+class Shown(Enum):
+    """Of a condition about which nothing was decided, or that is no longer needed."""
+
+    KEPT = "as it stands"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a reconciliation of one concern ended."""
+
+    verdict: Verdict | Shown = Shown.KEPT  # of its condition
+    requeue_after: float | None = None  # seconds after which to reconcile without any event
+    problems: tuple[
+        Exception, ...
+    ] = ()  # what was refused for want of permission is repeated now and then, the rest by back-off
+    hindrance: Hindrance | None = None  # why its section is not in force, where no condition says so
+
+    @property
+    def retried(self) -> bool:
+        """Whether something is to be tried again by back-off."""
+        return any(not forbidden(error) for error in self.problems)
+
+
+class Concern(Protocol[Observed, Desired]):
+    """One thing that the operator keeps, for all nodes; one node at a time by the key queue. What it remembers of a
+    node only saves calls: after `forget`, or in a new process, it reaches the same end."""
+
+    @property
+    def info(self) -> Info: ...
+
+    async def observe(self, view: View) -> Observed | Outcome:
+        """What is there; reads only. An Outcome: there is nothing to decide. May raise KubeError."""
+        ...
+
+    def desired(self, view: View, observed: Observed) -> Desired:
+        """What shall be there. Pure: no call, no clock, nothing remembered."""
+        ...
+
+    async def apply(self, view: View, desired: Desired) -> Outcome:
+        """Write what differs, and nothing where nothing does. May raise KubeError."""
+        ...
+
+    def forget(self, node: str) -> None:
+        """The node is gone, or is another one of the same name, or nothing remembered of it is to be believed."""
+        ...
+
+
+@dataclass(slots=True)
+class View:
+    """One reconciliation of one node: what is known of it, and what concerns have found so far.
+
+    Each of the later fields has one writer, the concern that it is named after; concerns run in the registry's order.
+    """
+
+    before: NodeDevicesRecord  # as it stood when the reconciliation began
+    record: NodeDevicesRecord  # as it stands now
+    node: NodeRecord | None  # None: not known, or the NodeDevices is of an earlier Node of that name
+    cache: Cache
+    dirty: Callable[[Dirty], None]
+    infos: tuple[Info, ...]
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # of the concerns before, by name; by the reconciler
+    configuration: Configuration | None = None
+    stored: bool = True  # NodeDevices.spec says what `configuration` says; by configuration, too
+    resolved: Resolved | None = None  # the configuration with the built-in defaults; by configuration, too
+    staleness: Staleness | None = None
+    affected: tuple[Affected, ...] | None = None  # what affectedPods shall be; None: nobody can tell; by pod_marks
+
+    @property
+    def sections(self) -> Resolved | None:
+        """The sections to act by: as resolved now, else as they were resolved last. None: they never were."""
+        if self.resolved is None and self.record.config is not None:
+            self.resolved = sections_of(self.record.config)
+        return self.resolved
+
+    @property
+    def reported(self) -> bool:
+        """Whether the agent has said anything about this very Node. One that has not takes nothing back."""
+        return self.node is not None and bool(self.record.heartbeat)
+
+    def target(self) -> tuple[NodeRecord, Resolved] | None:
+        """The Node to write to, and the sections to act by. None: nothing on it changes now."""
+        if self.node is None or not (self.reported and self.stored) or self.sections is None:
+            return None
+        return self.node, self.sections
+
+    def wrote(self, kind: Kind, raw: Object) -> None:
+        """Go on with what a write or a read returned. It may hold other writers' news as well."""
+        self.dirty(self.cache.observe(kind, read(kind, raw)))
+        name = self.record.name
+        self.record = self.cache.node_devices.get(name, self.record)
+        if self.node is not None:
+            self.node = self.cache.nodes.get(name, self.node)
+
+    def verdicts(self) -> Mapping[str, Verdict | Shown]:
+        """By condition, as far as they have been decided."""
+        return {
+            info.condition: self.outcomes[info.name].verdict
+            for info in self.infos
+            if info.condition and info.name in self.outcomes
+        }
+
+
+def sections_of(config: Mapping[str, Any]) -> Resolved:
+    """A configuration with the built-in defaults."""
+    try:
+        return with_defaults(parse(Sections, config))
+    except InputError:  # kept from a newer version; what the agent makes of it, the agent says
+        return with_defaults(Sections())
+
+
+def forbidden(error: Exception) -> bool:
+    return isinstance(error, KubeError) and error.forbidden
+
+
+def could_not(what: str, error: KubeError) -> Outcome:
+    """Of a concern whose condition says that it could not read or write what it needs."""
+    reason = names.FORBIDDEN if error.forbidden else names.PENDING
+    return Outcome(("False", reason, f"could not {what}: {error}"), problems=(error,))
+
+
+def hindered(*errors: KubeError) -> Hindrance | None:
+    """Of a concern without a condition: what it may not write, its policy has not applied."""
+    refused = [error for error in errors if error.forbidden]
+    return Hindrance(f"{names.FORBIDDEN}: {refused[-1]}") if refused else None

@@ -1,0 +1,79 @@
+"""The condition Stale: whether the NodeDevices can still be believed; decided in desired/stale.py.
+
+Before a heartbeat is called overdue the object is read: a watch may have stalled, or the API server may have been away,
+and then silence says nothing about the agent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodedevices_api import conditions as names
+
+from nodedevices_operator.concerns.port import Info, Outcome, View
+from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS, Staleness, judge
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.records.kinds import Kind
+from nodedevices_operator.records.names import NODE_DEVICES, named
+from nodedevices_operator.records.objects import Heard
+
+AWAY_GRACE_SECONDS = 120.0  # for heartbeats to come after the API server's return
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """Of the agent's life, by the operator's monotonic clock."""
+
+    heard: Heard
+    dark_since: float | None
+    now: float
+    problems: tuple[KubeError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    staleness: Staleness
+    dark_since: float | None
+    problems: tuple[KubeError, ...]
+
+
+class StalenessConcern:
+    info = Info("staleness", condition=names.STALE, by_generation=False)
+
+    def __init__(self, tools: Tools) -> None:
+        self._kube = tools.writer.kube
+        self._clock = tools.clock
+        self._dark_since: dict[str, float | None] = {}  # by node, what `judge` remembers
+
+    async def observe(self, view: View) -> Signs | Outcome:
+        signs = self._signs(view)
+        shown = view.record.condition(names.STALE)
+        overdue = names.HEARTBEAT_OVERDUE
+        if self.desired(view, signs).staleness.reason != overdue or (shown is not None and shown.reason == overdue):
+            return signs
+        name = view.record.name
+        try:
+            view.wrote(Kind.NODE_DEVICES, await self._kube.get(named(NODE_DEVICES, name)))
+        except KubeError as error:
+            view.cache.not_heard(name, self._clock() - OVERDUE_AFTER_SECONDS + AWAY_GRACE_SECONDS)
+            return self._signs(view, error)
+        return self._signs(view)
+
+    def desired(self, view: View, observed: Signs) -> Judged:
+        staleness, dark_since = judge(
+            view.record, view.node, heard=observed.heard, dark_since=observed.dark_since, now=observed.now
+        )
+        return Judged(staleness, dark_since, observed.problems)
+
+    async def apply(self, view: View, desired: Judged) -> Outcome:
+        found = view.staleness = desired.staleness
+        self._dark_since[view.record.name] = desired.dark_since
+        return Outcome((found.status, found.reason, found.message), requeue_after=found.wait, problems=desired.problems)
+
+    def forget(self, node: str) -> None:
+        self._dark_since.pop(node, None)
+
+    def _signs(self, view: View, *problems: KubeError) -> Signs:
+        name, now = view.record.name, self._clock()
+        return Signs(view.cache.heard.get(name) or Heard(now), self._dark_since.get(name), now, problems)

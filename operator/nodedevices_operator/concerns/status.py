@@ -1,0 +1,54 @@
+"""The operator's part of NodeDevices.status: the conditions of all concerns, and affectedPods. One field manager, so
+one apply carries everything; a condition about which nothing was decided is written as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nodedevices_operator.concerns.port import Shown, View
+from nodedevices_operator.desired.policy_status import condition
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.records.kinds import Kind
+from nodedevices_operator.records.objects import Affected, ConditionRecord
+
+
+class NodeStatus:
+    """Writes it where it differs from what stands there."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def write(self, view: View, affected: Sequence[Affected]) -> None:
+        """May raise KubeError."""
+        record = view.record
+        shown = {item.type: item for item in record.conditions}
+        verdicts = view.verdicts()
+        conditions: list[dict[str, Any]] = []
+        same = set(affected) == set(record.affected)
+        for info in view.infos:
+            old, verdict = shown.get(info.condition), verdicts.get(info.condition, Shown.KEPT)
+            if verdict is Shown.REMOVED:
+                same = same and old is None
+                continue
+            if not isinstance(verdict, Shown):
+                generation = record.generation if info.by_generation else None
+            elif old is not None:
+                verdict, generation = (old.status, old.reason, old.message), old.generation
+            else:
+                continue
+            made = condition(info.condition, verdict, shown=old, generation=generation, now=self._writer.now())
+            conditions.append(made)
+            same = same and _shows(old, made, generation)
+        if not same:
+            view.wrote(Kind.NODE_DEVICES, await self._writer.status(record, conditions, affected))
+
+
+def _shows(old: ConditionRecord | None, made: dict[str, Any], generation: int | None) -> bool:
+    return old is not None and (old.status, old.reason, old.message, old.generation) == (
+        made["status"],
+        made["reason"],
+        made["message"],
+        generation,
+    )

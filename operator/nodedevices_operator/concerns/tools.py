@@ -1,0 +1,41 @@
+"""What every concern is made with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nodedevices_operator.concerns.events import NodeEvents
+from nodedevices_operator.concerns.status import NodeStatus
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.metrics import Metrics
+
+SETTLED_SECONDS = 6 * 60.0  # the kubelet's endpointStopGracePeriod is 5 min, checked with the next node status
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """One set for all concerns. A concern takes what it needs."""
+
+    writer: Writer
+    metrics: Metrics
+    events: NodeEvents
+    status: NodeStatus
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    retired_seconds: float = SETTLED_SECONDS  # --retired-seconds
+
+    @classmethod
+    def over(
+        cls,
+        writer: Writer,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        retired_seconds: float = SETTLED_SECONDS,
+    ) -> Tools:
+        """The usual set."""
+        events = NodeEvents(writer, metrics, clock)
+        return cls(writer, metrics, events, NodeStatus(writer), clock, wall, retired_seconds)

@@ -1,0 +1,63 @@
+"""One concern of the operator alone: run through observe, desired and apply, and its outcome as a test reads it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nodedevices_api.defaults import with_defaults
+from nodedevices_api.sections import Sections
+from nodedevices_operator.cache.store import Cache
+from nodedevices_operator.concerns.port import Concern, Outcome, Shown, View
+from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
+
+
+@dataclass(frozen=True)
+class Result:
+    """`shown`: status, reason and message of the condition, or what becomes of it."""
+
+    shown: tuple[str, str, str] | Shown
+    again: float | None
+    retried: bool
+
+    @property
+    def reason(self) -> str:
+        return self.shown[1] if isinstance(self.shown, tuple) else self.shown.name
+
+    @property
+    def message(self) -> str:
+        return self.shown[2] if isinstance(self.shown, tuple) else ""
+
+
+def tools(kube: Any, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> Tools:
+    """`kube` needs no more of the port than the concern uses."""
+    metrics = Metrics()
+    return Tools.over(Writer(kube, metrics), metrics, clock=clock, wall=wall)
+
+
+def view(record: NodeDevicesRecord, node: NodeRecord | None, sections: Sections) -> View:
+    return View(
+        before=record,
+        record=record,
+        node=node,
+        cache=Cache(),
+        dirty=lambda _: None,
+        infos=(),
+        resolved=with_defaults(sections),
+    )
+
+
+async def run(
+    concern: Concern[Any, Any], record: NodeDevicesRecord, node: NodeRecord, sections: Sections | None = None
+) -> Result:
+    """As the reconciler runs it, but that what it raises is raised."""
+    seen = view(record, node, sections or Sections())
+    observed = await concern.observe(seen)
+    if not isinstance(observed, Outcome):
+        observed = await concern.apply(seen, concern.desired(seen, observed))
+    return Result(observed.verdict, observed.requeue_after, observed.retried)
