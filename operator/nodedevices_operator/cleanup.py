@@ -27,26 +27,23 @@ from nodedevices_operator.records.names import identified, named, pod_path
 log = structlog.get_logger()
 
 
+OURS = f"{names.MANAGER}-"  # every field manager of the operator begins so
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where keys of ours may be."""
 
     kind: str
     collection: str
-    managers: Mapping[str, str]  # our field manager -> subresource it writes to
     condition: str = ""  # our condition on an object that is not ours
 
 
 PLACES = (
-    _Place(
-        "Node",
-        names.NODES,
-        {names.CAPACITY: "status", names.NODE_CONDITION: "status", names.LABELS: ""},
-        NODE_DEVICES_HEALTHY,
-    ),
-    _Place("Pod", names.PODS, {names.POD_CONDITION: "status"}, POD_DEVICE_HEALTHY),
-    _Place("NodeDevices", names.NODE_DEVICES, {names.CONFIG: "", names.STATUS: "status"}),
-    _Place("DevicePolicy", names.POLICIES, {names.POLICY_STATUS: "status"}),
+    _Place("Node", names.NODES, NODE_DEVICES_HEALTHY),
+    _Place("Pod", names.PODS, POD_DEVICE_HEALTHY),
+    _Place("NodeDevices", names.NODE_DEVICES),
+    _Place("DevicePolicy", names.POLICIES),
 )
 
 
@@ -79,9 +76,9 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
     path = pod_path(namespace, name) if namespace else named(place.collection, name)
     shown = f"{namespace}/{name}" if namespace else name
     found = [
-        (entry["manager"], _keys(entry))
+        entry
         for entry in metadata.get("managedFields") or ()
-        if entry.get("manager") in place.managers and entry.get("operation") == "Apply"
+        if str(entry.get("manager")).startswith(OURS) and entry.get("operation") == "Apply"
     ]
     if not found and _index(item, place.condition) is None:
         return 0, 0
@@ -94,9 +91,9 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
         log.info("would remove", kind=place.kind, name=shown, keys=_said(found, place))
         return 1, 0
     try:
-        for manager, _ in found:
-            target = f"{path}/status" if place.managers[manager] else path
-            item = await kube.apply(target, identified(place.kind, name, uid, namespace=namespace), manager)
+        for entry in found:
+            target = f"{path}/{entry['subresource']}" if entry.get("subresource") else path
+            item = await kube.apply(target, identified(place.kind, name, uid, namespace=namespace), entry["manager"])
         index = _index(item, place.condition)
         if index is not None:
             at = f"/status/conditions/{index}"
@@ -138,8 +135,8 @@ def _index(item: Mapping[str, Any], kind: str) -> int | None:
     return next((place for place, it in enumerate(conditions) if kind and it.get("type") == kind), None)
 
 
-def _said(found: list[tuple[str, list[str]]], place: _Place) -> list[str]:
-    return [key for _, keys in found for key in keys] or [f"status.conditions: {place.condition}"]
+def _said(found: list[Mapping[str, Any]], place: _Place) -> list[str]:
+    return [key for entry in found for key in _keys(entry)] or [f"status.conditions: {place.condition}"]
 
 
 def _keys(entry: Mapping[str, Any]) -> list[str]:

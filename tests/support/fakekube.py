@@ -1,7 +1,8 @@
 """The API server as the operator sees it, in memory: the port `Kube` with objects by path.
 
-Server-side apply is done as far as the operator uses it: conditions by type, capacity and labels by key, all of them
-owned by the field manager that applied them last, and given back when it leaves them out. No schema, no admission.
+Server-side apply is done as far as the operator uses it: conditions by type; capacity, labels and annotations by key;
+all of them owned by the field manager that applied them last, and given back when it leaves them out. No schema, no
+admission.
 """
 
 from __future__ import annotations
@@ -109,11 +110,15 @@ class FakeKube:
             labels = item["metadata"].setdefault("labels", {})
             self._keys(where, manager, labels, body["metadata"].get("labels", {}))
             self._manage(item, manager, {"f:metadata": {"f:labels": self._fields(where, manager)}})
-        else:
+        elif manager in {names.STATUS, names.NODE_CONDITION, names.POD_CONDITION}:
             shown = {it["type"]: it for it in status.get("conditions", [])}
             self._keys(where, manager, shown, {it["type"]: it for it in applied.get("conditions", [])})
             status["conditions"] = list(shown.values())
             self._manage(item, manager, {"f:status": {"f:conditions": self._fields(where, manager)}})
+        else:  # what a test registers
+            annotations = item["metadata"].setdefault("annotations", {})
+            self._keys(where, manager, annotations, body["metadata"].get("annotations", {}))
+            self._manage(item, manager, {"f:metadata": {"f:annotations": self._fields(where, manager)}})
         if manager == names.STATUS:
             status["affectedPods"] = copy.deepcopy(applied.get("affectedPods", []))
 
@@ -130,7 +135,8 @@ class FakeKube:
     def _manage(item: Raw, manager: str, fields: Raw) -> None:
         others = [it for it in item["metadata"].get("managedFields", []) if it["manager"] != manager]
         if any(inner for part in fields.values() for inner in part.values()):
-            others.append({"manager": manager, "operation": "Apply", "fieldsV1": fields})
+            entry = {"manager": manager, "operation": "Apply", "fieldsV1": fields}
+            others.append(entry | ({"subresource": "status"} if "f:status" in fields else {}))
         item["metadata"]["managedFields"] = others
 
 

@@ -1,4 +1,4 @@
-"""Every write of the operator, one method each: server-side apply with one field manager for each concern.
+"""The writes of the operator, one method each: server-side apply with one field manager for each concern.
 
 Bodies carry `metadata.uid`, so that a write never creates an object and never lands on a namesake (409). What a body
 leaves out is taken back by the API server, and only that: no delete logic, no read-modify-write. Who calls has made
@@ -48,7 +48,7 @@ class Writer:
         if configuration.config_name:
             spec["configName"] = configuration.config_name
         body = identified("NodeDevices", record.name, record.uid) | {"spec": spec}
-        return await self._apply(names.CONFIG, named(names.NODE_DEVICES, record.name), body)
+        return await self.apply(names.CONFIG, named(names.NODE_DEVICES, record.name), body)
 
     async def status(
         self, record: NodeDevicesRecord, conditions: Sequence[Mapping[str, Any]], affected: Sequence[Affected]
@@ -67,14 +67,14 @@ class Writer:
         ]
         status = {"conditions": list(conditions), "affectedPods": entries}
         body = identified("NodeDevices", record.name, record.uid) | {"status": status}
-        return await self._apply(names.STATUS, f"{named(names.NODE_DEVICES, record.name)}/status", body)
+        return await self.apply(names.STATUS, f"{named(names.NODE_DEVICES, record.name)}/status", body)
 
     async def capacity(self, node: NodeRecord, values: Mapping[str, int]) -> Object:
         """Exactly these capacity keys are ours on the Node; those of before that are missing here are removed."""
         body = identified("Node", node.name, node.uid)
         if values:
             body["status"] = {"capacity": {name: str(value) for name, value in sorted(values.items())}}
-        return await self._apply(names.CAPACITY, f"{named(names.NODES, node.name)}/status", body)
+        return await self.apply(names.CAPACITY, f"{named(names.NODES, node.name)}/status", body)
 
     async def remove_zeros(self, node: NodeRecord, resources: Sequence[str]) -> Object:
         """Take these names off the Node, if each of them is still 0 (else 422, and nothing is changed)."""
@@ -93,26 +93,26 @@ class Writer:
         body = identified("Node", node.name, node.uid)
         if values:
             body["metadata"]["labels"] = dict(sorted(values.items()))
-        return await self._apply(names.LABELS, named(names.NODES, node.name), body, force=False)
+        return await self.apply(names.LABELS, named(names.NODES, node.name), body, force=False)
 
     async def node_condition(self, node: NodeRecord, condition: Mapping[str, Any] | None) -> Object:
         """Our condition on the Node, or none."""
         body = identified("Node", node.name, node.uid)
         if condition is not None:
             body["status"] = {"conditions": [dict(condition)]}
-        return await self._apply(names.NODE_CONDITION, f"{named(names.NODES, node.name)}/status", body)
+        return await self.apply(names.NODE_CONDITION, f"{named(names.NODES, node.name)}/status", body)
 
     async def pod_condition(self, pod: Affected, condition: Mapping[str, Any] | None) -> Object:
         """Our condition on the pod of that uid, or none."""
         body = identified("Pod", pod.name, pod.uid, namespace=pod.namespace)
         if condition is not None:
             body["status"] = {"conditions": [dict(condition)]}
-        return await self._apply(names.POD_CONDITION, f"{names.pod_path(pod.namespace, pod.name)}/status", body)
+        return await self.apply(names.POD_CONDITION, f"{names.pod_path(pod.namespace, pod.name)}/status", body)
 
     async def policy_status(self, policy: PolicyRecord, status: Mapping[str, Any]) -> Object:
         """DevicePolicy.status, which is all ours."""
         body = identified("DevicePolicy", policy.name, policy.uid) | {"status": dict(status)}
-        return await self._apply(names.POLICY_STATUS, f"{named(names.POLICIES, policy.name)}/status", body)
+        return await self.apply(names.POLICY_STATUS, f"{named(names.POLICIES, policy.name)}/status", body)
 
     async def event(self, body: Mapping[str, Any]) -> None:
         """An Event; one of that name that is there already is as good."""
@@ -124,7 +124,9 @@ class Writer:
             if error.status != 409:
                 raise
 
-    async def _apply(self, manager: str, path: str, body: Object, *, force: bool = True) -> Object:
+    async def apply(self, manager: str, path: str, body: Object, *, force: bool = True) -> Object:
+        """Server-side apply by a field manager `nodedevices-operator-NAME`, counted by that name; `cleanup` finds what
+        such a manager has written."""
         return await self._counted(
             manager.removeprefix(f"{names.MANAGER}-"), lambda: self.kube.apply(path, body, manager, force=force)
         )

@@ -1,0 +1,274 @@
+"""What the operator keeps on a node: each concern alone, in an order that survives kill -9; and one that a test brings.
+
+`KeptAnnotation` is a second tenant of the port: a class and, as its registration, its place in the manager's tuple.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from nodedevices_operator.cleanup import clean_up
+from nodedevices_operator.concerns.labels import LabelsConcern
+from nodedevices_operator.concerns.port import Concern, Info, Outcome, View
+from nodedevices_operator.concerns.registry import CONCERNS, Factory
+from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.manager import Manager
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.reconcile.node import ConcernError
+from nodedevices_operator.records import names
+from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_operator.records.names import identified, named
+from support.fakekube import FakeKube, settle
+from support.opfacts import GPU, MEMORY, device, holder, node_devices, raw_node, raw_pod, raw_policy
+
+ITEM = f"{names.NODE_DEVICES}/n1"
+NODE = f"{names.NODES}/n1"
+POD = "/api/v1/namespaces/ml/pods/trainer"
+ANNOTATION = "example.com/devices"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    uid: str
+    shown: str | None
+    value: str | None
+
+
+class KeptAnnotation:
+    """How many devices the node has, as an annotation of the Node; none where the policy has no labels section."""
+
+    info = Info("annotation", section="labels", condition="AnnotationSynced")
+
+    def __init__(self, tools: Tools) -> None:
+        self._writer = tools.writer
+
+    async def observe(self, view: View) -> dict[str, Any] | Outcome:
+        if view.target() is None:
+            return Outcome()
+        return dict(await self._writer.kube.get(named(names.NODES, view.record.name)))
+
+    def desired(self, view: View, observed: dict[str, Any]) -> Wanted:
+        asked = view.sections is not None and view.sections.labels.feature_discovery
+        metadata = observed["metadata"]
+        shown = metadata.get("annotations", {}).get(ANNOTATION)
+        return Wanted(metadata["uid"], shown, str(len(view.record.devices)) if asked else None)
+
+    async def apply(self, view: View, desired: Wanted) -> Outcome:
+        verdict = ("True", "InSync", desired.value or "none")
+        if desired.shown == desired.value:
+            return Outcome(verdict)
+        body = identified("Node", view.record.name, desired.uid)
+        if desired.value is not None:
+            body["metadata"]["annotations"] = {ANNOTATION: desired.value}
+        path = named(names.NODES, view.record.name)
+        view.wrote(Kind.NODE, await self._writer.apply("nodedevices-operator-annotation", path, body))
+        return Outcome(verdict)
+
+    def forget(self, node: str) -> None:
+        """Nothing is remembered."""
+
+
+def broken(make: Factory, method: str, error: Exception) -> Factory:
+    """A concern of which one method raises."""
+
+    def made(tools: Tools) -> Concern[Any, Any]:
+        concern: Any = make(tools)
+
+        async def waits(*_: Any) -> Any:
+            raise error
+
+        def raises(*_: Any) -> Any:
+            raise error
+
+        setattr(concern, method, raises if method == "desired" else waits)
+        return concern  # type: ignore[no-any-return]
+
+    return made
+
+
+@pytest.fixture
+def kube() -> FakeKube:
+    """A node with a lost GPU that the pod `trainer` holds, and a policy for everything that the operator can keep."""
+    made = FakeKube()
+    made.put(NODE, raw_node({GPU: 1}))
+    made.put(ITEM, node_devices(device(0, "Unhealthy", "Xid79", holders=[holder()])))
+    made.put(POD, raw_pod())
+    capacity = [{"name": MEMORY, "perNode": 7}]
+    made.put(f"{names.POLICIES}/p", raw_policy("p", capacity=capacity, labels={"extra": {"example.com/a": "b"}}))
+    return made
+
+
+async def synced(kube: FakeKube, *concerns: Factory) -> Manager:
+    manager = Manager(kube, Metrics(), concerns=concerns or CONCERNS)
+    await manager.relister.once()
+    return manager
+
+
+def condition(kube: FakeKube, path: str, kind: str) -> tuple[str, str]:
+    found = [it for it in kube.objects[path].get("status", {}).get("conditions", []) if it["type"] == kind]
+    return (found[0]["status"], found[0]["reason"]) if found else ("", "")
+
+
+def done(kube: FakeKube) -> dict[str, bool]:
+    """What of all that is to be done has been done, by concern."""
+    return {
+        "configuration": kube.objects[ITEM]["spec"].get("configHash", "") != "",
+        "staleness": condition(kube, ITEM, "Stale") == ("False", "Fresh"),
+        "capacity": kube.objects[NODE]["status"]["capacity"].get(MEMORY) == "7",
+        "labels": kube.objects[NODE]["metadata"]["labels"].get("example.com/a") == "b",
+        "node-condition": condition(kube, NODE, "nodedevices.io/DevicesHealthy")[0] != "",
+        "pod-marks": condition(kube, POD, "nodedevices.io/DeviceHealthy") == ("False", "Xid79"),
+    }
+
+
+def counted(manager: Manager, concern: str, result: str) -> float:
+    name = "nodedevices_operator_concern_reconciles_total"
+    return manager.metrics.registry.get_sample_value(name, {"concern": concern, "result": result}) or 0.0
+
+
+# --- a concern that only a test has ----------------------------------------------------------------------------------
+async def test_another_concern_goes_through_the_whole_operator(kube: FakeKube) -> None:
+    manager = await synced(kube, *CONCERNS, KeptAnnotation)
+    await settle(manager)
+    assert ANNOTATION not in kube.objects[NODE]["metadata"].get("annotations", {})
+    policy = raw_policy("p", labels={"featureDiscovery": True}, generation=2)
+    raw = kube.put(f"{names.POLICIES}/p", policy)
+    manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw))
+    await settle(manager)
+    assert kube.objects[NODE]["metadata"]["annotations"] == {ANNOTATION: "1"}
+    assert condition(kube, ITEM, "AnnotationSynced") == ("True", "InSync")
+    assert counted(manager, "annotation", "done") > 0
+    assert 'nodedevices_operator_writes_total{concern="annotation"} 1.0' in manager.metrics.render().decode()
+    assert await clean_up(kube, dry_run=False) == 0
+    assert kube.objects[NODE]["metadata"]["annotations"] == {}
+
+
+async def test_a_policy_has_not_applied_where_its_concern_is_refused(kube: FakeKube) -> None:
+    refused = KubeError("annotations are forbidden", status=403)
+    manager = await synced(kube, *CONCERNS, KeptAnnotation)
+    kube.put(f"{names.POLICIES}/p", raw_policy("p", labels={"featureDiscovery": True}, generation=2))
+    await manager.relister.once()
+    kube.fails = lambda verb, path: refused if (verb, path) == ("get", NODE) else None
+    await settle(manager)
+    assert counted(manager, "annotation", "forbidden") > 0
+    assert all(done(kube)[name] for name in ("staleness", "node-condition", "pod-marks"))
+
+
+# --- each alone ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("method", ["observe", "desired", "apply"])
+@pytest.mark.parametrize("make", CONCERNS, ids=lambda make: make.info.name)
+async def test_a_concern_that_fails_keeps_no_other_from_being_reconciled(
+    kube: FakeKube, make: Any, method: str
+) -> None:
+    await settle(await synced(kube))  # what the broken one would have to decide first stands on the objects
+    kube.put(POD, raw_pod())
+    kube.objects[NODE]["status"]["conditions"] = raw_node()["status"]["conditions"]
+    kube.objects[NODE]["metadata"]["labels"] = {}
+    kube.objects[NODE]["status"]["capacity"].pop(MEMORY)
+    concerns = [broken(it, method, ValueError("a bug")) if it is make else it for it in CONCERNS]
+    manager = await synced(kube, *concerns)
+    with pytest.raises(ConcernError, match=make.info.name):
+        await manager.reconcile_node("n1")
+    others = {name: it for name, it in done(kube).items() if name != make.info.name}
+    if make.info.name == "staleness":
+        del others["node-condition"]  # which says how stale the node is
+    assert all(others.values()), others
+    assert counted(manager, make.info.name, "failed") == 1
+
+
+async def test_a_failed_concern_is_reconciled_again(kube: FakeKube) -> None:
+    errors: list[Exception | None] = [ValueError("a bug"), None]
+
+    class Sometimes(LabelsConcern):
+        async def observe(self, view: View) -> Any:
+            error = errors.pop(0)
+            if error is not None:
+                raise error
+            return await super().observe(view)
+
+    manager = await synced(kube, *(Sometimes if it is LabelsConcern else it for it in CONCERNS))
+    with pytest.raises(ConcernError):
+        await manager.reconcile_node("n1")
+    assert not done(kube)["labels"]
+    await manager.reconcile_node("n1")
+    assert done(kube)["labels"]
+
+
+@pytest.mark.parametrize("status", [403, 409, 500])
+@pytest.mark.parametrize(
+    ("refused", "concern"),
+    [(NODE, "labels"), (f"{POD}/status", "pod-marks")],
+)
+async def test_a_refused_write_keeps_no_other_concern_from_being_reconciled(
+    kube: FakeKube, refused: str, concern: str, status: int
+) -> None:
+    kube.fails = lambda verb, path: KubeError("no", status=status) if (verb, path) == ("apply", refused) else None
+    manager = await synced(kube)
+    if status == 403 or (status, concern) == (409, "pod-marks"):  # tried again later, without a back-off
+        assert await manager.reconcile_node("n1") is not None
+    else:
+        with pytest.raises(KubeError):
+            await manager.reconcile_node("n1")
+    assert {name for name, it in done(kube).items() if not it} == {concern}
+
+
+# --- in order --------------------------------------------------------------------------------------------------------
+def wrote(write: tuple[str, str, Any]) -> str:
+    verb, path, body = write
+    if verb == "create":
+        return f"event on {body['involvedObject']['kind']}"
+    if path.endswith("/pods/trainer/status"):
+        return "pod"
+    if path == f"{ITEM}/status":
+        return f"status with {len(body['status']['affectedPods'])} affected"
+    return "config" if path == ITEM else "node"
+
+
+async def test_configuration_then_the_node_then_affected_pods_then_the_pod(kube: FakeKube) -> None:
+    manager = await synced(kube)
+    await manager.reconcile_node("n1")
+    assert [wrote(write) for write in kube.writes] == [
+        "config",
+        "node",  # capacity
+        "node",  # labels
+        "node",  # condition
+        "status with 1 affected",
+        "pod",
+        "event on Pod",
+    ]
+
+
+async def test_a_mark_is_taken_back_on_the_pod_before_its_entry_is_removed(kube: FakeKube) -> None:
+    manager = await synced(kube)
+    await settle(manager)
+    kube.writes.clear()
+    raw = kube.objects[ITEM]
+    well = kube.put(ITEM, raw | {"status": raw["status"] | {"devices": [device(0, holders=[holder()])]}})
+    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, well))
+    await manager.reconcile_node("n1")
+    assert [wrote(write) for write in kube.writes] == [
+        "event on Pod",
+        "pod",
+        "event on NodeDevices",
+        "status with 0 affected",
+    ]
+
+
+async def test_no_pod_is_marked_while_affected_pods_cannot_be_written(kube: FakeKube) -> None:
+    kube.fails = lambda _verb, path: KubeError("no answer") if path == f"{ITEM}/status" else None
+    manager = await synced(kube)
+    with pytest.raises(KubeError):
+        await manager.reconcile_node("n1")
+    assert {name for name, it in done(kube).items() if not it} == {"staleness", "pod-marks"}
+
+
+async def test_what_is_right_is_not_written_again(kube: FakeKube) -> None:
+    manager = await synced(kube, *CONCERNS, KeptAnnotation)
+    await settle(manager)
+    kube.writes.clear()
+    await manager.reconcile_node("n1")
+    await settle(await synced(kube, *CONCERNS, KeptAnnotation))
+    assert [write for write in kube.writes if write[0] != "create"] == []
