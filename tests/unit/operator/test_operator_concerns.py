@@ -22,6 +22,7 @@ from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.names import identified, named
 from support.fakekube import FakeKube, settle
+from support.lives import Killed, Mortal, live
 from support.opfacts import GPU, MEMORY, device, holder, node_devices, raw_node, raw_pod, raw_policy
 
 ITEM = f"{names.NODE_DEVICES}/n1"
@@ -89,8 +90,7 @@ def broken(make: Factory, method: str, error: Exception) -> Factory:
     return made
 
 
-@pytest.fixture
-def kube() -> FakeKube:
+def cluster() -> FakeKube:
     """A node with a lost GPU that the pod `trainer` holds, and a policy for everything that the operator can keep."""
     made = FakeKube()
     made.put(NODE, raw_node({GPU: 1}))
@@ -99,6 +99,11 @@ def kube() -> FakeKube:
     capacity = [{"name": MEMORY, "perNode": 7}]
     made.put(f"{names.POLICIES}/p", raw_policy("p", capacity=capacity, labels={"extra": {"example.com/a": "b"}}))
     return made
+
+
+@pytest.fixture
+def kube() -> FakeKube:
+    return cluster()
 
 
 async def synced(kube: FakeKube, *concerns: Factory) -> Manager:
@@ -272,3 +277,41 @@ async def test_what_is_right_is_not_written_again(kube: FakeKube) -> None:
     await manager.reconcile_node("n1")
     await settle(await synced(kube, *CONCERNS, KeptAnnotation))
     assert [write for write in kube.writes if write[0] != "create"] == []
+
+
+# --- killed ----------------------------------------------------------------------------------------------------------
+def end_state(kube: FakeKube) -> tuple[Any, ...]:
+    """What the operator answers for, without times."""
+    item = kube.objects[ITEM]
+    events = sorted((it["reason"], it["involvedObject"]["kind"]) for it in kube.events)
+    conditions = [condition(kube, ITEM, kind) for kind in ("PolicyResolved", "CapacitySynced", "LabelsSynced", "Stale")]
+    return item["spec"], conditions, [it["name"] for it in item["status"]["affectedPods"]], done(kube), events
+
+
+async def lives(kube: FakeKube, dies_at: int) -> int:
+    """The first life dies at that call, if it gets so far. Returns the number of its calls."""
+    first = Mortal(kube, dies_at)
+    try:
+        await live(first)
+    except Killed:
+        await live(kube)
+    return len(first.calls)
+
+
+async def through(dies_at: int) -> tuple[Any, int]:
+    """The states after a fault and after its end, each with a life that dies; and the most calls of a life."""
+    kube = cluster()
+    made = await lives(kube, dies_at)
+    at_fault = end_state(kube)
+    raw = kube.objects[ITEM]
+    kube.put(ITEM, raw | {"status": raw["status"] | {"devices": [device(0, holders=[holder()])]}})
+    made = max(made, await lives(kube, dies_at))
+    return (at_fault, end_state(kube)), made
+
+
+async def test_killed_at_any_call_and_restarted_it_reaches_the_same_end_state() -> None:
+    unbroken, calls = await through(0)
+    assert unbroken[0][2] == ["trainer"]
+    assert unbroken[1][2] == []
+    for dies_at in range(1, calls + 1):
+        assert (await through(dies_at))[0] == unbroken, f"died at call {dies_at}"
