@@ -186,7 +186,7 @@ class Agent:
         """Read the configuration file now; it is looked at every second anyway."""
         log.info("SIGHUP: reading the configuration file again")
         if self._config_file is not None:
-            self._config_file.again()
+            self._config_file.soon()
 
     # --- inputs: each keeps the latest and wakes the loop ------------------------------------------------------------
     def _on_snapshot(self, snapshot: Snapshot) -> None:

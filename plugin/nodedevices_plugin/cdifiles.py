@@ -21,9 +21,9 @@ from pathlib import Path
 
 import structlog
 from nodedevices_common.files import replace, unfinished
+from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.cditoolkit import CtkRequest, read_bounded
-from nodedevices_plugin.lookout import Lookout
 from nodedevices_plugin.resources import cdi, cdi_schema
 from nodedevices_plugin.resources.cdi import GPU_KIND, CdiSpec
 from nodedevices_plugin.resources.cdi_libraries import Document, merged
@@ -34,27 +34,30 @@ from nodedevices_plugin.worker import Worker
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 10.0
+CHECK_SECONDS = 5.0
 PATIENCE_SECONDS = 1.0
 MODE = 0o644  # the container runtime reads it, whoever that runs as
 GPU_FILE = f"{cdi.VENDOR}-gpu.json"
 
 
-class CdiFolder(Lookout[str]):
-    """Whether files can be written there, looked at again and again: it may be mounted read-only, or not at all.
+class CdiFolder(Periodic):
+    """Whether files can be written there, checked every few seconds: it may be mounted read-only, or not at all.
 
     trouble: why not; empty: nothing is known to be in the way. `on_change` is called on the loop when it is another.
     """
 
     def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:
-        super().__init__("", worker=worker, on_change=on_change, first_look_seconds=PATIENCE_SECONDS)
+        super().__init__(self._check, seconds=CHECK_SECONDS, patience_seconds=PATIENCE_SECONDS)
         self._folder = folder
+        self._worker = worker
+        self._on_change = on_change
+        self.trouble = ""
 
-    @property
-    def trouble(self) -> str:
-        return self.found
-
-    def _look(self) -> Callable[[], str]:
-        return partial(unwritable, self._folder)
+    async def _check(self) -> None:
+        trouble = await self._worker.run(partial(unwritable, self._folder))
+        if trouble != self.trouble:
+            self.trouble = trouble
+            self._on_change()
 
 
 class CdiError(Exception):

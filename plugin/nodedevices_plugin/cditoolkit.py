@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin import safe_yaml
 from nodedevices_plugin.resources import cdi, cdi_schema
@@ -44,7 +45,7 @@ Signature = tuple[tuple[str, int, int, int], ...]
 Document = Mapping[str, Any]
 
 
-class ToolkitSpecs:
+class ToolkitSpecs(Periodic):
     """What the toolkit's specs in these folders had at the last look; `on_change`: when that changes.
 
     devices: those that runtimes find there now. source: a spec of now, or the last good one. trouble: which file is
@@ -52,6 +53,7 @@ class ToolkitSpecs:
     """
 
     def __init__(self, folders: Sequence[Path], *, worker: Worker, on_change: Callable[[], None]) -> None:
+        super().__init__(self._look_if_wanted, seconds=LOOK_SECONDS, patience_seconds=FIRST_LOOK_SECONDS)
         self._folders = tuple(folders)
         self._worker = worker
         self._on_change = on_change
@@ -67,16 +69,11 @@ class ToolkitSpecs:
         """From now on they are wanted; returns after one look at least, or when that takes too long."""
         self.wanted = True
         if self._signature is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_LOOK_SECONDS):
-                    await self._look()
+            await self.first()
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            if self.wanted:
-                await self._look()
+    async def _look_if_wanted(self) -> None:
+        if self.wanted:
+            await self._look()
 
     async def _look(self) -> None:
         found = await self._worker.run(partial(_read, self._folders, self._signature))

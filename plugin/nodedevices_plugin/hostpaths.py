@@ -1,4 +1,4 @@
-"""Which of the node's optional device nodes and files are there, looked at again and again.
+"""Which of the node's optional device nodes and files are there, looked at every few seconds.
 
 They come and go with kernel modules and services (nvidia-uvm at the first use, an IMEX channel with its daemon), so one
 look at the start is not enough. Where the driver's root is mounted and has a /dev
@@ -13,31 +13,35 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from nodedevices_plugin.lookout import Lookout
+from nodedevices_common.periodic import Periodic
+
 from nodedevices_plugin.resources.nodes import OPTIONAL_PATHS
 from nodedevices_plugin.rooted import inside
 from nodedevices_plugin.worker import Worker
 
-FIRST_LOOK_SECONDS = 1.0
+LOOK_SECONDS = 5.0
+FIRST_LOOK_SECONDS = 1.0  # a file system that hangs must not keep the node's devices away
 MAX_OF_A_KIND = 256
 
 
-class HostPaths(Lookout[frozenset[str]]):
-    """`existing` is what the last look found. `on_change` is called on the loop when it is something else.
+class HostPaths(Periodic):
+    """`existing` is what was found last, nothing at first. `on_change` is called on the loop when it is something else.
 
     driver_root: where the driver's root is mounted in this container, as configured now.
     """
 
     def __init__(self, driver_root: Callable[[], Path], *, worker: Worker, on_change: Callable[[], None]) -> None:
-        super().__init__(frozenset(), worker=worker, on_change=on_change, first_look_seconds=FIRST_LOOK_SECONDS)
+        super().__init__(self._look, seconds=LOOK_SECONDS, patience_seconds=FIRST_LOOK_SECONDS)
         self._driver_root = driver_root
+        self._worker = worker
+        self._on_change = on_change
+        self.existing: frozenset[str] = frozenset()
 
-    @property
-    def existing(self) -> frozenset[str]:
-        return self.found
-
-    def _look(self) -> Callable[[], frozenset[str]]:
-        return partial(look, self._driver_root())
+    async def _look(self) -> None:
+        existing = await self._worker.run(partial(look, self._driver_root()))
+        if existing != self.existing:
+            self.existing = existing
+            self._on_change()
 
 
 def look(driver_root: Path) -> frozenset[str]:

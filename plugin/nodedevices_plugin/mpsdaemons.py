@@ -7,14 +7,13 @@ thread of its own, since the client may hang with the driver.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
 import structlog
 from nodedevices_common.files import replace
+from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.mps import files, running, wanted
 from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
@@ -31,13 +30,14 @@ PATIENCE_SECONDS = 10.0  # what a start may take before the trouble is told
 MISSED = 2  # questions in a row without an answer, before one that did answer is silent
 
 
-class MpsDaemons:
+class MpsDaemons(Periodic):
     """The HelperManager of MPS. folder: the MPS root as mounted in this container.
 
     facts.before: what the file said at the start. `on_change` is called on the loop when the facts are others.
     """
 
     def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:
+        super().__init__(self._reconcile, seconds=lambda: self._pause)
         self._file = folder / wanted.FILE
         self._running = folder / running.FILE
         self._control = Control(str(folder))
@@ -46,7 +46,7 @@ class MpsDaemons:
         self._wanted: tuple[Daemon, ...] | None = None
         self._since: dict[tuple[str, int], float] = {}  # time.monotonic()
         self._missed: dict[tuple[str, int], int] = {}
-        self._news = asyncio.Event()
+        self._pause: float | None = None  # None: until something is wanted
         self._trouble = ""
         self._alive: dict[str, bool | None] = {}  # by resource
         self._facts = HelperFacts(before=_read(self._file))
@@ -62,21 +62,12 @@ class MpsDaemons:
         daemons = tuple(each for each in helpers if isinstance(each, Daemon))
         if daemons != self._wanted:
             self._wanted = daemons
-            self._news.set()
+            self.soon()
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            self._news.clear()
-            pause = ASK_SECONDS
-            if self._wanted is not None:
-                pause = await self._round(self._wanted)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause if self._wanted or self._trouble else None):
-                    await self._news.wait()
-
-    async def _round(self, daemons: tuple[Daemon, ...]) -> float:
-        """Write and ask once. Returns when to come back."""
+    async def _reconcile(self) -> None:
+        """Write which are wanted, and ask each once."""
+        self._pause = ASK_AGAIN_SECONDS  # should it fail
+        daemons = self._wanted or ()
         text = wanted.to_text(daemons)
         unwritten = await self._worker.run(lambda: _write(self._file, text, create=bool(daemons)))
         self._say(unwritten)
@@ -92,8 +83,8 @@ class MpsDaemons:
         if facts != self._facts:
             self._facts = facts
             self._on_change()
-        unready = any(each != READY for each in found.values())
-        return ASK_AGAIN_SECONDS if unready or any(self._missed.values()) else ASK_SECONDS
+        again = any(each != READY for each in found.values()) or any(self._missed.values())
+        self._pause = (ASK_AGAIN_SECONDS if again else ASK_SECONDS) if daemons or self._trouble else None
 
     async def _asked(self, daemon: Daemon, unwritten: str) -> Answer:
         """What it answers, in words that stay the same while nothing changes."""

@@ -20,6 +20,7 @@ import orjson
 import structlog
 from aiohttp import ClientError, ClientSSLError
 from kubernetes.aio import client
+from nodedevices_common.periodic import Periodic
 
 from nodedevices_operator.kube import credentials
 from nodedevices_operator.kube.credentials import MAX_CALLS, Credentials, CredentialsError
@@ -89,10 +90,11 @@ class KubeClient:
 
     async def watch_credentials(self, period: float = LOOK_SECONDS) -> None:
         """Look at the credentials' files for ever, and use what they have become."""
-        while True:
-            await asyncio.sleep(period)
-            if credentials.stamp(self._kubeconfig, self._known) != self._stamp:
-                await self._renew(self._api)
+        await Periodic(self._check_credentials, seconds=period).run()
+
+    async def _check_credentials(self) -> None:
+        if credentials.stamp(self._kubeconfig, self._known) != self._stamp:
+            await self._renew(self._api)
 
     async def _renew(self, used: Any) -> bool:
         """Read the credentials again. Returns whether there are others than those of the client `used`."""

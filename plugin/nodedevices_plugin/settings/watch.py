@@ -7,12 +7,12 @@ other: what is in force stays, and the next good content is taken up by itself.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.configuring import FileOutcome
 from nodedevices_plugin.settings import file
@@ -29,35 +29,20 @@ MAX_FOLDER_BYTES = 1 << 20  # a ConfigMap has no more, all its files together
 _Known = dict[str, tuple[bytes | str, FileOutcome]]  # by name: digest, or why it cannot be read
 
 
-class _Followed(ABC):
-    """Looks at one path: at the start, every second, and when asked."""
+class _Followed(Periodic, ABC):
+    """Reads one path: at the start, every second, and when asked."""
 
     def __init__(self, path: Path, *, worker: Worker) -> None:
+        super().__init__(self._look, seconds=POLL_SECONDS, patience_seconds=FIRST_READ_SECONDS)
         self._path = path
         self._worker = worker
         self._trouble: str | None = None
-        self._again = asyncio.Event()
 
-    async def first(self) -> None:
-        """One look before anything else is done."""
-        try:
-            async with asyncio.timeout(FIRST_READ_SECONDS):
-                await self._look()
-        except TimeoutError:
+    async def first(self) -> bool:
+        in_time = await super().first()
+        if not in_time:
             self._in_trouble(f"reading it took more than {FIRST_READ_SECONDS:.0f} s")
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._again.wait()
-            self._again.clear()
-            await self._look()
-
-    def again(self) -> None:
-        """Look now, not within a second."""
-        self._again.set()
+        return in_time
 
     def _in_trouble(self, trouble: str) -> None:
         if trouble != self._trouble:

@@ -151,7 +151,7 @@ async def test_no_configuration_file_stops_the_loop(what: str, tmp_path: Path) -
     file = ConfigFile(path, worker=Worker("config-file"), on_change=outcomes.append)
     following = asyncio.create_task(file.run())
     try:
-        file.again()
+        file.soon()
         await check(lambda: eventually(lambda: outcomes))
     finally:
         following.cancel()

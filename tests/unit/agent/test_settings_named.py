@@ -141,7 +141,7 @@ class Heard:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            self.follower.again()
+            self.follower.soon()
             await asyncio.sleep(0.01)
 
 

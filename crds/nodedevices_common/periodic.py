@@ -1,0 +1,54 @@
+"""What is done again and again, because nobody says when it is needed: one loop for all that is polled.
+
+A run that takes long delays the next one; two never overlap. What it raises ends `run`, and whoever supervises that
+starts it again (in the agent supervise.Supervisor). Work that may block belongs on a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+Work = Callable[[], Awaitable[None]]
+
+
+class Periodic:
+    """Does `work` every `seconds`, and at once after `soon`.
+
+    seconds: or a function, called after every run; None: only when `soon` is called. patience_seconds: what `first` may
+    take; None: as long as it takes.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        *,
+        seconds: float | Callable[[], float | None],
+        patience_seconds: float | None = None,
+    ) -> None:
+        self._work = work
+        self._seconds = seconds if callable(seconds) else lambda: seconds
+        self._patience_seconds = patience_seconds
+        self._soon = asyncio.Event()
+
+    async def first(self) -> bool:
+        """Once, before anything else is done. False where it took too long and was cancelled."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience_seconds):
+                await self._work()
+                return True
+        return False
+
+    async def run(self) -> None:
+        """Wait, work, and again, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds()):
+                    await self._soon.wait()
+            self._soon.clear()
+            await self._work()
+
+    def soon(self) -> None:
+        """Do it now, or once more when it is being done now."""
+        self._soon.set()
