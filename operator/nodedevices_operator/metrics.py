@@ -21,7 +21,7 @@ class Metrics:
         )
         self.duration = Histogram(
             f"{PREFIX}_reconcile_seconds",
-            "How long a reconciliation takes.",
+            "Duration of a reconciliation, by kind.",
             ["kind"],
             buckets=_RECONCILE_BUCKETS,
             registry=own,
@@ -32,38 +32,58 @@ class Metrics:
             ["concern", "result"],
             registry=own,
         )
-        self.writes = Counter(f"{PREFIX}_writes", "Writes to the API server.", ["concern"], registry=own)
+        self.writes = Counter(
+            f"{PREFIX}_writes", "Total writes to the API server, by concern.", ["concern"], registry=own
+        )
         self.refused = Counter(
-            f"{PREFIX}_refused_writes", "Writes that the API server refused.", ["concern", "code"], registry=own
+            f"{PREFIX}_refused_writes",
+            "Total writes that the API server refused, by concern and HTTP status.",
+            ["concern", "code"],
+            registry=own,
         )
         self.suppressed_events = Counter(
             f"{PREFIX}_suppressed_events",
-            "Events that were not written because their node had too many.",
+            "Total Events not written because their node had used up its budget.",
             registry=own,
         )
-        self.queue_depth = Gauge(f"{PREFIX}_queue_depth", "Keys ready or being worked on.", ["kind"], registry=own)
+        self.queue_depth = Gauge(
+            f"{PREFIX}_queue_depth", "Keys that are queued or being reconciled, by kind.", ["kind"], registry=own
+        )
         self.marked = Histogram(
             f"{PREFIX}_fault_to_pod_seconds",
-            "From the operator seeing a device's fault to the pod's condition being written.",
+            "Time from observing a device's fault to writing the condition of the pod that holds it.",
             buckets=_MARK_BUCKETS,
             registry=own,
         )
         self.faults = Gauge(f"{PREFIX}_devices_at_fault", "Devices that are Unhealthy or Unknown.", registry=own)
-        self.nodes = Gauge(f"{PREFIX}_node_devices", "NodeDevices known.", registry=own)
-        self.stale = Gauge(f"{PREFIX}_stale_nodes", "NodeDevices that are stale.", registry=own)
-        self.policies = Gauge(f"{PREFIX}_policies", "DevicePolicies known.", ["accepted"], registry=own)
-        self.relists = Counter(f"{PREFIX}_relists", "Authoritative LISTs.", ["kind", "result"], registry=own)
+        self.nodes = Gauge(f"{PREFIX}_node_devices", "NodeDevices in the cache.", registry=own)
+        self.stale = Gauge(f"{PREFIX}_stale_nodes", "NodeDevices whose condition Stale is True.", registry=own)
+        self.policies = Gauge(
+            f"{PREFIX}_policies",
+            "DevicePolicies in the cache, by whether they were accepted.",
+            ["accepted"],
+            registry=own,
+        )
+        self.relists = Counter(
+            f"{PREFIX}_relists",
+            "Total relists (LISTs of everything of a kind), by kind and result.",
+            ["kind", "result"],
+            registry=own,
+        )
         self.missed = Counter(
-            f"{PREFIX}_missed_changes", "Changes that a LIST showed and the watch had not.", ["kind"], registry=own
+            f"{PREFIX}_missed_changes",
+            "Total changes that a relist found and the watch had missed, by kind.",
+            ["kind"],
+            registry=own,
         )
-        self.watch_restarts = Counter(
-            f"{PREFIX}_watch_restarts", "Times that the watches were started anew.", registry=own
-        )
+        self.watch_restarts = Counter(f"{PREFIX}_watch_restarts", "Total restarts of the watches.", registry=own)
         self.ready = Gauge(
-            f"{PREFIX}_ready", "1 while /readyz answers ok: everything was listed and is watched.", registry=own
+            f"{PREFIX}_ready", "1 while /readyz answers ok: every kind is listed and watched.", registry=own
         )
-        self.last_event = Gauge(f"{PREFIX}_last_event_age_seconds", "Since the last watch event.", registry=own)
-        self.last_relist = Gauge(f"{PREFIX}_last_relist_age_seconds", "Since the last complete LIST.", registry=own)
+        self.last_event = Gauge(f"{PREFIX}_last_event_age_seconds", "Time since the last watch event.", registry=own)
+        self.last_relist = Gauge(
+            f"{PREFIX}_last_relist_age_seconds", "Time since the last complete relist.", registry=own
+        )
 
     def render(self) -> bytes:
         """The text exposition format."""

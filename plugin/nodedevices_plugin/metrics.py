@@ -57,64 +57,66 @@ class Metrics:
         info.labels(version=__version__).set(1)
         self._fault_to_kubelet = Histogram(
             "nodedevices_fault_to_kubelet_seconds",
-            "From the arrival of the probe's line that shows a device's fault until the kubelet is told.",
+            "Time from receiving the probe's line that shows a fault to sending it to the kubelet.",
             buckets=LATENCY_BUCKETS,
             registry=self.registry,
         )
         self._step = Histogram(
             "nodedevices_step_seconds",
-            "One pass through inventory, health and plan.",
+            "Duration of one pass through inventory, health and plan.",
             buckets=LATENCY_BUCKETS,
             registry=self.registry,
         )
         self._allocations = Counter(
             "nodedevices_allocations_total",
-            "Allocate requests of the kubelet.",
+            "Total Allocate requests of the kubelet, by resource and result.",
             ["resource", "result"],
             registry=self.registry,
         )
         self._writes = Counter(
             "nodedevices_publish_writes_total",
-            "Writes of the NodeDevices status.",
+            "Total writes of the NodeDevices status, by cause.",
             ["cause"],
             registry=self.registry,
         )
         self._write_seconds = Histogram(
             "nodedevices_publish_seconds",
-            "How long such a write took.",
+            "Duration of a write of the NodeDevices status.",
             buckets=LATENCY_BUCKETS,
             registry=self.registry,
         )
         self._write_errors = Counter(
             "nodedevices_publish_errors_total",
-            "Requests to the API server that failed, by HTTP status; 0: no answer, 200: one that makes no sense.",
+            "Total failed requests to the API server, by HTTP status; 0: no answer, 200: an invalid answer.",
             ["status"],
             registry=self.registry,
         )
         self._reachable = Gauge(
             "nodedevices_api_server_reachable",
-            "1: the API server answered last, if only by refusing.",
+            "1 if the API server answered the last request, even with an error; else 0.",
             registry=self.registry,
         )
         self._publishing = Gauge(
             "nodedevices_publish_works",
-            "1: this node's NodeDevices is watched and written; 0: it cannot be, and /readyz says why.",
+            "1 if this node's NodeDevices is watched and written; 0 if it cannot be, and /readyz says why.",
             registry=self.registry,
         )
         self._config_errors = Counter(
             "nodedevices_config_errors_total",
-            "Configurations refused, by where they came from.",
+            "Total configurations refused, by source.",
             ["source"],
             registry=self.registry,
         )
         self._state_errors = Counter(
-            "nodedevices_state_file_errors_total", "Failed reads and writes of the state file.", registry=self.registry
+            "nodedevices_state_file_errors_total",
+            "Total failed reads and writes of the state file.",
+            registry=self.registry,
         )
         self._state_writes = Counter(
-            "nodedevices_state_file_writes_total", "Writes of the state file.", registry=self.registry
+            "nodedevices_state_file_writes_total", "Total writes of the state file.", registry=self.registry
         )
 
-        self._xids = Counter("nodedevices_xids_total", "XIDs, by number.", ["xid"], registry=self.registry)
+        self._xids = Counter("nodedevices_xids_total", "Total XIDs, by number.", ["xid"], registry=self.registry)
 
     def expose(self) -> bytes:
         return generate_latest(self.registry)
@@ -177,10 +179,10 @@ class _State(Collector):
 
 def _probe(counters: ProbeCounters) -> Iterator[Metric]:
     for name, text, value in (
-        ("lines", "Good lines of the probe.", counters.lines),
-        ("bad_lines", "Lines of the probe that were refused.", counters.bad_lines),
-        ("starts", "Probe processes started.", counters.starts),
-        ("kills", "Probe processes killed because they were silent.", counters.kills),
+        ("lines", "Total valid lines of the probe.", counters.lines),
+        ("bad_lines", "Total invalid lines of the probe.", counters.bad_lines),
+        ("starts", "Total probe processes started.", counters.starts),
+        ("kills", "Total probe processes killed because they were silent.", counters.kills),
     ):
         yield CounterMetricFamily(f"nodedevices_probe_{name}", text, value=value)
 
@@ -188,14 +190,14 @@ def _probe(counters: ProbeCounters) -> Iterator[Metric]:
 def _background(parts: Supervisor) -> Iterator[Metric]:
     failures = CounterMetricFamily(
         "nodedevices_internal_errors_total",
-        "Failures of the agent's background parts by a bug of ours, by part. Each was started again.",
+        "Total failures of the agent's background tasks caused by a bug, by part; each was restarted.",
         labels=["part"],
     )
     for name, count in sorted(parts.failures().items()):
         failures.add_metric([name], count)
     busy = GaugeMetricFamily(
         "nodedevices_worker_call_seconds",
-        "How long the call under way on a background thread has taken; a disk or a mount that hangs lets it grow.",
+        "Duration so far of the current call on a background thread; grows while a disk or a mount hangs.",
         labels=["worker"],
     )
     for name, seconds in sorted(parts.busy().items()):
@@ -205,12 +207,14 @@ def _background(parts: Supervisor) -> Iterator[Metric]:
 
 def _devices(facts: Facts) -> Iterator[Metric]:
     label = ["index", "uuid"]
-    by_state = GaugeMetricFamily("nodedevices_devices", "Devices by state of health.", labels=["state"])
+    by_state = GaugeMetricFamily("nodedevices_devices", "Devices, by health state.", labels=["state"])
     tally = Tally(verdict.state for verdict in _of_devices(facts))
     for state in HealthState:
         by_state.add_metric([state.value], tally[state])
     yield by_state
-    healthy = GaugeMetricFamily("nodedevices_device_healthy", "1: offered to the kubelet as healthy.", labels=label)
+    healthy = GaugeMetricFamily(
+        "nodedevices_device_healthy", "1 if the device is offered to the kubelet as Healthy, else 0.", labels=label
+    )
     reason = GaugeMetricFamily(
         "nodedevices_device_unwell", "1 for a device that is not Healthy.", labels=[*label, "state", "reason"]
     )
@@ -261,19 +265,21 @@ def _reading(readings: Readings, name: str) -> float | None:
 
 
 def _resources(facts: Facts) -> Iterator[Metric]:
-    capacity = GaugeMetricFamily("nodedevices_resource_capacity", "Ids of the resource.", labels=["resource"])
+    capacity = GaugeMetricFamily("nodedevices_resource_capacity", "Ids that the resource has.", labels=["resource"])
     healthy = GaugeMetricFamily(
-        "nodedevices_resource_healthy", "Ids that the kubelet is told are Healthy.", labels=["resource"]
+        "nodedevices_resource_healthy", "Ids that are reported to the kubelet as Healthy.", labels=["resource"]
     )
     registered = GaugeMetricFamily(
-        "nodedevices_resource_registered", "1: the kubelet listens to us for it.", labels=["resource"]
+        "nodedevices_resource_registered",
+        "1 if the resource is registered with the kubelet, else 0.",
+        labels=["resource"],
     )
     for resource in offered(facts).resources:
         capacity.add_metric([resource.name], len(resource.ids))
         healthy.add_metric([resource.name], told_healthy(facts, resource))
     another = GaugeMetricFamily(
         "nodedevices_resource_served_by_another",
-        "1: another device plugin serves it to the kubelet, and we wait until it is gone.",
+        "1 if another device plugin serves the resource and the agent waits for it to end, else 0.",
         labels=["resource"],
     )
     for each in facts.registrations:
@@ -282,17 +288,19 @@ def _resources(facts: Facts) -> Iterator[Metric]:
     yield from (capacity, healthy, registered, another)
     yield GaugeMetricFamily(
         "nodedevices_holders_known",
-        "1: the list of holders is up to date.",
+        "1 if the list of holders is up to date, else 0.",
         value=1.0 if facts.holdings.state is HoldersState.SYNCED else 0.0,
     )
     cdi = GaugeMetricFamily(
         "nodedevices_cdi_trouble",
-        "1: source: the specification with the driver's libraries is broken or missing; file: ours cannot be written.",
+        "1 if a CDI specification is missing or broken (source: the driver's; file: the agent's own), else 0.",
         labels=["what"],
     )
     cdi.add_metric(["source"], 1.0 if facts.config.cdi_trouble else 0.0)
     cdi.add_metric(["file"], 1.0 if facts.cdi_trouble else 0.0)
     yield cdi
-    config = GaugeMetricFamily("nodedevices_config", "Reason of the condition ConfigApplied.", labels=["reason"])
+    config = GaugeMetricFamily(
+        "nodedevices_config", "1 for the reason that the condition ConfigApplied has.", labels=["reason"]
+    )
     config.add_metric([facts.config.reason], 1.0)
     yield config
