@@ -81,7 +81,7 @@ async def run(settings: Settings) -> None:
 
     def ended(why: str) -> None:
         if not stop.is_set():
-            log.warning("watches ended, listing everything before they begin anew", why=why)
+            log.warning("watches ended, relisting before they restart", why=why)
             metrics.watch_restarts.inc()
             core.relister.soon()
 

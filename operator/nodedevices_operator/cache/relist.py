@@ -105,7 +105,7 @@ class Relister:
                 self._explain(error, wait)
             else:
                 if self.trouble:
-                    log.info("list complete again")
+                    log.info("relist succeeded again")
                 failures = 0
                 self.trouble = ""
                 wait = self._period * random.uniform(1 - JITTER, 1 + JITTER)
@@ -162,7 +162,7 @@ class Relister:
             )
             self.synced()
         if back:
-            log.warning("the cluster shows an earlier state than before (a restored etcd?), believing it", objects=back)
+            log.warning("cluster state went back in time (etcd restored from a backup?), accepting it", objects=back)
             self.went_back()
             self.stalled()  # a watch may wait for versions that are far away again
 
@@ -190,7 +190,7 @@ class Relister:
             await asyncio.sleep(0)  # a page of 500 takes a while to read; others go first
         absent = sorted(set(before) - seen)
         if len(absent) > MAX_QUESTIONS:
-            log.warning("list misses too many objects to be believed at once", kind=kind.name, missing=len(absent))
+            log.warning("relist lacks too many known objects, not trusted at once", kind=kind.name, missing=len(absent))
         for name in absent[:MAX_QUESTIONS]:
             missed += await self._ask(kind, before[name])
         if self._cache.synced and missed:
@@ -210,7 +210,7 @@ class Relister:
         except KubeError as error:
             if error.status != 404 or error.absent != before.name:
                 raise  # also where the whole collection is gone (a CRD deleted): that is no news of this object
-            log.info("deletion found by list", kind=kind.name, name=before.name)
+            log.info("deletion found by relist", kind=kind.name, name=before.name)
             return self._take(self._cache.remove(kind, before.name, before.uid))
         return self._take(self._cache.observe(kind, read(kind, raw)))
 
@@ -227,7 +227,7 @@ class Relister:
         elif error.forbidden:
             what = "not allowed to list: install the operator's RBAC; waiting"
         elif error.status == 401:
-            what = "not known to the API server: is the token still good? Waiting for another one"
+            what = "unauthorized: the API server does not accept the token; waiting for another one"
         else:
             what = "could not list"
         if what != self.trouble:

@@ -112,9 +112,9 @@ class KubeClient:
                     return False
                 self._use(known)
             except CredentialsError as error:
-                log.warning("credentials could not be read again, those of before stay in use", error=str(error))
+                log.warning("failed to reload credentials, keeping the previous ones", error=str(error))
                 return False
-        log.info("credentials read again", token=known.token != before.token, trust=known.trust != before.trust)
+        log.info("credentials reloaded", token=known.token != before.token, trust=known.trust != before.trust)
         self._retired.add(used)
         task = asyncio.create_task(self._retire(used))
         self._closing.add(task)

@@ -205,4 +205,4 @@ class Watch:
 
 
 def _quiet(_: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-    log.debug("in the loop of the watches", said=context.get("message"), error=repr(context.get("exception"))[:500])
+    log.debug("error in the watch loop", said=context.get("message"), error=repr(context.get("exception"))[:500])
