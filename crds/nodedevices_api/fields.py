@@ -46,6 +46,7 @@ NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 # Extended resources: validation of Node status prefixes the name with "requests." (5+4 bytes), hence 253 - 9 at most.
 RESOURCE_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 GLOB_PATTERN = r"^[A-Za-z0-9._:*?\[\]!/ -]+$"
+REASON_GLOB_PATTERN = r"^[A-Za-z0-9*?\[\]!-]+$"
 LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 
@@ -54,6 +55,7 @@ ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_NAME_PATTERN, m
 DeviceId = Annotated[str, StringConstraints(pattern=DEVICE_ID_PATTERN, min_length=1, max_length=MAX_DEVICE_ID)]
 Word = Annotated[str, StringConstraints(pattern=WORD_PATTERN, max_length=64)]  # a reason, an action, a kind
 Glob = Annotated[str, StringConstraints(pattern=GLOB_PATTERN, min_length=1, max_length=96)]
+ReasonGlob = Annotated[str, StringConstraints(pattern=REASON_GLOB_PATTERN, min_length=1, max_length=64)]
 LabelKey = Annotated[
     str,
     StringConstraints(
@@ -86,6 +88,7 @@ PATTERN_HINTS = {
     DEVICE_ID_PATTERN: "write a device id, such as GPU-<uuid>: letters, digits, . _ : -",
     WORD_PATTERN: "write one word of letters and digits",
     GLOB_PATTERN: "write a name, or a pattern with * and ?",
+    REASON_GLOB_PATTERN: "write a health reason, such as Xid79, or a pattern with * and ?",
     LABEL_KEY_PATTERN: "write a label key, such as example.com/pool",
     LABEL_VALUE_PATTERN: "write a label value: letters, digits, - _ . inside",
     QUANTITY_PATTERN: "write an amount of memory, such as 80Gi or 512Mi",

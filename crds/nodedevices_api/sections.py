@@ -28,6 +28,7 @@ from nodedevices_api.fields import (
     LabelValue,
     Listed,
     QuantityInput,
+    ReasonGlob,
     RecoveryAction,
     ResourceName,
     Whole,
@@ -231,14 +232,40 @@ class HealthProbe(Strict):
     )
 
 
+class HealthRule(Strict):
+    """What some reasons mean on these nodes: the first rule that matches a reason decides."""
+
+    reasons: Annotated[tuple[ReasonGlob, ...], Field(min_length=1, max_length=64), Listed("set")] = Field(
+        description="Health reasons, or globs over them: Xid109, Xid14*, RowRemapPending."
+    )
+    state: Literal["Ignored", "Degraded", "Unhealthy"] = Field(
+        description="Ignored: they change nothing. Degraded: shown, and the device is still offered. Unhealthy: not "
+        "offered. A device that is missing, lost or does not answer is Unhealthy whatever a rule says."
+    )
+    hold_down_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] | None = Field(
+        default=None, description="The hold-down after these reasons; absent: health.holdDownSeconds."
+    )
+
+    cel_rules = (
+        Rule(
+            "self.state != 'Ignored' || !has(self.holdDownSeconds)",
+            "what is ignored has no holdDownSeconds: leave it out, or choose Degraded or Unhealthy",
+            lambda it: it.state != "Ignored" or it.hold_down_seconds is None,
+            "'state is Ignored, and holdDownSeconds is ' + string(self.holdDownSeconds) + ': what is ignored has no "
+            "holdDownSeconds: leave it out, or choose Degraded or Unhealthy'",
+            lambda it: (
+                f"state is Ignored, and holdDownSeconds is {it.hold_down_seconds}: what is ignored has no "
+                "holdDownSeconds: leave it out, or choose Degraded or Unhealthy"
+            ),
+        ),
+    )
+
+
 class Health(Strict):
     """What makes a device unhealthy, and when it is well again."""
 
-    ignore_xids: Annotated[tuple[Annotated[Whole, Field(ge=1, le=1023)], ...], Field(max_length=256), Listed("set")] = (
-        Field(default=(), description="XIDs that never change a device's health here.")
-    )
-    fatal_xids: Annotated[tuple[Annotated[Whole, Field(ge=1, le=1023)], ...], Field(max_length=256), Listed("set")] = (
-        Field(default=(), description="XIDs that make a device Unhealthy here, whatever the catalogue says.")
+    rules: Annotated[tuple[HealthRule, ...], Field(max_length=64), Listed("atomic")] = Field(
+        default=(), description="What some reasons mean here, whatever the catalogue says; the first match decides."
     )
     degraded: Annotated[tuple[DegradedRule, ...], Field(max_length=32), Listed("atomic")] = Field(
         default=(), description="Readings that make a device Degraded."
@@ -250,20 +277,6 @@ class Health(Strict):
         default=None, description="Forget a vanished device after so many seconds; absent: keep it until told."
     )
     probe: HealthProbe = Field(default=HealthProbe(), description="How often devices are looked at.")
-
-    cel_rules = (
-        Rule(
-            "!has(self.fatalXids) || !has(self.ignoreXids) || !self.fatalXids.exists(x, x in self.ignoreXids)",
-            "an XID is fatal or ignored, not both",
-            lambda it: not set(it.fatal_xids) & set(it.ignore_xids),
-            "'fatalXids and ignoreXids both have %s: an XID is fatal or ignored, not both; take it out of one'"
-            ".format([self.fatalXids.filter(x, x in self.ignoreXids)])",
-            lambda it: (
-                f"fatalXids and ignoreXids both have {_listed(x for x in it.fatal_xids if x in it.ignore_xids)}"
-                ": an XID is fatal or ignored, not both; take it out of one"
-            ),
-        ),
-    )
 
 
 class Taint(Strict):

@@ -25,7 +25,7 @@ _AT_WORK: dict[str, frozenset[str]] = {
     "sharing": frozenset({"strategy", "rename_by_default", "fail_requests_greater_than_one", "resources"}),
     "partitions": frozenset({"strategy"}),
     "injection": frozenset({"device_list_strategies", "device_id_strategy", "pass_device_specs"}),
-    "health": frozenset({"hold_down_seconds", "ignore_xids", "fatal_xids"}),
+    "health": frozenset({"rules", "hold_down_seconds"}),
     "faults": frozenset({"pod_condition", "event", "node_condition"}),
     "labels": frozenset({"feature_discovery", "extra"}),
 }

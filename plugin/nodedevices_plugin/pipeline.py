@@ -120,11 +120,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
     """The world after these inputs. `now`: the wall clock, which is shown; `monotonic`: what waiting is measured by."""
     world = _clock_watched(world, now=now, monotonic=monotonic)
     effective = world.in_force.effective
-    rules = replace(
-        HealthRules.from_section(effective.sections.health),
-        ignore_all_xids=effective.node.ignore_all_xids,
-        fatal_all_xids=effective.node.fatal_all_xids,
-    )
+    rules = HealthRules.from_section(effective.sections.health)
     forget = effective.sections.health.forget_missing_seconds
     confirm = _confirm(world, inputs)
     held_parts = _held_partitions(_named(inputs.holdings, effective, world.inventory), world.inventory)

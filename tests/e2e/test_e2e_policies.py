@@ -41,7 +41,11 @@ def test_a_change_waits_for_the_held_gpu_alone_and_names_the_pod(world: World) -
     [busy] = world.held(world.a, "busy")
     world.until("NodeDevices knows the holder", lambda: world.summary(world.a).get("held") == 1)
     out, ill, *_ = sorted(set(world.devices(world.a)) - {busy})
-    sections = {**sharing(2), "resources": {"exclude": [out]}, "health": {"ignoreXids": [79]}}
+    sections = {
+        **sharing(2),
+        "resources": {"exclude": [out]},
+        "health": {"rules": [{"reasons": ["Xid79"], "state": "Ignored"}]},
+    }
     world.policy("share", sections, selector={"kubernetes.io/hostname": world.a})
 
     def applied() -> dict[str, str]:

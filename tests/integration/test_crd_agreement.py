@@ -67,6 +67,11 @@ requirement: Make = lambda draw: {  # noqa: E731
     "operator": draw.choice(("In", "NotIn", "Exists", "DoesNotExist")),
     **some(values=many(one("x", "y", "")))(draw),
 }
+health_rule: Make = lambda draw: {  # noqa: E731
+    "reasons": draw.choice((["Xid79"], ["Xid14*", "LinkDown"], ["Xid79", "Xid79"], [])),
+    "state": draw.choice(("Ignored", "Degraded", "Unhealthy", "Fatal")),
+    **some(holdDownSeconds=rarely(-1, one(0, 60)))(draw),
+}
 spec = some(
     priority=rarely(1001, one(-1000, 0, 1000)),
     mode=rarely("dryrun", one("Enforce", "DryRun")),
@@ -80,8 +85,7 @@ spec = some(
     ),
     injection=some(deviceListStrategies=rarely([], one(["envvar"], ["cdi-cri", "envvar"])), passDeviceSpecs=one(True)),
     health=some(
-        fatalXids=many(one(31, 48, 79), 2),
-        ignoreXids=many(one(13, 31, 79), 2),
+        rules=many(health_rule, 2),
         holdDownSeconds=rarely(-1, one(0, 300)),
         probe=some(intervalSeconds=rarely(11, one(1, 10))),
     ),

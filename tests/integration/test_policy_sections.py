@@ -184,7 +184,8 @@ async def test_xids_of_a_policy_decide_what_is_a_fault(
     agent: AgentProcess, kubelet: StandInKubelet, kubectl: Kubectl
 ) -> None:
     """XID 13 is an application's own fault by the catalogue."""
-    kubectl.apply(policy("section", health={"fatalXids": [13], "ignoreXids": [79]}))
+    rules = [{"reasons": ["Xid13"], "state": "Unhealthy"}, {"reasons": ["Xid79"], "state": "Ignored"}]
+    kubectl.apply(policy("section", health={"rules": rules}))
     await seen("applied", lambda: condition(kubectl.get("dp", "section"), "Applied").get("status") == "True")
     agent.edit(XID13.replace("xid: 13", "xid: 79"))
     agent.edit(XID13)

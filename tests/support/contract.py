@@ -67,8 +67,10 @@ FULL_POLICY: Json = policy(
         "passDeviceSpecs": True,
     },
     health={
-        "ignoreXids": [13, 31],
-        "fatalXids": [79, 48],
+        "rules": [
+            {"reasons": ["Xid13", "Xid31"], "state": "Ignored"},
+            {"reasons": ["Xid14*", "RowRemapPending"], "state": "Degraded", "holdDownSeconds": 60},
+        ],
         "degraded": [{"signal": "pcieReplays", "threshold": 8, "forSeconds": 60}],
         "holdDownSeconds": 30,
         "forgetMissingSeconds": 86400,
@@ -355,9 +357,9 @@ REFUSALS: tuple[Refusal, ...] = (
         "a: Exists with values: In and NotIn need values",
     ),
     Refusal(
-        "XID fatal and ignored",
-        policy(health={"fatalXids": [79, 48, 31], "ignoreXids": [31, 13, 79]}),
-        "fatalXids and ignoreXids both have [79, 31]: an XID is fatal or ignored, not both; take it out of one",
+        "ignored and held down",
+        policy(health={"rules": [{"reasons": ["Xid31"], "state": "Ignored", "holdDownSeconds": 60}]}),
+        "state is Ignored, and holdDownSeconds is 60: what is ignored has no holdDownSeconds: leave it out",
     ),
     Refusal(
         "strategy none with resources",
@@ -521,9 +523,33 @@ REFUSALS: tuple[Refusal, ...] = (
         "less than or equal to 10",
         "10 or less",
     ),
-    Refusal("XID 0", policy(health={"fatalXids": [0]}), "greater than or equal to 1", "1 or more"),
-    Refusal("XID twice", policy(health={"fatalXids": [79, 79]}), "Duplicate value", "listed twice"),
-    Refusal("257 XIDs", policy(health={"ignoreXids": list(range(1, 258))}), _MANY, "at most 256"),
+    Refusal(
+        "a rule without reasons",
+        policy(health={"rules": [{"reasons": [], "state": "Ignored"}]}),
+        "should have at least 1 items",
+        "at least 1",
+    ),
+    Refusal(
+        "a reason twice",
+        policy(health={"rules": [{"reasons": ["Xid79", "Xid79"], "state": "Ignored"}]}),
+        "Duplicate value",
+        "listed twice",
+    ),
+    Refusal(
+        "a reason that is none",
+        policy(health={"rules": [{"reasons": ["XID 79"], "state": "Ignored"}]}),
+        "should match",
+        "write a health reason, such as Xid79, or a pattern",
+    ),
+    Refusal(
+        "65 rules", policy(health={"rules": [{"reasons": ["Xid79"], "state": "Ignored"}] * 65}), _MANY, "at most 64"
+    ),
+    Refusal(
+        "a rule that says Fatal",
+        policy(health={"rules": [{"reasons": ["Xid79"], "state": "Fatal"}]}),
+        'supported values: "Ignored", "Degraded", "Unhealthy"',
+        "Ignored, Degraded or Unhealthy",
+    ),
     Refusal(
         "unknown strategy",
         policy(sharing={"strategy": "time-slicing"}),

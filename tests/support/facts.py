@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
+from nodedevices_api.sections import HealthRule
 from nodedevices_plugin import inventory as stage
 from nodedevices_plugin.health import machine
 from nodedevices_plugin.health.rules import HealthRules
@@ -106,6 +107,12 @@ def xid(number: int, device: int | None = 0, *, sequence: int = 0, after: float 
         xid=number,
         **event,
     )
+
+
+def ruled(states: Mapping[str, Literal["Ignored", "Degraded", "Unhealthy"]], **rules: Any) -> HealthRules:
+    """Health rules of one reason each."""
+    made = tuple(HealthRule(reasons=(reason,), state=state) for reason, state in states.items())
+    return HealthRules(rules=made, **rules)
 
 
 class Story:

@@ -1,10 +1,10 @@
 """What an XID number means: NVIDIA's catalogue as data, and what we make of it.
 
-Each row has the number, the driver's mnemonic, its meaning in words for people, NVIDIA's own "immediate action" and
-our class. A class decides the state; the state machine asks nothing else of a number, so a disagreement with NVIDIA,
-with another vendor's agent or with a site's experience is one cell here, or `health.fatalXids` / `health.ignoreXids`
-in a policy. A number that is not listed, or that the newest catalogue calls unused, is not harmless: older drivers
-emit some of them, and newer ones add more. It is told (Degraded) and the device stays in service.
+Each row has the number, the driver's mnemonic, its meaning in words for people, NVIDIA's own "immediate action" and our
+class. A class decides the state; the state machine asks nothing else of a number, so a disagreement with NVIDIA, with
+another vendor's agent or with a site's experience is one cell here, or one of `health.rules` in a policy. A number that
+is not listed, or that the newest catalogue calls unused, is not harmless: older drivers emit some of them, and newer
+ones add more. It is told (Degraded) and the device stays in service.
 
 Source column:
   catalog   NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors, "Immediate Action"), as of October 2025

@@ -12,10 +12,13 @@ from datetime import datetime, timedelta
 
 from nodedevices_plugin.health.actions import NO_ACTION, asks_for_nothing, asks_more
 from nodedevices_plugin.health.catalogue import Xid, XidClass, look_up
+from nodedevices_plugin.health.levels import UNUSABLE
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState
 from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
 
+_CLASSES = {"Ignored": XidClass.COUNTED, "Degraded": XidClass.SUSPECT, "Unhealthy": XidClass.FATAL}
+_STATES = {XidClass.SUSPECT: HealthState.DEGRADED, XidClass.FATAL: HealthState.UNHEALTHY}
 MAX_FAULTS = 16  # of one device: a device that has more different ones is judged by the worst
 MAX_NEIGHBOURS = 16
 MAX_NOTICES = 256  # of one line
@@ -68,13 +71,23 @@ def fresh_events(cursor: EventCursor, snapshot: Snapshot) -> tuple[EventCursor, 
 
 def xid_class(row: Xid, rules: HealthRules) -> XidClass:
     """The class of an XID under these rules."""
-    if row.number in rules.fatal_xids:
-        return XidClass.FATAL
-    if row.number in rules.ignore_xids:
-        return XidClass.COUNTED
-    if rules.fatal_all_xids:
-        return XidClass.FATAL
-    return XidClass.COUNTED if rules.ignore_all_xids else row.kind
+    rule = rules.rule(f"Xid{row.number}")
+    return row.kind if rule is None else _CLASSES[rule.state]
+
+
+def under_rules(fault: Fault, rules: HealthRules) -> Fault | None:
+    """A fault from before as the rules of now have it; None: they ignore it. One that is undecided stays so: it is
+    decided by them when its time comes."""
+    undecided = fault.reason == CORRELATING
+    rule = rules.rule(f"Xid{fault.xid}" if undecided else fault.reason)
+    if rule is None or fault.reason in UNUSABLE:
+        return fault
+    if rule.state == "Ignored":
+        return None
+    state = HealthState(rule.state)
+    if undecided or state is fault.state:
+        return fault
+    return replace(fault, state=state, action=_action(fault.action, state) if fault.xid is not None else fault.action)
 
 
 def notices(events: Iterable[ProbeEvent], rules: HealthRules) -> tuple[Notice, ...]:
@@ -122,9 +135,12 @@ def note_events(
             edge = _OTHER_EDGES.get(event.kind)
             if edge is not None:
                 reason, state, message, action = edge
+                rule = rules.rule(reason)
+                if rule is not None and rule.state == "Ignored":
+                    continue
                 news = Fault(
                     reason=reason,
-                    state=state,
+                    state=state if rule is None else HealthState(rule.state),
                     message=message,
                     action=action,
                     fault_domain="Device",
@@ -140,10 +156,8 @@ def note_events(
             continue
         row = look_up(event.xid)
         kind = xid_class(row, rules)
-        if kind is XidClass.FATAL:
-            _remember(result, _told_by(xid_fault(row, HealthState.UNHEALTHY, when, boot_id), instance, event.sequence))
-        elif kind is XidClass.SUSPECT:
-            _remember(result, _told_by(xid_fault(row, HealthState.DEGRADED, when, boot_id), instance, event.sequence))
+        if kind in _STATES:
+            _remember(result, _told_by(xid_fault(row, _STATES[kind], when, boot_id), instance, event.sequence))
         elif kind is XidClass.CORRELATING and CORRELATING not in result:
             _remember(result, _told_by(_correlating(row, when, boot_id), instance, event.sequence))
     waiting = result.get(CORRELATING)
@@ -169,7 +183,8 @@ def withholds(fault: Fault, rules: HealthRules) -> bool:
     if fault.reason != CORRELATING:
         return False
     heard = (*((fault.xid,) if fault.xid is not None else ()), *fault.neighbours)
-    return any(xid != CLEANUP and xid_class(look_up(xid), rules) is XidClass.CORRELATING for xid in heard)
+    bad = {XidClass.CORRELATING, XidClass.FATAL}  # fatal: a rule came meanwhile
+    return any(xid != CLEANUP and xid_class(look_up(xid), rules) in bad for xid in heard)
 
 
 def decide_correlating(
@@ -196,7 +211,11 @@ def decide_correlating(
     heard = (*((waiting.xid,) if waiting.xid is not None else ()), *waiting.neighbours)
     for xid in heard:
         row = look_up(xid)
-        state = _decided(row, heard, driver_action) if xid_class(row, rules) is XidClass.CORRELATING else None
+        kind = xid_class(row, rules)
+        if kind is XidClass.CORRELATING:
+            state = _decided(row, heard, driver_action)
+        else:  # a rule that came meanwhile
+            state = _STATES.get(kind) if f"Xid{xid}" not in rest else None
         if state is not None:
             decided = xid_fault(row, state, waiting.since, waiting.boot_id)
             decided = _told_by(decided, waiting.instance, waiting.sequence)
@@ -205,21 +224,23 @@ def decide_correlating(
 
 
 def xid_fault(row: Xid, state: HealthState, when: datetime, boot_id: str) -> Fault:
-    """The fault that an XID leaves. One that is fatal by policy alone asks for a reset: that is what ends it."""
-    action = row.action
-    if state is HealthState.UNHEALTHY and asks_for_nothing(action):
-        action = "ResetGPU"
+    """The fault that an XID leaves."""
     return Fault(
         reason=f"Xid{row.number}",
         state=state,
         message=f"{row.meaning} (XID {row.number})",
-        action=action,
+        action=_action(row.action, state),
         fault_domain=row.domain,
         since=when,
         last_seen=when,
         boot_id=boot_id,
         xid=row.number,
     )
+
+
+def _action(action: str, state: HealthState) -> str:
+    """What an XID asks for. One that is fatal by policy alone asks for a reset: that is what ends it."""
+    return "ResetGPU" if state is HealthState.UNHEALTHY and asks_for_nothing(action) else action
 
 
 def _told_by(fault: Fault, instance: str, sequence: int) -> Fault:

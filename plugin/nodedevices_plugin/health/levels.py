@@ -87,6 +87,9 @@ _READINGS = (
 
 REASONS = frozenset({MISSING, FALLEN_OFF_BUS, PROBE_ERROR, RECOVERY_ACTION, *(row.reason for row in _READINGS)})
 
+# There is no device to offer, or it takes no work: no rule can say otherwise.
+UNUSABLE = frozenset({MISSING, FALLEN_OFF_BUS, PROBE_ERROR})
+
 # Conditions whose end is itself the proof: a volatile counter at zero was reset, a missing device came back, ...
 ENDS_BY_ITSELF = frozenset({MISSING, PROBE_ERROR, "EccUncorrectable", "RowRemapPending", "ThermalSlowdown"})
 

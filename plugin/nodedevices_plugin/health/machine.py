@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from nodedevices_plugin.health import actions, events, levels
-from nodedevices_plugin.health.catalogue import XidClass, look_up
+from nodedevices_plugin.health.catalogue import look_up
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict
 from nodedevices_plugin.probes.protocol import DriverState, ProbeEvent
@@ -111,9 +111,9 @@ def next_deadline(
             if fault.reason == events.CORRELATING:
                 wait = rules.correlation_seconds - (now - fault.since).total_seconds()
                 deadlines.append(monotonic + wait)
-            held_from = _held_from(fault, verdict.faults)
-            if held_from is not None:
-                deadlines.append(monotonic + rules.hold_down_seconds - (now - held_from).total_seconds())
+            held_until = _held_until(fault, verdict.faults, rules)
+            if held_until is not None:
+                deadlines.append(monotonic + (held_until - now).total_seconds())
     return min((deadline for deadline in deadlines if deadline > monotonic), default=None)
 
 
@@ -202,8 +202,8 @@ def _judge(
     """
     faults = {
         fault.reason: _not_future(fault, view.now)
-        for fault in (previous.faults if previous else ())
-        if not _ignored(fault, view)
+        for known in (previous.faults if previous else ())
+        if (fault := events.under_rules(known, view.rules)) is not None
     }
     if confirmed:
         faults = {reason: replace(fault, confirmed=True) for reason, fault in faults.items()}
@@ -244,19 +244,19 @@ def _not_future(fault: Fault, now: datetime) -> Fault:
     )
 
 
-def _ignored(fault: Fault, view: _View) -> bool:
-    """Remembered from before a policy said that this XID changes nothing here."""
-    return fault.xid is not None and events.xid_class(look_up(fault.xid), view.rules) is XidClass.COUNTED
-
-
 def _apply_level(faults: dict[str, Fault], level: levels.Level, view: _View) -> None:
     known = faults.get(level.reason)
     boot_id = view.inventory.boot_id
     if level.evident:
-        if known is None or known.last_seen is not None or known.action != level.action:
+        rule = view.rules.rule(level.reason) if level.reason not in levels.UNUSABLE else None
+        if rule is not None and rule.state == "Ignored":
+            return
+        state = level.state if rule is None else HealthState(rule.state)
+        same = known is not None and (known.last_seen, known.action, known.state) == (None, level.action, state)
+        if known is None or not same:
             faults[level.reason] = Fault(
                 reason=level.reason,
-                state=level.state,
+                state=state,
                 message=level.message,
                 action=level.action,
                 fault_domain="Device",
@@ -305,19 +305,23 @@ def _settled(fault: Fault, view: _View) -> Fault:
     return replace(fault, last_seen=view.now) if edge else fault
 
 
-def _held_from(fault: Fault, everything: Sequence[Fault]) -> datetime | None:
-    """From when this fault's hold-down counts: the newest evidence of any that is as bad. None: still evident."""
+def _held_until(fault: Fault, everything: Sequence[Fault], rules: HealthRules) -> datetime | None:
+    """When the hold-downs of this fault and of all that are as bad are over. None: one of them is still evident."""
     as_bad = [each for each in everything if each.state is HealthState.UNHEALTHY or each.state is fault.state]
-    seen = [each.last_seen for each in as_bad if each.last_seen is not None]
-    return max(seen) if len(seen) == len(as_bad) else None
+    ends = [
+        each.last_seen + timedelta(seconds=rules.hold_down(each.reason))
+        for each in as_bad
+        if each.last_seen is not None
+    ]
+    return max(ends) if len(ends) == len(as_bad) else None
 
 
 def _quiet(fault: Fault, everything: Sequence[Fault], view: _View) -> bool:
     """Whether nothing as bad is evident, and the hold-down is over or a person says so."""
-    held_from = _held_from(fault, everything)
-    if held_from is None:
+    held_until = _held_until(fault, everything, view.rules)
+    if held_until is None:
         return False
-    return fault.confirmed or view.now - held_from >= timedelta(seconds=view.rules.hold_down_seconds)
+    return fault.confirmed or view.now >= held_until
 
 
 def _action_gone(fault: Fault, says: str | None, inventory: Inventory) -> bool:
@@ -394,7 +398,7 @@ def _message(worst: Fault, as_bad: Sequence[Fault], action: str, says: str | Non
     elif action == actions.NO_ACTION and worst.last_seen is not None:
         what = f"recovering from {worst.reason}" if worst.reason in levels.REASONS else worst.message
         now = "the driver asks for no action now" if says == actions.NO_ACTION else "no action is needed any more"
-        parts = [what, f"{now}, Healthy {_well_again(_held_from(worst, as_bad), rules)}"]
+        parts = [what, f"{now}, Healthy {_well_again(worst, as_bad, rules)}"]
     else:
         parts = [worst.message, actions.advice(action)]
     # That the driver asks for an action is said by the advice above.
@@ -406,11 +410,12 @@ def _message(worst: Fault, as_bad: Sequence[Fault], action: str, says: str | Non
     return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"
 
 
-def _well_again(held_from: datetime | None, rules: HealthRules) -> str:
+def _well_again(worst: Fault, as_bad: Sequence[Fault], rules: HealthRules) -> str:
     """When the hold-down is over, rounded up to a minute: a fault each second changes the text once a minute."""
-    text = f"after {rules.hold_down_seconds:.0f} s without a fault"
-    if held_from is None:
+    text = f"after {max(rules.hold_down(each.reason) for each in as_bad):.0f} s without a fault"
+    held_until = _held_until(worst, as_bad, rules)
+    if held_until is None:
         return text
-    until = held_from.astimezone(UTC) + timedelta(seconds=rules.hold_down_seconds)
+    until = held_until.astimezone(UTC)
     minute = until.replace(second=0, microsecond=0)
     return f"{text}, by {minute if minute == until else minute + timedelta(minutes=1):%Y-%m-%dT%H:%M:%SZ}"

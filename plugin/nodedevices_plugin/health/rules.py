@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
-from nodedevices_api.sections import Health
+from nodedevices_api.sections import Health, HealthRule
 
 DISABLE_VARIABLE = "DP_DISABLE_HEALTHCHECKS"
 ENABLE_VARIABLE = "DP_ENABLE_HEALTHCHECKS"
 EVERY_XID = frozenset({"all", "xids"})
-MAX_XID = 1023  # sections.Health
+MAX_XID = 1023
+MAX_REASONS = 64  # sections.HealthRule
 MAX_UNREAD = 16
 
 SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's word no longer counts (an NVML call can hang in the kernel)
@@ -19,13 +22,10 @@ CORRELATION_SECONDS = 10.0  # SCHEMA: how long an XID may wait for its neighbour
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRules:
-    """Seconds are seconds; XIDs are NVIDIA's numbers. A fatal XID outranks an ignored one."""
+    """Seconds are seconds. `rules`: what some reasons mean here; the first that matches decides."""
 
-    fatal_xids: frozenset[int] = frozenset()  # Unhealthy here, whatever the catalogue says
-    ignore_xids: frozenset[int] = frozenset()  # never change a state here
-    fatal_all_xids: bool = False  # every other one is fatal, too (DP_ENABLE_HEALTHCHECKS=all)
-    ignore_all_xids: bool = False  # no other one changes a state (DP_DISABLE_HEALTHCHECKS=all)
-    hold_down_seconds: float = 300.0
+    rules: tuple[HealthRule, ...] = ()
+    hold_down_seconds: float = 300.0  # for reasons whose rule has none
     silence_seconds: float = SILENCE_SECONDS
     withdraw_after_seconds: float = 300.0  # of silence, counted from the last line
     correlation_seconds: float = CORRELATION_SECONDS
@@ -35,23 +35,47 @@ class HealthRules:
         """The rules of a policy's (or the node's own) `health` section; None: the built-in defaults."""
         health = section or Health()
         return cls(
-            fatal_xids=frozenset(health.fatal_xids),
-            ignore_xids=frozenset(health.ignore_xids),
+            rules=health.rules,
             hold_down_seconds=float(health.hold_down_seconds),
             withdraw_after_seconds=float(health.probe.withdraw_after_seconds),
         )
 
+    def rule(self, reason: str) -> HealthRule | None:
+        """The rule that decides what this reason means; None: it means what it usually does."""
+        return next((rule for rule in self.rules if any(fnmatchcase(reason, glob) for glob in rule.reasons)), None)
+
+    def hold_down(self, reason: str) -> float:
+        """For how long, after the newest evidence of it, no fault may come before the device is Healthy again."""
+        rule = self.rule(reason)
+        if rule is None or rule.hold_down_seconds is None:
+            return self.hold_down_seconds
+        return float(rule.hold_down_seconds)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentXids:
-    """What NVIDIA's two variables ask for. The lists are a node's own `health.ignoreXids` and `health.fatalXids`, which
-    a policy's section replaces; the two "all" have no field in a policy and stay. `unread`: words that say nothing."""
+    """What NVIDIA's two variables ask for: a node's own `health.rules`, which a policy's section replaces. `unread`:
+    words that say nothing."""
 
     ignore: frozenset[int] = frozenset()
     fatal: frozenset[int] = frozenset()
     ignore_all: bool = False
     fatal_all: bool = False
     unread: tuple[str, ...] = ()
+
+    def rules(self) -> tuple[HealthRule, ...]:
+        """The same as rules: a fatal XID outranks an ignored one, and a number outranks "all"."""
+        return (
+            *(HealthRule(reasons=some, state="Unhealthy") for some in _reasons(self.fatal)),
+            *(HealthRule(reasons=some, state="Ignored") for some in _reasons(self.ignore)),
+            *([HealthRule(reasons=("Xid*",), state="Unhealthy")] if self.fatal_all else []),
+            *([HealthRule(reasons=("Xid*",), state="Ignored")] if self.ignore_all else []),
+        )
+
+
+def _reasons(xids: frozenset[int]) -> Iterator[tuple[str, ...]]:
+    reasons = [f"Xid{number}" for number in sorted(xids)]
+    return (tuple(reasons[first : first + MAX_REASONS]) for first in range(0, len(reasons), MAX_REASONS))
 
 
 def rules_from_environment(disable: str, enable: str) -> EnvironmentXids:

@@ -80,9 +80,8 @@ def resolve(local: Local, file: FileConfig | None, spec_config: Mapping[str, Any
             )
         ),
     }
-    if local.xids.ignore or local.xids.fatal:
-        xids = {"ignoreXids": sorted(local.xids.ignore), "fatalXids": sorted(local.xids.fatal)}
-        own["health"] = to_dict(Health.model_validate(xids))
+    if rules := local.xids.rules():
+        own["health"] = to_dict(Health(rules=rules))
     if file is not None:
         for name, section in (("resources", file.resources), ("sharing", file.sharing)):
             if section is not None:

@@ -21,7 +21,7 @@ from nodedevices_plugin.sharing.base import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """`ignore_all_xids` and `fatal_all_xids`: DP_DISABLE_HEALTHCHECKS=all and DP_ENABLE_HEALTHCHECKS=all."""
+    """What every container of the node gets, and where things are on it."""
 
     driver_root: str = "/"
     dev_root: str = ""
@@ -37,8 +37,6 @@ class NodeSettings:
     driver_root_here: str = ""  # where the driver root is mounted in this container
     mps_root: str = ""
     packed: bool = False
-    ignore_all_xids: bool = False
-    fatal_all_xids: bool = False
 
     @property
     def sharing_modes(self) -> Settings:
@@ -85,8 +83,6 @@ def node_settings(local: Local, values: Mapping[str, Value]) -> NodeSettings:
         driver_root_here=str(value("driver-root-ctr-path")),
         mps_root=str(value("mps-root")),
         packed=value("shared-devices-allocation-policy") == "packed",
-        ignore_all_xids=local.xids.ignore_all,
-        fatal_all_xids=local.xids.fatal_all,
     )
 
 

@@ -44,7 +44,7 @@ DIFFERENCES: Mapping[str, Difference] = {
     "ts-name-bad-chars": _asked_for(ONE_RULE, "outcome"),
     "xid-94-one-mig": _chosen(
         "a contained memory error (XID 94) ends the application that met it, and NVIDIA's own catalogue asks for its "
-        "restart and no more: the device stays in service. health.fatalXids takes it out",
+        "restart and no more: the device stays in service. health.rules can take it out",
         "after_watch",
     ),
 }

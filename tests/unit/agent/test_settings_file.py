@@ -253,11 +253,17 @@ def test_everything_that_nvidias_file_has_is_taken_and_what_is_of_no_use_here_is
 def test_nvidias_health_variables_are_the_nodes_own_health_which_a_policy_replaces() -> None:
     variables = {"DP_DISABLE_HEALTHCHECKS": "79,48", "DP_ENABLE_HEALTHCHECKS": "31"}
     own = resolve(parse_flags(["--standalone"], variables), None, None).sections.health
-    assert (own.ignore_xids, own.fatal_xids) == ((48, 79), (31,))
+    assert [(rule.reasons, rule.state) for rule in own.rules] == [
+        (("Xid31",), "Unhealthy"),
+        (("Xid48", "Xid79"), "Ignored"),
+    ]
     theirs = resolve(parse_flags(["--standalone"], variables), None, {"health": {"holdDownSeconds": 7}}).sections.health
-    assert (theirs.ignore_xids, theirs.fatal_xids, theirs.hold_down_seconds) == ((), (), 7)
-    every = resolve(parse_flags(["--standalone"], {"DP_DISABLE_HEALTHCHECKS": "all"}), None, {"health": {}})
-    assert every.node.ignore_all_xids
+    assert (theirs.rules, theirs.hold_down_seconds) == ((), 7)
+    every = parse_flags(["--standalone"], {"DP_DISABLE_HEALTHCHECKS": "all"})
+    assert [(rule.reasons, rule.state) for rule in resolve(every, None, None).sections.health.rules] == [
+        (("Xid*",), "Ignored")
+    ]
+    assert resolve(every, None, {"health": {}}).sections.health.rules == ()
 
 
 @pytest.mark.parametrize("saved", [{}, {"sections": {}}, {"resourcePrefix": "a.b", "sections": {"x": 1}}])

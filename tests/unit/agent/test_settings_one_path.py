@@ -63,7 +63,14 @@ SLICED = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4
         ),
         pytest.param(
             by(variables={"DP_DISABLE_HEALTHCHECKS": "48,79", "DP_ENABLE_HEALTHCHECKS": "13"}),
-            {"health": {"ignoreXids": [48, 79], "fatalXids": [13]}},
+            {
+                "health": {
+                    "rules": [
+                        {"reasons": ["Xid13"], "state": "Unhealthy"},
+                        {"reasons": ["Xid48", "Xid79"], "state": "Ignored"},
+                    ]
+                }
+            },
             id="XIDs",
         ),
         pytest.param(by("--serving-mode=Observe"), {"serving": {"mode": "Observe"}}, id="observe"),

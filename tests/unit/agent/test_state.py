@@ -131,6 +131,20 @@ def test_clients_of_mps_are_read_from_files_that_knew_of_no_other_mode(file: Sta
     assert (file.load(), file.unread) == (replace(FULL, clients=known), "")
 
 
+def test_lists_of_xids_of_an_older_version_are_read_as_rules(file: StateFile) -> None:
+    document = json.loads((STATES / "v1-2026-11-21.json").read_bytes())
+    document["applied"]["sections"]["health"] |= {"fatalXids": [94], "ignoreXids": list(range(1, 70))}
+    document["applied"]["node"]["ignore_all_xids"] = True
+    file.path.write_text(json.dumps(document))
+    rules = from_saved(file.load().applied or {}).sections.health.rules
+    assert [(rule.reasons[0], len(rule.reasons), rule.state) for rule in rules] == [
+        ("Xid94", 1, "Unhealthy"),
+        ("Xid1", 64, "Ignored"),
+        ("Xid65", 5, "Ignored"),
+        ("Xid*", 1, "Ignored"),
+    ]
+
+
 def test_a_verdict_that_cannot_be_read_takes_no_other_along(file: StateFile) -> None:
     file.save(replace(FULL, verdicts={"GPU-1": BAD, "GPU-2": BAD}))
     document = json.loads(file.path.read_bytes())

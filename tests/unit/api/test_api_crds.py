@@ -197,7 +197,7 @@ def test_the_built_in_defaults_are_told_to_people() -> None:
     faults = SCHEMAS["devicepolicies"]["properties"]["spec"]["properties"]["faults"]["properties"]
     assert health["holdDownSeconds"]["description"].endswith(" Built-in default: 300.")
     assert faults["event"]["description"].endswith(" Built-in default: true.")
-    assert "default" not in health["ignoreXids"]["description"], "empty goes without saying"
+    assert "default" not in health["rules"]["description"], "empty goes without saying"
 
 
 def test_a_field_that_is_not_at_work_says_so_and_no_other_does() -> None:

@@ -201,8 +201,7 @@ def test_the_built_in_defaults_are_the_agreed_ones() -> None:
         "partitions": {"strategy": "none"},
         "injection": {"deviceListStrategies": ["envvar"], "deviceIDStrategy": "uuid", "passDeviceSpecs": False},
         "health": {
-            "ignoreXids": [],
-            "fatalXids": [],
+            "rules": [],
             "degraded": [],
             "holdDownSeconds": 300,
             "probe": {"intervalSeconds": 5, "withdrawAfterSeconds": 300},

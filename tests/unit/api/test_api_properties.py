@@ -53,8 +53,15 @@ devices = st.builds(
     holders_truncated=st.none() | COUNTS,
 )
 
-xids = st.lists(st.integers(1, 1023), max_size=6, unique=True)
 durations = st.integers(0, 86400)
+REASONS = st.lists(st.sampled_from(["Xid13", "Xid79", "Xid14*", "LinkDown"]), min_size=1, unique=True)
+health_rules: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {
+        "reasons": REASONS,
+        "state": st.sampled_from(["Ignored", "Degraded", "Unhealthy"]),
+    },
+    optional={"holdDownSeconds": durations},
+)
 
 
 def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
@@ -73,7 +80,7 @@ configurations = some(
     serving=some(mode=st.sampled_from(["Serve", "Observe"])),
     partitions=some(strategy=st.sampled_from(["none", "single", "mixed"])),
     sharing=some(renameByDefault=st.booleans()) | shares,
-    health=some(ignoreXids=xids, fatalXids=xids, holdDownSeconds=durations),
+    health=some(rules=st.lists(health_rules, max_size=4), holdDownSeconds=durations),
     faults=some(event=st.booleans(), evict=some(graceSeconds=durations), taint=some(effect=st.just("NoSchedule"))),
     labels=some(featureDiscovery=st.booleans()),
     capacity=st.lists(
@@ -98,8 +105,8 @@ def test_a_configuration_is_written_exactly_as_it_was_given_or_refused(document:
     try:
         sections = parse(Sections, document)
     except InputError:
-        health = document["health"]
-        assert set(health["fatalXids"]) & set(health["ignoreXids"])
+        rules = document["health"]["rules"]
+        assert any(rule["state"] == "Ignored" and "holdDownSeconds" in rule for rule in rules)
         return
     assert to_dict(sections) == document
 

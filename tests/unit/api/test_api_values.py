@@ -93,7 +93,7 @@ def test_what_is_at_work_passes() -> None:
             },
             capacity=[{"name": "nodedevices.io/gpu-memory-mib", "sumOf": "memoryMiB", "scope": "all"}],
             faults={"podCondition": "Always", "event": False, "nodeCondition": False},
-            health={"holdDownSeconds": 5, "ignoreXids": [31], "fatalXids": [79]},
+            health={"holdDownSeconds": 5, "rules": [{"reasons": ["Xid31"], "state": "Ignored"}]},
             resources={"devices": [{"match": {"productName": "*H100*"}, "name": "example.com/h100"}], "exclude": ["x"]},
             partitions={"strategy": "mixed"},
             labels={"featureDiscovery": True, "extra": {"example.com/pool": "a"}},
@@ -126,7 +126,7 @@ def test_a_field_that_asks_for_nothing_new_passes() -> None:
     assert (
         unsupported(
             faults={"taint": {"effect": "None"}, "evict": {"mode": "Never"}},
-            health={"ignoreXids": [], "probe": {"intervalSeconds": 5}},
+            health={"rules": [], "probe": {"intervalSeconds": 5}},
             sharing={"strategy": "none"},
         )
         == []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nodedevices_api.base import to_dict
+from nodedevices_api.errors import parse
+from nodedevices_api.sections import Health
 from nodedevices_plugin.health.catalogue import XidClass, look_up
 from nodedevices_plugin.health.events import xid_class
 from nodedevices_plugin.health.rules import EnvironmentXids, HealthRules, rules_from_environment
@@ -14,13 +15,7 @@ from support.facts import Story, gpu, xid
 
 
 def rules(disable: str, enable: str) -> HealthRules:
-    found = rules_from_environment(disable, enable)
-    return HealthRules(
-        ignore_xids=found.ignore,
-        fatal_xids=found.fatal,
-        ignore_all_xids=found.ignore_all,
-        fatal_all_xids=found.fatal_all,
-    )
+    return HealthRules(rules=rules_from_environment(disable, enable).rules())
 
 
 @pytest.mark.parametrize(
@@ -65,9 +60,15 @@ def test_only_the_enabled_xids_make_a_gpu_unhealthy() -> None:
     assert (story.says(0), story.says(1)) == (("Unhealthy", "Xid79"), ("Healthy", ""))
 
 
-def test_a_policys_list_outranks_what_the_node_says_of_all() -> None:
-    local = rules("", "all")
-    assert xid_class(look_up(31), replace(local, ignore_xids=frozenset({31}))) is XidClass.COUNTED
+def test_as_many_xids_as_there_are_fit_into_the_rules_of_a_section() -> None:
+    numbers = list(range(1, 1024))
+    found = rules_from_environment(",".join(map(str, numbers[::2])), ",".join(map(str, numbers[1::2]))).rules()
+    section = parse(Health, to_dict(Health(rules=found)))
+    assert {rule.state: sum(len(each.reasons) for each in found if each.state == rule.state) for rule in found} == {
+        "Ignored": 512,
+        "Unhealthy": 511,
+    }
+    assert section.rules == found
 
 
 @settings(deadline=None)

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nodedevices_api.sections import Health, HealthProbe
+from nodedevices_api.sections import Health, HealthProbe, HealthRule
 from nodedevices_plugin.health.events import MAX_NOTICES, EventCursor, fresh_events, notices
 from nodedevices_plugin.health.rules import HealthRules
-from support.facts import START, gpu_id, snapshot, xid
+from support.facts import START, gpu_id, ruled, snapshot, xid
 
 
 def test_an_event_that_is_repeated_in_later_lines_is_heard_once() -> None:
@@ -47,8 +47,8 @@ def test_an_xid_without_a_device_is_told_since_it_can_mark_none() -> None:
 
 
 def test_an_ignored_xid_is_not_told_and_a_fatal_one_is_a_state() -> None:
-    assert notices([xid(31)], HealthRules(ignore_xids=frozenset({31}))) == ()
-    assert notices([xid(31)], HealthRules(fatal_xids=frozenset({31}))) == ()
+    assert notices([xid(31)], ruled({"Xid31": "Ignored"})) == ()
+    assert notices([xid(31)], ruled({"Xid31": "Unhealthy"})) == ()
 
 
 def test_notices_of_one_line_are_bounded() -> None:
@@ -57,10 +57,9 @@ def test_notices_of_one_line_are_bounded() -> None:
 
 
 def test_rules_come_from_the_section() -> None:
-    section = Health(
-        ignore_xids=(13,), fatal_xids=(31,), hold_down_seconds=7, probe=HealthProbe(withdraw_after_seconds=60)
-    )
+    rule = HealthRule(reasons=("Xid13", "Xid14*"), state="Ignored")
+    section = Health(rules=(rule,), hold_down_seconds=7, probe=HealthProbe(withdraw_after_seconds=60))
     assert HealthRules.from_section(section) == HealthRules(
-        ignore_xids=frozenset({13}), fatal_xids=frozenset({31}), hold_down_seconds=7, withdraw_after_seconds=60
+        rules=(rule,), hold_down_seconds=7, withdraw_after_seconds=60
     )
     assert HealthRules.from_section(None) == HealthRules()

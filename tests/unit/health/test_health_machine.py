@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Literal
 
 import pytest
+from nodedevices_api.sections import HealthRule
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.probes.protocol import DeviceFact, Driver, DriverState, ProbeEvent, Readings
-from support.facts import START, Story, gpu, gpu_id, mig_id, old, partition, well, xid
+from support.facts import START, Story, gpu, gpu_id, mig_id, old, partition, ruled, well, xid
 
 HOLD = 300
 LOADED = Driver(state=DriverState.LOADED)
@@ -468,31 +470,140 @@ def test_waiting_for_neighbours_survives_a_restart() -> None:
 
 # --- policy ---------------------------------------------------------------------------------------------------------
 def test_a_policy_may_call_an_xid_fatal() -> None:
-    story = Story(HealthRules(fatal_xids=frozenset({31}))).line(gpu(0, readings=old()), xids=[xid(31)])
+    story = Story(ruled({"Xid31": "Unhealthy"})).line(gpu(0, readings=old()), xids=[xid(31)])
     assert (story.says(), story.verdict().recovery_action) == (("Unhealthy", "Xid31"), "ResetGPU")
 
 
 def test_a_policy_may_ignore_an_xid() -> None:
-    story = Story(HealthRules(ignore_xids=frozenset({79})))
+    story = Story(ruled({"Xid79": "Ignored"}))
     assert story.line(gpu(0), xids=[xid(79), xid(45)]).says() == ("Degraded", "Correlating")
     assert story.line(gpu(0), at=20).says() == ("Healthy", "")
 
 
 def test_an_ignored_xid_does_not_hide_that_the_gpu_is_lost() -> None:
-    story = Story(HealthRules(ignore_all_xids=True)).line(gpu(0, readings=Readings(lost=True)), xids=[xid(79)])
+    story = Story(ruled({"Xid*": "Ignored"})).line(gpu(0, readings=Readings(lost=True)), xids=[xid(79)])
     assert story.says() == ("Unhealthy", "FallenOffBus")
 
 
 def test_only_these_xids_mode_works() -> None:
-    story = Story(HealthRules(ignore_all_xids=True, fatal_xids=frozenset({79})))
+    story = Story(ruled({"Xid79": "Unhealthy", "Xid*": "Ignored"}))
     story.line(gpu(0), gpu(1), xids=[xid(62, 0), xid(79, 1)])
     assert (story.says(0), story.says(1)) == (("Healthy", ""), ("Unhealthy", "Xid79"))
 
 
 def test_ignoring_an_xid_ends_what_it_had_caused() -> None:
     story = Story().line(gpu(0), xids=[xid(62)])
-    story.rules = HealthRules(ignore_xids=frozenset({62}))
+    story.rules = ruled({"Xid62": "Ignored"})
     assert story.line(gpu(0)).says() == ("Healthy", "")
+
+
+def test_a_policy_may_call_a_fatal_xid_degraded_and_the_gpu_stays_offered() -> None:
+    story = Story(ruled({"Xid109": "Degraded"})).line(gpu(0), xids=[xid(109)])
+    assert (story.says(), story.verdict().offered) == (("Degraded", "Xid109"), True)
+    assert story.verdict().recovery_action == "ResetGPU"
+
+
+def test_what_is_degraded_by_a_policy_ends_as_what_is_degraded_by_the_catalogue() -> None:
+    story = Story(ruled({"Xid31": "Degraded"})).line(gpu(0), xids=[xid(31)])
+    assert story.says() == ("Degraded", "Xid31")
+    keep_alive(story, gpu(0), seconds=HOLD)
+    assert story.says() == ("Healthy", "")
+
+
+def test_an_xid_that_a_rule_decides_waits_for_no_neighbours() -> None:
+    story = Story(ruled({"Xid48": "Degraded", "Xid74": "Unhealthy"})).line(gpu(0), gpu(1), xids=[xid(48), xid(74, 1)])
+    assert (story.says(0), story.says(1)) == (("Degraded", "Xid48"), ("Unhealthy", "Xid74"))
+
+
+def test_the_first_rule_that_matches_a_reason_decides() -> None:
+    story = Story(ruled({"Xid14[0-4]": "Degraded", "Xid14*": "Ignored", "Xid*": "Unhealthy"}))
+    story.line(gpu(0), gpu(1), gpu(2), xids=[xid(140, 0), xid(145, 1), xid(13, 2)])
+    assert [story.says(number) for number in range(3)] == [
+        ("Degraded", "Xid140"),
+        ("Healthy", ""),
+        ("Unhealthy", "Xid13"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "readings", "state", "says"),
+    [
+        ("EccUncorrectable", Readings(ecc_uncorrectable_volatile=1), "Ignored", ("Healthy", "")),
+        ("EccUncorrectable", Readings(ecc_uncorrectable_volatile=1), "Degraded", ("Degraded", "EccUncorrectable")),
+        ("ThermalSlowdown", Readings(thermal_slowdown=True), "Unhealthy", ("Unhealthy", "ThermalSlowdown")),
+        ("RecoveryAction", Readings(recovery_action="ResetGPU"), "Ignored", ("Healthy", "")),
+        ("*", Readings(lost=True), "Ignored", ("Unhealthy", "FallenOffBus")),
+        ("*", Readings(error="no answer"), "Degraded", ("Unhealthy", "ProbeError")),
+    ],
+)
+def test_a_rule_says_what_a_reading_means_but_never_that_an_unusable_device_can_be_used(
+    reason: str, readings: Readings, state: Literal["Ignored", "Degraded", "Unhealthy"], says: tuple[str, str]
+) -> None:
+    story = Story(ruled({reason: state})).line(gpu(0, readings=readings))
+    assert story.says() == says
+    assert story.verdict().offered == (says[0] != "Unhealthy")
+
+
+def test_a_missing_device_is_missing_whatever_a_rule_says() -> None:
+    story = Story(ruled({"*": "Ignored"})).line(gpu(0), gpu(1)).line(gpu(0))
+    assert story.says(1) == ("Unhealthy", "Missing")
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "says"),
+    [("poison", "Unhealthy", ("Unhealthy", "Poison")), ("gpu-unavailable", "Ignored", ("Healthy", ""))],
+)
+def test_a_rule_says_what_another_event_means(
+    kind: str, state: Literal["Ignored", "Unhealthy"], says: tuple[str, str]
+) -> None:
+    reason = {"poison": "Poison", "gpu-unavailable": "GpuUnavailable"}[kind]
+    event = replace(xid(1), kind=kind, xid=None)
+    assert Story(ruled({reason: state})).line(gpu(0), xids=[event]).says() == says
+
+
+def test_a_rule_that_comes_later_judges_what_is_remembered_and_one_that_goes_lets_readings_speak_again() -> None:
+    bad = Readings(ecc_uncorrectable_volatile=1)
+    story = Story().line(gpu(0, readings=bad), gpu(1), xids=[xid(62, 1)])
+    assert (story.says(0), story.says(1)) == (("Unhealthy", "EccUncorrectable"), ("Unhealthy", "Xid62"))
+    story.rules = ruled({"EccUncorrectable": "Degraded", "Xid62": "Degraded"})
+    story.line(gpu(0, readings=bad), gpu(1))
+    assert (story.says(0), story.says(1)) == (("Degraded", "EccUncorrectable"), ("Degraded", "Xid62"))
+    story.rules = ruled({"Xid62": "Unhealthy"})
+    story.line(gpu(0, readings=bad), gpu(1))
+    assert (story.says(0), story.says(1)) == (("Unhealthy", "EccUncorrectable"), ("Unhealthy", "Xid62"))
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ("Unhealthy", ("Unhealthy", "Xid48")),
+        ("Degraded", ("Degraded", "Xid48")),
+        ("Ignored", ("Healthy", "")),
+    ],
+)
+def test_a_rule_that_comes_while_an_xid_is_undecided_decides_it(
+    state: Literal["Ignored", "Degraded", "Unhealthy"], says: tuple[str, str]
+) -> None:
+    story = Story().line(gpu(0), at=0, xids=[xid(48)])
+    story.rules = ruled({"Xid48": state})
+    assert story.line(gpu(0), at=2).verdict().offered == (state != "Unhealthy")
+    assert story.line(gpu(0), at=12).says() == says
+
+
+def test_a_rule_has_a_hold_down_of_its_own_and_the_longest_of_what_is_as_bad_counts() -> None:
+    short = HealthRule(reasons=("Xid94",), state="Unhealthy", hold_down_seconds=10)
+    story = Story(HealthRules(rules=(short,), hold_down_seconds=100))
+    story.line(gpu(0), gpu(1), at=0, xids=[xid(94, 0), xid(94, 1), xid(140, 1)])
+    story.line(
+        gpu(0, readings=Readings(recovery_action="None")), gpu(1, readings=Readings(recovery_action="None")), at=9
+    )
+    assert (story.says(0)[0], story.says(1)[0]) == ("Unhealthy", "Unhealthy")
+    assert story.deadline() == pytest.approx(10, abs=0.01)
+    story.line(
+        gpu(0, readings=Readings(recovery_action="None")), gpu(1, readings=Readings(recovery_action="None")), at=11
+    )
+    assert (story.says(0)[0], story.says(1)[0]) == ("Healthy", "Unhealthy")
+    assert "after 100 s without a fault" in story.verdict(1).message
 
 
 # --- partitions -----------------------------------------------------------------------------------------------------
@@ -507,7 +618,7 @@ def test_an_xid_of_a_mig_instance_marks_the_gpu() -> None:
 
 
 def test_an_error_that_an_instance_contained_stays_in_it() -> None:
-    story = Story(HealthRules(fatal_xids=frozenset({94}))).line(cut(), xids=[xid(94, gi=8, ci=0)])
+    story = Story(ruled({"Xid94": "Unhealthy"})).line(cut(), xids=[xid(94, gi=8, ci=0)])
     assert story.says() == ("Healthy", "")
     own = story.verdicts[mig_id(0, 1)]
     assert (own.state, own.reason, own.offered) == (HealthState.UNHEALTHY, "Xid94", False)
@@ -517,7 +628,7 @@ def test_an_error_that_an_instance_contained_stays_in_it() -> None:
 
 
 def test_a_contained_error_without_an_instance_is_the_gpus() -> None:
-    story = Story(HealthRules(fatal_xids=frozenset({94}))).line(cut(), xids=[xid(94)])
+    story = Story(ruled({"Xid94": "Unhealthy"})).line(cut(), xids=[xid(94)])
     assert story.says() == ("Unhealthy", "Xid94")
 
 
