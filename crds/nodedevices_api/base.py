@@ -19,10 +19,12 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validato
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema
 
-# Kubernetes spells initialisms in capitals; a rule for them would be longer than the list.
+# Kubernetes spells initialisms in capitals; a rule for them would be longer than the list. `int` and `bool` are types.
 _WIRE_NAMES = {
+    "boolean": "bool",
     "boot_id": "bootID",
     "device_id_strategy": "deviceIDStrategy",
+    "integer": "int",
     "memory_mib": "memoryMiB",
     "node_uid": "nodeUID",
     "pci_bus_id": "pciBusID",

@@ -15,3 +15,21 @@ MAX_MINOR: Final = (1 << 20) - 1  # the kernel's minor numbers have 20 bits
 DEVICE_ID_PATTERN: Final = r"^[A-Za-z0-9._:-]+$"
 MAX_DEVICE_ID: Final = 96
 WORD_PATTERN: Final = r"^[A-Za-z][A-Za-z0-9]{0,63}$"  # a reason, an action, a kind
+DEVICE_NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"  # of a device in a ResourceSlice: a DNS label
+MAX_DEVICE_NAME: Final = 63
+PROBE_NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+MAX_PROBE_NAME: Final = 32
+MAX_PROBES: Final = 16
+# Attributes and capacities as a ResourceSlice takes them (resource.k8s.io/v1): a C identifier of at most 32 characters,
+# with or without a domain; values of at most 64 bytes; 32 of both together, the common attributes included.
+ATTRIBUTE_NAME_PATTERN: Final = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z_][A-Za-z0-9_]{0,31}$"
+)
+MAX_ATTRIBUTE_NAME: Final = 64
+SEMANTIC_VERSION_PATTERN: Final = (
+    r"^(0|[1-9][0-9]{0,9})[.](0|[1-9][0-9]{0,9})[.](0|[1-9][0-9]{0,9})"
+    r"(-(0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)([.](0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*))*)?"
+    r"([+][0-9A-Za-z-]+([.][0-9A-Za-z-]+)*)?$"
+)
+MAX_EXTRA: Final = 32
+MAX_CAPACITIES: Final = 32

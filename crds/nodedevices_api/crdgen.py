@@ -204,7 +204,9 @@ KINDS = (
             Column(
                 "Excluded", ".status.summary.excluded", "integer", "Devices kept back by resources.exclude.", wide=True
             ),
-            Column("Driver", ".status.driver.version", "string", "The devices' driver.", wide=True),
+            Column(
+                "Driver", ".status.drivers[0].version", "string", "The devices' driver, the first of them.", wide=True
+            ),
             Column("Agent", ".status.agent.version", "string", "The agent's version.", wide=True),
         ),
         selectable=(".status.summary.reason",),

@@ -13,9 +13,26 @@ from pydantic import Field, StringConstraints
 
 from nodedevices_api import API_VERSION
 from nodedevices_api.base import Loose, Root, Rule
-from nodedevices_api.bounds import MAX_DEVICES, MAX_INDEX, MAX_MINOR, MAX_NUMA_NODE, MAX_PARTITIONS
+from nodedevices_api.bounds import (
+    ATTRIBUTE_NAME_PATTERN,
+    DEVICE_NAME_PATTERN,
+    MAX_ATTRIBUTE_NAME,
+    MAX_CAPACITIES,
+    MAX_DEVICE_NAME,
+    MAX_DEVICES,
+    MAX_EXTRA,
+    MAX_INDEX,
+    MAX_MINOR,
+    MAX_NUMA_NODE,
+    MAX_PARTITIONS,
+    MAX_PROBE_NAME,
+    MAX_PROBES,
+    PROBE_NAME_PATTERN,
+    SEMANTIC_VERSION_PATTERN,
+)
 from nodedevices_api.conditions import Condition
 from nodedevices_api.fields import (
+    INTEGER_MAX,
     Atomic,
     Count,
     DeviceId,
@@ -39,13 +56,18 @@ from nodedevices_api.sections import Sections
 
 HealthState = Literal["Healthy", "Degraded", "Unhealthy", "Unknown"]
 FaultDomain = Literal["Application", "Device", "Node"]
+ProbeState = Literal["Ready", "Starting", "Silent", "Failed", "NoDriver"]
 
+MAX_DRIVERS = 8
 MAX_HOLDERS = 64
+MAX_HOLDER_IDS = 8
 MAX_AFFECTED_PODS = 256
 
 Uid = Annotated[str, StringConstraints(max_length=64)]
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]*$", max_length=64)]
-DeviceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+DeviceName = Annotated[str, StringConstraints(pattern=DEVICE_NAME_PATTERN, max_length=MAX_DEVICE_NAME)]
+ProbeName = Annotated[str, StringConstraints(pattern=PROBE_NAME_PATTERN, max_length=MAX_PROBE_NAME)]
+AttributeName = Annotated[str, StringConstraints(pattern=ATTRIBUTE_NAME_PATTERN, max_length=MAX_ATTRIBUTE_NAME)]
 Profile = Annotated[str, StringConstraints(max_length=64)]
 ReasonText = Annotated[str, StringConstraints(pattern=r"^([A-Za-z][A-Za-z0-9]{0,63})?$", max_length=64)]
 
@@ -131,11 +153,26 @@ class Summary(Loose):
 
 
 class Driver(Loose):
-    """The devices' driver."""
+    """A driver of devices."""
 
-    name: Short = Field(default="", description="nvidia")
+    name: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(
+        description="nvidia, amdgpu, mlx5_core."
+    )
     version: Short = Field(default="", description="As the driver prints it: 570.148.08.")
     cuda_version: Short = Field(default="", description="The newest CUDA that it supports: 12.8.")
+
+
+class Probe(Loose):
+    """A probe that the agent runs, and how it does."""
+
+    name: ProbeName = Field(description="nvml, simulated, or the name given with --probe NAME=COMMAND.")
+    state: ProbeState = Field(
+        description="Ready; Starting (no report yet); Silent (no report for 15 s); Failed (it does not start or writes "
+        "no good report); NoDriver (it runs, and its driver is not loaded)."
+    )
+    message: HealthMessage = Field(default="", description="Why, for people; what else the probe complains of.")
+    since: Time = Field(description="When this state began.")
+    devices: Count = Field(description="Devices that it reports, missing ones included.")
 
 
 class Vgpu(Loose):
@@ -162,11 +199,24 @@ class Agent(Loose):
     boot_id: Short = Field(description="The node's boot id.")
     start_time: Time = Field(description="When the agent started.")
     heartbeat_time: Time = Field(description="When it last said that it lives: every 5 minutes.")
-    probe: Short = Field(description="Which probe looks at the hardware: nvml, simulated.")
+
+
+class Attribute(Loose):
+    """The value of an attribute, in the form of a ResourceSlice: exactly one of the fields is set."""
+
+    string: Short | None = Field(default=None, description="A text.")
+    integer: Annotated[Whole, Field(ge=-INTEGER_MAX, le=INTEGER_MAX)] | None = Field(
+        default=None, description="A whole number."
+    )
+    boolean: Flag | None = Field(default=None, description="True or false.")
+    version: Annotated[str, StringConstraints(pattern=SEMANTIC_VERSION_PATTERN, max_length=64)] | None = Field(
+        default=None, description="A semantic version: 9.0.0."
+    )
 
 
 class DeviceAttributes(Loose):
-    """What the device is, in the names of the DRA drivers; versions are semantic versions."""
+    """What the device is: fields for what all devices have, and `extra` for all else. The names are legal names of a
+    ResourceSlice's attributes."""
 
     uuid: Annotated[str, StringConstraints(max_length=96)] | None = Field(
         default=None, description="The UUID that the maker's tools show, where it is not the id."
@@ -175,7 +225,6 @@ class DeviceAttributes(Loose):
     product_name: Short | None = Field(default=None, description="NVIDIA H100 80GB HBM3")
     brand: Short | None = Field(default=None, description="Nvidia, Tesla, GeForce.")
     architecture: Short | None = Field(default=None, description="Hopper")
-    cuda_compute_capability: Short | None = Field(default=None, description="As a semantic version: 9.0.0.")
     pci_bus_id: Short | None = Field(default=None, description="0000:1b:00.0")
     pcie_root: Short | None = Field(default=None, description="pci0000:16")
     numa_node: Annotated[Whole, Field(ge=0, le=MAX_NUMA_NODE)] | None = Field(
@@ -184,25 +233,15 @@ class DeviceAttributes(Loose):
     minor: Annotated[Whole, Field(ge=0, le=MAX_MINOR)] | None = Field(
         default=None, description="The minor number of its device node: 3 for /dev/nvidia3."
     )
-    mig_capable: Flag | None = Field(
-        default=None, description="The device can be partitioned; absent: no, or not known."
+    firmware: Short | None = Field(default=None, description="The firmware's version, as the device prints it.")
+    extra: Annotated[dict[AttributeName, Attribute], Field(max_length=MAX_EXTRA)] = Field(
+        default={},
+        description="Further attributes by name: cudaComputeCapability, migCapable and migEnabled of NVIDIA's GPUs, "
+        "gfxVersion, linkType, shell.",
     )
-    mig_enabled: Flag | None = Field(default=None, description="MIG mode is on now; absent: no, or not known.")
-    extra: Annotated[dict[str, Short], Field(max_length=8)] = Field(
-        default={}, description="Further attributes, for other makers."
-    )
 
 
-class DeviceCapacity(Loose):
-    """What a device, or a partition of one, has. Engines are counts."""
-
-    memory: Quantity | None = Field(default=None, description="80Gi")
-    multiprocessors: Count | None = Field(default=None, description="Streaming multiprocessors.")
-    copy_engines: Count | None = Field(default=None, description="Copy engines.")
-    decoders: Count | None = Field(default=None, description="Video decoders.")
-    encoders: Count | None = Field(default=None, description="Video encoders.")
-    jpeg_engines: Count | None = Field(default=None, description="JPEG engines.")
-    ofa_engines: Count | None = Field(default=None, description="Optical flow engines.")
+Capacity = Annotated[dict[AttributeName, Quantity], Field(max_length=MAX_CAPACITIES), Atomic()]
 
 
 class Link(Loose):
@@ -242,9 +281,14 @@ class Holder(Loose):
     claim: Annotated[str, StringConstraints(max_length=253)] | None = Field(
         default=None, description="The ResourceClaim by which it was given (DRA)."
     )
+    shares: Count | None = Field(
+        default=None, description="How many shares of the device it has; absent: the whole device."
+    )
     ids: Annotated[
-        tuple[Annotated[str, StringConstraints(max_length=128)], ...], Field(max_length=64), Listed("atomic")
-    ] = Field(default=(), description="The ids given, for shares of the device only.")
+        tuple[Annotated[str, StringConstraints(max_length=128)], ...],
+        Field(max_length=MAX_HOLDER_IDS),
+        Listed("atomic"),
+    ] = Field(default=(), description="The ids given, for shares of the device only, and the first of them only.")
     since: MicroTime = Field(description="When it was given, or first seen; in microseconds.")
     health: DeviceHealth | None = Field(
         default=None,
@@ -262,17 +306,25 @@ Excluded = Annotated[
 ]
 
 
+class Shares(Loose):
+    """A device that several containers share."""
+
+    total: Count = Field(description="How many shares the device has.")
+    held: Count = Field(description="How many of them containers hold.")
+    unit: Quantity | None = Field(default=None, description="How much memory a share is, where it is memory.")
+
+
 class Partition(Loose):
-    """A MIG device or another part of a device. It has its device's attributes."""
+    """A part of a device: a MIG device, a partition of AMD's, a virtual function. It has its device's attributes."""
 
     id: DeviceId = Field(description="MIG-<uuid>")
-    name: DeviceName | None = Field(default=None, description="Its name in a ResourceSlice.")
+    name: DeviceName = Field(description="Its name in a ResourceSlice: gpu-0-mig-1g10gb-19-0.")
     profile: Profile = Field(description="1g.10gb")
-    gi: Count = Field(description="GPU instance.")
-    ci: Count = Field(description="Compute instance.")
+    gi: Count | None = Field(default=None, description="GPU instance (NVIDIA).")
+    ci: Count | None = Field(default=None, description="Compute instance (NVIDIA).")
     start: Count | None = Field(default=None, description="First memory slice.")
     size: Count | None = Field(default=None, description="Memory slices.")
-    capacity: DeviceCapacity | None = Field(default=None, description="What it has.")
+    capacity: Capacity = Field(default={}, description="What it has, by name: memory, multiprocessors.")
     health: DeviceHealth | None = Field(default=None, description="Only where it differs from its device's.")
     excluded: Excluded = None
     holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), Listed("atomic")] = Field(
@@ -283,12 +335,18 @@ class Partition(Loose):
 class Device(Loose):
     """One physical device."""
 
-    id: DeviceId = Field(description="The physical UUID, which is also the device plugin's id: GPU-<uuid>.")
-    name: DeviceName = Field(description="gpu-<minor>, as in a ResourceSlice.")
-    type: Word = Field(description="gpu")
+    id: DeviceId = Field(
+        description="Of a GPU the physical UUID, which is also the device plugin's id: GPU-<uuid>; else a serial "
+        "number or the PCI address."
+    )
+    name: DeviceName = Field(description="Its name in a ResourceSlice: gpu-<minor>, nic-<n>, fpga-<n>.")
+    type: Word = Field(description="gpu, nic, fpga, vf, dpu, generic.")
     index: Annotated[Whole, Field(ge=0, le=MAX_INDEX)] = Field(description="The driver's order.")
+    probe: ProbeName | None = Field(default=None, description="Which probe reports it.")
     attributes: Annotated[DeviceAttributes, Atomic()] | None = Field(default=None, description="What it is.")
-    capacity: Annotated[DeviceCapacity, Atomic()] | None = Field(default=None, description="What it has.")
+    capacity: Capacity = Field(
+        default={}, description="What it has, by name: memory: 80Gi, multiprocessors: 132, vfs: 16. Engines are counts."
+    )
     links: Annotated[tuple[Link, ...], Field(max_length=16), Listed("atomic")] = Field(
         default=(), description="Direct connections; only what changes placement."
     )
@@ -296,6 +354,9 @@ class Device(Loose):
     excluded: Excluded = None
     partitions: Annotated[tuple[Partition, ...], Field(max_length=MAX_PARTITIONS), Listed("atomic")] = Field(
         default=(), description="MIG devices and the like."
+    )
+    shares: Annotated[Shares, Atomic()] | None = Field(
+        default=None, description="Only where the device is shared: how many shares there are, and how many are held."
     )
     holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), Listed("atomic")] = Field(
         default=(), description="Containers that have it, sorted."
@@ -315,7 +376,7 @@ class Resource(Loose):
     allocated: Count = Field(description="How many are held.")
     sharing: Word = Field(description="none, timeSlicing, mps or memory.")
     replicas: Count | None = Field(default=None, description="Shares of each device.")
-    managed_by: Literal["plugin", "operator"] = Field(description="Who owns the number on the Node.")
+    managed_by: Word = Field(description="Who owns the number on the Node: plugin, operator or dra.")
 
 
 class RetiredResource(Loose):
@@ -347,13 +408,18 @@ class NodeDevicesStatus(Loose):
     summary: Annotated[Summary, Atomic()] | None = Field(
         default=None, description="The node in a few integers and one reason."
     )
-    driver: Annotated[Driver, Atomic()] | None = Field(default=None, description="The devices' driver.")
+    drivers: Annotated[
+        tuple[Annotated[Driver, Atomic()], ...], Field(max_length=MAX_DRIVERS), Listed("map", "name")
+    ] = Field(default=(), description="The devices' drivers that are loaded.")
     machine: Annotated[Machine, Atomic()] | None = Field(
         default=None, description="What node labels need and no device has."
     )
+    probes: Annotated[tuple[Annotated[Probe, Atomic()], ...], Field(max_length=MAX_PROBES), Listed("map", "name")] = (
+        Field(default=(), description="The probes that the agent runs.")
+    )
     agent: Annotated[Agent, Atomic()] | None = Field(default=None, description="The agent that reports.")
     devices: Annotated[tuple[Annotated[Device, Atomic()], ...], Field(max_length=MAX_DEVICES), Listed("map", "id")] = (
-        Field(default=(), description="Physical devices, by index.")
+        Field(default=(), description="Physical devices, by type and index.")
     )
     resources: Annotated[tuple[Annotated[Resource, Atomic()], ...], Field(max_length=32), Listed("map", "name")] = (
         Field(default=(), description="Extended resources of this node.")

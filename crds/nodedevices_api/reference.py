@@ -42,8 +42,8 @@ def page(kind: Kind) -> str:
 
 
 def _children(node: Json) -> Json:
-    """The properties of an object, or of the items of a list of objects."""
-    inner: Json = node.get("items", node)
+    """The properties of an object, or of the items of a list or the values of a map of objects."""
+    inner: Json = node.get("items") or node.get("additionalProperties") or node
     properties: Json = inner.get("properties", {})
     return properties
 
@@ -54,6 +54,7 @@ def _fields(node: Json, path: str) -> Iterator[tuple[str, Json, bool]]:
         place = f"{path}.{key}" if path else key
         place += "[]" if "items" in child else ""
         yield place, child, key in required
+        place += ".NAME" if "additionalProperties" in child else ""
         if place != CONFIGURATION:
             yield from _fields(child, place)
 

@@ -26,6 +26,7 @@ from pathlib import Path
 import structlog
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import Condition
+from nodedevices_api.nodedevices import Probe
 from nodedevices_common import logs
 from nodedevices_common.http import PROBES_PER_SECOND, Answer, HttpServer
 
@@ -91,6 +92,7 @@ class Agent:
         self._seen_raw: Object | None = None
         self._listed = False
         self._conditions: tuple[Condition, ...] = ()
+        self._probes: tuple[Probe, ...] = ()
         self._conditions_read = False
         self._facts: Facts | None = None
         self._plan_told: Plan | None = None
@@ -397,13 +399,14 @@ class Agent:
             cdi_trouble=self._cdi.trouble,
             confirm_problems=(*world.confirm_problems, *world.confirm_spent),
             previous=self._conditions,
+            previous_probes=self._probes,
             previous_departed=world.departed,
             now=now,
         )
         if self._publisher is None or (world.inventory.line_monotonic is None and not outcome.probe_silent):
             return
         status = report(self._facts)
-        self._conditions = status.conditions
+        self._conditions, self._probes = status.conditions, status.probes
         something = bool(world.inventory.devices) or world.inventory.accelerators_on_bus > 0
         self._publisher.want(to_dict(status), may_create=something)
 

@@ -22,7 +22,8 @@ from nodedevices_api.errors import InputError
 from nodedevices_api.sections import Injection
 
 from nodedevices_plugin.awaiting import Awaited, awaited, known_clients, may_begin, may_start
-from nodedevices_plugin.foreign import Names, device_name, take_over
+from nodedevices_plugin.device_names import device_names
+from nodedevices_plugin.foreign import Names, take_over
 from nodedevices_plugin.model import (
     HoldersState,
     Holdings,
@@ -271,7 +272,8 @@ def _waits(strangers: Sequence[Held], plan: Plan, node: Node) -> str:
     if not ours:
         return ""
     held = {each.device_id for each in ours}
-    devices = listing(device_name(each.fact) for each in node.inventory.devices if each.fact.id in held)
+    called = device_names(node.inventory)
+    devices = listing(called[each.fact.id] for each in node.inventory.devices if each.fact.id in held)
     pods = pods_named([each.holder for each in ours if each.holder])
     who = f"these pods have ended: {pods}" if pods else "their pods, which the kubelet does not list yet, have ended"
     return f"{devices}: held in another shape, and withheld from new pods until {who}; all else is in force"

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from nodedevices_plugin.device_names import device_names, plain
 from nodedevices_plugin.model import (
     Holder,
     HoldersState,
@@ -26,7 +27,6 @@ from nodedevices_plugin.model import (
     RecentAllocate,
     SchedulableId,
 )
-from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.resources.changes import ChangeDecision, wait, waiting_for
 from nodedevices_plugin.resources.ids import compose, split
 from nodedevices_plugin.resources.occupancy import Held
@@ -37,11 +37,6 @@ DRA_DRIVER = "gpu.nvidia.com"
 MAX_RESOURCES = 32  # SCHEMA: status.resources
 NAMED = 4  # of another plugin's resources, in one message
 Known = Mapping[str, tuple[str, ...]]  # resource -> ids seen of it
-
-
-def device_name(fact: DeviceFact) -> str:
-    """`gpu-<minor>`, the name in NVIDIA's ResourceSlices; by index where there is no minor number."""
-    return f"{fact.type.lower()}-{fact.minor if fact.minor is not None else fact.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +60,15 @@ class Names:
         self._by_id: dict[str, _Unit] = {}
         self._by_index: dict[str, _Unit] = {}
         self._by_claim: dict[str, _Unit] = {}
+        called = device_names(inventory)
         for device in inventory.devices:
             fact = device.fact
             whole = _Unit(fact.id)
-            self._by_id[fact.id] = self._by_index[str(fact.index)] = self._by_claim[device_name(fact)] = whole
+            self._by_id[fact.id] = self._by_index[str(fact.index)] = self._by_claim[called[fact.id]] = whole
             for part in fact.partitions:
                 piece = _Unit(fact.id, part.id)
                 self._by_id[part.id] = self._by_index[f"{fact.index}:{part.index}"] = piece
-                self._by_claim[f"{device_name(fact)}-mig-{_plain(part.profile)}-{part.start}"] = piece
+                self._by_claim[f"{called[fact.id]}-mig-{plain(part.profile)}-{part.start}"] = piece
 
     def unit(self, resource: str, id_: str) -> tuple[_Unit, int | None] | None:
         """What an id of a resource is about, and which share of it; None: none of our devices."""
@@ -89,13 +85,8 @@ class Names:
             return None
         parent, mig, tail = rest.rpartition("/")[2].partition("-mig-")
         profile, _, start = tail.rpartition("-")
-        part = f"{parent}-mig-{_plain(profile.rpartition('-')[0])}-{start}" if mig else parent
+        part = f"{parent}-mig-{plain(profile.rpartition('-')[0])}-{start}" if mig else parent
         return self._by_claim.get(part) or self._by_claim.get(parent)
-
-
-def _plain(profile: str) -> str:
-    """`1g.10gb+me` as it may stand in a device's name, where only letters, digits and dashes may."""
-    return "".join(each for each in profile.lower() if each.isalnum())
 
 
 def named(holdings: Holdings, names: Names) -> Holdings:

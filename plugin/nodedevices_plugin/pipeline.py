@@ -16,7 +16,8 @@ from datetime import datetime, timedelta
 
 from nodedevices_plugin import inventory as stage_inventory
 from nodedevices_plugin.configuring import Asked, FileOutcome, InForce, Node, SeenObject, ask, configure
-from nodedevices_plugin.foreign import Names, device_name, held, named, observe, remembered
+from nodedevices_plugin.device_names import device_names
+from nodedevices_plugin.foreign import Names, held, named, observe, remembered
 from nodedevices_plugin.health.events import EventCursor, Notice, fresh_events, notices
 from nodedevices_plugin.health.levels import MISSING
 from nodedevices_plugin.health.machine import clock_set, judge_all, next_deadline
@@ -370,7 +371,7 @@ def _confirm(world: World, inputs: Inputs) -> _Confirm:
     value = inputs.seen.confirm
     known = {device.fact.id for device in world.inventory.devices}
     known |= {part.id for device in world.inventory.devices for part in device.fact.partitions}
-    by_name = {device_name(device.fact): device.fact.id for device in world.inventory.devices}
+    by_name = {name: id_ for id_, name in device_names(world.inventory).items()}
     words: dict[str, set[str]] = {word: set() for word in CONFIRM_WORDS}
     problems = []
     for entry in _entries(value):

@@ -7,7 +7,7 @@ the publisher's: it sets it at each write.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,7 +19,7 @@ from nodedevices_api.quantity import from_bytes
 from nodedevices_api.versions import dra_version
 
 from nodedevices_plugin import __version__
-from nodedevices_plugin.foreign import device_name
+from nodedevices_plugin.device_names import device_names
 from nodedevices_plugin.health.actions import asks_more
 from nodedevices_plugin.model import (
     CONFIRM,
@@ -35,7 +35,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Verdict,
 )
-from nodedevices_plugin.probes.protocol import DriverState, Partition
+from nodedevices_plugin.probes.protocol import DeviceFact, DriverState, Partition
 from nodedevices_plugin.resources.ids import compose
 from nodedevices_plugin.resources.units import excluded_by
 from nodedevices_plugin.sharing.base import Words
@@ -47,6 +47,7 @@ MAX_RESOURCES = 32
 MAX_RETIRED = 64
 NAMED = 8  # devices, pods or ids named in one message
 MISSING = "Missing"
+SILENT_MESSAGE = "the probe has not reported for 15 s or more"
 STARTING_SECONDS = 15.0  # how long a first answer of the kubelet may take
 _WORST_FIRST = {HealthState.UNHEALTHY: 0, HealthState.UNKNOWN: 1, HealthState.DEGRADED: 2, HealthState.HEALTHY: 3}
 
@@ -81,13 +82,14 @@ class Facts:
     clients: Mapping[str, Client] = field(default_factory=dict)  # of sharing modes' helpers, by sharing.clients.key
     started: datetime
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
-    probe: str  # as configured; the line's own name is shown once there is one
+    probe: str  # its name, as configured
     probe_silent: bool = False  # no good line for 15 s, or none within 15 s of the start
     probe_error: str | None = None
     state_trouble: str | None = None  # why the state file cannot be used or written
     cdi_trouble: str = ""  # why containers do not get devices by CDI as they should
     confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
     previous: tuple[Condition, ...] = ()
+    previous_probes: tuple[api.Probe, ...] = ()
     previous_departed: Mapping[str, datetime] = field(default_factory=dict)  # partition id -> since when it is gone
     now: datetime
 
@@ -95,23 +97,22 @@ class Facts:
 def report(facts: Facts) -> api.NodeDevicesStatus:
     """The agent's whole part of `status`."""
     held = _holders_by_part(facts)
-    devices = tuple(_device(each, facts, held) for each in facts.inventory.devices)
+    shares = _shares(facts)
+    names = device_names(facts.inventory)
+    devices = tuple(_device(each, facts, held, shares, names) for each in facts.inventory.devices)
     inventory = facts.inventory
-    driver = inventory.driver
     return api.NodeDevicesStatus(
         observed_generation=facts.config.generation,
         applied_config_hash=facts.config.applied_hash,
         summary=_summary(devices),
-        driver=api.Driver(name=driver.name, version=driver.version, cuda_version=driver.cuda_version)
-        if driver is not None and driver.state is not DriverState.NOT_LOADED
-        else None,
+        drivers=_drivers(facts),
         machine=_machine(facts),
+        probes=(_probe(facts),),
         agent=api.Agent(
             version=__version__,
             boot_id=inventory.boot_id,
             start_time=_second(facts.started),
             heartbeat_time=_second(facts.started),
-            probe=inventory.probe or facts.probe,
         ),
         devices=devices,
         resources=_resources(facts),
@@ -133,38 +134,102 @@ def physical_id(schedulable: str) -> str:
     return schedulable.partition("::")[0]
 
 
+# --- probes and drivers ----------------------------------------------------------------------------------------------
+def _drivers(facts: Facts) -> tuple[api.Driver, ...]:
+    driver = facts.inventory.driver
+    if driver is None or driver.state is DriverState.NOT_LOADED or not driver.name:
+        return ()
+    return (api.Driver(name=driver.name, version=driver.version, cuda_version=driver.cuda_version),)
+
+
+def _probe(facts: Facts) -> api.Probe:
+    state, message = _probe_state(facts)
+    before = next((each for each in facts.previous_probes if each.name == facts.probe), None)
+    return api.Probe(
+        name=facts.probe,
+        state=state,
+        message=message,
+        since=before.since if before is not None and before.state == state else _second(facts.now),
+        devices=len(facts.inventory.devices),
+    )
+
+
+def _probe_state(facts: Facts) -> tuple[api.ProbeState, str]:
+    """State and message of the probe."""
+    inventory = facts.inventory
+    if facts.probe_silent:
+        if inventory.line_time is None or facts.probe_error:
+            return "Failed", facts.probe_error or "it has not reported since it was started"
+        return "Silent", SILENT_MESSAGE
+    if inventory.driver is None or inventory.line_time is None:
+        return "Starting", facts.probe_error or ""
+    troubles = "; ".join(f"{each.code}: {each.message}" for each in inventory.troubles)
+    if inventory.driver.state is DriverState.NOT_LOADED:
+        return "NoDriver", troubles or "the driver is not loaded"
+    return "Ready", troubles
+
+
 # --- devices ---------------------------------------------------------------------------------------------------------
-def _device(device: InventoryDevice, facts: Facts, held: Mapping[str, list[api.Holder]]) -> api.Device:
+def _device(
+    device: InventoryDevice,
+    facts: Facts,
+    held: Mapping[str, list[api.Holder]],
+    shares: Mapping[str, api.Shares],
+    names: Mapping[str, str],
+) -> api.Device:
     fact = device.fact
     dropped = sum(
         max(0, len(held.get(each, ())) - api.MAX_HOLDERS) for each in (fact.id, *(part.id for part in fact.partitions))
     )
     return api.Device(
         id=fact.id,
-        name=device_name(fact),
+        name=names[fact.id],
         type=fact.type,
         index=fact.index,
-        attributes=api.DeviceAttributes(
-            vendor=fact.vendor or None,
-            product_name=fact.product_name or None,
-            brand=fact.brand or None,
-            architecture=fact.architecture or None,
-            cuda_compute_capability=dra_version(fact.compute_capability) if fact.compute_capability else None,
-            pci_bus_id=fact.pci_bus_id or None,
-            pcie_root=fact.pcie_root or None,
-            numa_node=fact.numa_node,
-            minor=fact.minor,
-            mig_capable=fact.mig_capable or None,
-            mig_enabled=fact.mig_enabled or None,
-        ),
-        capacity=api.DeviceCapacity(memory=from_bytes(fact.memory_bytes)) if fact.memory_bytes else None,
+        probe=facts.probe,
+        attributes=_attributes(fact),
+        capacity={"memory": from_bytes(fact.memory_bytes)} if fact.memory_bytes else {},
         links=tuple(api.Link(kind=each.kind, to=each.to, count=each.count) for each in fact.links[:MAX_LINKS]),
         health=_health(facts.verdicts.get(fact.id), facts.now),
         excluded=excluded_by(fact.id, facts.exclude),
-        partitions=tuple(_partition(part, device, facts, held) for part in fact.partitions),
+        partitions=tuple(_partition(part, device, facts, held, names) for part in fact.partitions),
+        shares=shares.get(fact.id),
         holders=_shown(held.get(fact.id, ())),
         holders_truncated=dropped or None,
     )
+
+
+def _attributes(fact: DeviceFact) -> api.DeviceAttributes:
+    extra: dict[str, api.Attribute] = {}
+    if capability := dra_version(fact.compute_capability):
+        extra["cudaComputeCapability"] = api.Attribute(version=capability)
+    if fact.mig_capable is not None:
+        extra["migCapable"] = api.Attribute(boolean=fact.mig_capable)
+    if fact.mig_enabled is not None:
+        extra["migEnabled"] = api.Attribute(boolean=fact.mig_enabled)
+    return api.DeviceAttributes(
+        vendor=fact.vendor or None,
+        product_name=fact.product_name or None,
+        brand=fact.brand or None,
+        architecture=fact.architecture or None,
+        pci_bus_id=fact.pci_bus_id or None,
+        pcie_root=fact.pcie_root or None,
+        numa_node=fact.numa_node,
+        minor=fact.minor,
+        extra=extra,
+    )
+
+
+def _shares(facts: Facts) -> dict[str, api.Shares]:
+    """Device -> how many shares it has and how many are held, for devices that are shared."""
+    total: Counter[str] = Counter()
+    taken: Counter[str] = Counter()
+    for resource, held in _held_ids(facts):
+        for each in resource.ids:
+            if each.replica is not None:
+                total[each.device_id] += 1
+                taken[each.device_id] += _own_id(each) in held
+    return {device: api.Shares(total=count, held=taken[device]) for device, count in total.items()}
 
 
 def _health(verdict: Verdict | None, now: datetime) -> api.DeviceHealth:
@@ -190,7 +255,11 @@ def _domain(text: str | None) -> api.FaultDomain | None:
 
 
 def _partition(
-    part: Partition, device: InventoryDevice, facts: Facts, held: Mapping[str, list[api.Holder]]
+    part: Partition,
+    device: InventoryDevice,
+    facts: Facts,
+    held: Mapping[str, list[api.Holder]],
+    names: Mapping[str, str],
 ) -> api.Partition:
     verdict = facts.verdicts.get(part.id)
     health = None if verdict is None else _health(verdict, facts.now)
@@ -203,24 +272,30 @@ def _partition(
         )
     return api.Partition(
         id=part.id,
+        name=names[part.id],
         profile=part.profile,
         gi=part.gi,
         ci=part.ci,
         start=part.start,
         size=part.size,
-        capacity=api.DeviceCapacity(
-            memory=from_bytes(part.memory_bytes) if part.memory_bytes else None,
-            multiprocessors=part.multiprocessors,
-            copy_engines=part.copy_engines,
-            decoders=part.decoders,
-            encoders=part.encoders,
-            jpeg_engines=part.jpeg_engines,
-            ofa_engines=part.ofa_engines,
-        ),
+        capacity=_part_capacity(part),
         health=health,
         excluded=excluded_by(device.fact.id, facts.exclude) or excluded_by(part.id, facts.exclude),
         holders=_shown(held.get(part.id, ())),
     )
+
+
+def _part_capacity(part: Partition) -> dict[str, str]:
+    counts = {
+        "multiprocessors": part.multiprocessors,
+        "copyEngines": part.copy_engines,
+        "decoders": part.decoders,
+        "encoders": part.encoders,
+        "jpegEngines": part.jpeg_engines,
+        "ofaEngines": part.ofa_engines,
+    }
+    memory = {"memory": from_bytes(part.memory_bytes)} if part.memory_bytes else {}
+    return memory | {name: str(count) for name, count in counts.items() if count is not None}
 
 
 def _shown(holders: Iterable[api.Holder]) -> tuple[api.Holder, ...]:
@@ -261,7 +336,8 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
                 container=container,
                 resource=resource,
                 claim=claim.rpartition("/")[2] if claim else None,  # a pod's claims are of its own namespace
-                ids=tuple(sorted(ids)[:64]),
+                shares=len(ids) or None,
+                ids=tuple(sorted(ids)[: api.MAX_HOLDER_IDS]),
                 since=since,
                 health=_health(verdict, facts.now) if verdict is not None else None,
             )
@@ -325,22 +401,27 @@ def told_healthy(facts: Facts, resource: OfferedResource) -> int:
     return sum(each.healthy for each in resource.ids) if mine else 0
 
 
-def _resources(facts: Facts) -> tuple[api.Resource, ...]:
+def _held_ids(facts: Facts) -> list[tuple[OfferedResource, set[str]]]:
+    """What is offered, each with the ids of it that containers hold."""
     held: dict[str, set[str]] = defaultdict(set)
     for holder in facts.holdings.holders:
         if holder.resource is not None:
             held[holder.resource].update(holder.ids)
+    return [(each, held[each.name]) for each in offered(facts).resources[:MAX_RESOURCES]]
+
+
+def _resources(facts: Facts) -> tuple[api.Resource, ...]:
     return tuple(
         api.Resource(
             name=resource.name,
             capacity=len(resource.ids),
             healthy=told_healthy(facts, resource),
-            allocated=len(held[resource.name].intersection(map(_own_id, (*resource.ids, *resource.retained)))),
+            allocated=len(held.intersection(map(_own_id, (*resource.ids, *resource.retained)))),
             sharing=resource.sharing,
             replicas=resource.replicas,
             managed_by="plugin",
         )
-        for resource in offered(facts).resources[:MAX_RESOURCES]
+        for resource, held in _held_ids(facts)
     )
 
 
@@ -358,7 +439,7 @@ def _condition(facts: Facts, kind: str, status: Status, reason: str, message: st
 def _ready(facts: Facts) -> Condition:
     inventory = facts.inventory
     if facts.probe_silent:
-        why = facts.probe_error or "the probe has not reported for 15 s or more"
+        why = facts.probe_error or SILENT_MESSAGE
         return _condition(facts, names.READY, "False", names.PROBE_UNAVAILABLE, why)
     driver = inventory.driver
     if driver is None or inventory.line_time is None:
@@ -432,7 +513,8 @@ def _observing(facts: Facts, observed: Plan) -> Condition:
         one.device_id for each in live for one in each.ids if one.healthy and {one.device_id, one.partition_id} & bad
     }
     if still:
-        listed = listing(device_name(each.fact) for each in facts.inventory.devices if each.fact.id in still)
+        called = device_names(facts.inventory)
+        listed = listing(called[each.fact.id] for each in facts.inventory.devices if each.fact.id in still)
         told.append(f"still offered by them and not fit for use: {listed}")
     return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join([*told, *_troubles(facts)]))
 

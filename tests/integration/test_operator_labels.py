@@ -25,9 +25,13 @@ def node(operator: OperatorProcess, kubectl: Kubectl) -> FleetNode:
     made = FleetNode(
         kubectl,
         "n1",
-        attributes={"vendor": "nvidia", "productName": "NVIDIA H100 80GB HBM3", "cudaComputeCapability": "9.0.0"},
+        attributes={
+            "vendor": "nvidia",
+            "productName": "NVIDIA H100 80GB HBM3",
+            "extra": {"cudaComputeCapability": {"version": "9.0.0"}},
+        },
         facts={
-            "driver": {"name": "nvidia", "version": "570.148.08", "cudaVersion": "12.8"},
+            "drivers": [{"name": "nvidia", "version": "570.148.08", "cudaVersion": "12.8"}],
             "machine": {"type": "DGXH100", "mode": "compute", "migStrategy": "none"},
         },
     )
@@ -58,7 +62,7 @@ def test_labels_come_with_the_policy_follow_the_devices_and_go_with_it(
     }
     assert shown["nvidia.com/gfd.timestamp"].isdigit()
     wait_until("told", lambda: synced(node).get("reason") == "InSync")
-    node.facts["driver"]["version"] = "580.65.06"
+    node.facts["drivers"][0]["version"] = "580.65.06"
     node.report()
     wait_until("the new driver", lambda: labels(node)[DRIVER] == "580.65.06")
     kubectl.apply(policy("labels", labels={"extra": {"example.com/tier": "gold"}}))

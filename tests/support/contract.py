@@ -174,7 +174,10 @@ FULL_NODE: Json = {
             "reason": "Xid79",
             "recoveryAction": "RebootNode",
         },
-        "driver": {"name": "nvidia", "version": "570.148.08", "cudaVersion": "12.8"},
+        "drivers": [
+            {"name": "nvidia", "version": "570.148.08", "cudaVersion": "12.8"},
+            {"name": "mlx5_core", "version": "24.10-1.1.4"},
+        ],
         "machine": {
             "type": "DGX H100",
             "mode": "compute",
@@ -187,8 +190,17 @@ FULL_NODE: Json = {
             "bootID": "7f7c0f3e-0000-0000-0000-000000000001",
             "startTime": "2026-11-21T07:00:00Z",
             "heartbeatTime": "2026-11-21T07:05:00Z",
-            "probe": "nvml",
         },
+        "probes": [
+            {"name": "nvml", "state": "Ready", "since": "2026-11-21T07:00:00Z", "devices": 2},
+            {
+                "name": "nics",
+                "state": "Silent",
+                "message": "the probe has not reported for 15 s or more",
+                "since": "2026-11-21T07:00:00Z",
+                "devices": 0,
+            },
+        ],
         "devices": [
             device(
                 0,
@@ -198,15 +210,20 @@ FULL_NODE: Json = {
                     "productName": "NVIDIA H100 80GB HBM3",
                     "brand": "Nvidia",
                     "architecture": "Hopper",
-                    "cudaComputeCapability": "9.0.0",
                     "pciBusID": "0000:1b:00.0",
                     "pcieRoot": "pci0000:16",
                     "numaNode": 0,
                     "minor": 0,
-                    "migCapable": True,
-                    "migEnabled": True,
-                    "extra": {"example.com/slot": "3"},
+                    "firmware": "96.00.74.00.01",
+                    "extra": {
+                        "cudaComputeCapability": {"version": "9.0.0"},
+                        "migCapable": {"bool": True},
+                        "example.com/slot": {"int": 3},
+                        "example.com/rack": {"string": "b7"},
+                    },
                 },
+                probe="nvml",
+                shares={"total": 8, "held": 2, "unit": "10Gi"},
                 links=[
                     {"kind": "NVLink", "to": _GPU.format(1), "count": 18},
                     {"kind": "NVLink", "to": "switch", "count": 18},
@@ -222,12 +239,12 @@ FULL_NODE: Json = {
                         "size": 1,
                         "capacity": {
                             "memory": "9856Mi",
-                            "multiprocessors": 16,
-                            "copyEngines": 1,
-                            "decoders": 1,
-                            "encoders": 0,
-                            "jpegEngines": 1,
-                            "ofaEngines": 0,
+                            "multiprocessors": "16",
+                            "copyEngines": "1",
+                            "decoders": "1",
+                            "encoders": "0",
+                            "jpegEngines": "1",
+                            "ofaEngines": "0",
                         },
                         "health": {"state": "Degraded", "reason": "Xid94", "since": "2026-11-21T07:01:00Z"},
                         "holders": [
@@ -257,6 +274,7 @@ FULL_NODE: Json = {
                 holders=[
                     holder(
                         podUID="1a2b3c4d-0000-0000-0000-000000000001",
+                        shares=2,
                         ids=[f"{_GPU.format(1)}::0", f"{_GPU.format(1)}::1"],
                     ),
                     {

@@ -104,7 +104,6 @@ class FleetNode:
             "agent": {
                 "version": "0",
                 "bootID": "b",
-                "probe": "simulated",
                 "startTime": stamp(),
                 "heartbeatTime": self.heartbeat,
             },

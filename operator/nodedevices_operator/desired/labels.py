@@ -23,11 +23,10 @@ from nodedevices_api import conditions as names
 from nodedevices_api.sections import Labels
 
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, NodeRecord
-from nodedevices_operator.records.traits import Platform, Profile
+from nodedevices_operator.records.traits import NVIDIA, Platform, Profile
 
 DOMAIN = "nvidia.com"
 TIMESTAMP = f"{DOMAIN}/gfd.timestamp"
-VENDOR = "nvidia"
 MAX_VALUE = 63
 TOLD = 5  # keys named in a message
 STRATEGIES = {"timeSlicing": "time-slicing", "mps": "mps", "memory": "memory"}  # none is the rest
@@ -85,7 +84,7 @@ def plan_labels(section: Labels, record: NodeDevicesRecord, node: NodeRecord, *,
 
 def feature_labels(record: NodeDevicesRecord) -> dict[str, str]:
     """GPU Feature Discovery's labels, without the timestamp; none where there is no NVIDIA device."""
-    devices = [device for device in record.devices if device.model.vendor == VENDOR]
+    devices = [device for device in record.devices if device.model.vendor == NVIDIA]
     if not devices:
         return {}
     platform = record.platform

@@ -16,6 +16,7 @@ from nodedevices_api.quantity import MEBIBYTE, to_bytes
 Raw = Mapping[str, Any]
 
 REMEMBERED = 4096  # of each kind
+NVIDIA = "nvidia"  # a vendor, and the name of its driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +69,14 @@ _platform = lru_cache(REMEMBERED)(Platform)
 def model(device: Raw) -> Model:
     """Of an entry of status.devices."""
     attributes = _map(device, "attributes")
+    extra = _map(attributes, "extra")
     return _model(
         _text(attributes, "vendor"),
         _text(attributes, "productName"),
-        _text(attributes, "cudaComputeCapability"),
+        _text(_map(extra, "cudaComputeCapability"), "version"),
         _mebibytes(_map(device, "capacity").get("memory")) or 0,
-        attributes.get("migCapable") is True,
-        attributes.get("migEnabled") is True,
+        _map(extra, "migCapable").get("bool") is True,
+        _map(extra, "migEnabled").get("bool") is True,
     )
 
 
@@ -95,7 +97,7 @@ def profile(partition: Raw) -> Profile:
 
 def platform(status: Raw) -> Platform:
     """Of a whole status."""
-    driver, machine = _map(status, "driver"), _map(status, "machine")
+    driver, machine = _driver(status), _map(status, "machine")
     vgpu = _map(machine, "vgpu")
     return _platform(
         _text(driver, "version"),
@@ -107,6 +109,13 @@ def platform(status: Raw) -> Platform:
         _text(vgpu, "branch"),
         _text(machine, "migStrategy"),
     )
+
+
+def _driver(status: Raw) -> Raw:
+    """NVIDIA's: the labels are about it."""
+    drivers = status.get("drivers")
+    listed = drivers if isinstance(drivers, list) else []
+    return next((each for each in listed if isinstance(each, Mapping) and each.get("name") == NVIDIA), {})
 
 
 def _map(raw: Raw, key: str) -> Raw:
@@ -121,16 +130,17 @@ def _text(raw: Raw, key: str) -> str:
 
 def _count(raw: Raw, key: str) -> int | None:
     value = raw.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return _whole(value) if isinstance(value, str) else None
 
 
 def _mebibytes(value: object) -> int | None:
-    return _whole_mebibytes(value) if isinstance(value, str) else None
+    amount = _whole(value) if isinstance(value, str) else None
+    return None if amount is None else amount // MEBIBYTE
 
 
 @lru_cache(REMEMBERED)
-def _whole_mebibytes(text: str) -> int | None:
+def _whole(quantity: str) -> int | None:
     try:
-        return to_bytes(text) // MEBIBYTE
+        return to_bytes(quantity)
     except ValueError:
         return None

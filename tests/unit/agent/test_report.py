@@ -101,13 +101,13 @@ def test_a_healthy_node_in_full() -> None:
             "reason": "",
             "recoveryAction": "None",
         },
-        "driver": {"name": "nvidia", "version": "570.148.08"},
+        "drivers": [{"name": "nvidia", "version": "570.148.08"}],
+        "probes": [{"name": "simulated", "state": "Ready", "since": "2026-11-21T10:00:30Z", "devices": 1}],
         "agent": {
             "version": "0.1.0",
             "bootID": "boot-1",
             "startTime": "2026-11-21T10:00:00Z",
             "heartbeatTime": "2026-11-21T10:00:00Z",
-            "probe": "simulated",
         },
         "devices": [
             {
@@ -115,6 +115,7 @@ def test_a_healthy_node_in_full() -> None:
                 "name": "gpu-0",
                 "type": "gpu",
                 "index": 0,
+                "probe": "simulated",
                 "attributes": {
                     "vendor": "nvidia",
                     "productName": "NVIDIA H100 80GB HBM3",
@@ -122,6 +123,7 @@ def test_a_healthy_node_in_full() -> None:
                     "pciBusID": "0000:1b:00.0",
                     "numaNode": 0,
                     "minor": 0,
+                    "extra": {"migEnabled": {"bool": False}},
                 },
                 "capacity": {"memory": "80Gi"},
                 "links": [{"kind": "NVLink", "to": "switch", "count": 18}],
@@ -151,7 +153,7 @@ def test_a_healthy_node_in_full() -> None:
 
 def test_equal_facts_give_equal_reports_a_minute_later() -> None:
     first = report(facts())
-    later = report(facts(now=START + timedelta(seconds=90), previous=first.conditions))
+    later = report(facts(now=START + timedelta(seconds=90), previous=first.conditions, previous_probes=first.probes))
     assert later == first
 
 
@@ -229,6 +231,27 @@ def test_a_pods_replicas_on_a_device_are_one_entry_with_their_ids() -> None:
     assert [each.ids for each in second.holders] == [(f"{gpu_id(1)}::0",)]
 
 
+def test_of_many_replicas_a_few_ids_are_listed_and_all_are_counted() -> None:
+    ids = tuple(f"{gpu_id(0)}::{number}" for number in range(20))
+    [first, _] = report(facts(holdings=holding(holder(*ids)))).devices
+    assert [(each.shares, len(each.ids)) for each in first.holders] == [(20, 8)]
+
+
+def test_a_shared_device_says_how_many_of_its_shares_are_held() -> None:
+    ids = [
+        SchedulableId(id=f"{gpu_id(number)}::{replica}", device_id=gpu_id(number), replica=replica, healthy=True)
+        for number in range(2)
+        for replica in range(4)
+    ]
+    shared = Plan(resources=(OfferedResource(name=GPU, ids=tuple(ids), sharing="timeSlicing", replicas=4),))
+    made = report(facts(plan=shared, holdings=holding(holder(f"{gpu_id(1)}::0", f"{gpu_id(1)}::3"))))
+    assert [(each.shares.total, each.shares.held) for each in made.devices if each.shares] == [(4, 0), (4, 2)]
+
+
+def test_a_device_that_is_not_shared_has_no_shares() -> None:
+    assert [each.shares for each in report(facts()).devices] == [None, None]
+
+
 def test_a_whole_device_needs_no_ids_and_since_has_microseconds() -> None:
     since = START + timedelta(microseconds=123)
     device = to_dict(report(facts(holdings=holding(holder(gpu_id(0), since=since)))))["devices"][0]
@@ -304,6 +327,34 @@ def test_a_partition_that_is_gone_but_held_is_missing_since_it_left() -> None:
     health = report(made).devices[0].partitions[0].health
     assert health is not None
     assert (health.state, health.reason, health.since) == ("Unhealthy", "Missing", START - timedelta(hours=1))
+
+
+# --- probes -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ("Ready", "")),
+        ({"inventory": Inventory()}, ("Starting", "")),
+        ({"inventory": Inventory(), "probe_silent": True, "probe_error": "no such file"}, ("Failed", "no such file")),
+        ({"probe_silent": True}, ("Silent", "the probe has not reported for 15 s or more")),
+        ({"probe_silent": True, "probe_error": "exited with 2"}, ("Failed", "exited with 2")),
+    ],
+)
+def test_how_a_probe_does(changes: dict[str, Any], expected: tuple[str, str]) -> None:
+    [probe] = report(facts(**changes)).probes
+    assert (probe.state, probe.message) == expected
+
+
+def test_a_probe_without_its_driver_says_what_it_complains_of() -> None:
+    [probe] = report(facts(inventory=unloaded(Trouble(code="DriverNotLoaded", message="no library")))).probes
+    assert (probe.state, probe.message) == ("NoDriver", "DriverNotLoaded: no library")
+
+
+def test_a_probes_state_is_since_it_changed() -> None:
+    before = report(facts()).probes
+    later: dict[str, Any] = {"now": START + timedelta(hours=1), "previous_probes": before}
+    assert [each.since for each in report(facts(**later)).probes] == [each.since for each in before]
+    assert [each.since for each in report(facts(**later, probe_silent=True)).probes] == [START + timedelta(hours=1)]
 
 
 # --- conditions -------------------------------------------------------------------------------------------------------

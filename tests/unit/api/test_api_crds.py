@@ -230,7 +230,7 @@ def test_kubectl_explain_and_the_reference_say_what_is_not_at_work(place: str, s
 
 def test_in_status_only_closed_sets_are_enums() -> None:
     enums = {re.sub(r".*\.", "", path) for path, node in ALL if ".status" in path and "enum" in node}
-    assert enums == {"state", "faultDomain", "managedBy", "status"}
+    assert enums == {"state", "faultDomain", "status"}
 
 
 def test_status_has_no_rules_so_that_no_report_is_refused() -> None:
@@ -249,10 +249,10 @@ def test_the_columns_of_nodedevices_are_the_agreed_ones() -> None:
 
 def test_columns_and_selectable_fields_point_at_fields() -> None:
     for kind in crdgen.KINDS:
-        paths = {path for path, _ in nodes(SCHEMAS[kind.plural])}
+        paths = {path.removesuffix("[]") for path, _ in nodes(SCHEMAS[kind.plural])}
         for path in [column.path for column in kind.columns] + list(kind.selectable):
             if not path.startswith(".metadata"):
-                assert path.split("[?")[0] in {p.removesuffix("[]") for p in paths}, path
+                assert path.split("[?")[0].replace("[0]", "[]") in paths, path
 
 
 def test_a_schema_that_the_api_server_cannot_have_is_refused_by_name() -> None:

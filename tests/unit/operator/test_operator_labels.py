@@ -17,8 +17,8 @@ from support.opfacts import device, health, record
 H100 = "NVIDIA H100 80GB HBM3"
 MIB = 1 << 20
 ON = Labels(feature_discovery=True)
-NODE = {
-    "driver": {"name": "nvidia", "version": "570.148.08", "cudaVersion": "12.8"},
+NODE: dict[str, Any] = {
+    "drivers": [{"name": "nvidia", "version": "570.148.08", "cudaVersion": "12.8"}],
     "machine": {"type": "DGXH100", "mode": "compute"},
 }
 COMMON = {
@@ -57,9 +57,11 @@ def gpu(index: int, product: str = H100, *, mig: bool = False, profiles: tuple[s
         attributes={
             "vendor": "nvidia",
             "productName": product,
-            "cudaComputeCapability": "9.0.0",
-            "migCapable": True,
-            **({"migEnabled": True} if mig or profiles else {}),
+            "extra": {
+                "cudaComputeCapability": {"version": "9.0.0"},
+                "migCapable": {"bool": True},
+                **({"migEnabled": {"bool": True}} if mig or profiles else {}),
+            },
         },
         capacity={"memory": "81559Mi"},
         partitions=[partition(f"MIG-{index}-{place}", each) for place, each in enumerate(profiles)],
@@ -70,17 +72,18 @@ def partition(identity: str, profile: str, **more: Any) -> dict[str, Any]:
     """As the agent reports a MIG device of 1g.10gb, under any name."""
     return {
         "id": identity,
+        "name": identity.lower(),
         "profile": profile,
         "gi": 7,
         "ci": 0,
         "capacity": {
             "memory": "9856Mi",
-            "multiprocessors": 16,
-            "copyEngines": 1,
-            "decoders": 1,
-            "encoders": 0,
-            "jpegEngines": 1,
-            "ofaEngines": 0,
+            "multiprocessors": "16",
+            "copyEngines": "1",
+            "decoders": "1",
+            "encoders": "0",
+            "jpegEngines": "1",
+            "ofaEngines": "0",
         },
         **more,
     }
@@ -300,14 +303,15 @@ def test_a_missing_gpu_is_counted_as_long_as_it_is_listed() -> None:
 )
 def test_families(capability: str, family: str | None) -> None:
     one = gpu(0)
-    one["attributes"]["cudaComputeCapability"] = capability
+    one["attributes"]["extra"]["cudaComputeCapability"] = {"version": capability}
     assert feature_labels(record(one, **NODE)).get("nvidia.com/gpu.family") == family
 
 
 def test_what_the_machine_says() -> None:
     machine = {"type": "DGX H100 (rev 2)", "clique": "0c2c0f3e-0000-0000-0000-000000000009.1", "mode": ""}
     vgpu = {"version": "535.54.06", "branch": "r536_22"}
-    found = feature_labels(record(gpu(0), driver={"version": "570.148"}, machine=machine | {"vgpu": vgpu}))
+    drivers = [{"name": "mlx5_core", "version": "24.10"}, {"name": "nvidia", "version": "570.148"}]
+    found = feature_labels(record(gpu(0), drivers=drivers, machine=machine | {"vgpu": vgpu}))
     told = {key.removeprefix("nvidia.com/"): value for key, value in found.items()}
     assert told["gpu.machine"] == "DGX-H100-rev-2"
     assert told["gpu.mode"] == "unknown"
