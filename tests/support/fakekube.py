@@ -67,7 +67,8 @@ class FakeKube:
         item = self.objects.get(where)
         if item is None:
             raise KubeError(f"PATCH {path}: 404", status=404)
-        if body["metadata"]["uid"] != item["metadata"]["uid"]:
+        version = body["metadata"].get("resourceVersion", item["metadata"]["resourceVersion"])
+        if (body["metadata"]["uid"], version) != (item["metadata"]["uid"], item["metadata"]["resourceVersion"]):
             raise KubeError(f"PATCH {path}: 409", status=409)
         before = copy.deepcopy(item)
         self._merge(where, item, body, manager)
@@ -79,6 +80,11 @@ class FakeKube:
     async def create(self, path: str, body: Object) -> Object:
         self._called("create", path)
         self.writes.append(("create", path, copy.deepcopy(body)))
+        if body["kind"] != "Event":
+            where = f"{path}/{body['metadata']['name']}"
+            if where in self.objects:
+                raise KubeError(f"POST {path}: 409", status=409)
+            return self.put(where, {**body, "metadata": {**body["metadata"], "uid": f"uid-{self.version}"}})
         if any(it["metadata"]["name"] == body["metadata"]["name"] for it in self.events):
             raise KubeError(f"POST {path}: 409", status=409)
         self.events.append(copy.deepcopy(dict(body)))
@@ -96,7 +102,7 @@ class FakeKube:
 
     # --- server-side apply --------------------------------------------------------------------------------------------
     def _merge(self, where: str, item: Raw, body: Object, manager: str) -> None:
-        status: Raw = item.setdefault("status", {})
+        status: Raw = item.setdefault("status", {}) if "data" not in body else {}
         applied = body.get("status") or {}
         if manager == names.CONFIG:
             item["spec"] = {**item.get("spec", {}), **body["spec"]}
@@ -110,6 +116,8 @@ class FakeKube:
             labels = item["metadata"].setdefault("labels", {})
             self._keys(where, manager, labels, body["metadata"].get("labels", {}))
             self._manage(item, manager, {"f:metadata": {"f:labels": self._fields(where, manager)}})
+        elif manager == names.FLEET:
+            item["data"] = {**item.get("data", {}), **body["data"]}
         elif manager in {names.STATUS, names.NODE_CONDITION, names.POD_CONDITION}:
             shown = {it["type"]: it for it in status.get("conditions", [])}
             self._keys(where, manager, shown, {it["type"]: it for it in applied.get("conditions", [])})

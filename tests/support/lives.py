@@ -54,7 +54,7 @@ class Mortal:
 
     async def create(self, path: str, body: Object) -> Object:
         done = await self._kube.create(path, body)
-        self._count(f"create {path} {body['reason']}", write=True)
+        self._count(f"create {path} {body.get('reason', '')}", write=True)
         return done
 
     async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:

@@ -18,6 +18,7 @@ NODE_CONDITION = f"{MANAGER}-node-condition"  # Node.status.conditions
 LABELS = f"{MANAGER}-labels"  # Node.metadata.labels
 POD_CONDITION = f"{MANAGER}-pod-condition"  # Pod.status.conditions
 POLICY_STATUS = f"{MANAGER}-policy-status"  # DevicePolicy.status
+FLEET = f"{MANAGER}-fleet"  # the ConfigMap of the fleet gate
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
@@ -36,6 +37,14 @@ def pod_path(namespace: str, name: str) -> str:
 
 def events_path(namespace: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
+
+
+def config_maps(namespace: str) -> str:
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
+
+
+def config_map_path(namespace: str, name: str) -> str:
+    return named(config_maps(namespace), name)
 
 
 def identified(kind: str, name: str, uid: str, *, namespace: str | None = None) -> dict[str, Any]:
