@@ -28,7 +28,7 @@ from nodedevices_plugin.model import AllocationError, ContainerEdits, OfferedRes
 MAX_SNAPSHOT_BYTES = 3 << 20  # the kubelet's client takes 4 MiB; SCHEMA refuses what would exceed 3
 MAX_REQUEST_BYTES = 8 << 20  # GetPreferredAllocation may name every id twice
 STOP_GRACE_SECONDS = 1.0  # for an answer under way; streams end by themselves at once
-RECENT_ALLOCATIONS = 1024  # several times the pods that a kubelet admits in two minutes
+RECENT_ALLOCATIONS = 1024  # many times the pods that a kubelet admits in half a minute
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,9 @@ from nodedevices_plugin.model import Holder, HoldersState, Holdings, OfferedReso
 from nodedevices_plugin.resources.occupancy import Held
 from nodedevices_plugin.sharing.helpers import run_by
 
-RECENT_SECONDS = 120.0  # an Allocate that no List has shown for so long has failed with its pod
+# An Allocate that no List has shown for so long has failed with its pod, or the pod was gone before the next List. The
+# kubelet records the ids as soon as it has our answer, so a complete List that is younger by seconds would show them.
+RECENT_SECONDS = 30.0
 _SHOWN = 5
 _MESSAGE_LIMIT = 1024
 

@@ -355,13 +355,13 @@ def test_a_device_that_appears_does_not_wait_for_anybody() -> None:
     assert node.line(gpu(0), gpu(1), gpu(2)).offers() == {GPU: (3, 3)}
 
 
-def test_an_allocate_not_listed_yet_holds_a_change_back_for_two_minutes() -> None:
+def test_an_allocate_not_listed_yet_holds_a_change_back_for_half_a_minute() -> None:
     node = Node().given(seen=seen({})).line()
     fresh = RecentAllocate(resource=GPU, ids=(gpu_id(0),), time=START, monotonic=node.clock)
     node.given(recent=(fresh,), seen=seen(FOUR)).wait()
     assert node.config == "WaitingForHolders"
     assert node.line().config == "WaitingForHolders"
-    node.clock = fresh.monotonic + 120
+    node.clock = fresh.monotonic + 30
     assert node.line().config == "WaitingForHolders", "no List is that young"
     assert node.given(holdings=replace(NOBODY, taken=node.clock)).line().config == "Applied"
 

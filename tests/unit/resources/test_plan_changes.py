@@ -113,14 +113,14 @@ def test_a_change_waits_for_an_allocate_that_is_not_listed_yet() -> None:
     young = recent("GPU-0", age=5)
     decision = decide_change(WHOLE, SLICED, holdings(), (young,), whole=True)
     assert (decision.apply, decision.waiting_for) == (False, ())
-    assert "allocated less than 120 s ago" in decision.message
+    assert "allocated less than 30 s ago" in decision.message
 
 
-def test_an_allocate_counts_until_a_list_shows_it_or_one_two_minutes_younger_does_not() -> None:
-    listed, young, failed = recent("GPU-0", age=5), recent("GPU-1", age=119.9), recent("GPU-2", age=120)
+def test_an_allocate_counts_until_a_list_shows_it_or_one_half_a_minute_younger_does_not() -> None:
+    listed, young, failed = recent("GPU-0", age=5), recent("GPU-1", age=29.9), recent("GPU-2", age=30)
     now = replace(holdings(), taken=NOW)
     assert not_listed((failed, young, listed), {listed}, now) == (young,)
-    assert not_listed((failed,), (), replace(now, taken=NOW - 30)) == (failed,), "no List is that young"
+    assert not_listed((failed,), (), replace(now, taken=NOW - 15)) == (failed,), "no List is that young"
     assert not_listed((failed,), (), holdings(state=HoldersState.UNAVAILABLE)) == (failed,), "there was no List"
 
 
