@@ -19,15 +19,11 @@ from support.kubectl import KubectlError, NotReached, Watch, condition
 from support.world import GPU, HEALTHY, NAMESPACE
 from support.world_rig import RigWorld
 
-from benchmarks.table import Row, percentile
+from benchmarks.table import NotHere, Row, percentile
 
 ROUNDS = 5
 PAUSE_SECONDS = 6.0
 TARGETS = {"kubelet": 1.0, "NodeDevices.status": 2.0, "pod condition": 5.0, "Node allocatable": 15.0}
-
-
-class NotHere(Exception):  # noqa: N818 - reads as what it says
-    """What keeps this from being measured on this machine."""
 
 
 def measure() -> list[Row]:

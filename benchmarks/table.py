@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from statistics import quantiles
 
 
+class NotHere(Exception):  # noqa: N818 - reads as what it says
+    """What keeps this from being measured on this machine."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One measurement. `floor` is the least that anything could take here, measured in the same run."""

@@ -1,0 +1,34 @@
+"""`make bench` as far as it needs no root: a fleet of two goes through the operator's part, so that it cannot rot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]  # a dozen processes, each until it rests
+
+ROOT = Path(__file__).parents[2]
+MEASURED = (
+    "2 nodes, a restart: start -> ready",
+    "10 nodes, a restart: start -> ready",
+    "another pod holds a GPU, nothing to write: CPU each",
+    "an agent's heartbeat: CPU each",
+    "a kubelet's heartbeat on its Node: CPU each",
+    "2 nodes, a fresh install -> rests",
+    "writes: config 2, node-condition 2, status 2",
+    "2 nodes, a LIST of pods each: the calls alone",
+    "2 nodes, a policy touches all -> rests",
+    "last report -> last pod marked",
+    "2 nodes, a fault on a held GPU each -> rests",
+)
+
+
+def test_the_operators_benchmark_measures_a_tiny_fleet_to_its_last_mark() -> None:
+    command = [sys.executable, "-m", "benchmarks", "operator", "--nodes", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    missing = [what for what in MEASURED if what not in done.stdout]
+    assert not missing, done.stdout
