@@ -181,7 +181,7 @@ async def serve(folder: Path, case: Case) -> None:
     resource, answers = offered(case, folder)
     states = [with_one_ill(resource), resource]
     recent = RecentAllocations(lambda: None)
-    server = ResourceServer(resource.name, snapshot(resource), folder=folder, allocator=answers, recent=recent)
+    server = ResourceServer(resource.name, snapshot(resource), folder=folder, offer=answers, recent=recent)
     await server.start()
     print(server.path, flush=True)
     lines = asyncio.StreamReader()

@@ -122,7 +122,7 @@ class Agent:
         self._answers = Answers(self._metrics)
         self._plugins = DevicePlugins(
             folder=Path(local.device_plugin_dir),
-            allocator=self._answers,
+            offer=self._answers,
             on_change=self._on_kubelet,
             kubelet_socket=Path(local.kubelet_socket),
             others=self._others,

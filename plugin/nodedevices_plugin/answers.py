@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from nodedevices_plugin.metrics import Metrics
-from nodedevices_plugin.model import AllocationError, ContainerEdits, Inventory, OfferedResource, Plan
-from nodedevices_plugin.resources.injection import InjectionContext, allocate
+from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, Inventory, OfferedResource, Plan
+from nodedevices_plugin.resources.granting import grant
+from nodedevices_plugin.resources.injection import InjectionContext, edits
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import Topology, build
 
 
 class Answers:
-    """The Allocator of the kubelet's servers. `use` replaces everything at once."""
+    """The KubeletOffer of this node. `use` replaces everything at once."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -27,14 +29,23 @@ class Answers:
         self._context = context
         self._topology = build(inventory)
 
-    def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
+    def grant(self, resource: str, ids: Sequence[str]) -> Grant:
+        with self._refusals_counted(resource):
+            return grant(self._offered(resource), ids, refuse_unhealthy=self._context.refuse_unhealthy)
+
+    def edits(self, grant: Grant) -> ContainerEdits:
+        with self._refusals_counted(grant.resource.name):
+            needed = edits(grant, self._context)
+        self._metrics.allocated(grant.resource.name, granted=True)
+        return needed
+
+    @contextmanager
+    def _refusals_counted(self, resource: str) -> Iterator[None]:
         try:
-            answer = allocate(self._offered(resource), ids, self._context)
+            yield
         except AllocationError:
             self._metrics.allocated(resource, granted=False)
             raise
-        self._metrics.allocated(resource, granted=True)
-        return answer
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         return prefer(self._offered(resource), available, must_include, size, self._topology, packed=self._packed)

@@ -189,6 +189,14 @@ class OfferedResource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Who gets what: ids of one resource that go to one container, in the order in which they were asked for."""
+
+    resource: OfferedResource
+    ids: tuple[SchedulableId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What the kubelet is told. Equal plans need no message."""
 

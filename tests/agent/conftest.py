@@ -8,7 +8,7 @@ import pytest
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.registration import Deadlines
 from support.kubelet import StandInKubelet
-from support.offers import EchoAllocator
+from support.offers import EchoOffer
 
 
 @pytest.fixture
@@ -18,14 +18,14 @@ async def kubelet() -> AsyncIterator[StandInKubelet]:
 
 
 @pytest.fixture
-def allocator() -> EchoAllocator:
-    return EchoAllocator()
+def allocator() -> EchoOffer:
+    return EchoOffer()
 
 
 @pytest.fixture
-async def plugins(kubelet: StandInKubelet, allocator: EchoAllocator) -> AsyncIterator[DevicePlugins]:
+async def plugins(kubelet: StandInKubelet, allocator: EchoOffer) -> AsyncIterator[DevicePlugins]:
     """Not registered yet: that takes a plan. The kubelet's deadlines are short here."""
     deadlines = Deadlines(register_seconds=1.0, stream_seconds=1.0)
-    plugins = DevicePlugins(folder=kubelet.plugin_folder, allocator=allocator, deadlines=deadlines)
+    plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, deadlines=deadlines)
     yield plugins
     await plugins.stop()

@@ -14,7 +14,7 @@ from nodedevices_plugin.kubelet.registration import Deadlines, Listed
 from nodedevices_plugin.model import Offer, RegistrationState
 from nodedevices_plugin.worker import Worker
 from support.kubelet import StandInKubelet
-from support.offers import GPU, EchoAllocator, offered, plan
+from support.offers import GPU, EchoOffer, offered, plan
 
 NAMES = [f"nvidia.com/mig-{number}g.10gb" for number in range(1, 7)]
 
@@ -54,10 +54,10 @@ def rival() -> Rival:
 
 
 @pytest.fixture
-async def plugins(kubelet: StandInKubelet, allocator: EchoAllocator, rival: Rival) -> AsyncIterator[DevicePlugins]:
+async def plugins(kubelet: StandInKubelet, allocator: EchoOffer, rival: Rival) -> AsyncIterator[DevicePlugins]:
     plugins = DevicePlugins(
         folder=kubelet.plugin_folder,
-        allocator=allocator,
+        offer=allocator,
         deadlines=Deadlines(register_seconds=1.0, stream_seconds=1.0),
         others=rival.others,
         lists=rival.lists,
@@ -152,7 +152,7 @@ async def test_what_was_decided_to_be_taken_over_is_registered_beside_the_other_
 async def test_an_older_process_of_ours_is_not_in_the_way(
     kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
 ) -> None:
-    older = DevicePlugins(folder=kubelet.plugin_folder, allocator=EchoAllocator())
+    older = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
     await older.set_plan(plan(offered(8)))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     rival.who = "somebody serves it"
@@ -187,7 +187,7 @@ async def test_names_that_are_registered_together_are_not_in_each_others_way(kub
     states: list[RegistrationState] = []
     running = DevicePlugins(
         folder=kubelet.plugin_folder,
-        allocator=EchoAllocator(),
+        offer=EchoOffer(),
         others=others,
         on_change=lambda: states.extend(each.state for each in running.registrations()),
     )
@@ -209,7 +209,7 @@ async def test_when_the_plugin_that_took_our_place_is_gone_we_register_again(
     await plugins.set_plan(plan(offered(8)))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     await kubelet.until(lambda: rival.looks)
-    other = DevicePlugins(folder=kubelet.plugin_folder, allocator=EchoAllocator())
+    other = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
     await other.set_plan(plan(offered(8)))
     await kubelet.until(lambda: state_of(other) is RegistrationState.REGISTERED)
     await other.stop()
@@ -235,7 +235,7 @@ def test_devices_that_were_never_listed_are_not_missed_and_one_look_is_none() ->
 # --- what the kubelet is asked --------------------------------------------------------------------------------------
 async def test_one_look_answers_all_who_ask_at_one_time(kubelet: StandInKubelet) -> None:
     client = client_of(kubelet)
-    serving = DevicePlugins(folder=kubelet.plugin_folder, allocator=EchoAllocator())
+    serving = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
     await serving.set_plan(plan(offered(2)))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
     answers = await asyncio.gather(*(client.offered_now() for _ in range(8)))

@@ -12,7 +12,7 @@ from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.model import Plan
 from support.kubelet import StandInKubelet
-from support.offers import GPU, EchoAllocator, offered, plan
+from support.offers import GPU, EchoOffer, offered, plan
 from support.vendor import VendorProcess
 
 VENDOR = "nvidia-gpu.sock"
@@ -20,11 +20,11 @@ IDS = [each.id for each in offered(4).ids]
 
 
 @pytest.fixture
-async def plugins(kubelet: StandInKubelet, allocator: EchoAllocator) -> AsyncIterator[DevicePlugins]:
+async def plugins(kubelet: StandInKubelet, allocator: EchoOffer) -> AsyncIterator[DevicePlugins]:
     async def lists(resource: str) -> bool:
         return kubelet.allocatable(resource) > 0
 
-    plugins = DevicePlugins(folder=kubelet.plugin_folder, allocator=allocator, lists=lists)
+    plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, lists=lists)
     yield plugins
     await plugins.stop()
 

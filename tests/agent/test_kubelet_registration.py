@@ -15,7 +15,7 @@ from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.registration import BACKOFF
 from nodedevices_plugin.model import RegistrationState
 from support.kubelet import StandInKubelet
-from support.offers import GPU, EchoAllocator, offered, plan
+from support.offers import GPU, EchoOffer, offered, plan
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def test_every_change_of_a_registration_is_announced(kubelet: StandInKubel
     seen: list[RegistrationState] = []
     plugins = DevicePlugins(
         folder=kubelet.plugin_folder,
-        allocator=EchoAllocator(),
+        offer=EchoOffer(),
         on_change=lambda: seen.extend(each.state for each in plugins.registrations()),
     )
     await serving(kubelet, plugins)
@@ -67,9 +67,9 @@ async def test_every_change_of_a_registration_is_announced(kubelet: StandInKubel
 
 # --- the kubelet is away --------------------------------------------------------------------------------------------
 async def test_an_agent_that_starts_before_the_kubelet_waits_for_it(
-    absent: StandInKubelet, allocator: EchoAllocator
+    absent: StandInKubelet, allocator: EchoOffer
 ) -> None:
-    plugins = DevicePlugins(folder=absent.plugin_folder, allocator=allocator)
+    plugins = DevicePlugins(folder=absent.plugin_folder, offer=allocator)
     await plugins.set_plan(plan(offered(8)))
     await absent.until(lambda: state_of(plugins) is RegistrationState.KUBELET_UNREACHABLE)
     assert "kubelet.sock is not there" in plugins.registrations()[0].message
@@ -79,10 +79,10 @@ async def test_an_agent_that_starts_before_the_kubelet_waits_for_it(
 
 
 async def test_a_kubelet_sock_that_nobody_listens_on_is_an_unreachable_kubelet(
-    absent: StandInKubelet, allocator: EchoAllocator
+    absent: StandInKubelet, allocator: EchoOffer
 ) -> None:
     await absent.stop(leave_socket=True)
-    plugins = DevicePlugins(folder=absent.plugin_folder, allocator=allocator)
+    plugins = DevicePlugins(folder=absent.plugin_folder, offer=allocator)
     await plugins.set_plan(plan(offered(8)))
     await absent.until(lambda: state_of(plugins) is RegistrationState.KUBELET_UNREACHABLE)
     assert plugins.registrations()[0].message == f"no kubelet answers on {absent.socket}: Connection refused"
@@ -201,10 +201,10 @@ async def test_an_accepted_registration_without_a_stream_starts_over_on_a_new_so
 
 
 async def test_a_folder_that_cannot_be_served_in_is_said_and_tried_again(
-    kubelet: StandInKubelet, allocator: EchoAllocator
+    kubelet: StandInKubelet, allocator: EchoOffer
 ) -> None:
     folder = kubelet.root / "elsewhere"
-    plugins = DevicePlugins(folder=folder, allocator=allocator, kubelet_socket=kubelet.socket)
+    plugins = DevicePlugins(folder=folder, offer=allocator, kubelet_socket=kubelet.socket)
     await plugins.set_plan(plan(offered(8)))
     await kubelet.until(lambda: "cannot serve nvidia.com/gpu on" in plugins.registrations()[0].message)
     assert kubelet.registered == []
@@ -248,9 +248,9 @@ async def test_a_kubelet_that_never_answers_register_is_unreachable_and_met_agai
     assert len(own_sockets(kubelet.plugin_folder)) == 1
 
 
-async def test_stop_does_not_wait_for_a_kubelet_that_hangs(kubelet: StandInKubelet, allocator: EchoAllocator) -> None:
+async def test_stop_does_not_wait_for_a_kubelet_that_hangs(kubelet: StandInKubelet, allocator: EchoOffer) -> None:
     kubelet.hang = True
-    plugins = DevicePlugins(folder=kubelet.plugin_folder, allocator=allocator)
+    plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator)
     await plugins.set_plan(plan(offered(8)))
     await kubelet.until(lambda: kubelet.registered)
     async with asyncio.timeout(10):
@@ -279,8 +279,8 @@ def test_the_back_off_grows_has_jitter_and_a_bound() -> None:
 @pytest.mark.parametrize("old_stream_kills_new", [True, False], ids=["up to 1.36", "from 1.37"])
 async def test_when_an_older_instance_ends_the_newer_one_stays_or_is_back(old_stream_kills_new: bool) -> None:
     async with StandInKubelet(old_stream_kills_new=old_stream_kills_new) as kubelet:
-        old = DevicePlugins(folder=kubelet.plugin_folder, allocator=EchoAllocator())
-        new = DevicePlugins(folder=kubelet.plugin_folder, allocator=EchoAllocator())
+        old = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
+        new = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
         await serving(kubelet, old)
         await serving(kubelet, new)
         await old.stop()

@@ -29,7 +29,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
 )
 from support.kubelet import AdmissionError, StandInKubelet
-from support.offers import GPU, EchoAllocator, offered, plan
+from support.offers import GPU, EchoOffer, offered, plan
 
 
 async def registered(kubelet: StandInKubelet, plugins: DevicePlugins, offer: Plan) -> None:
@@ -176,7 +176,7 @@ def test_a_list_that_the_kubelet_could_not_receive_is_refused_with_what_to_do() 
 
 # --- Allocate -------------------------------------------------------------------------------------------------------
 async def test_everything_in_an_answer_reaches_the_kubelet(
-    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoOffer
 ) -> None:
     allocator.on_allocate = lambda _resource, ids: ContainerEdits(
         envs={"NVIDIA_VISIBLE_DEVICES": ids[0]},
@@ -197,7 +197,7 @@ async def test_everything_in_an_answer_reaches_the_kubelet(
 
 
 async def test_two_resources_are_answered_by_their_own_names(
-    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoOffer
 ) -> None:
     other = offered(2, name="nvidia.com/mig-1g.10gb", prefix="MIG-")
     await registered(kubelet, plugins, plan(offered(2), other))
@@ -207,7 +207,7 @@ async def test_two_resources_are_answered_by_their_own_names(
 
 
 async def test_a_refusal_reaches_the_pod_in_its_own_words(
-    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoOffer
 ) -> None:
     def refuse(_resource: str, ids: Sequence[str]) -> ContainerEdits:
         raise AllocationError(f"a shared device is given once per container, and {len(ids)} were asked for")
@@ -220,7 +220,7 @@ async def test_a_refusal_reaches_the_pod_in_its_own_words(
 
 
 async def test_a_bug_in_the_answer_is_told_plainly_and_costs_only_that_pod(
-    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoOffer
 ) -> None:
     def fail(_resource: str, _ids: Sequence[str]) -> ContainerEdits:
         raise KeyError("secret detail")
@@ -303,7 +303,7 @@ async def test_the_preferred_devices_are_what_a_container_gets(kubelet: StandInK
 
 
 async def test_a_failing_preference_becomes_a_plain_choice(
-    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoOffer
 ) -> None:
     def fail(_available: Sequence[str], _must: Sequence[str], _size: int) -> Sequence[str]:
         raise RuntimeError("no topology")
@@ -315,7 +315,7 @@ async def test_a_failing_preference_becomes_a_plain_choice(
 
 
 async def test_a_request_for_what_cannot_be_allocated_is_refused_in_the_same_words(
-    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoOffer
 ) -> None:
     def refuse(_available: Sequence[str], _must: Sequence[str], _size: int) -> Sequence[str]:
         raise AllocationError("this node does not offer GPU-9 (any more)")
@@ -332,7 +332,7 @@ async def test_a_request_for_what_cannot_be_allocated_is_refused_in_the_same_wor
     ids=["twice", "not available", "too few", "too many", "without what must be there"],
 )
 async def test_a_wrong_preference_becomes_a_plain_choice(
-    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator, wrong: tuple[str, ...]
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoOffer, wrong: tuple[str, ...]
 ) -> None:
     allocator.on_prefer = lambda _available, _must, _size: wrong
     await registered(kubelet, plugins, plan(offered(4)))
@@ -341,7 +341,7 @@ async def test_a_wrong_preference_becomes_a_plain_choice(
 
 
 async def test_a_request_that_cannot_be_met_is_no_error(
-    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoAllocator
+    kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoOffer
 ) -> None:
     allocator.on_prefer = lambda _available, _must, _size: ()
     await registered(kubelet, plugins, plan(offered(2)))
@@ -360,13 +360,13 @@ def test_the_plain_choice_is_always_valid(available: list[str], must: list[str],
 
 
 # --- the end --------------------------------------------------------------------------------------------------------
-async def test_stop_leaves_no_task_no_file_descriptor_and_no_socket(allocator: EchoAllocator) -> None:
+async def test_stop_leaves_no_task_no_file_descriptor_and_no_socket(allocator: EchoOffer) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
     async def life() -> None:
         async with StandInKubelet() as kubelet:
-            plugins = DevicePlugins(folder=kubelet.plugin_folder, allocator=allocator)
+            plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator)
             offers = plan(*(offered(4, name=f"nvidia.com/kind-{n}", prefix=f"{n}-") for n in range(4)))
             await registered(kubelet, plugins, offers)
             await kubelet.allocate("nvidia.com/kind-0", 1)

@@ -1,25 +1,32 @@
-"""Resources to offer in tests of the kubelet side, and an allocator that only tells what it was asked."""
+"""Resources to offer in tests of the kubelet side, and an offer that only tells what it was asked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from nodedevices_plugin.model import ContainerEdits, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.resources.granting import grant
+from nodedevices_plugin.resources.injection import InjectionContext, edits
 
 GPU = "nvidia.com/gpu"
 
 
 @dataclass
-class EchoAllocator:
-    """Answers with the ids it was asked for; `allocate` or `prefer` can be replaced to misbehave."""
+class EchoOffer:
+    """Answers with the ids it was asked for; `on_allocate` or `on_prefer` can misbehave."""
 
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     on_allocate: Callable[[str, Sequence[str]], ContainerEdits] | None = None
     on_prefer: Callable[[Sequence[str], Sequence[str], int], Sequence[str]] | None = None
 
-    def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
+    def grant(self, resource: str, ids: Sequence[str]) -> Grant:
         self.asked.append((resource, tuple(ids)))
+        granted = tuple(SchedulableId(id=each, device_id=each, healthy=True) for each in ids)
+        return Grant(resource=OfferedResource(name=resource, ids=granted), ids=granted)
+
+    def edits(self, grant: Grant) -> ContainerEdits:
+        resource, ids = grant.resource.name, [each.id for each in grant.ids]
         if self.on_allocate is not None:
             return self.on_allocate(resource, ids)
         return ContainerEdits(envs={"DEVICES": ",".join(ids)})
@@ -28,6 +35,11 @@ class EchoAllocator:
         if self.on_prefer is not None:
             return self.on_prefer(available, must_include, size)
         return tuple(dict.fromkeys((*must_include, *reversed(available))))[:size]
+
+
+def allocate(resource: OfferedResource, ids: Sequence[str], context: InjectionContext) -> ContainerEdits:
+    """Both halves of an answer: who gets what, and what the container needs for it."""
+    return edits(grant(resource, ids, refuse_unhealthy=context.refuse_unhealthy), context)
 
 
 def offered(

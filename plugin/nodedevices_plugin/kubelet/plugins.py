@@ -21,8 +21,9 @@ import structlog
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.guard import Guard, Lists, Others
 from nodedevices_plugin.kubelet.handover import hand_over
+from nodedevices_plugin.kubelet.offer import KubeletOffer
 from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, Keep, ResourcePlugin
-from nodedevices_plugin.kubelet.server import Allocator, RecentAllocations, snapshot
+from nodedevices_plugin.kubelet.server import RecentAllocations, snapshot
 from nodedevices_plugin.model import OfferedResource, Plan, RecentAllocate, Registration
 
 LEAVING_SECONDS = 3.0  # for a handover while the agent ends
@@ -51,7 +52,7 @@ class DevicePlugins:
         self,
         *,
         folder: Path,
-        allocator: Allocator,
+        offer: KubeletOffer,
         on_change: Callable[[], None] = lambda: None,
         kubelet_socket: Path | None = None,
         deadlines: Deadlines | None = None,
@@ -62,7 +63,7 @@ class DevicePlugins:
     ) -> None:
         self._folder = folder
         self._kubelet_socket = kubelet_socket or folder / KUBELET_SOCKET
-        self._allocator = allocator
+        self._offer = offer
         self._on_change = on_change
         self._deadlines = deadlines or Deadlines()
         self._guard = Guard(folder, others, lists)
@@ -105,7 +106,7 @@ class DevicePlugins:
                         healthy=healthy,
                         folder=self._folder,
                         kubelet_socket=self._kubelet_socket,
-                        allocator=self._allocator,
+                        offer=self._offer,
                         recent=self._recent,
                         on_change=self._on_change,
                         deadlines=self._deadlines,

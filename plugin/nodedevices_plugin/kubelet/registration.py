@@ -34,7 +34,8 @@ from nodedevices_common.backoff import Backoff
 from nodedevices_plugin.kubelet import rpc, sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.guard import LOOK_AGAIN_SECONDS, Guard
-from nodedevices_plugin.kubelet.server import Allocator, RecentAllocations, ResourceServer, options
+from nodedevices_plugin.kubelet.offer import KubeletOffer
+from nodedevices_plugin.kubelet.server import RecentAllocations, ResourceServer, options
 from nodedevices_plugin.model import Registration, RegistrationState
 from nodedevices_plugin.probes.protocol import MAX_MESSAGE, text
 
@@ -108,7 +109,7 @@ class ResourcePlugin:
         healthy: bool,
         folder: Path,
         kubelet_socket: Path,
-        allocator: Allocator,
+        offer: KubeletOffer,
         recent: RecentAllocations,
         on_change: Callable[[], None],
         deadlines: Deadlines,
@@ -123,7 +124,7 @@ class ResourcePlugin:
         self._healthy = healthy
         self._folder = folder
         self._kubelet_socket = kubelet_socket
-        self._allocator = allocator
+        self._offer = offer
         self._recent = recent
         self._on_change = on_change
         self._deadlines = deadlines
@@ -273,7 +274,7 @@ class ResourcePlugin:
             await self._stop_server()
         if self._server is None:
             self._server = ResourceServer(
-                self.name, self._shown, folder=self._folder, allocator=self._allocator, recent=self._recent
+                self.name, self._shown, folder=self._folder, offer=self._offer, recent=self._recent
             )
             await self._server.start()
         return self._server

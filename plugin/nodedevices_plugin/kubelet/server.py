@@ -1,7 +1,7 @@
 """The v1beta1 answers of one resource, on a unix socket of its own.
 
 The kubelet sets no deadline on Allocate and GetPreferredAllocation and handles one pod after the other: an answer that
-hangs blocks every pod of the node. So answers come from memory, through the `Allocator` port, and nothing is awaited
+hangs blocks every pod of the node. So answers come from memory, through the port KubeletOffer, and nothing is awaited
 on their way. ListAndWatch sends the whole list at once, in the plan's order, and again when it has changed; changes
 made while the kubelet reads are one message. A GetPreferredAllocation fails only where Allocate would fail for the
 same request, since its error fails the pod's admission, too; it is a hint otherwise, and any valid choice is better.
@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import grpc.aio
 import structlog
 
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
+from nodedevices_plugin.kubelet.offer import KubeletOffer
 from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE
 from nodedevices_plugin.model import AllocationError, ContainerEdits, OfferedResource, RecentAllocate
 
@@ -31,21 +32,6 @@ STOP_GRACE_SECONDS = 1.0  # for an answer under way; streams end by themselves a
 RECENT_ALLOCATIONS = 1024  # many times the pods that a kubelet admits in half a minute
 
 log = structlog.get_logger(__name__)
-
-
-class Allocator(Protocol):
-    """What the agent answers from its current plan. Both are called on the event loop and must not block."""
-
-    def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
-        """The container's answer. Raises AllocationError, whose text reaches the pod's status."""
-        ...
-
-    def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Up to `size` of `available`, all of `must_include` among them; none where that cannot be.
-
-        Raises AllocationError for ids that cannot be allocated; on any other error a plain choice is made.
-        """
-        ...
 
 
 class SnapshotError(ValueError):
@@ -100,14 +86,14 @@ class ResourceServer:
     """
 
     def __init__(
-        self, name: str, shown: bytes, *, folder: Path, allocator: Allocator, recent: RecentAllocations
+        self, name: str, shown: bytes, *, folder: Path, offer: KubeletOffer, recent: RecentAllocations
     ) -> None:
         self.name = name
         self.path = sockets.new_path(folder, name)
         self.opened = 0
         self.open_streams: set[int] = set()
         self.stream_change = asyncio.Event()
-        self._allocator = allocator
+        self._offer = offer
         self._recent = recent
         self._shown = shown
         self._changed = asyncio.Event()
@@ -198,7 +184,7 @@ class ResourceServer:
     ) -> api.AllocateResponse:
         wanted = [tuple(each.devices_ids) for each in request.container_requests]
         try:
-            answers = [container_response(self._allocator.allocate(self.name, ids)) for ids in wanted]
+            answers = [container_response(self._offer.edits(self._offer.grant(self.name, ids))) for ids in wanted]
         except AllocationError as error:
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except Exception as error:
@@ -226,7 +212,7 @@ class ResourceServer:
 
     def _prefer(self, available: tuple[str, ...], must_include: tuple[str, ...], size: int) -> tuple[str, ...]:
         try:
-            chosen = tuple(self._allocator.prefer(self.name, available, must_include, size))
+            chosen = tuple(self._offer.prefer(self.name, available, must_include, size))
         except AllocationError:
             raise
         except Exception:
@@ -251,20 +237,20 @@ async def refuse(context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusC
     await context.abort(code, text)
 
 
-def container_response(answer: ContainerEdits) -> api.ContainerAllocateResponse:
-    """The plain answer as the kubelet's message."""
+def container_response(edits: ContainerEdits) -> api.ContainerAllocateResponse:
+    """The edits as the kubelet's message."""
     return api.ContainerAllocateResponse(
-        envs=answer.envs,
+        envs=edits.envs,
         mounts=[
             api.Mount(container_path=each.container_path, host_path=each.host_path, read_only=each.read_only)
-            for each in answer.mounts
+            for each in edits.mounts
         ],
         devices=[
             api.DeviceSpec(container_path=each.container_path, host_path=each.host_path, permissions=each.permissions)
-            for each in answer.devices
+            for each in edits.devices
         ],
-        annotations=answer.annotations,
-        cdi_devices=[api.CDIDevice(name=name) for name in answer.cdi_devices],
+        annotations=edits.annotations,
+        cdi_devices=[api.CDIDevice(name=name) for name in edits.cdi_devices],
     )
 
 

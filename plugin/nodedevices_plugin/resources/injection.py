@@ -1,4 +1,4 @@
-"""What Allocate answers: a pure function of the ids, the plan and the node (DESIGN §4.1). No look-up, no I/O, no lock.
+"""What a container needs for what it was granted: a pure function of the ids, the plan and the node (DESIGN §4.1).
 
 Ids keep the kubelet's order; several shares of one device count once, as do its device nodes. Every strategy adds its
 part to the answer; where all of them are CDI, the variables and nodes that only the older ones need stay away.
@@ -17,6 +17,7 @@ from nodedevices_plugin.model import (
     AllocationError,
     ContainerEdits,
     DeviceNode,
+    Grant,
     Inventory,
     Mount,
     OfferedResource,
@@ -92,9 +93,9 @@ class InjectionContext:
         )
 
 
-def allocate(resource: OfferedResource, ids: Sequence[str], context: InjectionContext) -> ContainerEdits:
-    """The answer for one container. Raises AllocationError, whose text the pod's owner reads in its status."""
-    granted = _granted(resource, ids, context)
+def edits(grant: Grant, context: InjectionContext) -> ContainerEdits:
+    """What one container needs. Raises AllocationError, whose text the pod's owner reads in its status."""
+    resource, granted = grant.resource, grant.ids
     strategies = frozenset(context.device_list_strategies)
     only_cdi = bool(strategies) and strategies <= CDI_STRATEGIES
     names = tuple(dict.fromkeys(_name(each, resource, context) for each in granted))
@@ -125,29 +126,6 @@ def allocate(resource: OfferedResource, ids: Sequence[str], context: InjectionCo
         },
         cdi_devices=(*shared.cdi_devices, *(qualified if "cdi-cri" in strategies else ())),
     )
-
-
-def _granted(resource: OfferedResource, ids: Sequence[str], context: InjectionContext) -> tuple[SchedulableId, ...]:
-    wanted = frozenset(ids)
-    found = {each.id: each for each in resource.ids if each.id in wanted}
-    for each in ids:
-        if each not in found:
-            raise AllocationError(
-                f"{resource.name}: this node does not offer {each[:128]} (any more). Delete the pod, so that it is "
-                "scheduled anew."
-            )
-        if context.refuse_unhealthy and not found[each].healthy:
-            raise AllocationError(
-                f"{resource.name}: {each} is out of service; `kubectl describe nodedevices` of this node says why. "
-                "Delete the pod, so that it is scheduled anew."
-            )
-    shares = any(each.replica is not None for each in found.values())
-    if resource.fail_requests_greater_than_one and shares and len(wanted) > 1:
-        raise AllocationError(
-            f"{resource.name}: {len(wanted)} shares requested; a container may have 1 on this node "
-            "(failRequestsGreaterThanOne). More shares are not more of a device: set the limit to 1."
-        )
-    return tuple(found[each] for each in dict.fromkeys(ids))
 
 
 def _name(each: SchedulableId, resource: OfferedResource, context: InjectionContext) -> str:

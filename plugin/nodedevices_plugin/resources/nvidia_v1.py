@@ -25,7 +25,12 @@ from nodedevices_plugin.settings.problems import nearest
 
 M = TypeVar("M", Resources, Sharing)
 
-KINDS = {"timeSlicing": "timeSlicing", "mps": "mps"}  # key in the file -> sharing.strategy
+# Key in the file -> what it gives. For NVIDIA's plugin, too, clients of MPS are counted one by one unless the file says
+# otherwise.
+KINDS: Mapping[str, Mapping[str, object]] = {
+    "timeSlicing": {"strategy": "timeSlicing"},
+    "mps": {"strategy": "mps", "failRequestsGreaterThanOne": True},
+}
 SHARING_KEYS = ("renameByDefault", "failRequestsGreaterThanOne", "resources")
 ENTRY_KEYS = ("name", "rename", "devices", "replicas")
 
@@ -67,9 +72,7 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
     entries = _list(fields.get("resources"), f"{where}.resources", problems)
     if not entries and len(problems) == before:
         problems.append(f"{where}.resources: missing; list at least one resource with its replicas")
-    section: dict[str, Any] = {"strategy": KINDS[kind]}
-    if kind == "mps":  # for NVIDIA's plugin, too, clients of MPS are counted one by one unless the file says otherwise
-        section["failRequestsGreaterThanOne"] = True
+    section: dict[str, Any] = {**KINDS[kind]}
     section |= {key: item for key, item in fields.items() if key != "resources"}
     section["resources"] = [
         _entry(entry, f"{where}.resources[{place}]", problems) for place, entry in enumerate(entries)

@@ -11,7 +11,6 @@ import pytest
 from nodedevices_plugin.configuring import SeenObject, injection
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
 from nodedevices_plugin.pipeline import Inputs, World, begin, step
-from nodedevices_plugin.resources.injection import allocate
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.sharing.base import HelperFacts, Life
@@ -20,6 +19,7 @@ from nodedevices_plugin.sharing_managers import register
 from nodedevices_plugin.state import State
 from support.exclusive_window import NAME, ExclusiveWindow, Keeper, KeeperKind
 from support.facts import START, gpu, gpu_id, old, snapshot
+from support.offers import allocate
 from support.sharing import answers, facts
 
 GPU = "nvidia.com/gpu"

@@ -10,9 +10,10 @@ from nodedevices_api.sections import Injection, Partitions, SharedResource, Shar
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Mount, OfferedResource
 from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.resources.cdi import Host
-from nodedevices_plugin.resources.injection import InjectionContext, allocate
+from nodedevices_plugin.resources.injection import InjectionContext
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan
 from support.facts import gpu, gpu_id, healthy, inventory_of, mig_id, partition
+from support.offers import allocate
 
 CONTEXT = InjectionContext()
 

@@ -1,0 +1,35 @@
+"""Which ids a container gets: a pure function of what it asks for and of the plan. No look-up, no I/O, no lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodedevices_plugin.model import AllocationError, Grant, OfferedResource
+
+
+def grant(resource: OfferedResource, ids: Sequence[str], *, refuse_unhealthy: bool = True) -> Grant:
+    """These ids for one container. Raises AllocationError, whose text the pod's owner reads in its status.
+
+    refuse_unhealthy: whether an id that turned bad since the kubelet chose it is refused (the pod fails with a reason,
+    and another can be scheduled) or granted.
+    """
+    wanted = frozenset(ids)
+    found = {each.id: each for each in resource.ids if each.id in wanted}
+    for each in ids:
+        if each not in found:
+            raise AllocationError(
+                f"{resource.name}: this node does not offer {each[:128]} (any more). Delete the pod, so that it is "
+                "scheduled anew."
+            )
+        if refuse_unhealthy and not found[each].healthy:
+            raise AllocationError(
+                f"{resource.name}: {each} is out of service; `kubectl describe nodedevices` of this node says why. "
+                "Delete the pod, so that it is scheduled anew."
+            )
+    shares = any(each.replica is not None for each in found.values())
+    if resource.fail_requests_greater_than_one and shares and len(wanted) > 1:
+        raise AllocationError(
+            f"{resource.name}: {len(wanted)} shares requested; a container may have 1 on this node "
+            "(failRequestsGreaterThanOne). More shares are not more of a device: set the limit to 1."
+        )
+    return Grant(resource=resource, ids=tuple(found[each] for each in dict.fromkeys(ids)))
