@@ -13,10 +13,10 @@ from typing import Any
 import structlog
 
 from nodedevices_operator.cache.store import Cache, Dirty
-from nodedevices_operator.concerns.port import Concern, Outcome, Shown, View, forbidden
+from nodedevices_operator.concerns.port import Concern, Outcome, Shown, View, forbidden, hindered
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired.policy_status import NodeOutcome, hindrances, node_outcome
+from nodedevices_operator.desired.policy_status import Hindrance, NodeOutcome, hindrances, node_outcome
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
@@ -92,10 +92,11 @@ class NodeReconciler:
             else:
                 outcome = await concern.apply(view, concern.desired(view, observed))
         except KubeError as error:
-            outcome = Outcome(problems=(error,))
+            outcome = Outcome(problems=(error,), hindrance=hindered(error))
         except Exception as error:
             log.exception("concern failed", concern=name, node=view.record.name)
-            outcome = Outcome(problems=(ConcernError(f"{name}: {type(error).__name__}: {error}"),))
+            failure = ConcernError(f"{name}: {type(error).__name__}: {error}")
+            outcome = Outcome(problems=(failure,), hindrance=Hindrance(str(failure), passing=True))
         failed = "failed" if outcome.retried else "forbidden"
         result = failed if outcome.problems else "done"
         self._metrics.concerns.labels(name, result).inc()

@@ -1,17 +1,17 @@
 """What the operator keeps on a node: each concern alone, in an order that survives kill -9; and one that a test brings.
 
-`KeptAnnotation` is a second tenant of the port: a class and, as its registration, its place in the manager's tuple.
+`KeptAnnotation` (tests/support) is that second tenant: a file, and as its registration a place in the manager's tuple.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
 from typing import Any
 
 import pytest
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.labels import LabelsConcern
-from nodedevices_operator.concerns.port import Concern, Info, Outcome, View
+from nodedevices_operator.concerns.port import Concern, View
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.kube.port import KubeError
@@ -20,56 +20,14 @@ from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.reconcile.node import ConcernError
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
-from nodedevices_operator.records.names import identified, named
 from support.fakekube import FakeKube, settle
+from support.kept_annotation import ANNOTATION, KeptAnnotation
 from support.lives import Killed, Mortal, live
 from support.opfacts import GPU, MEMORY, device, holder, node_devices, raw_node, raw_pod, raw_policy
 
 ITEM = f"{names.NODE_DEVICES}/n1"
 NODE = f"{names.NODES}/n1"
 POD = "/api/v1/namespaces/ml/pods/trainer"
-ANNOTATION = "example.com/devices"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    uid: str
-    shown: str | None
-    value: str | None
-
-
-class KeptAnnotation:
-    """How many devices the node has, as an annotation of the Node; none where the policy has no labels section."""
-
-    info = Info("annotation", section="labels", condition="AnnotationSynced")
-
-    def __init__(self, tools: Tools) -> None:
-        self._writer = tools.writer
-
-    async def observe(self, view: View) -> dict[str, Any] | Outcome:
-        if view.target() is None:
-            return Outcome()
-        return dict(await self._writer.kube.get(named(names.NODES, view.record.name)))
-
-    def desired(self, view: View, observed: dict[str, Any]) -> Wanted:
-        asked = view.sections is not None and view.sections.labels.feature_discovery
-        metadata = observed["metadata"]
-        shown = metadata.get("annotations", {}).get(ANNOTATION)
-        return Wanted(metadata["uid"], shown, str(len(view.record.devices)) if asked else None)
-
-    async def apply(self, view: View, desired: Wanted) -> Outcome:
-        verdict = ("True", "InSync", desired.value or "none")
-        if desired.shown == desired.value:
-            return Outcome(verdict)
-        body = identified("Node", view.record.name, desired.uid)
-        if desired.value is not None:
-            body["metadata"]["annotations"] = {ANNOTATION: desired.value}
-        path = named(names.NODES, view.record.name)
-        view.wrote(Kind.NODE, await self._writer.apply("nodedevices-operator-annotation", path, body))
-        return Outcome(verdict)
-
-    def forget(self, node: str) -> None:
-        """Nothing is remembered."""
 
 
 def broken(make: Factory, method: str, error: Exception) -> Factory:
@@ -151,15 +109,27 @@ async def test_another_concern_goes_through_the_whole_operator(kube: FakeKube) -
     assert kube.objects[NODE]["metadata"]["annotations"] == {}
 
 
-async def test_a_policy_has_not_applied_where_its_concern_is_refused(kube: FakeKube) -> None:
-    refused = KubeError("annotations are forbidden", status=403)
-    manager = await synced(kube, *CONCERNS, KeptAnnotation)
-    kube.put(f"{names.POLICIES}/p", raw_policy("p", labels={"featureDiscovery": True}, generation=2))
-    await manager.relister.once()
-    kube.fails = lambda verb, path: refused if (verb, path) == ("get", NODE) else None
-    await settle(manager)
-    assert counted(manager, "annotation", "forbidden") > 0
-    assert all(done(kube)[name] for name in ("staleness", "node-condition", "pod-marks"))
+@pytest.mark.parametrize(
+    ("error", "reason", "result"),
+    [
+        (KubeError("GET the Node: no", status=403), "Failed", "forbidden"),
+        (ValueError("a bug"), "Progressing", "failed"),
+    ],
+)
+async def test_a_policy_has_not_applied_where_the_concern_of_its_section_fails(
+    kube: FakeKube, error: Exception, reason: str, result: str
+) -> None:
+    manager = await synced(kube, *CONCERNS, broken(KeptAnnotation, "observe", error))
+    with contextlib.suppress(ConcernError):
+        await manager.reconcile_node("n1")
+    applied = {"appliedConfigHash": kube.objects[ITEM]["spec"]["configHash"]}
+    raw = kube.put(ITEM, kube.objects[ITEM] | {"status": kube.objects[ITEM]["status"] | applied})
+    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+    with contextlib.suppress(ConcernError):
+        await manager.reconcile_node("n1")
+    await manager.reconcile_policy("p")
+    assert condition(kube, f"{names.POLICIES}/p", "Applied") == ("False", reason)
+    assert counted(manager, "annotation", result) == 2
 
 
 # --- each alone ------------------------------------------------------------------------------------------------------
