@@ -34,6 +34,7 @@ CONFIG_APPLIED: Final = "ConfigApplied"
 APPLIED: Final = "Applied"  # a reason here, and a condition type on DevicePolicy
 CONFIG_INVALID: Final = "ConfigInvalid"
 WAITING_FOR_HOLDERS: Final = "WaitingForHolders"
+WAITING_FOR_DAEMON: Final = "WaitingForDaemon"
 STATE_NOT_SAVED: Final = "StateNotSaved"
 NO_CONFIG: Final = "NoConfig"
 
@@ -95,7 +96,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     DEVICES_HEALTHY: {"True": (ALL_HEALTHY,), "False": (DEVICE_FAULT,), "Unknown": (PROBE_SILENT,)},
     CONFIG_APPLIED: {
         "True": (APPLIED,),
-        "False": (CONFIG_INVALID, WAITING_FOR_HOLDERS, STATE_NOT_SAVED),
+        "False": (CONFIG_INVALID, WAITING_FOR_HOLDERS, WAITING_FOR_DAEMON, STATE_NOT_SAVED),
         "Unknown": (NO_CONFIG,),
     },
     HOLDERS_KNOWN: {"True": (SYNCED,), "Unknown": (POD_RESOURCES_UNAVAILABLE, POD_RESOURCES_INCOMPLETE, RATE_LIMITED)},

@@ -26,11 +26,13 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class InputError(ValueError):
-    """Input that is refused; `problems` has one line for each thing to correct, `str()` joins them."""
+    """Input that is refused; `problems` has one line for each thing to correct, `str()` joins them. `place`: where the
+    first of them stands; empty where it is about the whole."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    def __init__(self, problems: Sequence[str], place: str = "") -> None:
         super().__init__("; ".join(problems))
         self.problems = tuple(problems)
+        self.place = place
 
 
 def parse(model: type[M], data: object, where: str = "") -> M:
@@ -41,7 +43,8 @@ def parse(model: type[M], data: object, where: str = "") -> M:
     try:
         return model.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise InputError(explain(error, model, where)) from error
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise InputError(explain(error, model, where), _place(where, first["loc"])) from error
 
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None, where: str = "") -> list[str]:

@@ -33,6 +33,7 @@ from nodedevices_api.quantity import QUANTITY_PATTERN
 INTEGER_MAX = 2**53 - 1  # the API server keeps bounds as float64: 2**63-1 is rounded up and refused
 CONDITION_MESSAGE_LIMIT = 1024
 HEALTH_MESSAGE_LIMIT = 512
+PLACE_LIMIT = 192  # of an entry or field of a configuration
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
 Flag = Annotated[bool, StrictType()]
@@ -112,6 +113,7 @@ def _limit(limit: int) -> Any:
 Short = Annotated[str, _clipped(64), _limit(64)]
 Line = Annotated[str, _clipped(128), _limit(128)]
 HealthMessage = Annotated[str, _clipped(HEALTH_MESSAGE_LIMIT), _limit(HEALTH_MESSAGE_LIMIT)]
+Place = Annotated[str, _clipped(PLACE_LIMIT), _limit(PLACE_LIMIT)]
 ConditionMessage = Annotated[str, _clipped(CONDITION_MESSAGE_LIMIT), _limit(CONDITION_MESSAGE_LIMIT)]
 
 

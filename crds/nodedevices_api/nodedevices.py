@@ -34,6 +34,7 @@ from nodedevices_api.conditions import Condition
 from nodedevices_api.fields import (
     INTEGER_MAX,
     Atomic,
+    ConditionMessage,
     Count,
     DeviceId,
     Flag,
@@ -43,6 +44,7 @@ from nodedevices_api.fields import (
     Listed,
     MicroTime,
     ObjectName,
+    Place,
     Quantity,
     ResourceName,
     Short,
@@ -59,6 +61,9 @@ FaultDomain = Literal["Application", "Device", "Node"]
 ProbeState = Literal["Ready", "Starting", "Silent", "Failed", "NoDriver"]
 
 MAX_DRIVERS = 8
+MAX_UNMATCHED = 32  # entries of a configuration
+MAX_WAITING_FOR = 32  # pods
+MAX_WAITING_IDS = 8  # of one pod
 MAX_HOLDERS = 64
 MAX_HOLDER_IDS = 8
 MAX_AFFECTED_PODS = 256
@@ -379,6 +384,59 @@ class Resource(Loose):
     managed_by: Word = Field(description="Who owns the number on the Node: plugin, operator or dra.")
 
 
+class Refusal(Loose):
+    """Why a configuration is not applied. The last good one stays."""
+
+    section: Short = Field(
+        default="", description="The section at fault; absent: none of a policy's, as of a missing configuration file."
+    )
+    field: Place = Field(default="", description="The field, where it is known: sharing.resources[0].replicas.")
+    message: ConditionMessage = Field(description="What is wrong, for people.")
+
+
+class Unmatched(Loose):
+    """An entry of the applied configuration that is about nothing on this node."""
+
+    section: Short = Field(description="Its section: sharing.")
+    entry: Place = Field(
+        description="Its place in the section, and what stands there: resources[0].name example.com/x."
+    )
+    message: HealthMessage = Field(description="What there is instead, for people.")
+
+
+class WaitingFor(Loose):
+    """A pod that holds what a change of the configuration waits for."""
+
+    namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
+    pod: Annotated[str, StringConstraints(max_length=253)] = Field(description="The pod.")
+    resource: Annotated[str, StringConstraints(max_length=317)] = Field(
+        default="", description="The extended resource by which it holds them; absent: a ResourceClaim."
+    )
+    ids: Annotated[
+        tuple[Annotated[str, StringConstraints(max_length=128)], ...],
+        Field(max_length=MAX_WAITING_IDS),
+        Listed("atomic"),
+    ] = Field(default=(), description="The first of the ids that it holds.")
+
+
+class ConfigurationStatus(Loose):
+    """How the node's configuration stands; the condition ConfigApplied says the same for people."""
+
+    sources: Annotated[tuple[Word, ...], Field(max_length=8), Listed("atomic")] = Field(
+        default=(), description="Where it comes from, strongest first: policy, flags, environment, file."
+    )
+    refused: Refusal | None = Field(default=None, description="Why what is asked for is not applied.")
+    unmatched: Annotated[tuple[Unmatched, ...], Field(max_length=MAX_UNMATCHED), Listed("atomic")] = Field(
+        default=(), description="Entries that match nothing on this node."
+    )
+    waiting_for: Annotated[tuple[WaitingFor, ...], Field(max_length=MAX_WAITING_FOR), Listed("atomic")] = Field(
+        default=(), description="Pods whose end a change waits for."
+    )
+    waiting_for_daemons: Count | None = Field(
+        default=None, description="Of how many resources the helper, such as an MPS daemon, is awaited."
+    )
+
+
 class RetiredResource(Loose):
     """A resource that the agent no longer offers: its zero may be removed from the Node."""
 
@@ -418,6 +476,9 @@ class NodeDevicesStatus(Loose):
         Field(default=(), description="The probes that the agent runs.")
     )
     agent: Annotated[Agent, Atomic()] | None = Field(default=None, description="The agent that reports.")
+    configuration: Annotated[ConfigurationStatus, Atomic()] | None = Field(
+        default=None, description="What the agent has to say about its configuration."
+    )
     devices: Annotated[tuple[Annotated[Device, Atomic()], ...], Field(max_length=MAX_DEVICES), Listed("map", "id")] = (
         Field(default=(), description="Physical devices, by type and index.")
     )

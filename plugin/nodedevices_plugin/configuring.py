@@ -13,25 +13,31 @@ to be remembered about an attempt: a file that is corrected, a pod that ends or 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from nodedevices_api import conditions as names
 from nodedevices_api.errors import InputError
-from nodedevices_api.sections import Injection
+from nodedevices_api.sections import SECTION_NAMES, Injection
 
 from nodedevices_plugin.awaiting import Awaited, awaited, known_clients, may_begin, may_start
 from nodedevices_plugin.device_names import device_names
 from nodedevices_plugin.foreign import Names, take_over
+from nodedevices_plugin.health import reasons
 from nodedevices_plugin.model import (
+    Holder,
     HoldersState,
     Holdings,
     Inventory,
     Plan,
     PlanError,
     RecentAllocate,
+    Refused,
+    Unmatched,
     Verdict,
+    WaitingPod,
 )
 from nodedevices_plugin.report import ConfigStatus, listing
 from nodedevices_plugin.resources import cdi, cdi_libraries
@@ -80,7 +86,9 @@ class Asked:
 
     effective: Effective | None = None
     error: str | None = None
+    field: str = ""  # which field of `spec.config` the error is about, where it is known
     source: str = ""  # file | spec: what has to be corrected
+    sources: tuple[str, ...] = ()  # where the configuration comes from, strongest first
     note: str = ""  # for people, while it is in force: which of several files it is
     from_file: frozenset[str] = frozenset()  # sections that the file gives
 
@@ -142,8 +150,10 @@ class _Trouble:
 
     of: str  # as Configured.refused; holders: it waits for pods; operator: for its word; state: to be saved
     message: str
+    field: str = ""  # of the sections, where one is at fault
+    waiting_for: tuple[Holder, ...] = ()
     waits: bool = False  # nothing is refused: it takes effect by itself
-    awaits: bool = False  # a helper of the sharing mode `of` is not ready
+    awaits: int = 0  # of so many resources the helper of the sharing mode `of` is not ready
     coming: tuple[Helper, ...] | None = None  # helpers that what is asked for waits for
     to_save: Effective | None = None  # it waits for nothing but the state file
     takes_away: Plan | None = None  # the plan that it waits for: what that does not have goes to no new pod
@@ -168,9 +178,6 @@ class _Change:
     helpers: tuple[Helper, ...] = ()
 
 
-_REASONS = {"state": names.STATE_NOT_SAVED}
-
-
 def ask(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Asked:
     """What is asked for now. `spec`: the latest that the operator resolved, None for none ever."""
     if file.error is not None:
@@ -183,14 +190,24 @@ def ask(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Asked:
             "named-configs (manifests/components/named-configs), or remove the label"
         )
     given = spec.config if spec is not None else {}
+    by = {"policy": bool(given), **dict.fromkeys(local.sources, True), "file": file.config is not None}
+    sources = tuple(name for name, says in by.items() if says)
     from_file = frozenset(
         name for name in ("resources", "sharing") if getattr(file.config, name, None) is not None and name not in given
     )
     try:
         effective = resolve(local, file.config, spec.config if spec is not None else None)
-        return Asked(effective=effective, note=note, from_file=from_file)
-    except (ConfigError, InputError) as error:
-        return Asked(error=str(error), source="spec")
+        return Asked(effective=effective, note=note, from_file=from_file, sources=sources)
+    except ConfigError as error:
+        return Asked(error=str(error), field=error.field, source="spec", sources=sources)
+    except InputError as error:
+        return Asked(error=str(error), field=error.place, source="spec", sources=sources)
+
+
+def refusal(field: str, message: str) -> Refused:
+    """What is refused, with the section that the field stands in, if it stands in one."""
+    section = re.split(r"[.:\[]", field, maxsplit=1)[0]
+    return Refused(section=section if section in SECTION_NAMES else "", field=field, message=message)
 
 
 def configure(
@@ -228,6 +245,7 @@ def configure(
         generation=seen.generation if seen is not None else None,
         unschedulable=seen.unschedulable if seen is not None else (),
         applied_hash=after.applied_hash,
+        sources=asked.sources,
     )
     strangers: tuple[Held, ...] = ()
     if plan is not None and not after.effective.observing:
@@ -235,10 +253,17 @@ def configure(
     if trouble is not None and trouble.of == "operator":
         status = replace(status, reason=names.NO_CONFIG, message=trouble.message)
     elif trouble is not None:
-        reason = _REASONS.get(trouble.of, names.WAITING_FOR_HOLDERS) if trouble.waits else names.CONFIG_INVALID
-        status = replace(status, reason=reason, message=_told(trouble, after))
-    elif plan is not None and (waits := _waits(strangers, plan, node)):
-        status = replace(status, reason=names.WAITING_FOR_HOLDERS, message=waits)
+        status = replace(
+            status,
+            reason=_reason(trouble),
+            message=_told(trouble, after),
+            refused=refusal(trouble.field, trouble.message) if not trouble.waits else None,
+            waiting_for=_holding(trouble.waiting_for),
+            waiting_for_helpers=trouble.awaits if not trouble.waiting_for else 0,
+        )
+    elif plan is not None and (withheld_for := _ours(strangers, plan, node)):
+        waits, pods = _waits(withheld_for, node), _in_another_shape(withheld_for)
+        status = replace(status, reason=names.WAITING_FOR_HOLDERS, message=waits, waiting_for=pods)
     elif not standalone and (seen is None or seen.config is None):
         kept = "the last one that it had" if spec is not None else "the node's own settings"
         message = f"the operator has not resolved this node: {kept} are in force"
@@ -260,17 +285,27 @@ def configure(
     return _cdi_in_force(configured, node)
 
 
-def _waits(strangers: Sequence[Held], plan: Plan, node: Node) -> str:
-    """Which devices are withheld because pods hold them in another shape, for people. Empty: none.
+def _reason(trouble: _Trouble) -> str:
+    if not trouble.waits:
+        return names.CONFIG_INVALID
+    if trouble.of == "state":
+        return names.STATE_NOT_SAVED
+    return names.WAITING_FOR_DAEMON if trouble.awaits and not trouble.waiting_for else names.WAITING_FOR_HOLDERS
+
+
+def _ours(strangers: Sequence[Held], plan: Plan, node: Node) -> list[Held]:
+    """What is held in another shape of devices that are withheld for it.
 
     Not those that are not to be offered at all (excluded), nor those that another plugin serves: its pods are no
     business of our configuration.
     """
     theirs = {each.device_id for each in node.held if each.resource in node.not_ours}
     offered = {each.device_id for resource in plan.resources for each in resource.ids}
-    ours = [each for each in strangers if each.device_id in offered - theirs]
-    if not ours:
-        return ""
+    return [each for each in strangers if each.device_id in offered - theirs]
+
+
+def _waits(ours: Sequence[Held], node: Node) -> str:
+    """For people."""
     held = {each.device_id for each in ours}
     called = device_names(node.inventory)
     devices = listing(called[each.fact.id] for each in node.inventory.devices if each.fact.id in held)
@@ -279,18 +314,42 @@ def _waits(strangers: Sequence[Held], plan: Plan, node: Node) -> str:
     return f"{devices}: held in another shape, and withheld from new pods until {who}; all else is in force"
 
 
+def _in_another_shape(ours: Sequence[Held]) -> tuple[WaitingPod, ...]:
+    """Their pods, as far as they are known."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in ours:
+        if each.holder:
+            found.setdefault((each.holder, each.resource or ""), []).append(each.id)
+    return tuple(
+        WaitingPod(namespace=namespace, pod=pod, resource=resource, ids=tuple(sorted(ids)))
+        for (holder, resource), ids in sorted(found.items())
+        for namespace, _, pod in [holder.partition("/")]
+    )
+
+
+def _holding(holders: Sequence[Holder]) -> tuple[WaitingPod, ...]:
+    """A pod's containers together."""
+    found: dict[tuple[str, str, str], set[str]] = {}
+    for each in holders:
+        found.setdefault((each.namespace, each.pod, each.resource or ""), set()).update(each.ids)
+    return tuple(
+        WaitingPod(namespace=namespace, pod=pod, resource=resource, ids=tuple(sorted(ids)))
+        for (namespace, pod, resource), ids in sorted(found.items())
+    )
+
+
 def _wanted(before: InForce, asked: Asked, node: Node) -> _Change | _Trouble:
     """What is asked for, with its plan, or why it cannot be."""
     if asked.effective is None:
-        return _Trouble(of=asked.source, message=asked.error or "")
+        return _Trouble(of=asked.source, field=asked.field, message=asked.error or "")
     if why := _nameless(before, asked.effective, node):
-        return _Trouble(of="cdi", message=why)
+        return _Trouble(of="cdi", field=why.field, message=str(why))
     if not before.told and node.awaits and not asked.effective.observing:
         return _Trouble(of="operator", message=node.awaits, waits=True)
     try:
         return _Change(effective=asked.effective, plan=_made(asked.effective, node))
     except PlanError as error:
-        return _Trouble(of="plan", message=str(error))
+        return _Trouble(of="plan", field=error.field, message=str(error))
 
 
 def _running(before: InForce, node: Node) -> _Running:
@@ -301,16 +360,22 @@ def _running(before: InForce, node: Node) -> _Running:
     clients, needs = shares(plan), _awaited(plan, node)
     helpers = needs.helpers if plan.resources or not why else None
     if why:
-        return _Running(plan=plan, helpers=helpers, clients=clients, trouble=_Trouble(of="plan", message=why))
+        trouble = _Trouble(of="plan", field=why.field, message=str(why))
+        return _Running(plan=plan, helpers=helpers, clients=clients, trouble=trouble)
     if not needs.why:
         return _Running(plan=plan, helpers=helpers, clients=clients)
     ids = Names(node.inventory, index_prefix=before.effective.index_prefix)
     start = may_start(needs.unanswered, node.holdings, ids, clients=clients)
     if start.waiting_for:  # not where nobody knows: after a restart helpers are wanted at once
-        trouble = _Trouble(of=needs.mode, awaits=True, message=start.message, waits=True)
+        trouble = replace(_helpers_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
         return _Running(plan=plan, clients=clients, trouble=trouble)
-    trouble = _Trouble(of=needs.mode, awaits=True, message=needs.why, waits=needs.starting)
-    return _Running(plan=plan, helpers=helpers, clients=clients, trouble=trouble)
+    return _Running(plan=plan, helpers=helpers, clients=clients, trouble=_helpers_await(needs))
+
+
+def _helpers_await(needs: Awaited) -> _Trouble:
+    """Some helpers are not ready."""
+    count = len(needs.unanswered)
+    return _Trouble(of=needs.mode, field="sharing.strategy", message=needs.why, waits=needs.starting, awaits=count)
 
 
 def _change(before: InForce, wanted: _Change, running: _Running, node: Node) -> _Change | _Trouble | None:
@@ -323,9 +388,10 @@ def _change(before: InForce, wanted: _Change, running: _Running, node: Node) -> 
     if not decision.apply:
         known = node.holdings.state is HoldersState.SYNCED
         shown = plan if known and not asked.observing else None
-        return _Trouble(of="holders", message=decision.message, waits=True, takes_away=shown)
+        waiting_for = decision.waiting_for
+        return _Trouble(of="holders", message=decision.message, waits=True, waiting_for=waiting_for, takes_away=shown)
     if needs.why:
-        return _Trouble(of=needs.mode, awaits=True, message=needs.why, waits=needs.starting, coming=needs.helpers)
+        return replace(_helpers_await(needs), coming=needs.helpers)
     if before.told and (node.saved is None or node.saved.shape != asked.shape):
         what = ", ".join(sorted(changed_ids(running.plan or Plan(), plan))) or "what is offered"
         message = (
@@ -391,11 +457,11 @@ def injection(
     )
 
 
-def _nameless(before: InForce, effective: Effective, node: Node) -> str:
-    """Why containers would get CDI names that no file has, or devices without the driver's libraries. Empty: they
+def _nameless(before: InForce, effective: Effective, node: Node) -> PlanError | None:
+    """Why containers would get CDI names that no file has, or devices without the driver's libraries. None: they
     would not, or it is so in force already, and what fails then is told beside it (_cdi_in_force, cdifiles)."""
     if not _by_cdi(effective):
-        return ""
+        return None
     here, inventory = node.cdi_here, node.inventory
     specs, _ = _cdi_specs(effective, node)
     in_force = before.told and _by_cdi(before.effective)
@@ -408,7 +474,7 @@ def _nameless(before: InForce, effective: Effective, node: Node) -> str:
         why = cdi_libraries.missing(specs, here, in_force=in_force)
     listed = (effective.sections.injection or Injection()).device_list_strategies
     strategies = ", ".join(each for each in listed if each in CDI_STRATEGIES)
-    return str(PlanError("injection.deviceListStrategies", strategies, why)) if why else ""
+    return PlanError("injection.deviceListStrategies", strategies, why) if why else None
 
 
 def _by_cdi(effective: Effective) -> bool:
@@ -436,7 +502,7 @@ def _cdi_in_force(configured: Configured, node: Node) -> Configured:
         return replace(configured, status=replace(status, cdi_trouble=cdi_libraries.stale(specs, node.cdi_here)))
     status = replace(status, cdi_trouble=f"CDI: {why}; what it is missing for is withheld until then")
     if status.reason in {names.APPLIED, names.NO_CONFIG}:
-        status = replace(status, reason=names.CONFIG_INVALID)
+        status = replace(status, reason=names.CONFIG_INVALID, refused=Refused(message=status.cdi_trouble))
     withheld = cdi_libraries.withheld(plan, elsewhere, node.last_plan)
     return replace(configured, plan=withheld, status=status, refused=configured.refused or "cdi")
 
@@ -453,14 +519,15 @@ def _plan_settings(effective: Effective) -> PlanSettings:
     )
 
 
-def _unmatched(effective: Effective, inventory: Inventory, from_file: Set[str]) -> tuple[str, ...]:
+def _unmatched(effective: Effective, inventory: Inventory, from_file: Set[str]) -> tuple[Unmatched, ...]:
     """Of a configuration that is in force, and so has a plan."""
-    return unmatched(inventory, _plan_settings(effective), from_file)
+    rules = effective.sections.health.rules
+    return (*unmatched(inventory, _plan_settings(effective), from_file), *reasons.unmatched(rules))
 
 
-def _plan(effective: Effective, node: Node) -> tuple[Plan, str]:
+def _plan(effective: Effective, node: Node) -> tuple[Plan, PlanError | None]:
     """The plan of what is in force; where it makes no sense with the devices of now, the last one and why."""
     try:
-        return _made(effective, node), ""
+        return _made(effective, node), None
     except PlanError as error:
-        return refresh_health(node.last_plan or Plan(), node.inventory, node.verdicts), str(error)
+        return refresh_health(node.last_plan or Plan(), node.inventory, node.verdicts), error

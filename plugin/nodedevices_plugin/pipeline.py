@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from nodedevices_api.conditions import CONFIG_INVALID
+
 from nodedevices_plugin import inventory as stage_inventory
-from nodedevices_plugin.configuring import Asked, FileOutcome, InForce, Node, SeenObject, ask, configure
+from nodedevices_plugin.configuring import Asked, FileOutcome, InForce, Node, SeenObject, ask, configure, refusal
 from nodedevices_plugin.device_names import device_names
 from nodedevices_plugin.foreign import Names, held, named, observe, remembered
 from nodedevices_plugin.health.events import EventCursor, Notice, fresh_events, notices
@@ -179,7 +181,8 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
         in_force, plan, refused = outcome.in_force, outcome.plan, outcome.refused
         config = replace(world.config, generation=outcome.status.generation) if outcome.saving else outcome.status
     elif asked.error is not None:
-        config = replace(config, reason="ConfigInvalid", message=asked.error)
+        refused_for = refusal(asked.field, asked.error)
+        config = replace(config, reason=CONFIG_INVALID, message=asked.error, refused=refused_for, sources=asked.sources)
         refused = asked.source
     observed: Plan | None = None
     if in_force.told and in_force.effective.observing:

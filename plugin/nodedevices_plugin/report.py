@@ -30,10 +30,13 @@ from nodedevices_plugin.model import (
     InventoryDevice,
     OfferedResource,
     Plan,
+    Refused,
     Registration,
     RegistrationState,
     SchedulableId,
+    Unmatched,
     Verdict,
+    WaitingPod,
 )
 from nodedevices_plugin.probes.protocol import DeviceFact, DriverState, Partition
 from nodedevices_plugin.resources.ids import compose
@@ -60,7 +63,11 @@ class ConfigStatus:
     message: str = ""
     applied_hash: str | None = None  # spec.configHash in force
     generation: int | None = None  # metadata.generation last seen
-    unmatched: tuple[str, ...] = ()  # entries that are in force and match nothing here (resources.unmatched)
+    sources: tuple[str, ...] = ()  # where it comes from, strongest first
+    refused: Refused | None = None
+    unmatched: tuple[Unmatched, ...] = ()  # entries that are applied and match nothing here (resources.unmatched)
+    waiting_for: tuple[WaitingPod, ...] = ()  # whose end a change waits for
+    waiting_for_helpers: int = 0  # of so many resources
     cdi_trouble: str = ""  # what is wrong with the source of CDI specifications
     unschedulable: tuple[str, ...] = ()  # ids that people took out of service: named until they are honoured
 
@@ -114,6 +121,7 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
             start_time=_second(facts.started),
             heartbeat_time=_second(facts.started),
         ),
+        configuration=_configuration(facts.config),
         devices=devices,
         resources=_resources(facts),
         retired_resources=tuple(
@@ -552,7 +560,31 @@ def _config_applied(facts: Facts) -> Condition:
     if config.unschedulable:
         ids = listing(config.unschedulable)
         told.append(f"spec.unschedulable is not at work yet in this version: {ids} stay in service")
-    return _condition(facts, names.CONFIG_APPLIED, status, config.reason, "; ".join([*told, *config.unmatched]))
+    told += [each.text for each in config.unmatched[:NAMED]]
+    more = len(config.unmatched) - NAMED
+    told += [f"and {more} more entries match nothing here (status.configuration.unmatched)"] if more > 0 else []
+    return _condition(facts, names.CONFIG_APPLIED, status, config.reason, "; ".join(told))
+
+
+def _configuration(config: ConfigStatus) -> api.ConfigurationStatus | None:
+    made = api.ConfigurationStatus(
+        sources=config.sources,
+        refused=api.Refusal(section=each.section, field=each.field, message=each.message)
+        if (each := config.refused) is not None
+        else None,
+        unmatched=tuple(
+            api.Unmatched(section=each.section, entry=each.entry, message=each.message)
+            for each in config.unmatched[: api.MAX_UNMATCHED]
+        ),
+        waiting_for=tuple(
+            api.WaitingFor(
+                namespace=each.namespace, pod=each.pod, resource=each.resource, ids=each.ids[: api.MAX_WAITING_IDS]
+            )
+            for each in config.waiting_for[: api.MAX_WAITING_FOR]
+        ),
+        waiting_for_daemons=config.waiting_for_helpers or None,
+    )
+    return made if made != api.ConfigurationStatus() else None
 
 
 def _holders_known(facts: Facts) -> Condition:

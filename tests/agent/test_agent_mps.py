@@ -84,7 +84,7 @@ async def test_while_the_daemon_is_merely_starting_nothing_is_called_wrong(
 ) -> None:
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     await agent.until(lambda: agent.lines("configuration")[-1]["condition"] == "Applied")
-    assert {each["condition"] for each in agent.lines("configuration")} == {"WaitingForHolders", "Applied"}
+    assert {each["condition"] for each in agent.lines("configuration")} == {"WaitingForDaemon", "Applied"}
     assert "nodedevices_config_errors_total{" not in agent.get("/metrics")[1]
 
 

@@ -11,7 +11,6 @@ excluded id only where no node has it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,19 +18,13 @@ from typing import Any
 from nodedevices_api import conditions as names
 from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, clip
 
-from nodedevices_operator.desired.configuration import WIRE_SECTIONS, Configuration, Outcome
+from nodedevices_operator.desired.configuration import Configuration, Outcome
 from nodedevices_operator.records.objects import ConditionRecord, NodeDevicesRecord, PolicyRecord
 
 MAX_NAMES = 5  # in a message
 MAX_NOTES = 3  # entries that match nothing, in a message
 MAX_FAILURES = 3  # different ones, in a message
 REASON_LIMIT = 300  # characters of one node's reason, in a policy's message
-# The agent ends ConfigApplied's message with a note for each entry that matches nothing on its node, and begins each
-# with the entry's place.
-_NOTE = re.compile(r"(?:^|; )(?=(?:resources|sharing)\.)")
-# It begins a refusal with the place of what is wrong: `sharing.resources[nvidia.com/gpu].replicas: 49: ...`.
-_PLACE = re.compile(rf"(?:spec\.config\.)?({'|'.join(WIRE_SECTIONS)})(?=[.:\[])")
-EXCLUDE = "resources.exclude["  # begins a note on an id; a policy for many nodes rightly names ids of each of them
 SERVED = ("resources", "sharing", "partitions", "injection")  # sections that say what is served to the kubelet, and how
 SILENT = "its agent has not answered yet"
 
@@ -47,6 +40,15 @@ class Hindrance:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """What a policy's author should know of one of its entries on one node. `text`: for people."""
+
+    section: str
+    entry: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeOutcome:
     """How one node stands towards the policies that select it."""
 
@@ -54,9 +56,10 @@ class NodeOutcome:
     outcomes: Mapping[str, Outcome] | None = None
     in_force: bool = False  # the agent says that the node's whole configuration is in force
     failure: str = ""  # why it cannot be: the agent's words
+    refused_section: str = ""  # the section at fault then; empty: no policy's, or not known
     misfit: str = ""  # why it cannot be: the policies do not fit together
     waiting: str = ""  # why it is not yet
-    unmatched: tuple[str, ...] = ()  # notes on what of it matches nothing there; each begins with its section
+    unmatched: tuple[Note, ...] = ()  # what of it matches nothing there, or has no effect
     hindered: Mapping[str, Hindrance] = field(default_factory=dict)  # sections that the operator could not put in force
 
     @property
@@ -73,8 +76,7 @@ class NodeOutcome:
             return ""
         if mine.failed:
             return self.misfit or "it does not fit together with the other policies there"
-        place = _PLACE.match(self.failure)
-        if self.failure and (place is None or place[1] in mine.supplies):
+        if self.failure and (not self.refused_section or self.refused_section in mine.supplies):
             return self.failure
         return self._hindered(mine, passing=False)
 
@@ -129,7 +131,8 @@ def node_outcome(
         failure=applied.message if invalid and applied is not None else "",
         misfit=configuration.message if any(each.failed for each in configuration.outcomes.values()) else "",
         waiting="" if in_force else waiting,
-        unmatched=_notes(configuration, applied) if in_force else (),
+        refused_section=record.configuration.refused_section,
+        unmatched=_notes(configuration, record) if in_force else (),
         hindered=dict(hindered or {}),
     )
 
@@ -148,12 +151,15 @@ def hindrances(
     return found
 
 
-def _notes(configuration: Configuration, applied: ConditionRecord | None) -> tuple[str, ...]:
-    found = tuple(_NOTE.split(applied.message)[1:]) if applied is not None else ()
+def _notes(configuration: Configuration, record: NodeDevicesRecord) -> tuple[Note, ...]:
+    found = tuple(
+        Note(it.section, it.entry, f"{it.section}.{it.entry}: {it.message}") for it in record.configuration.unmatched
+    )
     serving = configuration.config.get("serving")
     if isinstance(serving, Mapping) and serving.get("mode") == "Observe":
         idle = [section for section in SERVED if section in configuration.config]
-        found += tuple(f"{section}.* has no effect while serving.mode is Observe" for section in idle)
+        why = "has no effect while serving.mode is Observe"
+        found += tuple(Note(section, "*", f"{section}.* {why}") for section in idle)
     return found
 
 
@@ -163,7 +169,7 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
     older: set[str] = set()
     failing: list[tuple[str, str]] = []
     waiting: list[tuple[str, str]] = []
-    notes: list[str] = []
+    notes: list[Note] = []
     for node, outcome in nodes.items():
         mine = (outcome.outcomes or {}).get(policy.name)
         if policy.name not in outcome.selected and mine is None:
@@ -184,7 +190,7 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
             waiting.append((node, why))
         else:
             applied += 1
-            notes += [note for note in outcome.unmatched if note.partition(".")[0] in mine.supplies]
+            notes += [note for note in outcome.unmatched if note.section in mine.supplies]
     return Tally(
         selected=selected,
         applied=applied,
@@ -195,17 +201,21 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
         older=frozenset(older),
         failing=tuple(sorted(failing)),
         waiting=tuple(sorted(waiting, key=lambda each: (each[1] == SILENT, each))),
-        unmatched=tuple(it for it in _counted(notes) if it[1] == applied or not it[0].startswith(EXCLUDE)),
+        unmatched=_counted(notes, applied=applied),
     )
 
 
-def _counted(notes: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    """By what the policy's author has to look at, most frequent first; what a node has instead differs by node, and
-    stands for all of them."""
-    by_entry: dict[str, list[str]] = {}
+def _counted(notes: Iterable[Note], *, applied: int) -> tuple[tuple[str, int], ...]:
+    """By entry, most frequent first; what a node has instead differs by node, and one stands for all of them. An
+    excluded id that one of the nodes has is right: a policy for many nodes names ids of each of them."""
+    by_entry: dict[tuple[str, str], list[str]] = {}
     for note in notes:
-        by_entry.setdefault(note.partition("; ")[0], []).append(note)
-    counted = [(min(same), len(same)) for same in by_entry.values()]
+        by_entry.setdefault((note.section, note.entry), []).append(note.text)
+    counted = [
+        (min(same), len(same))
+        for (section, entry), same in by_entry.items()
+        if len(same) == applied or not (section == "resources" and entry.startswith("exclude["))
+    ]
     return tuple(sorted(counted, key=lambda item: (-item[1], item[0])))
 
 

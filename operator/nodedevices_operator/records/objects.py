@@ -105,6 +105,23 @@ class ResourceRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Unmatched:
+    """An entry of the configuration that matches nothing on the node."""
+
+    section: str
+    entry: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationRecord:
+    """What the agent has to say about the node's configuration."""
+
+    refused_section: str = ""  # the section at fault, where something is refused and it is one's
+    unmatched: tuple[Unmatched, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyRef:
     """An entry of NodeDevices.spec.policies."""
 
@@ -138,6 +155,7 @@ class NodeDevicesRecord:
     config_hash: str = ""
     policies: tuple[PolicyRef, ...] = ()
     applied_hash: str = ""
+    configuration: ConfigurationRecord = ConfigurationRecord()
     devices: tuple[DeviceRecord, ...] = ()
     resources: tuple[ResourceRecord, ...] = ()
     platform: Platform = UNKNOWN_PLATFORM
@@ -223,6 +241,7 @@ def node_devices_record(raw: Raw) -> NodeDevicesRecord:
             for it in _items(spec, "policies")
         ),
         applied_hash=_text(status, "appliedConfigHash"),
+        configuration=_configuration(_map(status, "configuration")),
         devices=tuple(_device(it) for it in _items(status, "devices")),
         resources=tuple(
             ResourceRecord(
@@ -244,6 +263,16 @@ def node_devices_record(raw: Raw) -> NodeDevicesRecord:
         conditions=_conditions(status),
         heartbeat=_text(_map(status, "agent"), "heartbeatTime"),
         resource_version=_text(metadata, "resourceVersion"),
+    )
+
+
+def _configuration(raw: Raw) -> ConfigurationRecord:
+    return ConfigurationRecord(
+        refused_section=intern(_text(_map(raw, "refused"), "section")),
+        unmatched=tuple(
+            Unmatched(intern(_text(it, "section")), intern(_text(it, "entry")), intern(_text(it, "message")))
+            for it in _items(raw, "unmatched")
+        ),
     )
 
 

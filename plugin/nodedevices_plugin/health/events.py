@@ -39,6 +39,7 @@ _OTHER_EDGES: Mapping[str, tuple[str, HealthState, str, str]] = {
     "poison": ("Poison", HealthState.DEGRADED, "poisoned data was consumed", NO_ACTION),
     "ecc-storm": ("EccStorm", HealthState.DEGRADED, "a storm of corrected ECC errors", NO_ACTION),
 }
+REASONS = frozenset(edge[0] for edge in _OTHER_EDGES.values())
 
 
 @dataclass(frozen=True, slots=True)

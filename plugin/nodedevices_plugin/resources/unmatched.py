@@ -2,8 +2,8 @@
 
 It is no fault, since one configuration serves many nodes, and what is in force is not changed by it; but a name with a
 typo shares nothing, and whoever wrote it has to be told, with what there is and what it missed nearly. Every note
-begins with the place where the entry stands (in the configuration file's words where the section is the file's): the
-operator tells by it whose policy a note of ConfigApplied is about.
+has the section and the place where the entry stands (in the configuration file's words where the section is the
+file's): the operator tells by them whose policy a note is about.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from nodedevices_api.base import to_dict
 from nodedevices_api.sections import DeviceMatch, Resources, Sharing
 
-from nodedevices_plugin.model import Inventory, Unit
+from nodedevices_plugin.model import Inventory, Unit, Unmatched
 from nodedevices_plugin.resources.matching import by_name, fitting
 from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.resources.sharing import chosen_units
@@ -25,7 +25,7 @@ MEBIBYTE = 1 << 20
 VALUE_LIMIT = 96
 
 
-def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] = frozenset()) -> tuple[str, ...]:
+def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] = frozenset()) -> tuple[Unmatched, ...]:
     """A note for each entry of `resources` and `sharing.resources` that is about nothing here.
 
     from_file: sections that NVIDIA's configuration file gives. A node without devices has none; raises PlanError as
@@ -41,17 +41,18 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
     notes = _rules(found, settings, places) + _excludes(inventory, exclude)
     if settings.sharing.strategy != "none":
         kind = f"{settings.sharing.strategy}." if "sharing" in from_file else ""
-        notes += _shares(named, settings.sharing, f"sharing.{kind}resources")
+        notes += _shares(named, settings.sharing, f"{kind}resources")
     return tuple(notes)
 
 
-def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str) -> list[str]:
+def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str) -> list[Unmatched]:
     notes = []
     for number, rule in enumerate(sharing.resources):
         if rule.name not in named:
             offered = _listed(sorted(named)) or "nothing"
             near = _near(name for name in named if name.lower() == rule.name.lower())
-            notes.append(f"{place}[{number}].name {rule.name}: no such resource here; offered: {offered}{near}")
+            message = f"no such resource here; offered: {offered}{near}"
+            notes.append(Unmatched(section="sharing", entry=f"{place}[{number}].name {rule.name}", message=message))
         elif not chosen_units(named[rule.name], rule.devices):
             wanted = _cut(", ".join(rule.devices or ()))
             here = _listed(f"{unit.index} ({unit.id})" for unit in named[rule.name])
@@ -59,39 +60,44 @@ def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str) -
             near = _near(
                 unit.id for unit in named[rule.name] if any(fnmatchcase(unit.id.lower(), each) for each in lower)
             )
-            what = f"{place}[{number}].devices {wanted}: no such device of {rule.name} here"
-            notes.append(f"{what}; there are: {here}{near}")
+            message = f"no such device of {rule.name} here; there are: {here}{near}"
+            notes.append(Unmatched(section="sharing", entry=f"{place}[{number}].devices {wanted}", message=message))
     return notes
 
 
-def _rules(found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] | None) -> list[str]:
+def _rules(found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] | None) -> list[Unmatched]:
     single = settings.partitions.strategy == "single"
     left, notes = list(found), []
     for number, rule in enumerate(settings.resources.devices):
         mine = fitting(rule.match, left, stands_in=single)
         if not mine:
-            place = places[number] if places is not None else f"resources.devices[{number}].match"
-            what = f"{place} {_cut(_shown(rule.match, pattern_only=places is not None))}".rstrip()
+            place = places[number] if places is not None else f"devices[{number}].match"
+            entry = f"{place} {_cut(_shown(rule.match, pattern_only=places is not None))}".rstrip()
             if fitting(rule.match, found, stands_in=single):
                 others = f"; of the others {_there_are(left, rule.match)}" if left else ""
-                notes.append(f"{what}: an earlier entry names every device that it matches{others}")
+                message = f"an earlier entry names every device that it matches{others}"
             else:
                 nearly = fitting(rule.match, found, stands_in=single, any_case=True)
                 near = _near(_kind(unit, rule.match) for unit in nearly)
-                notes.append(f"{what}: no such device here; {_there_are(found, rule.match)}{near}")
+                message = f"no such device here; {_there_are(found, rule.match)}{near}"
+            notes.append(Unmatched(section="resources", entry=entry, message=message))
         left = [unit for unit in left if unit not in mine]
     return notes
 
 
-def _excludes(inventory: Inventory, exclude: Sequence[str]) -> list[str]:
+def _excludes(inventory: Inventory, exclude: Sequence[str]) -> list[Unmatched]:
     """An id that another node has is rightly in a policy for both: whoever sums these notes up looks at all nodes."""
     gpus = computing_gpus(inventory)
     ids = {unit.id for gpu in gpus for unit in (Unit(gpu), *partitions(gpu))}
     known = {name: gpu.fact.id for gpu in gpus for name in (f"gpu-{gpu.fact.minor}", str(gpu.fact.index))}
     here = _listed(sorted(gpu.fact.id for gpu in gpus)) or "none"
     return [
-        f"resources.exclude[{number}] {_cut(pattern)}: no device here has such an id; "
-        + (f"did you mean {known[pattern]}?" if pattern in known else f"there are: {here}")
+        Unmatched(
+            section="resources",
+            entry=f"exclude[{number}] {_cut(pattern)}",
+            message="no device here has such an id; "
+            + (f"did you mean {known[pattern]}?" if pattern in known else f"there are: {here}"),
+        )
         for number, pattern in enumerate(exclude)
         if not any(fnmatchcase(each, pattern) for each in ids)
     ]
@@ -134,7 +140,7 @@ def _file_patterns(resources: Resources) -> list[str]:
     places = []
     for rule in resources.devices:
         kind = "gpus" if rule.match.profile is None else "mig"
-        places.append(f"resources.{kind}[{counts[kind]}].pattern")
+        places.append(f"{kind}[{counts[kind]}].pattern")
         counts[kind] += 1
     return places
 

@@ -22,6 +22,8 @@ from nodedevices_plugin.settings.node import NodeSettings, from_plain, node_sett
 from nodedevices_plugin.settings.options import BY_NAME, Value
 from nodedevices_plugin.settings.problems import ConfigError
 
+SPEC_CONFIG = "spec.config"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
@@ -96,12 +98,12 @@ def resolve(local: Local, file: FileConfig | None, spec_config: Mapping[str, Any
 def sections_of(spec_config: Mapping[str, Any]) -> Sections:
     """`spec.config`, checked. ConfigError names what is wrong or not at work yet in this version."""
     try:
-        sections = parse(Sections, dict(spec_config), "spec.config")
+        sections = parse(Sections, dict(spec_config), SPEC_CONFIG)
     except InputError as error:
-        raise ConfigError(error.problems) from error
+        raise ConfigError(error.problems, error.place.removeprefix(SPEC_CONFIG).removeprefix(".")) from error
     missing = unsupported_sections(sections)
     if missing:
-        raise ConfigError([f"spec.config.{each}: not at work yet in this version" for each in missing])
+        raise ConfigError([f"{SPEC_CONFIG}.{each}: not at work yet in this version" for each in missing], missing[0])
     return sections
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nodedevices_common.http import Address
@@ -26,6 +26,7 @@ from nodedevices_plugin.settings.options import BY_NAME, OPTIONS, Option, Value,
 from nodedevices_plugin.settings.problems import ConfigError, nearest, show
 
 OWN_PREFIX = "NODEDEVICES_"
+CONFIGURING = frozenset({"serving-mode", "resource-prefix"})  # beside the options that a file has
 MOST_WAIT_SECONDS = 600
 # NODEDEVICES_OPERATOR_SERVICE_HOST, NODEDEVICES_OPERATOR_PORT_8080_TCP_ADDR, ...
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
@@ -68,15 +69,18 @@ class Local:
     operator_wait_seconds: float = 0.0  # for the operator's word, before a first registration without a state file
     # NVIDIA's, which have no flag and no key in the file
     xids: EnvironmentXids = field(default_factory=EnvironmentXids)
+    sources: tuple[str, ...] = ()  # which of flags and environment say something of what a configuration can say
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     """The local settings. Raises ConfigError; `--help` and `--version` print and raise SystemExit(0)."""
-    given = _from_environment(environment) | _from_arguments(arguments)
+    variables, flags = _from_environment(environment), _from_arguments(arguments)
+    given = variables | flags
     values = {option.name: given.get(option.name, option.default) for option in OPTIONS}
     problems = _between(values, given)
     if problems:
         raise ConfigError(problems)
+    xids = rules_from_environment(environment.get(DISABLE_VARIABLE, ""), environment.get(ENABLE_VARIABLE, ""))
     directory = str(values["device-plugin-dir"]).rstrip("/") or "/"
     return Local(
         node_name=str(values["node-name"]) or socket.gethostname().lower(),
@@ -106,8 +110,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
         mps_dir=str(values["mps-dir"]),
         own_pod=(str(values["pod-namespace"]), str(values["pod-name"])) if values["pod-name"] else None,
         operator_wait_seconds=float(_seconds(str(values["operator-wait-seconds"]))),
-        xids=rules_from_environment(environment.get(DISABLE_VARIABLE, ""), environment.get(ENABLE_VARIABLE, "")),
+        xids=xids,
         given={name: value for name, value in given.items() if BY_NAME[name].key is not None},
+        sources=_sources(flags, variables, by_variables_alone=xids != EnvironmentXids()),
     )
 
 
@@ -149,6 +154,14 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
         except ValueError as error:
             problems.append(f"--{each}: {error}")
     return problems
+
+
+def _sources(flags: Iterable[str], variables: Iterable[str], *, by_variables_alone: bool) -> tuple[str, ...]:
+    def configure(names: Iterable[str]) -> bool:
+        return any(BY_NAME[name].key is not None or name in CONFIGURING for name in names)
+
+    found = {"flags": configure(flags), "environment": configure(variables) or by_variables_alone}
+    return tuple(name for name, says in found.items() if says)
 
 
 def _list(value: Value) -> tuple[str, ...]:

@@ -15,10 +15,12 @@ _short.maxlevel = 2
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used. `problems` are complete sentences for people."""
+    """A configuration that cannot be used. `problems` are complete sentences for people; `field`: which one of a
+    policy's sections the first is about, as `sharing.resources[0].replicas`; empty: none."""
 
-    def __init__(self, problems: Iterable[str]) -> None:
+    def __init__(self, problems: Iterable[str], field: str = "") -> None:
         self.problems = tuple(problems)
+        self.field = field
         more = len(self.problems) - SHOWN
         super().__init__("; ".join(self.problems[:SHOWN]) + (f"; and {more} more" if more > 0 else ""))
 

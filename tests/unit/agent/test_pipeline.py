@@ -18,6 +18,8 @@ from nodedevices_plugin.model import (
     RecentAllocate,
     Registration,
     RegistrationState,
+    Unmatched,
+    WaitingPod,
 )
 from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
 from nodedevices_plugin.probes.protocol import DeviceFact, ProbeEvent, Snapshot
@@ -161,7 +163,11 @@ def test_what_matches_nothing_is_named_while_it_is_in_force() -> None:
     node = Node().given(seen=seen(gone)).line()
     assert node.config == "Applied"
     assert node.world.config.unmatched == (
-        "sharing.resources[0].name nvidia.com/gpuu: no such resource here; offered: nvidia.com/gpu",
+        Unmatched(
+            section="sharing",
+            entry="resources[0].name nvidia.com/gpuu",
+            message="no such resource here; offered: nvidia.com/gpu",
+        ),
     )
     assert node.given(seen=seen(FOUR)).line().world.config.unmatched == ()
 
@@ -169,23 +175,74 @@ def test_what_matches_nothing_is_named_while_it_is_in_force() -> None:
 def test_a_policys_section_is_named_as_the_policy_has_it_though_a_file_has_one_too() -> None:
     gone = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpuu", "replicas": 4}]}}
     node = Node().given(file=FileOutcome(config=sliced(2)), seen=seen(gone)).line()
-    assert node.world.config.unmatched[0].startswith("sharing.resources[0].name ")
+    assert node.world.config.unmatched[0].entry.startswith("resources[0].name ")
 
 
 def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_fails() -> None:
     clients = CLIENTS
     node = Node(WITH_MPS).given(seen=seen({})).line()
     node.given(seen=seen(clients)).line()
-    assert (node.config, node.offers(), node.last and node.last.refused) == ("WaitingForHolders", {GPU: (2, 2)}, "")
+    assert (node.config, node.offers(), node.last and node.last.refused) == ("WaitingForDaemon", {GPU: (2, 2)}, "")
     node.given(helpers=facts({(GPU, 25): "is being started"})).line()
-    assert (node.config, node.offers()) == ("WaitingForHolders", {GPU: (2, 2)})
+    assert (node.config, node.offers()) == ("WaitingForDaemon", {GPU: (2, 2)})
+    assert (node.world.config.waiting_for_helpers, node.world.config.refused) == (1, None)
     assert "control daemon of nvidia.com/gpu is being started" in node.world.config.message
     node.given(helpers=facts({(GPU, 25): "does not answer: no such file"})).line()
     assert (node.config, node.offers(), node.last and node.last.refused) == ("ConfigInvalid", {GPU: (2, 2)}, "mps")
+    assert node.world.config.refused is not None
+    assert (node.world.config.refused.section, node.world.config.refused.field) == ("sharing", "sharing.strategy")
     node.given(helpers=facts({(GPU, 25): ""})).line()
     assert (node.config, node.offers()) == ("Applied", {GPU: (8, 8)})
     again = node.restarted().given(seen=seen(clients)).line()
-    assert again.config == "WaitingForHolders", "after a restart the daemon has not been asked yet"
+    assert again.config == "WaitingForDaemon", "after a restart the daemon has not been asked yet"
+
+
+@pytest.mark.parametrize(
+    ("config", "section", "field"),
+    [
+        (
+            {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 1}]}},
+            "sharing",
+            "sharing.resources[0].replicas",
+        ),
+        (
+            {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi"}]}},
+            "sharing",
+            "sharing.resources.memoryUnit",
+        ),
+        ({"partitions": {"strategy": "both"}}, "partitions", "partitions.strategy"),
+        ({"sharin": {}}, "", "sharin"),
+        (
+            {"resources": {"devices": [{"match": {}, "name": "nvidia.com/" + "a" * 64}]}},
+            "resources",
+            "resources.devices[0].name",
+        ),
+        ({**CLIENTS, "partitions": {"strategy": "mixed"}}, "sharing", "sharing.strategy"),
+    ],
+)
+def test_what_is_refused_is_named_by_section_and_field(config: dict[str, Any], section: str, field: str) -> None:
+    node = Node(WITH_MPS).given(seen=seen({})).line().given(seen=seen(config)).line()
+    refused = node.world.config.refused
+    assert node.config == "ConfigInvalid"
+    assert refused is not None
+    assert (refused.section, refused.field) == (section, field)
+    assert refused.message in node.world.config.message
+    assert node.given(seen=seen({})).line().world.config.refused is None
+
+
+def test_a_bad_file_is_no_sections_fault_even_before_the_first_line() -> None:
+    node = Node().given(seen=seen({}), file=FileOutcome(error="not YAML")).wait()
+    assert node.world.config.refused is not None
+    assert (node.world.config.refused.section, node.world.config.refused.field) == ("", "")
+    assert "not YAML" in node.world.config.refused.message
+
+
+def test_it_is_said_where_a_configuration_comes_from_the_strongest_first() -> None:
+    local = parse_flags(["--standalone", "--mig-strategy=single"], {"PASS_DEVICE_SPECS": "true"})
+    node = Node(local).given(seen=seen({}), file=FileOutcome(config=sliced(2))).line()
+    assert node.world.config.sources == ("flags", "environment", "file")
+    plain = Node().given(seen=seen(FOUR)).line()
+    assert plain.world.config.sources == ("policy",)
 
 
 @pytest.mark.parametrize("state_kept", [True, False])
@@ -222,6 +279,8 @@ def test_at_a_first_start_no_daemon_is_asked_for_under_pods_that_hold_its_gpus(p
     node.given(holdings=held(pod)).line()
     assert (node.config, node.world.helpers, node.world.plan) == ("WaitingForHolders", None, None)
     assert node.world.config.message == f"sharing {GPU} by MPS waits until these pods have ended: ml/train-0"
+    assert [(each.namespace, each.pod) for each in node.world.config.waiting_for] == [("ml", "train-0")]
+    assert node.world.config.waiting_for_helpers == 0
     node.given(holdings=NOBODY).line()
     assert [each.resource for each in node.world.helpers or ()] == [GPU]
     assert node.given(helpers=ANSWERS).line().offers() == {GPU: (8, 8)}
@@ -325,6 +384,7 @@ def test_a_change_waits_only_for_the_gpu_that_a_pod_holds_and_names_both() -> No
     assert node.config == "WaitingForHolders"
     told = "gpu-0: held in another shape, and withheld from new pods until these pods have ended: ml/train-0"
     assert node.world.config.message == f"{told}; all else is in force"
+    assert node.world.config.waiting_for == (WaitingPod(namespace="ml", pod="train-0", resource=GPU, ids=(gpu_id(0),)),)
     assert node.offers() == {GPU: (8, 4)}
     assert node.world.config.applied_hash == "b"
     assert node.given(holdings=NOBODY).wait().offers() == {GPU: (8, 8)}
@@ -345,6 +405,7 @@ def test_a_change_to_or_from_mps_waits_as_a_whole_and_the_old_hash_stays() -> No
         seen=seen(mps, config_hash="b"), holdings=held(holder(f"{gpu_id(0)}::1")), helpers=facts({(GPU, 50): ""})
     ).wait()
     assert (node.config, node.world.config.applied_hash) == ("WaitingForHolders", "a")
+    assert [each.ids for each in node.world.config.waiting_for] == [(f"{gpu_id(0)}::1",)]
     assert node.offers() == {GPU: (8, 1)}, "shares that nobody holds go to no new pod, or it would wait for ever"
     node.given(holdings=NOBODY).wait()
     assert (node.config, node.world.config.applied_hash, node.offers()) == ("Applied", "b", {GPU: (4, 4)})

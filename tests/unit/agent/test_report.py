@@ -18,10 +18,13 @@ from nodedevices_plugin.model import (
     Inventory,
     OfferedResource,
     Plan,
+    Refused,
     Registration,
     RegistrationState,
     SchedulableId,
+    Unmatched,
     Verdict,
+    WaitingPod,
 )
 from nodedevices_plugin.probes.protocol import Driver, DriverState, Link, Machine, Trouble
 from nodedevices_plugin.report import ConfigStatus, Facts, report
@@ -58,6 +61,10 @@ def holder(*ids: str, pod: str = "train-0", claim: str | None = None, since: dat
 
 def holding(*holders: Holder, state: HoldersState = HoldersState.SYNCED, message: str = "") -> Holdings:
     return Holdings(state=state, message=message, holders=holders, taken=1.0)
+
+
+def entry(name: str) -> Unmatched:
+    return Unmatched(section="a", entry=name, message="no")
 
 
 def facts(count: int = 2, **changes: Any) -> Facts:
@@ -401,12 +408,41 @@ def test_registering_again_does_not_change_what_ready_said() -> None:
     assert condition(facts(previous=before, **registered(RegistrationState.PENDING)), "Ready")[0] == "True"
 
 
+def test_what_is_wrong_with_the_configuration_is_a_field_each_and_the_message_names_a_few() -> None:
+    config = ConfigStatus(
+        sources=("policy", "file"),
+        refused=Refused(section="sharing", field="sharing.resources[0].replicas", message="1: give 2 or more"),
+        unmatched=tuple(entry(f"e{number}") for number in range(20)),
+        waiting_for=tuple(
+            WaitingPod(namespace="ml", pod=f"p{number}", resource="nvidia.com/gpu", ids=tuple(map(str, range(9))))
+            for number in range(40)
+        ),
+        waiting_for_helpers=2,
+    )
+    status = to_dict(report(facts(config=config)))
+    shown = status["configuration"]
+    assert (shown["sources"], shown["waitingForDaemons"]) == (["policy", "file"], 2)
+    assert shown["refused"] == {
+        "section": "sharing",
+        "field": "sharing.resources[0].replicas",
+        "message": "1: give 2 or more",
+    }
+    assert [each["entry"] for each in shown["unmatched"]] == [f"e{number}" for number in range(20)]
+    assert (len(shown["waitingFor"]), len(shown["waitingFor"][0]["ids"])) == (32, 8)
+    message = condition(facts(config=config), "ConfigApplied")[2]
+    assert message.endswith("a.e7: no; and 12 more entries match nothing here (status.configuration.unmatched)")
+
+
+def test_a_configuration_with_nothing_to_say_is_left_out() -> None:
+    assert "configuration" not in to_dict(report(facts()))
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
         (ConfigStatus(), ("True", "Applied", "")),
         (ConfigStatus(reason="NoConfig", message="m"), ("Unknown", "NoConfig", "m")),
-        (ConfigStatus(message="m", unmatched=("a: b", "c: d")), ("True", "Applied", "m; a: b; c: d")),
+        (ConfigStatus(message="m", unmatched=(entry("b"), entry("d"))), ("True", "Applied", "m; a.b: no; a.d: no")),
         (ConfigStatus(reason="ConfigInvalid", message="m"), ("False", "ConfigInvalid", "m")),
         (ConfigStatus(reason="WaitingForHolders", message="m"), ("False", "WaitingForHolders", "m")),
         (

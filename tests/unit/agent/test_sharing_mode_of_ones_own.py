@@ -85,7 +85,7 @@ def test_without_its_line_of_registration_the_agent_says_what_may_be_chosen() ->
 @pytest.mark.usefixtures("registered")
 def test_its_shares_are_offered_when_its_helper_answers_and_its_containers_get_its_variable() -> None:
     node = Node().now(config())
-    assert (node.world.config.reason, node.offers) == ("WaitingForHolders", {})
+    assert (node.world.config.reason, node.offers) == ("WaitingForDaemon", {})
     ids = frozenset({gpu_id(0), gpu_id(1)})
     assert node.world.helpers == (Keeper(resource=GPU, windows=3, device_ids=ids),)
     node.now(config(), helpers=RUNS)

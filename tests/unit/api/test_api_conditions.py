@@ -59,7 +59,7 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
         "DevicesHealthy": {"True": ["AllHealthy"], "False": ["DeviceFault"], "Unknown": ["ProbeSilent"]},
         "ConfigApplied": {
             "True": ["Applied"],
-            "False": ["ConfigInvalid", "WaitingForHolders", "StateNotSaved"],
+            "False": ["ConfigInvalid", "WaitingForHolders", "WaitingForDaemon", "StateNotSaved"],
             "Unknown": ["NoConfig"],
         },
         "HoldersKnown": {

@@ -86,7 +86,9 @@ HOLDERS = "the change of nvidia.com/gpu waits until these pods have ended: team-
 def answered(reason: str, message: str, status: str = "False", **more: Any) -> NodeOutcome:
     """The outcome of a node whose agent says this in ConfigApplied, while the policy is not in force there."""
     configuration = resolve({}, [P], Previous())
-    found = record(spec={"config": configuration.config, "configHash": configuration.config_hash})
+    refused = {"refused": {"section": more.get("section", ""), "message": message}}
+    spec = {"config": configuration.config, "configHash": configuration.config_hash}
+    found = record(spec=spec, configuration=refused)
     conditions = (ConditionRecord("ConfigApplied", status, reason, message), *more.get("conditions", ()))
     return node_outcome({}, {"p": P}, configuration, replace(found, conditions=conditions))
 
@@ -132,11 +134,15 @@ def test_each_different_failure_is_told_once() -> None:
     assert message == "6 of 6 nodes: n0: sharing.strategy: 0; n1: sharing.strategy: 1; and 4 more nodes"
 
 
-def refused_for(message: str, *, supplies: tuple[str, ...], overridden: tuple[str, ...] = ()) -> NodeOutcome:
+def refused_for(
+    message: str, *, section: str = "sharing", supplies: tuple[str, ...], overridden: tuple[str, ...] = ()
+) -> NodeOutcome:
+    """The agent refuses the configuration because of this section."""
     outcome = Outcome(supplies, overridden, generation=1)
-    return replace(answered("ConfigInvalid", message), outcomes={"p": outcome})
+    return replace(answered("ConfigInvalid", message, section=section), outcomes={"p": outcome})
 
 
+SUPPLIERS = ("partitions", "sharing")
 TOO_MANY = "sharing.resources[nvidia.com/gpu].replicas: 16384: too many; the last good one stays in force"
 
 
@@ -156,19 +162,16 @@ def test_a_policy_whose_own_sections_are_right_waits_for_another_ones_correction
 
 def test_a_policy_fails_where_the_section_at_fault_is_its_own() -> None:
     assert applied({"a": refused_for(TOO_MANY, supplies=("sharing",))})[1] == "Failed"
-    for message in (
-        "partitions.strategy: single: use mixed",
-        "spec.config.partitions.strategy: 3 is not allowed",
-        "partitions: wrong",
-    ):
-        assert applied({"a": refused_for(message, supplies=("partitions",))})[1] == "Failed"
-        assert applied({"a": refused_for(message, supplies=("sharing",))})[1] == "Progressing"
+    for message in ("partitions.strategy: single: use mixed", "whatever it says of sharing.resources"):
+        refused = {supplies: refused_for(message, section="partitions", supplies=(supplies,)) for supplies in SUPPLIERS}
+        assert applied({"a": refused["partitions"]})[1] == "Failed"
+        assert applied({"a": refused["sharing"]})[1] == "Progressing"
 
 
 def test_where_no_section_is_named_whoever_supplies_something_cannot_be_applied() -> None:
     missing = "configuration file /config/a.yaml: there is no file"
-    assert applied({"a": refused_for(missing, supplies=("sharing",))})[1] == "Failed"
-    assert applied({"a": refused_for(missing, supplies=(), overridden=("sharing",))})[1] == "NoNodes"
+    assert applied({"a": refused_for(missing, section="", supplies=("sharing",))})[1] == "Failed"
+    assert applied({"a": refused_for(missing, section="", supplies=(), overridden=("sharing",))})[1] == "NoNodes"
 
 
 def test_policies_that_do_not_fit_together_are_told_in_what() -> None:
@@ -184,29 +187,35 @@ def test_policies_that_do_not_fit_together_are_told_in_what() -> None:
     assert applied(nodes, beaten)[1] == "NoNodes"
 
 
-TYPO = "sharing.resources[0].name nvidia.com/gpuu: no such resource here; offered: nvidia.com/gpu"
+Entry = tuple[str, str, str]  # section, entry, message
+TYPO = ("sharing", "resources[0].name nvidia.com/gpuu", "no such resource here; offered: nvidia.com/gpu")
 
 
-def shown(message: str, sections: tuple[str, ...] = ("sharing",)) -> NodeOutcome:
-    """The outcome of a node whose agent says this in ConfigApplied."""
+def text(entry: Entry) -> str:
+    return "{}.{}: {}".format(*entry)
+
+
+def shown(*entries: Entry, sections: tuple[str, ...] = ("sharing",)) -> NodeOutcome:
+    """The outcome of a node whose agent names these entries."""
     configuration = resolve({}, [P], Previous())
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
-    found = record(conditions={}, spec=spec, appliedConfigHash=configuration.config_hash)
-    condition = ConditionRecord("ConfigApplied", "True", "Applied", message)
+    named = {"unmatched": [dict(zip(("section", "entry", "message"), entry, strict=True)) for entry in entries]}
+    found = record(conditions={}, spec=spec, appliedConfigHash=configuration.config_hash, configuration=named)
+    condition = ConditionRecord("ConfigApplied", "True", "Applied", "for people")
     told = node_outcome({}, {"p": P}, configuration, replace(found, conditions=(condition,)))
     return replace(told, outcomes={"p": Outcome(sections, generation=1)})
 
 
 def test_an_entry_that_matches_nothing_is_told_to_the_policys_author() -> None:
-    status, reason, message = applied({"a": shown(TYPO), "b": shown("spec.unschedulable is not at work; " + TYPO)})
+    status, reason, message = applied({"a": shown(TYPO), "b": shown(TYPO)})
     assert (status, reason) == ("True", "Applied")
-    assert message == f"in force on 2 nodes; on 2 of them {TYPO}"
+    assert message == f"in force on 2 nodes; on 2 of them {text(TYPO)}"
 
 
 def test_nodes_that_offer_different_things_count_together() -> None:
-    other = TYPO.replace("offered: nvidia.com/gpu", "offered: nvidia.com/mig-1g.10gb")
+    other = (*TYPO[:2], "no such resource here; offered: nvidia.com/mig-1g.10gb")
     message = applied({"a": shown(other), "b": shown(TYPO), "c": FORCE})[2]
-    assert message == f"in force on 3 nodes; on 2 of them {TYPO}"
+    assert message == f"in force on 3 nodes; on 2 of them {text(TYPO)}"
 
 
 def test_what_another_policy_or_a_nodes_own_file_says_is_not_this_policys_matter() -> None:
@@ -214,24 +223,24 @@ def test_what_another_policy_or_a_nodes_own_file_says_is_not_this_policys_matter
 
 
 def test_only_a_few_entries_are_told_and_how_many_more_there_are() -> None:
-    notes = "; ".join(TYPO.replace("[0]", f"[{number}]") for number in range(5))
-    message = applied({"a": shown(notes)})[2]
+    notes = [(TYPO[0], TYPO[1].replace("[0]", f"[{number}]"), TYPO[2]) for number in range(20)]
+    message = applied({"a": shown(*notes)})[2]
     assert message.count("no such resource here") == 3
-    assert message.endswith("and 2 more entries that match nothing somewhere")
+    assert message.endswith("and 17 more entries that match nothing somewhere")
 
 
 # --- the truth of every section --------------------------------------------------------------------------------------
-NOPE = "resources.exclude[0] GPU-nope: no device here has such an id; there are: GPU-0"
+NOPE = ("resources", "exclude[0] GPU-nope", "no device here has such an id; there are: GPU-0")
 
 
 def test_an_excluded_id_that_no_node_has_is_told_to_the_policys_author() -> None:
-    other = NOPE.replace("GPU-0", "GPU-1")
-    message = applied({"a": shown(NOPE, ("resources",)), "b": shown(other, ("resources",))})[2]
-    assert message == f"in force on 2 nodes; on 2 of them {NOPE}"
+    other = (*NOPE[:2], "no device here has such an id; there are: GPU-1")
+    message = applied({"a": shown(NOPE, sections=("resources",)), "b": shown(other, sections=("resources",))})[2]
+    assert message == f"in force on 2 nodes; on 2 of them {text(NOPE)}"
 
 
 def test_an_excluded_id_that_one_of_the_nodes_has_is_right() -> None:
-    assert applied({"a": shown(NOPE, ("resources",)), "b": FORCE})[2] == "in force on 2 nodes"
+    assert applied({"a": shown(NOPE, sections=("resources",)), "b": FORCE})[2] == "in force on 2 nodes"
 
 
 TAKEN = Hindrance("Conflict: nvidia.com/gpu is served by the device plugin on this node")

@@ -21,14 +21,15 @@ CUT = gpu(0, mig_enabled=True, partitions=(partition(0, 0, profile="1g.10gb", sl
 def notes(*devices: DeviceFact, **sections: Any) -> list[str]:
     """Of sections as a policy gives them."""
     inventory = inventory_of(*devices) if devices else inventory_of(gpu(0))
-    return list(unmatched(inventory, PlanSettings.from_sections(Sections.model_validate(sections))))
+    found = unmatched(inventory, PlanSettings.from_sections(Sections.model_validate(sections)))
+    return [each.text for each in found]
 
 
 def notes_of_file(text: str) -> list[str]:
     """Of NVIDIA's configuration file."""
     config = parse(text.encode())
     settings = PlanSettings.from_sections(Sections(resources=config.resources, sharing=config.sharing))
-    return list(unmatched(inventory_of(gpu(0)), settings, frozenset({"resources", "sharing"})))
+    return [each.text for each in unmatched(inventory_of(gpu(0)), settings, frozenset({"resources", "sharing"}))]
 
 
 def shared(*resources: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""Health rules that decide nothing are named: a typo in a rule would otherwise be silence."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from nodedevices_api.sections import HealthRule
+from nodedevices_plugin.health.reasons import unmatched
+
+State = Literal["Ignored", "Degraded", "Unhealthy"]
+
+
+def notes(*reasons: str, state: State = "Ignored") -> list[str]:
+    return [each.text for each in unmatched((HealthRule(reasons=reasons, state=state),))]
+
+
+@pytest.mark.parametrize(
+    "reason", ["Xid109", "Xid14*", "Xid1023", "Xid[0-9]", "Ecc*", "RowRemapPending", "Poison", "*"]
+)
+def test_a_rule_about_a_reason_that_there_is_decides_something(reason: str) -> None:
+    assert notes(reason) == []
+
+
+def test_a_rule_about_no_reason_is_named_with_what_there_is() -> None:
+    [note] = notes("Xid109", "Xdi79")
+    assert note.startswith("health.rules[0].reasons Xdi79: no such reason; there are: Xid1 to Xid1023, ")
+    assert "EccUncorrectable" in note
+
+
+def test_a_reason_in_the_wrong_case_is_named_with_the_right_one() -> None:
+    assert notes("xid79") == [
+        "health.rules[0].reasons xid79: no such reason; upper and lower case count: Xid79 differs in nothing else"
+    ]
+
+
+def test_a_rule_that_would_call_an_unusable_device_usable_is_named_but_not_one_for_its_hold_down() -> None:
+    [note] = notes("Missing")
+    assert note.startswith("health.rules[0].reasons Missing: Missing is Unhealthy whatever a rule says")
+    assert notes("Missing", "FallenOffBus", state="Unhealthy") == []
