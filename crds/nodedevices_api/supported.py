@@ -1,8 +1,8 @@
-"""Which parts of a DevicePolicy are at work in this version. The rest is complete in shape, and refused by name.
+"""Which parts of a DevicePolicy are implemented in this version. The rest is complete in shape, and refused by name.
 
-Every section is at work, some only in part: there a field counts only when its value differs from the built-in default.
+Every section is implemented, some in part: there a field counts only when its value differs from the built-in default.
 `faults.taint.effect: None` or `evict.mode: Never` ask for nothing that is not so already, and pass.
-`sharing.strategy` is at work for all but memory.
+`sharing.strategy` is implemented for all but memory.
 
 The same is said in the CRDs and in their reference pages (`remark`), so that nobody plans with a field that is refused.
 """
@@ -18,8 +18,8 @@ from nodedevices_api.sections import SECTION_NAMES, Sections
 if TYPE_CHECKING:  # the agent has no use for policies
     from nodedevices_api.devicepolicy import DevicePolicySpec
 
-# Section -> its fields at work. Not here: `capacity`, a list, which is at work with every field of its entries.
-_AT_WORK: dict[str, frozenset[str]] = {
+# Section -> its implemented fields. Without `capacity`, a list, which is implemented with every field of its entries.
+_IMPLEMENTED: dict[str, frozenset[str]] = {
     "serving": frozenset({"mode"}),
     "resources": frozenset({"devices", "exclude"}),
     "sharing": frozenset({"strategy", "rename_by_default", "fail_requests_greater_than_one", "resources"}),
@@ -30,44 +30,45 @@ _AT_WORK: dict[str, frozenset[str]] = {
     "labels": frozenset({"feature_discovery", "extra"}),
 }
 _MEMORY_UNIT = "sharing.resources.memoryUnit"
-# Field at work -> its value that is not.
-_VALUES_NOT_AT_WORK = {"mode": "DryRun", "sharing.strategy": "memory"}
+# Implemented field -> its value that is not.
+_VALUES_NOT_IMPLEMENTED = {"mode": "DryRun", "sharing.strategy": "memory"}
 _UNSCHEDULABLE = "unschedulable"  # of NodeDevices: people's, and no policy's
 _REFUSED = "a policy that sets it is refused with NotSupportedYet"
 
 
-def _fields_not_at_work() -> frozenset[str]:
+def _fields_not_implemented() -> frozenset[str]:
     found = {_MEMORY_UNIT}
     sections = with_defaults(Sections())
-    for name, at_work in _AT_WORK.items():
+    for name, implemented in _IMPLEMENTED.items():
         fields = type(getattr(sections, name)).model_fields
-        found |= {f"{name}.{wire_name(field)}" for field in fields if field not in at_work}
+        found |= {f"{name}.{wire_name(field)}" for field in fields if field not in implemented}
     return frozenset(found)
 
 
-FIELDS_NOT_AT_WORK = _fields_not_at_work()  # of a DevicePolicy's spec, dotted wire names; nor is what is inside them
+# Of a DevicePolicy's spec, as dotted wire names; what is inside them is not implemented either.
+FIELDS_NOT_IMPLEMENTED = _fields_not_implemented()
 
 
 def remark(place: str) -> str:
-    """What people have to know of a field of a spec besides its description; empty for one that is at work.
+    """What people have to know of a field of a spec besides its description; empty for one that is implemented.
 
     `place`: dotted wire names, without marks for lists: `health.degraded.signal`, `config.partitions`, `unschedulable`.
     """
     place = place.removeprefix("config.")  # a node's configuration has the sections of policies
     if place == _UNSCHEDULABLE:
-        return "Not at work yet: the devices stay in service, and the condition ConfigApplied says so."
-    if place in FIELDS_NOT_AT_WORK:
-        return f"Not at work yet: {_REFUSED}."
-    if any(place.startswith(f"{field}.") for field in {*FIELDS_NOT_AT_WORK, _UNSCHEDULABLE}):
-        return "Not at work yet."
-    if place in _VALUES_NOT_AT_WORK:
-        return f"{_VALUES_NOT_AT_WORK[place]} is not at work yet: {_REFUSED}."
+        return "Not implemented yet: the devices stay in service, and the condition ConfigApplied says so."
+    if place in FIELDS_NOT_IMPLEMENTED:
+        return f"Not implemented yet: {_REFUSED}."
+    if any(place.startswith(f"{field}.") for field in {*FIELDS_NOT_IMPLEMENTED, _UNSCHEDULABLE}):
+        return "Not implemented yet."
+    if place in _VALUES_NOT_IMPLEMENTED:
+        return f"{_VALUES_NOT_IMPLEMENTED[place]} is not implemented yet: {_REFUSED}."
     return ""
 
 
 def unsupported_fields(spec: DevicePolicySpec) -> list[str]:
-    """Dotted wire names of what the policy asks for and this version does not do, sorted; empty: all is at work."""
-    found = [f"mode: {spec.mode}"] if spec.mode == _VALUES_NOT_AT_WORK["mode"] else []
+    """Dotted wire names of what the policy asks for and this version does not do, sorted; empty: all is implemented."""
+    found = [f"mode: {spec.mode}"] if spec.mode == _VALUES_NOT_IMPLEMENTED["mode"] else []
     return sorted(found + unsupported_sections(spec))
 
 
@@ -77,21 +78,21 @@ def unsupported_sections(sections: Sections) -> list[str]:
     for name in SECTION_NAMES:
         section = getattr(sections, name)
         if isinstance(section, Strict):
-            found += _differing(section, name, _AT_WORK[name])
+            found += _differing(section, name, _IMPLEMENTED[name])
     if sections.sharing is not None:
-        if sections.sharing.strategy == _VALUES_NOT_AT_WORK["sharing.strategy"]:
+        if sections.sharing.strategy == _VALUES_NOT_IMPLEMENTED["sharing.strategy"]:
             found.append(f"sharing.strategy: {sections.sharing.strategy}")
         if any(shared.memory_unit is not None for shared in sections.sharing.resources):
             found.append(_MEMORY_UNIT)
     return sorted(found)
 
 
-def _differing(section: Strict, path: str, at_work: frozenset[str]) -> list[str]:
-    """The fields of a section that are not at work and not at their default; sections within it are looked into."""
+def _differing(section: Strict, path: str, implemented: frozenset[str]) -> list[str]:
+    """The fields of a section that are not implemented and not at their default; sections within it are looked into."""
     found: list[str] = []
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        if name in at_work or value == field.default:
+        if name in implemented or value == field.default:
             continue
         place = f"{path}.{wire_name(name)}"
         found += _differing(value, place, frozenset()) if isinstance(field.default, Strict) else [place]

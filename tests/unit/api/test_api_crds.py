@@ -14,7 +14,7 @@ from nodedevices_api.devicepolicy import DevicePolicySpec
 from nodedevices_api.errors import parse
 from nodedevices_api.fields import PATTERN_HINTS, RESOURCE_NAME_PATTERN
 from nodedevices_api.meta import ObjectMeta
-from nodedevices_api.supported import FIELDS_NOT_AT_WORK, unsupported_fields
+from nodedevices_api.supported import FIELDS_NOT_IMPLEMENTED, unsupported_fields
 from pydantic import Field
 from support.contract import FULL_POLICY
 
@@ -205,9 +205,9 @@ def test_a_field_that_is_not_at_work_says_so_and_no_other_does() -> None:
     marked = {
         re.sub(r"\[\]", "", path.partition(".spec.")[2])
         for path, node in ALL
-        if "not at work yet: a policy" in node.get("description", "").lower() and path.startswith("devicepolicies")
+        if "not implemented yet: a policy" in node.get("description", "").lower() and path.startswith("devicepolicies")
     }
-    assert marked == FIELDS_NOT_AT_WORK | {"mode", "sharing.strategy"}
+    assert marked == FIELDS_NOT_IMPLEMENTED | {"mode", "sharing.strategy"}
     whole = unsupported_fields(parse(DevicePolicySpec, FULL_POLICY["spec"]))
     refused = {".".join(re.sub(r":.*", "", each).split(".")[:2]) for each in whole}
     assert refused == {".".join(each.split(".")[:2]) for each in marked} - {"sharing.strategy"}
@@ -216,12 +216,18 @@ def test_a_field_that_is_not_at_work_says_so_and_no_other_does() -> None:
 @pytest.mark.parametrize(
     ("place", "says"),
     [
-        ("devicepolicies.spec.health.forgetMissingSeconds", "Not at work yet: a policy that sets it is refused with"),
-        ("devicepolicies.spec.health.probe.intervalSeconds", "Built-in default: 5. Not at work yet."),
-        ("devicepolicies.spec.sharing.strategy", "memory is not at work yet: a policy that sets it is refused with"),
-        ("nodedevices.spec.config.faults.taint", "Not at work yet: a policy that sets it is refused with"),
-        ("nodedevices.spec.unschedulable", "Not at work yet: the devices stay in service"),
-        ("nodedevices.spec.unschedulable[].until", "Not at work yet."),
+        (
+            "devicepolicies.spec.health.forgetMissingSeconds",
+            "Not implemented yet: a policy that sets it is refused with",
+        ),
+        ("devicepolicies.spec.health.probe.intervalSeconds", "Built-in default: 5. Not implemented yet."),
+        (
+            "devicepolicies.spec.sharing.strategy",
+            "memory is not implemented yet: a policy that sets it is refused with",
+        ),
+        ("nodedevices.spec.config.faults.taint", "Not implemented yet: a policy that sets it is refused with"),
+        ("nodedevices.spec.unschedulable", "Not implemented yet: the devices stay in service"),
+        ("nodedevices.spec.unschedulable[].until", "Not implemented yet."),
     ],
 )
 def test_kubectl_explain_and_the_reference_say_what_is_not_at_work(place: str, says: str) -> None:
