@@ -35,8 +35,8 @@ from nodedevices_plugin.probes.loop import LineLoop
 from nodedevices_plugin.probes.process import ProbeCounters
 from nodedevices_plugin.probes.reader import parse_line
 from nodedevices_plugin.probes.simulated import FileSource
-from nodedevices_plugin.resources.injection import InjectionContext
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 
 GPU = "nvidia.com/gpu"
 FLOOR_IS = "an empty call to the same server"

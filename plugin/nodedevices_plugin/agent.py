@@ -58,7 +58,6 @@ from nodedevices_plugin.probes.protocol import Snapshot
 from nodedevices_plugin.publisher import Publisher
 from nodedevices_plugin.readiness import Readiness
 from nodedevices_plugin.report import Facts, report
-from nodedevices_plugin.resources import cdi, cdi_libraries
 from nodedevices_plugin.resources.changes import nobody_holds
 from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.effective import Effective
@@ -70,6 +69,7 @@ from nodedevices_plugin.sharing.clients import with_helpers
 from nodedevices_plugin.sharing_managers import Managers
 from nodedevices_plugin.state_keeper import StateKeeper
 from nodedevices_plugin.supervise import Supervisor
+from nodedevices_plugin.vendors.nvidia import cdi, cdi_libraries
 from nodedevices_plugin.worker import Worker
 
 log = structlog.get_logger(__name__)

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, Inventory, OfferedResource, Plan
 from nodedevices_plugin.resources.granting import grant
-from nodedevices_plugin.resources.injection import InjectionContext, edits
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import Topology, build
+from nodedevices_plugin.vendors.nvidia.injection import InjectionContext, edits
 
 
 class Answers:

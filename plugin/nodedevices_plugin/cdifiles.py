@@ -24,11 +24,12 @@ from nodedevices_common.files import replace, unfinished
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.cditoolkit import CtkRequest, read_bounded
-from nodedevices_plugin.resources import cdi, cdi_schema
-from nodedevices_plugin.resources.cdi import GPU_KIND, CdiSpec
-from nodedevices_plugin.resources.cdi_libraries import Document, merged
-from nodedevices_plugin.resources.injection import InjectionContext
 from nodedevices_plugin.settings.node import NodeSettings
+from nodedevices_plugin.vendors import cdi_schema
+from nodedevices_plugin.vendors.nvidia import cdi
+from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CdiSpec
+from nodedevices_plugin.vendors.nvidia.cdi_libraries import Document, merged
+from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_plugin.worker import Worker
 
 log = structlog.get_logger(__name__)

@@ -3,7 +3,7 @@
 Both are looked at on a worker thread, since a spec is thousands of lines and `nvidia-ctk` asks the driver. A spec of
 the toolkit that was good and cannot be read any more may be half written: it counts as broken when it is the same at
 two looks. What it brought with every GPU is remembered, since container runtimes can no longer read it either, and our
-own spec then stands in for it (resources.cdi_libraries).
+own spec then stands in for it (vendors.nvidia.cdi_libraries).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ import structlog
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin import safe_yaml
-from nodedevices_plugin.resources import cdi, cdi_schema
+from nodedevices_plugin.vendors import cdi_schema
+from nodedevices_plugin.vendors.nvidia import cdi
 from nodedevices_plugin.worker import Worker
 
 log = structlog.get_logger(__name__)

@@ -40,9 +40,7 @@ from nodedevices_plugin.model import (
     WaitingPod,
 )
 from nodedevices_plugin.report import ConfigStatus, listing
-from nodedevices_plugin.resources import cdi, cdi_libraries
 from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change, drained, pods_named
-from nodedevices_plugin.resources.injection import CDI_STRATEGIES, InjectionContext
 from nodedevices_plugin.resources.occupancy import Held, protect
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan, refresh_health
 from nodedevices_plugin.resources.unmatched import unmatched
@@ -53,6 +51,8 @@ from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.helpers import shares, withheld
 from nodedevices_plugin.state import SeenSpec
+from nodedevices_plugin.vendors.nvidia import cdi, cdi_libraries
+from nodedevices_plugin.vendors.nvidia.injection import CDI_STRATEGIES, InjectionContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class Node:
     saved: Effective | None  # the configuration in the state file, as far as it is known to be written
     unsaved_because: str  # why the state file cannot be written
     awaits: str  # why nothing may be registered yet where no configuration is remembered; empty: it may
-    existing: Set[str]  # the optional device nodes (resources.nodes)
+    existing: Set[str]  # the optional device nodes (vendors.nvidia.nodes)
     helpers: HelperFacts  # what needs a helper takes effect when that answers
     # Names of the plan that another plugin serves to the kubelet; what pods hold of them is not ours, and no change of
     # ours takes it away.

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from nodedevices_common.periodic import Periodic
 
-from nodedevices_plugin.resources.nodes import OPTIONAL_PATHS
 from nodedevices_plugin.rooted import inside
+from nodedevices_plugin.vendors.nvidia.nodes import OPTIONAL_PATHS
 from nodedevices_plugin.worker import Worker
 
 LOOK_SECONDS = 5.0

@@ -27,7 +27,6 @@ from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory, Plan, RecentAllocate, Registration, Verdict
 from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
 from nodedevices_plugin.report import ConfigStatus, physical_id, served_by_others
-from nodedevices_plugin.resources.cdi import Here
 from nodedevices_plugin.resources.changes import RECENT_SECONDS, not_listed
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
 from nodedevices_plugin.settings.flags import Local
@@ -37,6 +36,7 @@ from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.clients import follow
 from nodedevices_plugin.sharing.clients import restored as restored_clients
 from nodedevices_plugin.state import SeenSpec, State, restored_devices, to_save
+from nodedevices_plugin.vendors.nvidia.cdi import Here
 
 SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's word no longer counts
 CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the scheduler between the two readings
@@ -58,7 +58,7 @@ class Inputs:
     holdings: Holdings
     recent: Sequence[RecentAllocate] = ()
     registrations: tuple[Registration, ...] = ()
-    existing: frozenset[str] = frozenset()  # the node's optional device nodes (resources.nodes)
+    existing: frozenset[str] = frozenset()  # the node's optional device nodes (vendors.nvidia.nodes)
     helpers: HelperFacts = field(default_factory=HelperFacts)  # what sharing modes await
     cdi: Here = field(default_factory=Here)
     saved: Effective | None = None  # the configuration that the state file has; None: none, or it is not known

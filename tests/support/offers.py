@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.resources.granting import grant
-from nodedevices_plugin.resources.injection import InjectionContext, edits
+from nodedevices_plugin.vendors.nvidia.injection import InjectionContext, edits
 
 GPU = "nvidia.com/gpu"
 

@@ -5,7 +5,7 @@
     sharing: {timeSlicing: {renameByDefault: false, resources: [{name: nvidia.com/gpu, replicas: 4}]}}
 
 A parsed file is a value; nothing here keeps state. `flags` and `imex` are read by the table of options, `resources` and
-`sharing` in resources.nvidia_v1.
+`sharing` in resources.v1_file.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from nodedevices_api.sections import Resources, Sharing
 
 from nodedevices_plugin import safe_yaml
-from nodedevices_plugin.resources import nvidia_v1
 from nodedevices_plugin.settings.options import BY_KEY, Value, read_plain
 from nodedevices_plugin.settings.problems import ConfigError, nearest, show
+from nodedevices_plugin.vendors.nvidia import v1_file
 
 MAX_BYTES = 256 << 10  # NVIDIA's longest example has 2 KiB
 MAX_VALUES = 16_000  # keys and values
@@ -71,9 +71,9 @@ def from_document(document: object) -> FileConfig:
         elif key in ("flags", "imex"):
             _flags(str(key), value, flags, problems, unused)
         elif key == "sharing":
-            sharing = nvidia_v1.sharing(value, problems)
+            sharing = v1_file.sharing(value, problems)
         elif key == "resources":
-            resources = nvidia_v1.resources(value, problems)
+            resources = v1_file.resources(value, problems)
         else:
             known = ("version", "flags", "sharing", "imex", "resources")
             problems.append(f"{show(key)[1:-1]}: unknown key{_misplaced(str(key)) or nearest(str(key), known)}")
@@ -124,6 +124,6 @@ def _misplaced(key: str) -> str:
     for path in BY_KEY:
         if path.rsplit(".", 1)[1] == key:
             return f"; it belongs at {path}"
-    if key in nvidia_v1.SHARING_KEYS and key != "resources":
+    if key in v1_file.SHARING_KEYS and key != "resources":
         return f"; it belongs at sharing.timeSlicing.{key}"
     return ""

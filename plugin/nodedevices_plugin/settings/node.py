@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from nodedevices_plugin.resources import imex
-from nodedevices_plugin.resources.cdi import FEATURES, Host
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.options import BY_NAME, Value
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import Settings
+from nodedevices_plugin.vendors.nvidia import imex
+from nodedevices_plugin.vendors.nvidia.cdi import FEATURES, Host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from nodedevices_plugin.cdifiles import CdiError, CdiFiles, CdiFolder, unwritable, write
 from nodedevices_plugin.hostpaths import HostPaths, look
-from nodedevices_plugin.resources.cdi import CdiSpec
+from nodedevices_plugin.vendors.nvidia.cdi import CdiSpec
 from nodedevices_plugin.worker import Worker
 
 

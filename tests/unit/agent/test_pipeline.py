@@ -23,7 +23,6 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
 from nodedevices_plugin.probes.protocol import DeviceFact, ProbeEvent, Snapshot
-from nodedevices_plugin.resources.cdi import Here, ToolkitDevice
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.settings.file import parse as parse_file
@@ -31,6 +30,7 @@ from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.sharing.base import HelperFacts
 from nodedevices_plugin.state import State
+from nodedevices_plugin.vendors.nvidia.cdi import Here, ToolkitDevice
 from support.facts import START, gpu, gpu_id, old, snapshot, xid
 from support.sharing import facts
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.model import OfferedResource, Plan, SchedulableId
-from nodedevices_plugin.resources import cdi_schema
-from nodedevices_plugin.resources.cdi import GPU_KIND, CdiSpec, Here
-from nodedevices_plugin.resources.cdi_libraries import choose, completed, merged, missing, stale, whole, withheld
+from nodedevices_plugin.vendors import cdi_schema
+from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CdiSpec, Here
+from nodedevices_plugin.vendors.nvidia.cdi_libraries import choose, completed, merged, missing, stale, whole, withheld
 
 LIBRARY = {"hostPath": "/usr/lib/libcuda.so.1", "containerPath": "/usr/lib/libcuda.so.1", "options": ["ro"]}
 HOOK = {

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from nodedevices_plugin import inventory as stage
 from nodedevices_plugin.probes.protocol import DeviceFact
-from nodedevices_plugin.resources import cdi, cdi_schema
-from nodedevices_plugin.resources.cdi import Host
+from nodedevices_plugin.vendors import cdi_schema
+from nodedevices_plugin.vendors.nvidia import cdi
+from nodedevices_plugin.vendors.nvidia.cdi import Host
 from support.facts import START, gpu, gpu_id, inventory_of, mig_id, partition, snapshot
 
 VENDOR = "k8s.device-plugin.nvidia.com"

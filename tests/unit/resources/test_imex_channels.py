@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from nodedevices_plugin.model import PlanError
-from nodedevices_plugin.resources import imex
+from nodedevices_plugin.vendors.nvidia import imex
 
 NODE = "/dev/nvidia-caps-imex-channels/channel0"
 

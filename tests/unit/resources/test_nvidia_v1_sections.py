@@ -9,20 +9,20 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_api.sections import DeviceMatch, Resources, SharedResource, Sharing
-from nodedevices_plugin.resources import nvidia_v1
+from nodedevices_plugin.vendors.nvidia import v1_file
 from support.facts import gpu_id, mig_id
 
 
 def resources(text: str) -> Resources | None:
     problems: list[str] = []
-    found = nvidia_v1.resources(yaml.safe_load(text), problems)
+    found = v1_file.resources(yaml.safe_load(text), problems)
     assert problems == []
     return found
 
 
 def sharing(text: str) -> Sharing | None:
     problems: list[str] = []
-    found = nvidia_v1.sharing(yaml.safe_load(text), problems)
+    found = v1_file.sharing(yaml.safe_load(text), problems)
     assert problems == []
     return found
 
@@ -83,7 +83,7 @@ def test_without_the_section_there_is_none() -> None:
     ],
 )
 def test_resources_that_make_no_sense_are_refused(text: str, message: str) -> None:
-    assert any(each.startswith(message) for each in complaints(nvidia_v1.resources, text))
+    assert any(each.startswith(message) for each in complaints(v1_file.resources, text))
 
 
 # --- sharing ----------------------------------------------------------------------------------------------------------
@@ -188,18 +188,18 @@ LONG = "g" * 64
     ],
 )
 def test_sharing_that_makes_no_sense_is_refused(text: str, message: str) -> None:
-    found = complaints(nvidia_v1.sharing, text)
+    found = complaints(v1_file.sharing, text)
     assert any(each.startswith(message) for each in found), found
 
 
 def test_a_resource_is_shared_in_one_way() -> None:
     text = "{timeSlicing: {resources: [{name: gpu, replicas: 2}, {name: nvidia.com/gpu, replicas: 3}]}}"
-    assert "nvidia.com/gpu is listed twice; list it once" in complaints(nvidia_v1.sharing, text)[0]
+    assert "nvidia.com/gpu is listed twice; list it once" in complaints(v1_file.sharing, text)[0]
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
     text = "{timeSlicing: {resources: [{name: GPU_}, {replicas: 2, devices: [x, y]}]}}"
-    assert len(complaints(nvidia_v1.sharing, text)) == 5
+    assert len(complaints(v1_file.sharing, text)) == 5
 
 
 # --- what always holds ------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ plain = st.recursive(
 @settings(deadline=None)
 @given(plain)
 def test_whatever_a_file_says_there_is_a_section_or_a_problem_or_nothing(value: object) -> None:
-    for read in (nvidia_v1.resources, nvidia_v1.sharing):
+    for read in (v1_file.resources, v1_file.sharing):
         problems: list[str] = []
         found = read(value, problems)
         assert found is None or not problems
@@ -233,7 +233,7 @@ def test_whatever_a_file_says_there_is_a_section_or_a_problem_or_nothing(value: 
 def test_a_name_that_a_policy_may_give_may_stand_in_a_file(name: str) -> None:
     text = f"{{timeSlicing: {{resources: [{{name: {name}, replicas: 2}}]}}}}"
     problems: list[str] = []
-    of_file = nvidia_v1.sharing(yaml.safe_load(text), problems)
+    of_file = v1_file.sharing(yaml.safe_load(text), problems)
     assert problems == []
     of_policy = Sharing.model_validate({"strategy": "timeSlicing", "resources": [{"name": name, "replicas": 2}]})
     assert of_file == of_policy

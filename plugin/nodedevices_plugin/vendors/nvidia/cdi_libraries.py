@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from nodedevices_plugin.model import OfferedResource, Plan
-from nodedevices_plugin.resources.cdi import GPU_KIND, CdiSpec, Here
+from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CdiSpec, Here
 
 Document = Mapping[str, Any]
 LISTS = ("env", "deviceNodes", "mounts", "hooks")  # of containerEdits, with what tells their entries apart below

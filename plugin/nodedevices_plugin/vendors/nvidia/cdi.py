@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodedevices_plugin.model import Inventory, Unit
-from nodedevices_plugin.resources import imex, nodes
 from nodedevices_plugin.resources.units import computing_gpus, partitions
+from nodedevices_plugin.vendors.nvidia import imex, nodes
 
 VENDOR = "k8s.device-plugin.nvidia.com"
 GPU_KIND = f"{VENDOR}/gpu"

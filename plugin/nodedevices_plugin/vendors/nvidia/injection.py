@@ -23,11 +23,11 @@ from nodedevices_plugin.model import (
     OfferedResource,
     SchedulableId,
 )
-from nodedevices_plugin.resources import cdi, imex, nodes
-from nodedevices_plugin.resources.cdi import Host
-from nodedevices_plugin.resources.nodes import Handle
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.registry import of as sharing_of
+from nodedevices_plugin.vendors.nvidia import cdi, imex, nodes
+from nodedevices_plugin.vendors.nvidia.cdi import Host
+from nodedevices_plugin.vendors.nvidia.nodes import Handle
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's container toolkit
 # The toolkit reads device names from mounts under this folder, which an unprivileged image cannot forge.

@@ -1,0 +1,1 @@
+"""What differs from one maker's devices to another's, behind one port: a folder for each vendor."""
