@@ -425,6 +425,9 @@ class CapacityEntry(Strict):
     """An extended resource on the Node that the operator owns."""
 
     name: ResourceName = Field(description="The resource, such as nodedevices.io/gpu-memory-mib.")
+    match: DeviceMatch | None = Field(
+        default=None, description="Which devices perDevice and sumOf count; absent: every GPU. Not by profile."
+    )
     per_node: Count | None = Field(default=None, description="This many on each selected node.")
     per_device: Count | None = Field(default=None, description="This many for each device in scope.")
     sum_of: Literal["memoryMiB"] | None = Field(
@@ -445,6 +448,28 @@ class CapacityEntry(Strict):
             lambda it: (
                 f"{it.name} has {'none' if {it.per_node, it.per_device, it.sum_of} == {None} else 'several'} of them: "
                 "a capacity has exactly one of perNode, perDevice and sumOf"
+            ),
+        ),
+        Rule(
+            "!has(self.match) || !has(self.perNode)",
+            "perNode counts no devices: leave out match, or choose perDevice or sumOf",
+            lambda it: it.match is None or it.per_node is None,
+            "self.name + ' has match and perNode ' + string(self.perNode) + ': perNode counts no devices: leave out "
+            "match, or choose perDevice or sumOf'",
+            lambda it: (
+                f"{it.name} has match and perNode {it.per_node}: perNode counts no devices: leave out match, or choose "
+                "perDevice or sumOf"
+            ),
+        ),
+        Rule(
+            "!has(self.match) || !has(self.match.profile)",
+            "a capacity counts devices, and no device has a profile: leave out match.profile",
+            lambda it: it.match is None or it.match.profile is None,
+            "self.name + ' has match.profile ' + self.match.profile + ': a capacity counts devices, and no device has "
+            "a profile: leave out match.profile'",
+            lambda it: (
+                f"{it.name} has match.profile {it.match.profile}: a capacity counts devices, and no device has a "
+                "profile: leave out match.profile"
             ),
         ),
         Rule(

@@ -96,7 +96,7 @@ FULL_POLICY: Json = policy(
     capacity=[
         {"name": "nodedevices.io/gpu-memory-mib", "sumOf": "memoryMiB", "scope": "all"},
         {"name": "example.com/licences", "perNode": 2},
-        {"name": "example.com/decoders", "perDevice": 7, "scope": "healthy"},
+        {"name": "example.com/decoders", "match": {"type": "gpu"}, "perDevice": 7, "scope": "healthy"},
     ],
     labels={"featureDiscovery": True, "extra": {"example.com/managed": "true"}},
 )
@@ -426,6 +426,16 @@ REFUSALS: tuple[Refusal, ...] = (
         "capacity of two things",
         _capacity({"name": "example.com/a", "perNode": 1, "sumOf": "memoryMiB"}),
         "example.com/a has several of them: a capacity has exactly one of perNode, perDevice and sumOf",
+    ),
+    Refusal(
+        "capacity per node of some devices",
+        _capacity({"name": "example.com/a", "perNode": 1, "match": {"type": "nic"}}),
+        "example.com/a has match and perNode 1: perNode counts no devices: leave out match, or choose perDevice",
+    ),
+    Refusal(
+        "capacity of a profile",
+        _capacity({"name": "example.com/a", "perDevice": 1, "match": {"profile": "1g.*"}}),
+        "example.com/a has match.profile 1g.*: a capacity counts devices, and no device has a profile",
     ),
     Refusal(
         "capacity under kubernetes.io",

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodedevices_api import conditions as names
-from nodedevices_api.quantity import to_bytes
-from nodedevices_api.sections import CapacityEntry
+from nodedevices_api.matching import matches
+from nodedevices_api.quantity import MEBIBYTE, to_bytes
+from nodedevices_api.sections import CapacityEntry, DeviceMatch
 
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, NodeRecord, ResourceRecord
 
+EVERY_GPU = DeviceMatch(type="gpu")
 FINISHED = frozenset({"Succeeded", "Failed"})
 
 
@@ -90,10 +92,22 @@ def amount(entry: CapacityEntry, devices: Sequence[DeviceRecord], resources: Seq
     """How many of it the node has, before pods are looked at."""
     if entry.per_node is not None:
         return entry.per_node
-    counted = devices if entry.scope == "all" else offered(devices, resources)
+    in_scope = devices if entry.scope == "all" else offered(devices, resources)
+    counted = [device for device in in_scope if _meant(entry.match, device)]
     if entry.per_device is not None:
         return entry.per_device * len(counted)
     return sum(device.memory_mib for device in counted)
+
+
+def _meant(match: DeviceMatch | None, device: DeviceRecord) -> bool:
+    return matches(
+        match or EVERY_GPU,
+        vendor=device.model.vendor,
+        product_name=device.model.product,
+        type=device.type,
+        memory_bytes=device.memory_mib * MEBIBYTE,
+        ids=(device.id,),
+    )
 
 
 def offered(devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]) -> list[DeviceRecord]:

@@ -91,6 +91,7 @@ class DeviceRecord:
     health: Health
     parts: tuple[Part, ...]  # the device itself first
     unlisted: int = 0  # holders that are left out of the parts
+    type: str = "gpu"
     model: Model = UNKNOWN_MODEL
 
 
@@ -291,6 +292,7 @@ def _device(raw: Raw) -> DeviceRecord:
         health=health,
         parts=(whole, *parts),
         unlisted=_number(raw, "holdersTruncated"),
+        type=intern(_text(raw, "type")),
         model=known,
     )
 

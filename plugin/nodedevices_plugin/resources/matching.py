@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from nodedevices_api.quantity import to_bytes
+from nodedevices_api.matching import matches
 from nodedevices_api.sections import DeviceMatch, Resources
 
 from nodedevices_plugin.model import Unit
@@ -55,9 +55,6 @@ def _matches(match: DeviceMatch, unit: Unit, *, stands_in: bool, any_case: bool 
     def fits(text: str, pattern: str) -> bool:
         return fnmatchcase(text.lower(), pattern.lower()) if any_case else fnmatchcase(text, pattern)
 
-    def same(text: str, other: str) -> bool:
-        return text.lower() == other.lower() if any_case else text == other
-
     if match.profile is None:
         if part is not None and not stands_in:
             return False
@@ -65,10 +62,12 @@ def _matches(match: DeviceMatch, unit: Unit, *, stands_in: bool, any_case: bool 
         fits(profile, match.profile) for profile in (part.profile, naming.plain_profile(part.profile))
     ):
         return False
-    return (
-        (match.vendor is None or same(match.vendor, fact.vendor))
-        and (match.type is None or same(match.type, fact.type))
-        and (match.product_name is None or fits(fact.product_name, match.product_name))
-        and (match.min_memory is None or unit.memory_bytes >= to_bytes(match.min_memory))
-        and (match.ids is None or any(same(unit.id, each) or same(fact.id, each) for each in match.ids))
+    return matches(
+        match,
+        vendor=fact.vendor,
+        product_name=fact.product_name,
+        type=fact.type,
+        memory_bytes=unit.memory_bytes,
+        ids=(unit.id, fact.id),
+        any_case=any_case,
     )

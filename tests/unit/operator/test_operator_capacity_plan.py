@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nodedevices_api.errors import parse
 from nodedevices_api.sections import CapacityEntry
 from nodedevices_operator.desired.capacity import CapacityPlan, offered, plan_capacity, requests
 from support.opfacts import GPU, MEMORY, device, node, record, resource
@@ -31,6 +33,37 @@ def test_per_device_and_per_node() -> None:
     item = record(device(0), device(1, "Unhealthy", "Xid79"))
     assert plan(CapacityEntry(name="example.com/slots", per_device=4), item, node()).values == {"example.com/slots": 4}
     assert plan(CapacityEntry(name="example.com/seats", per_node=7), item, node()).values == {"example.com/seats": 7}
+
+
+H100: dict[str, Any] = {"attributes": {"vendor": "nvidia", "productName": "NVIDIA H100 80GB HBM3"}}
+NIC: dict[str, Any] = {"type": "nic", "capacity": {}, "attributes": {"vendor": "mellanox", "productName": "ConnectX-7"}}
+MIXED = (device(0, **H100), device(1, "Unhealthy", "Xid79", **H100), device(2), device(3, **NIC))
+
+
+def test_without_a_match_every_gpu_counts_and_nothing_else() -> None:
+    assert plan(CapacityEntry(name="example.com/slots", per_device=4), record(*MIXED), node()).values == {
+        "example.com/slots": 8
+    }
+    assert plan(SUM, record(*MIXED), node()).values == {MEMORY: 2 * ONE}
+
+
+@pytest.mark.parametrize(
+    ("match", "scope", "count"),
+    [
+        ({}, "healthy", 3),
+        ({"type": "nic"}, "healthy", 1),
+        ({"type": "fpga"}, "all", 0),
+        ({"vendor": "nvidia"}, "healthy", 1),
+        ({"vendor": "nvidia"}, "all", 2),
+        ({"productName": "NVIDIA H100*"}, "all", 2),
+        ({"minMemory": "80Gi"}, "all", 3),
+        ({"minMemory": "81Gi"}, "all", 0),
+        ({"ids": ["GPU-0", "GPU-9"]}, "all", 1),
+    ],
+)
+def test_a_match_says_which_devices_count(match: dict[str, Any], scope: str, count: int) -> None:
+    entry = parse(CapacityEntry, {"name": "example.com/slots", "match": match, "perDevice": 1, "scope": scope})
+    assert plan(entry, record(*MIXED), node()).values == {"example.com/slots": count}
 
 
 def test_silent_devices_count_until_the_agent_withdraws_them() -> None:

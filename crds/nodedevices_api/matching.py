@@ -1,0 +1,41 @@
+"""Whether a `DeviceMatch` is about a device: one answer for the agent, which offers devices, and for the operator,
+which counts them. Pure.
+
+`profile` is not looked at: it is about parts of a device, which only the agent has at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+
+from nodedevices_api.quantity import to_bytes
+from nodedevices_api.sections import DeviceMatch
+
+
+def matches(
+    match: DeviceMatch,
+    *,
+    vendor: str,
+    product_name: str,
+    type: str,  # noqa: A002  the contract calls it so
+    memory_bytes: int,
+    ids: Collection[str],
+    any_case: bool = False,
+) -> bool:
+    """All that is given must fit. `ids`: of the device, and of the part that is meant. `any_case`: as if upper and
+    lower case were the same, to tell a near miss."""
+
+    def fits(text: str, pattern: str) -> bool:
+        return fnmatchcase(text.lower(), pattern.lower()) if any_case else fnmatchcase(text, pattern)
+
+    def same(text: str, other: str) -> bool:
+        return text.lower() == other.lower() if any_case else text == other
+
+    return (
+        (match.vendor is None or same(match.vendor, vendor))
+        and (match.type is None or same(match.type, type))
+        and (match.product_name is None or fits(product_name, match.product_name))
+        and (match.min_memory is None or memory_bytes >= to_bytes(match.min_memory))
+        and (match.ids is None or any(same(own, each) for each in match.ids for own in ids))
+    )
