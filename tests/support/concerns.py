@@ -48,6 +48,7 @@ def view(record: NodeDevicesRecord, node: NodeRecord | None, sections: Sections)
         cache=Cache(),
         dirty=lambda _: None,
         infos=(),
+        now="2026-11-21T12:00:00Z",
         resolved=with_defaults(sections),
     )
 

@@ -20,12 +20,6 @@ Faults = Mapping[str, DeviceRecord]  # Unhealthy devices, by id
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    known: Faults | None  # those of which Events were written; None: we have just started
-    now: str
-
-
-@dataclass(frozen=True, slots=True)
 class Step:
     """An Event, if there is one to be written, and the device that is known as faulty afterwards; None: it is not."""
 
@@ -34,11 +28,15 @@ class Step:
     known: DeviceRecord | None
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    faults: Faults | None  # those of which Events were written; None: we have just started
+
+
 class DeviceEventsConcern:
     info = Info("device-events", section="faults")
 
     def __init__(self, tools: Tools) -> None:
-        self._writer = tools.writer
         self._events = tools.events
         self._known: dict[str, Faults] = {}  # by node
 
@@ -46,14 +44,14 @@ class DeviceEventsConcern:
         self._known.pop(node, None)
         self._events.forget(node)
 
-    async def observe(self, view: View) -> Observed | Outcome:
+    async def observe(self, view: View) -> Known | Outcome:
         sections = view.sections
         if not view.reported or sections is None or not sections.faults.event:
             return Outcome()
-        return Observed(self._known.get(view.record.name), self._writer.now())
+        return Known(self._known.get(view.record.name))
 
-    def desired(self, view: View, observed: Observed) -> list[Step]:
-        return _steps(view.record, observed.known, observed.now)
+    def desired(self, view: View, observed: Known) -> list[Step]:
+        return _steps(view.record, observed.faults, view.now)
 
     async def apply(self, view: View, desired: list[Step]) -> Outcome:
         record = view.record

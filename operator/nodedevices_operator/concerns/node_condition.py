@@ -23,7 +23,6 @@ class Observed:
     node: NodeRecord
     staleness: Staleness
     wanted: bool  # by the policy
-    now: str
 
 
 class NodeConditionConcern:
@@ -37,12 +36,12 @@ class NodeConditionConcern:
         if target is None or view.staleness is None:
             return Outcome()
         node, sections = target
-        return Observed(node, view.staleness, sections.faults.node_condition, self._writer.now())
+        return Observed(node, view.staleness, sections.faults.node_condition)
 
     def desired(self, view: View, observed: Observed) -> tuple[NodeRecord, dict[str, Any] | None]:
         node = observed.node
         return node, node_condition(
-            view.record, observed.staleness, wanted=observed.wanted, previous=node.condition, now=observed.now
+            view.record, observed.staleness, wanted=observed.wanted, previous=node.condition, now=view.now
         )
 
     async def apply(self, view: View, desired: tuple[NodeRecord, dict[str, Any] | None]) -> Outcome:

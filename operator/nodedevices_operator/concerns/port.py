@@ -102,6 +102,7 @@ class View:
     cache: Cache
     dirty: Callable[[Dirty], None]
     infos: tuple[Info, ...]
+    now: str  # when the reconciliation began, as conditions and Events write it
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # of the concerns before, by name; by the reconciler
     configuration: Configuration | None = None
     stored: bool = True  # NodeDevices.spec says what `configuration` says; by configuration, too

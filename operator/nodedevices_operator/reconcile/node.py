@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
+from prometheus_client import Counter
 
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.concerns.port import Concern, Outcome, Shown, View, forbidden, hindered
@@ -46,11 +47,13 @@ class NodeReconciler:
     ) -> None:
         self._cache = cache
         self._status = tools.status
+        self._now = tools.writer.now
         self._metrics = metrics
         self._dirty = dirty
         self._outcomes = outcomes
         self._concerns: list[Concern[Any, Any]] = [make(tools) for make in concerns]
         self._infos = tuple(concern.info for concern in self._concerns)
+        self._counters: dict[tuple[str, str], Counter] = {}
         self._uids: dict[str, str] = {}  # by node, of the Node that what is remembered is about
 
     async def reconcile(self, name: str) -> float | None:
@@ -70,6 +73,7 @@ class NodeReconciler:
             cache=self._cache,
             dirty=self._dirty,
             infos=self._infos,
+            now=self._now(),
         )
         for concern in self._concerns:
             view.outcomes[concern.info.name] = await self._run(concern, view)
@@ -99,8 +103,14 @@ class NodeReconciler:
             outcome = Outcome(problems=(failure,), hindrance=Hindrance(str(failure), passing=True))
         failed = "failed" if outcome.retried else "forbidden"
         result = failed if outcome.problems else "done"
-        self._metrics.concerns.labels(name, result).inc()
+        self._count(name, result)
         return outcome
+
+    def _count(self, concern: str, result: str) -> None:
+        counter = self._counters.get((concern, result))
+        if counter is None:  # finding one by its labels costs more than counting
+            counter = self._counters[concern, result] = self._metrics.concerns.labels(concern, result)
+        counter.inc()
 
     def _account(self, view: View) -> None:
         """Policies whose counts change by this node are summed up soon."""
