@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar, get_args
 
+from nodedevices_common.errors import InputError
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -23,16 +24,6 @@ MAX_PROBLEMS = 20
 VALUE_LIMIT = 80
 
 M = TypeVar("M", bound=BaseModel)
-
-
-class InputError(ValueError):
-    """Input that is refused; `problems` has one line for each thing to correct, `str()` joins them. `place`: where the
-    first of them stands; empty where it is about the whole."""
-
-    def __init__(self, problems: Sequence[str], place: str = "") -> None:
-        super().__init__("; ".join(problems))
-        self.problems = tuple(problems)
-        self.place = place
 
 
 def parse(model: type[M], data: object, where: str = "") -> M:

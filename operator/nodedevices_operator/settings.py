@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from nodedevices_common import logs
+from nodedevices_common.errors import InputError
 from nodedevices_common.http import Address
 
 from nodedevices_operator.cache.relist import RELIST_SECONDS
@@ -37,7 +38,7 @@ _DEFAULTS = {
 }
 
 
-class SettingsError(ValueError):
+class SettingsError(InputError):
     """A setting that cannot be used; the text names the place, the value and what would be right."""
 
 

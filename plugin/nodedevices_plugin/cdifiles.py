@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+from nodedevices_common.errors import OperationError
 from nodedevices_common.files import replace, unfinished
 from nodedevices_common.periodic import Periodic
 
@@ -61,7 +62,7 @@ class CdiFolder(Periodic):
             self._on_change()
 
 
-class CdiError(Exception):
+class CdiError(OperationError):
     """A file that cannot be written; the text says which and why."""
 
 

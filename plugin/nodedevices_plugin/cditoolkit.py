@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from nodedevices_common.errors import OperationError
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin import safe_yaml
@@ -214,7 +215,7 @@ def _dev_root(driver_root: str) -> str:
     return driver_root if Path(driver_root, "dev").is_dir() else "/"
 
 
-class CtkError(Exception):
+class CtkError(OperationError):
     """nvidia-ctk made no spec that can be used; the text says why."""
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nodedevices_api import conditions as names
-from nodedevices_api.errors import InputError
 from nodedevices_api.sections import SECTION_NAMES, Injection
+from nodedevices_common.errors import InputError
 
 from nodedevices_plugin.awaiting import Awaited, awaited, known_clients, may_begin, may_start
 from nodedevices_plugin.device_names import device_names

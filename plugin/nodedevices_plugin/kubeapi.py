@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nodedevices_api import GROUP, VERSION
+from nodedevices_common.errors import RequestError
 
 from nodedevices_plugin.worker import Worker
 
@@ -43,14 +44,8 @@ MAX_LINE_BYTES = 2 << 20  # an object is at most 1.5 MiB in etcd
 Object = Mapping[str, Any]
 
 
-class StoreError(Exception):
-    """A request that did not succeed. `status` 0: no answer; 200: one that makes no sense. `retry_after`: seconds that
-    the server asked to wait."""
-
-    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.retry_after = retry_after
+class StoreError(RequestError):
+    """A request about the agent's NodeDevices or its Node that did not succeed."""
 
 
 class Store(Protocol):

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from nodedevices_common.errors import RefusedError
+
 from nodedevices_plugin.probes.protocol import DeviceFact, Driver, Machine, Partition, Trouble
 
 CONFIRM = "nodedevices.io/confirm"  # annotation of NodeDevices: a person's word, <device id>=recovered|removed[,...]
@@ -124,7 +126,7 @@ class Unit:
         return self.partition.memory_bytes if self.partition else self.device.fact.memory_bytes
 
 
-class PlanError(Exception):
+class PlanError(RefusedError):
     """A configuration that makes no sense here: the last good one stays in effect, and this is shown where it was set.
 
     `field` is its place (`sharing.resources[nvidia.com/gpu].replicas`), `value` what stands there, `hint` what would
@@ -203,7 +205,7 @@ class Plan:
     resources: tuple[OfferedResource, ...] = ()  # sorted by name
 
 
-class AllocationError(Exception):
+class AllocationError(RefusedError):
     """A request that cannot be granted; its text reaches the pod's status verbatim and says what to do."""
 
 

@@ -33,11 +33,13 @@ else:
                 Parser.__init__(self)
 
 
+from nodedevices_common.errors import InputError
+
 MAX_ALIASES = 16  # aliases multiply: sixteen are plenty for people and too few for a bomb
 MAX_DEPTH = 32
 
 
-class YamlError(ValueError):
+class YamlError(InputError):
     """What is wrong, with its line where there is one."""
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from nodedevices_common import files
+from nodedevices_common.errors import OperationError
 from pydantic import TypeAdapter, ValidationError
 
 from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Verdict
@@ -35,7 +36,7 @@ NAMED = 8  # verdicts that cannot be read, in one message
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class StateError(Exception):
+class StateError(OperationError):
     """The file cannot be used or written; the text says why."""
 
 

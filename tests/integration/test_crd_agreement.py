@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from nodedevices_api.devicepolicy import DevicePolicy
-from nodedevices_api.errors import InputError, parse
+from nodedevices_api.errors import parse
+from nodedevices_common.errors import InputError
 from support.kubectl import Kubectl, KubectlError
 
 SEED = 20261121

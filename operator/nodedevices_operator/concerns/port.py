@@ -16,8 +16,9 @@ from typing import Any, Protocol, TypeVar
 
 from nodedevices_api import conditions as names
 from nodedevices_api.defaults import Resolved, with_defaults
-from nodedevices_api.errors import InputError, parse
+from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
+from nodedevices_common.errors import InputError
 
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.desired.configuration import Configuration

@@ -17,8 +17,9 @@ import orjson
 from nodedevices_api import conditions as names
 from nodedevices_api.base import to_dict, wire_name
 from nodedevices_api.defaults import with_defaults
-from nodedevices_api.errors import InputError, parse
+from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections
+from nodedevices_common.errors import InputError
 
 from nodedevices_operator.records.objects import PolicyRecord, PolicyRef
 

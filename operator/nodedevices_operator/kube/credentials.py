@@ -15,6 +15,7 @@ from typing import Any
 
 from kubernetes.aio import client, config
 from kubernetes.aio.config import incluster_config
+from nodedevices_common.errors import OperationError
 
 MAX_CALLS = 32  # at once; two cores of API server answer about 600 small writes a second (research: 32 concurrent)
 
@@ -24,7 +25,7 @@ _incluster: Any = incluster_config
 Stamp = tuple[tuple[str, int, int, int], ...]
 
 
-class CredentialsError(Exception):
+class CredentialsError(OperationError):
     """Credentials that cannot be read or used; the text says where they come from."""
 
 

@@ -7,18 +7,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
+from nodedevices_common.errors import RequestError
+
 Object = Mapping[str, Any]
 
 
-class KubeError(Exception):
-    """A request that did not succeed. `status` 0: no answer. `retry_after`: seconds that the server asked to wait."""
+class KubeError(RequestError):
+    """A request of the operator's that did not succeed."""
 
     def __init__(
         self, message: str, *, status: int = 0, retry_after: float | None = None, absent: str | None = None
     ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.retry_after = retry_after
+        super().__init__(message, status=status, retry_after=retry_after)
         self.absent = absent  # the name of the object that the API server says does not exist
 
     @property

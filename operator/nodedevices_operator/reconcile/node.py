@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
+from nodedevices_common.errors import OperationError
 from prometheus_client import Counter
 
 from nodedevices_operator.cache.store import Cache, Dirty
@@ -27,7 +28,7 @@ FORBIDDEN_SECONDS = 60.0
 log = structlog.get_logger()
 
 
-class ConcernError(Exception):
+class ConcernError(OperationError):
     """A concern failed by a fault of its own; logged already, with where."""
 
 

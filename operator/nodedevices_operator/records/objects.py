@@ -15,11 +15,12 @@ from typing import Any
 
 from nodedevices_api.conditions import NODE_DEVICES_HEALTHY
 from nodedevices_api.devicepolicy import DevicePolicySpec
-from nodedevices_api.errors import InputError, parse
+from nodedevices_api.errors import parse
 from nodedevices_api.meta import LabelSelector
 from nodedevices_api.quantity import to_bytes
 from nodedevices_api.sections import RESERVED_LABEL, reserved_label
 from nodedevices_api.supported import unsupported_fields
+from nodedevices_common.errors import InputError
 
 from nodedevices_operator.records.names import CAPACITY, LABELS, NODE_CONDITION
 from nodedevices_operator.records.traits import (

@@ -12,13 +12,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from nodedevices_common.errors import OperationError
+
 from nodedevices_plugin.model import Offer
 
 FILE = "kubelet_internal_checkpoint"  # in the device-plugin folder
 MAX_BYTES = 16 << 20
 
 
-class CheckpointError(Exception):
+class CheckpointError(OperationError):
     """The file is there and cannot be read; the text says why."""
 
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import grpc.aio
 import structlog
+from nodedevices_common.errors import InputError
 
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
@@ -34,7 +35,7 @@ RECENT_ALLOCATIONS = 1024  # many times the pods that a kubelet admits in half a
 log = structlog.get_logger(__name__)
 
 
-class SnapshotError(ValueError):
+class SnapshotError(InputError):
     """A list that the kubelet could not take, and why."""
 
 

@@ -17,6 +17,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from nodedevices_common.errors import OperationError
+
 from nodedevices_plugin.mps import files, processes
 from nodedevices_plugin.mps.processes import Process
 from nodedevices_plugin.sharing import mps
@@ -36,7 +38,7 @@ SHOWN = 300  # characters of a program's last words
 _FROM = "the nvidia container runtime brings it where NVIDIA_DRIVER_CAPABILITIES has compute and utility"
 
 
-class ControlError(Exception):
+class ControlError(OperationError):
     """A program of NVIDIA's that failed or did not answer."""
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from nodedevices_api.errors import InputError, parse
+from nodedevices_api.errors import parse
+from nodedevices_common.errors import InputError
 from pydantic import AwareDatetime, Field, StringConstraints
 
 from nodedevices_plugin.mps.wanted import MAX_BYTES, GpuEntry, Part, Resource, WantedError, gpu_entry, gpus

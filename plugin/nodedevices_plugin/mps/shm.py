@@ -10,6 +10,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from nodedevices_common.errors import OperationError
+
 from nodedevices_plugin.mps import files
 from nodedevices_plugin.mps.control import for_containers
 from nodedevices_plugin.sharing import mps
@@ -18,7 +20,7 @@ FALLBACK_KIB = 65536  # 64 MiB, as container runtimes give
 OPTIONS = "rw,nosuid,nodev,noexec,relatime,mode=1777"
 
 
-class ShmError(Exception):
+class ShmError(OperationError):
     """It cannot be mounted; the text says why."""
 
 

@@ -12,7 +12,8 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from nodedevices_api.errors import InputError, parse
+from nodedevices_api.errors import parse
+from nodedevices_common.errors import InputError
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
@@ -26,7 +27,7 @@ Resource = Annotated[str, StringConstraints(max_length=244, pattern=_NAME)]
 GpuId = Annotated[str, StringConstraints(max_length=96, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$")]
 
 
-class WantedError(ValueError):
+class WantedError(InputError):
     """The file is none of ours; the text says what is wrong."""
 
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Protocol
 
+from nodedevices_common.errors import InputError
 
-class CheckError(ValueError):
+
+class CheckError(InputError):
     """What is wrong, for people: place, value, and what would be right."""
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pynvml
+from nodedevices_common.errors import OperationError
 
 from nodedevices_plugin.probes.protocol import MAX_MESSAGE, text
 
@@ -39,7 +40,7 @@ NOT_HERE = frozenset(
 )
 
 
-class DriverGoneError(Exception):
+class DriverGoneError(OperationError):
     """The driver as a whole answers no more. `code` is NVML's."""
 
     def __init__(self, code: int) -> None:

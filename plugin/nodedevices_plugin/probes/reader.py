@@ -20,6 +20,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from nodedevices_api.bounds import WORD_PATTERN
+from nodedevices_common.errors import InputError
 from pydantic_core import from_json
 
 from nodedevices_plugin.probes.protocol import (
@@ -53,7 +54,7 @@ _RIGHT_TEXT = {
 Check = Callable[[Any], Any]  # the value as a Snapshot has it; raises ProbeLineError with the place inside the value
 
 
-class ProbeLineError(Exception):
+class ProbeLineError(InputError):
     """A line that was refused. `place` is a path such as `devices[3].memoryBytes`, "" for the line as a whole."""
 
     def __init__(self, place: str, problem: str) -> None:
@@ -149,13 +150,14 @@ def _time(value: Any) -> datetime:
         raise _wrong(value, right)
     try:
         time = datetime.fromisoformat(value)
-        if time.tzinfo is None:
-            raise _wrong(value, f"it names no time zone; {right}")
-        return time.astimezone(UTC)
+        in_utc = time.astimezone(UTC)
     except OverflowError:
         raise _wrong(value, "it is no time on this clock") from None
     except ValueError:
         raise _wrong(value, right) from None
+    if time.tzinfo is None:
+        raise _wrong(value, f"it names no time zone; {right}")
+    return in_utc
 
 
 def _one_of(kind: type[StrEnum]) -> Check:

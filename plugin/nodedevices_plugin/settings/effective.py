@@ -12,9 +12,10 @@ from typing import Any
 
 from nodedevices_api.base import to_dict
 from nodedevices_api.defaults import Resolved, with_defaults
-from nodedevices_api.errors import InputError, parse
+from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Health, Injection, Partitions, Sections, Serving
 from nodedevices_api.supported import unsupported_sections
+from nodedevices_common.errors import InputError
 
 from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.settings.flags import Local

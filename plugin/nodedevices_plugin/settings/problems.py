@@ -6,6 +6,8 @@ import difflib
 import reprlib
 from collections.abc import Iterable
 
+from nodedevices_common.errors import InputError
+
 SHOWN = 5  # problems in one message
 
 _short = reprlib.Repr()
@@ -14,15 +16,17 @@ _short.maxlist = _short.maxdict = 4
 _short.maxlevel = 2
 
 
-class ConfigError(Exception):
+class ConfigError(InputError):
     """A configuration that cannot be used. `problems` are complete sentences for people; `field`: which one of a
     policy's sections the first is about, as `sharing.resources[0].replicas`; empty: none."""
 
     def __init__(self, problems: Iterable[str], field: str = "") -> None:
-        self.problems = tuple(problems)
+        super().__init__(problems, place=field)
         self.field = field
+
+    def __str__(self) -> str:
         more = len(self.problems) - SHOWN
-        super().__init__("; ".join(self.problems[:SHOWN]) + (f"; and {more} more" if more > 0 else ""))
+        return "; ".join(self.problems[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
 def show(value: object) -> str:

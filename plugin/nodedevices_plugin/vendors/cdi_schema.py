@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from nodedevices_api.errors import InputError, parse
+from nodedevices_api.errors import parse
+from nodedevices_common.errors import InputError
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, StringConstraints
 from pydantic.alias_generators import to_camel
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from nodedevices_api.devicepolicy import DevicePolicySpec
-from nodedevices_api.errors import InputError, explain, parse
+from nodedevices_api.errors import explain, parse
 from nodedevices_api.sections import Health, Sections
+from nodedevices_common.errors import InputError
 from pydantic import TypeAdapter, ValidationError
 
 RESOURCE = {"name": "nvidia.com/gpu", "replicas": 4}

@@ -13,11 +13,12 @@ from nodedevices_api.base import Model, to_dict
 from nodedevices_api.conditions import Condition
 from nodedevices_api.defaults import with_defaults
 from nodedevices_api.devicepolicy import DevicePolicy, DevicePolicySpec, DevicePolicyStatus, NodeCounts
-from nodedevices_api.errors import InputError, parse
+from nodedevices_api.errors import parse
 from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, HEALTH_MESSAGE_LIMIT
 from nodedevices_api.meta import LabelSelector
 from nodedevices_api.nodedevices import DeviceAttributes, DeviceHealth, Holder, NodeDevices, NodeDevicesSpec, Summary
 from nodedevices_api.sections import Faults, Health, Sections, SharedResource, Sharing
+from nodedevices_common.errors import InputError
 from pydantic import ValidationError
 from support.contract import FULL_NODE, FULL_POLICY, REFUSALS, UNKNOWN_KEYS, Refusal, policy
 

@@ -14,9 +14,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from nodedevices_api.errors import InputError, parse
+from nodedevices_api.errors import parse
 from nodedevices_api.fields import GLOB_PATTERN
 from nodedevices_api.sections import Resources, Sharing
+from nodedevices_common.errors import InputError
 
 from nodedevices_plugin.model import PlanError
 from nodedevices_plugin.resources import naming

@@ -1,0 +1,48 @@
+"""The errors that agent, probes and operator raise themselves: one small tree.
+
+    NodeDevicesError      its text is a sentence for people: the place, what is wrong, what would be right
+    ├── InputError        something that was given cannot be used: a flag, a file, an object, a line
+    ├── RefusedError      it was understood, and makes no sense here: a plan, a request of the kubelet's
+    └── OperationError    something could not be done: a file, a program, the driver
+        └── RequestError  ... a request to the API server, with its HTTP status
+
+A boundary that can name the cause (a caller that shows it in a condition, retries or ends the program) catches the
+class of its own module; a branch is caught where several kinds mean the same. Nothing else catches Exception but a
+supervisor that logs it as a bug. What the standard library raises is wrapped where it is known what was attempted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class NodeDevicesError(Exception):
+    """Everything that is raised on purpose."""
+
+
+class InputError(NodeDevicesError, ValueError):
+    """Input that is refused; `problems` has one line for each thing to correct, `str()` joins them. `place`: where the
+    first of them stands; empty where it is about the whole."""
+
+    def __init__(self, problems: str | Iterable[str], place: str = "") -> None:
+        self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
+        self.place = place
+        super().__init__("; ".join(self.problems))
+
+
+class RefusedError(NodeDevicesError):
+    """What is asked for cannot be granted, and what stood before stays."""
+
+
+class OperationError(NodeDevicesError):
+    """Something outside of this process did not do what it should; it may be tried again."""
+
+
+class RequestError(OperationError):
+    """A request to the API server that did not succeed. `status` 0: no answer; 200: one that makes no sense.
+    `retry_after`: seconds that the server asked to wait."""
+
+    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after

@@ -1,0 +1,52 @@
+"""Every error of ours stands in the one tree, and says what it is for."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+
+import nodedevices_api
+import nodedevices_common
+import nodedevices_operator
+import nodedevices_plugin
+import pytest
+from nodedevices_common.errors import InputError, NodeDevicesError, OperationError, RefusedError, RequestError
+
+BRANCHES = {InputError, RefusedError, OperationError, RequestError}
+# Control flow, not an error; a mistake of a developer's that ends `make gen`.
+OUTSIDE = {"RetryLater", "UnsupportedSchema"}
+NOT_IMPORTED = ("__main__", ".generate")
+
+
+def ours() -> list[type[BaseException]]:
+    found: set[type[BaseException]] = set()
+    for package in (nodedevices_api, nodedevices_common, nodedevices_operator, nodedevices_plugin):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if module.name.endswith(NOT_IMPORTED):
+                continue
+            members = vars(importlib.import_module(module.name)).values()
+            found |= {each for each in members if inspect.isclass(each) and issubclass(each, BaseException)}
+    return sorted((each for each in found if each.__module__.startswith("nodedevices_")), key=lambda it: it.__name__)
+
+
+@pytest.mark.parametrize("error", ours(), ids=lambda it: it.__name__)
+def test_an_error_of_ours_is_of_one_branch_and_documented(error: type[BaseException]) -> None:
+    if error.__name__ in OUTSIDE:
+        return
+    assert issubclass(error, NodeDevicesError), f"{error.__module__}: derive it from nodedevices_common.errors"
+    assert error is NodeDevicesError or BRANCHES & set(error.__mro__)
+    assert (error.__doc__ or "").strip()
+
+
+def test_refused_input_has_a_line_for_each_problem() -> None:
+    error = InputError(["a: 1 is not allowed; give 2 or more", "b: unknown key"])
+    assert error.problems == ("a: 1 is not allowed; give 2 or more", "b: unknown key")
+    assert str(error) == "a: 1 is not allowed; give 2 or more; b: unknown key"
+    assert InputError("one sentence").problems == ("one sentence",)
+    assert isinstance(error, ValueError), "what a validator may raise"
+
+
+def test_a_request_without_an_answer_has_status_0() -> None:
+    assert RequestError("list nodes: no answer").status == 0
+    assert RequestError("list nodes: 429", status=429, retry_after=3.0).retry_after == 3.0
