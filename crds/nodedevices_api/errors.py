@@ -15,10 +15,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar, get_args
 
 from nodedevices_common.errors import InputError
+from nodedevices_common.text import clip
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from nodedevices_api.fields import PATTERN_HINTS, clip
+from nodedevices_api.fields import PATTERN_HINTS
 
 MAX_PROBLEMS = 20
 VALUE_LIMIT = 80

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
+from nodedevices_common.conditions import MESSAGE_LIMIT
+from nodedevices_common.text import clip
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -31,7 +33,7 @@ from nodedevices_api.bounds import DEVICE_ID_PATTERN, INT32_MAX, MAX_DEVICE_ID, 
 from nodedevices_api.quantity import QUANTITY_PATTERN
 
 INTEGER_MAX = 2**53 - 1  # the API server keeps bounds as float64: 2**63-1 is rounded up and refused
-CONDITION_MESSAGE_LIMIT = 1024
+CONDITION_MESSAGE_LIMIT = MESSAGE_LIMIT
 HEALTH_MESSAGE_LIMIT = 512
 PLACE_LIMIT = 192  # of an entry or field of a configuration
 
@@ -94,11 +96,6 @@ PATTERN_HINTS = {
     LABEL_VALUE_PATTERN: "write a label value: letters, digits, - _ . inside",
     QUANTITY_PATTERN: "write an amount of memory, such as 80Gi or 512Mi",
 }
-
-
-def clip(text: str, limit: int) -> str:
-    """The text, or as much of it as fits with an ellipsis at its end. `limit` counts characters, as maxLength does."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _clipped(limit: int) -> Any:

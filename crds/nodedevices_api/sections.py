@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, ClassVar, Literal
 
+from nodedevices_common.text import clip
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
@@ -33,7 +34,6 @@ from nodedevices_api.fields import (
     ResourceName,
     Whole,
     Word,
-    clip,
 )
 
 DAY_SECONDS = 86400

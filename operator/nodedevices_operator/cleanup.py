@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, POD_DEVICE_HEALTHY
+from nodedevices_common.conditions import same
 
 from nodedevices_operator.desired import pods
 from nodedevices_operator.kube.apply import utc_now
@@ -111,7 +112,7 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
 async def _release(kube: Kube, pod: Mapping[str, Any], path: str, shown: str, *, dry_run: bool) -> tuple[int, int]:
     """The condition of a pod whose readinessGates name it becomes True/NotMonitored."""
     condition = pods.released_condition(pod, utc_now())
-    if condition is None or pods.says_the_same(pods.own_condition(pod), condition):
+    if condition is None or same(pods.own_condition(pod), condition):
         return 0, 0
     if dry_run:
         log.info("would set the condition that a readinessGate needs", kind="Pod", name=shown, status="True")

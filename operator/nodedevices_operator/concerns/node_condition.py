@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from nodedevices_common.conditions import same
 
 from nodedevices_operator.concerns.port import Info, Outcome, View, hindered
 from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired.node import node_condition, same_condition
+from nodedevices_operator.desired.node import node_condition
 from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
@@ -46,7 +47,7 @@ class NodeConditionConcern:
 
     async def apply(self, view: View, desired: tuple[NodeRecord, dict[str, Any] | None]) -> Outcome:
         node, wanted = desired
-        if same_condition(node.condition, wanted) or (wanted is None and not node.condition_owned):
+        if same(node.condition, wanted) or (wanted is None and not node.condition_owned):
             return Outcome()
         try:
             view.wrote(Kind.NODE, await self._writer.node_condition(node, wanted))

@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 from nodedevices_api.conditions import HOLDERS_KNOWN
 from nodedevices_api.sections import Faults
+from nodedevices_common.conditions import same
 
 from nodedevices_operator.concerns.port import Info, Outcome, View, hindered
 from nodedevices_operator.concerns.tools import Tools
@@ -308,13 +309,13 @@ class PodMarksConcern:
             return False
         shown = pods.own_condition(pod)
         condition = pods.pod_condition(holding, shown, self._writer.now())
-        shown_before = pods.says_the_same(shown, condition)
+        shown_before = same(shown, condition)
         if not shown_before:
             await self._set_condition(seen, entry, condition)
             if known_at is not None and holding.severity:
                 self._metrics.marked.observe(max(0.0, self._clock() - known_at))
         # A restarted operator writes the Event again, a 409; but not when the first one may have expired by now.
-        if not (shown_before and pods.long_ago((shown or {}).get("lastTransitionTime"), self._writer.now())):
+        if not (shown is not None and shown_before and pods.long_ago(shown.since, self._writer.now())):
             await self._fault_event(seen, uid, holding)
         seen.memory.marked[uid] = mark
         return True
@@ -369,13 +370,13 @@ class PodMarksConcern:
         else:
             name = f"{device.name} {entry.device}" if device is not None else entry.device
             text = f"{name} is healthy" if well else f"{name} is no longer held by this pod"
-        if shown.get("status") == "False" and seen.faults.event:
+        if shown.status == "False" and seen.faults.event:
             about = events.About("Pod", entry.name, entry.uid, entry.namespace)
             what = events.Fault(record.name, entry.device, entry.reason, entry.since)
             message = f"{text} again; it was {entry.reason}" if well else text
             await self._event(seen, events.recovered(about, what, message, self._writer.now()))
         condition = pods.healthy_condition(text, shown, self._writer.now())
-        if not pods.says_the_same(shown, condition):
+        if not same(shown, condition):
             await self._set_condition(seen, entry, condition)
         return True
 

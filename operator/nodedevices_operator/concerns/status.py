@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from nodedevices_common.conditions import build, same
+
 from nodedevices_operator.concerns.port import Shown, View
-from nodedevices_operator.desired.policy_status import condition
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.records.kinds import Kind
-from nodedevices_operator.records.objects import Affected, ConditionRecord
+from nodedevices_operator.records.objects import Affected
 
 
 class NodeStatus:
@@ -26,11 +27,11 @@ class NodeStatus:
         shown = {item.type: item for item in record.conditions}
         verdicts = view.verdicts()
         conditions: list[dict[str, Any]] = []
-        same = set(affected) == set(record.affected)
+        unchanged = set(affected) == set(record.affected)
         for info in view.infos:
             old, verdict = shown.get(info.condition), verdicts.get(info.condition, Shown.KEPT)
             if verdict is Shown.REMOVED:
-                same = same and old is None
+                unchanged = unchanged and old is None
                 continue
             if not isinstance(verdict, Shown):
                 generation = record.generation if info.by_generation else None
@@ -38,17 +39,8 @@ class NodeStatus:
                 verdict, generation = (old.status, old.reason, old.message), old.generation
             else:
                 continue
-            made = condition(info.condition, verdict, shown=old, generation=generation, now=self._writer.now())
+            made = build(info.condition, *verdict, shown=old, generation=generation, now=self._writer.now())
             conditions.append(made)
-            same = same and _shows(old, made, generation)
-        if not same:
+            unchanged = unchanged and same(old, made)
+        if not unchanged:
             view.wrote(Kind.NODE_DEVICES, await self._writer.status(record, conditions, affected))
-
-
-def _shows(old: ConditionRecord | None, made: dict[str, Any], generation: int | None) -> bool:
-    return old is not None and (old.status, old.reason, old.message, old.generation) == (
-        made["status"],
-        made["reason"],
-        made["message"],
-        generation,
-    )

@@ -12,7 +12,8 @@ from typing import Any
 
 from nodedevices_api import API_VERSION
 from nodedevices_api.conditions import EVENT_FAULT, EVENT_RECOVERED, EVENTS_SUPPRESSED
-from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, clip
+from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT
+from nodedevices_common.text import clip
 
 CLUSTER_SCOPED_NAMESPACE = "default"  # where Events about cluster-scoped objects go
 REPORTER = "nodedevices-operator"

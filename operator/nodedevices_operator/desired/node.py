@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from nodedevices_api import conditions as names
+from nodedevices_common import conditions
+from nodedevices_common.conditions import ConditionRecord
 
 from nodedevices_operator.desired.stale import Staleness
-from nodedevices_operator.records.objects import ConditionRecord, NodeDevicesRecord
+from nodedevices_operator.records.objects import NodeDevicesRecord
 
 
 def node_condition(
@@ -23,22 +25,4 @@ def node_condition(
     status, reason, message = said.status, said.reason, said.message
     if stale.status == "True" and status == "True":
         status, reason, message = "Unknown", stale.reason, stale.message
-    unchanged = previous is not None and previous.status == status
-    return {
-        "type": names.NODE_DEVICES_HEALTHY,
-        "status": status,
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": previous.since if previous is not None and unchanged else now,
-    }
-
-
-def same_condition(previous: ConditionRecord | None, wanted: dict[str, Any] | None) -> bool:
-    """Whether an object shows the condition already, times aside."""
-    if previous is None or wanted is None:
-        return previous is None and wanted is None
-    return (previous.status, previous.reason, previous.message) == (
-        wanted["status"],
-        wanted["reason"],
-        wanted["message"],
-    )
+    return conditions.build(names.NODE_DEVICES_HEALTHY, status, reason, message, shown=previous, now=now)

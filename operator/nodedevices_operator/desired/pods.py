@@ -16,8 +16,9 @@ from typing import Any
 
 from nodedevices_api import conditions as names
 from nodedevices_api.bounds import WORD_PATTERN
-from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, clip
 from nodedevices_api.nodedevices import MAX_AFFECTED_PODS
+from nodedevices_common import conditions
+from nodedevices_common.conditions import ConditionRecord
 
 from nodedevices_operator.desired.capacity import FINISHED
 from nodedevices_operator.records.objects import Affected, DeviceRecord, Health, Holder, NodeDevicesRecord
@@ -199,7 +200,7 @@ def _matches(identity: str, held: set[str]) -> bool:
 
 
 # --- what is written -------------------------------------------------------------------------------------------------
-def pod_condition(holding: Holding, previous: Mapping[str, Any] | None, now: str) -> dict[str, Any]:
+def pod_condition(holding: Holding, previous: ConditionRecord | None, now: str) -> dict[str, Any]:
     """The condition for the state of what the pod holds (SCHEMA: Degraded is True with reason Degraded).
 
     Unknown keeps the status that stands there: a monitor that hangs must not empty a Service. A pod that shows no
@@ -213,14 +214,14 @@ def pod_condition(holding: Holding, previous: Mapping[str, Any] | None, now: str
     if not holding.unknown:
         return _condition("False", health.reason or health.state, text, previous, now)
     text += f" Nobody can tell since {health.since}"
-    status = str((previous or {}).get("status"))
+    status = previous.status if previous is not None else ""
     if status not in _STATUSES:
         return _condition("Unknown", health.reason or "Unknown", f"{text}.", previous, now)
     text += f"; status {status} is from before."
     return _condition(status, health.reason or "Unknown", text, previous, now)
 
 
-def healthy_condition(message: str, previous: Mapping[str, Any] | None, now: str) -> dict[str, Any]:
+def healthy_condition(message: str, previous: ConditionRecord | None, now: str) -> dict[str, Any]:
     """All is well again."""
     return _condition("True", "Healthy", message, previous, now)
 
@@ -232,16 +233,8 @@ def released_condition(pod: Mapping[str, Any], now: str) -> dict[str, Any] | Non
     return _condition("True", names.NOT_MONITORED, NOT_MONITORED, own_condition(pod), now)
 
 
-def _condition(status: str, reason: str, message: str, previous: Mapping[str, Any] | None, now: str) -> dict[str, Any]:
-    unchanged = previous is not None and previous.get("status") == status
-    since = str(previous.get("lastTransitionTime") or now) if previous is not None and unchanged else now
-    return {
-        "type": names.POD_DEVICE_HEALTHY,
-        "status": status,
-        "reason": reason,
-        "message": clip(message, CONDITION_MESSAGE_LIMIT),
-        "lastTransitionTime": since,
-    }
+def _condition(status: str, reason: str, message: str, previous: ConditionRecord | None, now: str) -> dict[str, Any]:
+    return conditions.build(names.POD_DEVICE_HEALTHY, status, reason, message, shown=previous, now=now)
 
 
 def fault_text(holding: Holding) -> str:
@@ -270,15 +263,10 @@ def device_text(device: DeviceRecord) -> str:
     return text
 
 
-def own_condition(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def own_condition(pod: Mapping[str, Any]) -> ConditionRecord | None:
     """Our condition as the pod shows it."""
-    found = [c for c in (pod.get("status") or {}).get("conditions") or () if c.get("type") == names.POD_DEVICE_HEALTHY]
-    return found[0] if found else None
-
-
-def says_the_same(one: Mapping[str, Any] | None, other: Mapping[str, Any]) -> bool:
-    """Whether two conditions differ in nothing but time."""
-    return one is not None and all(one.get(key) == other.get(key) for key in ("status", "reason", "message"))
+    shown = (pod.get("status") or {}).get("conditions") or ()
+    return next((conditions.read(each) for each in shown if each.get("type") == names.POD_DEVICE_HEALTHY), None)
 
 
 def long_ago(since: object, now: str) -> bool:
@@ -299,9 +287,9 @@ def left_behind(pods: Iterable[Mapping[str, Any]]) -> list[Affected]:
     found = []
     for pod in pods:
         shown = own_condition(pod)
-        if shown is None or finished(pod) or shown.get("reason") in {"Healthy", names.NOT_MONITORED}:
+        if shown is None or finished(pod) or shown.reason in {"Healthy", names.NOT_MONITORED}:
             continue
-        metadata, reason = pod["metadata"], str(shown.get("reason", ""))
+        metadata, reason = pod["metadata"], shown.reason
         found.append(
             Affected(
                 str(metadata.get("namespace", "")),
@@ -309,7 +297,7 @@ def left_behind(pods: Iterable[Mapping[str, Any]]) -> list[Affected]:
                 str(metadata.get("uid", "")),
                 NO_DEVICE,
                 reason if WORD.fullmatch(reason) else "",
-                str(shown.get("lastTransitionTime") or metadata.get("creationTimestamp", "")),
+                shown.since or str(metadata.get("creationTimestamp", "")),
             )
         )
     return found

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodedevices_api import conditions as names
-from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, clip
+from nodedevices_common.conditions import build, same
+from nodedevices_common.text import clip
 
 from nodedevices_operator.desired.configuration import Configuration, Outcome
-from nodedevices_operator.records.objects import ConditionRecord, NodeDevicesRecord, PolicyRecord
+from nodedevices_operator.records.objects import NodeDevicesRecord, PolicyRecord
 
 MAX_NAMES = 5  # in a message
 MAX_NOTES = 3  # entries that match nothing, in a message
@@ -236,7 +237,7 @@ def policy_status(policy: PolicyRecord, counts: Tally, now: str) -> dict[str, An
             "failed": counts.failed,
         },
         "conditions": [
-            condition(kind, verdict, shown=shown.get(kind), generation=policy.generation, now=now)
+            build(kind, *verdict, shown=shown.get(kind), generation=policy.generation, now=now)
             for kind, verdict in wanted
         ],
     }
@@ -244,31 +245,14 @@ def policy_status(policy: PolicyRecord, counts: Tally, now: str) -> dict[str, An
 
 def shows(policy: PolicyRecord, status: Mapping[str, Any]) -> bool:
     """Whether the policy shows this status already."""
-    shown = {it.type: (it.status, it.reason, it.message, it.generation) for it in policy.conditions}
-    wanted = {
-        it["type"]: (it["status"], it["reason"], it["message"], it.get("observedGeneration"))
-        for it in status["conditions"]
-    }
+    shown = {it.type: it for it in policy.conditions}
+    wanted = {it["type"]: it for it in status["conditions"]}
     return (
         policy.observed_generation == status["observedGeneration"]
         and dict(policy.counts or {}) == status["nodes"]
-        and shown == wanted
+        and shown.keys() == wanted.keys()
+        and all(same(shown[kind], condition) for kind, condition in wanted.items())
     )
-
-
-def condition(
-    kind: str, verdict: Verdict, *, shown: ConditionRecord | None, generation: int | None, now: str
-) -> dict[str, Any]:
-    """A condition for an apply body; the transition time moves only with the status."""
-    status, reason, message = verdict
-    kept = shown is not None and shown.status == status and shown.since
-    return {
-        "type": kind,
-        "status": status,
-        "reason": reason,
-        "message": clip(message, CONDITION_MESSAGE_LIMIT),
-        "lastTransitionTime": shown.since if shown is not None and kept else now,
-    } | ({} if generation is None else {"observedGeneration": generation})
 
 
 def _accepted(policy: PolicyRecord) -> Verdict:

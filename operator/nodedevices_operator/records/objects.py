@@ -20,6 +20,7 @@ from nodedevices_api.meta import LabelSelector
 from nodedevices_api.quantity import to_bytes
 from nodedevices_api.sections import RESERVED_LABEL, reserved_label
 from nodedevices_api.supported import unsupported_fields
+from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.errors import InputError
 
 from nodedevices_operator.records.names import CAPACITY, LABELS, NODE_CONDITION
@@ -35,18 +36,6 @@ from nodedevices_operator.records.traits import (
 )
 
 Raw = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ConditionRecord:
-    """A condition as an object shows it; times stay text."""
-
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    since: str = ""  # lastTransitionTime
-    generation: int | None = None  # observedGeneration
 
 
 @dataclass(frozen=True, slots=True)

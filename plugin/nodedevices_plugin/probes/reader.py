@@ -58,9 +58,8 @@ class ProbeLineError(InputError):
     """A line that was refused. `place` is a path such as `devices[3].memoryBytes`, "" for the line as a whole."""
 
     def __init__(self, place: str, problem: str) -> None:
-        self.place = place
+        super().__init__(f"probe line: {place}: {problem}" if place else f"probe line: {problem}", place)
         self.problem = problem
-        super().__init__(f"probe line: {place}: {problem}" if place else f"probe line: {problem}")
 
     def inside(self, outer: str) -> ProbeLineError:
         """The same error, of a value that stands at `outer`."""

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from nodedevices_api.base import Strict, to_dict
 from nodedevices_api.defaults import with_defaults
 from nodedevices_api.errors import parse
-from nodedevices_api.fields import clip
 from nodedevices_api.nodedevices import Device, DeviceHealth, Holder
 from nodedevices_api.sections import Sections
 from nodedevices_common.errors import InputError
+from nodedevices_common.text import clip
 
 WORDS = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,63}", fullmatch=True)
 IDS = st.from_regex(r"[A-Za-z0-9._:-]{1,96}", fullmatch=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from nodedevices_api.conditions import POD_DEVICE_HEALTHY
+from nodedevices_common.conditions import ConditionRecord
 from nodedevices_operator.desired import events, pods
 from nodedevices_operator.desired.pods import Answer, Holding
 from nodedevices_operator.records.objects import Affected
@@ -121,11 +123,14 @@ def test_what_the_condition_says(state: str, reason: str, expected: tuple[str, s
 
 
 def test_the_message_names_device_and_action_and_the_time_moves_only_with_the_status() -> None:
-    said = pods.pod_condition(concern(), {"status": "False", "lastTransitionTime": SINCE}, NOW)
+    said = pods.pod_condition(concern(), ConditionRecord(POD_DEVICE_HEALTHY, "False", since=SINCE), NOW)
     assert said["message"] == "gpu-3 GPU-3: Xid79: GPU has fallen off the bus. Recovery: RebootNode."
     assert said["lastTransitionTime"] == SINCE
     assert (
-        pods.pod_condition(concern(), {"status": "True", "lastTransitionTime": SINCE}, NOW)["lastTransitionTime"] == NOW
+        pods.pod_condition(concern(), ConditionRecord(POD_DEVICE_HEALTHY, "True", since=SINCE), NOW)[
+            "lastTransitionTime"
+        ]
+        == NOW
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from nodedevices_common.conditions import ConditionRecord
 from nodedevices_operator.desired.configuration import Outcome, Previous, resolve
 from nodedevices_operator.desired.policy_status import (
     Hindrance,
@@ -15,7 +16,6 @@ from nodedevices_operator.desired.policy_status import (
     policy_status,
     tally,
 )
-from nodedevices_operator.records.objects import ConditionRecord
 from support.opfacts import NOT_AT_WORK, NOW, policy, record, sharing
 
 P = policy("p", sharing=sharing(2))

@@ -1,0 +1,71 @@
+"""Kubernetes' conditions as they are shown and as they are written: how one moves on, and when two are the same. Pure.
+
+lastTransitionTime moves only with the status, so that an equal condition is an equal value and costs no write. Times
+stay text, as the API server gives them. The model of the contract (nodedevices_api.conditions) keeps to the same rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nodedevices_common.text import clip
+
+MESSAGE_LIMIT: Final = 1024  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionRecord:
+    """A condition as an object shows it."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    since: str = ""  # lastTransitionTime
+    generation: int | None = None  # observedGeneration
+
+
+def read(shown: Mapping[str, Any]) -> ConditionRecord:
+    """From an object's status.conditions."""
+    generation = shown.get("observedGeneration")
+    return ConditionRecord(
+        type=str(shown.get("type") or ""),
+        status=str(shown.get("status") or ""),
+        reason=str(shown.get("reason") or ""),
+        message=str(shown.get("message") or ""),
+        since=str(shown.get("lastTransitionTime") or ""),
+        generation=generation if isinstance(generation, int) else None,
+    )
+
+
+def build(
+    kind: str,
+    status: str,
+    reason: str,
+    message: str,
+    *,
+    shown: ConditionRecord | None,
+    now: str,
+    generation: int | None = None,
+) -> dict[str, Any]:
+    """A condition to be written, after the one that is shown."""
+    unchanged = shown is not None and (shown.type, shown.status) == (kind, status)
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": clip(message, MESSAGE_LIMIT),
+        "lastTransitionTime": shown.since or now if shown is not None and unchanged else now,
+    } | ({} if generation is None else {"observedGeneration": generation})
+
+
+def same(shown: ConditionRecord | None, wanted: Mapping[str, Any] | None) -> bool:
+    """Whether an object shows the condition already, times aside; None: there is none, or there shall be none."""
+    if shown is None or wanted is None:
+        return shown is None and wanted is None
+    said = (shown.status, shown.reason, shown.message)
+    return said == (wanted["status"], wanted["reason"], wanted["message"]) and (
+        "observedGeneration" not in wanted or shown.generation == wanted["observedGeneration"]
+    )

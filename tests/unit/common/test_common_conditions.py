@@ -1,0 +1,51 @@
+"""How a condition moves on, and when it need not be written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from nodedevices_common.conditions import MESSAGE_LIMIT, ConditionRecord, build, read, same
+
+EARLIER, NOW = "2026-11-21T10:00:00Z", "2026-11-21T11:00:00Z"
+SHOWN = ConditionRecord(type="Ready", status="True", reason="Fine", message="all is well", since=EARLIER, generation=3)
+
+
+def test_the_transition_time_moves_only_with_the_status() -> None:
+    assert build("Ready", "True", "Other", "else", shown=SHOWN, now=NOW)["lastTransitionTime"] == EARLIER
+    assert build("Ready", "False", "Fine", "all is well", shown=SHOWN, now=NOW)["lastTransitionTime"] == NOW
+    assert build("Ready", "True", "Fine", "", shown=None, now=NOW)["lastTransitionTime"] == NOW
+    other = replace(SHOWN, type="Stale")
+    assert build("Ready", "True", "Fine", "", shown=other, now=NOW)["lastTransitionTime"] == NOW
+    timeless = replace(SHOWN, since="")
+    assert build("Ready", "True", "Fine", "", shown=timeless, now=NOW)["lastTransitionTime"] == NOW
+
+
+def test_a_message_fits_what_the_api_server_takes() -> None:
+    message = build("Ready", "True", "Fine", "x" * 5000, shown=None, now=NOW)["message"]
+    assert len(message) == MESSAGE_LIMIT
+    assert message.endswith("…")
+
+
+def test_what_is_written_is_read_as_the_same() -> None:
+    written = build("Ready", "True", "Fine", "all is well", shown=SHOWN, now=NOW, generation=3)
+    assert read(written) == SHOWN
+    assert same(read(written), written)
+    assert "observedGeneration" not in build("Ready", "True", "Fine", "", shown=None, now=NOW)
+
+
+@pytest.mark.parametrize("key", ["status", "reason", "message", "observedGeneration"])
+def test_a_difference_in_anything_but_time_is_worth_a_write(key: str) -> None:
+    wanted = build("Ready", "True", "Fine", "all is well", shown=None, now=NOW, generation=3)
+    assert same(SHOWN, wanted)
+    assert not same(SHOWN, wanted | {key: 4 if key == "observedGeneration" else "Unknown"})
+
+
+def test_none_is_the_same_as_none_alone() -> None:
+    assert same(None, None)
+    assert not same(SHOWN, None)
+    assert not same(None, build("Ready", "True", "Fine", "", shown=None, now=NOW))
+
+
+def test_a_condition_of_somebody_elses_making_is_read_as_it_is() -> None:
+    assert read({"type": "Ready", "status": None, "observedGeneration": "three"}) == ConditionRecord("Ready", "")
