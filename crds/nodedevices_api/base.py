@@ -6,7 +6,7 @@
 - `Loose` is for what our own programs publish (`status`): a newer writer's field is ignored by an older reader, and
   `to_dict` leaves out everything that is at its default (absent, empty).
 - A `Rule` is one CEL expression together with the same check in Python, so that the API server and a local file refuse
-  the same things with the same words. Tests run each against both, and compare what both say.
+  the same things with the same sentence. Tests run each against both.
 """
 
 from __future__ import annotations
@@ -41,19 +41,24 @@ def wire_name(name: str) -> str:
 class Rule:
     """A condition between fields: `cel` for the API server, `holds` for us.
 
-    `message` is what the rule says in general; `message_cel` and `told` make of an object that breaks it the same text
-    with what stands there and what would be right, for the API server and for us.
+    `message` is the sentence: what would be right. The API server says before it what stands there, `found`, and after
+    it perhaps an `example`, both CEL; we say only the sentence, but for what no API server sees: there `told` says what
+    stands in the object, too.
     """
 
     cel: str
     message: str
     holds: Callable[[Any], bool]
-    message_cel: str = ""
+    found: str = ""
+    example: str = ""
     told: Callable[[Any], str] | None = None
 
     def to_json(self) -> dict[str, str]:
-        expression = {"messageExpression": self.message_cel} if self.message_cel else {}
-        return {"rule": self.cel, "message": self.message, **expression}
+        if not self.found:
+            return {"rule": self.cel, "message": self.message}
+        escaped = self.message.replace("\\", "\\\\").replace("'", "\\'")
+        said = f"{self.found} + ': {escaped}'" + (f" + {self.example}" if self.example else "")
+        return {"rule": self.cel, "message": self.message, "messageExpression": said}
 
 
 class Model(BaseModel):
@@ -82,7 +87,8 @@ class Model(BaseModel):
     def _check_rules(self) -> Self:
         for rule in self.cel_rules:
             if not rule.holds(self):
-                raise ValueError(rule.told(self) if rule.told is not None else rule.message)
+                found = f"{rule.told(self)}: " if rule.told is not None else ""
+                raise ValueError(found + rule.message)
         return self
 
 

@@ -57,8 +57,7 @@ class DevicePolicySpec(Sections):
             "has(self.serving) && has(self.serving.mode) && self.serving.mode == 'Observe'",
             _MPS_IS_WRONG,
             lambda it: not _mps_with_mixed(it),
-            f"'sharing.strategy is mps, and partitions.strategy is mixed: {_MPS_IS_WRONG}'",
-            lambda _: f"sharing.strategy is mps, and partitions.strategy is mixed: {_MPS_IS_WRONG}",
+            found="'sharing.strategy is mps, and partitions.strategy is mixed'",
         ),
     )
 

@@ -43,14 +43,10 @@ class LabelSelectorRequirement(Strict):
     cel_rules = (
         Rule(
             "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
-            "In and NotIn need values; Exists and DoesNotExist have none",
+            "In and NotIn need values, Exists and DoesNotExist have none",
             lambda it: (it.operator in {"In", "NotIn"}) == bool(it.values),
-            "self.key + ': ' + self.operator + (has(self.values) && size(self.values) > 0 ? ' with ' : ' without ') + "
-            "'values: In and NotIn need values, Exists and DoesNotExist have none'",
-            lambda it: (
-                f"{it.key}: {it.operator} {'with' if it.values else 'without'} values: "
-                "In and NotIn need values, Exists and DoesNotExist have none"
-            ),
+            found="self.key + ': ' + self.operator + "
+            "(has(self.values) && size(self.values) > 0 ? ' with ' : ' without ') + 'values'",
         ),
     )
 

@@ -102,10 +102,9 @@ class Unschedulable(Loose):
     cel_rules = (
         Rule(
             "self.reason.trim() != ''",
-            "reason is blank: say why the device is out of service",
+            "reason is blank: say why the device is out of service, such as RMA 4711",
             lambda it: it.reason.strip() != "",
-            "self.id + ': reason is blank: say why the device is out of service, such as RMA 4711'",
-            lambda it: f"{it.id}: reason is blank: say why the device is out of service, such as RMA 4711",
+            found="self.id",
         ),
     )
 

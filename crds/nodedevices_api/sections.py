@@ -132,17 +132,9 @@ class SharedResource(Strict):
             "has(self.replicas) != has(self.memoryUnit)",
             "a sharing resource has exactly one of replicas and memoryUnit",
             lambda it: (it.replicas is None) != (it.memory_unit is None),
-            "self.name + ' has ' + (has(self.replicas) ? 'both' : 'neither') + ': a sharing resource has exactly "
-            "one of replicas and memoryUnit'",
-            lambda it: (
-                f"{it.name} has {'neither' if it.replicas is None else 'both'}: a sharing resource has exactly "
-                "one of replicas and memoryUnit"
-            ),
+            found="self.name + ' has ' + (has(self.replicas) ? 'both' : 'neither')",
         ),
     )
-
-
-_SHARE_SOMETHING = "list at least one resource with its replicas, or choose strategy none"
 
 
 class Sharing(Strict):
@@ -163,27 +155,17 @@ class Sharing(Strict):
     cel_rules = (
         Rule(
             "!has(self.resources) || size(self.resources) == 0 || has(self.strategy) && self.strategy != 'none'",
-            "strategy none has no resources: choose timeSlicing, mps or memory, or leave out resources",
+            "strategy none has no resources; choose timeSlicing, mps or memory, or leave out resources",
             lambda it: it.strategy != "none" or not it.resources,
-            "'resources has %s, and strategy %s: strategy none has no resources; choose timeSlicing, mps or memory, or "
-            "leave out resources'"
+            found="'resources has %s, and strategy %s'"
             ".format([self.resources.map(r, r.name), has(self.strategy) ? 'is none' : 'is not given'])",
-            lambda it: (
-                f"resources has {_listed(each.name for each in it.resources)}, and strategy "
-                f"{'is none' if 'strategy' in it.model_fields_set else 'is not given'}: strategy none has no "
-                "resources; choose timeSlicing, mps or memory, or leave out resources"
-            ),
         ),
         Rule(
             "!has(self.strategy) || self.strategy == 'none' || has(self.resources) && size(self.resources) > 0",
-            f"a strategy other than none has resources: {_SHARE_SOMETHING}",
+            "list at least one resource with its replicas, or choose strategy none",
             lambda it: it.strategy == "none" or bool(it.resources),
-            "'strategy is ' + self.strategy + ', and resources is ' + (has(self.resources) ? 'empty' : 'missing') + "
-            f"': {_SHARE_SOMETHING}'",
-            lambda it: (
-                f"strategy is {it.strategy}, and resources is "
-                f"{'empty' if 'resources' in it.model_fields_set else 'missing'}: {_SHARE_SOMETHING}"
-            ),
+            found="'strategy is ' + self.strategy + ', and resources is ' + "
+            "(has(self.resources) ? 'empty' : 'missing')",
         ),
     )
 
@@ -251,12 +233,7 @@ class HealthRule(Strict):
             "self.state != 'Ignored' || !has(self.holdDownSeconds)",
             "what is ignored has no holdDownSeconds: leave it out, or choose Degraded or Unhealthy",
             lambda it: it.state != "Ignored" or it.hold_down_seconds is None,
-            "'state is Ignored, and holdDownSeconds is ' + string(self.holdDownSeconds) + ': what is ignored has no "
-            "holdDownSeconds: leave it out, or choose Degraded or Unhealthy'",
-            lambda it: (
-                f"state is Ignored, and holdDownSeconds is {it.hold_down_seconds}: what is ignored has no "
-                "holdDownSeconds: leave it out, or choose Degraded or Unhealthy"
-            ),
+            found="'state is Ignored, and holdDownSeconds is ' + string(self.holdDownSeconds)",
         ),
     )
 
@@ -344,9 +321,9 @@ class Budget(Strict):
         Rule(
             "!has(self.maxUnavailable) || (type(self.maxUnavailable) == int ? int(self.maxUnavailable) >= 0 : "
             f"string(self.maxUnavailable).matches('{PERCENT_PATTERN}'))",
-            f"maxUnavailable: {MAX_UNAVAILABLE_MESSAGE}",
+            MAX_UNAVAILABLE_MESSAGE,
             lambda _: True,  # the field's own validator has looked already
-            f"'maxUnavailable %s: {MAX_UNAVAILABLE_MESSAGE.replace('%', '%%')}'.format([self.maxUnavailable])",
+            found="'maxUnavailable %s'.format([self.maxUnavailable])",
         ),
     )
 
@@ -368,14 +345,6 @@ def _acts(taint: Taint | None, evict: Evict | None) -> bool:
 _CEL_TAINTS = "has({0}.taint) && has({0}.taint.effect) && {0}.taint.effect == 'NoExecute'"
 _CEL_EVICTS = "has({0}.evict) && has({0}.evict.mode) && {0}.evict.mode != 'Never'"
 _CEL_ACTS = f"{_CEL_TAINTS} || {_CEL_EVICTS}"
-
-
-def _first_act(faults: Faults) -> str:
-    if faults.taint.effect == "NoExecute":
-        return "taint.effect is NoExecute"
-    if faults.evict.mode != "Never":
-        return f"evict.mode is {faults.evict.mode}"
-    return "an entry of rules has one of both"
 
 
 class Faults(Strict):
@@ -400,18 +369,13 @@ class Faults(Strict):
         Rule(
             f"has(self.budget) || !({_CEL_ACTS.format('self')} || "
             f"has(self.rules) && self.rules.exists(r, {_CEL_ACTS.format('r')}))",
-            "NoExecute or an eviction needs a budget",
+            "NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour",
             lambda it: (
                 it.budget is not None
                 or not (_acts(it.taint, it.evict) or any(_acts(rule.taint, rule.evict) for rule in it.rules))
             ),
-            f"({_CEL_TAINTS.format('self')} ? 'taint.effect is NoExecute' : {_CEL_EVICTS.format('self')} ? "
-            "'evict.mode is ' + self.evict.mode : 'an entry of rules has one of both') + ', and there is no budget: "
-            "NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour'",
-            lambda it: (
-                f"{_first_act(it)}, and there is no budget: "
-                "NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour"
-            ),
+            found=f"({_CEL_TAINTS.format('self')} ? 'taint.effect is NoExecute' : {_CEL_EVICTS.format('self')} ? "
+            "'evict.mode is ' + self.evict.mode : 'an entry of rules has one of both') + ', and there is no budget'",
         ),
     )
 
@@ -443,45 +407,27 @@ class CapacityEntry(Strict):
             "(has(self.perNode) ? 1 : 0) + (has(self.perDevice) ? 1 : 0) + (has(self.sumOf) ? 1 : 0) == 1",
             "a capacity has exactly one of perNode, perDevice and sumOf",
             lambda it: sum(value is not None for value in (it.per_node, it.per_device, it.sum_of)) == 1,
-            "self.name + ' has ' + (has(self.perNode) || has(self.perDevice) || has(self.sumOf) ? 'several' : 'none') "
-            "+ ' of them: a capacity has exactly one of perNode, perDevice and sumOf'",
-            lambda it: (
-                f"{it.name} has {'none' if {it.per_node, it.per_device, it.sum_of} == {None} else 'several'} of them: "
-                "a capacity has exactly one of perNode, perDevice and sumOf"
-            ),
+            found="self.name + ' has ' + (has(self.perNode) || has(self.perDevice) || has(self.sumOf) ? "
+            "'several' : 'none') + ' of them'",
         ),
         Rule(
             "!has(self.match) || !has(self.perNode)",
             "perNode counts no devices: leave out match, or choose perDevice or sumOf",
             lambda it: it.match is None or it.per_node is None,
-            "self.name + ' has match and perNode ' + string(self.perNode) + ': perNode counts no devices: leave out "
-            "match, or choose perDevice or sumOf'",
-            lambda it: (
-                f"{it.name} has match and perNode {it.per_node}: perNode counts no devices: leave out match, or choose "
-                "perDevice or sumOf"
-            ),
+            found="self.name + ' has match and perNode ' + string(self.perNode)",
         ),
         Rule(
             "!has(self.match) || !has(self.match.profile)",
             "a capacity counts devices, and no device has a profile: leave out match.profile",
             lambda it: it.match is None or it.match.profile is None,
-            "self.name + ' has match.profile ' + self.match.profile + ': a capacity counts devices, and no device has "
-            "a profile: leave out match.profile'",
-            lambda it: (
-                f"{it.name} has match.profile {it.match.profile}: a capacity counts devices, and no device has a "
-                "profile: leave out match.profile"
-            ),
+            found="self.name + ' has match.profile ' + self.match.profile",
         ),
         Rule(
             "!self.name.matches('^([^/]*[.])?kubernetes[.]io/')",
             "a capacity name is not under kubernetes.io: choose a domain of your own",
             lambda it: not _system_name(it.name),
-            "'name ' + self.name + ': a capacity name is not under kubernetes.io: choose a domain of your own, such as "
-            "example.com/' + self.name.split('/')[1]",
-            lambda it: (
-                f"name {it.name}: a capacity name is not under kubernetes.io: choose a domain of your own, such as "
-                f"example.com/{it.name.split('/')[1]}"
-            ),
+            found="'name ' + self.name",
+            example="', such as example.com/' + self.name.split('/')[1]",
         ),
     )
 
@@ -520,8 +466,7 @@ class Labels(Strict):
             f"!has(self.extra) || !self.extra.exists(k, k.matches('{_RESERVED_KEY}'))",
             RESERVED_LABEL,
             lambda it: not _reserved_labels(it),
-            f"'extra has %s: {RESERVED_LABEL}'.format([self.extra.filter(k, k.matches('{_RESERVED_KEY}'))])",
-            lambda it: f"extra has {_listed(_reserved_labels(it))}: {RESERVED_LABEL}",
+            found=f"'extra has %s'.format([self.extra.filter(k, k.matches('{_RESERVED_KEY}'))])",
         ),
     )
 
@@ -540,21 +485,21 @@ def _owned_twice(sections: Sections, served: Callable[[Sections], set[str]]) -> 
     return [entry.name for entry in sections.capacity or () if entry.name in taken]
 
 
-_TWO_OWNERS = "a capacity name may not be one that resources or sharing names: a resource has one owner"
 _ONE_OWNER = "a resource has one owner; choose another name for the capacity"
 
 
 def _one_owner(section: str, inside: str, same_name: str, served: Callable[[Sections], set[str]]) -> Rule:
-    """`same_name`: CEL, whether the entry r of that list has the name of the capacity c."""
+    """`same_name`: CEL, whether the entry r of that list has the name of the capacity c. What two policies set between
+    them no API server sees."""
     entries = f"self.{section}.{inside}"
     both = f"capacity and {section}.{inside} both name"
     return Rule(
         f"!has(self.capacity) || !has(self.{section}) || !has({entries}) || "
         f"self.capacity.all(c, !{entries}.exists(r, {same_name}))",
-        _TWO_OWNERS,
+        _ONE_OWNER,
         lambda it: not _owned_twice(it, served),
-        f"'{both} %s: {_ONE_OWNER}'.format([self.capacity.filter(c, {entries}.exists(r, {same_name})).map(c, c.name)])",
-        lambda it: f"{both} {_listed(_owned_twice(it, served))}: {_ONE_OWNER}",
+        found=f"'{both} %s'.format([self.capacity.filter(c, {entries}.exists(r, {same_name})).map(c, c.name)])",
+        told=lambda it: f"{both} {_listed(_owned_twice(it, served))}",
     )
 
 

@@ -47,7 +47,7 @@ RESOURCE = {"name": "nvidia.com/gpu", "replicas": 4}
         ),
         (
             {"faults": {"taint": {"effect": "NoExecute"}}},
-            "spec.faults: taint.effect is NoExecute, and there is no budget: NoExecute or an eviction needs a budget",
+            "spec.faults: NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour",
         ),
         ({"nodeSelector": None, "partitions": {}}, "spec.nodeSelector: null is not allowed; give keys and values"),
     ],
