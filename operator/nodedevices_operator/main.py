@@ -77,22 +77,22 @@ async def run(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     kube = await KubeClient.connect(settings.kubeconfig)
     metrics = Metrics()
-    core = Manager(kube, metrics, relist_seconds=settings.relist_seconds, retired_seconds=settings.retired_seconds)
+    manager = Manager(kube, metrics, relist_seconds=settings.relist_seconds, retired_seconds=settings.retired_seconds)
 
     def ended(why: str) -> None:
         if not stop.is_set():
             log.warning("watches ended, relisting before they restart", why=why)
             metrics.watch_restarts.inc()
-            core.relister.soon()
+            manager.relister.soon()
 
-    watch = Watch(settings.kubeconfig, core.arrived, ended, core.relister.again)
-    core.relister.stalled = lambda: watch.restart("they miss what a list shows")
-    core.relister.watch = watch.start
+    watch = Watch(settings.kubeconfig, manager.arrived, ended, manager.relister.again)
+    manager.relister.stalled = lambda: watch.restart("they miss what a list shows")
+    manager.relister.watch = watch.start
     kube.trust_changed = lambda: watch.restart("the cluster has another CA, or we another certificate")
     tasks: list[asyncio.Task[None]] = []
 
     def scrape() -> bytes:
-        core.gauge()
+        manager.gauge()
         metrics.ready.set(not ready())
         return metrics.render()
 
@@ -103,8 +103,8 @@ async def run(settings: Settings) -> None:
         return "" if not watch.started or watch.alive else "the watch thread has ended"
 
     def ready() -> str:
-        if core.relister.trouble or not core.cache.synced:
-            return core.relister.trouble or "listing"
+        if manager.relister.trouble or not manager.cache.synced:
+            return manager.relister.trouble or "listing"
         return "" if watch.running else "the watches are not running"
 
     try:
@@ -112,7 +112,7 @@ async def run(settings: Settings) -> None:
             settings.http_address, settings.health_address, metrics=scrape, healthy=healthy, ready=ready
         )
         tasks += [asyncio.create_task(each.run(), name="http") for each in listening]
-        tasks += core.tasks()
+        tasks += manager.tasks()
         tasks.append(asyncio.create_task(kube.watch_credentials(), name="credentials"))
         log.info("operator started", http=str(settings.http_address), relist_seconds=settings.relist_seconds)
         await asyncio.wait([asyncio.create_task(stop.wait()), *tasks], return_when=asyncio.FIRST_COMPLETED)

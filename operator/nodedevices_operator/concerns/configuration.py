@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import structlog
 from nodedevices_api import conditions as names
-from nodedevices_api.defaults import Resolved
+from nodedevices_api.defaults import Resolved, with_defaults
+from nodedevices_api.errors import InputError, parse
+from nodedevices_api.sections import Sections
 
-from nodedevices_operator.concerns.port import Info, Outcome, View, sections_of
+from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.configuration import Configuration, Previous, resolve
 from nodedevices_operator.kube.port import KubeError
@@ -51,15 +53,16 @@ class ConfigurationConcern:
 
     async def apply(self, view: View, desired: Configuration) -> Outcome:
         view.configuration, view.resolved = desired, self._sections(desired)
+        view.stored = in_spec(view.record, desired)
         verdict = (desired.status, desired.reason, desired.message)
-        if in_spec(view.record, desired):
+        if view.stored:
             return Outcome(verdict)
         try:
             raw = await self._writer.config(view.record, desired)
         except KubeError as error:
-            view.stored = False
             return Outcome(verdict, problems=(error,))
         view.wrote(Kind.NODE_DEVICES, raw)
+        view.stored = True
         log.info("configuration set", node=view.record.name, hash=desired.config_hash)
         return Outcome(verdict)
 
@@ -71,7 +74,11 @@ class ConfigurationConcern:
         if known is None:
             if len(self._resolved) >= MAX_RESOLVED:
                 self._resolved.clear()
-            known = self._resolved[configuration.config_hash] = sections_of(configuration.config)
+            try:
+                known = with_defaults(parse(Sections, configuration.config))
+            except InputError:  # kept from a newer version; what the agent makes of it, the agent says
+                known = with_defaults(Sections())
+            self._resolved[configuration.config_hash] = known
         return known
 
 

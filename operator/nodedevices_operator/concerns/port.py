@@ -10,9 +10,10 @@ file in this folder and a line in registry.py (docs/extending.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from nodedevices_api import conditions as names
 from nodedevices_api.defaults import Resolved, with_defaults
@@ -113,9 +114,10 @@ class View:
 
     @property
     def sections(self) -> Resolved | None:
-        """The sections to act by: as resolved now, else as they were resolved last. None: they never were."""
+        """The sections to act by: as resolved now, else as they were resolved last. None: nobody knows."""
         if self.resolved is None and self.record.config is not None:
-            self.resolved = sections_of(self.record.config)
+            with suppress(InputError):  # what cannot be read takes nothing back
+                self.resolved = with_defaults(parse(Sections, self.record.config))
         return self.resolved
 
     @property
@@ -144,14 +146,6 @@ class View:
             for info in self.infos
             if info.condition and info.name in self.outcomes
         }
-
-
-def sections_of(config: Mapping[str, Any]) -> Resolved:
-    """A configuration with the built-in defaults."""
-    try:
-        return with_defaults(parse(Sections, config))
-    except InputError:  # kept from a newer version; what the agent makes of it, the agent says
-        return with_defaults(Sections())
 
 
 def forbidden(error: Exception) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from nodedevices_operator.cleanup import clean_up
+from nodedevices_operator.concerns.configuration import ConfigurationConcern
 from nodedevices_operator.concerns.labels import LabelsConcern
 from nodedevices_operator.concerns.port import Concern, View
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
@@ -188,6 +189,33 @@ async def test_a_refused_write_keeps_no_other_concern_from_being_reconciled(
         with pytest.raises(KubeError):
             await manager.reconcile_node("n1")
     assert {name for name, it in done(kube).items() if not it} == {concern}
+
+
+@pytest.mark.parametrize("error", [KubeError("no answer"), ValueError("a bug")])
+async def test_nothing_changes_on_the_node_before_its_configuration_is_stored(kube: FakeKube, error: Exception) -> None:
+    apply = kube.apply
+
+    async def fails(path: str, *arguments: Any, **more: Any) -> Any:
+        if path == ITEM:
+            raise error
+        return await apply(path, *arguments, **more)
+
+    kube.apply = fails  # type: ignore[method-assign]
+    manager = await synced(kube)
+    with pytest.raises((KubeError, ConcernError)):
+        await manager.reconcile_node("n1")
+    assert kube.written(NODE) == []
+    assert done(kube)["pod-marks"], "whom a fault concerns hangs on no configuration"
+
+
+async def test_what_cannot_be_read_takes_nothing_back(kube: FakeKube) -> None:
+    await settle(await synced(kube))
+    kube.objects[ITEM]["spec"]["config"] = {"capacity": "of a newer version"}
+    kube.writes.clear()
+    concerns = [broken(it, "desired", ValueError("a bug")) if it is ConfigurationConcern else it for it in CONCERNS]
+    with pytest.raises(ConcernError):
+        await (await synced(kube, *concerns)).reconcile_node("n1")
+    assert kube.written(NODE) == []
 
 
 # --- in order --------------------------------------------------------------------------------------------------------
