@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import structlog
 from nodedevices_api import conditions as names
 from nodedevices_api.defaults import Resolved, with_defaults
-from nodedevices_api.errors import InputError, parse
+from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
+from nodedevices_common.errors import InputError
 
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools

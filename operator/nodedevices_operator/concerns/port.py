@@ -111,6 +111,7 @@ class View:
     resolved: Resolved | None = None  # the configuration with the built-in defaults; by configuration, too
     staleness: Staleness | None = None
     affected: tuple[Affected, ...] | None = None  # what affectedPods shall be; None: nobody can tell; by pod_marks
+    status: object = None  # what NodeDevices.status shows of us by now
 
     @property
     def sections(self) -> Resolved | None:

@@ -23,11 +23,13 @@ class NodeStatus:
 
     async def write(self, view: View, affected: Sequence[Affected]) -> None:
         """May raise KubeError."""
-        record = view.record
+        record, verdicts = view.record, view.verdicts()
+        state = (frozenset(affected), tuple(verdicts.items()))
+        if view.status == state:
+            return
         shown = {item.type: item for item in record.conditions}
-        verdicts = view.verdicts()
         conditions: list[dict[str, Any]] = []
-        unchanged = set(affected) == set(record.affected)
+        unchanged = state[0] == set(record.affected)
         for info in view.infos:
             old, verdict = shown.get(info.condition), verdicts.get(info.condition, Shown.KEPT)
             if verdict is Shown.REMOVED:
@@ -39,8 +41,9 @@ class NodeStatus:
                 verdict, generation = (old.status, old.reason, old.message), old.generation
             else:
                 continue
-            made = build(info.condition, *verdict, shown=old, generation=generation, now=self._writer.now())
+            made = build(info.condition, *verdict, shown=old, generation=generation, now=view.now)
             conditions.append(made)
             unchanged = unchanged and same(old, made)
         if not unchanged:
             view.wrote(Kind.NODE_DEVICES, await self._writer.status(record, conditions, affected))
+        view.status = state
