@@ -42,14 +42,16 @@ class Rule:
     """A condition between fields: `cel` for the API server, `holds` for us.
 
     `message` is the sentence: what would be right. The API server says before it what stands there, `found`, and after
-    it perhaps an `example`, both CEL; we say only the sentence, but for what no API server sees: there `told` says what
-    stands in the object, too.
+    it perhaps an `example`, both CEL; or `found` is a text with a %s for each of the CEL `values` (the API server
+    refuses a CRD that goes on with what format() makes: it takes that to be of any length). We say only the sentence,
+    but for what no API server sees: there `told` says what stands in the object, too.
     """
 
     cel: str
     message: str
     holds: Callable[[Any], bool]
     found: str = ""
+    values: str = ""
     example: str = ""
     told: Callable[[Any], str] | None = None
 
@@ -57,7 +59,10 @@ class Rule:
         if not self.found:
             return {"rule": self.cel, "message": self.message}
         escaped = self.message.replace("\\", "\\\\").replace("'", "\\'")
-        said = f"{self.found} + ': {escaped}'" + (f" + {self.example}" if self.example else "")
+        if self.values:
+            said = f"'{self.found}: {escaped.replace('%', '%%')}'.format([{self.values}])"
+        else:
+            said = f"{self.found} + ': {escaped}'" + (f" + {self.example}" if self.example else "")
         return {"rule": self.cel, "message": self.message, "messageExpression": said}
 
 

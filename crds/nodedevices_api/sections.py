@@ -157,8 +157,8 @@ class Sharing(Strict):
             "!has(self.resources) || size(self.resources) == 0 || has(self.strategy) && self.strategy != 'none'",
             "strategy none has no resources; choose timeSlicing, mps or memory, or leave out resources",
             lambda it: it.strategy != "none" or not it.resources,
-            found="'resources has %s, and strategy %s'"
-            ".format([self.resources.map(r, r.name), has(self.strategy) ? 'is none' : 'is not given'])",
+            found="resources has %s, and strategy %s",
+            values="self.resources.map(r, r.name), has(self.strategy) ? 'is none' : 'is not given'",
         ),
         Rule(
             "!has(self.strategy) || self.strategy == 'none' || has(self.resources) && size(self.resources) > 0",
@@ -233,7 +233,8 @@ class HealthRule(Strict):
             "self.state != 'Ignored' || !has(self.holdDownSeconds)",
             "what is ignored has no holdDownSeconds: leave it out, or choose Degraded or Unhealthy",
             lambda it: it.state != "Ignored" or it.hold_down_seconds is None,
-            found="'state is Ignored, and holdDownSeconds is ' + string(self.holdDownSeconds)",
+            found="state is Ignored, and holdDownSeconds is %s",
+            values="self.holdDownSeconds",
         ),
     )
 
@@ -323,7 +324,8 @@ class Budget(Strict):
             f"string(self.maxUnavailable).matches('{PERCENT_PATTERN}'))",
             MAX_UNAVAILABLE_MESSAGE,
             lambda _: True,  # the field's own validator has looked already
-            found="'maxUnavailable %s'.format([self.maxUnavailable])",
+            found="maxUnavailable %s",
+            values="self.maxUnavailable",
         ),
     )
 
@@ -414,7 +416,8 @@ class CapacityEntry(Strict):
             "!has(self.match) || !has(self.perNode)",
             "perNode counts no devices: leave out match, or choose perDevice or sumOf",
             lambda it: it.match is None or it.per_node is None,
-            found="self.name + ' has match and perNode ' + string(self.perNode)",
+            found="%s has match and perNode %s",
+            values="self.name, self.perNode",
         ),
         Rule(
             "!has(self.match) || !has(self.match.profile)",
@@ -466,7 +469,8 @@ class Labels(Strict):
             f"!has(self.extra) || !self.extra.exists(k, k.matches('{_RESERVED_KEY}'))",
             RESERVED_LABEL,
             lambda it: not _reserved_labels(it),
-            found=f"'extra has %s'.format([self.extra.filter(k, k.matches('{_RESERVED_KEY}'))])",
+            found="extra has %s",
+            values=f"self.extra.filter(k, k.matches('{_RESERVED_KEY}'))",
         ),
     )
 
@@ -498,7 +502,8 @@ def _one_owner(section: str, inside: str, same_name: str, served: Callable[[Sect
         f"self.capacity.all(c, !{entries}.exists(r, {same_name}))",
         _ONE_OWNER,
         lambda it: not _owned_twice(it, served),
-        found=f"'{both} %s'.format([self.capacity.filter(c, {entries}.exists(r, {same_name})).map(c, c.name)])",
+        found=f"{both} %s",
+        values=f"self.capacity.filter(c, {entries}.exists(r, {same_name})).map(c, c.name)",
         told=lambda it: f"{both} {_listed(_owned_twice(it, served))}",
     )
 
