@@ -32,15 +32,8 @@ from nodedevices_common.http import PROBES_PER_SECOND, Answer, HttpServer
 
 from nodedevices_plugin import __version__, observing
 from nodedevices_plugin.answers import Answers
-from nodedevices_plugin.cdifiles import CdiFiles, CdiFolder, ctk_request
-from nodedevices_plugin.cditoolkit import (
-    FIRST_PATIENCE_SECONDS,
-    LATER_PATIENCE_SECONDS,
-    CtkRequest,
-    CtkSpec,
-    ToolkitSpecs,
-)
-from nodedevices_plugin.configuring import FileOutcome, InForce, ask, injection
+from nodedevices_plugin.cdikeeper import CdiKeeper
+from nodedevices_plugin.configuring import FileOutcome, InForce, ask
 from nodedevices_plugin.foreign import Names, rivals, told
 from nodedevices_plugin.holders import HolderPoller
 from nodedevices_plugin.hostpaths import HostPaths
@@ -50,8 +43,8 @@ from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.memory import keep_small
 from nodedevices_plugin.metrics import CONTENT_TYPE, Metrics
-from nodedevices_plugin.model import Inventory, Plan, RegistrationState
-from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
+from nodedevices_plugin.model import Plan, RegistrationState
+from nodedevices_plugin.pipeline import Inputs, Step, assess, begin, decide
 from nodedevices_plugin.probes.check import CheckError
 from nodedevices_plugin.probes.process import ProbeProcess
 from nodedevices_plugin.probes.protocol import Snapshot
@@ -60,7 +53,6 @@ from nodedevices_plugin.readiness import Readiness
 from nodedevices_plugin.report import Facts, report
 from nodedevices_plugin.resources.changes import nobody_holds
 from nodedevices_plugin.settings import flags
-from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
@@ -69,7 +61,6 @@ from nodedevices_plugin.sharing.clients import with_helpers
 from nodedevices_plugin.sharing_managers import Managers
 from nodedevices_plugin.state_keeper import StateKeeper
 from nodedevices_plugin.supervise import Supervisor
-from nodedevices_plugin.vendors.nvidia import cdi, cdi_libraries
 from nodedevices_plugin.worker import Worker
 
 log = structlog.get_logger(__name__)
@@ -108,12 +99,12 @@ class Agent:
         elif local.config_file is not None:
             self._config_file = ConfigFile(Path(local.config_file), worker=config, on_change=self._on_file)
         self._paths = HostPaths(self._driver_root, worker=paths, on_change=self._wake.set)
-        self._keeping_cdi = asyncio.Lock()
-        self._cdi = CdiFiles(Path(local.cdi_dir), worker=self._files)
-        self._ctk = CtkSpec(on_change=self._wake.set)
-        self._cdi_folder = CdiFolder(Path(local.cdi_dir), worker=looks, on_change=self._wake.set)
-        self._toolkit = ToolkitSpecs(
-            [Path(each) for each in local.cdi_spec_dirs], worker=looks, on_change=self._wake.set
+        self._cdi = CdiKeeper(
+            Path(local.cdi_dir),
+            [Path(each) for each in local.cdi_spec_dirs],
+            files=self._files,
+            looks=looks,
+            on_change=self._wake.set,
         )
         self._told = observing.Told()
         self._probe = ProbeProcess(lambda: _probe_arguments(local, self._driver_root()), on_snapshot=self._on_snapshot)
@@ -165,12 +156,10 @@ class Agent:
                     await self._config_file.first()
                     tasks.create_task(keep("config-file", self._config_file.run))
                 # What fails here fails again in `run`, where it is counted and shown.
-                await asyncio.gather(
-                    self._paths.first(), self._cdi_folder.first(), self._cdi.first(), return_exceptions=True
-                )
+                await asyncio.gather(self._paths.first(), self._cdi.first(), return_exceptions=True)
                 tasks.create_task(keep("host-paths", self._paths.run))
-                tasks.create_task(keep("cdi-folder", self._cdi_folder.run))
-                tasks.create_task(keep("cdi", self._toolkit.run))
+                tasks.create_task(keep("cdi-folder", self._cdi.folder.run))
+                tasks.create_task(keep("cdi", self._cdi.toolkit.run))
                 for mode, manager in self._sharing.by_mode.items():
                     tasks.create_task(keep(mode, manager.run))
                 tasks.create_task(keep("holders", self._poller.run))
@@ -264,13 +253,17 @@ class Agent:
             registrations=self._plugins.registrations(),
             existing=self._paths.existing,
             helpers=self._sharing.facts,
-            cdi=self._cdi_here(),
+            cdi=self._cdi.here,
             saved=self._state.saved,
             unsaved_because=self._state.trouble or "",
         )
-        outcome = step(self._world, inputs, self._local, now=now, monotonic=began)
-        if outcome.refused == "cdi" and await self._find_cdi(outcome.world):
-            outcome = step(self._world, replace(inputs, cdi=self._cdi_here()), self._local, now=now, monotonic=began)
+        assessment = assess(self._world, inputs, self._local, now=now, monotonic=began)
+        if assessment.uses_cdi:
+            await self._cdi.toolkit.ready()
+            if (request := assessment.to_look_for(inputs.existing, self._cdi.here)) is not None:
+                await self._cdi.ask(request, first=self._world.plan is None)
+            inputs = replace(inputs, cdi=self._cdi.here)
+        outcome = decide(assessment, inputs, self._local)
         before, self._world = self._world, outcome.world
         self._metrics.stepped(time.monotonic() - began)
         self._told.say(before, outcome, self._metrics)
@@ -283,55 +276,14 @@ class Agent:
         self._report(outcome, now)
         return min((each for each in (outcome.deadline, again) if each is not None), default=None)
 
-    def _cdi_here(self) -> cdi.Here:
-        sources = [each is not None and cdi_libraries.whole(each) for each in self._cdi_sources()]
-        return cdi.Here(
-            unwritable=self._cdi_folder.trouble,
-            toolkit=self._toolkit.devices,
-            toolkit_libraries=bool(self._toolkit.devices) and sources[0],
-            toolkit_trouble=self._toolkit.trouble,
-            made=self._ctk.names,
-            made_trouble=self._ctk.trouble,
-            kept=any(sources),
-        )
-
-    def _cdi_sources(self) -> tuple[cdi_libraries.Document | None, ...]:
-        """Where the driver's libraries may come from, the best first."""
-        return (self._toolkit.source, self._ctk.made, self._cdi.before)
-
-    async def _find_cdi(self, world: World) -> bool:
-        """Look for a specification with the driver's libraries, for what is asked for and refused without one. Whether
-        there is anything new."""
-        before = self._cdi_here()
-        effective = world.asked.effective or world.in_force.effective
-        await self._cdi_specs(effective, world.inventory, first=world.plan is None)
-        return self._cdi_here() != before
-
-    async def _cdi_specs(
-        self, effective: Effective, inventory: Inventory, *, first: bool = False
-    ) -> tuple[tuple[cdi.CdiSpec, ...], CtkRequest | None]:
-        """Our specifications of device nodes that are needed beside the toolkit's own, once nvidia-ctk was asked."""
-        context = injection(effective, inventory, self._paths.existing)
-        if not context.by_cdi:
-            return (), None
-        await self._toolkit.ready()
-        elsewhere = cdi.toolkit_names(inventory, self._toolkit.devices).keys()
-        specs = cdi.specs(inventory, context.host, id_strategy=context.device_id_strategy, elsewhere=elsewhere)
-        request = ctk_request(effective.node, context, specs)
-        if request is not None:
-            patience = FIRST_PATIENCE_SECONDS if first else LATER_PATIENCE_SECONDS
-            await self._ctk.want(request, patience_seconds=patience)
-        return specs, request
-
     async def _tell_kubelet(self, arrived: float | None, *, insist: bool) -> None:
         plan = self._world.plan
         if plan is None:
             return
-        effective, inventory = self._world.in_force.effective, self._world.inventory
         if self._plugins.let_through:
             await self._prepare()
-        context = injection(effective, inventory, self._paths.existing, self._toolkit.devices)
-        self._answers.use(plan, inventory, context, packed=effective.node.packed)
+        packed = self._world.in_force.effective.node.packed
+        self._answers.use(plan, self._world.inventory, self._world.access.context, packed=packed)
         if plan == self._plan_told:
             return
         before, self._plan_told = self._plan_told, plan
@@ -360,21 +312,11 @@ class Agent:
         """What is there before an id is handed out; nothing where another plugin serves, whose files have the same
         names."""
         if not self._world.in_force.effective.observing:
-            async with self._keeping_cdi:
-                await self._keep_cdi(self._world.in_force.effective, self._world.inventory)
+            await self._cdi.keep(self._world.access, free=self._nobody_holds)
 
-    async def _keep_cdi(self, effective: Effective, inventory: Inventory) -> None:
-        """Before a name is handed out it is in a file."""
-        specs, request = await self._cdi_specs(effective, inventory)
-        specs = cdi_libraries.choose(
-            specs,
-            self._ctk.current(request),
-            self._cdi_sources(),
-            nodes_will_do=effective.node.cdi_without_libraries,
-        )
+    def _nobody_holds(self) -> bool:
         recent = self._plugins.recent_allocations()
-        free = nobody_holds(self._holders.holdings, recent, monotonic=time.monotonic())
-        await self._cdi.keep(specs, free=free)
+        return nobody_holds(self._holders.holdings, recent, monotonic=time.monotonic())
 
     def _report(self, outcome: Step, now: datetime) -> None:
         world = self._world

@@ -24,13 +24,11 @@ from nodedevices_common.errors import OperationError
 from nodedevices_common.files import replace, unfinished
 from nodedevices_common.periodic import Periodic
 
-from nodedevices_plugin.cditoolkit import CtkRequest, read_bounded
-from nodedevices_plugin.settings.node import NodeSettings
+from nodedevices_plugin.cditoolkit import read_bounded
 from nodedevices_plugin.vendors import cdi_schema
 from nodedevices_plugin.vendors.nvidia import cdi
-from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CdiSpec
+from nodedevices_plugin.vendors.nvidia.cdi import CdiSpec
 from nodedevices_plugin.vendors.nvidia.cdi_libraries import Document, merged
-from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_plugin.worker import Worker
 
 log = structlog.get_logger(__name__)
@@ -138,23 +136,6 @@ class CdiFiles:
                 if error.errno != errno.EROFS:  # whoever mounted it so wants nothing changed there
                     raise CdiError(f"{self._folder / name}: {error.strerror or error}") from error
         return _found(self._folder)
-
-
-def ctk_request(node: NodeSettings, context: InjectionContext, specs: Sequence[CdiSpec]) -> CtkRequest | None:
-    """How nvidia-ctk is to make the GPUs' spec of these; None where none of ours is needed."""
-    ours = next((each for each in specs if each.kind == GPU_KIND), None)
-    if ours is None:
-        return None
-    return CtkRequest(
-        names=frozenset(str(each["name"]) for each in ours.document["devices"]),
-        id_strategy=context.device_id_strategy,
-        host=context.host,
-        program=node.ctk_program,
-        driver_root=node.driver_root_here,
-        hook_path=node.cdi_hook_path,
-        feature_flags=node.cdi_feature_flags,
-        disable_hooks=node.cdi_disable_hooks,
-    )
 
 
 def _found(folder: Path) -> frozenset[str]:

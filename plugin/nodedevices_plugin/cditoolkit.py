@@ -27,6 +27,7 @@ from nodedevices_common.periodic import Periodic
 from nodedevices_plugin import safe_yaml
 from nodedevices_plugin.vendors import cdi_schema
 from nodedevices_plugin.vendors.nvidia import cdi
+from nodedevices_plugin.vendors.nvidia.cdi import CtkRequest
 from nodedevices_plugin.worker import Worker
 
 log = structlog.get_logger(__name__)
@@ -181,34 +182,17 @@ def _parsed(raw: bytes, *, json_text: bool) -> object:
     return json.loads(raw)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CtkRequest:
-    """What a spec is made of. Equal requests have equal answers.
-
-    names: the devices that it must have. program: nvidia-ctk itself; empty: it is looked for. driver_root: where the
-    driver root is mounted in this container, if it is.
-    """
-
-    names: frozenset[str]
-    id_strategy: str = "uuid"
-    host: cdi.Host
-    program: str = ""
-    driver_root: str = ""
-    hook_path: str = ""
-    feature_flags: tuple[str, ...] = ()
-    disable_hooks: tuple[str, ...] = ()
-
-    def command(self, program: str, driver_root: str) -> list[str]:
-        """Options of nvidia-ctk 1.14 and later; the last two are 1.18's. `driver_root` "": this container's own."""
-        roots = [f"--driver-root={driver_root}", f"--dev-root={_dev_root(driver_root)}"] if driver_root else []
-        return [
-            *(program, "cdi", "generate", "--format=json", f"--vendor={cdi.VENDOR}", "--class=gpu"),
-            f"--device-name-strategy={self.id_strategy}",
-            *roots,
-            *([f"--nvidia-ctk-path={self.hook_path}"] if self.hook_path else []),
-            *(f"--feature-flag={each}" for each in self.feature_flags),
-            *(f"--disable-hook={each}" for each in self.disable_hooks),
-        ]
+def command(request: CtkRequest, program: str, driver_root: str) -> list[str]:
+    """Options of nvidia-ctk 1.14 and later; the last two are 1.18's. `driver_root` "": this container's own."""
+    roots = [f"--driver-root={driver_root}", f"--dev-root={_dev_root(driver_root)}"] if driver_root else []
+    return [
+        *(program, "cdi", "generate", "--format=json", f"--vendor={cdi.VENDOR}", "--class=gpu"),
+        f"--device-name-strategy={request.id_strategy}",
+        *roots,
+        *([f"--nvidia-ctk-path={request.hook_path}"] if request.hook_path else []),
+        *(f"--feature-flag={each}" for each in request.feature_flags),
+        *(f"--disable-hook={each}" for each in request.disable_hooks),
+    ]
 
 
 def _dev_root(driver_root: str) -> str:
@@ -239,7 +223,7 @@ def generate(request: CtkRequest) -> dict[str, Any]:
     program = find(request)
     try:
         done = subprocess.run(  # noqa: S603
-            request.command(program, driver_root),
+            command(request, program, driver_root),
             capture_output=True,
             timeout=CTK_SECONDS,
             check=False,

@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nodedevices_api import conditions as names
-from nodedevices_api.sections import SECTION_NAMES, Injection
+from nodedevices_api.sections import SECTION_NAMES
 from nodedevices_common.errors import InputError
 
+from nodedevices_plugin import access
 from nodedevices_plugin.awaiting import Awaited, awaited, known_clients, may_begin, may_start
 from nodedevices_plugin.device_names import device_names
 from nodedevices_plugin.foreign import Names, take_over
@@ -51,8 +52,7 @@ from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.helpers import shares, withheld
 from nodedevices_plugin.state import SeenSpec
-from nodedevices_plugin.vendors.nvidia import cdi, cdi_libraries
-from nodedevices_plugin.vendors.nvidia.injection import CDI_STRATEGIES, InjectionContext
+from nodedevices_plugin.vendors.nvidia.cdi import Here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,12 @@ class Node:
     # Names of the plan that another plugin serves to the kubelet; what pods hold of them is not ours, and no change of
     # ours takes it away.
     not_ours: Set[str]
-    cdi_here: cdi.Here  # CDI names are handed out where files that have them can be written
+    cdi_here: Here  # CDI names are handed out where files that have them can be written
+
+    @property
+    def devices(self) -> access.Devices:
+        """As it matters for how containers get them."""
+        return access.Devices(inventory=self.inventory, existing=self.existing, here=self.cdi_here)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +287,7 @@ def configure(
         saving=to_save is not None and not node.unsaved_because,
         helpers=helpers,
     )
-    return _cdi_in_force(configured, node)
+    return _with_cdi(configured, node)
 
 
 def _reason(trouble: _Trouble) -> str:
@@ -342,7 +347,7 @@ def _wanted(before: InForce, asked: Asked, node: Node) -> _Change | _Trouble:
     """What is asked for, with its plan, or why it cannot be."""
     if asked.effective is None:
         return _Trouble(of=asked.source, field=asked.field, message=asked.error or "")
-    if why := _nameless(before, asked.effective, node):
+    if why := access.refusal(before.effective if before.told else None, asked.effective, node.devices):
         return _Trouble(of="cdi", field=why.field, message=str(why))
     if not before.told and node.awaits and not asked.effective.observing:
         return _Trouble(of="operator", message=node.awaits, waits=True)
@@ -442,68 +447,20 @@ def _awaited(plan: Plan, node: Node) -> Awaited:
     return awaited(plan, node.inventory, node.holdings, node.helpers, node.not_ours)
 
 
-def injection(
-    effective: Effective, inventory: Inventory, existing: Set[str], toolkit: Sequence[cdi.ToolkitDevice] = ()
-) -> InjectionContext:
-    """What Allocate answers by. `toolkit`: the devices of the container toolkit's own CDI spec."""
-    node = effective.node
-    return InjectionContext.from_section(
-        effective.sections.injection,
-        inventory=inventory,
-        host=node.host(existing),
-        cdi_annotation_prefix=node.cdi_annotation_prefix,
-        cdi_names=cdi.toolkit_names(inventory, toolkit) if toolkit else None,
-        modes=node.sharing_modes,
-    )
-
-
-def _nameless(before: InForce, effective: Effective, node: Node) -> PlanError | None:
-    """Why containers would get CDI names that no file has, or devices without the driver's libraries. None: they
-    would not, or it is so in force already, and what fails then is told beside it (_cdi_in_force, cdifiles)."""
-    if not _by_cdi(effective):
-        return None
-    here, inventory = node.cdi_here, node.inventory
-    specs, _ = _cdi_specs(effective, node)
-    in_force = before.told and _by_cdi(before.effective)
-    why = ""
-    if not in_force and here.unwritable and (specs or not cdi.present_units(inventory)):
-        why = f"cannot write {here.unwritable}; install the component cdi (manifests/components/cdi), or use envvar"
-    elif not effective.node.cdi_without_libraries and not (
-        in_force and not before.effective.node.cdi_without_libraries
-    ):
-        why = cdi_libraries.missing(specs, here, in_force=in_force)
-    listed = (effective.sections.injection or Injection()).device_list_strategies
-    strategies = ", ".join(each for each in listed if each in CDI_STRATEGIES)
-    return PlanError("injection.deviceListStrategies", strategies, why) if why else None
-
-
-def _by_cdi(effective: Effective) -> bool:
-    listed = (effective.sections.injection or Injection()).device_list_strategies
-    return not effective.observing and not CDI_STRATEGIES.isdisjoint(listed)
-
-
-def _cdi_specs(effective: Effective, node: Node) -> tuple[tuple[cdi.CdiSpec, ...], Set[str]]:
-    """What is needed of ours beside the container toolkit's own specification, as device nodes; and what that has."""
-    context = injection(effective, node.inventory, node.existing)
-    elsewhere = cdi.toolkit_names(node.inventory, node.cdi_here.toolkit).keys()
-    strategy = context.device_id_strategy
-    return cdi.specs(node.inventory, context.host, id_strategy=strategy, elsewhere=elsewhere), elsewhere
-
-
-def _cdi_in_force(configured: Configured, node: Node) -> Configured:
+def _with_cdi(configured: Configured, node: Node) -> Configured:
     """With what CDI does to what is in force: devices that containers would get without the driver's libraries are
     withheld, and a source of these that broke is named while the last good one is used."""
-    effective, plan, status = configured.in_force.effective, configured.plan, configured.status
-    if plan is None or not configured.in_force.told or not _by_cdi(effective) or effective.node.cdi_without_libraries:
+    plan, status = configured.plan, configured.status
+    active = configured.in_force.effective if configured.in_force.told else None
+    if plan is None or active is None:
         return configured
-    specs, elsewhere = _cdi_specs(effective, node)
-    why = cdi_libraries.missing(specs, node.cdi_here, in_force=True)
+    why = access.missing(active, node.devices)
     if not why:
-        return replace(configured, status=replace(status, cdi_trouble=cdi_libraries.stale(specs, node.cdi_here)))
+        return replace(configured, status=replace(status, cdi_trouble=access.stale(active, node.devices)))
     status = replace(status, cdi_trouble=f"CDI: {why}; what it is missing for is withheld until then")
     if status.reason in {names.APPLIED, names.NO_CONFIG}:
         status = replace(status, reason=names.CONFIG_INVALID, refused=Refused(message=status.cdi_trouble))
-    withheld = cdi_libraries.withheld(plan, elsewhere, node.last_plan)
+    withheld = access.withheld(plan, node.last_plan, node.devices)
     return replace(configured, plan=withheld, status=status, refused=configured.refused or "cdi")
 
 

@@ -10,13 +10,15 @@ matters: state file, then kubelet, then API server.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from nodedevices_api.conditions import CONFIG_INVALID
 
+from nodedevices_plugin import access
 from nodedevices_plugin import inventory as stage_inventory
+from nodedevices_plugin.access import Access
 from nodedevices_plugin.configuring import Asked, FileOutcome, InForce, Node, SeenObject, ask, configure, refusal
 from nodedevices_plugin.device_names import device_names
 from nodedevices_plugin.foreign import Names, held, named, observe, remembered
@@ -36,7 +38,7 @@ from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.clients import follow
 from nodedevices_plugin.sharing.clients import restored as restored_clients
 from nodedevices_plugin.state import SeenSpec, State, restored_devices, to_save
-from nodedevices_plugin.vendors.nvidia.cdi import Here
+from nodedevices_plugin.vendors.nvidia.cdi import CtkRequest, Here
 
 SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's word no longer counts
 CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the scheduler between the two readings
@@ -78,6 +80,7 @@ class World:
     holdings: Holdings  # by our own ids
     config: ConfigStatus = field(default_factory=ConfigStatus)
     helpers: tuple[Helper, ...] | None = None  # what sharing modes want to run; None: nobody knows yet
+    access: Access = field(default_factory=Access)  # how containers get what they are granted
     state: State  # what the state file should say
     asked: Asked = field(default_factory=Asked)
     asked_for: tuple[FileOutcome, SeenSpec | None] | None = None  # what `asked` was made of
@@ -119,8 +122,62 @@ def begin(state: State, local: Local, *, now: datetime, monotonic: float) -> Wor
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Confirm:
+    value: str
+    recovered: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def understood(self) -> tuple[str, ...]:
+        told = {"recovered": self.recovered, "removed": self.removed}
+        return tuple(f"{device}={word}" for word, devices in told.items() for device in sorted(devices))
+
+
 def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float) -> Step:
-    """The world after these inputs. `now`: the wall clock, which is shown; `monotonic`: what waiting is measured by."""
+    """The world after these inputs: what is the case, and what follows from it. `now`: the wall clock, which is shown;
+    `monotonic`: what waiting is measured by."""
+    return decide(assess(world, inputs, local, now=now, monotonic=monotonic), inputs, local)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """The first half of a step: devices, verdicts and what is asked for, before anything is decided about it."""
+
+    world: World  # before
+    now: datetime
+    monotonic: float
+    rules: HealthRules
+    confirm: _Confirm
+    cursor: EventCursor
+    events: tuple[ProbeEvent, ...]
+    inventory: Inventory
+    verdicts: Mapping[str, Verdict]
+    spec: SeenSpec | None
+    asked: Asked
+    asked_for: tuple[FileOutcome, SeenSpec | None]
+
+    @property
+    def active(self) -> Effective | None:
+        """The configuration in effect; None: there was none yet."""
+        return self.world.in_force.effective if self.world.in_force.told else None
+
+    @property
+    def uses_cdi(self) -> bool:
+        """Whether containers get devices by CDI name, or are to."""
+        return access.uses_cdi(self.active) or access.uses_cdi(self.asked.effective)
+
+    def to_look_for(self, existing: Set[str], here: Here) -> CtkRequest | None:
+        """What nvidia-ctk has to be asked for, lest something be refused or withheld for want of its answer."""
+        if self.inventory.line_monotonic is None:
+            return None
+        devices = access.Devices(inventory=self.inventory, existing=existing, here=here)
+        return access.to_look_for(self.active, self.asked.effective, devices)
+
+
+def assess(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float) -> Assessment:
+    """What is the case now, and what is asked for."""
     world = _clock_watched(world, now=now, monotonic=monotonic)
     effective = world.in_force.effective
     rules = HealthRules.from_section(effective.sections.health)
@@ -152,7 +209,26 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
         name = spec.config_name if spec is not None else ""
         file = choose(inputs.files, name, default=local.default_config, fallbacks=local.fallback_strategies)
     asked_for = (file, spec)
-    asked = world.asked if world.asked_for == asked_for else ask(local, file, spec)
+    return Assessment(
+        world=world,
+        now=now,
+        monotonic=monotonic,
+        rules=rules,
+        confirm=confirm,
+        cursor=cursor,
+        events=events,
+        inventory=inventory,
+        verdicts=verdicts,
+        spec=spec,
+        asked=world.asked if world.asked_for == asked_for else ask(local, file, spec),
+        asked_for=asked_for,
+    )
+
+
+def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
+    """What follows: configuration, plan, what containers get, what is saved and reported."""
+    world, now, monotonic, inventory, verdicts = of.world, of.now, of.monotonic, of.inventory, of.verdicts
+    asked, spec = of.asked, of.spec
     in_force, plan, config, refused = world.in_force, world.plan, world.config, ""
     helpers = world.helpers
     listed = _listed(world.listed, inputs)
@@ -198,7 +274,7 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
         offered=offered,
         observed=remembered(observed) if observed is not None else world.state.observed if plan is None else {},
         retired=retired,
-        confirmed=confirm.value,
+        confirmed=of.confirm.value,
         clients=follow(
             world.state.clients,
             plan if observed is None else Plan(),
@@ -208,21 +284,23 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
             now=now,
         ),
     )
+    devices = access.Devices(inventory=inventory, existing=inputs.existing, here=inputs.cdi)
     after = World(
         inventory=inventory,
         verdicts=verdicts,
-        cursor=cursor,
+        cursor=of.cursor,
         in_force=in_force,
         plan=plan,
         observed=observed,
         holdings=_named(inputs.holdings, in_force.effective, inventory),
         config=config,
         helpers=helpers,
+        access=access.access(in_force.effective, devices) if plan is not None else Access(),
         state=state,
         asked=asked,
-        asked_for=asked_for,
-        confirm_problems=confirm.problems,
-        confirm_spent=_spent(confirm.value, verdicts),
+        asked_for=of.asked_for,
+        confirm_problems=of.confirm.problems,
+        confirm_spent=_spent(of.confirm.value, verdicts),
         departed=_departed(world.departed, inventory, now),
         listed=listed,
         started=world.started,
@@ -231,15 +309,15 @@ def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic
     silent_from = (world.started if inventory.line_monotonic is None else inventory.line_monotonic) + SILENCE_SECONDS
     deadlines = [
         silent_from,
-        next_deadline(verdicts, inventory, rules, now=now, monotonic=monotonic),
+        next_deadline(verdicts, inventory, of.rules, now=now, monotonic=monotonic),
         _recent_over(unlisted, monotonic),
         world.started + local.operator_wait_seconds if awaits else None,
     ]
     return Step(
         world=after,
-        notices=notices(events, rules),
-        xids=tuple(event for event in events if event.xid is not None),
-        confirmed=confirm.understood,
+        notices=notices(of.events, of.rules),
+        xids=tuple(event for event in of.events if event.xid is not None),
+        confirmed=of.confirm.understood,
         refused=refused,
         deadline=min((each for each in deadlines if each is not None and each > monotonic), default=None),
         probe_silent=monotonic >= silent_from,
@@ -350,19 +428,6 @@ def _awaits(world: World, inputs: Inputs, local: Local, spec: SeenSpec | None, m
     else:
         return ""
     return f"no configuration is remembered here: the first registration waits for {what}, {seconds:.0f} s at most"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Confirm:
-    value: str
-    recovered: frozenset[str] = frozenset()
-    removed: frozenset[str] = frozenset()
-    problems: tuple[str, ...] = ()
-
-    @property
-    def understood(self) -> tuple[str, ...]:
-        told = {"recovered": self.recovered, "removed": self.removed}
-        return tuple(f"{device}={word}" for word, devices in told.items() for device in sorted(devices))
 
 
 def _confirm(world: World, inputs: Inputs) -> _Confirm:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 from nodedevices_plugin.cdifiles import CdiFiles
-from nodedevices_plugin.cditoolkit import CtkError, CtkRequest, CtkSpec, ToolkitSpecs, generate
-from nodedevices_plugin.vendors.nvidia.cdi import CdiSpec, Host
+from nodedevices_plugin.cditoolkit import CtkError, CtkSpec, ToolkitSpecs, generate
+from nodedevices_plugin.vendors.nvidia.cdi import CdiSpec, CtkRequest, Host
 from nodedevices_plugin.worker import Worker
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"

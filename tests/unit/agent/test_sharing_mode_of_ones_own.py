@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from nodedevices_plugin.configuring import SeenObject, injection
+from nodedevices_plugin.configuring import SeenObject
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
 from nodedevices_plugin.pipeline import Inputs, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved
@@ -93,8 +93,7 @@ def test_its_shares_are_offered_when_its_helper_answers_and_its_containers_get_i
     assert node.world.plan is not None
     [resource] = node.world.plan.resources
     assert (resource.sharing, resource.replicas) == (NAME, 3)
-    context = injection(node.world.in_force.effective, node.world.inventory, frozenset())
-    assert allocate(resource, [f"{gpu_id(1)}::2"], context).envs == {
+    assert allocate(resource, [f"{gpu_id(1)}::2"], node.world.access.context).envs == {
         "EXCLUSIVE_WINDOW": "2 of 3",
         "NVIDIA_VISIBLE_DEVICES": gpu_id(1),
     }

@@ -92,6 +92,24 @@ class Here:
     kept: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CtkRequest:
+    """What nvidia-ctk makes a spec of. Equal requests have equal answers.
+
+    names: the devices that it must have. program: nvidia-ctk itself; empty: it is looked for. driver_root: where the
+    driver root is mounted in this container, if it is.
+    """
+
+    names: frozenset[str]
+    id_strategy: str = "uuid"
+    host: Host
+    program: str = ""
+    driver_root: str = ""
+    hook_path: str = ""
+    feature_flags: tuple[str, ...] = ()
+    disable_hooks: tuple[str, ...] = ()
+
+
 def is_toolkit_file(name: str) -> bool:
     """Whether a file has the name that the toolkit's own service and documentation give its spec."""
     return name in {"nvidia.yaml", "nvidia.json"}
