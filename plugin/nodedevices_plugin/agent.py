@@ -32,8 +32,9 @@ from nodedevices_common.http import PROBES_PER_SECOND, Answer, HttpServer
 
 from nodedevices_plugin import __version__, observing
 from nodedevices_plugin.answers import Answers
+from nodedevices_plugin.asking import ask
 from nodedevices_plugin.cdikeeper import CdiKeeper
-from nodedevices_plugin.configuring import FileOutcome, InForce, ask
+from nodedevices_plugin.configuring import InForce
 from nodedevices_plugin.foreign import Names, rivals, told
 from nodedevices_plugin.holders import HolderPoller
 from nodedevices_plugin.hostpaths import HostPaths
@@ -53,6 +54,7 @@ from nodedevices_plugin.readiness import Readiness
 from nodedevices_plugin.report import Facts, report
 from nodedevices_plugin.resources.changes import nobody_holds
 from nodedevices_plugin.settings import flags
+from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from nodedevices_api.conditions import Condition
 
-from nodedevices_plugin.configuring import SeenObject
+from nodedevices_plugin.asking import SeenObject
 from nodedevices_plugin.kubeapi import Object
 from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import CONFIRM, HealthState, Inventory, Plan, Verdict

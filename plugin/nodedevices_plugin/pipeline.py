@@ -19,7 +19,9 @@ from nodedevices_api.conditions import CONFIG_INVALID
 from nodedevices_plugin import access
 from nodedevices_plugin import inventory as stage_inventory
 from nodedevices_plugin.access import Access
-from nodedevices_plugin.configuring import Asked, FileOutcome, InForce, Node, SeenObject, ask, configure, refusal
+from nodedevices_plugin.asking import Asked, SeenObject, ask
+from nodedevices_plugin.config_status import ConfigStatus, refusal
+from nodedevices_plugin.configuring import InForce, Node, configure
 from nodedevices_plugin.device_names import device_names
 from nodedevices_plugin.foreign import Names, held, named, observe, remembered
 from nodedevices_plugin.health.events import EventCursor, Notice, fresh_events, notices
@@ -28,9 +30,10 @@ from nodedevices_plugin.health.machine import clock_set, judge_all, next_deadlin
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory, Plan, RecentAllocate, Registration, Verdict
 from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
-from nodedevices_plugin.report import ConfigStatus, physical_id, served_by_others
+from nodedevices_plugin.report import physical_id, served_by_others
 from nodedevices_plugin.resources.changes import RECENT_SECONDS, not_listed
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
+from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles, choose
 from nodedevices_plugin.settings.problems import ConfigError

@@ -19,6 +19,7 @@ from nodedevices_api.quantity import from_bytes
 from nodedevices_api.versions import dra_version
 
 from nodedevices_plugin import __version__
+from nodedevices_plugin.config_status import ConfigStatus
 from nodedevices_plugin.device_names import device_names
 from nodedevices_plugin.health.actions import asks_more
 from nodedevices_plugin.model import (
@@ -30,13 +31,10 @@ from nodedevices_plugin.model import (
     InventoryDevice,
     OfferedResource,
     Plan,
-    Refused,
     Registration,
     RegistrationState,
     SchedulableId,
-    Unmatched,
     Verdict,
-    WaitingPod,
 )
 from nodedevices_plugin.probes.protocol import DeviceFact, DriverState, Partition
 from nodedevices_plugin.resources.ids import compose
@@ -44,32 +42,15 @@ from nodedevices_plugin.resources.units import excluded_by
 from nodedevices_plugin.sharing.base import Words
 from nodedevices_plugin.sharing.clients import Client, client_verdict, lost_words
 from nodedevices_plugin.sharing.clients import key as key_of
+from nodedevices_plugin.words import NAMED, listing
 
 MAX_LINKS = 16  # SCHEMA: status.devices[].links
 MAX_RESOURCES = 32
 MAX_RETIRED = 64
-NAMED = 8  # devices, pods or ids named in one message
 MISSING = "Missing"
 SILENT_MESSAGE = "the probe has not reported for 15 s or more"
 STARTING_SECONDS = 15.0  # how long a first answer of the kubelet may take
 _WORST_FIRST = {HealthState.UNHEALTHY: 0, HealthState.UNKNOWN: 1, HealthState.DEGRADED: 2, HealthState.HEALTHY: 3}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigStatus:
-    """How the configuration stands: the condition ConfigApplied and what else the status says of it."""
-
-    reason: str = names.APPLIED  # one of SCHEMA's
-    message: str = ""
-    applied_hash: str | None = None  # spec.configHash in force
-    generation: int | None = None  # metadata.generation last seen
-    sources: tuple[str, ...] = ()  # where it comes from, strongest first
-    refused: Refused | None = None
-    unmatched: tuple[Unmatched, ...] = ()  # entries that are applied and match nothing here (resources.unmatched)
-    waiting_for: tuple[WaitingPod, ...] = ()  # whose end a change waits for
-    waiting_for_helpers: int = 0  # of so many resources
-    cdi_trouble: str = ""  # what is wrong with the source of CDI specifications
-    unschedulable: tuple[str, ...] = ()  # ids that people took out of service: named until they are honoured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -592,13 +573,6 @@ def _holders_known(facts: Facts) -> Condition:
     if state is HoldersState.SYNCED:
         return _condition(facts, names.HOLDERS_KNOWN, "True", names.SYNCED, message)
     return _condition(facts, names.HOLDERS_KNOWN, "Unknown", state.value, message)
-
-
-def listing(items: Iterable[str]) -> str:
-    """A few names and how many more."""
-    every = list(items)
-    more = f" and {len(every) - NAMED} more" if len(every) > NAMED else ""
-    return ", ".join(every[:NAMED]) + more
 
 
 def _second(when: datetime) -> datetime:

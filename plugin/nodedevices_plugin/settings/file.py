@@ -43,6 +43,18 @@ class FileConfig:
     empty: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOutcome:
+    """The configuration file as it was read last: its content, or why it cannot be used. Neither: there is none.
+
+    `place` is for people, where it is one of several (settings.named).
+    """
+
+    config: FileConfig | None = None
+    error: str | None = None
+    place: str = ""
+
+
 def parse(raw: bytes) -> FileConfig:
     """The file's content. Raises ConfigError naming every key that is not right."""
     if len(raw) > MAX_BYTES:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from nodedevices_common.periodic import Periodic
 
-from nodedevices_plugin.configuring import FileOutcome
 from nodedevices_plugin.settings import file
+from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.worker import Worker

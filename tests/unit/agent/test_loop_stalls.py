@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from nodedevices_api.base import to_dict
 from nodedevices_plugin.cditoolkit import ToolkitSpecs
-from nodedevices_plugin.configuring import FileOutcome
 from nodedevices_plugin.kubelet.server import snapshot as encoded
 from nodedevices_plugin.model import HoldersState, Holdings
 from nodedevices_plugin.pipeline import Inputs, begin, step
@@ -24,7 +23,7 @@ from nodedevices_plugin.probes.process import ProbeProcess
 from nodedevices_plugin.probes.protocol import MAX_LINE_BYTES, encode
 from nodedevices_plugin.probes.reader import parse_line
 from nodedevices_plugin.report import Facts, report
-from nodedevices_plugin.settings.file import MAX_BYTES
+from nodedevices_plugin.settings.file import MAX_BYTES, FileOutcome
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.watch import ConfigFile
 from nodedevices_plugin.state import State

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from nodedevices_plugin.configuring import SeenObject
+from nodedevices_plugin.asking import SeenObject
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.podresources import taken_from
 from nodedevices_plugin.model import HoldersState, Holdings, Offer, Plan, RecentAllocate

@@ -8,7 +8,7 @@ from typing import Any
 
 from nodedevices_api import nodedevices as api
 from nodedevices_api.conditions import find
-from nodedevices_plugin.configuring import SeenObject
+from nodedevices_plugin.asking import SeenObject
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, Registration, RegistrationState
 from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
 from nodedevices_plugin.probes.protocol import ProbeEvent

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_plugin.configuring import FileOutcome, SeenObject
+from nodedevices_plugin.asking import SeenObject
 from nodedevices_plugin.model import (
     Holder,
     HoldersState,
@@ -24,7 +24,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
 from nodedevices_plugin.probes.protocol import DeviceFact, ProbeEvent, Snapshot
 from nodedevices_plugin.settings.effective import from_saved
-from nodedevices_plugin.settings.file import FileConfig
+from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags

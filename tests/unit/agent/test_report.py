@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import Condition, find
+from nodedevices_plugin.config_status import ConfigStatus
 from nodedevices_plugin.foreign import Names, named
 from nodedevices_plugin.model import (
     HealthState,
@@ -27,7 +28,7 @@ from nodedevices_plugin.model import (
     WaitingPod,
 )
 from nodedevices_plugin.probes.protocol import Driver, DriverState, Link, Machine, Trouble
-from nodedevices_plugin.report import ConfigStatus, Facts, report
+from nodedevices_plugin.report import Facts, report
 from nodedevices_plugin.sharing.clients import Client
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.configuring import FileOutcome
 from nodedevices_plugin.settings import flags
-from nodedevices_plugin.settings.file import FileConfig
+from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.named import NamedFiles, choose
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.settings.watch import MAX_FILES, ConfigFolder

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from nodedevices_plugin.configuring import SeenObject
+from nodedevices_plugin.asking import SeenObject
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
 from nodedevices_plugin.pipeline import Inputs, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from nodedevices_plugin.configuring import SeenObject
+from nodedevices_plugin.asking import SeenObject
 from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import CONFIRM, HoldersState, Holdings
 from nodedevices_plugin.observing import TROUBLES_SECONDS, Told
