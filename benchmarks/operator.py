@@ -150,7 +150,7 @@ class OnApiServer:
     async def _fresh(self, operator: OperatorProcess) -> Work:
         self._say("fresh install: the operator has seen none of these nodes")
         began, server = time.monotonic(), cpu_seconds(self._server.pid)
-        rest = await self._rest(operator.pid, self._scale.start_quiet_seconds)
+        rest = await self._rest(operator, self._scale.start_quiet_seconds)
         return Work(rest.at - began, rest.cpu_seconds, cpu_seconds(self._server.pid) - server, concerns(operator, {}))
 
     async def _policy(self, operator: OperatorProcess) -> Work:
@@ -270,13 +270,13 @@ class OnApiServer:
         before = concerns(operator, {})
         began, used, server = time.monotonic(), cpu_seconds(operator.pid), cpu_seconds(self._server.pid)
         await cause()
-        rest = await self._rest(operator.pid, self._scale.quiet_seconds)
+        rest = await self._rest(operator, self._scale.quiet_seconds)
         taken = cpu_seconds(self._server.pid) - server
         return Work(rest.at - began, rest.cpu_seconds - used, taken, concerns(operator, before))
 
     @staticmethod
-    async def _rest(pid: int, quiet: float) -> Rest:
-        return await asyncio.to_thread(until_it_rests, pid, quiet)
+    async def _rest(operator: OperatorProcess, quiet: float) -> Rest:
+        return await asyncio.to_thread(until_it_rests, operator.pid, quiet, idle(operator))
 
 
 @dataclass(frozen=True)
@@ -426,6 +426,11 @@ def bare(kubeconfig: Path, role: str) -> Iterator[subprocess.Popen[str]]:
 def ready(operator: OperatorProcess) -> Callable[[], object]:
     """Until /readyz says so: everything was listed and is watched."""
     return lambda: wait_until("ready", lambda: operator.get("/readyz")[0] == 200, seconds=READY_SECONDS, every=0.1)
+
+
+def idle(operator: OperatorProcess) -> Callable[[], bool]:
+    """Whether it has nothing queued and nothing under way."""
+    return lambda: operator.metric("nodedevices_operator_queue_depth") == 0
 
 
 def listed(process: subprocess.Popen[str]) -> Callable[[], object]:

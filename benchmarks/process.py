@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,15 +34,18 @@ class Rest:
     cpu_seconds: float  # used until then
 
 
-def until_it_rests(pid: int, quiet_seconds: float) -> Rest:
-    """Until it has done next to nothing for so long. Nobody asks it anything meanwhile: that would be work."""
+def until_it_rests(pid: int, quiet_seconds: float, done: Callable[[], bool] = lambda: True) -> Rest:
+    """Until it has done next to nothing for so long. Only then it is asked whether it has done everything (that is work
+    as well): on a busy machine it may have waited for an answer."""
     used, busy = cpu_seconds(pid), time.monotonic()
     deadline = busy + LONGEST_SECONDS
-    while (now := time.monotonic()) - busy < quiet_seconds:
-        if now > deadline:
-            raise RuntimeError(f"process {pid} did not rest within {LONGEST_SECONDS:.0f} s")
+    while (now := time.monotonic()) < deadline:
+        if now - busy >= quiet_seconds:
+            if done():
+                return Rest(busy, used)
+            busy, used = now, cpu_seconds(pid)
         time.sleep(WINDOW_SECONDS)
         before, used = used, cpu_seconds(pid)
         if used - before > RESTS_BELOW * WINDOW_SECONDS:
             busy = time.monotonic()
-    return Rest(busy, used)
+    raise RuntimeError(f"process {pid} did not rest within {LONGEST_SECONDS:.0f} s")
