@@ -1,0 +1,115 @@
+"""How containers get their devices: what is asked of nvidia-ctk before anything is decided, and what follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from nodedevices_plugin.asking import SeenObject
+from nodedevices_plugin.model import HoldersState, Holdings
+from nodedevices_plugin.pipeline import Assessment, Inputs, World, assess, begin, decide
+from nodedevices_plugin.settings.effective import from_saved
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.state import State
+from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CtkRequest, Here, ToolkitDevice
+from support.facts import START, gpu, gpu_id, old, snapshot
+
+LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0", "--nvidia-cdi-hook-path=/usr/bin/nvidia-ctk"], {})
+DEVICES = (gpu(0, readings=old()), gpu(1, readings=old()))
+BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
+BY_INDEX = {"injection": {"deviceListStrategies": ["cdi-cri"], "deviceIDStrategy": "index"}}
+PLAIN: dict[str, Any] = {}
+NOTHING = Here()
+MADE = Here(made=frozenset({gpu_id(0), gpu_id(1)}), kept=True)
+TOOLKIT = Here(
+    toolkit=tuple(ToolkitDevice(name=str(each), nodes=frozenset({f"/dev/nvidia{each}"})) for each in (0, 1)),
+    toolkit_libraries=True,
+)
+
+
+class Node:
+    """Both halves of each step, with what CDI finds given between them."""
+
+    def __init__(self) -> None:
+        self.clock = 100.0
+        self.saved: State = State()
+        self.world: World = begin(State(), LOCAL, now=START, monotonic=self.clock)
+
+    def assessed(self, asked: dict[str, Any]) -> tuple[Assessment, Inputs]:
+        self.clock += 1
+        inputs = Inputs(
+            snapshot=snapshot(*DEVICES),
+            arrived=self.clock,
+            seen=SeenObject(exists=True, generation=1, config=asked),
+            holdings=Holdings(state=HoldersState.SYNCED, taken=1.0),
+            saved=from_saved(self.saved.applied) if self.saved.applied is not None else None,
+        )
+        at = START + timedelta(seconds=self.clock)
+        return assess(self.world, inputs, LOCAL, now=at, monotonic=self.clock), inputs
+
+    def to_look_for(self, asked: dict[str, Any], here: Here) -> CtkRequest | None:
+        return self.assessed(asked)[0].to_look_for(frozenset(), here)
+
+    def now(self, asked: dict[str, Any], here: Here) -> Node:
+        for _ in range(2):  # a change, and its save
+            assessment, inputs = self.assessed(asked)
+            self.world = decide(assessment, replace(inputs, cdi=here), LOCAL).world
+            self.saved = self.world.state
+        return self
+
+
+def test_what_would_be_refused_without_a_specification_is_asked_for_before_it_is_decided() -> None:
+    node = Node()
+    request = node.to_look_for(BY_CDI, NOTHING)
+    assert request is not None
+    assert (sorted(request.names), request.hook_path) == (sorted([gpu_id(0), gpu_id(1)]), "/usr/bin/nvidia-ctk")
+    assert node.now(BY_CDI, NOTHING).world.config.reason == "ConfigInvalid"
+    assert node.now(BY_CDI, MADE).world.config.reason == "Applied"
+
+
+@pytest.mark.parametrize(
+    ("asked", "here"),
+    [
+        pytest.param(BY_CDI, MADE, id="it is made"),
+        pytest.param(BY_CDI, TOOLKIT, id="the container toolkit has all"),
+        pytest.param(PLAIN, NOTHING, id="nobody gets devices by CDI"),
+        pytest.param(BY_CDI | {"serving": {"mode": "Observe"}}, NOTHING, id="another plugin serves"),
+    ],
+)
+def test_nothing_is_asked_for_that_is_not_needed(asked: dict[str, Any], here: Here) -> None:
+    assert Node().to_look_for(asked, here) is None
+
+
+def test_before_the_first_line_nobody_knows_for_which_devices_to_ask() -> None:
+    node = Node()
+    assessment, inputs = node.assessed(BY_CDI)
+    assert assessment.uses_cdi
+    nothing = assess(node.world, replace(inputs, snapshot=None), LOCAL, now=START, monotonic=1.0)
+    assert nothing.to_look_for(frozenset(), NOTHING) is None
+
+
+def test_while_cdi_is_refused_the_way_in_effect_goes_on() -> None:
+    node = Node().now(PLAIN, NOTHING).now(BY_CDI, NOTHING)
+    assert node.world.config.reason == "ConfigInvalid"
+    assert not node.world.access.context.by_cdi
+    assert (node.world.access.specs, node.world.access.request) == ((), None)
+    assert node.to_look_for(BY_CDI, NOTHING) is not None, "and it is asked for again"
+
+
+def test_other_names_take_effect_with_the_last_good_libraries_and_nvidia_ctk_is_asked_for_them() -> None:
+    node = Node().now(BY_CDI, MADE).now(BY_INDEX, MADE)
+    assert node.world.access.request is not None
+    assert (sorted(node.world.access.request.names), node.world.access.request.id_strategy) == (["0", "1"], "index")
+
+
+def test_what_containers_get_follows_from_what_is_in_effect() -> None:
+    node = Node().now(BY_CDI, MADE)
+    assert [each.kind for each in node.world.access.specs] == [GPU_KIND]
+    assert node.world.access.context.by_cdi
+    node.now(BY_CDI, TOOLKIT)
+    assert (node.world.access.specs, node.world.access.request) == ((), None)
+    assert node.world.access.context.cdi_names == {gpu_id(0): "0", gpu_id(1): "1"}
+    node.now(PLAIN, TOOLKIT)
+    assert not node.world.access.context.by_cdi
