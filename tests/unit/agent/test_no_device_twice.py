@@ -25,7 +25,11 @@ from nodedevices_plugin.pipeline import Inputs, World, begin, step
 from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.sharing.base import Answer, Helper, HelperFacts, HelperState
+from nodedevices_plugin.sharing_managers import register
 from nodedevices_plugin.state import State
+from support.exclusive_window import NAME as WINDOWS
+from support.exclusive_window import ExclusiveWindow
 from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot
 
 pytestmark = pytest.mark.timeout(240)  # thousands of steps, on a machine that runs clusters beside them
@@ -160,6 +164,7 @@ class TheNode(RuleBasedStateMachine):
                     if self.saved_state is not None and self.saved_state.applied is not None
                     else None,
                     unsaved_because="disk full" if self.disk_full else "",
+                    helpers=self.helper_facts(),
                 ),
                 LOCAL,
                 now=self.now,
@@ -173,6 +178,9 @@ class TheNode(RuleBasedStateMachine):
             if self.kubelet_runs and self.world.plan is not None:
                 self.told = self.world.plan
                 self.plans.append(self.told)
+
+    def helper_facts(self) -> HelperFacts:
+        return HelperFacts()
 
     # --- what happens -------------------------------------------------------------------------------------------------
     @rule(seconds=st.sampled_from([0.5, 3.0, 20.0]))
@@ -308,3 +316,38 @@ TheNode.TestCase.settings = settings(
     max_examples=150, stateful_step_count=25, phases=[Phase.reuse, Phase.generate, Phase.shrink]
 )
 TestNoDeviceTwice = TheNode.TestCase
+
+
+def windows(replicas: int, **more: Any) -> dict[str, Any]:
+    return {"sharing": {"strategy": WINDOWS, "resources": [{"name": GPU, "replicas": replicas, **more}]}}
+
+
+class TheNodeWithHelpers(TheNode):
+    """The same with a sharing mode whose shares need a helper: changes of it wait as a whole, and it comes and goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.take_back = register(ExclusiveWindow())
+        self.answers = HelperState.STARTING
+        self.wanted: tuple[Helper, ...] = ()  # as its manager keeps them, whatever becomes of the state file
+
+    def teardown(self) -> None:
+        self.take_back()
+
+    def helper_facts(self) -> HelperFacts:
+        before = self.wanted if self.world.helpers is None else ()
+        self.wanted = self.wanted if self.world.helpers is None else self.world.helpers
+        answer = Answer(state=self.answers, message=self.answers.value)
+        return HelperFacts(answers={each.key: answer for each in self.wanted}, before=before)
+
+    @rule(answers=st.sampled_from(HelperState))
+    def helpers_come_and_go(self, answers: HelperState) -> None:
+        self.answers = answers
+
+    @rule(config=st.sampled_from((*CONFIGS[1:6], windows(2), windows(4), windows(2, rename=SHARED), windows(2))))
+    def policy_changes(self, config: dict[str, Any] | None) -> None:
+        self.seen = SeenObject(exists=True, generation=2, config=copy.deepcopy(config), config_hash=str(config))
+
+
+TheNodeWithHelpers.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=60)
+TestNoDeviceTwiceWithHelpers = TheNodeWithHelpers.TestCase
