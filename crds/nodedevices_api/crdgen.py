@@ -198,7 +198,7 @@ KINDS = (
                 "Config",
                 _condition("ConfigApplied", "reason"),
                 "string",
-                "Applied, or why the configuration asked for is not in force.",
+                "Applied, or why the configuration is not applied.",
                 wide=True,
             ),
             Column(
@@ -221,7 +221,7 @@ KINDS = (
             Column("Mode", ".spec.mode", "string", "Enforce or DryRun."),
             Column("Accepted", _condition("Accepted"), "string", "The policy can be applied."),
             Column("Selected", ".status.nodes.selected", "integer", "Nodes that the selector matches."),
-            Column("Applied", ".status.nodes.applied", "integer", "Nodes on which it is in force."),
+            Column("Applied", ".status.nodes.applied", "integer", "Nodes on which it is applied."),
             Column("Failed", ".status.nodes.failed", "integer", "Nodes that cannot apply it."),
             Column("Conflicted", _condition("Conflicted"), "string", "An older policy of equal priority differs."),
             AGE,

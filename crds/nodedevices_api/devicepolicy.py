@@ -36,7 +36,7 @@ class DevicePolicySpec(Sections):
     priority: Annotated[Whole, Field(ge=-1000, le=1000)] = Field(
         default=0,
         json_schema_extra=in_schema(0),
-        description="Higher wins, section by section. Of equal ones the older policy stays in force.",
+        description="Higher wins, section by section. Of equal ones the older policy wins.",
     )
     mode: Literal["Enforce", "DryRun"] = Field(
         default="Enforce",
@@ -72,13 +72,13 @@ class NodeCounts(Loose):
     """How many nodes; never which, so that the object stays small."""
 
     selected: Count = Field(description="Nodes that the selector matches.")
-    applied: Count = Field(description="Nodes on which every section it supplies is in force.")
+    applied: Count = Field(description="Nodes on which every section that it supplies is applied.")
     overridden: Count = Field(description="Nodes on which a stronger policy supplies one of its sections.")
     failed: Count = Field(description="Nodes that cannot apply it; their NodeDevices says why.")
 
 
 class DevicePolicyStatus(Loose):
-    """How far the policy is in force."""
+    """How far the policy is applied."""
 
     observed_generation: Generation | None = Field(default=None, description="metadata.generation that was resolved.")
     nodes: Annotated[NodeCounts, Atomic()] | None = Field(default=None, description="On how many nodes.")
@@ -94,4 +94,4 @@ class DevicePolicy(Root):
     kind: Literal["DevicePolicy"] = "DevicePolicy"
     metadata: ObjectMeta
     spec: DevicePolicySpec = Field(description="What the policy sets, and on which nodes.")
-    status: DevicePolicyStatus = Field(default=DevicePolicyStatus(), description="How far it is in force.")
+    status: DevicePolicyStatus = Field(default=DevicePolicyStatus(), description="How far the policy is applied.")

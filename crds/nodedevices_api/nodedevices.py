@@ -90,7 +90,7 @@ class PolicyReference(Loose):
 
 
 class Unschedulable(Loose):
-    """A device out of service by hand: a cordon for one device."""
+    """A device that people took out of service: a cordon for one device."""
 
     id: DeviceId = Field(description="A GPU's or a MIG device's id.")
     reason: Annotated[str, StringConstraints(min_length=1, max_length=256)] = Field(
@@ -110,7 +110,7 @@ class Unschedulable(Loose):
 
 
 class NodeDevicesSpec(Loose):
-    """What shall be on this node."""
+    """The desired state of this node."""
 
     config: Annotated[Sections, Atomic()] | None = Field(
         default=None,
@@ -133,7 +133,7 @@ class NodeDevicesSpec(Loose):
     ] = Field(default=(), description="The policies that select this node, strongest first. Written by the operator.")
     unschedulable: Annotated[
         tuple[Annotated[Unschedulable, Atomic()], ...], Field(max_length=128), Listed("map", "id")
-    ] = Field(default=(), description="Devices out of service by hand. Written by people.")
+    ] = Field(default=(), description="Devices that people took out of service. Written by people.")
 
 
 # --- status ----------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Summary(Loose):
     unhealthy: Count = Field(description="Devices that are Unhealthy.")
     unknown: Count = Field(description="Devices of which nobody can tell.")
     held: Count = Field(description="Devices that a container holds, wholly or in part.")
-    unschedulable: Count = Field(description="Devices out of service by hand.")
+    unschedulable: Count = Field(description="Devices that people took out of service.")
     excluded: Count = Field(
         default=0, description="Devices that resources.exclude keeps from being offered, wholly or in part."
     )
@@ -202,7 +202,7 @@ class Agent(Loose):
     version: Short = Field(description="The agent's version.")
     boot_id: Short = Field(description="The node's boot id.")
     start_time: Time = Field(description="When the agent started.")
-    heartbeat_time: Time = Field(description="When it last said that it lives: every 5 minutes.")
+    heartbeat_time: Time = Field(description="Time of the agent's last heartbeat; every 5 minutes.")
 
 
 class Attribute(Loose):
@@ -260,7 +260,7 @@ class DeviceHealth(Loose):
     """Whether a device is well."""
 
     state: HealthState = Field(
-        description="Healthy; Degraded (told, still offered); Unhealthy (not offered); Unknown (nobody can tell)."
+        description="Healthy; Degraded (reported, still offered); Unhealthy (not offered); Unknown (nobody can tell)."
     )
     reason: ReasonText = Field(default="", description="Why, in one word: Xid79, Missing, RowRemapFailure.")
     message: HealthMessage = Field(default="", description="Why, for people.")
@@ -376,7 +376,7 @@ class Resource(Loose):
 
     name: ResourceName = Field(description="nvidia.com/gpu")
     capacity: Count = Field(description="How many there are.")
-    healthy: Count = Field(description="How many the kubelet is told are Healthy.")
+    healthy: Count = Field(description="How many are reported to the kubelet as Healthy.")
     allocated: Count = Field(description="How many are held.")
     sharing: Word = Field(description="none, timeSlicing, mps or memory.")
     replicas: Count | None = Field(default=None, description="Shares of each device.")
@@ -459,9 +459,11 @@ class AffectedPod(Loose):
 class NodeDevicesStatus(Loose):
     """What is on this node, who holds it, and whether it is well."""
 
-    observed_generation: Generation | None = Field(default=None, description="metadata.generation that is in force.")
-    applied_config_hash: Hash | None = Field(default=None, description="spec.configHash that is in force.")
-    node_uid: Uid | None = Field(default=None, description="The Node's uid: a node created anew is another node.")
+    observed_generation: Generation | None = Field(
+        default=None, description="metadata.generation that the agent has applied."
+    )
+    applied_config_hash: Hash | None = Field(default=None, description="spec.configHash that the agent has applied.")
+    node_uid: Uid | None = Field(default=None, description="The Node's uid: a recreated node is another node.")
     summary: Annotated[Summary, Atomic()] | None = Field(
         default=None, description="The node in a few integers and one reason."
     )
@@ -511,6 +513,6 @@ class NodeDevices(Root):
         default=NodeDevicesSpec(),
         # When the last field of a spec is taken out by server-side apply, null is left; the default makes it {} again.
         json_schema_extra=in_schema({}),
-        description="What shall be on this node.",
+        description="The desired state of this node.",
     )
     status: NodeDevicesStatus = Field(default=NodeDevicesStatus(), description="What is on this node.")

@@ -186,15 +186,15 @@ class Injection(Strict):
         tuple[Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"], ...],
         Field(min_length=1, max_length=4),
         Listed("set"),
-    ] = Field(default=("envvar",), description="How the runtime is told which devices.")
+    ] = Field(default=("envvar",), description="How devices are passed to the container runtime.")
     device_id_strategy: Literal["uuid", "index"] = Field(
-        default="uuid", description="Which of a device's ids the runtime is told."
+        default="uuid", description="Which of a device's ids the container runtime gets."
     )
     pass_device_specs: Flag = Field(default=False, description="Also pass the device nodes themselves.")
 
 
 class DegradedRule(Strict):
-    """A reading that makes a device Degraded while it lasts: told, and still offered."""
+    """A reading that makes a device Degraded while it lasts: reported, and still offered."""
 
     signal: Signal = Field(description="Which reading of the probe.")
     threshold: Annotated[Whole, Field(ge=0, le=INTEGER_MAX)] = Field(description="At this value or above.")
@@ -207,7 +207,7 @@ class HealthProbe(Strict):
     """How often devices are looked at, and what their silence means."""
 
     interval_seconds: Annotated[Whole, Field(ge=1, le=10)] = Field(
-        default=5, description="Seconds between looks; silence is called after 15, so 10 at most."
+        default=5, description="Seconds between probes; after 15 s without one the probe is silent, so 10 at most."
     )
     withdraw_after_seconds: Annotated[Whole, Field(ge=15, le=DAY_SECONDS)] = Field(
         default=300, description="Seconds of silence after which devices are no longer offered."
@@ -252,9 +252,10 @@ class Health(Strict):
         default=300, description="Seconds without a new fault before a recovered device is offered again."
     )
     forget_missing_seconds: Annotated[Whole, Field(ge=60, le=INT32_MAX)] | None = Field(
-        default=None, description="Forget a vanished device after so many seconds; absent: keep it until told."
+        default=None,
+        description="Forget a vanished device after so many seconds; absent: never, until a person confirms it.",
     )
-    probe: HealthProbe = Field(default=HealthProbe(), description="How often devices are looked at.")
+    probe: HealthProbe = Field(default=HealthProbe(), description="How often devices are probed.")
 
 
 class Taint(Strict):
@@ -350,7 +351,7 @@ _CEL_ACTS = f"{_CEL_TAINTS} || {_CEL_EVICTS}"
 
 
 class Faults(Strict):
-    """What the rest of the cluster is told, and what is done, when a device fails."""
+    """What the rest of the cluster sees, and what is done, when a device fails."""
 
     pod_condition: Literal["Never", "OnFault", "Always"] = Field(
         default="OnFault",
