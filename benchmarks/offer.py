@@ -24,7 +24,7 @@ from pathlib import Path
 import grpc
 import yaml
 from google.protobuf.message import Message
-from nodedevices_api.sections import Partitions, Sections, SharedResource, Sharing
+from nodedevices_api.sections import Injection, Partitions, Sections, SharedResource, Sharing
 from nodedevices_plugin import inventory
 from nodedevices_plugin.answers import Answers
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
@@ -35,8 +35,8 @@ from nodedevices_plugin.probes.loop import LineLoop
 from nodedevices_plugin.probes.process import ProbeCounters
 from nodedevices_plugin.probes.reader import parse_line
 from nodedevices_plugin.probes.simulated import FileSource
+from nodedevices_plugin.resources.containers import node_containers
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan
-from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 
 GPU = "nvidia.com/gpu"
 FLOOR_IS = "an empty call to the same server"
@@ -166,7 +166,7 @@ def offered(case: Case, folder: Path) -> tuple[OfferedResource, Answers]:
         devices, {each.fact.id: well for each in devices.devices}, PlanSettings.from_sections(case.sections)
     )
     answers = Answers(Metrics(facts=lambda: None, probe=ProbeCounters))
-    answers.use(plan, devices, InjectionContext())
+    answers.use(plan, devices, node_containers(devices, case.sections.injection or Injection()))
     [resource] = plan.resources
     return resource, answers
 

@@ -110,6 +110,11 @@ class Resources(Strict):
     )
 
 
+# What `devices` of a shared resource may say, too: NVIDIA's configuration file does.
+ALL_DEVICES = "all"
+FIRST = "first:"  # `first:2`: the first two devices by index; that file says it as `devices: 2`
+
+
 class SharedResource(Strict):
     """How one resource is shared."""
 

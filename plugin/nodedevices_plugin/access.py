@@ -15,21 +15,25 @@ from dataclasses import dataclass, field
 from nodedevices_api.sections import Injection
 
 from nodedevices_plugin.model import Inventory, Plan, PlanError
+from nodedevices_plugin.resources.containers import NodeContainers, node_containers
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.vendors.nvidia import cdi, cdi_libraries
 from nodedevices_plugin.vendors.nvidia.cdi import CdiSpec, CtkRequest, Here
-from nodedevices_plugin.vendors.nvidia.injection import CDI_STRATEGIES, InjectionContext
+from nodedevices_plugin.vendors.nvidia.injection import CDI_STRATEGIES, Local
+from nodedevices_plugin.vendors.nvidia.units import TYPES as NVIDIAS_TYPES
+from nodedevices_plugin.vendors.nvidia.units import VENDOR as NVIDIA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """What follows for containers from the configuration in effect and the devices of now.
 
-    specs: the CDI specifications of ours that are needed, as device nodes. request: how nvidia-ctk makes that of the
-    GPUs; None: it is not needed. nodes_will_do: without the driver's libraries, if there is no way to have them.
+    containers: what each needs for what it is granted. specs: the CDI specifications of ours that are needed, as device
+    nodes. request: how nvidia-ctk makes that of the GPUs; None: it is not needed. nodes_will_do: without the driver's
+    libraries, if there is no way to have them.
     """
 
-    context: InjectionContext = field(default_factory=InjectionContext)
+    containers: NodeContainers = field(default_factory=NodeContainers)
     specs: tuple[CdiSpec, ...] = ()
     request: CtkRequest | None = None
     nodes_will_do: bool = False
@@ -37,7 +41,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """What there is on the node: devices, optional device nodes (resources.nodes), and what CDI finds."""
+    """What there is on the node: devices, optional device nodes (hostpaths), and what CDI finds."""
 
     inventory: Inventory
     existing: Set[str]
@@ -46,14 +50,20 @@ class Devices:
 
 def access(effective: Effective, devices: Devices) -> Access:
     """Of a configuration that is in effect."""
-    context = _context(effective, devices)
+    containers = node_containers(
+        devices.inventory,
+        effective.sections.injection or Injection(),
+        existing=devices.existing,
+        local={NVIDIA: _nvidia(effective, devices)},
+        modes=effective.node.sharing_modes,
+    )
     if not uses_cdi(effective):
-        return Access(context=context)
+        return Access(containers=containers)
     specs = _specs(effective, devices)
     return Access(
-        context=context,
+        containers=containers,
         specs=specs,
-        request=_request(effective, context, specs),
+        request=_request(effective, devices, specs),
         nodes_will_do=effective.node.cdi_without_libraries,
     )
 
@@ -104,7 +114,9 @@ def stale(active: Effective, devices: Devices) -> str:
 
 def withheld(plan: Plan, shown: Plan | None, devices: Devices) -> Plan:
     """The plan without what comes without the driver's libraries. shown: what the kubelet has been shown."""
-    return cdi_libraries.withheld(plan, _elsewhere(devices), shown)
+    facts = [each.fact for each in devices.inventory.devices]
+    others = {fact.id for fact in facts if fact.vendor != NVIDIA or fact.type not in NVIDIAS_TYPES}
+    return cdi_libraries.withheld(plan, _elsewhere(devices), shown, others=others)
 
 
 def to_look_for(active: Effective | None, asked: Effective | None, devices: Devices) -> CtkRequest | None:
@@ -115,15 +127,13 @@ def to_look_for(active: Effective | None, asked: Effective | None, devices: Devi
     return access(lacking, devices).request if lacking is not None else None
 
 
-def _context(effective: Effective, devices: Devices) -> InjectionContext:
+def _nvidia(effective: Effective, devices: Devices) -> Local:
+    """What NVIDIA's flags and CDI's specifications say of this node."""
     node, toolkit = effective.node, devices.here.toolkit
-    return InjectionContext.from_section(
-        effective.sections.injection,
-        inventory=devices.inventory,
+    return Local(
         host=node.host(devices.existing),
         cdi_annotation_prefix=node.cdi_annotation_prefix,
-        cdi_names=cdi.toolkit_names(devices.inventory, toolkit) if toolkit else None,
-        modes=node.sharing_modes,
+        cdi_names=cdi.toolkit_names(devices.inventory, toolkit) if toolkit else {},
     )
 
 
@@ -143,15 +153,15 @@ def _specs(effective: Effective, devices: Devices) -> tuple[CdiSpec, ...]:
     )
 
 
-def _request(effective: Effective, context: InjectionContext, specs: tuple[CdiSpec, ...]) -> CtkRequest | None:
+def _request(effective: Effective, devices: Devices, specs: tuple[CdiSpec, ...]) -> CtkRequest | None:
     ours = next((each for each in specs if each.kind == cdi.GPU_KIND), None)
     if ours is None:
         return None
     node = effective.node
     return CtkRequest(
         names=frozenset(str(each["name"]) for each in ours.document["devices"]),
-        id_strategy=context.device_id_strategy,
-        host=context.host,
+        id_strategy=(effective.sections.injection or Injection()).device_id_strategy,
+        host=node.host(devices.existing),
         program=node.ctk_program,
         driver_root=node.driver_root_here,
         hook_path=node.cdi_hook_path,

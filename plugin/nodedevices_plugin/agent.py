@@ -285,7 +285,7 @@ class Agent:
         if self._plugins.let_through:
             await self._prepare()
         packed = self._world.in_force.effective.node.packed
-        self._answers.use(plan, self._world.inventory, self._world.access.context, packed=packed)
+        self._answers.use(plan, self._world.inventory, self._world.access.containers, packed=packed)
         if plan == self._plan_told:
             return
         before, self._plan_told = self._plan_told, plan

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, Inventory, OfferedResource, Plan
+from nodedevices_plugin.resources.containers import NodeContainers, edits
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import Topology, build
-from nodedevices_plugin.vendors.nvidia.injection import InjectionContext, edits
 
 
 class Answers:
@@ -19,23 +19,23 @@ class Answers:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._resources: dict[str, OfferedResource] = {}
-        self._context = InjectionContext()
+        self._containers = NodeContainers()
         self._topology = Topology()
         self._packed = False
 
-    def use(self, plan: Plan, inventory: Inventory, context: InjectionContext, *, packed: bool = False) -> None:
+    def use(self, plan: Plan, inventory: Inventory, containers: NodeContainers, *, packed: bool = False) -> None:
         self._packed = packed
         self._resources = {each.name: each for each in plan.resources}
-        self._context = context
+        self._containers = containers
         self._topology = build(inventory)
 
     def grant(self, resource: str, ids: Sequence[str]) -> Grant:
         with self._refusals_counted(resource):
-            return grant(self._offered(resource), ids, refuse_unhealthy=self._context.refuse_unhealthy)
+            return grant(self._offered(resource), ids)
 
     def edits(self, grant: Grant) -> ContainerEdits:
         with self._refusals_counted(grant.resource.name):
-            needed = edits(grant, self._context)
+            needed = edits(grant, self._containers)
         self._metrics.allocated(grant.resource.name, granted=True)
         return needed
 

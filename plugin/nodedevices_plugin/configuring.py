@@ -72,7 +72,7 @@ class Node:
     saved: Effective | None  # the configuration in the state file, as far as it is known to be written
     unsaved_because: str  # why the state file cannot be written
     awaits: str  # why nothing may be registered yet where no configuration is remembered; empty: it may
-    existing: Set[str]  # the optional device nodes (vendors.nvidia.nodes)
+    existing: Set[str]  # the optional device nodes (hostpaths)
     helpers: HelperFacts  # what needs a helper takes effect when that answers
     # Names of the plan that another plugin serves to the kubelet; what pods hold of them is not ours, and no change of
     # ours takes it away.

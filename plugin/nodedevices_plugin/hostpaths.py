@@ -16,7 +16,8 @@ from pathlib import Path
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.rooted import inside
-from nodedevices_plugin.vendors.nvidia.nodes import OPTIONAL_PATHS
+from nodedevices_plugin.vendors.base import HostPaths as Wanted
+from nodedevices_plugin.vendors.registry import vendors
 from nodedevices_plugin.worker import Worker
 
 LOOK_SECONDS = 5.0
@@ -46,7 +47,8 @@ class HostPaths(Periodic):
 
 def look(driver_root: Path) -> frozenset[str]:
     """Those of the optional paths that are there, as paths from the root (`/dev/nvidiactl`)."""
-    return frozenset(path for pattern in OPTIONAL_PATHS for path in islice(_found(driver_root, pattern), MAX_OF_A_KIND))
+    wanted = dict.fromkeys(path for each in vendors() if isinstance(each, Wanted) for path in each.host_paths)
+    return frozenset(path for pattern in wanted for path in islice(_found(driver_root, pattern), MAX_OF_A_KIND))
 
 
 def _found(driver_root: Path, pattern: str) -> Iterator[str]:

@@ -63,7 +63,7 @@ class Inputs:
     holdings: Holdings
     recent: Sequence[RecentAllocate] = ()
     registrations: tuple[Registration, ...] = ()
-    existing: frozenset[str] = frozenset()  # the node's optional device nodes (vendors.nvidia.nodes)
+    existing: frozenset[str] = frozenset()  # the node's optional device nodes (hostpaths)
     helpers: HelperFacts = field(default_factory=HelperFacts)  # what sharing modes await
     cdi: Here = field(default_factory=Here)
     saved: Effective | None = None  # the configuration that the state file has; None: none, or it is not known

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.resources.containers import NodeContainers, edits
 from nodedevices_plugin.resources.granting import grant
-from nodedevices_plugin.vendors.nvidia.injection import InjectionContext, edits
+from nodedevices_plugin.sharing.base import Settings
+from nodedevices_plugin.vendors.base import Containers
 
 GPU = "nvidia.com/gpu"
 
@@ -37,9 +39,22 @@ class EchoOffer:
         return tuple(dict.fromkeys((*must_include, *reversed(available))))[:size]
 
 
-def allocate(resource: OfferedResource, ids: Sequence[str], context: InjectionContext) -> ContainerEdits:
-    """Both halves of an answer: who gets what, and what the container needs for it."""
-    return edits(grant(resource, ids, refuse_unhealthy=context.refuse_unhealthy), context)
+def allocate(
+    resource: OfferedResource,
+    ids: Sequence[str],
+    containers: Containers | NodeContainers,
+    *,
+    modes: Settings | None = None,
+    refuse_unhealthy: bool = True,
+) -> ContainerEdits:
+    """Both halves of an answer: who gets what, and what the container needs for it. With one vendor's containers all
+    devices are its own."""
+    granted = grant(resource, ids, refuse_unhealthy=refuse_unhealthy)
+    if isinstance(containers, NodeContainers):
+        return edits(granted, containers)
+    vendors = {each.device_id: "theirs" for each in resource.ids}
+    node = NodeContainers(vendors=vendors, by_vendor={"theirs": containers}, modes=modes or {})
+    return edits(granted, node)
 
 
 def offered(

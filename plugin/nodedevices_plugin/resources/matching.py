@@ -1,9 +1,12 @@
 """Under which resource name each unit is offered: the rules of `resources.devices`, then the usual names.
 
-The first rule that matches decides; what no rule matches keeps its usual name (NVIDIA's plugin appends its defaults to
-the user's patterns alike). A rule with a `profile` is about MIG devices, one without is about whole GPUs, and about
-MIG devices only where they stand in for GPUs (partitions.strategy single): a rule for `NVIDIA H100*` never swallows
-slices.
+The first rule that matches decides; what no rule matches keeps its vendor's usual name. A rule with a `profile` is
+about partitions, one without is about whole devices, and about partitions only where they stand in for devices
+(partitions.strategy single): a rule for a model never swallows slices.
+
+A device that no vendor knows (vendors.registry) has no usual name, and no rule gives it one by the way: it is meant by
+a rule that gives its type or its id, or by its vendor where nobody registered that. So a rule for all
+products of a maker does not offer its NICs as GPUs.
 """
 
 from __future__ import annotations
@@ -15,38 +18,35 @@ from fnmatch import fnmatchcase
 from nodedevices_api.matching import matches
 from nodedevices_api.sections import DeviceMatch, Resources
 
+from nodedevices_plugin import resource_names
 from nodedevices_plugin.model import Unit
-from nodedevices_plugin.resources import naming
+from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_plugin.vendors import registry
 
 
-def by_name(
-    units: Sequence[Unit], resources: Resources, mig_strategy: str, prefix: str
-) -> Mapping[str, tuple[Unit, ...]]:
+def by_name(units: Sequence[Unit], resources: Resources, strategy: str, prefix: str) -> Mapping[str, tuple[Unit, ...]]:
     """Resource name -> its units, in their order. Raises PlanError for a name that the kubelet would not take."""
     for place, rule in enumerate(resources.devices):
-        naming.check(f"resources.devices[{place}].name", rule.name)
+        resource_names.check(f"resources.devices[{place}].name", rule.name)
     found: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
-        single = mig_strategy == "single"
+        single = strategy == "single"
         named = (rule.name for rule in resources.devices if _matches(rule.match, unit, stands_in=single))
-        name = next(named, None) or _usual(unit, stands_in=single, prefix=prefix)
+        name = next(named, None) or _usual(unit, strategy, prefix)
         if name is not None:
             found[name].append(unit)
     return {name: tuple(some) for name, some in found.items()}
 
 
 def fitting(match: DeviceMatch, units: Sequence[Unit], *, stands_in: bool, any_case: bool = False) -> list[Unit]:
-    """The units that a rule is about. `stands_in`: MIG devices stand in for GPUs (partitions.strategy single).
+    """The units that a rule is about. `stands_in`: partitions stand in for devices (partitions.strategy single).
     `any_case`: as if upper and lower case were the same, to tell a near miss."""
     return [unit for unit in units if _matches(match, unit, stands_in=stands_in, any_case=any_case)]
 
 
-def _usual(unit: Unit, *, stands_in: bool, prefix: str) -> str | None:
-    """None: a compute instance smaller than its GPU instance, for which NVIDIA has no resource name."""
-    part = unit.partition
-    if part is None or stands_in:
-        return naming.gpu(prefix)
-    return naming.mig(prefix, part.profile) if part.ci_slices == part.gi_slices else None
+def _usual(unit: Unit, strategy: str, prefix: str) -> str | None:
+    vendor = registry.of(unit.device.fact)
+    return None if vendor is None else vendor.usual_name(unit, strategy=strategy, prefix=prefix)
 
 
 def _matches(match: DeviceMatch, unit: Unit, *, stands_in: bool, any_case: bool = False) -> bool:
@@ -55,11 +55,13 @@ def _matches(match: DeviceMatch, unit: Unit, *, stands_in: bool, any_case: bool 
     def fits(text: str, pattern: str) -> bool:
         return fnmatchcase(text.lower(), pattern.lower()) if any_case else fnmatchcase(text, pattern)
 
+    if registry.of(fact) is None and not _means(match, fact):
+        return False
     if match.profile is None:
         if part is not None and not stands_in:
             return False
     elif part is None or not any(
-        fits(profile, match.profile) for profile in (part.profile, naming.plain_profile(part.profile))
+        fits(profile, match.profile) for profile in (part.profile, resource_names.plain_profile(part.profile))
     ):
         return False
     return matches(
@@ -71,3 +73,9 @@ def _matches(match: DeviceMatch, unit: Unit, *, stands_in: bool, any_case: bool 
         ids=(unit.id, fact.id),
         any_case=any_case,
     )
+
+
+def _means(match: DeviceMatch, fact: DeviceFact) -> bool:
+    """Whether a rule says itself that it is about a device like this, which no vendor knows."""
+    by_vendor = match.vendor is not None and not registry.known(fact.vendor)
+    return by_vendor or match.type is not None or match.ids is not None

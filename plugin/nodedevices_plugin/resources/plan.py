@@ -22,7 +22,7 @@ from nodedevices_plugin.model import (
     Unit,
     Verdict,
 )
-from nodedevices_plugin.resources import ids, naming
+from nodedevices_plugin.resources import ids
 from nodedevices_plugin.resources.matching import by_name
 from nodedevices_plugin.resources.sharing import Share, share
 from nodedevices_plugin.resources.units import units
@@ -39,18 +39,19 @@ _BYTES_BESIDES_ID = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """What decides the shape of the plan. `modes`: the node's flags that sharing modes read."""
+    """What decides the shape of the plan. `resource_prefix`: the domain of usual names, empty for each vendor's own;
+    `modes`: the node's flags that sharing modes read."""
 
     serving: Serving = field(default_factory=Serving)
     resources: Resources = field(default_factory=Resources)
     sharing: Sharing = field(default_factory=Sharing)
     partitions: Partitions = field(default_factory=Partitions)
-    resource_prefix: str = naming.DEFAULT_PREFIX
+    resource_prefix: str = ""
     modes: Settings = field(default_factory=dict)
 
     @classmethod
     def from_sections(
-        cls, sections: Sections, *, resource_prefix: str = naming.DEFAULT_PREFIX, modes: Settings | None = None
+        cls, sections: Sections, *, resource_prefix: str = "", modes: Settings | None = None
     ) -> PlanSettings:
         """From effective sections; an absent one is at its built-in default."""
         return cls(

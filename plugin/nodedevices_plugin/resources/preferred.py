@@ -1,12 +1,12 @@
 """GetPreferredAllocation: which of the available ids make the best set.
 
-Whole GPUs: the set with the greatest sum of pair scores (topology.py), and of those the one that leaves the best
-connected rest; so a single GPU is taken where it hurts the rest least. Exact while the number of sets is small (every
-node of up to 8 GPUs), by greedy growth and exchange beyond. Shares and MIG devices: the least shared device first
+Whole devices: the set with the greatest sum of pair scores (topology.py), and of those the one that leaves the best
+connected rest; so a single device is taken where it hurts the rest least. Exact while the number of sets is small
+(every node of up to 8), by greedy growth and exchange beyond. Shares and partitions: the least shared device first
 (`packed`: the most shared). Equally good sets: the first by index, so the same question has the same answer.
 
 The kubelet takes an error as a failed admission, so there is none for a reason outside the request: unknown topology,
-lost or unhealthy neighbours. What cannot be granted is an empty list or an AllocationError, as NVIDIA's plugin does it.
+lost or unhealthy neighbours. What cannot be granted is an empty list or an AllocationError.
 """
 
 from __future__ import annotations

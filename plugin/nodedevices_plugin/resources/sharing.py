@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from nodedevices_api.sections import SharedResource, Sharing
+from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource, Sharing
 
+from nodedevices_plugin import resource_names
 from nodedevices_plugin.model import PlanError, Unit
-from nodedevices_plugin.resources import naming
 from nodedevices_plugin.sharing import none
 from nodedevices_plugin.sharing.base import Request, SharingMode
 from nodedevices_plugin.sharing.registry import by_strategy
-
-ALL_DEVICES = "all"  # NVIDIA's configuration file
-FIRST = "first:"  # `first:2`: the first two devices by index; NVIDIA's file says it as `devices: 2`
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import OtherNames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +58,9 @@ def _shared(
     """A rule may concern some devices only; the others stay whole, under the plain name."""
     place = f"sharing.resources[{name}]"
     chosen = chosen_units(units, rule.devices)
-    new_name = rule.rename or (naming.shared(name) if sharing.rename_by_default else name)
+    new_name = rule.rename or (resource_names.shared(name) if sharing.rename_by_default else name)
     if chosen and new_name != name:
-        naming.check(f"{place}.rename", new_name)
+        resource_names.check(f"{place}.rename", new_name)
     rest = [unit for unit in units if unit not in chosen]
     split = mode.split(Request(place=place, rule=rule, units=chosen, rest=rest, renamed=new_name != name))
     if not chosen:
@@ -93,7 +92,6 @@ def chosen_units(units: Sequence[Unit], devices: Sequence[str] | None) -> list[U
 
 
 def _names(pattern: str, unit: Unit) -> bool:
-    names = [unit.id]
-    if unit.partition is not None:  # how drivers before R470 named MIG devices
-        names.append(f"MIG-{unit.device.fact.id}/{unit.partition.gi}/{unit.partition.ci}")
+    vendor = registry.of(unit.device.fact)
+    names = [unit.id, *(vendor.other_names(unit) if isinstance(vendor, OtherNames) else ())]
     return pattern in {ALL_DEVICES, unit.index} or any(pattern == name or fnmatchcase(name, pattern) for name in names)

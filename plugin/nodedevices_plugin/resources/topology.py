@@ -1,28 +1,17 @@
-"""How close two devices are, as one number: NVIDIA's pair score (go-gpuallocator), so that choices agree with it.
-
-10 for devices on different CPUs up to 60 on one board, and 100 for each direct NVLink. Links through a switch connect
-all devices alike and say nothing about a choice. Where PCIe is not known, NUMA stands in; where that is not known
-either, a pair counts nothing and the order of devices decides.
+"""How well two devices work together, as one number: what their vendor says (vendors.base.PairScore), else how close
+they are on PCIe. Devices of two vendors are compared by PCIe alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
 from nodedevices_plugin.model import Inventory
-from nodedevices_plugin.probes.protocol import DeviceFact, PciePath
-
-LINK_SCORE = 100
-PATH_SCORES: Mapping[PciePath, int] = {
-    PciePath.SYSTEM: 10,
-    PciePath.NODE: 20,
-    PciePath.HOSTBRIDGE: 30,
-    PciePath.MULTIPLE: 40,
-    PciePath.SINGLE: 50,
-    PciePath.INTERNAL: 60,
-}
+from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import PairScore, path_score
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +30,14 @@ class Topology:
 def build(inventory: Inventory) -> Topology:
     """The topology of every device in the inventory, missing and lost ones included (their last facts)."""
     facts = [device.fact for device in inventory.devices]
+    scorers = [_scorer(fact) for fact in facts]
     table = [[0] * len(facts) for _ in facts]
     for first, second in combinations(range(len(facts)), 2):
-        table[first][second] = table[second][first] = pair_score(facts[first], facts[second])
+        score = scorers[first] if scorers[first] == scorers[second] else path_score
+        table[first][second] = table[second][first] = score(facts[first], facts[second])
     return Topology({fact.id: place for place, fact in enumerate(facts)}, tuple(tuple(row) for row in table))
 
 
-def pair_score(one: DeviceFact, other: DeviceFact) -> int:
-    paths = [each.path for each in one.pcie if each.to == other.id]
-    paths += [each.path for each in other.pcie if each.to == one.id]
-    links = max(
-        sum(link.count for link in one.links if link.to == other.id),
-        sum(link.count for link in other.links if link.to == one.id),
-    )
-    return (PATH_SCORES[paths[0]] if paths else _by_numa(one, other)) + LINK_SCORE * links
-
-
-def _by_numa(one: DeviceFact, other: DeviceFact) -> int:
-    if one.numa_node is None or other.numa_node is None:
-        return 0
-    return PATH_SCORES[PciePath.NODE if one.numa_node == other.numa_node else PciePath.SYSTEM]
+def _scorer(fact: DeviceFact) -> Callable[[DeviceFact, DeviceFact], int]:
+    vendor = registry.of(fact)
+    return vendor.pair_score if isinstance(vendor, PairScore) else path_score

@@ -12,13 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 
 from nodedevices_api.base import to_dict
-from nodedevices_api.sections import DeviceMatch, Resources, Sharing
+from nodedevices_api.sections import DeviceMatch, Sharing
 
+from nodedevices_plugin.device_names import device_names
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
 from nodedevices_plugin.resources.matching import by_name, fitting
 from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.resources.sharing import chosen_units
-from nodedevices_plugin.resources.units import computing_gpus, partitions, units
+from nodedevices_plugin.resources.units import units
+from nodedevices_plugin.vendors import registry
 
 NAMED = 8  # names in one note
 MEBIBYTE = 1 << 20
@@ -28,7 +30,7 @@ VALUE_LIMIT = 96
 def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] = frozenset()) -> tuple[Unmatched, ...]:
     """A note for each entry of `resources` and `sharing.resources` that is about nothing here.
 
-    from_file: sections that NVIDIA's configuration file gives. A node without devices has none; raises PlanError as
+    from_file: sections that the configuration file gives. A node without devices has none; raises PlanError as
     `make_plan` does.
     """
     rules, shares = settings.resources.devices, settings.sharing.resources
@@ -37,7 +39,7 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
         return ()
     found = units(inventory, settings.partitions.strategy, settings.resources.exclude)
     named = by_name(found, settings.resources, settings.partitions.strategy, settings.resource_prefix)
-    places = _file_patterns(settings.resources) if "resources" in from_file else None
+    places = registry.file_format().rule_places(settings.resources) if "resources" in from_file else None
     notes = _rules(found, settings, places) + _excludes(inventory, exclude)
     if settings.sharing.strategy != "none":
         kind = f"{settings.sharing.strategy}." if "sharing" in from_file else ""
@@ -87,10 +89,11 @@ def _rules(found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] 
 
 def _excludes(inventory: Inventory, exclude: Sequence[str]) -> list[Unmatched]:
     """An id that another node has is rightly in a policy for both: whoever sums these notes up looks at all nodes."""
-    gpus = computing_gpus(inventory)
-    ids = {unit.id for gpu in gpus for unit in (Unit(gpu), *partitions(gpu))}
-    known = {name: gpu.fact.id for gpu in gpus for name in (f"gpu-{gpu.fact.minor}", str(gpu.fact.index))}
-    here = _listed(sorted(gpu.fact.id for gpu in gpus)) or "none"
+    facts = [device.fact for device in inventory.devices]
+    ids = {fact.id for fact in facts} | {part.id for fact in facts for part in fact.partitions}
+    known = {str(fact.index): fact.id for fact in reversed(facts)}
+    known |= {name: id_ for id_, name in device_names(inventory).items()}
+    here = _listed(sorted(fact.id for fact in facts)) or "none"
     return [
         Unmatched(
             section="resources",
@@ -104,10 +107,10 @@ def _excludes(inventory: Inventory, exclude: Sequence[str]) -> list[Unmatched]:
 
 
 def _there_are(found: Sequence[Unit], match: DeviceMatch) -> str:
-    of_mig = [unit for unit in found if unit.partition is not None]
-    if match.profile is not None and not of_mig:
-        return "no MIG device is offered under a name of its own (see partitions.strategy)"
-    kinds = {_kind(unit, match) for unit in (found if match.profile is None else of_mig)}
+    parts = [unit for unit in found if unit.partition is not None]
+    if match.profile is not None and not parts:
+        return "no partition is offered under a name of its own (see partitions.strategy)"
+    kinds = {_kind(unit, match) for unit in (found if match.profile is None else parts)}
     return f"there are: {_listed(sorted(kinds)) or 'none'}"
 
 
@@ -132,17 +135,6 @@ def _shown(match: DeviceMatch, *, pattern_only: bool) -> str:
         f"{key} {' '.join(map(str, value)) if isinstance(value, list) else value}"
         for key, value in to_dict(match).items()
     )
-
-
-def _file_patterns(resources: Resources) -> list[str]:
-    """The places in NVIDIA's file, which has two lists: one of patterns over GPUs, one over MIG profiles."""
-    counts = {"gpus": 0, "mig": 0}
-    places = []
-    for rule in resources.devices:
-        kind = "gpus" if rule.match.profile is None else "mig"
-        places.append(f"{kind}[{counts[kind]}].pattern")
-        counts[kind] += 1
-    return places
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -5,7 +5,7 @@
     sharing: {timeSlicing: {renameByDefault: false, resources: [{name: nvidia.com/gpu, replicas: 4}]}}
 
 A parsed file is a value; nothing here keeps state. `flags` and `imex` are read by the table of options, `resources` and
-`sharing` in resources.v1_file.
+`sharing` by the vendor whose format it is (vendors.base.FileFormat).
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from nodedevices_api.sections import Resources, Sharing
 from nodedevices_plugin import safe_yaml
 from nodedevices_plugin.settings.options import BY_KEY, Value, read_plain
 from nodedevices_plugin.settings.problems import ConfigError, nearest, show
-from nodedevices_plugin.vendors.nvidia import v1_file
+from nodedevices_plugin.vendors.registry import file_format
 
 MAX_BYTES = 256 << 10  # NVIDIA's longest example has 2 KiB
 MAX_VALUES = 16_000  # keys and values
+SHARING_KEYS = ("renameByDefault", "failRequestsGreaterThanOne")  # of either kind of sharing
 # For gpu-feature-discovery, which reads the same file: known, and of no use here, where labels come from the operator.
 FEATURE_DISCOVERY: Mapping[str, tuple[str, ...]] = {
     "flags.useNodeFeatureAPI": (),
@@ -83,9 +84,9 @@ def from_document(document: object) -> FileConfig:
         elif key in ("flags", "imex"):
             _flags(str(key), value, flags, problems, unused)
         elif key == "sharing":
-            sharing = v1_file.sharing(value, problems)
+            sharing = file_format().file_sharing(value, problems)
         elif key == "resources":
-            resources = v1_file.resources(value, problems)
+            resources = file_format().file_resources(value, problems)
         else:
             known = ("version", "flags", "sharing", "imex", "resources")
             problems.append(f"{show(key)[1:-1]}: unknown key{_misplaced(str(key)) or nearest(str(key), known)}")
@@ -136,6 +137,6 @@ def _misplaced(key: str) -> str:
     for path in BY_KEY:
         if path.rsplit(".", 1)[1] == key:
             return f"; it belongs at {path}"
-    if key in v1_file.SHARING_KEYS and key != "resources":
+    if key in SHARING_KEYS:
         return f"; it belongs at sharing.timeSlicing.{key}"
     return ""

@@ -71,8 +71,7 @@ def test_an_unhealthy_id_is_refused_with_where_to_look() -> None:
 
 
 def test_an_unhealthy_id_may_be_granted_where_that_is_wanted() -> None:
-    context = InjectionContext(refuse_unhealthy=False)
-    assert allocate(offered(bad=1), [gpu_id(1)], context) == visible(gpu_id(1))
+    assert allocate(offered(bad=1), [gpu_id(1)], CONTEXT, refuse_unhealthy=False) == visible(gpu_id(1))
 
 
 def test_more_than_one_share_is_refused_where_the_policy_says_so() -> None:
@@ -302,9 +301,9 @@ def test_a_device_that_the_toolkits_own_cdi_spec_has_is_named_there_and_any_othe
 
 
 def test_a_device_that_left_has_no_index_and_no_nodes() -> None:
-    context = InjectionContext(device_id_strategy="index", refuse_unhealthy=False)
+    context = InjectionContext(device_id_strategy="index")
     with pytest.raises(AllocationError, match=r"is no longer on this node\. Delete the pod"):
-        allocate(offered(bad=1), [gpu_id(1)], context)
+        allocate(offered(bad=1), [gpu_id(1)], context, refuse_unhealthy=False)
 
 
 def test_the_context_comes_from_the_section() -> None:

@@ -78,8 +78,8 @@ def test_clients_and_whole_gpus_need_names_of_their_own() -> None:
 
 
 def test_a_client_gets_the_pipe_of_its_resource_and_the_shared_memory() -> None:
-    context = InjectionContext(modes={mps.ROOT: f"{ROOT}/"})
-    answer = allocate(clients(gpu(0), rename=True).resources[0], [f"{gpu_id(0)}::1"], context)
+    resource = clients(gpu(0), rename=True).resources[0]
+    answer = allocate(resource, [f"{gpu_id(0)}::1"], InjectionContext(), modes={mps.ROOT: f"{ROOT}/"})
     assert answer.envs == {
         "CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu.shared/pipe",
         "NVIDIA_VISIBLE_DEVICES": gpu_id(0),

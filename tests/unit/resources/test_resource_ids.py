@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_plugin.resources import ids, naming
+from nodedevices_plugin import resource_names
+from nodedevices_plugin.resources import ids
+from nodedevices_plugin.vendors.nvidia import names
 
 
 def test_an_id_of_a_share_is_written_as_nvidias_plugin_writes_it() -> None:
@@ -33,8 +35,8 @@ def test_splitting_undoes_composing(base: str, replica: int) -> None:
 
 
 def test_names_are_those_that_clusters_use() -> None:
-    assert naming.gpu("nvidia.com") == "nvidia.com/gpu"
-    assert naming.mig("nvidia.com", "1g.10gb") == "nvidia.com/mig-1g.10gb"
-    assert naming.mig("nvidia.com", "1g.10gb+me") == "nvidia.com/mig-1g.10gb.me"
-    assert naming.mig("nvidia.com", "1g.12gb-me") == "nvidia.com/mig-1g.12gb-me"
-    assert naming.shared("nvidia.com/gpu") == "nvidia.com/gpu.shared"
+    assert names.gpu("nvidia.com") == "nvidia.com/gpu"
+    assert names.mig("nvidia.com", "1g.10gb") == "nvidia.com/mig-1g.10gb"
+    assert names.mig("nvidia.com", "1g.10gb+me") == "nvidia.com/mig-1g.10gb.me"
+    assert names.mig("nvidia.com", "1g.12gb-me") == "nvidia.com/mig-1g.12gb-me"
+    assert resource_names.shared("nvidia.com/gpu") == "nvidia.com/gpu.shared"

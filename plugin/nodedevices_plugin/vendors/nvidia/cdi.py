@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodedevices_plugin.model import Inventory, Unit
-from nodedevices_plugin.resources.units import computing_gpus, partitions
+from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.nvidia import imex, nodes
+from nodedevices_plugin.vendors.nvidia.units import computing_gpus
 
 VENDOR = "k8s.device-plugin.nvidia.com"
 GPU_KIND = f"{VENDOR}/gpu"
@@ -153,7 +154,7 @@ def toolkit_names(inventory: Inventory, devices: Sequence[ToolkitDevice]) -> dic
 def present_units(inventory: Inventory) -> tuple[Unit, ...]:
     """What can have a name: GPUs that are here, and in the place of one in MIG mode its MIG devices."""
     units: list[Unit] = []
-    for device in computing_gpus(inventory):
+    for device in computing_gpus(inventory.devices):
         if device.present:
             here = [unit for unit in partitions(device) if unit.id not in device.departed_partitions]
             units += here if device.fact.mig_enabled else [Unit(device)]

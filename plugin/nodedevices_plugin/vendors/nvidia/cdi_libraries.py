@@ -143,16 +143,19 @@ def stale(specs: Sequence[CdiSpec], here: Here) -> str:
     return f"CDI: {trouble}; the last good one is used" if trouble else ""
 
 
-def withheld(plan: Plan, elsewhere: Set[str], told: Plan | None) -> Plan:
+def withheld(plan: Plan, elsewhere: Set[str], told: Plan | None, *, others: Set[str] = frozenset()) -> Plan:
     """The plan without what containers would get no libraries for: all that needs our specification.
 
-    `elsewhere`: devices and MIG devices that the toolkit's own has. What the kubelet was told (`told`) stays listed.
+    `elsewhere`: devices and MIG devices that the toolkit's own has; `others`: devices of other vendors, which need
+    none. What the kubelet was told (`told`) stays listed.
     """
     shown = {each.name for each in (told or Plan()).resources if each.ids}
 
     def without(resource: OfferedResource) -> OfferedResource:
         ids = tuple(
-            each if (each.partition_id or each.device_id) in elsewhere else replace(each, healthy=False)
+            each
+            if each.device_id in others or (each.partition_id or each.device_id) in elsewhere
+            else replace(each, healthy=False)
             for each in resource.ids
         )
         usable = resource.name in shown or any(each.healthy for each in ids)

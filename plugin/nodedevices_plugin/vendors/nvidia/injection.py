@@ -23,8 +23,7 @@ from nodedevices_plugin.model import (
     OfferedResource,
     SchedulableId,
 )
-from nodedevices_plugin.sharing.base import Settings
-from nodedevices_plugin.sharing.registry import of as sharing_of
+from nodedevices_plugin.vendors.base import NodeView
 from nodedevices_plugin.vendors.nvidia import cdi, imex, nodes
 from nodedevices_plugin.vendors.nvidia.cdi import Host
 from nodedevices_plugin.vendors.nvidia.nodes import Handle
@@ -44,9 +43,17 @@ _SUFFIXES = UUID("7e7c9e0a-6a0e-5d0c-9d5e-9a1b5c0b7f43")  # our own namespace fo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """What flags and files of this node say (NodeView.local). cdi_names: as in InjectionContext."""
+
+    host: Host = field(default_factory=Host)
+    cdi_annotation_prefix: str = CDI_PREFIX
+    cdi_names: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionContext:
-    """How a container gets its devices. `refuse_unhealthy`: whether an id that turned bad since the kubelet chose it
-    is refused (the pod fails with a reason, and another can be scheduled) or granted.
+    """How a container gets its devices.
 
     cdi_names: devices and MIG devices that the container toolkit's own spec has, with their names there; all others
     are in ours.
@@ -56,12 +63,10 @@ class InjectionContext:
     device_list_strategies: tuple[str, ...] = ("envvar",)
     device_id_strategy: str = "uuid"
     pass_device_specs: bool = False
-    refuse_unhealthy: bool = True
     host: Host = field(default_factory=Host)
     handles: Mapping[str, Handle] = field(default_factory=dict)
     cdi_annotation_prefix: str = CDI_PREFIX
     cdi_names: Mapping[str, str] = field(default_factory=dict)
-    modes: Settings = field(default_factory=dict)  # what sharing modes read of the node's flags
 
     @property
     def by_cdi(self) -> bool:
@@ -77,7 +82,6 @@ class InjectionContext:
         host: Host | None = None,
         cdi_annotation_prefix: str = CDI_PREFIX,
         cdi_names: Mapping[str, str] | None = None,
-        modes: Settings | None = None,
     ) -> InjectionContext:
         """From the effective `injection` section (None: the built-in default), the devices, and local settings."""
         injection = section or Injection()
@@ -89,43 +93,44 @@ class InjectionContext:
             handles=nodes.handles(inventory) if inventory is not None else {},
             cdi_annotation_prefix=cdi_annotation_prefix,
             cdi_names=cdi_names or {},
-            modes=modes or {},
         )
 
+    @classmethod
+    def from_node(cls, node: NodeView) -> InjectionContext:
+        local = node.local if isinstance(node.local, Local) else Local(host=Host(existing=node.existing))
+        return cls.from_section(
+            node.injection,
+            inventory=node.inventory,
+            host=local.host,
+            cdi_annotation_prefix=local.cdi_annotation_prefix,
+            cdi_names=local.cdi_names,
+        )
 
-def edits(grant: Grant, context: InjectionContext) -> ContainerEdits:
-    """What one container needs. Raises AllocationError, whose text the pod's owner reads in its status."""
-    resource, granted = grant.resource, grant.ids
-    strategies = frozenset(context.device_list_strategies)
-    only_cdi = bool(strategies) and strategies <= CDI_STRATEGIES
-    names = tuple(dict.fromkeys(_name(each, resource, context) for each in granted))
-    shares = [each for each in granted if each.replica is not None]
-    shared = sharing_of(resource).edits(resource, shares, context.modes) if shares else ContainerEdits()
-    envs, mounts = dict(shared.envs), shared.mounts
-    envs |= {FEATURE_VARIABLES[feature]: "enabled" for feature in context.host.features}
-    channels = context.host.imex_channels
-    if "envvar" in strategies:
-        envs[VISIBLE_DEVICES] = ",".join(names)
-        if channels:
-            envs[imex.VARIABLE] = ",".join(str(each) for each in channels)
-    if "volume-mounts" in strategies:
-        envs[VISIBLE_DEVICES] = VOLUME_MOUNTS
-        mounts += tuple(_marker(name) for name in (*names, *(f"imex/{each}" for each in channels)))
-    qualified = _qualified(granted, resource, context) if strategies & CDI_STRATEGIES else ()
-    annotate = qualified and "cdi-annotations" in strategies
-    return ContainerEdits(
-        envs=envs,
-        mounts=mounts,
-        devices=(
-            *shared.devices,
-            *(_specs(granted, resource, context) if context.pass_device_specs and not only_cdi else ()),
-        ),
-        annotations={
-            **shared.annotations,
-            **({_annotation(resource, granted, context): ",".join(qualified)} if annotate else {}),
-        },
-        cdi_devices=(*shared.cdi_devices, *(qualified if "cdi-cri" in strategies else ())),
-    )
+    def edits(self, grant: Grant) -> ContainerEdits:
+        """What one container needs. Raises AllocationError, whose text the pod's owner reads in its status."""
+        resource, granted = grant.resource, grant.ids
+        strategies = frozenset(self.device_list_strategies)
+        only_cdi = bool(strategies) and strategies <= CDI_STRATEGIES
+        names = tuple(dict.fromkeys(_name(each, resource, self) for each in granted))
+        envs = {FEATURE_VARIABLES[feature]: "enabled" for feature in self.host.features}
+        mounts: tuple[Mount, ...] = ()
+        channels = self.host.imex_channels
+        if "envvar" in strategies:
+            envs[VISIBLE_DEVICES] = ",".join(names)
+            if channels:
+                envs[imex.VARIABLE] = ",".join(str(each) for each in channels)
+        if "volume-mounts" in strategies:
+            envs[VISIBLE_DEVICES] = VOLUME_MOUNTS
+            mounts = tuple(_marker(name) for name in (*names, *(f"imex/{each}" for each in channels)))
+        qualified = _qualified(granted, resource, self) if strategies & CDI_STRATEGIES else ()
+        annotate = qualified and "cdi-annotations" in strategies
+        return ContainerEdits(
+            envs=envs,
+            mounts=mounts,
+            devices=_specs(granted, resource, self) if self.pass_device_specs and not only_cdi else (),
+            annotations={_annotation(resource, granted, self): ",".join(qualified)} if annotate else {},
+            cdi_devices=qualified if "cdi-cri" in strategies else (),
+        )
 
 
 def _name(each: SchedulableId, resource: OfferedResource, context: InjectionContext) -> str:
@@ -137,7 +142,7 @@ def _name(each: SchedulableId, resource: OfferedResource, context: InjectionCont
 
 def _handle(each: SchedulableId, resource: OfferedResource, context: InjectionContext) -> Handle:
     handle = context.handles.get(each.partition_id or each.device_id)
-    if handle is None:  # granted though it left: only where refuse_unhealthy is off
+    if handle is None:  # granted though it left: only where unhealthy ids are not refused
         raise AllocationError(
             f"{resource.name}: {each.id} is no longer on this node. Delete the pod, so that it is scheduled anew."
         )

@@ -13,7 +13,8 @@ from fnmatch import fnmatchcase
 
 from nodedevices_plugin.model import Inventory, Unit
 from nodedevices_plugin.probes.protocol import DeviceFact
-from nodedevices_plugin.resources.units import computing_gpus, partitions
+from nodedevices_plugin.vendors.base import partitions
+from nodedevices_plugin.vendors.nvidia.units import computing_gpus
 
 # Needed with any GPU; each is passed only if it exists (NVIDIA's plugin alike).
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
@@ -44,7 +45,7 @@ class Handle:
 def handles(inventory: Inventory) -> Mapping[str, Handle]:
     """Device or MIG device id -> its handle. Missing devices are in it with their last facts."""
     found: dict[str, Handle] = {}
-    for device in computing_gpus(inventory):
+    for device in computing_gpus(inventory.devices):
         for unit in (Unit(device), *partitions(device)):
             found[unit.id] = Handle(unit.index, nodes_of(unit))
     return found

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from nodedevices_api.errors import parse
 from nodedevices_api.fields import GLOB_PATTERN
-from nodedevices_api.sections import Resources, Sharing
+from nodedevices_api.sections import ALL_DEVICES, FIRST, Resources, Sharing
 from nodedevices_common.errors import InputError
 
+from nodedevices_plugin import resource_names
 from nodedevices_plugin.model import PlanError
-from nodedevices_plugin.resources import naming
-from nodedevices_plugin.resources.sharing import ALL_DEVICES, FIRST
 from nodedevices_plugin.settings.problems import nearest
+from nodedevices_plugin.vendors.nvidia import names
 
 M = TypeVar("M", Resources, Sharing)
 
@@ -81,6 +81,17 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
     return _parsed(Sharing, section, where, problems) if len(problems) == before else None
 
 
+def rule_places(resources: Resources) -> list[str]:
+    """Where the rules of a section stand in the file, which has a list for GPUs and one for MIG profiles."""
+    counts = {"gpus": 0, "mig": 0}
+    places = []
+    for rule in resources.devices:
+        kind = "gpus" if rule.match.profile is None else "mig"
+        places.append(f"{kind}[{counts[kind]}].pattern")
+        counts[kind] += 1
+    return places
+
+
 def _entry(value: object, where: str, problems: list[str]) -> dict[str, Any]:
     fields = {key: item for key, item in _mapping(value, where, ENTRY_KEYS, problems).items() if item is not None}
     missing = [key for key in ("name", "replicas") if key not in fields]
@@ -117,7 +128,7 @@ def _devices(value: object, where: str, problems: list[str]) -> list[str] | None
 def _match(kind: str, pattern: str, problems: list[str], where: str) -> dict[str, str]:
     """NVIDIA's pattern knows `*` alone; ours is a glob. A profile's `+` is a dot, as in resource names."""
     glob = re.sub(r"[?\[]", lambda found: f"[{found[0]}]", pattern)
-    glob = naming.plain_profile(glob) if kind == "mig" else glob
+    glob = resource_names.plain_profile(glob) if kind == "mig" else glob
     if re.fullmatch(GLOB_PATTERN, glob) is None:
         problems.append(f"{where}: {_shown(pattern)}: letters, digits, spaces, . _ : - and * are allowed")
     return {"profile": glob} if kind == "mig" else {"vendor": "nvidia", "productName": glob}
@@ -125,7 +136,7 @@ def _match(kind: str, pattern: str, problems: list[str], where: str) -> dict[str
 
 def _name(name: str, where: str, problems: list[str]) -> str:
     try:
-        return naming.from_file(where, name)
+        return names.from_file(where, name)
     except PlanError as error:
         problems.append(str(error))
         return name

@@ -1,0 +1,112 @@
+"""What a container needs for what it was granted: a pure function of the grant and the node. No look-up, no I/O.
+
+The shares of a device need what their sharing mode says, the devices themselves what their vendor says
+(vendors.base.Containers). For devices that no vendor knows it is the device nodes that the probe lists for them, and
+nothing else; for a partition those that are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from nodedevices_api.sections import Injection
+
+from nodedevices_plugin.model import (
+    AllocationError,
+    ContainerEdits,
+    DeviceNode,
+    Grant,
+    Inventory,
+    OfferedResource,
+    SchedulableId,
+)
+from nodedevices_plugin.sharing.base import Settings
+from nodedevices_plugin.sharing.registry import of as sharing_of
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import Containers, NodeView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContainers:
+    """What containers of this node need. `vendors`: of each device that a vendor knows, the vendor's name;
+    `by_vendor`: what these answer; `nodes`: of all other devices and their partitions, by id; `modes`: the node's flags
+    that sharing modes read."""
+
+    vendors: Mapping[str, str] = field(default_factory=dict)
+    by_vendor: Mapping[str, Containers] = field(default_factory=dict)
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    modes: Settings = field(default_factory=dict)
+
+
+def node_containers(
+    inventory: Inventory,
+    injection: Injection,
+    *,
+    existing: Set[str] = frozenset(),
+    local: Mapping[str, object] | None = None,
+    modes: Settings | None = None,
+) -> NodeContainers:
+    """From the devices and the effective `injection` section. `local`: what only one vendor's flags say, by vendor."""
+    own = local or {}
+    by_vendor = {
+        vendor.name: vendor.containers(
+            NodeView(inventory=inventory, injection=injection, existing=existing, local=own.get(vendor.name))
+        )
+        for vendor in registry.vendors()
+    }
+    vendors: dict[str, str] = {}
+    nodes: dict[str, tuple[str, ...]] = {}
+    for device in inventory.devices:
+        fact = device.fact
+        vendor = registry.of(fact)
+        if vendor is not None:
+            vendors[fact.id] = vendor.name
+        else:
+            nodes[fact.id] = fact.device_nodes
+            nodes |= {part.id: part.device_nodes for part in fact.partitions}
+    return NodeContainers(vendors=vendors, by_vendor=by_vendor, nodes=nodes, modes=modes or {})
+
+
+def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
+    """What one container needs. Raises AllocationError, whose text the pod's owner reads in its status."""
+    parts = []
+    if shares := [each for each in grant.ids if each.replica is not None]:
+        parts.append(sharing_of(grant.resource).edits(grant.resource, shares, node.modes))
+    # One that gets nothing of a vendor's resource is told so: an image may ask for everything.
+    asked = grant.ids or grant.resource.ids[:1]
+    for vendor in dict.fromkeys(node.vendors.get(each.device_id) for each in asked):
+        own = tuple(each for each in grant.ids if node.vendors.get(each.device_id) == vendor)
+        if vendor is not None:
+            parts.append(node.by_vendor[vendor].edits(replace(grant, ids=own)))
+        else:
+            parts.append(_of_nobody(grant.resource, own, node.nodes))
+    return merged(parts)
+
+
+def merged(parts: Iterable[ContainerEdits]) -> ContainerEdits:
+    """All of them, in their order; what two of them ask for is there once."""
+    each = tuple(parts)
+    return ContainerEdits(
+        envs={name: value for part in each for name, value in part.envs.items()},
+        mounts=tuple(dict.fromkeys(mount for part in each for mount in part.mounts)),
+        devices=tuple(dict.fromkeys(node for part in each for node in part.devices)),
+        annotations={name: value for part in each for name, value in part.annotations.items()},
+        cdi_devices=tuple(dict.fromkeys(name for part in each for name in part.cdi_devices)),
+    )
+
+
+def _of_nobody(
+    resource: OfferedResource, granted: Sequence[SchedulableId], nodes: Mapping[str, tuple[str, ...]]
+) -> ContainerEdits:
+    paths: list[str] = []
+    for each in granted:
+        own = nodes.get(each.partition_id or each.device_id)
+        if own is None:
+            raise AllocationError(
+                f"{resource.name}: {each.id} is no longer on this node. Delete the pod, so that it is scheduled anew."
+            )
+        paths += own
+    return ContainerEdits(
+        devices=tuple(DeviceNode(container_path=path, host_path=path) for path in dict.fromkeys(paths))
+    )

@@ -1,0 +1,56 @@
+"""NVIDIA as a vendor: where each of the port's questions is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence, Set
+
+from nodedevices_api.sections import Resources, Sharing
+
+from nodedevices_plugin.model import InventoryDevice, Unit
+from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_plugin.vendors.base import NodeView, path_score
+from nodedevices_plugin.vendors.nvidia import names, nodes, units, v1_file
+from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
+
+LINK_SCORE = 100  # go-gpuallocator, so that choices agree with those of NVIDIA's plugin
+
+
+class Nvidia:
+    name = units.VENDOR
+    types = units.TYPES
+    host_paths = nodes.OPTIONAL_PATHS
+
+    def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
+        return units.units(devices, strategy, excluded)
+
+    def usual_name(self, unit: Unit, *, strategy: str, prefix: str) -> str | None:
+        """None: a compute instance smaller than its GPU instance, for which NVIDIA has no resource name."""
+        part, domain = unit.partition, prefix or names.DEFAULT_PREFIX
+        if part is None or strategy == "single":  # MIG devices stand in for GPUs
+            return names.gpu(domain)
+        return names.mig(domain, part.profile) if part.ci_slices == part.gi_slices else None
+
+    def containers(self, node: NodeView) -> InjectionContext:
+        return InjectionContext.from_node(node)
+
+    def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:
+        """100 for each direct NVLink. Links through a switch connect all devices alike and decide nothing."""
+        links = max(
+            sum(link.count for link in one.links if link.to == other.id),
+            sum(link.count for link in other.links if link.to == one.id),
+        )
+        return path_score(one, other) + LINK_SCORE * links
+
+    def other_names(self, unit: Unit) -> Collection[str]:
+        """How drivers before R470 named MIG devices."""
+        part = unit.partition
+        return () if part is None else (f"MIG-{unit.device.fact.id}/{part.gi}/{part.ci}",)
+
+    def file_resources(self, value: object, problems: list[str]) -> Resources | None:
+        return v1_file.resources(value, problems)
+
+    def file_sharing(self, value: object, problems: list[str]) -> Sharing | None:
+        return v1_file.sharing(value, problems)
+
+    def rule_places(self, resources: Resources) -> Sequence[str]:
+        return v1_file.rule_places(resources)

@@ -1,0 +1,44 @@
+"""The vendors that this agent knows, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_plugin.vendors.base import FileFormat, Vendor
+from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
+
+_VENDORS: dict[str, Vendor] = {}
+
+
+def add(vendor: Vendor) -> Callable[[], None]:
+    """From now on this agent knows the vendor. Returns what takes it back."""
+    _VENDORS[vendor.name] = vendor
+
+    def forget() -> None:
+        del _VENDORS[vendor.name]
+
+    return forget
+
+
+add(Nvidia())
+
+
+def vendors() -> tuple[Vendor, ...]:
+    return tuple(_VENDORS.values())
+
+
+def known(name: str) -> bool:
+    """Whether a vendor of that name is registered."""
+    return name in _VENDORS
+
+
+def of(fact: DeviceFact) -> Vendor | None:
+    """The vendor that knows the device; None: nobody does."""
+    vendor = _VENDORS.get(fact.vendor)
+    return vendor if vendor is not None and fact.type in vendor.types else None
+
+
+def file_format() -> FileFormat:
+    """Of the configuration file; the first vendor's that has one."""
+    return next(vendor for vendor in _VENDORS.values() if isinstance(vendor, FileFormat))
