@@ -1,8 +1,32 @@
-"""Text from elsewhere, cut to where it goes."""
+"""Text from elsewhere as it may stand in a message: cut, quoted, and next to what was probably meant."""
 
 from __future__ import annotations
+
+import difflib
+import reprlib
+from collections.abc import Iterable
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 60
+_short.maxlist = _short.maxdict = 4
+_short.maxlevel = 2
 
 
 def clip(text: str, limit: int) -> str:
     """The text, or as much of it as fits with an ellipsis at its end. `limit` counts characters, as maxLength does."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def show(value: object) -> str:
+    """The value as it may stand in a message: quoted, cut, never expanded without end."""
+    return _short.repr(value)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?`, or a list of what there is when nothing is near (and the list is short), or nothing."""
+    names = sorted(set(known))
+    close = difflib.get_close_matches(name.lower(), [each.lower() for each in names], n=1, cutoff=0.6)
+    if close:
+        found = next(each for each in names if each.lower() == close[0])
+        return f"; did you mean {found}?"
+    return f"; known here: {', '.join(names)}" if 0 < len(names) <= 12 else ""

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 
 import structlog
 from nodedevices_common import logs
+from nodedevices_common.errors import InputError
 
 from nodedevices_operator import settings as flags
 from nodedevices_operator.cleanup import clean_up
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The console script. Returns the exit code."""
     try:
         settings = flags.read(sys.argv[1:] if arguments is None else arguments, os.environ)
-    except flags.SettingsError as error:
+    except InputError as error:
         print(f"nodedevices-operator: {error}", file=sys.stderr)  # noqa: T201  logging is not set up yet
         return MISUSED
     logs.configure(settings.log_level, settings.log_format, stdlib=True)

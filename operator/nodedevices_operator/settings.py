@@ -1,22 +1,19 @@
 """The command line and the environment. What is wrong here ends the program with status 2 and says what would be right.
 
-Variables are read where no flag is given: NODEDEVICES_HTTP_ADDRESS for --http-address. A variable that begins with
-NODEDEVICES_ and is no setting is an error, except those that Kubernetes makes for Services of such a name.
+How they are written and read is nodedevices_common.options': NODEDEVICES_HTTP_ADDRESS for --http-address.
 """
 
 from __future__ import annotations
 
-import argparse
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import cast
 
 from nodedevices_common import logs
 from nodedevices_common.errors import InputError
 from nodedevices_common.http import Address
+from nodedevices_common.options import Given, Option, Parser, from_environment
 
 from nodedevices_operator.cache.relist import RELIST_SECONDS
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS
@@ -26,20 +23,41 @@ PREFIX = "NODEDEVICES_"
 HTTP_ADDRESS = ":9736"
 HEALTH_ADDRESS = ":9738"
 MAX_SECONDS = 86400.0
-_SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$|^NODEDEVICES_PORT")
-_DEFAULTS = {
-    "kubeconfig": "",
-    "http-address": HTTP_ADDRESS,
-    "health-address": HEALTH_ADDRESS,
-    "log-level": "info",
-    "log-format": "auto",
-    "relist-seconds": f"{RELIST_SECONDS:.0f}",
-    "retired-seconds": f"{SETTLED_SECONDS:.0f}",
-}
 
 
-class SettingsError(InputError):
-    """A setting that cannot be used; the text names the place, the value and what would be right."""
+def _option(
+    name: str, text: str, default: str = "", *, metavar: str = "", choices: tuple[str, ...] = (), also: str = ""
+) -> Option:
+    variable = PREFIX + name.replace("-", "_").upper()
+    return Option(
+        name=name,
+        help=text,
+        default=default,
+        variables=(variable, also) if also else (variable,),
+        choices=choices,
+        metavar=metavar,
+    )
+
+
+OPTIONS = (
+    _option("kubeconfig", "else the pod's service account", metavar="FILE", also="KUBECONFIG"),
+    _option("http-address", "of /metrics, /healthz and /readyz", HTTP_ADDRESS, metavar="HOST:PORT"),
+    _option(
+        "health-address",
+        "of /healthz and /readyz for the kubelet's probes alone",
+        HEALTH_ADDRESS,
+        metavar="HOST:PORT",
+    ),
+    _option("log-level", "the least that is logged", "info", choices=logs.LEVELS),
+    _option("log-format", "auto: JSON unless on a terminal", "auto", choices=logs.FORMATS),
+    _option("relist-seconds", "between authoritative LISTs, ± 10 %", f"{RELIST_SECONDS:.0f}", metavar="SECONDS"),
+    _option(
+        "retired-seconds",
+        "a resource name that an agent has retired for so long loses its zero on the Node; a kubelet needs the default",
+        f"{SETTLED_SECONDS:.0f}",
+        metavar="SECONDS",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,49 +74,33 @@ class Settings:
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """Flags over environment over defaults. SettingsError; `--help` prints and raises SystemExit(0)."""
-    _check_flags(arguments)
-    given = _parser().parse_args(arguments)
-    places, texts = {}, {}
-    for name, default in _DEFAULTS.items():
-        flag, variable = getattr(given, name.replace("-", "_")), PREFIX + name.replace("-", "_").upper()
-        places[name] = f"--{name}" if flag is not None else variable
-        texts[name] = flag if flag is not None else environment.get(variable) or default
-    _check_variables(environment)
-    if given.dry_run and given.command != "cleanup":
-        raise SettingsError("--dry-run: only cleanup has it; to try policies out, use spec.mode: DryRun")
-    addresses = {}
-    for name in ("http-address", "health-address"):
-        try:
-            addresses[name] = parse_address(texts[name])
-        except ValueError as error:
-            raise SettingsError(f"{places[name]}: {error}") from error
-    kubeconfig = texts["kubeconfig"] or environment.get("KUBECONFIG") or None
+    """Flags over environment over defaults. InputError; `--help` prints and raises SystemExit(0)."""
+    variables = from_environment(OPTIONS, environment, prefix=PREFIX)
+    parsed, flags = _parser().read(arguments, rest="there is no such argument (see nodedevices-operator --help)")
+    if parsed.command not in ("run", "cleanup"):
+        raise InputError(f"{parsed.command!r}: there is no such command; give run or cleanup")
+    if parsed.dry_run and parsed.command != "cleanup":
+        raise InputError("--dry-run: only cleanup has it; to try policies out, use spec.mode: DryRun")
+    given = {option.name: Given(option.default, f"--{option.name}") for option in OPTIONS} | variables | flags
+    kubeconfig = str(given["kubeconfig"].value) or None
     if kubeconfig is not None and not Path(kubeconfig).is_file():
-        place = places["kubeconfig"] if texts["kubeconfig"] else "KUBECONFIG"
-        raise SettingsError(f"{place}: {kubeconfig!r} is no file; give the path of one kubeconfig")
+        raise InputError(f"{given['kubeconfig'].place}: {kubeconfig!r} is no file; give the path of one kubeconfig")
     return Settings(
-        command=given.command,
+        command=parsed.command,
         kubeconfig=kubeconfig,
-        http_address=addresses["http-address"],
-        health_address=addresses["health-address"],
-        log_level=cast("logs.Level", _one_of(places["log-level"], texts["log-level"], logs.LEVELS)),
-        log_format=cast("logs.Format", _one_of(places["log-format"], texts["log-format"], logs.FORMATS)),
-        relist_seconds=_seconds(places["relist-seconds"], texts["relist-seconds"]),
-        retired_seconds=_seconds(places["retired-seconds"], texts["retired-seconds"]),
-        dry_run=given.dry_run,
+        http_address=_address(given["http-address"]),
+        health_address=_address(given["health-address"]),
+        log_level=cast("logs.Level", given["log-level"].value),
+        log_format=cast("logs.Format", given["log-format"].value),
+        relist_seconds=_seconds(given["relist-seconds"]),
+        retired_seconds=_seconds(given["retired-seconds"]),
+        dry_run=parsed.dry_run,
     )
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise SettingsError(f"{message}; see nodedevices-operator --help")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="nodedevices-operator",
-        allow_abbrev=False,
         description="Puts DevicePolicies in force, and tells Nodes and pods of faulty devices.",
         epilog=f"Every flag but --dry-run can be given as a variable: {PREFIX}HTTP_ADDRESS for --http-address.",
     )
@@ -106,56 +108,26 @@ def _parser() -> argparse.ArgumentParser:
         "command",
         nargs="?",
         default="run",
-        choices=("run", "cleanup"),
+        metavar="run|cleanup",
         help="run (default); cleanup: remove every key of ours from Nodes, pods, NodeDevices and DevicePolicies",
     )
-    parser.add_argument("--kubeconfig", help="default: $KUBECONFIG, else the pod's service account")
-    parser.add_argument("--http-address", help=f"of /metrics, /healthz and /readyz; default {HTTP_ADDRESS}")
-    parser.add_argument(
-        "--health-address", help=f"of /healthz and /readyz for the kubelet's probes alone; default {HEALTH_ADDRESS}"
-    )
-    parser.add_argument("--log-level", help=f"{', '.join(logs.LEVELS)}; default info")
-    parser.add_argument("--log-format", help=f"{', '.join(logs.FORMATS)}; default auto (JSON unless on a terminal)")
-    parser.add_argument("--relist-seconds", help=f"between authoritative LISTs, ± 10 %%; default {RELIST_SECONDS:.0f}")
-    parser.add_argument(
-        "--retired-seconds",
-        help="a resource name that an agent has retired for so long loses its zero on the Node; "
-        f"default {SETTLED_SECONDS:.0f}, which a kubelet needs",
-    )
     parser.add_argument("--dry-run", action="store_true", help="cleanup only: say what would be removed")
+    parser.add_options(OPTIONS, title="settings")
     return parser
 
 
-def _check_flags(arguments: Sequence[str]) -> None:
-    """Before they are parsed: argparse would take an unknown flag's value for the command, and complain of that."""
-    known = [f"--{name}" for name in (*_DEFAULTS, "dry-run", "help")]
-    for argument in arguments:
-        flag = argument.partition("=")[0]
-        if flag.startswith("--") and flag not in known:
-            near = get_close_matches(flag, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise SettingsError(f"{flag}: no such flag; {hint}")
-
-
-def _check_variables(environment: Mapping[str, str]) -> None:
-    known = {PREFIX + name.replace("-", "_").upper() for name in _DEFAULTS}
-    for name in sorted(environment):
-        if name.startswith(PREFIX) and name not in known and _SERVICE_LINK.search(name) is None:
-            near = get_close_matches(name, known, n=1) or sorted(known)
-            raise SettingsError(f"{name}: no such setting; did you mean {' or '.join(near)}?")
-
-
-def _one_of(place: str, value: str, allowed: Sequence[str]) -> str:
-    if value not in allowed:
-        raise SettingsError(f"{place}: {value!r} is not allowed; choose {', '.join(allowed)}")
-    return value
-
-
-def _seconds(place: str, text: str) -> float:
+def _address(given: Given) -> Address:
     try:
-        seconds = float(text)
+        return parse_address(str(given.value))
+    except ValueError as error:
+        raise InputError(f"{given.place}: {error}") from error
+
+
+def _seconds(given: Given) -> float:
+    try:
+        seconds = float(str(given.value))
     except ValueError:
         seconds = 0.0
     if not 1.0 <= seconds <= MAX_SECONDS:
-        raise SettingsError(f"{place}: {text!r} is not allowed; give seconds, 1 to {MAX_SECONDS:.0f}")
+        raise InputError(f"{given.place}: {given.value!r} is not allowed; give seconds, 1 to {MAX_SECONDS:.0f}")
     return seconds

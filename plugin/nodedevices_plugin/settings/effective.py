@@ -16,11 +16,12 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Health, Injection, Partitions, Sections, Serving
 from nodedevices_api.supported import unsupported_sections
 from nodedevices_common.errors import InputError
+from nodedevices_common.options import Value
 
 from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.node import NodeSettings, from_plain, node_settings, to_plain
-from nodedevices_plugin.settings.options import BY_NAME, Value
+from nodedevices_plugin.settings.options import BY_NAME
 from nodedevices_plugin.settings.problems import ConfigError
 
 SPEC_CONFIG = "spec.config"

@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nodedevices_api.sections import Resources, Sharing
+from nodedevices_common.options import Value, read_plain
+from nodedevices_common.text import nearest, show
 
 from nodedevices_plugin import safe_yaml
-from nodedevices_plugin.settings.options import BY_KEY, Value, read_plain
-from nodedevices_plugin.settings.problems import ConfigError, nearest, show
+from nodedevices_plugin.settings.options import BY_KEY
+from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.registry import file_format
 
 MAX_BYTES = 256 << 10  # NVIDIA's longest example has 2 KiB

@@ -1,19 +1,19 @@
 """The command line and the environment. What is wrong here ends the program with status 2 and says why.
 
-`--name value`, `--name=value`, a bare `--name` for a truth value, and all of them with one dash; lists are
-comma-separated or repeated. Variables are read where no flag is given. A variable that begins with NODEDEVICES_ and is
-no setting is an error, except those that Kubernetes makes for Services of such a name.
+How they are written and read is nodedevices_common.options'; the table is `options`.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nodedevices_common.errors import InputError
 from nodedevices_common.http import Address
+from nodedevices_common.options import Parser, Value, from_environment, values_of
+from nodedevices_common.text import show
 
 from nodedevices_plugin import __version__
 from nodedevices_plugin.health.rules import (
@@ -22,15 +22,12 @@ from nodedevices_plugin.health.rules import (
     EnvironmentXids,
     rules_from_environment,
 )
-from nodedevices_plugin.settings.options import BY_NAME, OPTIONS, Option, Value, read_text
-from nodedevices_plugin.settings.problems import ConfigError, nearest, show
+from nodedevices_plugin.settings.options import BY_NAME, OPTIONS
+from nodedevices_plugin.settings.problems import ConfigError
 
 OWN_PREFIX = "NODEDEVICES_"
 CONFIGURING = frozenset({"serving-mode", "resource-prefix"})  # beside the options that a file has
 MOST_WAIT_SECONDS = 600
-# NODEDEVICES_OPERATOR_SERVICE_HOST, NODEDEVICES_OPERATOR_PORT_8080_TCP_ADDR, ...
-_SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
-_ONE_DASH = re.compile(r"^-[A-Za-z][\w-]")  # not -h
 _NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
 _DOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$")
 
@@ -74,7 +71,11 @@ class Local:
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     """The local settings. Raises ConfigError; `--help` and `--version` print and raise SystemExit(0)."""
-    variables, flags = _from_environment(environment), _from_arguments(arguments)
+    try:
+        variables = values_of(from_environment(OPTIONS, environment, prefix=OWN_PREFIX))
+        flags = values_of(_parser().read(arguments, rest="every argument is a flag (see --help)")[1])
+    except InputError as error:
+        raise ConfigError(error.problems) from error
     given = variables | flags
     values = {option.name: given.get(option.name, option.default) for option in OPTIONS}
     problems = _between(values, given)
@@ -183,68 +184,12 @@ def _address(text: str) -> Address | None:
     return Address(host=host.strip("[]"), port=int(port))
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Value]:
-    found: dict[str, Value] = {}
-    problems = []
-    known = {variable for option in OPTIONS for variable in option.variables}
-    for option in OPTIONS:
-        for variable in option.variables:
-            text = environment.get(variable, "")
-            if text and option.name not in found:  # an empty variable is one that is not set
-                try:
-                    found[option.name] = read_text(option, text, f"environment variable {variable}")
-                except ValueError as error:
-                    problems.append(str(error))
-    for variable in sorted(environment):
-        if variable.startswith(OWN_PREFIX) and variable not in known and not _SERVICE_LINK.search(variable):
-            hint = nearest(variable, known)
-            problems.append(f"environment variable {variable}: there is no such setting{hint}")
-    if problems:
-        raise ConfigError(problems)
-    return found
-
-
-def _from_arguments(arguments: Sequence[str]) -> dict[str, Value]:
-    parsed, unknown = _parser().parse_known_args([_with_two_dashes(each) for each in arguments])
-    found: dict[str, Value] = {}
-    problems = []
-    names = {f"--{each}" for option in OPTIONS for each in (option.name, *option.aliases)}
-    for extra in unknown:
-        flag = extra.split("=", 1)[0]
-        hint = nearest(flag, names) if flag.startswith("-") else "; every argument is a flag (see --help)"
-        problems.append(f"{flag}: there is no such flag{hint}" if flag.startswith("-") else f"{show(extra)}{hint}")
-    for option in OPTIONS:
-        texts: list[str] | None = getattr(parsed, option.name)
-        if texts is None:
-            continue
-        text = ",".join(texts) if option.kind == "list" else texts[-1]
-        try:
-            found[option.name] = read_text(option, text, f"--{option.name}")
-        except ValueError as error:
-            problems.append(str(error))
-    if problems:
-        raise ConfigError(problems)
-    return found
-
-
-def _with_two_dashes(argument: str) -> str:
-    """Go's flag package, which NVIDIA's plugin uses, takes `-name` for `--name`."""
-    return f"-{argument}" if _ONE_DASH.match(argument) else argument
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]  # argparse says NoReturn; so do we
-        raise ConfigError([message])
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="nodedevices-agent",
-        allow_abbrev=False,
         usage="nodedevices-agent [--flag value ...]",
         description="Finds this node's devices, judges their health, offers them to the kubelet and reports them.",
         epilog="Strongest first: spec.config of the NodeDevices object, flags, environment, configuration file.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"nodedevices-agent {__version__}")
     titles = {
@@ -255,36 +200,5 @@ def _parser() -> argparse.ArgumentParser:
         "NVIDIA": "as NVIDIA's device plugin has them, with DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS",
     }
     for group, title in titles.items():
-        section = parser.add_argument_group(title)
-        for option in (each for each in OPTIONS if each.group == group):
-            section.add_argument(
-                *(f"--{name}" for name in (option.name, *option.aliases)),
-                dest=option.name,
-                action="append",
-                nargs="?" if option.kind == "bool" else None,
-                const="true" if option.kind == "bool" else None,
-                metavar=_metavar(option),
-                help=_help(option),
-            )
+        parser.add_options([each for each in OPTIONS if each.group == group], title=title)
     return parser
-
-
-def _metavar(option: Option) -> str:
-    if option.kind == "bool":
-        return "true|false"
-    if option.choices:
-        works = option.works if option.works is not None else option.choices
-        return "|".join(works)
-    return option.metavar or ("LIST" if option.kind == "list" else "VALUE")
-
-
-def _help(option: Option) -> str:
-    default = option.default
-    if isinstance(default, bool):
-        default = "true" if default else ""
-    elif isinstance(default, tuple):
-        default = ",".join(default)
-    notes = [f"${' or $'.join(option.variables)}"]
-    if default:
-        notes.append(f"default {default}")
-    return f"{option.help} [{', '.join(notes)}]".replace("%", "%%")

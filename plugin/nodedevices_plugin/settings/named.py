@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from nodedevices_common.text import show
+
 from nodedevices_plugin.settings.file import FileOutcome
-from nodedevices_plugin.settings.problems import show
 from nodedevices_plugin.words import listing
 
 LABEL = "nvidia.com/device-plugin.config"

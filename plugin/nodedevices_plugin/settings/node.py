@@ -9,10 +9,11 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nodedevices_common.options import Value
 from pydantic import TypeAdapter, ValidationError
 
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.settings.options import BY_NAME, Value
+from nodedevices_plugin.settings.options import BY_NAME
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.vendors.nvidia import imex

@@ -8,34 +8,12 @@ DaemonSet written for it says the same things here. `works` are the values that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
-from nodedevices_plugin.settings.problems import nearest, show
+from nodedevices_common.options import Kind, Option, Value
 
-Value = str | bool | tuple[str, ...]
-TRUE = frozenset({"true", "1", "t"})  # as Go's strconv.ParseBool, which NVIDIA's plugin uses
-FALSE = frozenset({"false", "0", "f"})
 KUBELET = "/var/lib/kubelet"
 HTTP_ADDRESS = ":9735"  # not 9400, where NVIDIA's dcgm-exporter listens
 HEALTH_ADDRESS = ":9737"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One setting. `default` is for people when it depends on other settings (then it is resolved in `flags`)."""
-
-    name: str
-    help: str
-    group: Literal["node", "kubelet", "probe", "service", "NVIDIA"]
-    kind: Literal["text", "bool", "list"] = "text"
-    default: Value = ""
-    variables: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
-    key: str | None = None  # in the configuration file; None: local only
-    choices: tuple[str, ...] = ()
-    works: tuple[str, ...] | None = None  # values at work; None: all
-    metavar: str = ""
 
 
 def _nvidia(
@@ -44,7 +22,7 @@ def _nvidia(
     text: str,
     *,
     default: Value,
-    kind: Literal["text", "bool", "list"] = "text",
+    kind: Kind = "text",
     works: tuple[str, ...] | None = None,
     choices: tuple[str, ...] = (),
     aliases: tuple[str, ...] = (),
@@ -391,53 +369,3 @@ OPTIONS: tuple[Option, ...] = (
 )
 BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
 BY_KEY: Mapping[str, Option] = {option.key: option for option in OPTIONS if option.key}
-
-
-def read_text(option: Option, text: str, place: str) -> Value:
-    """The value written on a command line or in a variable. Raises ValueError with a sentence for people."""
-    if option.kind == "bool":
-        lowered = text.strip().lower()
-        if lowered not in TRUE | FALSE:
-            raise ValueError(f"{place}: {show(text)} is not a truth value; give true or false")
-        truth = lowered in TRUE
-        return check(option, truth, place)
-    if option.kind == "list":
-        return check(option, tuple(part.strip() for part in text.split(",") if part.strip()), place)
-    return check(option, text, place)
-
-
-def read_plain(option: Option, value: object, place: str) -> Value:
-    """The value as it stands in a YAML or JSON file: of the right type already."""
-    if option.kind == "bool":
-        if not isinstance(value, bool):
-            raise ValueError(f"{place}: {show(value)} is not a truth value; give true or false, without quotes")
-        return check(option, value, place)
-    if option.kind == "list":
-        items = [value] if isinstance(value, str) else value
-        if not isinstance(items, list) or not all(isinstance(each, str | int) for each in items):
-            raise ValueError(f"{place}: {show(value)} is not a list of names")
-        return check(option, tuple(str(each) for each in items), place)
-    if not isinstance(value, str):
-        raise ValueError(f"{place}: {show(value)} is not a text")  # noqa: TRY004  one error for all bad input
-    return check(option, value, place)
-
-
-def check(option: Option, value: Value, place: str) -> Value:
-    """The value itself when it is possible and at work in this version."""
-    for each in _words(value):
-        if "\0" in each:
-            raise ValueError(f"{place}: {show(each)} has a NUL byte, which no path and no name can have")
-        if option.choices and each not in option.choices:
-            near = nearest(each, option.choices)
-            hint = near if near.startswith("; did") else f"; give {' or '.join(option.choices)}"
-            raise ValueError(f"{place}: {show(each)} is not possible{hint}")
-        if option.works is not None and each not in option.works:
-            works = " or ".join(show(word) for word in option.works) or "leaving it out"
-            raise ValueError(f"{place}: {show(each)} is not at work yet in this version; {works} is")
-    return value
-
-
-def _words(value: Value) -> tuple[str, ...]:
-    if isinstance(value, bool):
-        return ("true" if value else "false",)
-    return (value,) if isinstance(value, str) else value

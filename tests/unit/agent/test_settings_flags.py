@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from nodedevices_common.http import Address
+from nodedevices_common.options import check
 from nodedevices_plugin.settings.flags import Local, parse
-from nodedevices_plugin.settings.options import OPTIONS, check
+from nodedevices_plugin.settings.options import OPTIONS
 from nodedevices_plugin.settings.problems import ConfigError
 
 HERE = {"NODE_NAME": "n1"}

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import kopf
 import pytest
+from nodedevices_common.errors import InputError
 from nodedevices_common.http import Address
 from nodedevices_operator import settings
 from nodedevices_operator.http import parse_address
 from nodedevices_operator.kube.handlers import NullDiffBase, make_registry, make_settings
-from nodedevices_operator.settings import SettingsError
 
 
 def test_defaults() -> None:
@@ -40,13 +40,13 @@ def test_variables_that_kubernetes_makes_for_services_are_none_of_ours() -> None
         (["--relist-seconds=soon"], {}, ["--relist-seconds", "'soon'", "1 to 86400"]),
         ([], {"NODEDEVICES_RELIST_SECONDS": "0"}, ["NODEDEVICES_RELIST_SECONDS", "'0'"]),
         (["--retired-seconds=0"], {}, ["--retired-seconds", "'0'", "1 to 86400"]),
-        (["--log-level=loud"], {}, ["--log-level", "'loud'", "debug, info"]),
+        (["--log-level=loud"], {}, ["--log-level", "'loud'", "debug or info"]),
         (["--http-address=9736"], {}, ["--http-address", "'9736'", "127.0.0.1:9736"]),
         (["--health-address=here"], {}, ["--health-address", "'here'", "127.0.0.1:9736"]),
         ([], {"NODEDEVICES_LOG_LEVL": "debug"}, ["NODEDEVICES_LOG_LEVL", "NODEDEVICES_LOG_LEVEL"]),
-        (["--loglevel=debug"], {}, ["--loglevel: no such flag", "did you mean --log-level?"]),
-        (["--kube-config", "/tmp/x"], {}, ["--kube-config: no such flag", "did you mean --kubeconfig?"]),
-        (["--zzz"], {}, ["--zzz: no such flag", "--kubeconfig", "--dry-run"]),
+        (["--loglevel=debug"], {}, ["--loglevel: there is no such flag", "did you mean --log-level?"]),
+        (["--kube-config", "/tmp/x"], {}, ["--kube-config: there is no such flag", "did you mean --kubeconfig?"]),
+        (["--zzz"], {}, ["--zzz: there is no such flag", "--kubeconfig", "--dry-run"]),
         (["run", "cleanup"], {}, ["cleanup", "--help"]),
         (["clean"], {}, ["clean", "cleanup"]),
         (["--dry-run"], {}, ["--dry-run", "cleanup"]),
@@ -55,7 +55,7 @@ def test_variables_that_kubernetes_makes_for_services_are_none_of_ours() -> None
     ],
 )
 def test_what_is_wrong_is_named(arguments: list[str], environment: dict[str, str], words: list[str]) -> None:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(InputError) as caught:
         settings.read(arguments, environment)
     assert [word for word in words if word not in str(caught.value)] == []
 

@@ -18,10 +18,10 @@ from nodedevices_api.errors import parse
 from nodedevices_api.fields import GLOB_PATTERN
 from nodedevices_api.sections import ALL_DEVICES, FIRST, Resources, Sharing
 from nodedevices_common.errors import InputError
+from nodedevices_common.text import nearest
 
 from nodedevices_plugin import resource_names
 from nodedevices_plugin.model import PlanError
-from nodedevices_plugin.settings.problems import nearest
 from nodedevices_plugin.vendors.nvidia import names
 
 M = TypeVar("M", Resources, Sharing)

@@ -1,0 +1,215 @@
+"""Flags and environment of a program, from one table: what is given, and of what is wrong every single problem.
+
+`--name value`, `--name=value`, a bare `--name` for a truth value, and all of them with one dash, as Go's flag package
+takes them; lists are comma-separated or repeated. Variables are read where no flag is given; an empty one is not set. A
+variable that begins with the program's prefix and is no setting is an error, except those that Kubernetes makes for
+Services of such a name. A problem names the flag or variable, the value and what would be right (InputError).
+
+Why argparse and not pydantic-settings: docs/decisions/008-settings-memory-and-checks-by-hand.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+from nodedevices_common.errors import InputError
+from nodedevices_common.text import nearest, show
+
+Value = str | bool | tuple[str, ...]
+Kind = Literal["text", "bool", "list"]
+TRUE = frozenset({"true", "1", "t"})  # as Go's strconv.ParseBool, which NVIDIA's plugin uses
+FALSE = frozenset({"false", "0", "f"})
+# NODEDEVICES_OPERATOR_SERVICE_HOST, NODEDEVICES_OPERATOR_PORT_8080_TCP_ADDR, ...
+_SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
+_ONE_DASH = re.compile(r"^-[A-Za-z][\w-]")  # not -h
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One setting. `default` is for people when it depends on other settings (whoever reads them resolves it)."""
+
+    name: str
+    help: str
+    group: str = ""
+    kind: Kind = "text"
+    default: Value = ""
+    variables: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    key: str | None = None  # in a configuration file; None: it has none
+    choices: tuple[str, ...] = ()
+    works: tuple[str, ...] | None = None  # values at work; None: all
+    metavar: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value, and where it was given: `--log-level`, `environment variable LOG_LEVEL`."""
+
+    value: Value
+    place: str
+
+
+def values_of(given: Mapping[str, Given]) -> dict[str, Value]:
+    return {name: each.value for name, each in given.items()}
+
+
+class Parser(argparse.ArgumentParser):
+    """The command line of a table of options. Raises InputError; `--help` prints and raises SystemExit(0)."""
+
+    def __init__(self, *, prog: str, description: str, epilog: str, usage: str | None = None) -> None:
+        super().__init__(
+            prog=prog,
+            usage=usage,
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        self._table: list[Option] = []
+
+    def add_options(self, options: Iterable[Option], *, title: str = "options") -> None:
+        section = self.add_argument_group(title)
+        for option in options:
+            self._table.append(option)
+            section.add_argument(
+                *(f"--{name}" for name in (option.name, *option.aliases)),
+                dest=option.name,
+                action="append",
+                nargs="?" if option.kind == "bool" else None,
+                const="true" if option.kind == "bool" else None,
+                metavar=_metavar(option),
+                help=_help(option),
+            )
+
+    def read(self, arguments: Sequence[str], *, rest: str) -> tuple[argparse.Namespace, dict[str, Given]]:
+        """What argparse found of its own arguments, and the options that were given. rest: what is wrong with an
+        argument that is neither."""
+        parsed, unknown = self.parse_known_args([_with_two_dashes(each) for each in arguments])
+        found: dict[str, Given] = {}
+        problems = []
+        names = {name for action in self._actions for name in action.option_strings if name.startswith("--")}
+        for extra in unknown:
+            flag = extra.split("=", 1)[0]
+            if flag.startswith("-"):
+                problems.append(f"{flag}: there is no such flag{nearest(flag, names)}")
+            else:
+                problems.append(f"{show(extra)}; {rest}")
+        for option in self._table:
+            texts: list[str] | None = getattr(parsed, option.name)
+            if texts is None:
+                continue
+            text = ",".join(texts) if option.kind == "list" else texts[-1]
+            place = f"--{option.name}"
+            try:
+                found[option.name] = Given(read_text(option, text, place), place)
+            except ValueError as error:
+                problems.append(str(error))
+        if problems:
+            raise InputError(problems)
+        return parsed, found
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message)
+
+
+def from_environment(options: Sequence[Option], environment: Mapping[str, str], *, prefix: str) -> dict[str, Given]:
+    """The options that variables give. Raises InputError."""
+    found: dict[str, Given] = {}
+    problems = []
+    known = {variable for option in options for variable in option.variables}
+    for option in options:
+        for variable in option.variables:
+            text = environment.get(variable, "")
+            if text and option.name not in found:
+                place = f"environment variable {variable}"
+                try:
+                    found[option.name] = Given(read_text(option, text, place), place)
+                except ValueError as error:
+                    problems.append(str(error))
+    for variable in sorted(environment):
+        if variable.startswith(prefix) and variable not in known and not _SERVICE_LINK.search(variable):
+            hint = nearest(variable, known)
+            problems.append(f"environment variable {variable}: there is no such setting{hint}")
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def read_text(option: Option, text: str, place: str) -> Value:
+    """The value written on a command line or in a variable. Raises ValueError with a sentence for people."""
+    if option.kind == "bool":
+        lowered = text.strip().lower()
+        if lowered not in TRUE | FALSE:
+            raise ValueError(f"{place}: {show(text)} is not a truth value; give true or false")
+        truth = lowered in TRUE
+        return check(option, truth, place)
+    if option.kind == "list":
+        return check(option, tuple(part.strip() for part in text.split(",") if part.strip()), place)
+    return check(option, text, place)
+
+
+def read_plain(option: Option, value: object, place: str) -> Value:
+    """The value as it stands in a YAML or JSON file: of the right type already."""
+    if option.kind == "bool":
+        if not isinstance(value, bool):
+            raise ValueError(f"{place}: {show(value)} is not a truth value; give true or false, without quotes")
+        return check(option, value, place)
+    if option.kind == "list":
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list) or not all(isinstance(each, str | int) for each in items):
+            raise ValueError(f"{place}: {show(value)} is not a list of names")
+        return check(option, tuple(str(each) for each in items), place)
+    if not isinstance(value, str):
+        raise ValueError(f"{place}: {show(value)} is not a text")  # noqa: TRY004  one error for all bad input
+    return check(option, value, place)
+
+
+def check(option: Option, value: Value, place: str) -> Value:
+    """The value itself when it is possible and at work in this version."""
+    for each in _words(value):
+        if "\0" in each:
+            raise ValueError(f"{place}: {show(each)} has a NUL byte, which no path and no name can have")
+        if option.choices and each not in option.choices:
+            near = nearest(each, option.choices)
+            hint = near if near.startswith("; did") else f"; give {' or '.join(option.choices)}"
+            raise ValueError(f"{place}: {show(each)} is not possible{hint}")
+        if option.works is not None and each not in option.works:
+            works = " or ".join(show(word) for word in option.works) or "leaving it out"
+            raise ValueError(f"{place}: {show(each)} is not at work yet in this version; {works} is")
+    return value
+
+
+def _words(value: Value) -> tuple[str, ...]:
+    if isinstance(value, bool):
+        return ("true" if value else "false",)
+    return (value,) if isinstance(value, str) else value
+
+
+def _with_two_dashes(argument: str) -> str:
+    """Go's flag package, which NVIDIA's plugin uses, takes `-name` for `--name`."""
+    return f"-{argument}" if _ONE_DASH.match(argument) else argument
+
+
+def _metavar(option: Option) -> str:
+    if option.kind == "bool":
+        return "true|false"
+    if option.choices:
+        works = option.works if option.works is not None else option.choices
+        return "|".join(works)
+    return option.metavar or ("LIST" if option.kind == "list" else "VALUE")
+
+
+def _help(option: Option) -> str:
+    default = option.default
+    if isinstance(default, bool):
+        default = "true" if default else ""
+    elif isinstance(default, tuple):
+        default = ",".join(default)
+    notes = [f"${' or $'.join(option.variables)}"]
+    if default:
+        notes.append(f"default {default}")
+    return f"{option.help} [{', '.join(notes)}]".replace("%", "%%")

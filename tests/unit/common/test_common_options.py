@@ -1,0 +1,73 @@
+"""Flags and environment from one table, as agent and operator read them."""
+
+from __future__ import annotations
+
+import pytest
+from nodedevices_common.errors import InputError
+from nodedevices_common.options import Given, Option, Parser, Value, from_environment, values_of
+
+OPTIONS = (
+    Option(name="log-level", help="", choices=("debug", "info"), default="info", variables=("ND_LOG_LEVEL",)),
+    Option(name="fail", help="", kind="bool", default=False, variables=("FAIL",)),
+    Option(name="strategy", help="", kind="list", variables=("STRATEGY",), aliases=("strategies",)),
+    Option(name="kubeconfig", help="100 % of it", variables=("ND_KUBECONFIG", "KUBECONFIG")),
+)
+
+
+def flags(*arguments: str) -> dict[str, Value]:
+    parser = Parser(prog="program", description="", epilog="")
+    parser.add_options(OPTIONS)
+    return values_of(parser.read(arguments, rest="every argument is a flag")[1])
+
+
+def variables(**environment: str) -> dict[str, Given]:
+    return from_environment(OPTIONS, environment, prefix="ND_")
+
+
+@pytest.mark.parametrize("arguments", [["--log-level", "debug"], ["--log-level=debug"], ["-log-level", "debug"]])
+def test_a_flag_has_one_dash_or_two_and_its_value_beside_it_or_behind(arguments: list[str]) -> None:
+    assert flags(*arguments) == {"log-level": "debug"}
+
+
+def test_a_truth_value_needs_no_word_and_a_list_has_commas_or_several_flags() -> None:
+    assert flags("--fail", "--strategy=a,b", "-strategies", "c") == {"fail": True, "strategy": ("a", "b", "c")}
+    assert flags("--fail=F") == {"fail": False}
+
+
+def test_of_several_variables_the_first_that_says_something_counts_and_an_empty_one_says_nothing() -> None:
+    assert variables(ND_KUBECONFIG="", KUBECONFIG="/k") == {
+        "kubeconfig": Given("/k", "environment variable KUBECONFIG")
+    }
+    assert values_of(variables(ND_KUBECONFIG="/n", KUBECONFIG="/k")) == {"kubeconfig": "/n"}
+
+
+def test_every_problem_of_a_command_line_is_told_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        flags("--log-levle=info", "serve", "--fail=perhaps", "--log-level=loud")
+    assert caught.value.problems == (
+        "--log-levle: there is no such flag; did you mean --log-level?",
+        "'serve'; every argument is a flag",
+        "--log-level: 'loud' is not possible; give debug or info",
+        "--fail: 'perhaps' is not a truth value; give true or false",
+    )
+
+
+def test_a_variable_is_named_with_its_value_and_an_unknown_one_of_ours_is_a_typo() -> None:
+    with pytest.raises(InputError) as caught:
+        variables(FAIL="perhaps", ND_LOG_LEVLE="debug")
+    assert caught.value.problems == (
+        "environment variable FAIL: 'perhaps' is not a truth value; give true or false",
+        "environment variable ND_LOG_LEVLE: there is no such setting; did you mean ND_LOG_LEVEL?",
+    )
+
+
+def test_what_kubernetes_says_of_a_service_of_that_name_is_no_setting() -> None:
+    assert variables(ND_SERVICE_HOST="10.0.0.1", ND_OPERATOR_PORT_9736_TCP_ADDR="10.0.0.1", OTHER="x") == {}
+
+
+def test_the_help_says_which_variables_and_which_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        flags("--help")
+    said = capsys.readouterr().out
+    assert "[$ND_LOG_LEVEL, default info]" in said
+    assert "100 % of it [$ND_KUBECONFIG or $KUBECONFIG]" in " ".join(said.split())
