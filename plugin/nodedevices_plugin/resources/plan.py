@@ -24,7 +24,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.resources import ids
 from nodedevices_plugin.resources.matching import by_name
-from nodedevices_plugin.resources.sharing import Share, share
+from nodedevices_plugin.resources.shares import Share, share
 from nodedevices_plugin.resources.units import units
 from nodedevices_plugin.sharing.base import NodeTraits, Settings
 from nodedevices_plugin.sharing.registry import by_strategy

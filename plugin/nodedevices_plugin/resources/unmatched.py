@@ -18,7 +18,7 @@ from nodedevices_plugin.device_names import device_names
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
 from nodedevices_plugin.resources.matching import by_name, fitting
 from nodedevices_plugin.resources.plan import PlanSettings
-from nodedevices_plugin.resources.sharing import chosen_units
+from nodedevices_plugin.resources.shares import chosen_units
 from nodedevices_plugin.resources.units import units
 from nodedevices_plugin.vendors import registry
 

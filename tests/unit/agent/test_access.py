@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.asking import SeenObject
-from nodedevices_plugin.model import HoldersState, Holdings
+from nodedevices_plugin.model import ContainerEdits, HoldersState, Holdings
 from nodedevices_plugin.pipeline import Assessment, Inputs, World, assess, begin, decide
+from nodedevices_plugin.resources.containers import edits
+from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.state import State
@@ -59,6 +61,12 @@ class Node:
             self.saved = self.world.state
         return self
 
+    def given(self) -> ContainerEdits:
+        """What a container with the first GPU gets."""
+        assert self.world.plan is not None
+        [resource] = self.world.plan.resources
+        return edits(grant(resource, [gpu_id(0)]), self.world.access.containers)
+
 
 def test_what_would_be_refused_without_a_specification_is_asked_for_before_it_is_decided() -> None:
     node = Node()
@@ -93,7 +101,7 @@ def test_before_the_first_line_nobody_knows_for_which_devices_to_ask() -> None:
 def test_while_cdi_is_refused_the_way_in_effect_goes_on() -> None:
     node = Node().now(PLAIN, NOTHING).now(BY_CDI, NOTHING)
     assert node.world.config.reason == "ConfigInvalid"
-    assert not node.world.access.context.by_cdi
+    assert not node.given().cdi_devices
     assert (node.world.access.specs, node.world.access.request) == ((), None)
     assert node.to_look_for(BY_CDI, NOTHING) is not None, "and it is asked for again"
 
@@ -107,9 +115,9 @@ def test_other_names_take_effect_with_the_last_good_libraries_and_nvidia_ctk_is_
 def test_what_containers_get_follows_from_what_is_in_effect() -> None:
     node = Node().now(BY_CDI, MADE)
     assert [each.kind for each in node.world.access.specs] == [GPU_KIND]
-    assert node.world.access.context.by_cdi
+    assert node.given().cdi_devices == (f"{GPU_KIND}={gpu_id(0)}",)
     node.now(BY_CDI, TOOLKIT)
     assert (node.world.access.specs, node.world.access.request) == ((), None)
-    assert node.world.access.context.cdi_names == {gpu_id(0): "0", gpu_id(1): "1"}
+    assert node.given().cdi_devices == ("nvidia.com/gpu=0",)
     node.now(PLAIN, TOOLKIT)
-    assert not node.world.access.context.by_cdi
+    assert node.given().envs == {"NVIDIA_VISIBLE_DEVICES": gpu_id(0)}
