@@ -179,7 +179,7 @@ def check(option: Option, value: Value, place: str) -> Value:
             raise ValueError(f"{place}: {show(each)} is not possible{hint}")
         if option.works is not None and each not in option.works:
             works = " or ".join(show(word) for word in option.works) or "leaving it out"
-            raise ValueError(f"{place}: {show(each)} is not at work yet in this version; {works} is")
+            raise ValueError(f"{place}: {show(each)} is not implemented yet; {works} is")
     return value
 
 

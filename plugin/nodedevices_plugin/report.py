@@ -540,7 +540,7 @@ def _config_applied(facts: Facts) -> Condition:
     told = [each for each in (config.message, config.cdi_trouble) if each]
     if config.unschedulable:
         ids = listing(config.unschedulable)
-        told.append(f"spec.unschedulable is not at work yet in this version: {ids} stay in service")
+        told.append(f"spec.unschedulable is not implemented yet: {ids} stay in service")
     told += [each.text for each in config.unmatched[:NAMED]]
     more = len(config.unmatched) - NAMED
     told += [f"and {more} more entries match nothing here (status.configuration.unmatched)"] if more > 0 else []

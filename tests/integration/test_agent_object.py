@@ -122,7 +122,7 @@ def test_a_configuration_that_is_not_at_work_yet_keeps_the_last_good_one_and_say
     wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
     as_operator(kubectl, {"config": {"health": {"forgetMissingSeconds": 900}}, "configHash": "bb"})
     refused = wait_until("refusal", lambda: _invalid(kubectl))
-    assert "spec.config.health.forgetMissingSeconds: not at work yet" in refused["message"]
+    assert "spec.config.health.forgetMissingSeconds: not implemented yet" in refused["message"]
     assert status(kubectl)["appliedConfigHash"] == "aa"
 
 

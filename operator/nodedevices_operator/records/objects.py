@@ -185,7 +185,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """A DevicePolicy. `spec` is None when it is refused: not readable, or asking for what is not at work yet."""
+    """A DevicePolicy. `spec` is None when it is refused: not readable, or asking for what is not implemented yet."""
 
     name: str
     uid: str
@@ -380,7 +380,9 @@ def policy_record(raw: Raw) -> PolicyRecord:
             selector = None
     if spec is not None and (fields := unsupported_fields(spec)):
         refusal = "NotSupportedYet"
-        problem = f"not at work in this version: {', '.join(fields)}; the policy is not applied until they are removed"
+        problem = (
+            f"not implemented in this version: {', '.join(fields)}; the policy is not applied until they are removed"
+        )
     nodes = status.get("nodes")
     observed = status.get("observedGeneration")
     return PolicyRecord(

@@ -98,14 +98,14 @@ def resolve(local: Local, file: FileConfig | None, spec_config: Mapping[str, Any
 
 
 def sections_of(spec_config: Mapping[str, Any]) -> Sections:
-    """`spec.config`, checked. ConfigError names what is wrong or not at work yet in this version."""
+    """`spec.config`, checked. ConfigError names what is wrong or not implemented yet."""
     try:
         sections = parse(Sections, dict(spec_config), SPEC_CONFIG)
     except InputError as error:
         raise ConfigError(error.problems, error.place.removeprefix(SPEC_CONFIG).removeprefix(".")) from error
     missing = unsupported_sections(sections)
     if missing:
-        raise ConfigError([f"{SPEC_CONFIG}.{each}: not at work yet in this version" for each in missing], missing[0])
+        raise ConfigError([f"{SPEC_CONFIG}.{each}: not implemented yet" for each in missing], missing[0])
     return sections
 
 

@@ -138,7 +138,7 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
     if lonely:
         problems.append(f"--{lonely[0]}: only goes with --config-dir")
     if "kubelet-socket" in given and not given["kubelet-socket"]:
-        problems.append("--kubelet-socket: empty (no registration) is not at work yet in this version")
+        problems.append("--kubelet-socket: empty (no registration) is not implemented yet")
     if bool(values["pod-name"]) != bool(values["pod-namespace"]):
         given_one, missing = ("pod-name", "pod-namespace") if values["pod-name"] else ("pod-namespace", "pod-name")
         value = show(values[given_one])

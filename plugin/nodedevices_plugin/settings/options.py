@@ -2,7 +2,7 @@
 
 NVIDIA's device plugin's names are kept where it has one (its v0.20.0 flags, variables and `flags.*` keys), so that a
 DaemonSet written for it says the same things here. `works` are the values that are at work in this version; others of
-`choices` are refused by name as not at work yet, so that nobody believes them in force.
+`choices` are refused by name as not implemented yet, so that nobody believes that they apply.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cases whose feature is not at work yet, with what is missing. A case listed here must fail: the list only shrinks."""
+"""Cases whose feature is not implemented yet, with what is missing. Each of them must fail: the list only shrinks."""
 
 from __future__ import annotations
 

@@ -457,7 +457,7 @@ def test_a_change_that_touches_no_id_does_not_wait() -> None:
         ({"file": FileOutcome(error="line 1: not YAML")}, "not YAML"),
         (
             {"seen": seen({"health": {"forgetMissingSeconds": 900}})},
-            "spec.config.health.forgetMissingSeconds: not at work",
+            "spec.config.health.forgetMissingSeconds: not implemented",
         ),
         ({"seen": seen(TOO_MANY)}, "give fewer replicas"),
     ],

@@ -448,7 +448,7 @@ def test_a_configuration_with_nothing_to_say_is_left_out() -> None:
         (ConfigStatus(reason="WaitingForHolders", message="m"), ("False", "WaitingForHolders", "m")),
         (
             ConfigStatus(unschedulable=("GPU-1", "GPU-2")),
-            ("True", "Applied", "spec.unschedulable is not at work yet in this version: GPU-1, GPU-2 stay in service"),
+            ("True", "Applied", "spec.unschedulable is not implemented yet: GPU-1, GPU-2 stay in service"),
         ),
     ],
 )

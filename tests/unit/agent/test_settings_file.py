@@ -111,7 +111,7 @@ def test_null_is_not_set_as_in_nvidias_plugin() -> None:
             'flags: {plugin: {containerDriverRoot: "/driver\\0root"}}',
             "flags.plugin.containerDriverRoot: '/driver\\x00root' has a NUL byte, which no path and no name can have",
         ),
-        ("flags: {deviceDiscoveryStrategy: tegra}", "'tegra' is not at work yet in this version; 'auto' or 'nvml' is"),
+        ("flags: {deviceDiscoveryStrategy: tegra}", "'tegra' is not implemented yet; 'auto' or 'nvml' is"),
         (
             "flags: {plugin: {deviceListStrategy: 'envvar,cdi-cri'}}",
             "'envvar,cdi-cri' is not possible",
@@ -209,7 +209,10 @@ def test_sections_that_nobody_sets_are_at_their_defaults() -> None:
     ("spec", "says"),
     [
         ({"labels": {"mode": "All"}}, "spec.config.labels"),
-        ({"health": {"probe": {"intervalSeconds": 2}}}, "spec.config.health.probe.intervalSeconds: not at work yet"),
+        (
+            {"health": {"probe": {"intervalSeconds": 2}}},
+            "spec.config.health.probe.intervalSeconds: not implemented yet",
+        ),
         ({"shring": {}}, "spec.config.shring: unknown key; did you mean sharing?"),
         ({"health": {"holdDownSeconds": -1}}, "spec.config.health.holdDownSeconds: -1 is not allowed"),
     ],
