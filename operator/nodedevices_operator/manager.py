@@ -141,7 +141,7 @@ class Manager:
         if isinstance(error, RetryLater):
             log.debug("later", key=key, why=str(error))
         elif isinstance(error, KubeError):
-            if error.status == 404:  # a deletion that no watch has told
+            if error.status == 404:  # a deletion that no watch has delivered
                 self.relister.again()
             log.warning("write failed", key=key, error=str(error), retry_seconds=round(delay, 1))
         else:

@@ -1,10 +1,11 @@
-"""The key queue: which nodes need a look, and when.
+"""The key queue: which nodes are to be reconciled, and when.
 
-What is queued is a key, never an event, so ten changes of one node are one look at its latest state. A key is worked on
-by one worker at a time; a key added meanwhile is looked at once more afterwards. A failure waits exponentially longer
-each time, with jitter, until a success; a success may ask to be looked at again later (requeue after). News of a
-failing key bring its next try forward, to no less than NEWS_SECONDS (a broken node that changes all the time costs
-little more than a quiet one), and never to before what the server asked for. There are no more entries than keys.
+What is queued is a key, never an event, so ten changes of one node are one reconciliation of its latest state. A key is
+worked on by one worker at a time; a key added meanwhile is reconciled once more afterwards. A failure waits
+exponentially longer each time, with jitter, until a success; a success may ask to be reconciled again later (requeue
+after). News of a failing key bring its next try forward, to no less than NEWS_SECONDS (a broken node that changes all
+the time costs little more than a quiet one), and never to before what the server asked for. There are no more entries
+than keys.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from nodedevices_common.backoff import Backoff, Draw
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=60.0, jitter=0.2)
 NEWS_SECONDS = 2.0
 JITTER = 0.2  # of a delay that somebody asked for; it only grows
-MAX_LATE_SECONDS = 5.0  # by jitter, of a look that was asked for at a time
+MAX_LATE_SECONDS = 5.0  # by jitter, of a requeue after so many seconds
 
 Handler = Callable[[str], Awaitable[float | None]]
 
@@ -56,7 +57,7 @@ class KeyQueue:
         return len(self._ready) + len(self._running)
 
     def add(self, key: str, *, delay: float = 0.0) -> None:
-        """Look at the key as soon as possible, or after `delay` seconds; the earliest wish counts."""
+        """Reconcile the key as soon as possible, or after `delay` seconds; the earliest counts."""
         if delay > 0:
             self._at(key, self._clock() + delay)
         elif key in self._running:
@@ -89,7 +90,7 @@ class KeyQueue:
         return key
 
     def done(self, key: str, requeue_after: float | None = None) -> None:
-        """The key was worked on; look again after so many seconds (with jitter), or when it is added."""
+        """The key was worked on; it is ready again after so many seconds (with jitter), or when it is added."""
         self._running.discard(key)
         self._failures.pop(key, None)
         self._not_before.pop(key, None)
@@ -118,7 +119,7 @@ class KeyQueue:
         return max(0.0, self._heap[0][0] - self._clock()) if self._heap else None
 
     async def run(self, handler: Handler, *, failure: Callable[[str, Exception, float], None]) -> None:
-        """One worker, for ever; start as many as shall work at once. `failure` is told what failed and the delay."""
+        """One worker, for ever; start as many as shall work at once. `failure` gets what failed, and the delay."""
         while True:
             key = self.take()
             if key is None:

@@ -1,12 +1,12 @@
-"""The authoritative LIST: what really exists, whatever the watch has told or missed.
+"""The authoritative LIST: what really exists, whatever the watch has delivered or missed.
 
 kopf forgets deletions across a 410 and a watch can stall, so every ten minutes, with jitter, each kind is read in
-pages; at once when the watches have ended, which begin anew only after a complete LIST; and a moment after kopf has
+pages; at once when the watches have ended, which restart only after a complete LIST; and a moment after kopf has
 listed by itself, or a write has met an object that is gone. Objects that the LIST shows
-are taken in. An object that a complete LIST does not show is asked for by name, and goes only on the API server's own
+are taken in. An object that a complete LIST does not show is read by name, and goes only on the API server's own
 404: a failed, partial or empty LIST never removes anything. A change that the LIST shows and the watch of that kind
-does not tell within a few seconds means that this watch has stalled; the watches are started anew. In between, one
-page of policies every 30 s tells whether the API server answers at all: when it is back, everything is listed at once.
+does not deliver within a few seconds means that this watch has stalled; the watches are restarted. In between, one
+page of policies every 30 s shows whether the API server answers at all: when it is back, everything is listed at once.
 
 A LIST is a consistent read, so it can show nothing older than what was known before it began. Where it does, the
 cluster went back in time (etcd was restored from a backup): the LIST is believed, and what else was remembered is
@@ -37,9 +37,9 @@ JITTER = 0.1
 BACKOFF = Backoff(initial_seconds=1.0, max_seconds=30.0, jitter=0.2)  # after a failed LIST
 MAX_QUESTIONS = 500  # by name, for one LIST: a list that misses more is not believed this time
 MISSING_BACKOFF = replace(BACKOFF, max_seconds=5.0)  # while the CRDs are missing: asking costs next to nothing
-ASK_SECONDS = 30.0  # between two small questions: kopf tells nobody that the API server is away
+ASK_SECONDS = 30.0  # between two small questions: kopf does not report that the API server is away
 AGAIN_SECONDS = 5.0  # after the last object that kopf listed by itself
-HEARING_SECONDS = 10.0  # for the watch to tell what a LIST has shown
+HEARING_SECONDS = 10.0  # for the watch to deliver what a LIST has shown
 CRDS = {kind: f"{kind.value.rpartition('/')[2]}.{GROUP}" for kind in (Kind.NODE_DEVICES, Kind.POLICY)}
 
 log = structlog.get_logger()
@@ -71,13 +71,13 @@ class Relister:
         self._dirty = dirty
         self._period = period
         self._clock = clock
-        self.synced: Callable[[], None] = _nothing  # told once, after the first complete LIST of everything
-        self.watch: Callable[[], None] = _nothing  # told each time that a LIST was complete: the CRDs are there
-        self.stalled: Callable[[], None] = _nothing  # told when the watch misses what the LIST shows
-        self.went_back: Callable[[], None] = _nothing  # told when the cluster shows an earlier state than it did
+        self.synced: Callable[[], None] = _nothing  # called once, after the first complete LIST of everything
+        self.watch: Callable[[], None] = _nothing  # called each time that a LIST was complete: the CRDs are there
+        self.stalled: Callable[[], None] = _nothing  # called when the watch misses what the LIST shows
+        self.went_back: Callable[[], None] = _nothing  # called when the cluster shows an earlier state than it did
         self._soon = asyncio.Event()
         self._again: asyncio.TimerHandle | None = None
-        self._untold: dict[Kind, float | None] = {}  # kinds with changes by LIST alone, and their last watch event
+        self._unconfirmed: dict[Kind, float | None] = {}  # kinds with changes by LIST alone, and their last watch event
         self.last_complete: float | None = None  # clock
         self.trouble = ""  # why the last LIST failed
 
@@ -86,7 +86,7 @@ class Relister:
         self._soon.set()
 
     def again(self) -> None:
-        """LIST when nobody has asked so for a few seconds: what was deleted meanwhile, no watch tells."""
+        """LIST once nobody has called this for a few seconds: what was deleted meanwhile, no watch delivers."""
         if self._again is not None:
             self._again.cancel()
         self._again = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._soon.set)
@@ -109,7 +109,7 @@ class Relister:
                 failures = 0
                 self.trouble = ""
                 wait = self._period * random.uniform(1 - JITTER, 1 + JITTER)
-                if self._untold:
+                if self._unconfirmed:
                     await asyncio.sleep(HEARING_SECONDS)
                     self.check_watch()
             await self._rest(wait)
@@ -131,7 +131,7 @@ class Relister:
 
     async def once(self) -> None:
         """One LIST of every kind. KubeError when one could not be completed; what was seen until then is kept."""
-        self._untold = {}
+        self._unconfirmed = {}
         missing: list[str] = []
         back = 0
         for kind in (Kind.POLICY, Kind.NODE, Kind.NODE_DEVICES):
@@ -147,7 +147,7 @@ class Relister:
             self._metrics.relists.labels(kind.name.lower(), "complete").inc()
             back += earlier
             if missed and self._cache.synced:
-                self._untold[kind] = heard
+                self._unconfirmed[kind] = heard
         if missing:
             raise MissingCRDs(missing)
         self.last_complete = self._clock()
@@ -167,10 +167,10 @@ class Relister:
             self.stalled()  # a watch may wait for versions that are far away again
 
     def check_watch(self) -> None:
-        """Whether the watch has told anything of the kinds of which a LIST showed changes, since that LIST began."""
-        told = self._cache.last_event
-        silent = [kind for kind, heard in self._untold.items() if told.get(kind) == heard]
-        self._untold = {}
+        """Whether the watch has delivered anything of the kinds of which a LIST showed changes since it began."""
+        last_event = self._cache.last_event
+        silent = [kind for kind, heard in self._unconfirmed.items() if last_event.get(kind) == heard]
+        self._unconfirmed = {}
         if silent:
             log.warning("watch stalled, restarting", kinds=[kind.name.lower() for kind in silent])
             self.stalled()

@@ -1,9 +1,9 @@
 """What the operator knows of the cluster: slim records of NodeDevices, Nodes and DevicePolicies, by name.
 
-Everything enters through `Cache.observe` and leaves through `Cache.remove`; both answer which keys need a look. An
-older resourceVersion never replaces a newer one, so the watch, the authoritative LIST and the answers to our own writes
-may arrive in any order; except where a LIST proves that the cluster itself went back, as after a restored etcd
-(relist.py). The cache is `synced` only after one complete LIST of all three kinds; before that nothing is
+Everything enters through `Cache.observe` and leaves through `Cache.remove`; both return which keys are to be
+reconciled. An older resourceVersion never replaces a newer one, so the watch, the authoritative LIST and the answers to
+our own writes may arrive in any order; except where a LIST proves that the cluster itself went back, as after a
+restored etcd (relist.py). The cache is `synced` only after one complete LIST of all three kinds; before that nothing is
 decided. An object goes only by a DELETED event or by the API server's own 404, never by its absence from a list.
 """
 
@@ -26,7 +26,7 @@ from nodedevices_operator.records.objects import (
 
 @dataclass(frozen=True, slots=True)
 class Dirty:
-    """Which keys need a look because of a change."""
+    """Which keys are to be reconciled because of a change."""
 
     nodes: frozenset[str] = frozenset()
     policies: frozenset[str] = frozenset()
@@ -61,8 +61,8 @@ class Cache:
                 return self.policies
 
     def observe(self, kind: Kind, record: Record, *, believe: bool = False) -> Dirty:
-        """Take a newer state of an object in (with `believe`, any). Returns what needs a look; nothing when no decision
-        can change."""
+        """Take a newer state of an object in (with `believe`, any). Returns what is to be reconciled; nothing when no
+        decision can change."""
         before = self.records(kind).get(record.name)
         if before is not None and not believe and not newer(record, before):
             return NOTHING
@@ -89,7 +89,7 @@ class Cache:
         return Dirty(frozenset(self._concerned(before)))
 
     def not_heard(self, name: str, at: float) -> None:
-        """Nobody could tell whether a heartbeat has come: count as if it had come then, if that is later."""
+        """It is not known whether a heartbeat has come: count as if it had come then, if that is later."""
         heard = self.heard.get(name)
         if heard is not None and heard.at < at:
             self.heard[name] = replace(heard, at=at)

@@ -26,7 +26,7 @@ from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
 HELD_BACK_SECONDS = 60.0  # until the node's pods are listed again
 RECHECK_SECONDS = 10.0  # after lowering; the scheduler and the kubelet have heard of it by then
-# Another writer that changes our value back: after so many repairs within the window we rest, and say so.
+# Another writer that changes our value back: after so many repairs within the window we stop for a while, and say so.
 FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS = 3, 60.0
 
 log = structlog.get_logger()
@@ -123,9 +123,9 @@ class CapacityConcern:
         return memory.values is not None if shown is None else shown > value
 
     def _fighting(self, memory: _Memory, plan: CapacityPlan) -> bool:
-        """Whether to rest instead of repairing; counts this repair when not."""
+        """Whether to pause instead of repairing; counts this repair when not."""
         if memory.values != plan.values:
-            return False  # our own wish changed: no drift
+            return False  # the desired value changed: no drift
         now = self._clock()
         if len(memory.repairs) == FIGHT_REPAIRS and now - memory.repairs[0] < FIGHT_WINDOW_SECONDS:
             return True

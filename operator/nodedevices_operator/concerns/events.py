@@ -1,11 +1,11 @@
 """Writing Events, so many for each node and no more.
 
 An agent decides how often a device of its node fails, and for how many pods; what it may cost the API server and the
-people who read Events is decided here. Each node has a token bucket; what it does not cover is counted, and told once a
-minute in one Event about the NodeDevices. An Event that was suppressed is never written later: it is news of
-yesterday, and the conditions tell what is so now.
+people who read Events is decided here. Each node has a token bucket; what it does not cover is counted, and summed up
+once a minute in one Event about the NodeDevices. An Event that was suppressed is never written later: it is news of
+yesterday, and the conditions show what is so now.
 
-The memory is three numbers for each node. Lost with the operator's, it begins anew with a full bucket.
+The memory is three numbers for each node. Lost with the operator's, it starts again with a full bucket.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nodedevices_operator.records.objects import NodeDevicesRecord
 
 BURST = 128  # 8 devices, 16 shares of each: a node's pods all hear of one fault
 SECONDS_PER_EVENT = 10.0
-SUM_UP_SECONDS = 60.0  # from the first suppressed Event to the one that tells how many there were
+SUM_UP_SECONDS = 60.0  # from the first suppressed Event to the one that sums them up
 LIMIT = f"at most {BURST} at once, then one every {SECONDS_PER_EVENT:g} s"
 
 

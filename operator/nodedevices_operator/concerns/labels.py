@@ -2,7 +2,7 @@
 
 `desired/labels.py` decides; this writes, by server-side apply without force. What stands there from another owner is
 left out beforehand; one that came in between is a 409, and the next reconciliation knows it. Labels select nodes for
-policies, so a policy can undo its own reason: writes to one node are few in a minute, and then we rest and say so.
+policies, so a policy can undo its own reason: writes to one node are few in a minute, and then we pause and say so.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class LabelsConcern:
         return outcome
 
     def _restless(self, node: str) -> bool:
-        """Whether to rest instead of writing; counts this write when not."""
+        """Whether to pause instead of writing; counts this write when not."""
         now = self._clock()
         writes = self._writes.setdefault(node, deque(maxlen=MOST_WRITES))
         if len(writes) == MOST_WRITES and now - writes[0] < WINDOW_SECONDS:

@@ -7,8 +7,8 @@ may carry our condition because of a fault, and a restarted operator reads exact
 A pod is written only while it runs on the node that the NodeDevices is about: an agent's word, and an entry that names
 a pod of another node, change nothing there. A pod that has ended keeps its condition; its entry is dropped.
 
-An agent that has not reported yet (a NodeDevices deleted by hand and made anew) takes no mark back. What is remembered
-only saves reads: which pod a holder entry means, what a pod's condition says. desired/pods.py decides.
+An agent that has not reported yet (a NodeDevices deleted by hand and created again) takes no mark back. What is
+remembered only saves reads: which pod a holder entry means, what a pod's condition says. desired/pods.py decides.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Memory:
     """Of one node; rebuilt from the cluster when lost."""
 
     uids: dict[Key, str] = field(default_factory=dict)  # which pod a holder entry means
-    not_ours: dict[Key, float] = field(default_factory=dict)  # until when not to ask again
+    not_ours: dict[Key, float] = field(default_factory=dict)  # until when not to read the pod again
     marked: dict[str, Mark] = field(default_factory=dict)  # uid -> what its condition says
     unmarked: dict[str, Mark] = field(default_factory=dict)  # uid -> what it need not say: the pod shows no condition
     ended: set[str] = field(default_factory=set)  # uids of pods that have ended
@@ -63,7 +63,7 @@ class Seen:
     marks: dict[str, Holding] = field(default_factory=dict)  # uid -> the worst of what the pod holds
     events_only: dict[str, Holding] = field(default_factory=dict)
     found: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # pods that were read, by uid
-    unsure: set[tuple[str, str]] = field(default_factory=set)  # pods of which nobody could tell yet who they are
+    unsure: set[tuple[str, str]] = field(default_factory=set)  # pods of which it is not known yet who they are
     requeue_after: float | None = None
     problems: list[KubeError] = field(default_factory=list)
 
@@ -252,8 +252,8 @@ class PodMarksConcern:
         return False
 
     async def _is_news(self, seen: Seen, uid: str, holding: Holding) -> bool:
-        """Whether the pod is to be marked, by podCondition OnFault: that nobody can tell how its device is, is no news
-        for a pod that shows no condition."""
+        """Whether the pod is to be marked, by podCondition OnFault: that the state of its device is not known, is no
+        news for a pod that shows no condition."""
         if not holding.unknown:
             return True
         mark = _mark_of(holding)
@@ -391,7 +391,7 @@ class PodMarksConcern:
 
     @staticmethod
     def _failed(seen: Seen, uid: str, holding: Holding, error: KubeError) -> None:
-        if error.gone:  # the name may belong to another pod by now: ask anew
+        if error.gone:  # the name may belong to another pod by now: read it again
             seen.memory.uids.pop((holding.holder, holding.device), None)
             seen.requeue_after = NOT_YET_SECONDS
         else:

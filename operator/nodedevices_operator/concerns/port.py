@@ -2,7 +2,7 @@
 
     observe -> desired -> apply -> outcome
 
-Each time anew from what the cluster shows, and safe to be killed between any two calls. A concern fails alone: what
+Each time from what the cluster shows, and safe to be killed between any two calls. A concern fails alone: what
 `observe` or `apply` raises is counted and retried by the node's back-off, and the other concerns go on. A new one is a
 file in this folder and a line in registry.py (docs/extending.md).
 """
@@ -110,7 +110,7 @@ class View:
     stored: bool = True  # NodeDevices.spec says what `configuration` says; by configuration, too
     resolved: Resolved | None = None  # the configuration with the built-in defaults; by configuration, too
     staleness: Staleness | None = None
-    affected: tuple[Affected, ...] | None = None  # what affectedPods shall be; None: nobody can tell; by pod_marks
+    affected: tuple[Affected, ...] | None = None  # what affectedPods shall be; None: not known; by pod_marks
     status: object = None  # what NodeDevices.status shows of us by now
 
     @property

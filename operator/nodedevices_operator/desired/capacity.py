@@ -3,7 +3,7 @@
 A resource name has one owner. A name that a NodeDevices lists as `managedBy: plugin`, or that the Node showed above 0
 without us, is refused and shown. No value is written that is lower than what pods on the node request already: a
 kubelet that restarts with less than its running pods request kills them (`OutOf<name>`). That holds also where the Node
-shows no value: its policy may have been deleted and made anew. Taking a key away altogether is safe.
+shows no value: its policy may have been deleted and created again. Taking a key away altogether is safe.
 An Unknown device that the agent still offers counts as healthy, as in `resources[].healthy`.
 """
 
@@ -50,7 +50,7 @@ def plan_capacity(
     ours: frozenset[str],
     requested: Mapping[str, int] | None = None,
 ) -> CapacityPlan:
-    """What the Node shall show. `ours` are names that we are known to have set; `requested` is None until asked for."""
+    """The desired capacity. `ours` are names that we are known to have set; `requested` is None until it is needed."""
     served = {resource.name for resource in record.resources if resource.managed_by == "plugin"}
     values: dict[str, int] = {}
     refused: list[str] = []
@@ -89,7 +89,7 @@ def plan_capacity(
 
 
 def amount(entry: CapacityEntry, devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]) -> int:
-    """How many of it the node has, before pods are looked at."""
+    """How many of it the node has, whatever its pods request."""
     if entry.per_node is not None:
         return entry.per_node
     in_scope = devices if entry.scope == "all" else offered(devices, resources)
@@ -111,7 +111,7 @@ def _meant(match: DeviceMatch | None, device: DeviceRecord) -> bool:
 
 
 def offered(devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]) -> list[DeviceRecord]:
-    """The devices that the kubelet is told are Healthy.
+    """The devices that are reported Healthy to the kubelet.
 
     Healthy and Degraded ones are. Unknown ones are until the agent withdraws them, which shows in `healthy`: the
     plugin's resources then count no more ids than the well devices have. Where no plugin of ours serves, silence of the

@@ -53,12 +53,12 @@ class Holding:
 
     @property
     def ends_with_restart(self) -> bool:
-        """Only what the container has done until now is lost: well again once it was started anew."""
+        """Only what the container has done until now is lost: well again once it has restarted."""
         return self.device_health is not None and self.health.action == RESTART
 
     @property
     def unknown(self) -> bool:
-        """Nobody can tell how the device is."""
+        """The state of the device is not known."""
         return self.severity == _SEVERITY["Unknown"]
 
     @property
@@ -68,7 +68,7 @@ class Holding:
 
     @property
     def undecided(self) -> bool:
-        """Seconds decide what it is: until then the pod is told neither anything new nor that it is over."""
+        """Seconds decide what it is: until then the pod's condition neither changes nor is taken back."""
         return self.health.reason == UNDECIDED
 
 

@@ -3,8 +3,8 @@
 NodeNotReady holds at once. AgentLost: the Node is Ready, but for 60 s it shows allocatable 0 for every name that the
 plugin serves and calls healthy, which is what the kubelet does when a plugin dies. HeartbeatOverdue: the heartbeat has
 not changed for 15 minutes, by our clock, whatever the node's clock says. They count from the heartbeat's arrival, which
-the cache notes. After a restart of the operator the counting begins anew, but a verdict that stands on the object stays
-until there is evidence against it.
+the cache notes. After a restart of the operator the counting starts again, but a verdict that stands on the object
+stays until there is evidence against it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Staleness:
     status: str
     reason: str
     message: str
-    wait: float  # seconds until a look could give another answer without any event
+    wait: float  # seconds until the answer could change without any event
 
 
 def judge(
     record: NodeDevicesRecord, node: NodeRecord | None, *, heard: Heard, dark_since: float | None, now: float
 ) -> tuple[Staleness, float | None]:
-    """Whether the record is stale, and since when every served name shows allocatable 0 (to be given at the next look).
+    """Whether the record is stale, and since when every served name shows allocatable 0 (to be given next time).
 
     All times are by the operator's monotonic clock.
     """

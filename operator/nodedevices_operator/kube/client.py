@@ -29,7 +29,7 @@ from nodedevices_operator.records.names import MANAGER
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
-LOOK_SECONDS = 10.0  # between two looks at the credentials' files
+CHECK_SECONDS = 10.0  # between two checks of the credentials' files
 LOAD_AGAIN_SECONDS = 1.0  # between two readings of them, however many calls are refused
 MAX_PAUSE_SECONDS = 60.0  # for all calls, by Retry-After
 PAGE_SIZE = 500
@@ -54,7 +54,7 @@ class KubeClient:
     """Kube over the official client. Make it inside a running loop; close it at the end."""
 
     def __init__(self, kubeconfig: str | None, known: Credentials, clock: Callable[[], float] = time.monotonic) -> None:
-        self.trust_changed: Callable[[], None] = _nothing  # told when the CA or the client certificate is another one
+        self.trust_changed: Callable[[], None] = _nothing  # called when the CA or the client certificate is another one
         self._kubeconfig = kubeconfig
         self._clock = clock
         self._slots = asyncio.Semaphore(MAX_CALLS)
@@ -88,8 +88,8 @@ class KubeClient:
             await api.close()
         self._retired.clear()
 
-    async def watch_credentials(self, period: float = LOOK_SECONDS) -> None:
-        """Look at the credentials' files for ever, and use what they have become."""
+    async def watch_credentials(self, period: float = CHECK_SECONDS) -> None:
+        """Check the credentials' files for ever, and use what they have become."""
         await Periodic(self._check_credentials, seconds=period).run()
 
     async def _check_credentials(self) -> None:

@@ -1,7 +1,7 @@
 """Where the API server is, whom to trust, and who we are; and whether any of that has changed on the disk.
 
 A bound token is renewed by the kubelet before its hour is over, and the cluster's CA can be replaced while we run: both
-are files that change under a running process. They are looked at every few seconds (`stamp`), and read again at once
+are files that change under a running process. They are checked every few seconds (`stamp`), and read again at once
 when the API server refuses us or cannot be trusted (client.py). Nothing here depends on the wall clock. A file that
 cannot be used, such as one half written, leaves what was in use.
 """

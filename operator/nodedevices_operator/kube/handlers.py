@@ -46,7 +46,7 @@ class NullDiffBase(kopf.DiffBaseStorage):
 
 
 # kopf's own grow to 21 s, and a pod would wait so long for its mark after the API server's return. An hour of these,
-# then the watches end and begin anew (source.py).
+# then the watches end and restart (source.py).
 RECONNECT_SECONDS = (1, 1, 2, 3, *(5,) * 720)
 
 

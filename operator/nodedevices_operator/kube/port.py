@@ -32,7 +32,7 @@ class KubeError(RequestError):
 
 
 class Kube(Protocol):
-    """What the operator asks of the API server. Every method may raise KubeError."""
+    """What the operator calls at the API server. Every method may raise KubeError."""
 
     async def get(self, path: str) -> Object:
         """One object."""

@@ -4,7 +4,7 @@ At its end kopf cancels every task of its loop that it does not know, and it end
 CRD deleted, a bad answer to a watch). In a loop of its own neither can reach the rest of the operator. What crosses
 over are frozen records, in order.
 
-kopf looks once, at its start, for what there is to watch, and goes on without a kind that it does not find. So it is
+kopf finds out once, at its start, what there is to watch, and goes on without a kind that it does not find. So it is
 started only when somebody has listed every kind (`start`, after every end as well), and ended again when it has not
 found them all. `running` says that it watches all of them.
 """
@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import kopf
 import structlog
-from kopf._cogs.structs import references  # what it has found to watch is told nowhere else
+from kopf._cogs.structs import references  # what it has found to watch is public nowhere else
 from nodedevices_common.backoff import Backoff
 
 from nodedevices_operator.kube.handlers import WATCHED_NAMES, make_registry, make_settings
@@ -59,8 +59,8 @@ class Sparse(logging.Filter):
 class Watch:
     """The watches of NodeDevices, DevicePolicies and Nodes. Made and used in the operator's loop.
 
-    `ended` is told each time that they have ended, with why; they begin anew after another `start`. `listed` is told
-    of every object that kopf has listed by itself, at its start and after a 410: it tells no deletion from before.
+    `ended` is called each time that they have ended, with why; they restart after another `start`. `listed` is called
+    for every object that kopf has listed by itself, at its start and after a 410: it delivers no deletion from before.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
         for name in ("kopf", "kopf.objects", "kopf.activities"):
             logging.getLogger(name).setLevel(logging.WARNING)  # it logs every event at INFO
-        # What ended it, with tracebacks, for each of its tasks that knew; `ended` is told the same in a line.
+        # What ended it, with tracebacks, for each of its tasks that knew; `ended` gets the same in a line.
         for name in ("kopf._core.reactor.running", "kopf._core.reactor.orchestration"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         for name in ("kopf._cogs.clients.watching", "kopf._cogs.clients.fetching"):
@@ -153,7 +153,7 @@ class Watch:
         """Returns why it was ended, if it did not end by itself."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(_quiet)  # of tasks that ended with the one that told why
+        loop.set_exception_handler(_quiet)  # of tasks that ended with the one that said why
         self._kopf = (loop, stop)
         if self._ending.is_set():
             return ""
@@ -169,7 +169,7 @@ class Watch:
                 identity=cast("Any", MANAGER),  # else kopf asks for the user's name, and our uid has none in the image
                 stop_flag=stop,
             )
-            # Not kopf.run_tasks: it waits 5 s for watches that nobody has told to end before it says that one has.
+            # Not kopf.run_tasks: it waits 5 s for watches that nobody has stopped before it says that one has ended.
             done, _ = await asyncio.wait(roots, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()

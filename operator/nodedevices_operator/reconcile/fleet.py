@@ -7,7 +7,7 @@ ConfigMaps there.
 The order is the promise: read the record, decide (desired/fleet.py), write the record, and only then answer. Killed in
 between, the next life finds the action in the record, grants it again and counts it once. The write carries the
 record's resourceVersion, so two operators, or a person in between, never both win. A record that was deleted is written
-anew from memory; after a restart nobody can know what it said, and it begins empty.
+again from memory; after a restart nobody can know what it said, and it begins empty.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FleetGate:
         return self._answers.get(action)
 
     async def reconcile(self, _key: str) -> float | None:
-        """Decide on all proposals. Returns the seconds after which to decide anew; KubeError: nothing was granted."""
+        """Decide on all proposals. Returns the seconds after which to decide again; KubeError: nothing was granted."""
         proposals = dict(self._proposals)
         if not proposals:
             return None

@@ -65,7 +65,7 @@ class NodeReconciler:
             return None
         node = self._cache.nodes.get(name)
         if node is not None and self._uids.setdefault(name, node.uid) != node.uid:
-            self.forget(name)  # deleted and made anew between two reconciliations
+            self.forget(name)  # deleted and created again between two reconciliations
             self._uids[name] = node.uid
         view = View(
             before=record,
