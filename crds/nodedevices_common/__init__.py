@@ -1,5 +1,6 @@
-"""What agent, probes and operator all need and none of them is: logs, the HTTP server, back-off, files, errors.
+"""What agent, probes and operator all need and none of them is, one of each.
 
-Nothing in this package knows a device, a kind of the contract, or a library that only one of them has: a probe imports
-from it and stays small.
+logs; http: metrics and health; options: flags and variables; backoff; periodic: what is polled; files: replaced
+atomically; conditions; errors: the tree; text. Nothing in this package knows a device, a kind of the contract, or a
+library that only one of them has: a probe imports from it and stays small.
 """

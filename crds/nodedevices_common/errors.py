@@ -46,3 +46,12 @@ class RequestError(OperationError):
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
+
+
+def retry_after_seconds(header: object) -> float | None:
+    """What a Retry-After header says; None where it says nothing, a date, or more than an hour."""
+    try:
+        seconds = float(str(header))
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds <= 3600 else None

@@ -40,6 +40,8 @@ SCRAPES_PER_SECOND = 32  # taken by a server of metrics, which cost some millise
 PROBES_PER_SECOND = 512  # taken by a server of nothing but probes
 RETRY_SECONDS = 5.0
 TEXT = "text/plain; charset=utf-8"
+METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+MAX_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,15 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """`127.0.0.1:9736`, `[::1]:9736` or `:9736`. ValueError with what would be right."""
+    host, colon, port = text.rpartition(":")
+    bare = ":" in host and not (host[0] == "[" and host[-1] == "]")
+    if not colon or not port.isdecimal() or int(port) > MAX_PORT or bare:
+        raise ValueError(f"{text!r} is not host:port; give 127.0.0.1:9736, or :9736 for every address")
+    return Address(host.strip("[]"), int(port))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +220,19 @@ class HttpServer:
         except Exception:
             log.exception("an answer failed", path=path)
             return Answer(500, b"failed; the log says more\n"), method == "GET"
+
+
+def servers(
+    metrics: Address | None, probes: Address | None, *, scrape: Callable[[], bytes], checks: Mapping[str, Handler]
+) -> list[HttpServer]:
+    """One of /metrics and the checks, and one of the checks alone for the kubelet; None: without it."""
+    made = []
+    if metrics is not None:
+        answers = {"/metrics": lambda: Answer(200, scrape(), METRICS_TEXT), **checks}
+        made.append(HttpServer("metrics and health", metrics, answers))
+    if probes is not None:
+        made.append(HttpServer("the kubelet's probes", probes, checks, per_second=PROBES_PER_SECOND))
+    return made
 
 
 async def _read_head(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> bytes | None:

@@ -109,9 +109,7 @@ async def run(settings: Settings) -> None:
         return "" if watch.running else "the watches are not running"
 
     try:
-        listening = servers(
-            settings.http_address, settings.health_address, metrics=scrape, healthy=healthy, ready=ready
-        )
+        listening = servers(settings.http_address, settings.health_address, scrape=scrape, healthy=healthy, ready=ready)
         tasks += [asyncio.create_task(each.run(), name="http") for each in listening]
         tasks += manager.tasks()
         tasks.append(asyncio.create_task(kube.watch_credentials(), name="credentials"))

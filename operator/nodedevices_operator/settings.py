@@ -12,12 +12,11 @@ from typing import cast
 
 from nodedevices_common import logs
 from nodedevices_common.errors import InputError
-from nodedevices_common.http import Address
+from nodedevices_common.http import Address, parse_address
 from nodedevices_common.options import Given, Option, Parser, from_environment
 
 from nodedevices_operator.cache.relist import RELIST_SECONDS
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS
-from nodedevices_operator.http import parse_address
 
 PREFIX = "NODEDEVICES_"
 HTTP_ADDRESS = ":9736"

@@ -28,7 +28,7 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import Condition
 from nodedevices_api.nodedevices import Probe
 from nodedevices_common import logs
-from nodedevices_common.http import PROBES_PER_SECOND, Answer, HttpServer
+from nodedevices_common.http import HttpServer, servers
 
 from nodedevices_plugin import __version__, observing
 from nodedevices_plugin.answers import Answers
@@ -43,7 +43,7 @@ from nodedevices_plugin.kubelet import checkpoint
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.memory import keep_small
-from nodedevices_plugin.metrics import CONTENT_TYPE, Metrics
+from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import Plan, RegistrationState
 from nodedevices_plugin.pipeline import Inputs, Step, assess, begin, decide
 from nodedevices_plugin.probes.check import CheckError
@@ -364,14 +364,8 @@ class Agent:
         return Path(str(given) or "/")
 
     def _http_servers(self) -> list[HttpServer]:
-        health = {"/healthz": self._readiness.healthz, "/readyz": self._readiness.readyz}
-        metrics = {"/metrics": lambda: Answer(200, self._metrics.expose(), CONTENT_TYPE)}
-        servers = []
-        if (address := self._local.http_address) is not None:
-            servers.append(HttpServer("metrics and health", address, metrics | health))
-        if (address := self._local.health_address) is not None:
-            servers.append(HttpServer("the kubelet's probes", address, health, per_second=PROBES_PER_SECOND))
-        return servers
+        checks = {"/healthz": self._readiness.healthz, "/readyz": self._readiness.readyz}
+        return servers(self._local.http_address, self._local.health_address, scrape=self._metrics.expose, checks=checks)
 
 
 def _offers_count(in_force: InForce) -> bool:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nodedevices_api import GROUP, VERSION
-from nodedevices_common.errors import RequestError
+from nodedevices_common.errors import RequestError, retry_after_seconds
 
 from nodedevices_plugin.worker import Worker
 
@@ -263,9 +263,8 @@ class KubeStore:
         if not isinstance(status, int) or status == 0:
             return StoreError(f"{what}: no answer: {type(error).__name__}: {str(error)[:300]}")
         headers = getattr(error, "headers", None) or {}
-        return StoreError(
-            f"{what}: {status} {_message(error)}", status=status, retry_after=_seconds(headers.get("Retry-After"))
-        )
+        retry_after = retry_after_seconds(headers.get("Retry-After"))
+        return StoreError(f"{what}: {status} {_message(error)}", status=status, retry_after=retry_after)
 
 
 _LIMITS: dict[str, Any] = {"_preload_content": False, "_request_timeout": (CONNECT_SECONDS, ANSWER_SECONDS)}
@@ -339,11 +338,3 @@ def _message(error: Exception) -> str:
     except (ValueError, TypeError, KeyError):
         said = str(body)
     return str(said or getattr(error, "reason", ""))[:500]
-
-
-def _seconds(value: object) -> float | None:
-    try:
-        seconds = float(str(value))
-    except ValueError:
-        return None
-    return seconds if 0 <= seconds <= 3600 else None

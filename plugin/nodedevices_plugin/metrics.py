@@ -21,7 +21,6 @@ from nodedevices_plugin.probes.protocol import Readings
 from nodedevices_plugin.report import Facts, offered, physical_id, told_healthy
 from nodedevices_plugin.supervise import Supervisor
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
 # Reading -> (metric, help, factor). Only readings that the hardware gives are shown.

@@ -20,6 +20,7 @@ import orjson
 import structlog
 from aiohttp import ClientError, ClientSSLError
 from kubernetes.aio import client
+from nodedevices_common.errors import retry_after_seconds
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_operator.kube import credentials
@@ -200,7 +201,7 @@ class KubeClient:
             except (OSError, TimeoutError, ClientError, client.ApiException) as error:
                 raise KubeError(f"{what}: no answer: {type(error).__name__}: {str(error)[:300]}") from error
         if not 200 <= response.status <= 299:
-            retry = _seconds(response.getheader("Retry-After"))
+            retry = retry_after_seconds(response.getheader("Retry-After"))
             if response.status == 429 and retry is not None:
                 self._not_before = max(self._not_before, self._clock() + min(retry, MAX_PAUSE_SECONDS))
             said, absent = _told(data, str(response.reason))
@@ -235,11 +236,3 @@ def _told(data: bytes, reason: str) -> tuple[str, str | None]:
     details = status.get("details")
     name = details.get("name") if isinstance(details, dict) and status.get("reason") == "NotFound" else None
     return said[:500], name if isinstance(name, str) else None
-
-
-def _seconds(value: object) -> float | None:
-    try:
-        seconds = float(str(value))
-    except ValueError:
-        return None
-    return seconds if 0 <= seconds <= 3600 else None

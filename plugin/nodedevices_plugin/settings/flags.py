@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nodedevices_common.errors import InputError
-from nodedevices_common.http import Address
+from nodedevices_common.http import Address, parse_address
 from nodedevices_common.options import Parser, Value, from_environment, values_of
 from nodedevices_common.text import show
 
@@ -153,7 +153,7 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
         try:
             _address(str(values[each]))
         except ValueError as error:
-            problems.append(f"--{each}: {error}")
+            problems.append(f"--{each}: {error}; or off")
     return problems
 
 
@@ -178,10 +178,7 @@ def _seconds(text: str) -> int:
 def _address(text: str) -> Address | None:
     if text == "off":
         return None
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 <= int(port) <= 65535:
-        raise ValueError(f"{show(text)} is not host:port, such as :9735 or 127.0.0.1:9735, or off")
-    return Address(host=host.strip("[]"), port=int(port))
+    return parse_address(text)
 
 
 def _parser() -> Parser:

@@ -11,7 +11,14 @@ import nodedevices_common
 import nodedevices_operator
 import nodedevices_plugin
 import pytest
-from nodedevices_common.errors import InputError, NodeDevicesError, OperationError, RefusedError, RequestError
+from nodedevices_common.errors import (
+    InputError,
+    NodeDevicesError,
+    OperationError,
+    RefusedError,
+    RequestError,
+    retry_after_seconds,
+)
 
 BRANCHES = {InputError, RefusedError, OperationError, RequestError}
 # Control flow, not an error; a mistake of a developer's that ends `make gen`.
@@ -50,3 +57,11 @@ def test_refused_input_has_a_line_for_each_problem() -> None:
 def test_a_request_without_an_answer_has_status_0() -> None:
     assert RequestError("list nodes: no answer").status == 0
     assert RequestError("list nodes: 429", status=429, retry_after=3.0).retry_after == 3.0
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("3", 3.0), ("0.5", 0.5), (None, None), ("", None), ("-1", None), ("1e9", None), ("nan", None), ("Sun", None)],
+)
+def test_a_server_asks_to_wait_for_an_hour_at_most(header: str | None, seconds: float | None) -> None:
+    assert retry_after_seconds(header) == seconds

@@ -7,9 +7,8 @@ from pathlib import Path
 import kopf
 import pytest
 from nodedevices_common.errors import InputError
-from nodedevices_common.http import Address
+from nodedevices_common.http import Address, parse_address
 from nodedevices_operator import settings
-from nodedevices_operator.http import parse_address
 from nodedevices_operator.kube.handlers import NullDiffBase, make_registry, make_settings
 
 
@@ -67,7 +66,7 @@ def test_addresses(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "9736", "host", "host:", "host:port", ":70000", "::1:80", ":-1"])
 def test_no_addresses(text: str) -> None:
-    with pytest.raises(ValueError, match="no address"):
+    with pytest.raises(ValueError, match="is not host:port"):
         parse_address(text)
 
 
