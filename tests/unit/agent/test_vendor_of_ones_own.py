@@ -1,0 +1,221 @@
+"""A vendor that is a file and a line of registration goes from a probe's line to a container as NVIDIA does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from nodedevices_plugin.answers import Answers
+from nodedevices_plugin.asking import SeenObject
+from nodedevices_plugin.metrics import Metrics
+from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Holder, HoldersState, Holdings
+from nodedevices_plugin.pipeline import Inputs, World, begin, step
+from nodedevices_plugin.probes.process import ProbeCounters
+from nodedevices_plugin.probes.protocol import DeviceFact, Partition, Readings
+from nodedevices_plugin.settings.effective import from_saved
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.state import State
+from nodedevices_plugin.vendors import registry
+from support.acme import CONTROL_NODE, Acme
+from support.facts import START, gpu, gpu_id, old, snapshot
+
+LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0"], {})
+NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
+MIXED = {"partitions": {"strategy": "mixed"}}
+
+
+@pytest.fixture
+def acme() -> Iterator[None]:
+    take_back = registry.add(Acme())
+    yield
+    take_back()
+
+
+def fpga(index: int, *regions: str, root: str = "", **facts: Any) -> DeviceFact:
+    return DeviceFact(
+        id=f"ACME-{index}",
+        index=index,
+        type="fpga",
+        vendor="acme",
+        product_name="Acme A1",
+        pcie_root=root,
+        device_nodes=(f"/dev/acme{index}",),
+        partitions=tuple(region(index, place, profile) for place, profile in enumerate(regions)),
+        **facts,
+    )
+
+
+def region(fpga: int, place: int, profile: str) -> Partition:
+    """Acme has no GPU instances."""
+    return Partition(
+        id=f"ACME-{fpga}-{place}",
+        profile=profile,
+        index=place,
+        gi=0,
+        ci=0,
+        gi_slices=0,
+        ci_slices=0,
+        memory_bytes=0,
+        device_nodes=(f"/dev/acme{fpga}r{place}",),
+    )
+
+
+def nic(index: int = 0, *, vendor: str = "mellanox", **facts: Any) -> DeviceFact:
+    known: dict[str, Any] = {"device_nodes": (f"/dev/infiniband/uverbs{index}",), "product_name": "ConnectX-7"}
+    return DeviceFact(id=f"NIC-{index}", index=index, type="nic", vendor=vendor, **{**known, **facts})
+
+
+def named(name: str, **match: Any) -> dict[str, Any]:
+    return {"resources": {"devices": [{"match": match, "name": name}]}}
+
+
+class Node:
+    """The agent's steps without the agent, and what answers the kubelet; what is to be saved is, at once."""
+
+    def __init__(self, *devices: DeviceFact, existing: frozenset[str] = frozenset()) -> None:
+        self.clock = 100.0
+        self.devices = devices
+        self.existing = existing
+        self.world: World = begin(State(), LOCAL, now=START, monotonic=self.clock)
+        self.answers = Answers(Metrics(facts=lambda: None, probe=ProbeCounters))
+
+    def now(self, asked: dict[str, Any] | None = None, *holders: Holder) -> Node:
+        saved = None
+        for _ in range(2):
+            self.clock += 1
+            if self.world.state.applied is not None:
+                saved = from_saved(self.world.state.applied)
+            inputs = Inputs(
+                snapshot=snapshot(*self.devices),
+                arrived=self.clock,
+                seen=SeenObject(exists=True, generation=1, config=asked or {}),
+                holdings=replace(NOBODY, holders=holders, taken=self.clock),
+                existing=self.existing,
+                saved=saved,
+            )
+            at = START + timedelta(seconds=self.clock)
+            self.world = step(self.world, inputs, LOCAL, now=at, monotonic=self.clock).world
+        assert self.world.plan is not None, self.world.config
+        self.answers.use(self.world.plan, self.world.inventory, self.world.access.containers)
+        return self
+
+    @property
+    def offers(self) -> dict[str, list[str]]:
+        """Healthy ids by resource."""
+        resources = self.world.plan.resources if self.world.plan else ()
+        return {each.name: [one.id for one in each.ids if one.healthy] for each in resources}
+
+    @property
+    def unmatched(self) -> list[str]:
+        return [each.text for each in self.world.config.unmatched]
+
+    def container(self, resource: str, *ids: str) -> ContainerEdits:
+        return self.answers.edits(self.answers.grant(resource, ids))
+
+
+def nodes(*paths: str) -> tuple[DeviceNode, ...]:
+    return tuple(DeviceNode(container_path=path, host_path=path) for path in paths)
+
+
+# --- a vendor with its file -----------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("acme")
+def test_its_devices_are_offered_under_its_usual_name_beside_gpus_and_containers_get_what_it_says() -> None:
+    node = Node(gpu(0, readings=old()), fpga(0), fpga(1), existing=frozenset({CONTROL_NODE})).now()
+    assert node.offers == {"acme.com/fpga": ["ACME-0", "ACME-1"], "nvidia.com/gpu": [gpu_id(0)]}
+    assert node.container("acme.com/fpga", "ACME-1") == ContainerEdits(
+        envs={"ACME_FPGAS": "ACME-1"}, devices=nodes(CONTROL_NODE, "/dev/acme1")
+    )
+    assert node.container("nvidia.com/gpu", gpu_id(0)).envs == {"NVIDIA_VISIBLE_DEVICES": gpu_id(0)}
+
+
+@pytest.mark.usefixtures("acme")
+def test_its_partitions_need_no_gpu_instance_and_never_go_out_beside_their_device() -> None:
+    node = Node(fpga(0, "half", "half"), fpga(1)).now(MIXED)
+    assert node.offers == {"acme.com/fpga": ["ACME-1"], "acme.com/half": ["ACME-0-0", "ACME-0-1"]}
+    assert node.container("acme.com/half", "ACME-0-1") == ContainerEdits(
+        envs={"ACME_FPGAS": "ACME-0-1"}, devices=nodes("/dev/acme0r1")
+    )
+    pod = Holder(namespace="ml", pod="a", container="c", resource="acme.com/half", ids=("ACME-0-0",), since=START)
+    assert node.now({}, pod).offers["acme.com/fpga"] == ["ACME-1"], "a region of it is held"
+    assert node.now({}).offers["acme.com/fpga"] == ["ACME-0", "ACME-1"]
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_rule_overrides_its_usual_name_and_sharing_exclusion_and_health_are_as_for_any_device() -> None:
+    sharing = {"strategy": "timeSlicing", "resources": [{"name": "acme.com/fast", "replicas": 2}]}
+    resources = {"devices": [{"match": {"vendor": "acme"}, "name": "acme.com/fast"}], "exclude": ["ACME-2"]}
+    node = Node(fpga(0), fpga(1, readings=Readings(lost=True)), fpga(2))
+    node.now({"sharing": sharing, "resources": resources})
+    assert node.offers == {"acme.com/fast": ["ACME-0::0", "ACME-0::1"]}
+    assert node.container("acme.com/fast", "ACME-0::1", "ACME-0::0").envs == {"ACME_FPGAS": "ACME-0"}
+    with pytest.raises(AllocationError, match="out of service"):
+        node.container("acme.com/fast", "ACME-1::0")
+
+
+@pytest.mark.usefixtures("acme")
+def test_its_pair_score_decides_which_devices_are_preferred() -> None:
+    node = Node(*(fpga(index, root=root) for index, root in enumerate(("a", "b", "a", "b")))).now()
+    everything = [f"ACME-{index}" for index in range(4)]
+    assert node.answers.prefer("acme.com/fpga", everything, [], 2) == ("ACME-0", "ACME-2")
+    assert node.answers.prefer("acme.com/fpga", everything, ["ACME-3"], 2) == ("ACME-1", "ACME-3")
+
+
+@pytest.mark.usefixtures("acme")
+def test_one_resource_may_have_devices_of_two_vendors_and_a_container_gets_what_each_of_them_says() -> None:
+    node = Node(gpu(0, readings=old()), fpga(0)).now(named("example.com/accelerator", minMemory="0"))
+    assert node.offers == {"example.com/accelerator": ["ACME-0", gpu_id(0)]}
+    assert node.container("example.com/accelerator", gpu_id(0), "ACME-0") == ContainerEdits(
+        envs={"NVIDIA_VISIBLE_DEVICES": gpu_id(0), "ACME_FPGAS": "ACME-0"}, devices=nodes("/dev/acme0")
+    )
+
+
+# --- devices that no vendor knows -----------------------------------------------------------------------------------
+def test_a_device_that_no_vendor_knows_is_offered_by_a_rule_alone_and_its_container_gets_its_nodes() -> None:
+    node = Node(gpu(0, readings=old()), nic(0), nic(1)).now()
+    assert node.offers == {"nvidia.com/gpu": [gpu_id(0)]}
+    node.now(named("mellanox.com/nic", type="nic"))
+    assert node.offers == {"mellanox.com/nic": ["NIC-0", "NIC-1"], "nvidia.com/gpu": [gpu_id(0)]}
+    assert node.container("mellanox.com/nic", "NIC-1") == ContainerEdits(devices=nodes("/dev/infiniband/uverbs1"))
+    assert not node.unmatched
+
+
+@pytest.mark.parametrize("match", [{"type": "nic"}, {"ids": ["NIC-0"]}, {"vendor": "mellanox"}])
+def test_such_a_device_is_meant_by_its_type_by_its_id_or_by_a_vendor_that_nobody_registered(match: Any) -> None:
+    assert Node(nic()).now(named("example.com/nic", **match)).offers == {"example.com/nic": ["NIC-0"]}
+
+
+@pytest.mark.parametrize(
+    "match", [{"productName": "*"}, {"vendor": "nvidia"}, {"vendor": "nvidia", "productName": "*"}]
+)
+def test_a_rule_for_all_of_a_vendors_products_does_not_offer_its_nics_as_gpus(match: Any) -> None:
+    node = Node(gpu(0, readings=old()), nic(vendor="nvidia")).now(named("example.com/all", **match))
+    assert node.offers == {"example.com/all": [gpu_id(0)]}
+
+
+def test_partitions_of_a_device_that_no_vendor_knows_have_a_rule_of_their_own_and_their_own_nodes() -> None:
+    cut = nic(0, partitions=(region(0, 0, "vf"), region(0, 1, "vf")))
+    whole, parts = named("example.com/nic", type="nic"), named("example.com/vf", type="nic", profile="vf")
+    assert Node(cut).now(whole).offers == {"example.com/nic": ["NIC-0"]}
+    node = Node(cut).now({**parts, **MIXED})
+    assert node.offers == {"example.com/vf": ["ACME-0-0", "ACME-0-1"]}
+    assert node.container("example.com/vf", "ACME-0-1").devices == nodes("/dev/acme0r1")
+    assert Node(cut).now({**whole, **MIXED}).offers == {}, "whoever has the device has its partitions"
+    assert Node(nic()).now({**whole, **MIXED}).offers == {"example.com/nic": ["NIC-0"]}
+
+
+def test_a_rule_for_devices_that_are_not_there_says_what_there_is() -> None:
+    [note] = Node(gpu(0, readings=old()), nic()).now(named("example.com/fpga", type="fpga")).unmatched
+    assert "no such device here" in note
+    assert "ConnectX-7" in note
+
+
+def test_nics_need_no_cdi_specification_with_the_drivers_libraries_of_gpus() -> None:
+    node = Node(gpu(0, readings=old()), nic())
+    node.now(named("example.com/nic", type="nic"))
+    by_cdi = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
+    node.now({**named("example.com/nic", type="nic"), **by_cdi})
+    assert node.world.config.reason == "ConfigInvalid"
+    assert node.offers == {"example.com/nic": ["NIC-0"], "nvidia.com/gpu": [gpu_id(0)]}, "the last good one holds"
