@@ -7,7 +7,6 @@ Anything else raises ValueError with what would be right.
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 QUANTITY_PATTERN = r"^[0-9]{1,19}([.][0-9]{1,9})?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?$"
 MEBIBYTE = 1 << 20
@@ -36,7 +35,9 @@ def to_bytes(text: str) -> int:
     if _SHAPE.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a quantity; write bytes or a number with a unit, such as 80Gi or 81559Mi")
     number = text.rstrip("KMGTPEki")
-    return -int(-Fraction(number) * _FACTORS[text[len(number) :]] // 1)
+    whole, _, decimals = number.partition(".")
+    scale: int = 10 ** len(decimals)
+    return -(-int(whole + decimals) * _FACTORS[text[len(number) :]] // scale)
 
 
 def from_bytes(count: int) -> str:

@@ -30,10 +30,10 @@ def device_names(inventory: Inventory) -> dict[str, str]:
         names[id_] = name
 
     for device in inventory.devices:
-        give(device.fact.id, usual_name(device.fact))
+        give(device.fact.id, device.fact.name or usual_name(device.fact))
     for device in inventory.devices:
         for part in device.fact.partitions:
-            give(part.id, _part_name(names[device.fact.id], part))
+            give(part.id, part.name or _part_name(names[device.fact.id], part))
     return names
 
 

@@ -152,6 +152,10 @@ def _released(device: InventoryDevice, now: datetime, removed: frozenset[str], f
 
 
 def _ordered(devices: Iterable[InventoryDevice]) -> tuple[InventoryDevice, ...]:
-    """By index then id: the order of `status.devices` and of every list that the kubelet gets."""
-    kept = sorted(devices, key=lambda device: (not device.present, device.fact.index, device.fact.id))[:MAX_DEVICES]
-    return tuple(sorted(kept, key=lambda device: (device.fact.index, device.fact.id)))
+    """By type, index and id: the order of `status.devices` and of every list that the kubelet gets."""
+    kept = sorted(devices, key=lambda device: (not device.present, *_place(device)))[:MAX_DEVICES]
+    return tuple(sorted(kept, key=_place))
+
+
+def _place(device: InventoryDevice) -> tuple[str, int, str]:
+    return (device.fact.type, device.fact.index, device.fact.id)

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from nodedevices_common.errors import RefusedError
 
-from nodedevices_plugin.probes.protocol import DeviceFact, Driver, Machine, Partition, Trouble
+from nodedevices_plugin.probes.protocol import DeviceFact, Driver, Machine, Partition, Trouble, memory_bytes
 
 CONFIRM = "nodedevices.io/confirm"  # annotation of NodeDevices: a person's word, <device id>=recovered|removed[,...]
 
@@ -123,7 +123,7 @@ class Unit:
 
     @property
     def memory_bytes(self) -> int:
-        return self.partition.memory_bytes if self.partition else self.device.fact.memory_bytes
+        return memory_bytes((self.partition or self.device.fact).capacity)
 
 
 class PlanError(RefusedError):

@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nodedevices_api.quantity import from_bytes
+from nodedevices_api.versions import dra_version
+
 from nodedevices_plugin.health.rules import MAX_REASONS
+from nodedevices_plugin.probes.nvidia import CUDA_COMPUTE_CAPABILITY, MIG_CAPABLE, MIG_ENABLED
+
+_COUNTS = ("multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
 
 
 def as_written_now(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,10 +27,38 @@ def as_written_now(document: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(whole, Mapping) and isinstance(sections := whole.get(within), Mapping):
             node = whole.get("node")
             result[part] = {**whole, within: _sections(sections, node if isinstance(node, Mapping) else {})}
+    if isinstance(devices := document.get("devices"), list):
+        result["devices"] = [_device(each) if isinstance(each, Mapping) else each for each in devices]
     older = document.get("mps")  # when MPS was the only sharing mode with clients
     if "clients" not in document and isinstance(older, Mapping):
         result["clients"] = {"helpers": older.get("daemons", {}), "clients": older.get("clients", {})}
     return result
+
+
+def _device(device: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A device of NVIDIA's, when what only these have stood beside what all devices have."""
+    fact = device.get("fact")
+    if not isinstance(fact, Mapping) or "capacity" in fact:
+        return device
+    capability, capable, enabled = (fact.get(key) for key in ("computeCapability", "migCapable", "migEnabled"))
+    version = dra_version(capability) if isinstance(capability, str) else None
+    extra = {
+        CUDA_COMPUTE_CAPABILITY: {"version": version} if version else None,
+        MIG_CAPABLE: {"bool": capable} if isinstance(capable, bool) else None,
+        MIG_ENABLED: {"bool": enabled} if isinstance(enabled, bool) else None,
+    }
+    parts = fact.get("partitions")
+    fact = {**fact, "extra": {name: value for name, value in extra.items() if value is not None}}
+    if isinstance(parts, list):
+        fact["partitions"] = [{**it, "capacity": _capacity(it)} if isinstance(it, Mapping) else it for it in parts]
+    return {**device, "fact": {**fact, "capacity": _capacity(fact)}}
+
+
+def _capacity(older: Mapping[str, Any]) -> dict[str, str]:
+    memory = older.get("memoryBytes")
+    counts = {name: older.get(name) for name in _COUNTS}
+    capacity = {name: str(count) for name, count in counts.items() if isinstance(count, int)}
+    return ({"memory": from_bytes(memory)} if isinstance(memory, int) and memory > 0 else {}) | capacity
 
 
 def _sections(sections: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:

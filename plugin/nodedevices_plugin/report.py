@@ -15,8 +15,6 @@ from datetime import datetime
 from nodedevices_api import conditions as names
 from nodedevices_api import nodedevices as api
 from nodedevices_api.conditions import Condition, Status, condition, find
-from nodedevices_api.quantity import from_bytes
-from nodedevices_api.versions import dra_version
 
 from nodedevices_plugin import __version__
 from nodedevices_plugin.config_status import ConfigStatus
@@ -177,7 +175,7 @@ def _device(
         index=fact.index,
         probe=facts.probe,
         attributes=_attributes(fact),
-        capacity={"memory": from_bytes(fact.memory_bytes)} if fact.memory_bytes else {},
+        capacity=fact.capacity,
         links=tuple(api.Link(kind=each.kind, to=each.to, count=each.count) for each in fact.links[:MAX_LINKS]),
         health=_health(facts.verdicts.get(fact.id), facts.now),
         excluded=excluded_by(fact.id, facts.exclude),
@@ -189,15 +187,9 @@ def _device(
 
 
 def _attributes(fact: DeviceFact) -> api.DeviceAttributes:
-    extra: dict[str, api.Attribute] = {}
-    if capability := dra_version(fact.compute_capability):
-        extra["cudaComputeCapability"] = api.Attribute(version=capability)
-    if fact.mig_capable is not None:
-        extra["migCapable"] = api.Attribute(boolean=fact.mig_capable)
-    if fact.mig_enabled is not None:
-        extra["migEnabled"] = api.Attribute(boolean=fact.mig_enabled)
     return api.DeviceAttributes(
-        vendor=fact.vendor or None,
+        uuid=fact.uuid or None,
+        vendor=fact.vendor,
         product_name=fact.product_name or None,
         brand=fact.brand or None,
         architecture=fact.architecture or None,
@@ -205,7 +197,13 @@ def _attributes(fact: DeviceFact) -> api.DeviceAttributes:
         pcie_root=fact.pcie_root or None,
         numa_node=fact.numa_node,
         minor=fact.minor,
-        extra=extra,
+        firmware=fact.firmware or None,
+        extra={
+            name: api.Attribute(
+                string=value.string, integer=value.integer, boolean=value.boolean, version=value.version
+            )
+            for name, value in fact.extra.items()
+        },
     )
 
 
@@ -267,24 +265,11 @@ def _partition(
         ci=part.ci,
         start=part.start,
         size=part.size,
-        capacity=_part_capacity(part),
+        capacity=part.capacity,
         health=health,
         excluded=excluded_by(device.fact.id, facts.exclude) or excluded_by(part.id, facts.exclude),
         holders=_shown(held.get(part.id, ())),
     )
-
-
-def _part_capacity(part: Partition) -> dict[str, str]:
-    counts = {
-        "multiprocessors": part.multiprocessors,
-        "copyEngines": part.copy_engines,
-        "decoders": part.decoders,
-        "encoders": part.encoders,
-        "jpegEngines": part.jpeg_engines,
-        "ofaEngines": part.ofa_engines,
-    }
-    memory = {"memory": from_bytes(part.memory_bytes)} if part.memory_bytes else {}
-    return memory | {name: str(count) for name, count in counts.items() if count is not None}
 
 
 def _shown(holders: Iterable[api.Holder]) -> tuple[api.Holder, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from nodedevices_plugin.probes import nvidia
 from nodedevices_plugin.probes.process import ProbeProcess
 from nodedevices_plugin.probes.protocol import DriverState, Link, PciePath, Snapshot
 from support.agentprocess import AgentProcess
@@ -57,9 +58,9 @@ def test_eight_gpus_are_told_with_all_that_identifies_them(machine: FakeMachine)
     fifth = device(seen, 5)
     assert (fifth.minor, fifth.device_nodes) == (7, ("/dev/nvidia7",))
     assert (fifth.product_name, fifth.brand, fifth.architecture) == (H100, "Nvidia", "Hopper")
-    assert (fifth.compute_capability, fifth.memory_bytes) == ("9.0", 81559 << 20)
+    assert (nvidia.compute_capability(fifth), fifth.capacity) == ("9.0", {"memory": "81559Mi"})
     assert (fifth.pci_bus_id, fifth.pcie_root, fifth.numa_node) == ("0000:67:00.0", "pci0000:60", 1)
-    assert (fifth.mig_capable, fifth.mig_enabled, fifth.partitions) == (True, False, ())
+    assert (fifth.extra[nvidia.MIG_CAPABLE].boolean, nvidia.mig_enabled(fifth), fifth.partitions) == (True, False, ())
     assert fifth.links == (Link(kind="NVLink", to="switch", count=18),)
     paths = {each.to: each.path for each in fifth.pcie}
     assert paths[gpu_id(4)] is PciePath.NODE
@@ -99,10 +100,10 @@ def test_mig_devices_are_told_with_placement_and_capability_nodes(machine: FakeM
     seen = machine.look()
 
     assert device(seen, 0).partitions == ()
-    assert device(seen, 1).mig_enabled
+    assert nvidia.mig_enabled(device(seen, 1))
     big, small = device(seen, 1).partitions
-    assert (big.profile, big.index, big.gi, big.ci, big.gi_slices, big.ci_slices) == ("3g.40gb", 0, 3, 0, 3, 3)
-    assert (big.start, big.size, big.memory_bytes, big.multiprocessors) == (4, 4, 40448 << 20, 48)
+    assert (big.profile, big.index, big.gi, big.ci) == ("3g.40gb", 0, 3, 0)
+    assert (big.start, big.size, big.capacity["memory"], big.capacity["multiprocessors"]) == (4, 4, "40448Mi", "48")
     assert big.device_nodes == ("/dev/nvidia-caps/nvidia-cap165", "/dev/nvidia-caps/nvidia-cap166")
     assert (small.profile, small.index, small.gi) == ("1g.10gb", 2, 9)
 
@@ -150,7 +151,7 @@ def test_what_a_mig_profile_has_besides_is_in_its_name_though_the_driver_does_no
 def test_mig_devices_come_and_go_while_the_probe_runs(machine: FakeMachine) -> None:
     machine.say(count=1)
     with machine.probe() as probe:
-        probe.until(lambda seen: not seen.devices[0].mig_enabled)
+        probe.until(lambda seen: not nvidia.mig_enabled(seen.devices[0]))
         machine.say(gpu0__mig=2)
         probe.until(lambda seen: len(seen.devices[0].partitions) == 2)
         machine.say(gpu0__mig=1)
@@ -295,7 +296,7 @@ def test_an_old_driver_leaves_unknown_what_it_cannot_say(machine: FakeMachine) -
     first = device(seen, 0)
     assert (first.id, first.product_name, first.architecture) == (gpu_id(0), H100, "")
     assert first.links == (Link(kind="NVLink", to=gpu_id(1), count=18),)
-    assert (first.mig_capable, first.mig_enabled) == (False, False)
+    assert (first.extra[nvidia.MIG_CAPABLE].boolean, nvidia.mig_enabled(first)) == (False, False)
     readings = first.readings
     assert readings.recovery_action is None
     assert readings.remap_failure is None
@@ -501,10 +502,10 @@ def test_numbers_that_no_driver_means_do_not_spoil_the_line(machine: FakeMachine
 
     first, second = machine.look().devices
 
-    assert (first.minor, first.device_nodes, first.memory_bytes) == (None, (), 0)
+    assert (first.minor, first.device_nodes, first.capacity) == (None, (), {})
     assert first.readings.ecc_uncorrectable_volatile is None
-    assert [(each.start, each.memory_bytes) for each in first.partitions] == [(None, 0)]
-    assert second.memory_bytes
+    assert [(each.start, "memory" in each.capacity) for each in first.partitions] == [(None, False)]
+    assert second.capacity["memory"]
 
 
 def test_the_probe_finds_a_driver_that_is_loaded_later_and_notices_when_it_goes(machine: FakeMachine) -> None:

@@ -7,11 +7,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from nodedevices_api.quantity import from_bytes
 from nodedevices_api.sections import HealthRule
 from nodedevices_plugin import inventory as stage
 from nodedevices_plugin.health import machine
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Inventory, Verdict
+from nodedevices_plugin.probes import nvidia
 from nodedevices_plugin.probes.protocol import (
     DeviceFact,
     Driver,
@@ -35,7 +37,16 @@ def mig_id(index: int, part: int) -> str:
     return f"MIG-00000000-0000-4000-8{part:03d}-{index:012d}"
 
 
-def gpu(number: int, /, *, readings: Readings | None = None, **facts: Any) -> DeviceFact:
+def gpu(
+    number: int,
+    /,
+    *,
+    readings: Readings | None = None,
+    memory_bytes: int = 80 * GIB,
+    compute_capability: str = "",
+    mig_enabled: bool | None = False,
+    **facts: Any,
+) -> DeviceFact:
     """A healthy H100 whose driver has field 230, unless told otherwise."""
     known: dict[str, Any] = {
         "id": gpu_id(number),
@@ -43,8 +54,10 @@ def gpu(number: int, /, *, readings: Readings | None = None, **facts: Any) -> De
         "minor": number,
         "product_name": "NVIDIA H100 80GB HBM3",
         "numa_node": number // 4,
-        "memory_bytes": 80 * GIB,
-        "mig_enabled": False,
+        "type": "gpu",
+        "vendor": "nvidia",
+        "extra": nvidia.attributes(compute_capability=compute_capability, mig_enabled=mig_enabled),
+        "capacity": {"memory": from_bytes(memory_bytes)} if memory_bytes else {},
         "readings": readings or well(),
     }
     return DeviceFact(**{**known, **facts})
@@ -60,16 +73,19 @@ def old(**readings: Any) -> Readings:
     return Readings(**{"recovery_action": None, "remap_pending": False, "remap_failure": False, **readings})
 
 
-def partition(number: int, part: int, /, *, profile: str = "1g.10gb", slices: int = 1, **facts: Any) -> Partition:
+def silent_gpu(number: int, /, **readings: Any) -> DeviceFact:
+    """A GPU that tells nothing but who it is."""
+    return DeviceFact(id=gpu_id(number), index=number, type="gpu", vendor="nvidia", readings=Readings(**readings))
+
+
+def partition(number: int, part: int, /, *, profile: str = "1g.10gb", **facts: Any) -> Partition:
     known: dict[str, Any] = {
         "id": mig_id(number, part),
         "profile": profile,
         "index": part,
         "gi": part + 7,
         "ci": 0,
-        "gi_slices": slices,
-        "ci_slices": slices,
-        "memory_bytes": 10 * GIB,
+        "capacity": {"memory": "10Gi"},
     }
     return Partition(**{**known, **facts})
 

@@ -19,6 +19,7 @@ from typing import Any
 import pynvml
 from nodedevices_api.bounds import MAX_DEVICES
 
+from nodedevices_plugin.probes import nvidia
 from nodedevices_plugin.probes.events import EventLog
 from nodedevices_plugin.probes.loop import DISPLAY_PRODUCTS, Facts
 from nodedevices_plugin.probes.nvml_calls import Asker, DriverGoneError, describe
@@ -44,6 +45,7 @@ from nodedevices_plugin.probes.protocol import (
     PcieNeighbour,
     Readings,
     Trouble,
+    memory_bytes,
     text,
 )
 from nodedevices_plugin.probes.sysfs import System
@@ -221,7 +223,9 @@ class NvmlSource:
         inactive = read_links(asker, handle, known)
         mode = asker.ask("nvmlDeviceGetMigMode", handle)
         enabled = bool(mode[0]) if mode else None
-        partitions = self._mig.read(asker, handle, minor=fact.minor, memory_bytes=fact.memory_bytes) if enabled else ()
+        partitions = (
+            self._mig.read(asker, handle, minor=fact.minor, memory_bytes=memory_bytes(fact.capacity)) if enabled else ()
+        )
         readings = read_health(asker, handle, nvlinks_inactive=inactive)
         if asker.lost:  # it fell off the bus while we asked: what it said before still describes it
             before = next((last for last in self._last.values() if last.id == identity), fact)
@@ -229,8 +233,7 @@ class NvmlSource:
         fact = replace(
             fact,
             index=index,
-            mig_capable=mode is not None,
-            mig_enabled=enabled or False,
+            extra=fact.extra | nvidia.attributes(mig_capable=mode is not None, mig_enabled=enabled or False),
             partitions=partitions,
             readings=readings,
         )
@@ -251,6 +254,8 @@ class NvmlSource:
                 id=card.id,
                 index=index,
                 minor=card.minor,
+                type="gpu",
+                vendor=nvidia.VENDOR,
                 product_name=card.model,
                 pci_bus_id=card.bus_id,
                 pcie_root=self.system.pcie_root(card.bus_id),
@@ -258,7 +263,8 @@ class NvmlSource:
                 device_nodes=(f"/dev/nvidia{card.minor}",) if card.minor is not None else (),
                 readings=readings,
             )
-        return DeviceFact(id=f"nvml-index-{index}", index=index, readings=readings)
+        name = f"nvml-index-{index}"
+        return DeviceFact(id=name, index=index, type="gpu", vendor=nvidia.VENDOR, readings=readings)
 
     def _joined(self, gpus: list[_Gpu]) -> tuple[DeviceFact, ...]:
         """The devices with what lies between them: NVLinks and PCIe paths, asked once per pair."""

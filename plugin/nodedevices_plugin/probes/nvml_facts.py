@@ -14,7 +14,9 @@ from typing import Any
 
 import pynvml
 from nodedevices_api.bounds import MAX_MINOR
+from nodedevices_api.quantity import from_bytes
 
+from nodedevices_plugin.probes import nvidia
 from nodedevices_plugin.probes.nvml_calls import Asker
 from nodedevices_plugin.probes.protocol import (
     MAX_INTEGER,
@@ -105,17 +107,25 @@ def identify(asker: Asker, handle: Any, identity: str, index: int, system: Syste
             id=identity,
             index=index,
             minor=minor,
+            type="gpu",
+            vendor=nvidia.VENDOR,
             product_name=text(asker.ask("nvmlDeviceGetName", handle) or ""),
             brand=BRANDS.get(asker.ask("nvmlDeviceGetBrand", handle, telemetry=True), ""),
             architecture=ARCHITECTURES.get(asker.ask("nvmlDeviceGetArchitecture", handle, telemetry=True), ""),
-            compute_capability=f"{capability[0]}.{capability[1]}" if capability else "",
             pci_bus_id=bus_id,
             pcie_root=system.pcie_root(bus_id) if bus_id else "",
             numa_node=system.numa_node(bus_id) if bus_id else None,
-            memory_bytes=within(memory.total, 0, MAX_INTEGER) or 0 if memory is not None else 0,
+            extra=nvidia.attributes(compute_capability=f"{capability[0]}.{capability[1]}" if capability else ""),
+            capacity=memory_capacity(memory.total if memory is not None else 0),
             device_nodes=(f"/dev/nvidia{minor}",) if minor is not None else (),
         ),
     )
+
+
+def memory_capacity(total: int) -> dict[str, str]:
+    """As a quantity; nothing for what no hardware means."""
+    known = within(total, 1, MAX_INTEGER)
+    return {} if known is None else {"memory": from_bytes(known)}
 
 
 def fabric_clique(asker: Asker, handle: Any) -> str:

@@ -14,10 +14,11 @@ from typing import Any
 import pynvml
 from nodedevices_api.bounds import MAX_PARTITIONS
 
+from nodedevices_plugin.probes import nvidia
 from nodedevices_plugin.probes.nvml_calls import Asker
+from nodedevices_plugin.probes.nvml_facts import memory_capacity
 from nodedevices_plugin.probes.protocol import (
     DEVICE_ID,
-    MAX_INTEGER,
     PROFILE,
     Partition,
     within,
@@ -96,23 +97,29 @@ class MigDevices:
         profile = in_name[1] if in_name and known_name else _profile(attributes, memory_bytes)
         if info and not re.search(r"[+-]", profile):
             profile += _profile_attributes(asker, gpu, info.profileId)
+        start = _small(info.placement.start) if info else None
         partition = Partition(
             id=identity,
+            name=nvidia.mig_name(f"gpu-{minor}", profile, info.profileId, start, ci)
+            if minor is not None and info and start is not None
+            else None,
             profile=profile,
             index=index,
             gi=gi,
             ci=ci,
-            gi_slices=_small(attributes.gpuInstanceSliceCount) or 0,
-            ci_slices=_small(attributes.computeInstanceSliceCount) or 0,
-            start=_small(info.placement.start) if info else None,
+            start=start,
             size=_small(info.placement.size) if info else None,
-            memory_bytes=within(attributes.memorySizeMB * MIB, 0, MAX_INTEGER) or 0,
-            multiprocessors=_small(attributes.multiprocessorCount),
-            copy_engines=_small(attributes.sharedCopyEngineCount),
-            decoders=_small(attributes.sharedDecoderCount),
-            encoders=_small(attributes.sharedEncoderCount),
-            jpeg_engines=_small(attributes.sharedJpegCount),
-            ofa_engines=_small(attributes.sharedOfaCount),
+            capacity=memory_capacity(attributes.memorySizeMB * MIB)
+            | nvidia.counts(
+                {
+                    "multiprocessors": _small(attributes.multiprocessorCount),
+                    "copyEngines": _small(attributes.sharedCopyEngineCount),
+                    "decoders": _small(attributes.sharedDecoderCount),
+                    "encoders": _small(attributes.sharedEncoderCount),
+                    "jpegEngines": _small(attributes.sharedJpegCount),
+                    "ofaEngines": _small(attributes.sharedOfaCount),
+                }
+            ),
             device_nodes=mig_device_nodes(self.system.mig_minors(), minor, gi, ci) if minor is not None else (),
         )
         self._known[identity] = partition

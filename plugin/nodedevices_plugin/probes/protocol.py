@@ -24,21 +24,30 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from nodedevices_api.bounds import (
+    ATTRIBUTE_NAME_PATTERN,
     DEVICE_ID_PATTERN,
+    DEVICE_NAME_PATTERN,
     INT32_MAX,
+    MAX_ATTRIBUTE_NAME,
+    MAX_CAPACITIES,
     MAX_DEVICE_ID,
+    MAX_DEVICE_NAME,
     MAX_DEVICES,
+    MAX_EXTRA,
     MAX_INDEX,
     MAX_MINOR,
     MAX_NUMA_NODE,
     MAX_PARTITIONS,
+    SEMANTIC_VERSION_PATTERN,
     WORD_PATTERN,
 )
+from nodedevices_api.quantity import QUANTITY_PATTERN, to_bytes
 
 PROTOCOL = "nodedevices.io/probe/v1alpha1"
 MAX_LINE_BYTES = 1 << 20
 MAX_LINE_PARTITIONS = 512  # of all devices together: what one pass of the agent can take without keeping others waiting
 MAX_EVENTS = 256
+MAX_OWN = 18  # `extra` and `capacity` together: of a ResourceSlice's 32 the rest is for what all devices have
 MAX_TEXT = 64  # what a ResourceSlice attribute may hold
 MAX_MESSAGE = 512  # SCHEMA: message
 MAX_INTEGER = (1 << 53) - 1  # every JSON reader keeps integers up to here exact
@@ -47,7 +56,7 @@ MAX_INTEGER = (1 << 53) - 1  # every JSON reader keeps integers up to here exact
 PLAIN_TEXT = r"^[^\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]*$"
 DEVICE_ID = DEVICE_ID_PATTERN.replace("+$", f"{{1,{MAX_DEVICE_ID}}}$")
 DEVICE_TYPE = r"^[A-Za-z][A-Za-z0-9]{0,31}$"  # a device is named by it: gpu-3
-PROFILE = r"^[A-Za-z0-9]([A-Za-z0-9.+-]{0,46}[A-Za-z0-9])?$"  # a resource is named by it: nvidia.com/mig-1g.10gb.me
+PROFILE = r"^[A-Za-z0-9]([A-Za-z0-9._+-]{0,46}[A-Za-z0-9])?$"  # a resource is named by it: nvidia.com/mig-1g.10gb.me
 WORD = r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$"
 DEVICE_NODE = r"^/dev(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$"  # no "..": a container gets what this names
 
@@ -72,6 +81,11 @@ Text = Annotated[str, Bounds(pattern=PLAIN_TEXT, max_length=MAX_TEXT)]
 Message = Annotated[str, Bounds(pattern=PLAIN_TEXT, max_length=MAX_MESSAGE)]
 Word = Annotated[str, Bounds(pattern=WORD)]
 PlainWord = Annotated[str, Bounds(pattern=WORD_PATTERN)]
+Name = Annotated[str, Bounds(pattern=DEVICE_NAME_PATTERN, max_length=MAX_DEVICE_NAME)]
+AttributeName = Annotated[str, Bounds(pattern=ATTRIBUTE_NAME_PATTERN, max_length=MAX_ATTRIBUTE_NAME)]
+Version = Annotated[str, Bounds(pattern=SEMANTIC_VERSION_PATTERN, max_length=MAX_TEXT)]
+Quantity = Annotated[str, Bounds(pattern=QUANTITY_PATTERN, max_length=32)]
+Capacity = Annotated[dict[AttributeName, Quantity], Bounds(max_length=MAX_CAPACITIES)]
 NodePath = Annotated[str, Bounds(pattern=DEVICE_NODE, max_length=96)]
 Count = Annotated[int, Bounds(ge=0, le=MAX_INTEGER)]
 Small = Annotated[int, Bounds(ge=0, le=65535)]
@@ -83,9 +97,14 @@ UpTo16 = Annotated[tuple[T, ...], Bounds(max_length=16)]
 UpTo64 = Annotated[tuple[T, ...], Bounds(max_length=64)]
 
 
+_TYPES = {"integer": "int", "boolean": "bool"}  # the keys of an attribute's value, as a ResourceSlice has them
+
+
 @functools.cache
 def camel(name: str) -> str:
-    """`memory_bytes` -> `memoryBytes`: the key on the wire."""
+    """`pcie_root` -> `pcieRoot`: the key on the wire."""
+    if name in _TYPES:
+        return _TYPES[name]
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
@@ -97,6 +116,8 @@ class _Wire:
     """
 
     __slots__ = ()
+    # Keys of an earlier form, refused with what is right now: ignored, they would lose what they say.
+    replaced: ClassVar[dict[str, str]] = {}
     __pydantic_config__: ClassVar[dict[str, Any]] = {"alias_generator": camel, "extra": "ignore"}
 
 
@@ -154,25 +175,36 @@ class PcieNeighbour(_Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attribute(_Wire):
+    """The value of an attribute, in the form of a ResourceSlice: exactly one of the fields."""
+
+    string: Text | None = None
+    integer: Annotated[int, Bounds(ge=-MAX_INTEGER, le=MAX_INTEGER)] | None = None
+    boolean: bool | None = None
+    version: Version | None = None  # a semantic version: 9.0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Partition(_Wire):
-    """A MIG device, or another vendor's part of a device."""
+    """A part of a device: a MIG device, a partition of AMD's, a virtual function. It has its device's attributes."""
+
+    replaced: ClassVar[dict[str, str]] = dict.fromkeys(
+        (
+            *("memoryBytes", "multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines"),
+            *("giSlices", "ciSlices"),
+        ),
+        "give capacity, such as {memory: 9856Mi, multiprocessors: '16'}",
+    )
 
     id: DeviceId  # MIG-<uuid>
+    name: Name | None = None  # in a ResourceSlice; None: the agent makes one
     profile: Annotated[str, Bounds(pattern=PROFILE)]  # 1g.10gb
     index: Small  # NVML's MIG index: "<gpu>:<index>" is its index id
-    gi: Small
-    ci: Small
-    gi_slices: Small
-    ci_slices: Small
+    gi: Small | None = None  # NVIDIA: GPU instance and compute instance
+    ci: Small | None = None
     start: Small | None = None  # placement: first memory slice
     size: Small | None = None
-    memory_bytes: Count
-    multiprocessors: Small | None = None
-    copy_engines: Small | None = None
-    decoders: Small | None = None
-    encoders: Small | None = None
-    jpeg_engines: Small | None = None
-    ofa_engines: Small | None = None
+    capacity: Capacity = field(default_factory=dict)  # memory: 9856Mi, multiprocessors: "16"
     device_nodes: UpTo4[NodePath] = ()  # /dev/nvidia-caps/nvidia-cap<N> of the GPU instance and the compute instance
 
 
@@ -203,21 +235,31 @@ class Readings(_Wire):
 class DeviceFact(_Wire):
     """One physical device. A device that answers nothing still has an id and `readings.error` or `readings.lost`."""
 
-    id: DeviceId  # GPU-<uuid>
-    index: Annotated[int, Bounds(ge=0, le=MAX_INDEX)]  # NVML's order
-    minor: Annotated[int, Bounds(ge=0, le=MAX_MINOR)] | None = None  # /dev/nvidia<minor>
-    type: Annotated[str, Bounds(pattern=DEVICE_TYPE)] = "gpu"
-    vendor: Word = "nvidia"
+    replaced: ClassVar[dict[str, str]] = {
+        "memoryBytes": "give capacity, such as {memory: 80Gi}",
+        **dict.fromkeys(
+            ("computeCapability", "migCapable", "migEnabled"),
+            "give extra, such as {cudaComputeCapability: {version: 9.0.0}, migEnabled: {bool: true}}",
+        ),
+    }
+
+    id: DeviceId  # GPU-<uuid>, a serial number, a PCI address: the same after every restart
+    name: Name | None = None  # in a ResourceSlice; None: the agent makes one, <type>-<minor or index>
+    index: Annotated[int, Bounds(ge=0, le=MAX_INDEX)]  # the driver's order; each of a type has its own
+    minor: Annotated[int, Bounds(ge=0, le=MAX_MINOR)] | None = None  # of its device node: /dev/nvidia<minor>
+    type: Annotated[str, Bounds(pattern=DEVICE_TYPE)]  # gpu | nic | fpga | vf | dpu | generic | ...
+    vendor: Word  # nvidia | amd | mellanox | xilinx | ...
+    uuid: Text = ""  # what the maker's tools show, where it is not the id
     product_name: Text = ""
     brand: Text = ""
     architecture: Text = ""
-    compute_capability: Text = ""  # "9.0"
+    firmware: Text = ""
     pci_bus_id: Text = ""  # 0000:1b:00.0
     pcie_root: Text = ""  # pci0000:16
     numa_node: Annotated[int, Bounds(ge=0, le=MAX_NUMA_NODE)] | None = None  # sysfs; -1 is None
-    memory_bytes: Count = 0
-    mig_capable: bool | None = None
-    mig_enabled: bool | None = None
+    # What only some devices have, by the names of their DRA drivers' attributes.
+    extra: Annotated[dict[AttributeName, Attribute], Bounds(max_length=MAX_EXTRA)] = field(default_factory=dict)
+    capacity: Capacity = field(default_factory=dict)  # memory: 81559Mi, vfs: "16"
     partitions: Annotated[tuple[Partition, ...], Bounds(max_length=MAX_PARTITIONS)] = ()
     links: UpTo64[Link] = ()
     pcie: UpTo64[PcieNeighbour] = ()
@@ -270,6 +312,11 @@ class Snapshot(_Wire):
     read_after: Count | None = None
 
 
+def memory_bytes(capacity: dict[str, str]) -> int:
+    """How much memory a device or partition has; 0 where it does not say."""
+    return to_bytes(capacity["memory"]) if "memory" in capacity else 0
+
+
 _NOT_PLAIN = re.compile(PLAIN_TEXT.replace("^[^", "[").replace("]*$", "]"))
 
 
@@ -295,6 +342,8 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in pairs if item is not None}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return value

@@ -19,7 +19,13 @@ from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from nodedevices_api.bounds import WORD_PATTERN
+from nodedevices_api.bounds import (
+    ATTRIBUTE_NAME_PATTERN,
+    DEVICE_NAME_PATTERN,
+    SEMANTIC_VERSION_PATTERN,
+    WORD_PATTERN,
+)
+from nodedevices_api.quantity import QUANTITY_PATTERN
 from nodedevices_common.errors import InputError
 from pydantic_core import from_json
 
@@ -29,11 +35,14 @@ from nodedevices_plugin.probes.protocol import (
     DEVICE_TYPE,
     MAX_LINE_BYTES,
     MAX_LINE_PARTITIONS,
+    MAX_OWN,
     PLAIN_TEXT,
     PROFILE,
     PROTOCOL,
     WORD,
+    Attribute,
     Bounds,
+    DeviceFact,
     Snapshot,
     camel,
 )
@@ -49,7 +58,18 @@ _RIGHT_TEXT = {
     DEVICE_TYPE: "give 1 to 32 letters and digits, a letter first",
     PROFILE: "give a profile such as 1g.10gb, at most 48 characters",
     DEVICE_NODE: "give a path such as /dev/nvidia0",
+    DEVICE_NAME_PATTERN: "give small letters, digits and hyphens, as in gpu-3",
+    ATTRIBUTE_NAME_PATTERN: "give a name of at most 32 letters, digits and _, with or without example.com/ before it",
+    SEMANTIC_VERSION_PATTERN: "give a semantic version such as 9.0.0",
+    QUANTITY_PATTERN: "give a quantity such as 80Gi, or a number in quotes",
 }
+# What has a field of its own, or is said of a device in a ResourceSlice anyway.
+COMMON = frozenset(
+    {
+        *("type", "uuid", "vendor", "productName", "brand", "architecture", "firmware", "pciBusID", "pcieRoot"),
+        *("numaNode", "minor", "index", "profile", "parent"),
+    }
+)
 
 Check = Callable[[Any], Any]  # the value as a Snapshot has it; raises ProbeLineError with the place inside the value
 
@@ -109,6 +129,9 @@ def _bounded(kind: Any, limits: dict[str, Any]) -> Check:
         return _text(limits["pattern"], limits.get("max_length", MAX_LINE_BYTES))
     if kind is int:
         return _integer(limits["ge"], limits["le"])
+    if get_origin(kind) is dict:
+        key, value = map(_check_of, get_args(kind))
+        return _map(key, value, limits["max_length"])
     [inner, _] = get_args(kind)  # tuple[inner, ...]
     return _list(_check_of(inner), limits["max_length"])
 
@@ -187,16 +210,38 @@ def _list(inner: Check, longest: int) -> Check:
     return check
 
 
+def _map(key: Check, inner: Check, longest: int) -> Check:
+    def check(value: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise _wrong(value, "give an object")
+        if len(value) > longest:
+            raise ProbeLineError("", f"{len(value)} entries are too many; give at most {longest}")
+        made = {}
+        for name in sorted(value):
+            known = key(name)
+            try:
+                made[known] = inner(value[name])
+            except ProbeLineError as error:
+                raise error.inside(known) from None
+        return made
+
+    return check
+
+
 def _object(kind: type[Any]) -> Check:
     hints = get_type_hints(kind, include_extras=True)
     fields = [
         (camel(each.name), each.name, _check_of(hints[each.name]), _is_required(each))
         for each in dataclasses.fields(kind)
     ]
+    replaced = tuple(kind.replaced.items())
 
     def check(value: Any) -> Any:
         if type(value) is not dict:
             raise _wrong(value, "give an object")
+        for key, right in replaced:
+            if key in value:
+                raise ProbeLineError(key, f"is of an earlier form of the line; {right}")
         made = {}
         for key, name, inner, required in fields:
             if key in value:
@@ -237,16 +282,38 @@ def _check_whole(snapshot: Snapshot) -> None:
         problem = f"{parts} partitions in all are too many; give at most {MAX_LINE_PARTITIONS}"
         raise ProbeLineError("devices", problem)
     ids: set[str] = set()
-    indices: set[int] = set()
+    names: set[str] = set()
+    indices: set[tuple[str, int]] = set()
     for number, device in enumerate(snapshot.devices):
         place = f"devices[{number}]"
-        if device.index in indices:
-            raise ProbeLineError(f"{place}.index", f"{device.index} is another device's; give each device its own")
-        indices.add(device.index)
+        if (device.type, device.index) in indices:
+            problem = f"{device.index} is another device's; give each device of a type its own"
+            raise ProbeLineError(f"{place}.index", problem)
+        indices.add((device.type, device.index))
         for where, each in ((f"{place}.id", device.id), *_partition_ids(place, snapshot, number)):
             if each in ids:
                 raise ProbeLineError(where, f"{_shown(each)} is already taken in this line; give each its own id")
             ids.add(each)
+        given = [name for name in (device.name, *(part.name for part in device.partitions)) if name is not None]
+        for name in given:
+            if name in names:
+                raise ProbeLineError(place, f"the name {name} is already taken in this line; give each its own")
+            names.add(name)
+        _check_own(place, device)
+
+
+def _check_own(place: str, device: DeviceFact) -> None:
+    """What a device and each of its partitions say of themselves alone: each is a device of a ResourceSlice."""
+    for name, value in device.extra.items():
+        where = f"{place}.extra.{name}"
+        if name in COMMON:
+            raise ProbeLineError(where, "has a field of its own, or is not for a probe to say; give another name")
+        if sum(getattr(value, each.name) is not None for each in dataclasses.fields(Attribute)) != 1:
+            raise ProbeLineError(where, "give exactly one of string, int, bool and version")
+    for what, capacity in ((place, device.capacity), *((f"{place}.partitions", p.capacity) for p in device.partitions)):
+        if (count := len(device.extra) + len(capacity)) > MAX_OWN:
+            problem = f"{count} entries with those of extra are too many; give at most {MAX_OWN} of both together"
+            raise ProbeLineError(f"{what}.capacity", problem)
 
 
 def _partition_ids(place: str, snapshot: Snapshot, number: int) -> Iterable[tuple[str, str]]:

@@ -12,7 +12,9 @@ from typing import Any
 
 import yaml
 from nodedevices_api.bounds import MAX_DEVICES
+from nodedevices_api.quantity import from_bytes
 
+from nodedevices_plugin.probes import nvidia
 from nodedevices_plugin.probes.check import CheckError, wrong
 from nodedevices_plugin.probes.events import EventKey
 from nodedevices_plugin.probes.loop import DISPLAY_PRODUCTS, Facts
@@ -191,13 +193,16 @@ def _device(
         index=index,
         minor=minor,
         type=entry.get("type", "gpu"),
-        vendor=entry.get("vendor", "nvidia"),
+        vendor=entry.get("vendor", nvidia.VENDOR),
         **texts,
         pci_bus_id=bus_id,
         numa_node=numa if numa is not None and numa >= 0 else None,
-        memory_bytes=memory,
-        mig_capable=entry.get("migCapable", bool(mig) or (model.mig_capable if model else None)),
-        mig_enabled=entry.get("migEnabled", bool(mig)),
+        extra=nvidia.attributes(
+            compute_capability=entry.get("computeCapability", model.compute_capability if model else ""),
+            mig_capable=entry.get("migCapable", bool(mig) or (model.mig_capable if model else None)),
+            mig_enabled=entry.get("migEnabled", bool(mig)),
+        ),
+        capacity={"memory": from_bytes(memory)} if memory else {},
         partitions=partitions(
             mig,
             place=f"{place}.mig",

@@ -11,6 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nodedevices_api.quantity import from_bytes
+
+from nodedevices_plugin.probes import nvidia
 from nodedevices_plugin.probes.check import CheckError, shown
 from nodedevices_plugin.probes.profiles import partition_id
 from nodedevices_plugin.probes.protocol import Partition
@@ -61,32 +64,34 @@ def partitions(
         start, size = placed[gi]
         if any(each.gi == gi and each.ci == ci for each in made):
             raise CheckError(f"{where}.ci: GPU instance {gi} already has a compute instance {ci}; give each its own")
+        multiprocessors = multiprocessors_per_slice and multiprocessors_per_slice * ci_slices
+        profile_id = nvidia.PROFILE_IDS.get(gi_slices, 0)
         made.append(
             Partition(
                 id=entry.get("id", partition_id(node, index, gi, ci)),
+                name=nvidia.mig_name(f"gpu-{minor}", entry["profile"], profile_id, start, ci),
                 profile=entry["profile"],
                 index=entry.get("index", number),
                 gi=gi,
                 ci=ci,
-                gi_slices=gi_slices,
-                ci_slices=ci_slices,
                 start=start,
                 size=size,
-                memory_bytes=entry.get("memoryBytes", memory_bytes * size // MEMORY_SLICES),
-                multiprocessors=entry.get(
-                    "multiprocessors", multiprocessors_per_slice and multiprocessors_per_slice * ci_slices
-                ),
-                copy_engines=entry.get("copyEngines", gi_slices),
-                decoders=entry.get("decoders"),
-                encoders=entry.get("encoders"),
-                jpeg_engines=entry.get("jpegEngines"),
-                ofa_engines=entry.get("ofaEngines"),
+                capacity=_capacity(entry, memory_bytes * size // MEMORY_SLICES, multiprocessors, gi_slices),
                 device_nodes=tuple(entry["deviceNodes"])
                 if "deviceNodes" in entry
                 else mig_device_nodes(mig_minors or _driver_minors(minor, gi, ci), minor, gi, ci),
             )
         )
     return tuple(sorted(made, key=lambda each: each.index))
+
+
+def _capacity(entry: Mapping[str, Any], memory: int, multiprocessors: int | None, copy_engines: int) -> dict[str, str]:
+    """By the names of NVIDIA's DRA driver; the entry's own word comes first."""
+    memory = entry.get("memoryBytes", memory)
+    usual = {"multiprocessors": multiprocessors, "copyEngines": copy_engines}
+    names = ("multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
+    counted = nvidia.counts({name: entry.get(name, usual.get(name)) for name in names})
+    return ({"memory": from_bytes(memory)} if memory else {}) | counted
 
 
 def _memory_slices(gigabytes: int, memory_bytes: int) -> int:

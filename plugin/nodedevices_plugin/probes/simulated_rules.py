@@ -62,7 +62,7 @@ TEXTS: Mapping[str, str] = {
     "productName": "product_name",
     "brand": "brand",
     "architecture": "architecture",
-    "computeCapability": "compute_capability",
+    "firmware": "firmware",
     "pcieRoot": "pcie_root",
 }
 _MIG = Object(
@@ -90,7 +90,7 @@ _DEVICE = Object(
         "minor": Integer(0, MAX_MINOR),
         "type": Words(DEVICE_TYPE, "letters and digits, a letter first", 32),
         "vendor": _WORD,
-        **dict.fromkeys(TEXTS, _TEXT),
+        **dict.fromkeys((*TEXTS, "computeCapability"), _TEXT),
         "pciBusId": _TEXT,
         "numaNode": OrNull(Integer(-1, MAX_NUMA_NODE)),
         "memoryBytes": _COUNT,

@@ -21,6 +21,8 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Unit,
 )
+from nodedevices_plugin.probes.nvidia import compute_capability
+from nodedevices_plugin.probes.protocol import memory_bytes
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, Words, by_replicas
 
 NAME = "mps"
@@ -103,9 +105,9 @@ def log_folder(root: str, resource: str) -> str:
     return f"{_root(root)}/{resource}/log"
 
 
-def max_clients(compute_capability: str) -> int:
+def max_clients(capability: str) -> int:
     """How many clients a GPU takes. One that does not say is not held back: it is lost, and another check's matter."""
-    numbers = compute_capability.split(".")
+    numbers = capability.split(".")
     if not all(each.isascii() and each.isdecimal() for each in numbers):
         return CLIENTS
     return CLIENTS if tuple(int(each) for each in numbers) >= VOLTA else CLIENTS_BEFORE_VOLTA
@@ -135,7 +137,7 @@ class DaemonKind:
         replicas = resource.replicas or 1
         facts = [device.fact for device in inventory.devices if device.present and device.fact.id in ids]
         gpus = tuple(
-            Gpu(id=fact.id, index=fact.index, limit_mib=(fact.memory_bytes or 0) // replicas // MEBIBYTE)
+            Gpu(id=fact.id, index=fact.index, limit_mib=memory_bytes(fact.capacity) // replicas // MEBIBYTE)
             for fact in facts
         )
         return Daemon(resource=resource.name, percentage=_percentage(resource), gpus=gpus)
@@ -178,7 +180,7 @@ class Mps:
 def _check_unit(place: str, unit: Unit, replicas: int) -> None:
     if unit.partition is not None:
         raise PlanError(place, unit.id, "MPS cannot share MIG devices; use timeSlicing for them")
-    capability = unit.device.fact.compute_capability
+    capability = compute_capability(unit.device.fact)
     most = max_clients(capability)
     if replicas > most:
         hint = f"GPU {unit.index} (compute capability {capability or 'unknown'}) takes {most} MPS clients at most"

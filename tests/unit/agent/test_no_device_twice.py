@@ -104,9 +104,7 @@ class TheNode(RuleBasedStateMachine):
             gpu(
                 number,
                 mig_enabled=number in self.cut,
-                partitions=tuple(
-                    partition(number, part, profile="3g.40gb", slices=3, start=4 * part, size=4) for part in (0, 1)
-                )
+                partitions=tuple(partition(number, part, profile="3g.40gb", start=4 * part, size=4) for part in (0, 1))
                 if number in self.cut
                 else (),
             )
@@ -290,6 +288,8 @@ class TheNode(RuleBasedStateMachine):
                 if not same_part(first, second):
                     continue
                 newer = max(one.plan, other.plan)
+                if newer < 0:
+                    continue  # another plugin handed out both
                 offered = {(each.name, each_id.id) for each in self.plans[newer].resources for each_id in each.ids}
                 together = {(one.resource, first), (other.resource, second)}
                 assert all("::" in each for each in (first, second)), (one, other)

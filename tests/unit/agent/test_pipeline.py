@@ -22,6 +22,7 @@ from nodedevices_plugin.model import (
     WaitingPod,
 )
 from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
+from nodedevices_plugin.probes import nvidia
 from nodedevices_plugin.probes.protocol import DeviceFact, ProbeEvent, Snapshot
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
@@ -256,7 +257,7 @@ def test_a_bad_configuration_asks_for_the_end_of_no_daemon_though_the_state_file
 
 def test_a_configuration_that_fits_no_longer_after_a_restart_asks_for_the_end_of_no_daemon() -> None:
     node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
-    old_gpus = [replace(each, compute_capability="6.0") for each in node.devices]
+    old_gpus = [replace(each, extra=nvidia.attributes(compute_capability="6.0")) for each in node.devices]
     many = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 48}]}}
     node.given(seen=seen(many), helpers=facts({(GPU, 2): ""})).line()
     again = node.restarted().given(seen=seen(many)).line(*old_gpus)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict
-from nodedevices_plugin.probes.protocol import DeviceFact, Partition, Readings
+from nodedevices_plugin.probes.protocol import Attribute, DeviceFact, Partition, Readings
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.sharing.clients import Client, Clients, SeenHelper
 from nodedevices_plugin.state import (
@@ -32,9 +32,18 @@ from nodedevices_plugin.state import (
 STATES = Path(__file__).parent / "states"
 RECORDED = sorted(STATES.iterdir())  # one of each version that was ever written
 NOW = datetime(2026, 11, 21, 7, 2, 11, 123456, tzinfo=UTC)
-PART = Partition(id="MIG-1", profile="1g.10gb", index=0, gi=1, ci=0, gi_slices=1, ci_slices=1, memory_bytes=1 << 30)
+PART = Partition(id="MIG-1", profile="1g.10gb", index=0, gi=1, ci=0, capacity={"memory": "1Gi"})
 DEVICE = InventoryDevice(
-    fact=DeviceFact(id="GPU-1", index=0, partitions=(PART,), readings=Readings(temperature_celsius=55)),
+    fact=DeviceFact(
+        id="GPU-1",
+        index=0,
+        type="gpu",
+        vendor="nvidia",
+        extra={"migEnabled": Attribute(boolean=True)},
+        capacity={"memory": "80Gi"},
+        partitions=(PART,),
+        readings=Readings(temperature_celsius=55),
+    ),
     present=True,
     last_seen=NOW,
     departed_partitions=frozenset({"MIG-1"}),
@@ -105,6 +114,21 @@ def test_a_file_of_every_older_version_is_read_whole(tmp_path: Path, name: str) 
     assert state.verdicts["GPU-1"].faults[0].reason == "Xid79"
     assert state.spec == SeenSpec(config={"health": {"holdDownSeconds": 5}}, config_hash="abc")
     assert (state.confirmed, list(state.retired)) == ("GPU-2=removed", ["nvidia.com/gpu.shared"])
+
+
+def test_what_an_older_file_says_of_a_device_is_kept(file: StateFile) -> None:
+    document = json.loads((STATES / "v1-2026-11-21.json").read_bytes())
+    more = {"memoryBytes": 85520809984, "computeCapability": "9.0", "migCapable": True, "migEnabled": True}
+    document["devices"][0]["fact"] |= more
+    file.path.write_text(json.dumps(document))
+    [device] = file.load().devices
+    assert device.fact.capacity == {"memory": "81559Mi"}
+    assert device.fact.extra == {
+        "cudaComputeCapability": Attribute(version="9.0.0"),
+        "migCapable": Attribute(boolean=True),
+        "migEnabled": Attribute(boolean=True),
+    }
+    assert [(part.gi, part.capacity) for part in device.fact.partitions] == [(1, {"memory": "1Gi"})]
 
 
 def test_a_section_that_was_renamed_since_is_read_under_its_old_name(file: StateFile) -> None:
@@ -228,7 +252,9 @@ def test_neither_readings_nor_healthy_verdicts_are_kept() -> None:
 
 def test_when_a_device_went_missing_is_kept_and_one_that_is_here_counts_as_seen_until_the_start() -> None:
     gone = replace(DEVICE, present=False)
-    saved = to_save(State(), Inventory(devices=(gone, replace(DEVICE, fact=DeviceFact(id="GPU-2", index=1)))), {})
+    saved = to_save(
+        State(), Inventory(devices=(gone, replace(DEVICE, fact=replace(DEVICE.fact, id="GPU-2", index=1)))), {}
+    )
     assert [each.last_seen for each in saved.devices] == [NOW, EPOCH]
     later = NOW + timedelta(days=1)
     assert [each.last_seen for each in restored_devices(saved, later)] == [NOW, later]

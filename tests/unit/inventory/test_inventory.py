@@ -8,8 +8,8 @@ from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_plugin import inventory
 from nodedevices_plugin.inventory import TOO_MANY_DEVICES
 from nodedevices_plugin.model import Inventory
-from nodedevices_plugin.probes.protocol import DeviceFact, Driver, DriverState, Readings
-from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot, well
+from nodedevices_plugin.probes.protocol import DeviceFact, Driver, DriverState
+from support.facts import START, gpu, gpu_id, mig_id, partition, silent_gpu, snapshot, well
 
 
 def after(previous: Inventory, *devices: DeviceFact, seconds: float = 1, **rest: object) -> Inventory:
@@ -54,14 +54,14 @@ def test_devices_are_ordered_by_index_then_id() -> None:
 
 def test_a_lost_device_keeps_what_was_known_of_it() -> None:
     known = after(Inventory(), gpu(0, partitions=(partition(0, 0),), mig_enabled=True))
-    bare = DeviceFact(id=gpu_id(0), index=0, readings=Readings(lost=True))
+    bare = silent_gpu(0, lost=True)
     found = after(known, bare).devices[0]
     assert found.fact.readings.lost
     assert (found.fact.product_name, found.fact.partitions) == ("NVIDIA H100 80GB HBM3", (partition(0, 0),))
 
 
 def test_a_device_that_was_never_known_is_listed_with_the_little_it_says() -> None:
-    bare = DeviceFact(id=gpu_id(0), index=0, readings=Readings(error="timeout"))
+    bare = silent_gpu(0, error="timeout")
     assert after(Inventory(), bare).devices[0].fact == bare
 
 

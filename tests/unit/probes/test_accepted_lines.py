@@ -13,12 +13,22 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from nodedevices_api.base import to_dict
+from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN, DEVICE_NAME_PATTERN, SEMANTIC_VERSION_PATTERN
 from nodedevices_api.nodedevices import NodeDevicesStatus
+from nodedevices_api.quantity import QUANTITY_PATTERN
 from nodedevices_plugin.kubelet.server import snapshot as encoded
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
 from nodedevices_plugin.pipeline import Inputs, begin, step
 from nodedevices_plugin.probes import protocol
-from nodedevices_plugin.probes.protocol import MAX_LINE_PARTITIONS, PLAIN_TEXT, Bounds, DeviceFact, Snapshot, encode
+from nodedevices_plugin.probes.protocol import (
+    MAX_LINE_PARTITIONS,
+    PLAIN_TEXT,
+    Attribute,
+    Bounds,
+    DeviceFact,
+    Snapshot,
+    encode,
+)
 from nodedevices_plugin.probes.reader import MAX_VALUES, ProbeLineError, parse_line
 from nodedevices_plugin.report import Facts, report
 from nodedevices_plugin.settings.flags import parse
@@ -27,6 +37,13 @@ from pydantic import TypeAdapter
 from support.facts import START, gpu, partition, snapshot, well, xid
 
 LOCAL = parse(["--standalone", "--mig-strategy=mixed"], {})
+# The ends of what these allow; drawing from the patterns is slow.
+DRAWN: dict[str, st.SearchStrategy[str]] = {
+    ATTRIBUTE_NAME_PATTERN: st.sampled_from(["a", "_", "Z" * 32, "example.com/slot", f"{'x' * 31}/{'y' * 32}"]),
+    SEMANTIC_VERSION_PATTERN: st.sampled_from(["0.0.0", "9999999999.0.1", "1.2.3-rc.1+b-7", f"0.0.1-{'z' * 58}"]),
+    QUANTITY_PATTERN: st.sampled_from(["0", "80Gi", f"{'9' * 19}.{'9' * 9}Ei", "0.000000001", "7k"]),
+    DEVICE_NAME_PATTERN: st.integers(min_value=0).map(lambda number: f"{number}-{'x' * 63}"[:62] + "y"),
+}
 BY_PYDANTIC = TypeAdapter(Snapshot)
 
 
@@ -44,12 +61,22 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
             return st.text(max_size=longest).map(lambda value: protocol.text(value, longest)) | st.just("é" * longest)
         if kind is str:
             longest = limits.get("max_length", 1 << 20)
+            if limits["pattern"] in DRAWN:
+                return DRAWN[limits["pattern"]]
             return st.from_regex(limits["pattern"], fullmatch=True).filter(lambda value: len(value) <= longest)
+        if get_origin(kind) is dict:
+            key, value = map(values, get_args(kind))
+            return st.dictionaries(key, value, max_size=min(4, limits["max_length"]))
         [inner, _] = get_args(kind)
         return st.lists(values(inner), max_size=min(2, limits["max_length"])).map(tuple)
     if get_origin(hint) in {Union, UnionType}:
         [inner] = [each for each in get_args(hint) if each is not NoneType]
         return st.none() | values(inner)
+    if hint is Attribute:
+        hints = get_type_hints(Attribute, include_extras=True)
+        return st.sampled_from([each.name for each in dataclasses.fields(Attribute)]).flatmap(
+            lambda name: values(hints[name]).filter(lambda it: it is not None).map(lambda it: Attribute(**{name: it}))
+        )
     if dataclasses.is_dataclass(hint):
         return objects(hint)
     if issubclass(hint, StrEnum):

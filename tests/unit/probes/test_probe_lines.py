@@ -17,6 +17,7 @@ from nodedevices_plugin.probes.protocol import (
     MAX_LINE_BYTES,
     PLAIN_TEXT,
     PROTOCOL,
+    Attribute,
     DeviceFact,
     Driver,
     DriverState,
@@ -53,9 +54,10 @@ FULL = Snapshot(
             minor=3,
             product_name="NVIDIA H100 80GB HBM3",
             numa_node=1,
-            memory_bytes=85520809984,
-            mig_capable=True,
-            mig_enabled=True,
+            type="gpu",
+            vendor="nvidia",
+            extra={"migEnabled": Attribute(boolean=True), "slot": Attribute(integer=-3)},
+            capacity={"memory": "81559Mi"},
             partitions=(
                 Partition(
                     id="MIG-a",
@@ -63,9 +65,7 @@ FULL = Snapshot(
                     index=0,
                     gi=7,
                     ci=0,
-                    gi_slices=1,
-                    ci_slices=1,
-                    memory_bytes=1,
+                    capacity={"memory": "9856Mi"},
                     device_nodes=("/dev/nvidia-caps/nvidia-cap66",),
                 ),
             ),
@@ -77,6 +77,9 @@ FULL = Snapshot(
     ),
     events=(ProbeEvent(sequence=1, time=NOW, kind="xid", device_id="GPU-a", xid=79, gi=7, ci=0, count=12),),
 )
+
+
+GENERIC = {"index": 0, "type": "generic", "vendor": "acme"}
 
 
 def changed(path: str, value: object) -> bytes:
@@ -103,7 +106,8 @@ def test_what_is_not_known_is_absent_and_keys_are_camel_case() -> None:
 
     assert "eccUncorrectableVolatile" not in line["devices"][0]["readings"]
     assert line["devices"][0]["readings"]["remapFailure"] is False
-    assert line["devices"][0]["memoryBytes"] == 85520809984
+    assert line["devices"][0]["productName"] == "NVIDIA H100 80GB HBM3"
+    assert line["devices"][0]["extra"] == {"migEnabled": {"bool": True}, "slot": {"int": -3}}
     assert line["time"] == "2026-11-21T10:42:00.123456Z"
 
 
@@ -132,10 +136,25 @@ def test_another_protocol_is_refused_by_name_whatever_else_it_says() -> None:
         ("devices.0.id", "GPU-a\n", "devices[0].id: "),
         ("devices.0.index", 1024, "devices[0].index: 1024 is not allowed"),
         ("devices.0.index", True, "devices[0].index: True is not allowed"),
-        ("devices.0.memoryBytes", "1", "devices[0].memoryBytes: '1' is not allowed"),
-        ("devices.0.memoryBytes", 1.5, "devices[0].memoryBytes: 1.5 is not allowed"),
-        ("devices.0.memoryBytes", -1, "devices[0].memoryBytes: -1 is not allowed"),
-        ("devices.0.memoryBytes", 2**53, "devices[0].memoryBytes: 9007199254740992 is not allowed"),
+        ("devices.0.minor", "1", "devices[0].minor: '1' is not allowed"),
+        ("devices.0.minor", 1.5, "devices[0].minor: 1.5 is not allowed"),
+        ("devices.0.minor", -1, "devices[0].minor: -1 is not allowed"),
+        ("events.0.sequence", 2**53, "events[0].sequence: 9007199254740992 is not allowed"),
+        ("devices.0.capacity.memory", 81559, "devices[0].capacity.memory: 81559 is not allowed; give text"),
+        ("devices.0.capacity.memory", "much", "'much' is not allowed; give a quantity such as 80Gi, or a number"),
+        ("devices.0.capacity", {"v-fs": "1"}, "devices[0].capacity: 'v-fs' is not allowed; give a name of at most 32"),
+        ("devices.0.capacity", {f"c{n}": "1" for n in range(33)}, "capacity: 33 entries are too many; give at most 32"),
+        ("devices.0.capacity", {f"c{n}": "1" for n in range(17)}, "capacity: 19 entries with those of extra are too"),
+        ("devices.0.partitions.0.capacity", {f"c{n}": "1" for n in range(17)}, "devices[0].partitions.capacity: 19"),
+        ("devices.0.extra.speed", {"int": 1, "string": "1"}, "extra.speed: give exactly one of string, int, bool and"),
+        ("devices.0.extra.speed", {}, "devices[0].extra.speed: give exactly one of string, int, bool and version"),
+        ("devices.0.extra.speed", 3, "devices[0].extra.speed: 3 is not allowed; give an object"),
+        ("devices.0.extra.shell", {"version": "1.2"}, "'1.2' is not allowed; give a semantic version such as 9.0.0"),
+        ("devices.0.extra.vendor", {"string": "x"}, "devices[0].extra.vendor: has a field of its own"),
+        ("devices.0.name", "GPU 3", "devices[0].name: 'GPU 3' is not allowed; give small letters, digits and hyphens"),
+        ("devices.0.memoryBytes", 1, "devices[0].memoryBytes: is of an earlier form of the line; give capacity, such"),
+        ("devices.0.migEnabled", True, "devices[0].migEnabled: is of an earlier form of the line; give extra, such as"),
+        ("devices.0.partitions.0.giSlices", 1, "devices[0].partitions[0].giSlices: is of an earlier form of the line"),
         ("devices.0.productName", "a\x1b[31mb", "give text without control or invisible characters"),
         ("devices.0.productName", "a\u202eb", "give text without control or invisible characters"),
         ("devices.0.productName", "x" * 65, "devices[0].productName: "),
@@ -145,12 +164,13 @@ def test_another_protocol_is_refused_by_name_whatever_else_it_says() -> None:
         ("devices.0.pcie.0.path", "near", "devices[0].pcie[0].path: 'near' is not allowed"),
         ("devices.0.readings.lost", 1, "devices[0].readings.lost: 1 is not allowed"),
         ("devices.0.readings.recoveryAction", "", "devices[0].readings.recoveryAction: "),
-        ("devices.0.partitions.0.gi", None, "devices[0].partitions[0].gi: None is not allowed"),
+        ("devices.0.partitions.0.gi", "7", "devices[0].partitions[0].gi: '7' is not allowed"),
         ("devices.0.partitions.0.id", "GPU-a", "devices[0].partitions[0].id: 'GPU-a' is already taken"),
         ("devices", [json.loads(encode(FULL))["devices"][0]] * 65, "devices: 65 entries are too many; give at most 64"),
-        ("devices", [{"id": "a", "index": 0}, {"id": "b", "index": 0}], "devices[1].index: 0 is another device's"),
-        ("devices", [{"id": "a", "index": 0}, {"id": "a", "index": 1}], "devices[1].id: 'a' is already taken"),
-        ("devices", [{"index": 0}], "devices[0].id: is missing"),
+        ("devices", [GENERIC | {"id": "a"}, GENERIC | {"id": "b"}], "devices[1].index: 0 is another device's"),
+        ("devices", [GENERIC | {"id": "a"}, GENERIC | {"id": "a", "index": 1}], "devices[1].id: 'a' is already taken"),
+        ("devices", [GENERIC], "devices[0].id: is missing"),
+        ("devices", [{"id": "a", "index": 0, "type": "gpu"}], "devices[0].vendor: is missing; every line needs it"),
         ("devices", {}, "devices: an object is not allowed"),
         ("events", [{"sequence": 1, "time": "2026-01-01T00:00:00Z", "kind": "xid"}] * 257, "events: 257 entries"),
         ("events.0.xid", 2**32, "events[0].xid: 4294967296 is not allowed"),

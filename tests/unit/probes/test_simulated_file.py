@@ -11,9 +11,10 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nodedevices_plugin.probes import nvidia
 from nodedevices_plugin.probes.check import CheckError
 from nodedevices_plugin.probes.profiles import MODELS, parse_profile
-from nodedevices_plugin.probes.protocol import DriverState, Link, PciePath, Snapshot, encode
+from nodedevices_plugin.probes.protocol import DriverState, Link, PciePath, Snapshot, encode, memory_bytes
 from nodedevices_plugin.probes.reader import parse_line
 from nodedevices_plugin.probes.simulated_file import SimulatedState, from_profile, parse
 
@@ -50,8 +51,8 @@ def test_every_profile_is_a_machine_that_is_well(name: str) -> None:
     assert len({device.pci_bus_id for device in facts.devices}) == 8
     for device in facts.devices:
         assert device.product_name
-        assert device.compute_capability
-        assert device.memory_bytes >= 15 << 30
+        assert nvidia.compute_capability(device)
+        assert memory_bytes(device.capacity) >= 15 << 30
         assert device.readings.recovery_action == "None"
         assert len(device.pcie) == 7
 
@@ -114,12 +115,12 @@ def test_devices_may_be_written_out_whole() -> None:
 
     first, second = facts.devices
     assert (first.id, first.minor, first.pci_bus_id) == ("GPU-12345678-1234-1234-1234-123456780000", 3, "0000:07:00.0")
-    assert (first.memory_bytes, first.compute_capability, first.numa_node) == (42949672960, "8.0", 0)
-    assert first.mig_enabled
+    assert (first.capacity, nvidia.compute_capability(first), first.numa_node) == ({"memory": "40Gi"}, "8.0", 0)
+    assert nvidia.mig_enabled(first)
     big, small = first.partitions
-    assert (big.id, big.gi, big.gi_slices, big.start, big.size) == ("MIG-a", 1, 3, 0, 4)
+    assert (big.id, big.gi, big.profile, big.start, big.size) == ("MIG-a", 1, "3g.20gb", 0, 4)
     assert big.device_nodes == ("/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")
-    assert (small.gi_slices, small.ci_slices, small.start, small.size) == (2, 1, 4, 2)
+    assert (small.profile, small.capacity["copyEngines"], small.start, small.size) == ("1c.2g.10gb", "2", 4, 2)
     assert first.links == (Link(kind="NVLink", to=second.id, count=2),)
     assert first.pcie[0].path is PciePath.SINGLE
     assert (second.numa_node, second.vendor, second.type) == (None, "amd", "apu")
@@ -158,7 +159,7 @@ def test_mig_devices_need_only_a_profile() -> None:
     assert (small.start, small.size, big.start, big.size) == (0, 1, 4, 4)
     assert small.id != big.id
     assert small.device_nodes == ("/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13")
-    assert big.memory_bytes == device.memory_bytes // 2
+    assert memory_bytes(big.capacity) == memory_bytes(device.capacity) // 2
 
 
 @pytest.mark.parametrize(

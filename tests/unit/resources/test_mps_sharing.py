@@ -44,7 +44,7 @@ def test_clients_are_ids_like_other_shares() -> None:
 
 @pytest.mark.parametrize(
     ("capability", "most"),
-    [("6.1", 16), ("7.0", 48), ("7.5", 48), ("8.0", 48), ("10.0", 48), ("", 48), ("?", 48), ("7", 16)],
+    [("6.1", 16), ("7.0", 48), ("7.5", 48), ("8.0", 48), ("10.0", 48), ("", 48), ("?", 48)],
 )
 def test_a_gpu_takes_so_many_clients(capability: str, most: int) -> None:
     """NVIDIA's plugin holds a V100 (7.0) to 16; the daemon takes 48 from Volta on. A lost GPU says nothing."""

@@ -18,6 +18,7 @@ from nodedevices_plugin.model import (
     Plan,
     RecentAllocate,
 )
+from nodedevices_plugin.probes import nvidia
 from nodedevices_plugin.resources.occupancy import Held, protect
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
@@ -26,7 +27,7 @@ GPU, SHARED, LARGE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-
 WHOLE = PlanSettings()
 MIXED = PlanSettings(partitions=Partitions(strategy="mixed"))
 PLAIN = inventory_of(gpu(0), gpu(1))
-HALVES = tuple(partition(1, part, profile="3g.40gb", slices=3, start=4 * part, size=4) for part in (0, 1))
+HALVES = tuple(partition(1, part, profile="3g.40gb", start=4 * part, size=4) for part in (0, 1))
 CUT = inventory_of(gpu(0), gpu(1, mig_enabled=True, partitions=HALVES))
 
 
@@ -96,7 +97,7 @@ def test_a_gpu_that_was_cut_under_its_pod_keeps_its_mig_devices_back() -> None:
 
 def test_a_gpu_that_is_whole_again_is_kept_back_while_a_pod_holds_a_mig_device_of_it() -> None:
     left = replace(CUT.devices[1], departed_partitions=frozenset({mig_id(1, 0)}))
-    left = replace(left, fact=replace(left.fact, mig_enabled=False, partitions=HALVES[:1]))
+    left = replace(left, fact=replace(left.fact, extra=nvidia.attributes(mig_enabled=False), partitions=HALVES[:1]))
     plan, strangers = protected(MIXED, (LARGE, mig_id(1, 0)), inventory=replace(CUT, devices=(CUT.devices[0], left)))
     assert [each.id for each in strangers] == [mig_id(1, 0)]
     assert free(plan) == of(gpu_id(0))

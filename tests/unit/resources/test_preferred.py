@@ -12,7 +12,7 @@ from nodedevices_plugin.resources import topology
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import Topology
-from support.facts import gpu, gpu_id, healthy, inventory_of
+from support.facts import gpu, gpu_id, healthy, inventory_of, silent_gpu
 
 # What NVIDIA's device plugin v0.20.0 answered on these machines (go-gpuallocator's best-effort policy).
 # Pairs of GPUs and their direct NVLinks; every other pair has none.
@@ -182,7 +182,7 @@ def test_an_unknown_id_is_an_error_only_when_the_others_do_not_suffice() -> None
 
 def test_a_lost_neighbour_never_makes_the_question_fail() -> None:
     """One GPU off the bus made every call of NVIDIA's plugin fail (its issue 2038)."""
-    gpus = (gpu(0), DeviceFact(id=gpu_id(1), index=1), gpu(2), gpu(3))
+    gpus = (gpu(0), silent_gpu(1), gpu(2), gpu(3))
     scores = topology.build(inventory_of(*gpus))
     assert len(prefer(whole(gpus), ids((0, 2, 3)), [], 2, scores)) == 2
 

@@ -26,9 +26,7 @@ def named(
 
 
 def cut(number: int, *profiles: str, **facts: Any) -> DeviceFact:
-    parts = tuple(
-        partition(number, place, profile=profile, slices=int(profile[0])) for place, profile in enumerate(profiles)
-    )
+    parts = tuple(partition(number, place, profile=profile) for place, profile in enumerate(profiles))
     return gpu(number, mig_enabled=True, partitions=parts, **facts)
 
 
@@ -122,7 +120,7 @@ def test_a_rule_may_want_mig_devices_of_one_gpu_or_of_some_size() -> None:
 
 def test_a_compute_instance_without_a_usual_name_is_offered_under_a_rules() -> None:
     """NVIDIA's plugin ends when a compute instance is smaller than its GPU instance."""
-    small = partition(0, 0, profile="1c.3g.40gb", gi_slices=3, ci_slices=1)
+    small = partition(0, 0, profile="1c.3g.40gb")
     odd = gpu(0, mig_enabled=True, partitions=(small,))
     assert named(odd, mig="mixed") == {}
     assert named(odd, rules=(rule("x.io/part", profile="1c.*"),), mig="mixed") == {"x.io/part": [mig_id(0, 0)]}

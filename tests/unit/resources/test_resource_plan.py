@@ -18,9 +18,9 @@ from nodedevices_api.sections import (
 )
 from nodedevices_plugin import inventory as stage
 from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Plan, Verdict
-from nodedevices_plugin.probes.protocol import DeviceFact, Readings
+from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.resources.plan import PlanError, PlanSettings, make_plan, refresh_health
-from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition, snapshot
+from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition, silent_gpu, snapshot
 
 BAD = Verdict(state=HealthState.UNHEALTHY, reason="Xid79", message="", since=START, offered=False)
 
@@ -45,9 +45,7 @@ def ids(resource: OfferedResource) -> list[str]:
 
 
 def cut(number: int, *profiles: str) -> DeviceFact:
-    parts = tuple(
-        partition(number, place, profile=profile, slices=int(profile[0])) for place, profile in enumerate(profiles)
-    )
+    parts = tuple(partition(number, place, profile=profile) for place, profile in enumerate(profiles))
     return gpu(number, mig_enabled=True, partitions=parts)
 
 
@@ -224,7 +222,7 @@ def test_mixed_offers_whole_gpus_and_a_name_per_profile() -> None:
 
 
 def test_mixed_bears_an_empty_gpu_and_a_small_compute_instance() -> None:
-    small = partition(1, 0, profile="1c.3g.40gb", gi_slices=3, ci_slices=1)
+    small = partition(1, 0, profile="1c.3g.40gb")
     odd = gpu(1, mig_enabled=True, partitions=(small, partition(1, 1)))
     found = plan(cut(0), odd, partitions=Partitions(strategy="mixed"))
     assert {resource.name: ids(resource) for resource in found.resources} == {"nvidia.com/mig-1g.10gb": [mig_id(1, 1)]}
@@ -237,14 +235,14 @@ def test_single_offers_mig_devices_as_gpus() -> None:
 
 
 def test_single_offers_compute_instances_that_are_smaller_than_their_gpu_instance() -> None:
-    small = tuple(partition(0, part, profile="1c.3g.40gb", gi_slices=3, ci_slices=1) for part in range(3))
+    small = tuple(partition(0, part, profile="1c.3g.40gb") for part in range(3))
     found = plan(gpu(0, mig_enabled=True, partitions=small), partitions=Partitions(strategy="single"))
     assert len(shown(found)["nvidia.com/gpu"]) == 3
 
 
 def test_single_does_not_ask_a_lost_gpu_for_its_mig_mode() -> None:
     """NVIDIA's plugin serves nothing on a node with one lost GPU."""
-    lost = DeviceFact(id=gpu_id(1), index=1, readings=Readings(lost=True))
+    lost = silent_gpu(1, lost=True)
     found = plan(cut(0, "3g.40gb"), lost, bad=(gpu_id(1),), partitions=Partitions(strategy="single"))
     assert shown(found) == {"nvidia.com/gpu": [(mig_id(0, 0), True)]}
 

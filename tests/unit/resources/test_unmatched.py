@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from nodedevices_plugin.settings.file import parse
 from support.facts import gpu, gpu_id, inventory_of, mig_id, partition
 
 H100 = "NVIDIA H100 80GB HBM3"
-CUT = gpu(0, mig_enabled=True, partitions=(partition(0, 0, profile="1g.10gb", slices=1),))
+CUT = gpu(0, mig_enabled=True, partitions=(partition(0, 0, profile="1g.10gb"),))
 
 
 def notes(*devices: DeviceFact, **sections: Any) -> list[str]:
@@ -79,7 +78,7 @@ def test_a_pattern_that_an_earlier_one_leaves_nothing_to() -> None:
 
 
 def test_an_amount_of_memory_is_told_with_what_the_devices_have() -> None:
-    l4 = replace(gpu(0), product_name="NVIDIA L4", memory_bytes=23034 << 20)
+    l4 = gpu(0, product_name="NVIDIA L4", memory_bytes=23034 << 20)
     big = {"match": {"minMemory": "24Gi"}, "name": "nvidia.com/big"}
     assert notes(l4, resources={"devices": [big]}) == [
         "resources.devices[0].match minMemory 24Gi: no such device here; there are: NVIDIA L4 with 23034Mi"

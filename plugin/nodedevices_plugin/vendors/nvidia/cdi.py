@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodedevices_plugin.model import Inventory, Unit
+from nodedevices_plugin.probes.nvidia import mig_enabled
 from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.nvidia import imex, nodes
 from nodedevices_plugin.vendors.nvidia.units import computing_gpus
@@ -157,7 +158,7 @@ def present_units(inventory: Inventory) -> tuple[Unit, ...]:
     for device in computing_gpus(inventory.devices):
         if device.present:
             here = [unit for unit in partitions(device) if unit.id not in device.departed_partitions]
-            units += here if device.fact.mig_enabled else [Unit(device)]
+            units += here if mig_enabled(device.fact) else [Unit(device)]
     return tuple(units)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 
 from nodedevices_plugin.model import InventoryDevice, PlanError, Unit
+from nodedevices_plugin.probes.nvidia import mig_enabled
 from nodedevices_plugin.vendors.base import partitions
 
 VENDOR = "nvidia"
@@ -31,23 +32,25 @@ def computing_gpus(devices: Iterable[InventoryDevice]) -> tuple[InventoryDevice,
 def units(devices: Sequence[InventoryDevice], strategy: str, excluded: Set[str] = frozenset()) -> list[Unit]:
     """All units, by GPU then MIG device. Raises PlanError (partitions.strategy single only)."""
     gpus = computing_gpus(devices)
-    if strategy == "single" and any(device.fact.mig_enabled for device in gpus):
+    if strategy == "single" and any(mig_enabled(device.fact) for device in gpus):
         _check_single(gpus, excluded)
         return [unit for device in gpus for unit in partitions(device)]
     if strategy == "none":
         return [Unit(device) for device in gpus]
     # A GPU that left MIG mode keeps the MIG devices that pods still hold, so that they are listed as not healthy.
     return [
-        unit for device in gpus for unit in (*(() if device.fact.mig_enabled else (Unit(device),)), *partitions(device))
+        unit
+        for device in gpus
+        for unit in (*(() if mig_enabled(device.fact) else (Unit(device),)), *partitions(device))
     ]
 
 
 def _check_single(gpus: Sequence[InventoryDevice], excluded: Set[str]) -> None:
     """Of the GPUs that answer. One that is lost since the start does not even say whether it is in MIG mode."""
     answering = [
-        device for device in gpus if device.present and not (device.fact.mig_enabled is None and _unresponsive(device))
+        device for device in gpus if device.present and not (mig_enabled(device.fact) is None and _unresponsive(device))
     ]
-    plain = [device.fact.index for device in answering if not device.fact.mig_enabled]
+    plain = [device.fact.index for device in answering if not mig_enabled(device.fact)]
     if plain:
         raise PlanError(
             "partitions.strategy",

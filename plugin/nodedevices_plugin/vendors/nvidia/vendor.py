@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence, Set
 from nodedevices_api.sections import Resources, Sharing
 
 from nodedevices_plugin.model import InventoryDevice, Unit
+from nodedevices_plugin.probes.nvidia import fills_instance
 from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.vendors.base import NodeView, path_score
 from nodedevices_plugin.vendors.nvidia import names, nodes, units, v1_file
@@ -28,7 +29,7 @@ class Nvidia:
         part, domain = unit.partition, prefix or names.DEFAULT_PREFIX
         if part is None or strategy == "single":  # MIG devices stand in for GPUs
             return names.gpu(domain)
-        return names.mig(domain, part.profile) if part.ci_slices == part.gi_slices else None
+        return names.mig(domain, part.profile) if fills_instance(part) else None
 
     def containers(self, node: NodeView) -> InjectionContext:
         return InjectionContext.from_node(node)
