@@ -54,11 +54,6 @@ def region(fpga: int, place: int, profile: str) -> Partition:
         id=f"ACME-{fpga}-{place}",
         profile=profile,
         index=place,
-        gi=0,
-        ci=0,
-        gi_slices=0,
-        ci_slices=0,
-        memory_bytes=0,
         device_nodes=(f"/dev/acme{fpga}r{place}",),
     )
 
