@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -26,6 +27,7 @@ from nodedevices_operator.records.objects import PolicyRecord, PolicyRef
 CONFIG_NAME_LABEL = "nvidia.com/device-plugin.config"
 HASH_DIGITS = 16
 MAX_POLICIES = 32  # spec.policies
+MAX_CONFIGS = 256  # remembered; a fleet has few different ones
 WIRE_SECTIONS = tuple(wire_name(name) for name in SECTION_NAMES)
 
 
@@ -79,10 +81,9 @@ def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previou
     config, outcomes, conflicts = _merge(contenders)
     problems = list(refused)
     refs = _references(contenders, outcomes)
-    try:
-        parse(Sections, config, "config")
-    except InputError as error:
-        problems.insert(0, f"the policies {', '.join(c.name for c in contenders)} do not fit together: {error}")
+    misfit = _misfit(orjson.dumps(config))
+    if misfit:
+        problems.insert(0, f"the policies {', '.join(c.name for c in contenders)} do not fit together: {misfit}")
         outcomes = {name: _failed(outcome) for name, outcome in outcomes.items()}
         config, refs = dict(previous.config or {}), previous.policies
     if problems:
@@ -114,6 +115,16 @@ def config_hash(config: Mapping[str, Any], config_name: str) -> str:
     return hashlib.sha256(canonical).hexdigest()[:HASH_DIGITS]
 
 
+@lru_cache(MAX_CONFIGS)
+def _misfit(config: bytes) -> str:
+    """What is wrong with it as a whole; empty: nothing."""
+    try:
+        parse(Sections, orjson.loads(config), "config")
+    except InputError as error:
+        return str(error)
+    return ""
+
+
 def _contenders(
     labels: Mapping[str, str], policies: Sequence[PolicyRecord], previous: Previous
 ) -> tuple[list[_Contender], list[str]]:
@@ -124,8 +135,8 @@ def _contenders(
     for policy in policies:
         if policy.spec is not None:
             if policy.selects(labels):
-                sections = to_dict(policy.spec.sections())
-                found.append(_Contender(policy.name, policy.generation, policy.priority, policy.created, sections))
+                place = (policy.name, policy.generation, policy.priority, policy.created)
+                found.append(_Contender(*place, policy.sections))
             continue
         if policy.dry_run:
             continue

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import Any
 
+from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import NODE_DEVICES_HEALTHY
 from nodedevices_api.devicepolicy import DevicePolicySpec
 from nodedevices_api.errors import parse
@@ -194,6 +195,7 @@ class PolicyRecord:
     priority: int = 0
     selector: LabelSelector | None = None  # None: not readable; then the policy selects nothing
     spec: DevicePolicySpec | None = None
+    sections: Mapping[str, Any] = field(default_factory=dict, compare=False)  # of spec, in wire form
     dry_run: bool = False
     refusal: str = ""  # reason of Accepted=False
     problem: str = ""  # its message
@@ -393,6 +395,7 @@ def policy_record(raw: Raw) -> PolicyRecord:
         priority=_number(spec_raw, "priority"),
         selector=selector,
         spec=None if refusal else spec,
+        sections={} if refusal or spec is None else to_dict(spec.sections()),
         dry_run=spec_raw.get("mode") == "DryRun",
         refusal=refusal,
         problem=problem,
