@@ -566,8 +566,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "a reason that is none",
         policy(health={"rules": [{"reasons": ["XID 79"], "state": "Ignored"}]}),
-        "should match",
-        "write a health reason, such as Xid79, or a pattern",
+        "not allowed; write a health reason, such as Xid79, or a pattern with * and ?",
     ),
     Refusal(
         "65 rules", policy(health={"rules": [{"reasons": ["Xid79"], "state": "Ignored"}] * 65}), _MANY, "at most 64"
