@@ -37,6 +37,7 @@ from nodedevices_api.fields import (
 )
 
 DAY_SECONDS = 86400
+MAX_REASONS = 64  # of one health rule
 
 STRATEGIES = ("none", "timeSlicing", "mps", "memory")  # what the API server takes
 known_strategies = set(STRATEGIES)  # and an agent with a sharing mode of its own that word, too
@@ -222,7 +223,7 @@ class HealthProbe(Strict):
 class HealthRule(Strict):
     """What some reasons mean on these nodes: the first rule that matches a reason decides."""
 
-    reasons: Annotated[tuple[ReasonGlob, ...], Field(min_length=1, max_length=64), Listed("set")] = Field(
+    reasons: Annotated[tuple[ReasonGlob, ...], Field(min_length=1, max_length=MAX_REASONS), Listed("set")] = Field(
         description="Health reasons, or globs over them: Xid109, Xid14*, RowRemapPending."
     )
     state: Literal["Ignored", "Degraded", "Unhealthy"] = Field(

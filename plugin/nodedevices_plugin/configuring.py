@@ -43,6 +43,7 @@ from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.helpers import shares, withheld
 from nodedevices_plugin.state import SeenSpec
+from nodedevices_plugin.vendors.faults import FaultSources
 from nodedevices_plugin.vendors.nvidia.cdi import Here
 
 
@@ -77,6 +78,7 @@ class Node:
     # Names of the plan that another plugin serves to the kubelet; what pods hold of them is not ours, and no change of
     # ours takes it away.
     not_ours: Set[str]
+    vendors: FaultSources  # whose health reasons rules may name
     cdi_here: Here  # CDI names are handed out where files that have them can be written
 
     @property
@@ -172,7 +174,7 @@ def configure(
     elif asked.note:
         status = replace(status, message=asked.note)
     if trouble is None:
-        status = replace(status, unmatched=_unmatched(after.effective, node.inventory, asked.from_file))
+        status = replace(status, unmatched=_unmatched(after.effective, node, asked.from_file))
     to_save = trouble.to_save if trouble is not None else None
     configured = Configured(
         in_force=after,
@@ -317,10 +319,10 @@ def _plan_settings(effective: Effective) -> PlanSettings:
     )
 
 
-def _unmatched(effective: Effective, inventory: Inventory, from_file: Set[str]) -> tuple[Unmatched, ...]:
+def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[Unmatched, ...]:
     """Of a configuration that is in force, and so has a plan."""
     rules = effective.sections.health.rules
-    return (*unmatched(inventory, _plan_settings(effective), from_file), *reasons.unmatched(rules))
+    return (*unmatched(node.inventory, _plan_settings(effective), from_file), *reasons.unmatched(rules, node.vendors))
 
 
 def _plan(effective: Effective, node: Node) -> tuple[Plan, PlanError | None]:

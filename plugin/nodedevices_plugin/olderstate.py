@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodedevices_api.quantity import from_bytes
+from nodedevices_api.sections import MAX_REASONS
 from nodedevices_api.versions import dra_version
 
-from nodedevices_plugin.health.rules import MAX_REASONS
 from nodedevices_plugin.probes.nvidia import CUDA_COMPUTE_CAPABILITY, MIG_CAPABLE, MIG_ENABLED
 
 _COUNTS = ("multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")

@@ -41,7 +41,9 @@ from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.clients import follow
 from nodedevices_plugin.sharing.clients import restored as restored_clients
 from nodedevices_plugin.state import SeenSpec, State, restored_devices, to_save
+from nodedevices_plugin.vendors.faults import FaultSource, FaultSources, source_of
 from nodedevices_plugin.vendors.nvidia.cdi import CtkRequest, Here
+from nodedevices_plugin.vendors.registry import fault_sources
 
 SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's word no longer counts
 CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the scheduler between the two readings
@@ -138,10 +140,12 @@ class _Confirm:
         return tuple(f"{device}={word}" for word, devices in told.items() for device in sorted(devices))
 
 
-def step(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float) -> Step:
+def step(
+    world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float, vendors: FaultSources | None = None
+) -> Step:
     """The world after these inputs: what is the case, and what follows from it. `now`: the wall clock, which is shown;
     `monotonic`: what waiting is measured by."""
-    return decide(assess(world, inputs, local, now=now, monotonic=monotonic), inputs, local)
+    return decide(assess(world, inputs, local, now=now, monotonic=monotonic, vendors=vendors), inputs, local)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +156,7 @@ class Assessment:
     now: datetime
     monotonic: float
     rules: HealthRules
+    vendors: FaultSources
     confirm: _Confirm
     cursor: EventCursor
     events: tuple[ProbeEvent, ...]
@@ -179,8 +184,11 @@ class Assessment:
         return access.to_look_for(self.active, self.asked.effective, devices)
 
 
-def assess(world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float) -> Assessment:
-    """What is the case now, and what is asked for."""
+def assess(
+    world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float, vendors: FaultSources | None = None
+) -> Assessment:
+    """What is the case now, and what is asked for. `vendors`: whose faults are known; None: the registered ones'."""
+    vendors = fault_sources() if vendors is None else vendors
     world = _clock_watched(world, now=now, monotonic=monotonic)
     effective = world.in_force.effective
     rules = HealthRules.from_section(effective.sections.health)
@@ -204,7 +212,7 @@ def assess(world: World, inputs: Inputs, local: Local, *, now: datetime, monoton
             world.inventory, now=now, held_partitions=held_parts, removed=confirm.removed, forget_missing_seconds=forget
         )
     verdicts = judge_all(
-        world.verdicts, inventory, events, rules, now=now, monotonic=monotonic, confirmed=confirm.recovered
+        world.verdicts, inventory, events, rules, vendors, now=now, monotonic=monotonic, confirmed=confirm.recovered
     )
     spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
     file = inputs.file
@@ -217,6 +225,7 @@ def assess(world: World, inputs: Inputs, local: Local, *, now: datetime, monoton
         now=now,
         monotonic=monotonic,
         rules=rules,
+        vendors=vendors,
         confirm=confirm,
         cursor=cursor,
         events=events,
@@ -253,6 +262,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             existing=inputs.existing,
             helpers=inputs.helpers,
             not_ours=served_by_others(inputs.registrations),
+            vendors=of.vendors,
             cdi_here=inputs.cdi,
         )
         outcome = configure(in_force, asked, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
@@ -318,7 +328,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     ]
     return Step(
         world=after,
-        notices=notices(of.events, of.rules),
+        notices=notices(of.events, of.rules, _owners(inventory, of.vendors), of.vendors),
         xids=tuple(event for event in of.events if event.xid is not None),
         confirmed=of.confirm.understood,
         refused=refused,
@@ -354,6 +364,15 @@ def _spec(saved: SeenSpec | None, seen: SeenObject | None, *, standalone: bool) 
     if seen is None or seen.config is None:
         return saved
     return SeenSpec(config=seen.config, config_hash=seen.config_hash, config_name=seen.config_name or "")
+
+
+def _owners(inventory: Inventory, vendors: FaultSources) -> dict[str, FaultSource]:
+    """Whose each device and each partition is, by id."""
+    return {
+        each: source_of(vendors, device.fact.vendor)
+        for device in inventory.devices
+        for each in (device.fact.id, *(part.id for part in device.fact.partitions))
+    }
 
 
 def _named(holdings: Holdings, effective: Effective, inventory: Inventory) -> Holdings:

@@ -24,7 +24,10 @@ from nodedevices_plugin.probes.protocol import (
     Snapshot,
 )
 from nodedevices_plugin.state import State, to_save
+from nodedevices_plugin.vendors.faults import FaultSources
+from nodedevices_plugin.vendors.registry import fault_sources
 
+REGISTERED = fault_sources()
 START = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 GIB = 1 << 30
 
@@ -134,8 +137,9 @@ def ruled(states: Mapping[str, Literal["Ignored", "Degraded", "Unhealthy"]], **r
 class Story:
     """The agent's stages without the agent. Seconds are those since the start of the story."""
 
-    def __init__(self, rules: HealthRules | None = None, **line: Any) -> None:
+    def __init__(self, rules: HealthRules | None = None, vendors: FaultSources = REGISTERED, **line: Any) -> None:
         self.rules = rules or HealthRules()
+        self.vendors = vendors
         self.line_facts = line
         self.clock = 0.0
         self.inventory = Inventory()
@@ -196,6 +200,7 @@ class Story:
             self.inventory,
             news,
             self.rules,
+            self.vendors,
             now=self.now,
             monotonic=self.clock,
             confirmed=frozenset(gpu_id(each) for each in confirmed),

@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.health.rules import DISABLE_VARIABLE, ENABLE_VARIABLE
 from nodedevices_plugin.settings.file import FEATURE_DISCOVERY
 from nodedevices_plugin.settings.options import BY_KEY, OPTIONS
+from nodedevices_plugin.vendors.nvidia.health_variables import DISABLE_VARIABLE, ENABLE_VARIABLE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TAKE_ALONG = DOCS.parent / "manifests" / "from-nvidia" / "take-along.jq"

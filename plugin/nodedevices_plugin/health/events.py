@@ -1,4 +1,6 @@
-"""Edges: which events of a line are new, what an XID does to a device's faults, and what only needs telling.
+"""Edges: which events of a line are new, what they do to a device's faults, and what only needs telling.
+
+What an event means is its vendor's matter (vendors.base); a policy's rules come before that.
 
 A probe repeats its events for a while, so that a lost line loses none; `fresh_events` drops what was seen. A flood is
 bounded twice: the probe folds equal events, and a device keeps at most one fault per reason and MAX_FAULTS of them.
@@ -11,35 +13,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from nodedevices_plugin.health.actions import NO_ACTION, asks_for_nothing, asks_more
-from nodedevices_plugin.health.catalogue import Xid, XidClass, look_up
 from nodedevices_plugin.health.levels import UNUSABLE
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState
 from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
+from nodedevices_plugin.vendors.faults import CODED, Effect, FaultSource, FaultSources, Meaning
 
-_CLASSES = {"Ignored": XidClass.COUNTED, "Degraded": XidClass.SUSPECT, "Unhealthy": XidClass.FATAL}
-_STATES = {XidClass.SUSPECT: HealthState.DEGRADED, XidClass.FATAL: HealthState.UNHEALTHY}
+_EFFECTS = {"Ignored": Effect.COUNTED, "Degraded": Effect.DEGRADED, "Unhealthy": Effect.UNHEALTHY}
+_STATES = {Effect.DEGRADED: HealthState.DEGRADED, Effect.UNHEALTHY: HealthState.UNHEALTHY}
 MAX_FAULTS = 16  # of one device: a device that has more different ones is judged by the worst
 MAX_NEIGHBOURS = 16
 MAX_NOTICES = 256  # of one line
 OLDEST_NEWS = timedelta(seconds=60)  # so long a probe repeats an event; one that seems older: a clock was set
 CORRELATING = "Correlating"
-XID_EVENT = "xid"
-CLEANUP = 45  # a killed process was cleaned up: the one correlating XID that is never fatal by itself
-CONTAINED_BESIDE_48 = frozenset({63, 94})  # the row is remapped, the error was contained
-
-# Other edges that NVML reports (nvml.h nvmlEventType*): the reading of field 230 says what they ask for.
-_OTHER_EDGES: Mapping[str, tuple[str, HealthState, str, str]] = {
-    "gpu-unavailable": (
-        "GpuUnavailable",
-        HealthState.UNHEALTHY,
-        "the driver reports the GPU as unavailable",
-        "ResetGPU",
-    ),
-    "poison": ("Poison", HealthState.DEGRADED, "poisoned data was consumed", NO_ACTION),
-    "ecc-storm": ("EccStorm", HealthState.DEGRADED, "a storm of corrected ECC errors", NO_ACTION),
-}
-REASONS = frozenset(edge[0] for edge in _OTHER_EDGES.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +38,7 @@ class EventCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """An XID that leaves the device's state alone but that people want to know of: an Event, a log line, a count."""
+    """An event that leaves the device's state alone but that people want to know of: a log line, a count."""
 
     device_id: str | None
     xid: int
@@ -70,17 +56,27 @@ def fresh_events(cursor: EventCursor, snapshot: Snapshot) -> tuple[EventCursor, 
     return EventCursor(snapshot.instance, news[-1].sequence if news else seen), news
 
 
-def xid_class(row: Xid, rules: HealthRules) -> XidClass:
-    """The class of an XID under these rules."""
-    rule = rules.rule(f"Xid{row.number}")
-    return row.kind if rule is None else _CLASSES[rule.state]
+def effect(meaning: Meaning, rules: HealthRules) -> Effect:
+    """What an event does under these rules."""
+    rule = rules.rule(meaning.reason)
+    return meaning.effect if rule is None else _EFFECTS[rule.state]
 
 
-def under_rules(fault: Fault, rules: HealthRules) -> Fault | None:
+def _coded(code: int, vendor: FaultSource) -> Meaning:
+    """What the event with this number means; every one means something (Vendor.event)."""
+    return vendor.event(CODED, code) or Meaning(reason=f"Code{code}", effect=Effect.COUNTED, message="", code=code)
+
+
+def must_leave(fault: Fault, vendor: FaultSource) -> bool:
+    """Whether only a device that has left and come back can be well again."""
+    return fault.xid is not None and _coded(fault.xid, vendor).must_leave
+
+
+def under_rules(fault: Fault, rules: HealthRules, vendor: FaultSource) -> Fault | None:
     """A fault from before as the rules of now have it; None: they ignore it. One that is undecided stays so: it is
     decided by them when its time comes."""
-    undecided = fault.reason == CORRELATING
-    rule = rules.rule(f"Xid{fault.xid}" if undecided else fault.reason)
+    undecided = fault.reason == CORRELATING and fault.xid is not None
+    rule = rules.rule(_coded(fault.xid, vendor).reason if undecided and fault.xid is not None else fault.reason)
     if rule is None or fault.reason in UNUSABLE:
         return fault
     if rule.state == "Ignored":
@@ -88,29 +84,35 @@ def under_rules(fault: Fault, rules: HealthRules) -> Fault | None:
     state = HealthState(rule.state)
     if undecided or state is fault.state:
         return fault
-    return replace(fault, state=state, action=_action(fault.action, state) if fault.xid is not None else fault.action)
+    action = fault.action if fault.xid is None else _action(_coded(fault.xid, vendor), state)
+    return replace(fault, state=state, action=action)
 
 
-def notices(events: Iterable[ProbeEvent], rules: HealthRules) -> tuple[Notice, ...]:
-    """Application XIDs, and all whose device the driver did not name; one notice per (device, XID), oldest first."""
-    found: dict[tuple[str | None, int], Notice] = {}
+def notices(
+    events: Iterable[ProbeEvent], rules: HealthRules, owners: Mapping[str, FaultSource], vendors: FaultSources
+) -> tuple[Notice, ...]:
+    """What leaves every state alone, and all whose device the driver did not name; one notice per (device, reason),
+    oldest first. `owners`: the vendors of the devices and partitions by id."""
+    found: dict[tuple[str | None, str], Notice] = {}
     for event in events:
-        if event.kind != XID_EVENT or event.xid is None:
+        owner = owners.get(event.device_id or "")
+        asked = vendors.values() if owner is None else (owner,)
+        meaning = next((known for vendor in asked if (known := vendor.event(event.kind, event.xid)) is not None), None)
+        if meaning is None or meaning.code is None:
             continue
-        row = look_up(event.xid)
-        kind = xid_class(row, rules)
-        if kind is XidClass.COUNTED or (kind is not XidClass.APPLICATION and event.device_id is not None):
+        kind = effect(meaning, rules)
+        if kind is Effect.COUNTED or (kind is not Effect.NOTICE and event.device_id is not None):
             continue
-        key = (event.device_id, row.number)
+        key = (event.device_id, meaning.reason)
         before = found.get(key)
         if before is None and len(found) >= MAX_NOTICES:
             continue
         found[key] = Notice(
             device_id=event.device_id,
-            xid=row.number,
+            xid=meaning.code,
             time=event.time if before is None else max(before.time, event.time),
             count=event.count + (before.count if before else 0),
-            message=f"{row.meaning} (XID {row.number})",
+            message=meaning.message,
         )
     return tuple(found.values())
 
@@ -119,6 +121,7 @@ def note_events(
     faults: Mapping[str, Fault],
     events: Sequence[ProbeEvent],
     rules: HealthRules,
+    vendor: FaultSource,
     *,
     now: datetime,
     boot_id: str,
@@ -129,70 +132,54 @@ def note_events(
     An event's time is the probe's word: one from the future counts from now, one from long ago from a minute ago.
     """
     result = dict(faults)
-    came = [event.xid for event in events if event.kind == XID_EVENT and event.xid is not None]
+    came = [event.xid for event in events if event.kind == CODED and event.xid is not None]
     for event in events:
         when = max(min(event.time, now), now - OLDEST_NEWS)
-        if event.kind != XID_EVENT:
-            edge = _OTHER_EDGES.get(event.kind)
-            if edge is not None:
-                reason, state, message, action = edge
-                rule = rules.rule(reason)
-                if rule is not None and rule.state == "Ignored":
-                    continue
-                news = Fault(
-                    reason=reason,
-                    state=state if rule is None else HealthState(rule.state),
-                    message=message,
-                    action=action,
-                    fault_domain="Device",
-                    since=when,
-                    last_seen=when,
-                    boot_id=boot_id,
-                    instance=instance,
-                    sequence=event.sequence,
-                )
-                _remember(result, news)
+        meaning = vendor.event(event.kind, event.xid)
+        if meaning is None:
             continue
-        if event.xid is None:
-            continue
-        row = look_up(event.xid)
-        kind = xid_class(row, rules)
+        kind = effect(meaning, rules)
         if kind in _STATES:
-            _remember(result, _told_by(xid_fault(row, _STATES[kind], when, boot_id), instance, event.sequence))
-        elif kind is XidClass.CORRELATING and CORRELATING not in result:
-            _remember(result, _told_by(_correlating(row, when, boot_id), instance, event.sequence))
+            _remember(result, _told_by(event_fault(meaning, _STATES[kind], when, boot_id), instance, event.sequence))
+        elif kind is Effect.UNDECIDED and CORRELATING not in result:
+            _remember(result, _told_by(_correlating(meaning, when, boot_id), instance, event.sequence))
     waiting = result.get(CORRELATING)
     if waiting is not None and came:
         heard = [xid for xid in dict.fromkeys((*waiting.neighbours, *came)) if xid != waiting.xid]
         newest = max(event.sequence for event in events if event.xid is not None)
-        waiting = replace(waiting, neighbours=_bounded_neighbours(heard, rules))
+        waiting = replace(waiting, neighbours=_bounded_neighbours(heard, rules, vendor))
         result[CORRELATING] = _told_by(waiting, instance, newest)
     return _bounded(result)
 
 
-def _bounded_neighbours(heard: Sequence[int], rules: HealthRules) -> tuple[int, ...]:
+def _bounded_neighbours(heard: Sequence[int], rules: HealthRules, vendor: FaultSource) -> tuple[int, ...]:
     """Those that decide something first: a flood of others must not hide them."""
-    return tuple(sorted(heard, key=lambda xid: not _bears_on_others(xid, rules))[:MAX_NEIGHBOURS])
+
+    def decides(code: int) -> bool:
+        meaning = _coded(code, vendor)
+        return meaning.decides_others or effect(meaning, rules) is Effect.UNDECIDED
+
+    return tuple(sorted(heard, key=lambda code: not decides(code))[:MAX_NEIGHBOURS])
 
 
-def _bears_on_others(xid: int, rules: HealthRules) -> bool:
-    return xid in CONTAINED_BESIDE_48 or xid_class(look_up(xid), rules) is XidClass.CORRELATING
-
-
-def withholds(fault: Fault, rules: HealthRules) -> bool:
+def withholds(fault: Fault, rules: HealthRules, vendor: FaultSource) -> bool:
     """True while a fault is undecided and may prove fatal: no new pod gets the device meanwhile."""
     if fault.reason != CORRELATING:
         return False
-    heard = (*((fault.xid,) if fault.xid is not None else ()), *fault.neighbours)
-    bad = {XidClass.CORRELATING, XidClass.FATAL}  # fatal: a rule came meanwhile
-    return any(xid != CLEANUP and xid_class(look_up(xid), rules) in bad for xid in heard)
+    heard = [_coded(code, vendor) for code in _heard(fault)]
+    bad = {Effect.UNDECIDED, Effect.UNHEALTHY}  # Unhealthy: a rule came meanwhile
+    return any(meaning.may_be_unhealthy and effect(meaning, rules) in bad for meaning in heard)
+
+
+def _heard(waiting: Fault) -> tuple[int, ...]:
+    return (*((waiting.xid,) if waiting.xid is not None else ()), *waiting.neighbours)
 
 
 def decide_correlating(
-    faults: Mapping[str, Fault], rules: HealthRules, *, now: datetime, driver_action: str | None
+    faults: Mapping[str, Fault], rules: HealthRules, vendor: FaultSource, *, now: datetime, driver_action: str | None
 ) -> dict[str, Fault]:
-    """Ends the waiting of an XID whose meaning depends on its neighbours: at once when a worse fault explains it,
-    otherwise when its window is over. `driver_action`: field 230; it decides where the catalogue says "it depends"."""
+    """Ends the waiting of an event whose meaning depends on its neighbours: at once when a worse fault explains it,
+    otherwise when its window is over. `driver_action`: what the driver itself asks for; it may decide."""
     waiting = faults.get(CORRELATING)
     if waiting is None:
         return dict(faults)
@@ -209,59 +196,48 @@ def decide_correlating(
         return rest
     if now - waiting.since < window:
         return dict(faults)
-    heard = (*((waiting.xid,) if waiting.xid is not None else ()), *waiting.neighbours)
-    for xid in heard:
-        row = look_up(xid)
-        kind = xid_class(row, rules)
-        if kind is XidClass.CORRELATING:
-            state = _decided(row, heard, driver_action)
+    heard = _heard(waiting)
+    for code in heard:
+        meaning = _coded(code, vendor)
+        kind = effect(meaning, rules)
+        if kind is Effect.UNDECIDED:
+            state = vendor.decide(code, heard, driver_action)
         else:  # a rule that came meanwhile
-            state = _STATES.get(kind) if f"Xid{xid}" not in rest else None
+            state = _STATES.get(kind) if meaning.reason not in rest else None
         if state is not None:
-            decided = xid_fault(row, state, waiting.since, waiting.boot_id)
+            decided = event_fault(meaning, state, waiting.since, waiting.boot_id)
             decided = _told_by(decided, waiting.instance, waiting.sequence)
             _remember(rest, replace(decided, last_seen=waiting.last_seen))
     return _bounded(rest)
 
 
-def xid_fault(row: Xid, state: HealthState, when: datetime, boot_id: str) -> Fault:
-    """The fault that an XID leaves."""
+def event_fault(meaning: Meaning, state: HealthState, when: datetime, boot_id: str) -> Fault:
+    """The fault that an event leaves."""
     return Fault(
-        reason=f"Xid{row.number}",
+        reason=meaning.reason,
         state=state,
-        message=f"{row.meaning} (XID {row.number})",
-        action=_action(row.action, state),
-        fault_domain=row.domain,
+        message=meaning.message,
+        action=_action(meaning, state),
+        fault_domain=meaning.domain,
         since=when,
         last_seen=when,
         boot_id=boot_id,
-        xid=row.number,
+        xid=meaning.code,
     )
 
 
-def _action(action: str, state: HealthState) -> str:
-    """What an XID asks for. One that is fatal by policy alone asks for a reset: that is what ends it."""
-    return "ResetGPU" if state is HealthState.UNHEALTHY and asks_for_nothing(action) else action
+def _action(meaning: Meaning, state: HealthState) -> str:
+    """What an event asks for. One that is Unhealthy by policy alone asks for what ends it."""
+    return meaning.repair if state is HealthState.UNHEALTHY and asks_for_nothing(meaning.action) else meaning.action
 
 
 def _told_by(fault: Fault, instance: str, sequence: int) -> Fault:
     return replace(fault, instance=instance, sequence=sequence)
 
 
-def _correlating(row: Xid, when: datetime, boot_id: str) -> Fault:
-    fault = xid_fault(row, HealthState.DEGRADED, when, boot_id)
+def _correlating(meaning: Meaning, when: datetime, boot_id: str) -> Fault:
+    fault = event_fault(meaning, HealthState.DEGRADED, when, boot_id)
     return replace(fault, reason=CORRELATING, action=NO_ACTION)
-
-
-def _decided(row: Xid, heard: Sequence[int], driver_action: str | None) -> HealthState | None:
-    """What a correlating XID comes to when nothing worse came beside it. None: nothing of the device's."""
-    if row.number == CLEANUP:  # alone or after an application's error: a process was cleaned up
-        return None
-    if row.number == 48 and (CONTAINED_BESIDE_48 & set(heard)):
-        return HealthState.DEGRADED
-    if row.action == "Inspect" or (row.number == 74 and driver_action == NO_ACTION):
-        return HealthState.DEGRADED
-    return HealthState.UNHEALTHY
 
 
 def _remember(faults: dict[str, Fault], news: Fault) -> None:

@@ -21,15 +21,15 @@ While the probe is silent, or before its first line, verdicts stand: nothing rec
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from nodedevices_plugin.health import actions, events, levels
-from nodedevices_plugin.health.catalogue import look_up
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict
 from nodedevices_plugin.probes.protocol import DriverState, ProbeEvent
+from nodedevices_plugin.vendors.faults import Condition, FaultSource, FaultSources, source_of
 
 PROBE_SILENT = "ProbeSilent"
 DRIVER_NOT_LOADED = "DriverNotLoaded"
@@ -47,10 +47,20 @@ class _View:
     inventory: Inventory
     rules: HealthRules
     now: datetime
+    vendors: FaultSources
     started: bool  # a good line has come
     good: bool  # ... and counts still
     driver_unloaded: bool
     unknown: tuple[str, str, bool] | None  # reason, message, still offered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """The device that is judged, with what its vendor makes of its readings."""
+
+    device: InventoryDevice
+    vendor: FaultSource
+    conditions: Mapping[str, Condition]  # by reason
 
 
 def judge_all(
@@ -58,6 +68,7 @@ def judge_all(
     inventory: Inventory,
     new_events: Sequence[ProbeEvent],
     rules: HealthRules,
+    vendors: FaultSources,
     *,
     now: datetime,
     monotonic: float,
@@ -70,19 +81,20 @@ def judge_all(
     of which a person said that they are recovered. Judging again with no news changes nothing, except that a fault
     which came too late for its hold-down has then been told, and is over.
     """
-    view = _view(inventory, rules, now, monotonic)
+    view = _view(inventory, rules, vendors, now, monotonic)
     by_device: dict[str, list[ProbeEvent]] = defaultdict(list)
     by_partition: dict[str, list[ProbeEvent]] = defaultdict(list)
-    _route(inventory, new_events, by_device, by_partition)
+    _route(view, new_events, by_device, by_partition)
     verdicts: dict[str, Verdict] = {}
     for device in inventory.devices:
         own = device.fact.id
-        verdicts[own] = _judge(previous.get(own), device, by_device[own], view, confirmed=own in confirmed)
+        subject = _subject(device, view)
+        verdicts[own] = _judge(previous.get(own), subject, by_device[own], view, confirmed=own in confirmed)
         for part in device.fact.partitions:
             if part.id in previous or part.id in by_partition:
                 verdict = _judge(
                     previous.get(part.id),
-                    device,
+                    subject,
                     by_partition[part.id],
                     view,
                     confirmed=part.id in confirmed,
@@ -130,7 +142,7 @@ def _moved(fault: Fault, by: timedelta) -> Fault:
     return replace(fault, since=fault.since + by, last_seen=None if fault.last_seen is None else fault.last_seen + by)
 
 
-def _view(inventory: Inventory, rules: HealthRules, now: datetime, monotonic: float) -> _View:
+def _view(inventory: Inventory, rules: HealthRules, vendors: FaultSources, now: datetime, monotonic: float) -> _View:
     driver = inventory.driver
     started = driver is not None and inventory.line_monotonic is not None
     silent = 0.0 if inventory.line_monotonic is None else max(0.0, monotonic - inventory.line_monotonic)
@@ -150,6 +162,7 @@ def _view(inventory: Inventory, rules: HealthRules, now: datetime, monotonic: fl
     return _View(
         inventory=inventory,
         rules=rules,
+        vendors=vendors,
         now=now,
         started=started,
         good=good,
@@ -158,13 +171,20 @@ def _view(inventory: Inventory, rules: HealthRules, now: datetime, monotonic: fl
     )
 
 
+def _subject(device: InventoryDevice, view: _View) -> _Subject:
+    vendor = source_of(view.vendors, device.fact.vendor)
+    conditions = levels.levels(device.fact, vendor, present=device.present)
+    return _Subject(device=device, vendor=vendor, conditions={each.reason: each for each in conditions})
+
+
 def _route(
-    inventory: Inventory,
+    view: _View,
     new_events: Sequence[ProbeEvent],
     by_device: dict[str, list[ProbeEvent]],
     by_partition: dict[str, list[ProbeEvent]],
 ) -> None:
     """Each event to the device that it is about: the physical one, but for an error that an instance contained."""
+    inventory = view.inventory
     parents = {part.id: device for device in inventory.devices for part in device.fact.partitions}
     devices = {device.fact.id: device for device in inventory.devices}
     for event in new_events:
@@ -173,7 +193,8 @@ def _route(
         device = devices.get(event.device_id) or parents.get(event.device_id)
         if device is None:
             continue
-        if event.kind == events.XID_EVENT and event.xid is not None and look_up(event.xid).contained:
+        meaning = source_of(view.vendors, device.fact.vendor).event(event.kind, event.xid)
+        if meaning is not None and meaning.contained:
             instances = [
                 part.id
                 for part in device.fact.partitions
@@ -189,7 +210,7 @@ def _route(
 
 def _judge(
     previous: Verdict | None,
-    device: InventoryDevice,
+    subject: _Subject,
     new_events: Sequence[ProbeEvent],
     view: _View,
     *,
@@ -203,24 +224,27 @@ def _judge(
     faults = {
         fault.reason: _not_future(fault, view.now)
         for known in (previous.faults if previous else ())
-        if (fault := events.under_rules(known, view.rules)) is not None
+        if (fault := events.under_rules(known, view.rules, subject.vendor)) is not None
     }
     if confirmed:
         faults = {reason: replace(fault, confirmed=True) for reason, fault in faults.items()}
     if previous is not None and not view.started:
         return replace(previous, faults=tuple(faults.values())) if confirmed else previous
     boot_id, instance = view.inventory.boot_id, view.inventory.instance
+    device, vendor, rules = subject.device, subject.vendor, view.rules
     before = faults
-    faults = events.note_events(faults, new_events, view.rules, now=view.now, boot_id=boot_id, instance=instance)
+    faults = events.note_events(faults, new_events, rules, vendor, now=view.now, boot_id=boot_id, instance=instance)
     says = levels.driver_says(device.fact, present=device.present) if view.good else None
     waiting = faults.get(events.CORRELATING)
     word = _word(waiting, says, view.inventory) if waiting is not None else None
-    faults = events.decide_correlating(faults, view.rules, now=view.now, driver_action=word)
+    faults = events.decide_correlating(faults, rules, vendor, now=view.now, driver_action=word)
     news = {reason for reason, fault in faults.items() if before.get(reason) != fault}
     if view.good:
-        for level in levels.levels(device.fact, present=device.present) if has_levels else ():
+        for level in subject.conditions.values() if has_levels else ():
             _apply_level(faults, level, view)
-        faults = {reason: _settled(_gone_before(fault, device, says, view), view) for reason, fault in faults.items()}
+        faults = {
+            reason: _settled(_gone_before(fault, device, says, view), subject, view) for reason, fault in faults.items()
+        }
     elif view.driver_unloaded:
         faults = {reason: replace(fault, driver_reloaded=True) for reason, fault in faults.items()}
     if view.good:
@@ -230,9 +254,9 @@ def _judge(
             for reason, fault in faults.items()
             if reason in news  # told at least once, however late it came or short the hold-down is
             or reason == events.CORRELATING
-            or not (_quiet(fault, everything, view) and _action_gone(fault, says, view.inventory))
+            or not (_quiet(fault, everything, view) and _action_gone(fault, says, subject, view.inventory))
         }
-    return _verdict(previous, tuple(faults.values()), says, view)
+    return _verdict(previous, tuple(faults.values()), says, subject, view)
 
 
 def _not_future(fault: Fault, now: datetime) -> Fault:
@@ -244,7 +268,7 @@ def _not_future(fault: Fault, now: datetime) -> Fault:
     )
 
 
-def _apply_level(faults: dict[str, Fault], level: levels.Level, view: _View) -> None:
+def _apply_level(faults: dict[str, Fault], level: Condition, view: _View) -> None:
     known = faults.get(level.reason)
     boot_id = view.inventory.boot_id
     if level.evident:
@@ -299,9 +323,9 @@ def _word(fault: Fault, says: str | None, inventory: Inventory) -> str | None:
     return says if says != actions.NO_ACTION or _read_since(fault, inventory) else None
 
 
-def _settled(fault: Fault, view: _View) -> Fault:
+def _settled(fault: Fault, subject: _Subject, view: _View) -> Fault:
     """An edge whose time is not known (it comes from the state file): its hold-down begins with the first good line."""
-    edge = fault.last_seen is None and fault.reason not in levels.REASONS
+    edge = fault.last_seen is None and fault.reason not in subject.conditions
     return replace(fault, last_seen=view.now) if edge else fault
 
 
@@ -324,42 +348,55 @@ def _quiet(fault: Fault, everything: Sequence[Fault], view: _View) -> bool:
     return fault.confirmed or view.now >= held_until
 
 
-def _action_gone(fault: Fault, says: str | None, inventory: Inventory) -> bool:
+def _action_gone(fault: Fault, says: str | None, subject: _Subject, inventory: Inventory) -> bool:
     """Whether what a fault asked for was done, or is no longer asked for."""
     if fault.confirmed:
         return True
     rebooted = bool(fault.boot_id and inventory.boot_id and fault.boot_id != inventory.boot_id)
     word = _word(fault, says, inventory)
     if word is not None:
-        off_bus = fault.xid is not None and look_up(fault.xid).off_bus
-        return word == actions.NO_ACTION and (not off_bus or fault.left or rebooted)
-    if actions.asks_for_nothing(fault.action) or fault.reason in levels.ENDS_BY_ITSELF or rebooted:
+        gone = events.must_leave(fault, subject.vendor)
+        return word == actions.NO_ACTION and (not gone or fault.left or rebooted)
+    condition = subject.conditions.get(fault.reason)
+    by_itself = condition is not None and condition.ends_by_itself
+    if actions.asks_for_nothing(fault.action) or by_itself or rebooted:
         return True
     return fault.action in actions.PROVEN_BY_RETURN and (fault.left or fault.driver_reloaded)
 
 
-def _still_asked(fault: Fault, says: str | None, inventory: Inventory) -> str:
+def _still_asked(fault: Fault, says: str | None, subject: _Subject, inventory: Inventory) -> str:
     """The action to show for a fault: the driver's own word before the catalogue's, nothing once it was done."""
     if fault.last_seen is None:
         return fault.action
     if says not in {None, actions.NO_ACTION}:
         return str(says)
-    return actions.NO_ACTION if _action_gone(fault, says, inventory) else fault.action
+    return actions.NO_ACTION if _action_gone(fault, says, subject, inventory) else fault.action
 
 
-def _verdict(previous: Verdict | None, faults: tuple[Fault, ...], says: str | None, view: _View) -> Verdict:
-    ordered = tuple(sorted(faults, key=lambda fault: _display_order(fault, view.rules), reverse=True))
-    withheld = any(events.withholds(fault, view.rules) for fault in ordered)
+def _verdict(
+    previous: Verdict | None, faults: tuple[Fault, ...], says: str | None, subject: _Subject, view: _View
+) -> Verdict:
+    waits = {fault.reason for fault in faults if events.withholds(fault, view.rules, subject.vendor)}
+    ordered = tuple(sorted(faults, key=lambda fault: _display_order(fault, waits), reverse=True))
+    withheld = bool(waits)
     worst = ordered[0] if ordered else None
     if worst is not None and worst.state is not HealthState.UNHEALTHY and view.unknown is not None:
         worst = None
     if worst is not None:
         as_bad = [fault for fault in ordered if fault.state is worst.state]
-        action = max((_still_asked(fault, says, view.inventory) for fault in as_bad), key=actions.asks_more)
+        action = max((_still_asked(fault, says, subject, view.inventory) for fault in as_bad), key=actions.asks_more)
         verdict = Verdict(
             state=worst.state,
             reason=worst.reason,
-            message=_message(worst, as_bad, action, says, view.rules),
+            message=_message(
+                worst,
+                as_bad,
+                action,
+                says,
+                view.rules,
+                is_reading=worst.reason in subject.conditions,
+                withheld=worst.reason in waits,
+            ),
             since=view.now,
             offered=worst.state is HealthState.DEGRADED and not withheld,
             xid=worst.xid,
@@ -385,18 +422,27 @@ def _verdict(previous: Verdict | None, faults: tuple[Fault, ...], says: str | No
     return verdict
 
 
-def _display_order(fault: Fault, rules: HealthRules) -> tuple[bool, bool, bool, tuple[bool, int, bool, str]]:
+def _display_order(fault: Fault, waits: Collection[str]) -> tuple[bool, bool, bool, tuple[bool, int, bool, str]]:
     missing = fault.reason == levels.MISSING and fault.last_seen is None
-    return (missing, fault.state is HealthState.UNHEALTHY, events.withholds(fault, rules), events.severity(fault))
+    return (missing, fault.state is HealthState.UNHEALTHY, fault.reason in waits, events.severity(fault))
 
 
-def _message(worst: Fault, as_bad: Sequence[Fault], action: str, says: str | None, rules: HealthRules) -> str:
+def _message(
+    worst: Fault,
+    as_bad: Sequence[Fault],
+    action: str,
+    says: str | None,
+    rules: HealthRules,
+    *,
+    is_reading: bool,
+    withheld: bool,
+) -> str:
     """What happened and what to do, for people. The same while nothing changes: no countdown in it."""
     if worst.reason == events.CORRELATING:
         until = f"decided within {rules.correlation_seconds:.0f} s by what comes beside it"
-        parts = [worst.message, f"{until}, no new pod gets it until then" if events.withholds(worst, rules) else until]
+        parts = [worst.message, f"{until}, no new pod gets it until then" if withheld else until]
     elif action == actions.NO_ACTION and worst.last_seen is not None:
-        what = f"recovering from {worst.reason}" if worst.reason in levels.REASONS else worst.message
+        what = f"recovering from {worst.reason}" if is_reading else worst.message
         now = "the driver asks for no action now" if says == actions.NO_ACTION else "no action is needed any more"
         parts = [what, f"{now}, Healthy {_well_again(worst, as_bad, rules)}"]
     else:

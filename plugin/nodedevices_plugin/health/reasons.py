@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fnmatch import filter as matching
 from functools import lru_cache
 
 from nodedevices_api.sections import HealthRule
 
-from nodedevices_plugin.health import events, levels
-from nodedevices_plugin.health.rules import MAX_XID
+from nodedevices_plugin.health import levels
 from nodedevices_plugin.model import Unmatched
+from nodedevices_plugin.vendors.faults import FaultSources
 
-XIDS = tuple(f"Xid{number}" for number in range(1, MAX_XID + 1))
-KNOWN = (*XIDS, *sorted(events.REASONS | levels.REASONS))
 NAMED = 24  # in one message
 
 
-def unmatched(rules: Sequence[HealthRule]) -> tuple[Unmatched, ...]:
+def known(vendors: FaultSources) -> tuple[str, ...]:
+    """Every reason that a device of these vendors can have."""
+    return (*levels.REASONS, *(reason for vendor in vendors.values() for reason in vendor.reasons))
+
+
+def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmatched, ...]:
     """A note for each pattern of `health.rules` that no reason of any device matches, or that may not be so ruled."""
+    every = known(vendors) if rules else ()
     return tuple(
         Unmatched(section="health", entry=f"rules[{number}].reasons {glob}", message=why)
         for number, rule in enumerate(rules)
         for glob in rule.reasons
-        if (why := _why(glob, rule.state))
+        if (why := _why(glob, rule.state, every))
     )
 
 
 @lru_cache(maxsize=4096)  # asked at every step
-def _why(glob: str, state: str) -> str:
+def _why(glob: str, state: str, known: tuple[str, ...]) -> str:
     """Empty: it decides something."""
-    about = matching(KNOWN, glob)
+    about = matching(known, glob)
     if about and state != "Unhealthy" and levels.UNUSABLE.issuperset(about):
         return f"{', '.join(about)} is Unhealthy whatever a rule says: there is nothing that a pod could use"
     if about:
         return ""
-    near = [reason for reason in KNOWN if matching([reason.lower()], glob.lower())]
+    near = [reason for reason in known if matching([reason.lower()], glob.lower())]
     if near:
         more = f" and {len(near) - 1} more" if len(near) > 1 else ""
         return f"no such reason; upper and lower case count: {near[0]}{more} differs in nothing else"
-    others = [reason for reason in KNOWN if reason not in XIDS][:NAMED]
-    return f"no such reason; there are: Xid1 to Xid{MAX_XID}, {', '.join(others)}"
+    return f"no such reason; there are: {', '.join(_folded(known)[:NAMED])}"
+
+
+def _folded(known: Sequence[str]) -> list[str]:
+    """With the numbers of a series left out: Xid<number>."""
+    return sorted({re.sub(r"[0-9]+$", "<number>", reason) for reason in known})

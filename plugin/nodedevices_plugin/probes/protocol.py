@@ -229,6 +229,7 @@ class Readings(_Wire):
     thermal_slowdown: bool | None = None
     temperature_celsius: Annotated[int, Bounds(ge=-300, le=1000)] | None = None
     power_milliwatts: Count | None = None
+    conditions: UpTo16[PlainWord] = ()  # what else holds now, in the words of the device's vendor: linkDown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

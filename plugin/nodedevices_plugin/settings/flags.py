@@ -16,14 +16,14 @@ from nodedevices_common.options import Parser, Value, from_environment, values_o
 from nodedevices_common.text import show
 
 from nodedevices_plugin import __version__
-from nodedevices_plugin.health.rules import (
+from nodedevices_plugin.settings.options import BY_NAME, OPTIONS
+from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.vendors.nvidia.health_variables import (
     DISABLE_VARIABLE,
     ENABLE_VARIABLE,
     EnvironmentXids,
     rules_from_environment,
 )
-from nodedevices_plugin.settings.options import BY_NAME, OPTIONS
-from nodedevices_plugin.settings.problems import ConfigError
 
 OWN_PREFIX = "NODEDEVICES_"
 CONFIGURING = frozenset({"serving-mode", "resource-prefix"})  # beside the options that a file has

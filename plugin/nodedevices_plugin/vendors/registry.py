@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.vendors.base import FileFormat, Vendor
+from nodedevices_plugin.vendors.faults import FaultSource, FaultSources
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 
 _VENDORS: dict[str, Vendor] = {}
@@ -37,6 +38,11 @@ def of(fact: DeviceFact) -> Vendor | None:
     """The vendor that knows the device; None: nobody does."""
     vendor = _VENDORS.get(fact.vendor)
     return vendor if vendor is not None and fact.type in vendor.types else None
+
+
+def fault_sources() -> FaultSources:
+    """The vendors that say what is wrong with their devices."""
+    return {name: vendor for name, vendor in _VENDORS.items() if isinstance(vendor, FaultSource)}
 
 
 def file_format() -> FileFormat:

@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 from nodedevices_api.base import to_dict
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Health
-from nodedevices_plugin.health.catalogue import XidClass, look_up
-from nodedevices_plugin.health.events import xid_class
-from nodedevices_plugin.health.rules import EnvironmentXids, HealthRules, rules_from_environment
+from nodedevices_plugin.health.events import effect
+from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.vendors.faults import Effect
+from nodedevices_plugin.vendors.nvidia.faults import meaning
+from nodedevices_plugin.vendors.nvidia.health_variables import EnvironmentXids, rules_from_environment
+from nodedevices_plugin.vendors.nvidia.xids import look_up
 from support.facts import Story, gpu, xid
 
 
@@ -19,7 +22,7 @@ def rules(disable: str, enable: str) -> HealthRules:
 
 
 @pytest.mark.parametrize(
-    ("disable", "enable", "meaning"),
+    ("disable", "enable", "expected"),
     [
         ("", "", EnvironmentXids()),
         ("all", "", EnvironmentXids(ignore_all=True)),
@@ -33,25 +36,25 @@ def rules(disable: str, enable: str) -> HealthRules:
         ("٧٩", "", EnvironmentXids(unread=("٧٩",))),  # Arabic digits
     ],
 )
-def test_what_the_variables_mean(disable: str, enable: str, meaning: EnvironmentXids) -> None:
-    assert rules_from_environment(disable, enable) == meaning
+def test_what_the_variables_mean(disable: str, enable: str, expected: EnvironmentXids) -> None:
+    assert rules_from_environment(disable, enable) == expected
 
 
 @pytest.mark.parametrize(
     ("disable", "enable", "number", "kind"),
     [
-        ("", "", 79, XidClass.FATAL),
-        ("all", "", 79, XidClass.COUNTED),
-        ("48,79", "", 79, XidClass.COUNTED),
-        ("all", "79", 79, XidClass.FATAL),
-        ("all", "79", 48, XidClass.COUNTED),
-        ("", "13", 13, XidClass.FATAL),
-        ("", "all", 13, XidClass.FATAL),
-        ("13", "all", 13, XidClass.FATAL),
+        ("", "", 79, Effect.UNHEALTHY),
+        ("all", "", 79, Effect.COUNTED),
+        ("48,79", "", 79, Effect.COUNTED),
+        ("all", "79", 79, Effect.UNHEALTHY),
+        ("all", "79", 48, Effect.COUNTED),
+        ("", "13", 13, Effect.UNHEALTHY),
+        ("", "all", 13, Effect.UNHEALTHY),
+        ("13", "all", 13, Effect.UNHEALTHY),
     ],
 )
-def test_what_an_xid_comes_to(disable: str, enable: str, number: int, kind: XidClass) -> None:
-    assert xid_class(look_up(number), rules(disable, enable)) is kind
+def test_what_an_xid_comes_to(disable: str, enable: str, number: int, kind: Effect) -> None:
+    assert effect(meaning(look_up(number)), rules(disable, enable)) is kind
 
 
 def test_only_the_enabled_xids_make_a_gpu_unhealthy() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from nodedevices_api.sections import Health, HealthProbe, HealthRule
 from nodedevices_plugin.health.events import MAX_NOTICES, EventCursor, fresh_events, notices
 from nodedevices_plugin.health.rules import HealthRules
-from support.facts import START, gpu_id, ruled, snapshot, xid
+from support.facts import REGISTERED, START, gpu_id, ruled, snapshot, xid
 
 
 def test_an_event_that_is_repeated_in_later_lines_is_heard_once() -> None:
@@ -30,30 +30,30 @@ def test_events_are_heard_in_their_order() -> None:
 
 
 def test_application_xids_are_told_though_no_state_changes() -> None:
-    told = notices([xid(31), xid(79), xid(43)], HealthRules())
+    told = notices([xid(31), xid(79), xid(43)], HealthRules(), {}, REGISTERED)
     assert [(each.device_id, each.xid, each.message) for each in told] == [
         (gpu_id(0), 31, "GPU memory page fault (XID 31)")
     ]
 
 
 def test_equal_notices_are_folded() -> None:
-    told = notices([xid(31, count=3), xid(31, after=5, count=4), xid(31, 1)], HealthRules())
+    told = notices([xid(31, count=3), xid(31, after=5, count=4), xid(31, 1)], HealthRules(), {}, REGISTERED)
     assert [(each.device_id, each.count) for each in told] == [(gpu_id(0), 7), (gpu_id(1), 1)]
     assert (told[0].time - START).total_seconds() == 5
 
 
 def test_an_xid_without_a_device_is_told_since_it_can_mark_none() -> None:
-    assert [each.xid for each in notices([xid(79, None)], HealthRules())] == [79]
+    assert [each.xid for each in notices([xid(79, None)], HealthRules(), {}, REGISTERED)] == [79]
 
 
 def test_an_ignored_xid_is_not_told_and_a_fatal_one_is_a_state() -> None:
-    assert notices([xid(31)], ruled({"Xid31": "Ignored"})) == ()
-    assert notices([xid(31)], ruled({"Xid31": "Unhealthy"})) == ()
+    assert notices([xid(31)], ruled({"Xid31": "Ignored"}), {}, REGISTERED) == ()
+    assert notices([xid(31)], ruled({"Xid31": "Unhealthy"}), {}, REGISTERED) == ()
 
 
 def test_notices_of_one_line_are_bounded() -> None:
     many = [replace(xid(31), device_id=f"GPU-{number}") for number in range(1000)]
-    assert len(notices(many, HealthRules())) == MAX_NOTICES
+    assert len(notices(many, HealthRules(), {}, REGISTERED)) == MAX_NOTICES
 
 
 def test_rules_come_from_the_section() -> None:

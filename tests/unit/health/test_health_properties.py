@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_plugin.health import machine
-from nodedevices_plugin.health.catalogue import XidClass, look_up
 from nodedevices_plugin.health.events import withholds
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Verdict
 from nodedevices_plugin.probes.protocol import Driver, DriverState, Readings
-from support.facts import START, Story, gpu, xid
+from nodedevices_plugin.vendors.faults import Effect
+from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
+from nodedevices_plugin.vendors.nvidia.xids import look_up
+from support.facts import REGISTERED, START, Story, gpu, xid
 
 HOLD = 30
 RULES = HealthRules(hold_down_seconds=HOLD)
@@ -83,7 +85,7 @@ def verdict(story: Story) -> Verdict | None:
 
 
 def judged_again(story: Story, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
-    return machine.judge_all(verdicts, story.inventory, (), RULES, now=story.now, monotonic=story.clock)
+    return machine.judge_all(verdicts, story.inventory, (), RULES, REGISTERED, now=story.now, monotonic=story.clock)
 
 
 def evidence(now: Verdict, story: Story) -> list[float]:
@@ -102,7 +104,7 @@ def test_what_always_holds(told: list[Step]) -> None:
         now = verdict(story)
         assert now is not None
         heard = step.kind in {"line", "confirm", "reboot"}
-        bad_xid = heard and any(look_up(number).kind is XidClass.FATAL for number in step.xids)
+        bad_xid = heard and any(look_up(number).effect is Effect.UNHEALTHY for number in step.xids)
         bad_reading = heard and (
             step.readings.lost
             or step.readings.error is not None
@@ -118,7 +120,7 @@ def test_what_always_holds(told: list[Step]) -> None:
             assert now.state is HealthState.UNHEALTHY
         # Only Healthy, Degraded and Unknown are ever offered; what is Unhealthy never is.
         assert not (now.offered and now.state is HealthState.UNHEALTHY)
-        undecided = any(withholds(fault, RULES) for fault in now.faults)
+        undecided = any(withholds(fault, RULES, Nvidia()) for fault in now.faults)
         assert now.offered or undecided or now.state in {HealthState.UNHEALTHY, HealthState.UNKNOWN}
         if now.state is HealthState.HEALTHY:
             assert now.faults == ()

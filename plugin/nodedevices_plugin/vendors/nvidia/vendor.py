@@ -6,11 +6,12 @@ from collections.abc import Collection, Sequence, Set
 
 from nodedevices_api.sections import Resources, Sharing
 
-from nodedevices_plugin.model import InventoryDevice, Unit
+from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
 from nodedevices_plugin.probes.nvidia import fills_instance
-from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_plugin.probes.protocol import DeviceFact, Readings
 from nodedevices_plugin.vendors.base import NodeView, path_score
-from nodedevices_plugin.vendors.nvidia import names, nodes, units, v1_file
+from nodedevices_plugin.vendors.faults import Condition, Meaning
+from nodedevices_plugin.vendors.nvidia import faults, names, nodes, units, v1_file
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 
 LINK_SCORE = 100  # go-gpuallocator, so that choices agree with those of NVIDIA's plugin
@@ -20,6 +21,7 @@ class Nvidia:
     name = units.VENDOR
     types = units.TYPES
     host_paths = nodes.OPTIONAL_PATHS
+    reasons: Sequence[str] = faults.REASONS
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         return units.units(devices, strategy, excluded)
@@ -46,6 +48,15 @@ class Nvidia:
         """How drivers before R470 named MIG devices."""
         part = unit.partition
         return () if part is None else (f"MIG-{unit.device.fact.id}/{part.gi}/{part.ci}",)
+
+    def event(self, kind: str, code: int | None) -> Meaning | None:
+        return faults.event(kind, code)
+
+    def decide(self, code: int, together: Sequence[int], asked: str | None) -> HealthState | None:
+        return faults.decide(code, together, asked)
+
+    def read(self, readings: Readings) -> tuple[Condition, ...]:
+        return faults.read(readings)
 
     def file_resources(self, value: object, problems: list[str]) -> Resources | None:
         return v1_file.resources(value, problems)

@@ -14,18 +14,11 @@ Source column:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from types import MappingProxyType
 
+from nodedevices_plugin.vendors.faults import Effect
 
-class XidClass(StrEnum):
-    """What an XID does to the state of its device."""
-
-    APPLICATION = "Application"  # the workload's own error, or one contained in it: a notice, the state stays
-    COUNTED = "Counted"  # neither: only counted
-    SUSPECT = "Suspect"  # Degraded: told, still offered
-    CORRELATING = "Correlating"  # its meaning depends on what comes beside it: decided after some seconds
-    FATAL = "Fatal"  # Unhealthy
+MAX_XID = 1023  # no driver has a greater one
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +29,7 @@ class Xid:
     mnemonic: str
     meaning: str
     immediate: str  # NVIDIA's bucket, verbatim; "" where the catalogue has none
-    kind: XidClass
+    effect: Effect
     action: str = "None"
     domain: str = "Device"
     source: str = "catalog"
@@ -44,11 +37,11 @@ class Xid:
     off_bus: bool = False  # the device is gone: that it answers proves nothing until it has left and come back
 
 
-_APP = XidClass.APPLICATION
-_COUNT = XidClass.COUNTED
-_SUSPECT = XidClass.SUSPECT
-_WAIT = XidClass.CORRELATING
-_FATAL = XidClass.FATAL
+_APP = Effect.NOTICE
+_COUNT = Effect.COUNTED
+_SUSPECT = Effect.DEGRADED
+_WAIT = Effect.UNDECIDED
+_FATAL = Effect.UNHEALTHY
 
 
 def _application(number: int, mnemonic: str, meaning: str, *, contained: bool = False) -> Xid:
@@ -216,6 +209,6 @@ CATALOGUE: MappingProxyType[int, Xid] = MappingProxyType({row.number: row for ro
 
 
 def look_up(number: int) -> Xid:
-    """The row of an XID; for one that is not listed, a Suspect without a recovery action."""
+    """The row of an XID; for one that is not listed, Degraded without a recovery action."""
     row = CATALOGUE.get(number)
     return row or Xid(number, "", "not in NVIDIA's catalogue, or called unused there", "", _SUSPECT, source="field")

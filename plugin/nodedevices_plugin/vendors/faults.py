@@ -1,0 +1,120 @@
+"""The port of a vendor, as far as it is about faults: an interface of its own, which a vendor may have or not. Pure.
+
+It answers three questions: what does one event mean (`event`), what do events come to whose meaning depends on what
+came beside them (`decide`), and what do a device's readings say (`read`). The machine in health/ does the rest, the
+same for all: it remembers, waits, follows a policy's rules, holds down and recovers on evidence, and knows no vendor's
+numbers.
+
+Devices of a vendor without it, or that is not registered, have PLAIN: what the probe says of every device (lost, not
+listed, does not answer, asks for an action) holds for them, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+from nodedevices_plugin.model import HealthState
+from nodedevices_plugin.probes.protocol import Readings
+
+
+class Effect(StrEnum):
+    """What an event does to the state of its device."""
+
+    NOTICE = "Notice"  # the workload's own error, or one contained in it: said, and the state stays
+    COUNTED = "Counted"  # neither: only counted
+    DEGRADED = "Degraded"  # shown, still offered
+    UNDECIDED = "Undecided"  # its meaning depends on what comes beside it: decided after some seconds
+    UNHEALTHY = "Unhealthy"  # not offered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """What one event means by itself."""
+
+    reason: str  # the health reason, which a policy's rules name: Xid79, LinkFlap
+    effect: Effect
+    message: str  # what happened, for people; without what to do
+    action: str = "None"  # SCHEMA recoveryAction that it asks for, unless the driver itself says otherwise
+    repair: str = "Inspect"  # the same where only a policy calls it Unhealthy, and `action` asks for nothing
+    domain: str = "Device"  # Application | Device | Node
+    code: int | None = None  # the vendor's number of it
+    contained: bool = False  # an event that names a partition concerns that partition alone
+    must_leave: bool = False  # the device is gone: that it answers proves nothing until it has left and come back
+    may_be_unhealthy: bool = True  # of one that is undecided: no new pod gets the device meanwhile
+    decides_others: bool = False  # it bears on undecided ones beside it: a flood of others must not hide it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """What the readings of one line say of one thing: it lasts, it is over, or (None) cannot be read at present."""
+
+    reason: str
+    state: HealthState
+    message: str
+    evident: bool | None
+    action: str = "None"
+    ends_by_itself: bool = False  # its end is itself the proof that it was repaired
+
+
+@runtime_checkable
+class FaultSource(Protocol):
+    """What is wrong with one maker's devices. Frozen, without state."""
+
+    @property
+    def name(self) -> str:
+        """As the probe's line has it, `devices[].vendor`."""
+        ...
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        """Every reason that `event` and `read` can give: what a policy's rules may name."""
+        ...
+
+    def event(self, kind: str, code: int | None) -> Meaning | None:
+        """What an event of that kind and number means; None: nothing that concerns health. What has a code (kind CODED)
+        is asked for again by it, also after a restart of the agent: it must always have a meaning."""
+        ...
+
+    def decide(self, code: int, together: Sequence[int], asked: str | None) -> HealthState | None:
+        """What an undecided event comes to. `together`: the codes of all that came within the window. `asked`: the
+        recovery action that the driver itself asks for, None where it does not say. Returns None for nothing."""
+        ...
+
+    def read(self, readings: Readings) -> tuple[Condition, ...]:
+        """Every condition of a device that answers, evident or not."""
+        ...
+
+
+CODED = "xid"  # the kind of an event that has a number of the vendor's
+FaultSources = Mapping[str, FaultSource]  # by vendor
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A maker of which nothing is known beyond what every probe says."""
+
+    name: str = ""
+    reasons: tuple[str, ...] = ()
+
+    def event(self, kind: str, code: int | None) -> Meaning | None:
+        """A coded one has a meaning for everybody: it is shown, and the device stays in service."""
+        if kind != CODED or code is None:
+            return None
+        return Meaning(reason=f"Code{code}", effect=Effect.DEGRADED, message=f"event {code}", code=code)
+
+    def decide(self, code: int, together: Sequence[int], asked: str | None) -> HealthState | None:
+        return None
+
+    def read(self, readings: Readings) -> tuple[Condition, ...]:
+        return ()
+
+
+PLAIN = Plain()
+
+
+def source_of(sources: FaultSources, vendor: str) -> FaultSource:
+    """For devices of this vendor; PLAIN where there is none."""
+    return sources.get(vendor, PLAIN)

@@ -1,0 +1,155 @@
+"""NVIDIA's faults: XIDs by the catalogue (xids.py), NVML's other events, and what a GPU's readings say.
+
+Some XIDs mean nothing certain alone (NVIDIA's catalogue calls them workflows): 45 follows a killed process or a worse
+error, 48 may be contained by a remapped row (63) or in its application (94), 74 and 144-150 are NVLink's, of which the
+driver itself knows more (field 230, read as recoveryAction).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nodedevices_plugin.model import HealthState
+from nodedevices_plugin.probes.protocol import Readings
+from nodedevices_plugin.vendors.faults import CODED, Condition, Effect, Meaning
+from nodedevices_plugin.vendors.nvidia.xids import MAX_XID, Xid, look_up
+
+NO_ACTION = "None"
+RESET = "ResetGPU"
+CLEANUP = 45  # a killed process was cleaned up: the one undecided XID that is never fatal by itself
+DOUBLE_BIT = 48
+NVLINK = 74
+CONTAINED_BESIDE_48 = frozenset({63, 94})  # the row is remapped, the error was contained
+
+# Events beside XIDs (nvml.h nvmlEventType*): the reading recoveryAction says what they ask for.
+_EVENTS: Mapping[str, Meaning] = {
+    "gpu-unavailable": Meaning(
+        reason="GpuUnavailable",
+        effect=Effect.UNHEALTHY,
+        message="the driver reports the GPU as unavailable",
+        action=RESET,
+        repair=RESET,
+    ),
+    "poison": Meaning(
+        reason="Poison", effect=Effect.DEGRADED, message="poisoned data was consumed", action=NO_ACTION, repair=RESET
+    ),
+    "ecc-storm": Meaning(
+        reason="EccStorm",
+        effect=Effect.DEGRADED,
+        message="a storm of corrected ECC errors",
+        action=NO_ACTION,
+        repair=RESET,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    reason: str
+    state: HealthState
+    message: str
+    action: str
+    test: Callable[[Readings], bool | None]
+    ends_by_itself: bool = False  # a volatile counter at zero was reset, a device that is cool runs at full speed
+
+
+def _above_zero(value: int | None) -> bool | None:
+    return None if value is None else value > 0
+
+
+# Sources: nvml.h for the fields; NVIDIA's GPU memory error management guide for what they ask for.
+_READINGS = (
+    _Reading(
+        "RowRemapFailure",
+        HealthState.UNHEALTHY,
+        "GPU memory rows can no longer be remapped",
+        "Replace",
+        lambda readings: readings.remap_failure,
+    ),
+    _Reading(
+        "SramThresholdExceeded",
+        HealthState.UNHEALTHY,
+        "uncorrectable SRAM errors exceed the threshold",
+        "Replace",
+        lambda readings: readings.sram_threshold_exceeded,
+    ),
+    _Reading(
+        "EccUncorrectable",
+        HealthState.UNHEALTHY,
+        "uncorrectable ECC errors since the last reset",
+        RESET,
+        lambda readings: _above_zero(readings.ecc_uncorrectable_volatile),
+        ends_by_itself=True,
+    ),
+    _Reading(
+        "RowRemapPending",
+        HealthState.DEGRADED,
+        "GPU memory rows wait to be remapped at the next reset",
+        RESET,
+        lambda readings: readings.remap_pending,
+        ends_by_itself=True,
+    ),
+    _Reading(
+        "ThermalSlowdown",
+        HealthState.DEGRADED,
+        "the GPU slows itself down because of its temperature",
+        NO_ACTION,
+        lambda readings: readings.thermal_slowdown,
+        ends_by_itself=True,
+    ),
+)
+REASONS = (
+    *(f"Xid{number}" for number in range(1, MAX_XID + 1)),
+    *(known.reason for known in _EVENTS.values()),
+    *(row.reason for row in _READINGS),
+)
+
+
+def event(kind: str, code: int | None) -> Meaning | None:
+    if kind == CODED:
+        return None if code is None else meaning(look_up(code))
+    return _EVENTS.get(kind)
+
+
+def decide(code: int, together: Sequence[int], asked: str | None) -> HealthState | None:
+    """What an XID comes to when nothing worse came beside it."""
+    row = look_up(code)
+    if code == CLEANUP:  # alone or after an application's error: a process was cleaned up
+        return None
+    if code == DOUBLE_BIT and CONTAINED_BESIDE_48 & set(together):
+        return HealthState.DEGRADED
+    if row.action == "Inspect" or (code == NVLINK and asked == NO_ACTION):
+        return HealthState.DEGRADED
+    return HealthState.UNHEALTHY
+
+
+def read(readings: Readings) -> tuple[Condition, ...]:
+    return tuple(
+        Condition(
+            reason=row.reason,
+            state=row.state,
+            message=row.message,
+            action=row.action,
+            evident=row.test(readings),
+            ends_by_itself=row.ends_by_itself,
+        )
+        for row in _READINGS
+    )
+
+
+def meaning(row: Xid) -> Meaning:
+    """Of a row of the catalogue."""
+    return Meaning(
+        reason=f"Xid{row.number}",
+        effect=row.effect,
+        message=f"{row.meaning} (XID {row.number})",
+        action=row.action,
+        repair=RESET,
+        domain=row.domain,
+        code=row.number,
+        contained=row.contained,
+        must_leave=row.off_bus,
+        may_be_unhealthy=row.number != CLEANUP,
+        decides_others=row.number in CONTAINED_BESIDE_48,
+    )

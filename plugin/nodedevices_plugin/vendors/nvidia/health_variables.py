@@ -1,0 +1,68 @@
+"""NVIDIA's two variables for health checks, as health rules. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nodedevices_api.sections import MAX_REASONS, HealthRule
+
+from nodedevices_plugin.vendors.nvidia.xids import MAX_XID
+
+DISABLE_VARIABLE = "DP_DISABLE_HEALTHCHECKS"
+ENABLE_VARIABLE = "DP_ENABLE_HEALTHCHECKS"
+EVERY_XID = frozenset({"all", "xids"})
+MAX_UNREAD = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentXids:
+    """What NVIDIA's two variables ask for: a node's own `health.rules`, which a policy's section replaces. `unread`:
+    words that say nothing."""
+
+    ignore: frozenset[int] = frozenset()
+    fatal: frozenset[int] = frozenset()
+    ignore_all: bool = False
+    fatal_all: bool = False
+    unread: tuple[str, ...] = ()
+
+    def rules(self) -> tuple[HealthRule, ...]:
+        """The same as rules: a fatal XID outranks an ignored one, and a number outranks "all"."""
+        return (
+            *(HealthRule(reasons=some, state="Unhealthy") for some in _reasons(self.fatal)),
+            *(HealthRule(reasons=some, state="Ignored") for some in _reasons(self.ignore)),
+            *([HealthRule(reasons=("Xid*",), state="Unhealthy")] if self.fatal_all else []),
+            *([HealthRule(reasons=("Xid*",), state="Ignored")] if self.ignore_all else []),
+        )
+
+
+def _reasons(xids: frozenset[int]) -> Iterator[tuple[str, ...]]:
+    reasons = [f"Xid{number}" for number in sorted(xids)]
+    return (tuple(reasons[first : first + MAX_REASONS]) for first in range(0, len(reasons), MAX_REASONS))
+
+
+def rules_from_environment(disable: str, enable: str) -> EnvironmentXids:
+    """The documented meaning of DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS: XIDs by comma, `all` or `xids`.
+
+    What is enabled outranks what is disabled: `all` disabled and 48,79 enabled means only these two (NVIDIA's plugin
+    then hears nothing), and `all` enabled makes every XID fatal. A word that is neither is dropped, and told in
+    `unread`, for one typing error must not switch the checks off.
+    """
+    ignore, ignore_all, unread = _words(disable)
+    fatal, fatal_all, also_unread = _words(enable)
+    return EnvironmentXids(
+        ignore=frozenset() if fatal_all else ignore - fatal,
+        fatal=fatal,
+        ignore_all=ignore_all and not fatal_all,
+        fatal_all=fatal_all,
+        unread=(unread + also_unread)[:MAX_UNREAD],
+    )
+
+
+def _words(text: str) -> tuple[frozenset[int], bool, tuple[str, ...]]:
+    words = [word.strip().lower() for word in text.split(",") if word.strip()]
+    numbers = {word: int(word) for word in words if re.fullmatch(r"0*[0-9]{1,4}", word, re.ASCII)}
+    xids = {word: number for word, number in numbers.items() if 1 <= number <= MAX_XID}
+    unread = tuple(word[:32] for word in words if word not in xids and word not in EVERY_XID)
+    return frozenset(xids.values()), any(word in EVERY_XID for word in words), unread
