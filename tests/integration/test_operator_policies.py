@@ -75,6 +75,7 @@ def test_a_policy_says_which_node_it_waits_for_and_whom_it_has_to_correct(
 
     wrong = "sharing.resources[nvidia.com/gpu].replicas: 2: too many; the last good one stays in force"
     node.conditions["ConfigApplied"] = ("False", "ConfigInvalid", wrong)
+    node.facts["configuration"] = {"refused": {"section": "sharing", "message": wrong}}
     node.report()
     wait_until("the one to correct", lambda: told("strong") == ("Failed", f"1 of 1 nodes: n1: {wrong}"))
     wait_until("one beside it", lambda: told("other") == ("Progressing", f"in force on 0 of 1 nodes; n1: {wrong}"))
