@@ -148,10 +148,10 @@ class FakeKube:
         item["metadata"]["managedFields"] = others
 
 
-async def settle(core: Manager) -> int:
-    """Look at every node that needs a look now. Returns how many looks that were."""
-    looks = 0
-    while (name := core.nodes.take()) is not None:
-        core.nodes.done(name, await core.reconcile_node(name))
-        looks += 1
-    return looks
+async def settle(manager: Manager) -> int:
+    """Reconcile every node that is ready now. Returns how many reconciliations that were."""
+    count = 0
+    while (name := manager.nodes.take()) is not None:
+        manager.nodes.done(name, await manager.reconcile_node(name))
+        count += 1
+    return count

@@ -1,4 +1,4 @@
-"""An operator's lives, in this process: its core against a real API server, able to die at any call, without kopf.
+"""An operator's lives, in this process: its manager against a real API server, able to die at any call, without kopf.
 
 A life begins with an empty memory and one authoritative LIST, as after kill -9, and goes on until nothing is left to
 do. `Mortal` ends it at a chosen call, after the API server has done what was asked: the worst moment, because the
@@ -14,7 +14,7 @@ from nodedevices_operator.kube.port import Kube, Object
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import Metrics
 
-MOST_LOOKS = 200
+MOST_RECONCILES = 200
 
 
 class Killed(BaseException):
@@ -64,15 +64,15 @@ class Mortal:
 
 
 async def live(kube: Kube) -> Manager:
-    """One life: LIST, then look at every key until none is left. Raises what ends it."""
-    core = Manager(kube, Metrics())
-    await core.relister.once()
-    looks = 0
-    while (name := core.nodes.take()) is not None:
-        await core.reconcile_node(name)
-        core.nodes.done(name)
-        looks += 1
-        assert looks < MOST_LOOKS, f"it never comes to rest; it goes on looking at {name}"
-    for policy in sorted(core.cache.policies):
-        await core.reconcile_policy(policy)
-    return core
+    """One life: LIST, then reconcile every key until none is left. Raises what ends it."""
+    manager = Manager(kube, Metrics())
+    await manager.relister.once()
+    count = 0
+    while (name := manager.nodes.take()) is not None:
+        await manager.reconcile_node(name)
+        manager.nodes.done(name)
+        count += 1
+        assert count < MOST_RECONCILES, f"it never comes to rest; it goes on reconciling {name}"
+    for policy in sorted(manager.cache.policies):
+        await manager.reconcile_policy(policy)
+    return manager

@@ -1,4 +1,4 @@
-"""What the operator writes on pods and Nodes, and how often it speaks: its core against an API server in memory."""
+"""What the operator writes on pods and Nodes, and how often it speaks: its manager against an API server in memory."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ LATER = "2026-11-21T12:30:00Z"
 
 
 class Cluster:
-    """Nodes with a NodeDevices each, pods, and the operator's core, which looks at a node whenever it changes."""
+    """Nodes with a NodeDevices each, pods, and the operator's manager, which looks at a node whenever it changes."""
 
     def __init__(self) -> None:
         self.kube = FakeKube()
-        self.core = Manager(self.kube, Metrics())
+        self.manager = Manager(self.kube, Metrics())
 
     async def start(self, specs: Mapping[str, Raw] = MappingProxyType({}), /, **nodes: list[Raw]) -> Cluster:
         for name, devices in nodes.items():
@@ -36,7 +36,7 @@ class Cluster:
             shown = {"capacity": {GPU: "1"}, "allocatable": {GPU: "1"}, "conditions": ready}
             self.kube.put(f"{paths.NODES}/{name}", {"metadata": {"name": name, "uid": f"uid-{name}"}, "status": shown})
             self.kube.put(self._path(name), self._object(name, devices, spec=specs.get(name)))
-        await self.core.relister.once()
+        await self.manager.relister.once()
         await self._rest()
         return self
 
@@ -68,13 +68,13 @@ class Cluster:
         ]
         made["status"]["conditions"] += own
         raw = self.kube.put(self._path(name), made)
-        self.core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+        self.manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
         await self._rest()
 
     async def _rest(self) -> None:
-        while (name := self.core.nodes.take()) is not None:
-            await self.core.reconcile_node(name)
-            self.core.nodes.done(name)
+        while (name := self.manager.nodes.take()) is not None:
+            await self.manager.reconcile_node(name)
+            self.manager.nodes.done(name)
 
     def told(self, name: str) -> tuple[str, str]:
         """Status and reason of the pod's condition; empty: none."""
@@ -89,7 +89,7 @@ class Cluster:
         return [it["name"] for it in self.kube.objects[self._path(name)]["status"].get("affectedPods", [])]
 
     def suppressed(self) -> float:
-        text = self.core.metrics.render().decode()
+        text = self.manager.metrics.render().decode()
         [value] = re.findall(r"^nodedevices_operator_suppressed_events_total (\S+)$", text, re.MULTILINE)
         return float(value)
 
@@ -254,7 +254,7 @@ async def clean(cluster: Cluster) -> None:
 
 async def never(cluster: Cluster) -> None:
     raw = cluster.kube.put(f"{paths.POLICIES}/p", raw_policy("p", faults={"podCondition": "Never"}))
-    cluster.core.arrived(Kind.POLICY, False, read(Kind.POLICY, raw))
+    cluster.manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw))
     await cluster.report("a", lost(0, "gated", "plain", "ended"))
 
 
@@ -399,7 +399,7 @@ async def test_a_stored_policy_with_a_label_that_others_act_by_loses_that_label_
     cluster = Cluster()
     cluster.policy(**sections)
     await cluster.start(a=[well(0)])
-    await cluster.core.reconcile_policy("p")
+    await cluster.manager.reconcile_policy("p")
     labels = cluster.kube.objects[f"{paths.NODES}/a"]["metadata"]["labels"]
     assert labels == {"example.com/pool": "a"}
     config = cluster.kube.objects[f"{paths.NODE_DEVICES}/a"]["spec"]["config"]

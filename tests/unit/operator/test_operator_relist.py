@@ -44,7 +44,7 @@ def shelf() -> Shelf:
 
 
 @pytest.fixture
-async def core(shelf: Shelf) -> Manager:
+async def manager(shelf: Shelf) -> Manager:
     shelf.items[POLICIES] = [raw_policy("p", health={})]
     shelf.items[NODE_DEVICES] = [node_devices(device(0, "Unhealthy", "Xid79"))]
     made = Manager(shelf, Metrics())  # type: ignore[arg-type]
@@ -52,58 +52,58 @@ async def core(shelf: Shelf) -> Manager:
     return made
 
 
-async def test_an_object_that_a_list_leaves_out_stays_while_it_exists(core: Manager, shelf: Shelf) -> None:
+async def test_an_object_that_a_list_leaves_out_stays_while_it_exists(manager: Manager, shelf: Shelf) -> None:
     shelf.hidden = {"p"}
-    await core.relister.once()
-    assert set(core.cache.policies) == {"p"}
+    await manager.relister.once()
+    assert set(manager.cache.policies) == {"p"}
     shelf.items[POLICIES] = []
-    await core.relister.once()
-    assert core.cache.policies == {}
+    await manager.relister.once()
+    assert manager.cache.policies == {}
 
 
-async def test_a_collection_that_is_gone_is_no_news_of_its_objects(core: Manager, shelf: Shelf) -> None:
+async def test_a_collection_that_is_gone_is_no_news_of_its_objects(manager: Manager, shelf: Shelf) -> None:
     shelf.items[POLICIES] = []
     shelf.no_collection = True
     with pytest.raises(KubeError):
-        await core.relister.once()
-    assert set(core.cache.policies) == {"p"}
+        await manager.relister.once()
+    assert set(manager.cache.policies) == {"p"}
 
 
-async def test_a_watch_that_does_not_tell_what_a_list_has_shown_is_started_anew(core: Manager, shelf: Shelf) -> None:
+async def test_a_watch_that_does_not_tell_what_a_list_has_shown_is_started_anew(manager: Manager, shelf: Shelf) -> None:
     stalled: list[bool] = []
-    core.relister.stalled = lambda: stalled.append(True)
+    manager.relister.stalled = lambda: stalled.append(True)
     shelf.items[POLICIES] = [raw_policy("p", health={"holdDownSeconds": 1}, generation=2, version=2)]
-    await core.relister.once()
-    core.arrived(Kind.POLICY, False, read(Kind.POLICY, shelf.items[POLICIES][0]))
-    core.relister.check_watch()
+    await manager.relister.once()
+    manager.arrived(Kind.POLICY, False, read(Kind.POLICY, shelf.items[POLICIES][0]))
+    manager.relister.check_watch()
     assert stalled == []  # it was on its way
     shelf.items[POLICIES] = [raw_policy("p", health={"holdDownSeconds": 2}, generation=3, version=3)]
-    await core.relister.once()
-    core.relister.check_watch()
+    await manager.relister.once()
+    manager.relister.check_watch()
     assert stalled == [True]
-    await core.relister.once()
-    core.relister.check_watch()
+    await manager.relister.once()
+    manager.relister.check_watch()
     assert stalled == [True]  # nothing was missed
 
 
 @pytest.mark.parametrize("how", ["kopf has listed by itself", "a write met nothing"])
 async def test_a_deletion_that_no_watch_has_told_is_found_by_a_list_soon_after(
-    core: Manager, shelf: Shelf, how: str, monkeypatch: pytest.MonkeyPatch
+    manager: Manager, shelf: Shelf, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relist, "AGAIN_SECONDS", 0.05)
     shelf.items[POLICIES] = []
-    before = core.relister.last_complete
-    running = asyncio.create_task(core.relister.run())
+    before = manager.relister.last_complete
+    running = asyncio.create_task(manager.relister.run())
     try:
-        await until(lambda: core.relister.last_complete != before)
-        core.cache.observe(Kind.POLICY, read(Kind.POLICY, raw_policy("p", health={})))
+        await until(lambda: manager.relister.last_complete != before)
+        manager.cache.observe(Kind.POLICY, read(Kind.POLICY, raw_policy("p", health={})))
         if how == "a write met nothing":
-            core._failed("p", KubeError("p not found", status=404, absent="p"), 1.0)
+            manager._failed("p", KubeError("p not found", status=404, absent="p"), 1.0)
         else:
-            core.relister.again()
-            core.relister.again()
-        assert core.cache.policies
-        await until(lambda: not core.cache.policies)
+            manager.relister.again()
+            manager.relister.again()
+        assert manager.cache.policies
+        await until(lambda: not manager.cache.policies)
     finally:
         running.cancel()
 
@@ -116,29 +116,29 @@ async def until(holds: Callable[[], bool]) -> None:
     raise AssertionError("not within 10 s")
 
 
-async def test_one_kinds_watch_does_not_speak_for_anothers(core: Manager, shelf: Shelf) -> None:
+async def test_one_kinds_watch_does_not_speak_for_anothers(manager: Manager, shelf: Shelf) -> None:
     stalled: list[bool] = []
-    core.relister.stalled = lambda: stalled.append(True)
+    manager.relister.stalled = lambda: stalled.append(True)
     shelf.items[NODE_DEVICES] = [node_devices(device(0), version=2)]
-    await core.relister.once()
-    core.arrived(Kind.NODE, False, read(Kind.NODE, raw_node()))
-    core.arrived(Kind.POLICY, False, read(Kind.POLICY, raw_policy("p", health={}, version=2)))
-    core.relister.check_watch()
+    await manager.relister.once()
+    manager.arrived(Kind.NODE, False, read(Kind.NODE, raw_node()))
+    manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw_policy("p", health={}, version=2)))
+    manager.relister.check_watch()
     assert stalled == [True]
 
 
 async def test_missing_crds_are_named_all_at_once(shelf: Shelf) -> None:
     shelf.no_collection = True
     shelf.items[NODES] = [raw_node()]
-    core = Manager(shelf, Metrics())  # type: ignore[arg-type]
+    manager = Manager(shelf, Metrics())  # type: ignore[arg-type]
     with pytest.raises(MissingCRDs, match=r"devicepolicies\.nodedevices\.io, nodedevices\.nodedevices\.io"):
-        await core.relister.once()
-    assert (core.cache.synced, set(core.cache.nodes)) == (False, {"n1"})
+        await manager.relister.once()
+    assert (manager.cache.synced, set(manager.cache.nodes)) == (False, {"n1"})
 
 
-async def test_metrics_tell_the_state_of_the_fleet(core: Manager) -> None:
-    core.gauge()
-    text = core.metrics.render().decode()
+async def test_metrics_tell_the_state_of_the_fleet(manager: Manager) -> None:
+    manager.gauge()
+    text = manager.metrics.render().decode()
     for line in (
         "nodedevices_operator_devices_at_fault 1.0",
         "nodedevices_operator_node_devices 1.0",
@@ -152,8 +152,8 @@ async def test_metrics_tell_the_state_of_the_fleet(core: Manager) -> None:
 
 async def test_before_the_first_list_news_wait(shelf: Shelf) -> None:
     shelf.items[NODE_DEVICES] = [node_devices(device(0))]
-    core = Manager(shelf, Metrics())  # type: ignore[arg-type]
-    core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, node_devices(device(0))))
-    assert core.nodes.take() is None
-    await core.relister.once()
-    assert core.nodes.take() == "n1"
+    manager = Manager(shelf, Metrics())  # type: ignore[arg-type]
+    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, node_devices(device(0))))
+    assert manager.nodes.take() is None
+    await manager.relister.once()
+    assert manager.nodes.take() == "n1"

@@ -48,7 +48,7 @@ def kube() -> FakeKube:
 
 
 @pytest.fixture
-async def core(kube: FakeKube, clock: Clock) -> Manager:
+async def manager(kube: FakeKube, clock: Clock) -> Manager:
     made = Manager(kube, Metrics(), clock=clock)
     await made.relister.once()
     await settle(made)
@@ -61,9 +61,9 @@ def report(kube: FakeKube, **agent: Any) -> dict[str, Any]:
     return kube.put(ITEM, raw | {"status": raw["status"] | agent})
 
 
-def beat(core: Manager, kube: FakeKube, heartbeat: str) -> None:
+def beat(manager: Manager, kube: FakeKube, heartbeat: str) -> None:
     raw = report(kube, agent={"heartbeatTime": heartbeat})
-    core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
 
 
 def condition(kube: FakeKube, path: str, kind: str) -> dict[str, Any]:
@@ -76,151 +76,151 @@ def stale(kube: FakeKube) -> str:
     return reason
 
 
-async def until_overdue(core: Manager, kube: FakeKube, clock: Clock) -> float:
-    """Seconds until the operator says so; it looks when it has asked itself to."""
+async def until_overdue(manager: Manager, kube: FakeKube, clock: Clock) -> float:
+    """Seconds until the operator says so; it reconciles when it is due."""
     began = clock.now
     while stale(kube) == "Fresh" and clock.now < began + 4 * OVERDUE_AFTER_SECONDS:
         clock.now += 1
-        await settle(core)
+        await settle(manager)
     return clock.now - began
 
 
 # --- heartbeats ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("beats", [1, 2, 3, 4])
 async def test_a_heartbeat_is_overdue_fifteen_minutes_after_the_last_one_came(
-    core: Manager, kube: FakeKube, clock: Clock, beats: int
+    manager: Manager, kube: FakeKube, clock: Clock, beats: int
 ) -> None:
     for number in range(beats):
         clock.now += BEAT_SECONDS
-        await settle(core)
-        beat(core, kube, f"h{number + 1}")
-    waited = await until_overdue(core, kube, clock)
+        await settle(manager)
+        beat(manager, kube, f"h{number + 1}")
+    waited = await until_overdue(manager, kube, clock)
     assert OVERDUE_AFTER_SECONDS <= waited <= OVERDUE_AFTER_SECONDS + MAX_LATE_SECONDS + 1
 
 
 async def test_a_heartbeat_that_the_watch_did_not_tell_is_found_before_it_is_called_overdue(
-    core: Manager, kube: FakeKube, clock: Clock
+    manager: Manager, kube: FakeKube, clock: Clock
 ) -> None:
     clock.now += OVERDUE_AFTER_SECONDS - 10
     report(kube, agent={"heartbeatTime": "h1"})
     clock.now += 20
-    await settle(core)
-    assert (stale(kube), core.cache.node_devices["n1"].heartbeat) == ("Fresh", "h1")
+    await settle(manager)
+    assert (stale(kube), manager.cache.node_devices["n1"].heartbeat) == ("Fresh", "h1")
 
 
-async def test_while_the_api_server_is_away_no_agent_is_late(core: Manager, kube: FakeKube, clock: Clock) -> None:
+async def test_while_the_api_server_is_away_no_agent_is_late(manager: Manager, kube: FakeKube, clock: Clock) -> None:
     kube.fails = lambda _verb, path: KubeError(f"{path}: no answer")
     clock.now += 2 * OVERDUE_AFTER_SECONDS
     with pytest.raises(KubeError):
-        await core.reconcile_node("n1")
+        await manager.reconcile_node("n1")
     kube.fails = lambda _verb, _path: None
-    await core.reconcile_node("n1")
+    await manager.reconcile_node("n1")
     assert stale(kube) == "Fresh"
-    beat(core, kube, "h1")
+    beat(manager, kube, "h1")
     clock.now += OVERDUE_AFTER_SECONDS - 1
-    await core.reconcile_node("n1")
+    await manager.reconcile_node("n1")
     assert stale(kube) == "Fresh"
 
 
 async def test_an_agent_that_stays_silent_after_the_api_servers_return_is_late(
-    core: Manager, kube: FakeKube, clock: Clock
+    manager: Manager, kube: FakeKube, clock: Clock
 ) -> None:
     kube.fails = lambda _verb, path: KubeError(f"{path}: no answer")
     clock.now += 2 * OVERDUE_AFTER_SECONDS
     with pytest.raises(KubeError):
-        await core.reconcile_node("n1")
+        await manager.reconcile_node("n1")
     kube.fails = lambda _verb, _path: None
     clock.now += 200
-    await core.reconcile_node("n1")
+    await manager.reconcile_node("n1")
     assert stale(kube) == "HeartbeatOverdue"
 
 
 # --- what the server asks for ----------------------------------------------------------------------------------------
-async def test_the_longest_wait_that_the_server_asks_for_in_a_look_is_kept(core: Manager, kube: FakeKube) -> None:
+async def test_the_longest_wait_that_the_server_asks_for_is_kept(manager: Manager, kube: FakeKube) -> None:
     raw = report(kube, devices=[device(0, "Unhealthy", "Xid79", holders=[holder()])])
-    core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
     refusals = {
         f"{names.NODES}/n1/status": KubeError("no answer"),
         f"{ITEM}/status": KubeError("slow down", status=429, retry_after=17.0),
     }
     kube.fails = lambda _verb, path: refusals.get(path)
     with pytest.raises(RetryLater) as asked:
-        await core.reconcile_node("n1")
+        await manager.reconcile_node("n1")
     assert asked.value.seconds == 17.0
 
 
-async def test_the_wait_that_the_server_asks_for_on_a_policys_status_is_kept(core: Manager, kube: FakeKube) -> None:
-    core.arrived(Kind.POLICY, False, read(Kind.POLICY, raw_policy("p", health={})))
-    await settle(core)
+async def test_the_wait_that_the_server_asks_for_on_a_policys_status_is_kept(manager: Manager, kube: FakeKube) -> None:
+    manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw_policy("p", health={})))
+    await settle(manager)
     kube.fails = lambda _verb, _path: KubeError("slow down", status=429, retry_after=9.0)
     with pytest.raises(RetryLater) as asked:
-        await core.reconcile_policy("p")
+        await manager.reconcile_policy("p")
     assert asked.value.seconds == 9.0
 
 
 # --- a cluster that went back in time --------------------------------------------------------------------------------
-async def restored(core: Manager, kube: FakeKube, *devices: dict[str, Any]) -> None:
+async def restored(manager: Manager, kube: FakeKube, *devices: dict[str, Any]) -> None:
     """etcd has an earlier state again; the watch of before waits for versions that are far away."""
     kube.version = 10
     kube.put(f"{names.NODES}/n1", kube.objects[f"{names.NODES}/n1"])
     kube.put(POD, raw_pod())
     kube.put(ITEM, node_devices(*devices, heartbeat="h0"))
-    await core.relister.once()
-    await settle(core)
+    await manager.relister.once()
+    await settle(manager)
 
 
 async def test_after_a_restore_the_list_is_believed_and_not_the_memory(
-    core: Manager, kube: FakeKube, clock: Clock
+    manager: Manager, kube: FakeKube, clock: Clock
 ) -> None:
     stalled: list[bool] = []
-    core.relister.stalled = lambda: stalled.append(True)
-    await restored(core, kube, device(0, "Unhealthy", "Xid79", holders=[holder()]))
-    assert core.cache.node_devices["n1"].devices[0].health.state == "Unhealthy"
+    manager.relister.stalled = lambda: stalled.append(True)
+    await restored(manager, kube, device(0, "Unhealthy", "Xid79", holders=[holder()]))
+    assert manager.cache.node_devices["n1"].devices[0].health.state == "Unhealthy"
     assert condition(kube, POD, POD_CONDITION).get("status") == "False"
     assert stalled == [True]
-    await core.relister.once()
+    await manager.relister.once()
     assert stalled == [True]  # it is the present state by now
 
 
-async def test_a_pod_that_lost_its_mark_in_a_restore_is_marked_again(core: Manager, kube: FakeKube) -> None:
+async def test_a_pod_that_lost_its_mark_in_a_restore_is_marked_again(manager: Manager, kube: FakeKube) -> None:
     broken = device(0, "Unhealthy", "Xid79", holders=[holder()])
-    core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, report(kube, devices=[broken])))
-    await settle(core)
+    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, report(kube, devices=[broken])))
+    await settle(manager)
     assert condition(kube, POD, POD_CONDITION).get("status") == "False"
-    await restored(core, kube, broken)
+    await restored(manager, kube, broken)
     assert condition(kube, POD, POD_CONDITION).get("status") == "False"
 
 
-async def test_a_state_that_came_while_a_list_was_read_is_newer_than_the_list(core: Manager, kube: FakeKube) -> None:
+async def test_a_state_that_came_while_a_list_was_read_is_newer_than_the_list(manager: Manager, kube: FakeKube) -> None:
     late = read(Kind.NODE_DEVICES, node_devices(device(0, "Unhealthy", "Xid79"), version=10_000))
     pages = kube.pages
 
     async def slow(path: str, **query: str) -> Any:
         async for page in pages(path, **query):
             if path == names.NODE_DEVICES:
-                core.arrived(Kind.NODE_DEVICES, False, late)
+                manager.arrived(Kind.NODE_DEVICES, False, late)
             yield page
 
     kube.pages = slow  # type: ignore[method-assign]
-    await core.relister.once()
-    assert core.cache.node_devices["n1"].devices[0].health.state == "Unhealthy"
+    await manager.relister.once()
+    assert manager.cache.node_devices["n1"].devices[0].health.state == "Unhealthy"
 
 
 # --- marks whose NodeDevices is gone ---------------------------------------------------------------------------------
-async def broken_and_gone(core: Manager, kube: FakeKube) -> None:
+async def broken_and_gone(manager: Manager, kube: FakeKube) -> None:
     """The pod is marked; then the operator ends, and the NodeDevices is deleted."""
     raw = report(kube, devices=[device(0, "Unhealthy", "Xid79", holders=[holder()])])
-    core.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
-    await settle(core)
+    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+    await settle(manager)
     assert condition(kube, POD, POD_CONDITION)["status"] == "False"
     del kube.objects[ITEM]
 
 
 async def new_life(kube: FakeKube, clock: Clock) -> Manager:
-    core = Manager(kube, Metrics(), clock=clock)
-    await core.relister.once()
-    await settle(core)
-    return core
+    manager = Manager(kube, Metrics(), clock=clock)
+    await manager.relister.once()
+    await settle(manager)
+    return manager
 
 
 def made_anew(kube: FakeKube, *devices: dict[str, Any], **more: Any) -> None:
@@ -230,9 +230,9 @@ def made_anew(kube: FakeKube, *devices: dict[str, Any], **more: Any) -> None:
 
 
 async def test_marks_of_a_nodedevices_deleted_while_no_operator_ran_are_taken_back_by_its_successor(
-    core: Manager, kube: FakeKube, clock: Clock
+    manager: Manager, kube: FakeKube, clock: Clock
 ) -> None:
-    await broken_and_gone(core, kube)
+    await broken_and_gone(manager, kube)
     made_anew(kube, device(0))
     await new_life(kube, clock)
     shown = condition(kube, POD, POD_CONDITION)
@@ -242,9 +242,9 @@ async def test_marks_of_a_nodedevices_deleted_while_no_operator_ran_are_taken_ba
 
 
 async def test_such_marks_stay_until_the_agent_has_reported_and_who_holds_what_is_known(
-    core: Manager, kube: FakeKube, clock: Clock
+    manager: Manager, kube: FakeKube, clock: Clock
 ) -> None:
-    await broken_and_gone(core, kube)
+    await broken_and_gone(manager, kube)
     made_anew(kube, heartbeat="")
     await new_life(kube, clock)
     unknown = {"HoldersKnown": ("Unknown", "PodResourcesUnavailable")}
@@ -261,16 +261,16 @@ async def test_such_marks_stay_until_the_agent_has_reported_and_who_holds_what_i
 
 
 async def test_a_pod_that_still_holds_the_broken_device_stays_marked_and_is_known_again(
-    core: Manager, kube: FakeKube, clock: Clock
+    manager: Manager, kube: FakeKube, clock: Clock
 ) -> None:
-    await broken_and_gone(core, kube)
+    await broken_and_gone(manager, kube)
     made_anew(kube, device(0, "Unhealthy", "Xid79", holders=[holder()]))
     await new_life(kube, clock)
     assert condition(kube, POD, POD_CONDITION)["status"] == "False"
     assert [it["device"] for it in kube.objects[ITEM]["status"]["affectedPods"]] == ["GPU-0"]
 
 
-async def test_pods_are_looked_for_once_in_an_objects_life(core: Manager, kube: FakeKube, clock: Clock) -> None:
+async def test_pods_are_looked_for_once_in_an_objects_life(manager: Manager, kube: FakeKube, clock: Clock) -> None:
     listed: list[str] = []
     kube.fails = lambda verb, path: listed.append(path) if verb == "list" else None
     await new_life(kube, clock)
@@ -281,13 +281,13 @@ async def test_pods_are_looked_for_once_in_an_objects_life(core: Manager, kube: 
 
 async def test_while_the_nodes_pods_cannot_be_listed_nothing_says_that_they_were(kube: FakeKube, clock: Clock) -> None:
     kube.fails = lambda verb, path: KubeError("no answer") if (verb, path) == ("list", names.PODS) else None
-    core = Manager(kube, Metrics(), clock=clock)
-    await core.relister.once()
+    manager = Manager(kube, Metrics(), clock=clock)
+    await manager.relister.once()
     with pytest.raises(KubeError):
-        await core.reconcile_node("n1")
+        await manager.reconcile_node("n1")
     assert condition(kube, ITEM, "PolicyResolved") == {}
     kube.fails = lambda _verb, _path: None
-    await core.reconcile_node("n1")
+    await manager.reconcile_node("n1")
     assert condition(kube, ITEM, "PolicyResolved")["status"] == "True"
 
 
@@ -306,15 +306,15 @@ async def test_a_condition_that_somebody_else_wrote_is_listed_as_the_contract_al
 
 
 # --- a Node made anew ------------------------------------------------------------------------------------------------
-async def test_a_node_made_anew_between_two_looks_inherits_no_limit_of_the_one_before(
-    core: Manager, kube: FakeKube
+async def test_a_node_made_anew_between_two_reconciliations_inherits_no_limit_of_the_one_before(
+    manager: Manager, kube: FakeKube
 ) -> None:
     node = f"{names.NODES}/n1"
 
     async def asked(turn: int) -> str:
         raw = raw_policy("tiers", labels={"extra": {"example.com/tier": str(turn)}}, generation=turn + 1)
-        core.arrived(Kind.POLICY, False, read(Kind.POLICY, kube.put(f"{names.POLICIES}/tiers", raw)))
-        await settle(core)
+        manager.arrived(Kind.POLICY, False, read(Kind.POLICY, kube.put(f"{names.POLICIES}/tiers", raw)))
+        await settle(manager)
         shown: str = condition(kube, ITEM, "LabelsSynced")["reason"]
         return shown
 
@@ -322,7 +322,7 @@ async def test_a_node_made_anew_between_two_looks_inherits_no_limit_of_the_one_b
     assert told == ["InSync"] * MOST_WRITES + ["Conflict"]
     raw = raw_node({GPU: 1})
     raw["metadata"]["uid"] = "another-uid"
-    core.arrived(Kind.NODE, False, read(Kind.NODE, kube.put(node, raw)))
-    await settle(core)
+    manager.arrived(Kind.NODE, False, read(Kind.NODE, kube.put(node, raw)))
+    await settle(manager)
     assert condition(kube, ITEM, "LabelsSynced")["reason"] == "InSync"
     assert kube.objects[node]["metadata"]["labels"] == {"example.com/tier": str(MOST_WRITES)}
