@@ -34,6 +34,7 @@ from nodedevices_plugin.report import Facts, report
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.state import State, StateFile
 from pydantic import TypeAdapter
+from support import resourceslice
 from support.facts import START, gpu, partition, snapshot, well, xid
 
 LOCAL = parse(["--standalone", "--mig-strategy=mixed"], {})
@@ -125,7 +126,7 @@ def follow(*lines: Snapshot) -> NodeDevicesStatus:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(st.lists(LINES, min_size=1, max_size=2))
-def test_whatever_the_reader_accepts_can_be_reported(said: list[Snapshot]) -> None:
+def test_whatever_the_reader_accepts_can_be_reported_and_is_legal_in_a_resource_slice(said: list[Snapshot]) -> None:
     lines = []
     for each in said:
         try:
@@ -133,7 +134,45 @@ def test_whatever_the_reader_accepts_can_be_reported(said: list[Snapshot]) -> No
         except ProbeLineError as error:
             assume("already taken" not in error.problem and "another device's" not in error.problem)
             raise
-    follow(*lines)
+    status = follow(*lines)
+    pool = resourceslice.slices("n1", status)
+    assert resourceslice.problems(pool) == []
+    listed = [device["name"] for each in pool for device in each["spec"]["devices"]]
+    assert len(listed) == sum(len(device.partitions) or 1 for device in status.devices)
+
+
+def test_a_partition_in_a_resource_slice_has_its_devices_attributes_and_its_own_capacity() -> None:
+    cut = gpu(0, compute_capability="9.0", mig_enabled=True, pci_bus_id="0000:1b:00.0", partitions=(partition(0, 0),))
+    [pool] = resourceslice.slices("n1", follow(snapshot(cut)))
+    assert pool["spec"]["devices"] == [
+        {
+            "name": "gpu-0-1g10gb-0",
+            "attributes": {
+                "type": {"string": "gpu"},
+                "uuid": {"string": partition(0, 0).id},
+                "parent": {"string": "gpu-0"},
+                "profile": {"string": "1g.10gb"},
+                "vendor": {"string": "nvidia"},
+                "productName": {"string": "NVIDIA H100 80GB HBM3"},
+                "resource.kubernetes.io/pciBusID": {"string": "0000:1b:00.0"},
+                "resource.kubernetes.io/numaNode": {"int": 0},
+                "minor": {"int": 0},
+                "cudaComputeCapability": {"version": "9.0.0"},
+                "migEnabled": {"bool": True},
+            },
+            "capacity": {"memory": {"value": "10Gi"}},
+        }
+    ]
+
+
+def test_devices_that_would_be_called_the_same_have_names_of_their_own() -> None:
+    amd = gpu(1, id="amd-1", minor=0, vendor="amd", partitions=(partition(1, 0, id="xcp-0", gi=None, ci=None),))
+    same = gpu(0, partitions=(partition(0, 0, name="gpu-0"),))
+    status = follow(snapshot(same, amd))
+    names = [name for device in status.devices for name in (device.name, *(part.name for part in device.partitions))]
+    assert len(set(names)) == 4
+    assert names[0] == "gpu-0"
+    assert resourceslice.problems(resourceslice.slices("n1", status)) == []
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
