@@ -174,6 +174,25 @@ FULL_NODE: Json = {
             "reason": "Xid79",
             "recoveryAction": "RebootNode",
         },
+        "configuration": {
+            "sources": ["policy", "flags", "environment", "file"],
+            "refused": {
+                "section": "sharing",
+                "field": "sharing.resources[nvidia.com/gpu].replicas",
+                "message": "sharing.resources[nvidia.com/gpu].replicas: 49: GPU 0 takes 48 MPS clients at most",
+            },
+            "unmatched": [
+                {
+                    "section": "health",
+                    "entry": "rules[0].reasons Xdi79",
+                    "message": "no such reason; there are: EccUncorrectable, Xid<number>",
+                }
+            ],
+            "waitingFor": [
+                {"namespace": "ml", "pod": "train-0", "resource": "nvidia.com/gpu", "ids": ["GPU-1::0", "GPU-1::1"]}
+            ],
+            "waitingForDaemons": 1,
+        },
         "drivers": [
             {"name": "nvidia", "version": "570.148.08", "cudaVersion": "12.8"},
             {"name": "mlx5_core", "version": "24.10-1.1.4"},

@@ -20,8 +20,8 @@ _ORDER = (
 )
 _RANK = {action: rank for rank, action in enumerate(_ORDER)}
 
-# Drivers without field 230 (SCHEMA "Recovery"): these are proven by the device having left and come back, the driver
-# reloaded, or a new boot; everything else that asks for something, by a new boot alone.
+# Where a driver does not say what it asks for (SCHEMA "Recovery"): these are proven by the device having left and come
+# back, the driver reloaded, or a new boot; everything else that asks for something, by a new boot alone.
 PROVEN_BY_RETURN = frozenset({"ResetGPU", "ResetBus", "DrainP2P", "DrainAndReset", "RecoverIMEXDomain", "Inspect"})
 
 ADVICE = {

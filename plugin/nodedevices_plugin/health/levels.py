@@ -74,6 +74,6 @@ def levels(fact: DeviceFact, vendor: FaultSource, *, present: bool) -> tuple[Con
 
 def driver_says(fact: DeviceFact, *, present: bool) -> str | None:
     """The recovery action that the driver asks for, of a device that answers; None: it does not, or its driver does not
-    say (NVIDIA's: no field 230)."""
+    say."""
     readings = fact.readings
     return readings.recovery_action if present and not readings.lost and readings.error is None else None

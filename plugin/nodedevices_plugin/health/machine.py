@@ -1,16 +1,17 @@
 """The state machine: previous verdicts, the inventory and new events in; a verdict for every device out.
 
-A device has faults: XIDs that came (edges) and readings that say so (levels). Each is kept until the evidence says that
-it is over, so none is lost behind a worse one. The verdict shows the worst: Unhealthy before Unknown before Degraded;
-among faults Missing first, then what asks for the most (actions), then one with an XID. An XID that is undecided and
-may prove fatal is shown before all that is Degraded, and no new pod gets the device meanwhile.
+A device has faults: events that came (edges) and readings that say so (levels), both in the words of its vendor
+(vendors.faults). Each is kept until the evidence says that it is over, so none is lost behind a worse one. The verdict
+shows the worst: Unhealthy before Unknown before Degraded; among faults Missing first, then what asks for the most
+(actions), then one with a number. An event that is undecided and may prove fatal is shown before all that is Degraded,
+and no new pod gets the device meanwhile.
 
 Recovery, on evidence only (SCHEMA "Recovery"): the last line is good and has the device, the fault is no longer
-evident, the hold-down since the newest fault is over, and what it asked for is gone. NVML field 230 decides that where
-it exists and was read after the event; a device that fell off the bus must have left and come back besides. Otherwise
-a new boot, or the device's or driver's having left and come back. A person's word does for that and for the hold-down,
-never for what is still evident (a remap failure, a driver that asks for an action). Flapping therefore costs one
-change, not many.
+evident, the hold-down since the newest fault is over, and what it asked for is gone. The driver's own word (the reading
+recoveryAction) decides that where it has one and it was read after the event; a device that fell off the bus must have
+left and come back besides. Otherwise a new boot, or the device's or driver's having left and come back. A person's word
+does for that and for the hold-down, never for what is still evident (a remap failure, a driver that asks for an
+action). Flapping therefore costs one change, not many.
 
 Faults carry times of the wall clock, so that they can be saved. Within a run that clock counts by the monotonic one:
 `clock_set` moves every time that something waits for when the wall clock was set (pipeline).
@@ -319,7 +320,7 @@ def _read_since(fault: Fault, inventory: Inventory) -> bool:
 
 
 def _word(fault: Fault, says: str | None, inventory: Inventory) -> str | None:
-    """What the driver (NVML field 230) says of this fault: None where it does not, or said "None" before it came."""
+    """What the driver says of this fault: None where it does not, or said "None" before it came."""
     return says if says != actions.NO_ACTION or _read_since(fault, inventory) else None
 
 
