@@ -18,7 +18,8 @@ from nodedevices_plugin import __version__
 from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState, Verdict
 from nodedevices_plugin.probes.process import ProbeCounters
 from nodedevices_plugin.probes.protocol import Readings
-from nodedevices_plugin.report import Facts, offered, physical_id, told_healthy
+from nodedevices_plugin.report import Facts, offered, told_healthy
+from nodedevices_plugin.resources.ids import physical_id
 from nodedevices_plugin.supervise import Supervisor
 
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)

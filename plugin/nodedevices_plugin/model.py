@@ -9,7 +9,7 @@ Each stage takes the latest values and makes its own. Nothing here imports grpc,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -318,3 +318,8 @@ class WaitingPod:
     pod: str
     resource: str
     ids: tuple[str, ...]
+
+
+def served_by_others(registrations: Iterable[Registration]) -> frozenset[str]:
+    """Names of the plan that another device plugin serves to the kubelet: nothing of them is reported as ours."""
+    return frozenset(each.resource for each in registrations if each.state is RegistrationState.SERVED_BY_ANOTHER)

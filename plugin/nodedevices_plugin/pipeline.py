@@ -28,10 +28,19 @@ from nodedevices_plugin.health.events import EventCursor, Notice, fresh_events, 
 from nodedevices_plugin.health.levels import MISSING
 from nodedevices_plugin.health.machine import clock_set, judge_all, next_deadline
 from nodedevices_plugin.health.rules import HealthRules
-from nodedevices_plugin.model import HoldersState, Holdings, Inventory, Plan, RecentAllocate, Registration, Verdict
+from nodedevices_plugin.model import (
+    HoldersState,
+    Holdings,
+    Inventory,
+    Plan,
+    RecentAllocate,
+    Registration,
+    Verdict,
+    served_by_others,
+)
 from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
-from nodedevices_plugin.report import physical_id, served_by_others
 from nodedevices_plugin.resources.changes import RECENT_SECONDS, not_listed
+from nodedevices_plugin.resources.ids import physical_id
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local

@@ -33,9 +33,10 @@ from nodedevices_plugin.model import (
     RegistrationState,
     SchedulableId,
     Verdict,
+    served_by_others,
 )
 from nodedevices_plugin.probes.protocol import DeviceFact, DriverState, Partition
-from nodedevices_plugin.resources.ids import compose
+from nodedevices_plugin.resources.ids import compose, physical_id
 from nodedevices_plugin.resources.units import excluded_by
 from nodedevices_plugin.sharing.base import Words
 from nodedevices_plugin.sharing.clients import Client, client_verdict, lost_words
@@ -114,11 +115,6 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
             _holders_known(facts),
         ),
     )
-
-
-def physical_id(schedulable: str) -> str:
-    """`GPU-...::3` -> `GPU-...`: the device or partition of a schedulable id."""
-    return schedulable.partition("::")[0]
 
 
 # --- probes and drivers ----------------------------------------------------------------------------------------------
@@ -362,11 +358,6 @@ def _machine(facts: Facts) -> api.Machine | None:
 def offered(facts: Facts) -> Plan:
     """What the kubelet is told, by this agent or by others."""
     return facts.observed or facts.plan or Plan()
-
-
-def served_by_others(registrations: Iterable[Registration]) -> frozenset[str]:
-    """Names of the plan that another device plugin serves to the kubelet: nothing of them is told by us."""
-    return frozenset(each.resource for each in registrations if each.state is RegistrationState.SERVED_BY_ANOTHER)
 
 
 def told_healthy(facts: Facts, resource: OfferedResource) -> int:

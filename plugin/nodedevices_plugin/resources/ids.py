@@ -19,3 +19,8 @@ def split(schedulable_id: str) -> tuple[str, int | None]:
     if separator and replica.isascii() and replica.isdecimal():
         return base, int(replica)
     return schedulable_id, None
+
+
+def physical_id(schedulable_id: str) -> str:
+    """`GPU-...::3` -> `GPU-...`: the device or partition of an id that somebody holds, whosever plugin wrote it."""
+    return schedulable_id.partition(SEPARATOR)[0]
