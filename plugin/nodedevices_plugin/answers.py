@@ -20,14 +20,15 @@ class Answers:
         self._metrics = metrics
         self._resources: dict[str, OfferedResource] = {}
         self._containers = NodeContainers()
-        self._topology = Topology()
+        self._inventory = Inventory()
+        self._topology: Topology | None = None
         self._packed = False
 
     def use(self, plan: Plan, inventory: Inventory, containers: NodeContainers, *, packed: bool = False) -> None:
         self._packed = packed
         self._resources = {each.name: each for each in plan.resources}
         self._containers = containers
-        self._topology = build(inventory)
+        self._inventory, self._topology = inventory, None
 
     def grant(self, resource: str, ids: Sequence[str]) -> Grant:
         with self._refusals_counted(resource):
@@ -48,6 +49,8 @@ class Answers:
             raise
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        if self._topology is None:  # asked for far less often than lines come
+            self._topology = build(self._inventory)
         return prefer(self._offered(resource), available, must_include, size, self._topology, packed=self._packed)
 
     def _offered(self, resource: str) -> OfferedResource:

@@ -26,12 +26,15 @@ from nodedevices_plugin.model import (
     Plan,
     RecentAllocate,
     SchedulableId,
+    Unit,
 )
 from nodedevices_plugin.resources.changes import ChangeDecision, wait, waiting_for
 from nodedevices_plugin.resources.ids import compose, split
 from nodedevices_plugin.resources.occupancy import Held
 from nodedevices_plugin.sharing import none, time_slicing
 from nodedevices_plugin.sharing.helpers import run_by
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import partitions
 
 DRA_DRIVER = "gpu.nvidia.com"
 MAX_RESOURCES = 32  # SCHEMA: status.resources
@@ -64,11 +67,15 @@ class Names:
         for device in inventory.devices:
             fact = device.fact
             whole = _Unit(fact.id)
-            self._by_id[fact.id] = self._by_index[str(fact.index)] = self._by_claim[called[fact.id]] = whole
+            self._by_id[fact.id] = self._by_claim[called[fact.id]] = whole
             for part in fact.partitions:
                 piece = _Unit(fact.id, part.id)
-                self._by_id[part.id] = self._by_index[f"{fact.index}:{part.index}"] = piece
+                self._by_id[part.id] = piece
                 self._by_claim[f"{called[fact.id]}-mig-{plain(part.profile)}-{part.start}"] = piece
+            indices = registry.index_ids(fact)
+            if indices is not None:  # a NIC has an index, too, and nobody hands it out by that
+                for unit in (Unit(device), *partitions(device)):
+                    self._by_index[indices.index_id(unit)] = self._by_id[unit.id]
 
     def unit(self, resource: str, id_: str) -> tuple[_Unit, int | None] | None:
         """What an id of a resource is about, and which share of it; None: none of our devices."""

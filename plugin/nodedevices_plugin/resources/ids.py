@@ -1,4 +1,4 @@
-"""Schedulable ids: a device's own id, or `<id>::<replica>` for a share of it, as NVIDIA's plugin writes them."""
+"""Schedulable ids: a device's own id, or `<id>::<replica>` for a share of it, the form that clusters know."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def compose(base: str, replica: int) -> str:
 
 
 def split(schedulable_id: str) -> tuple[str, int | None]:
-    """The device's (or MIG device's) own id, and the replica if there is one; split at the first `::`.
+    """The device's (or partition's) own id, and the replica if there is one; split at the first `::`.
 
     What does not end in a number is no replica of ours: it is returned whole, and matches no device.
     """

@@ -1,9 +1,10 @@
 """Devices that are held in another shape than the plan offers them in: they are withheld from new pods. Pure.
 
-A plan is made of configuration and hardware alone. Pods keep what they were given: a whole GPU that a policy now offers
-in shares, a share of a plan that a lost state file had, a GPU that was cut into MIG devices under an idle pod, an id of
-another plugin. Whatever the reason, a device that anybody holds under an id that is not in the plan is withheld, until
-that holder is gone: the kubelet knows ids, not devices, and would hand out the same device a second time.
+A plan is made of configuration and hardware alone. Pods keep what they were given: a whole device that a policy now
+offers in shares, a share of a plan that a lost state file had, a device that was cut into partitions under an idle pod,
+an id of another plugin. Whatever the reason, a device that anybody holds under an id that is not in the plan is
+withheld, until that holder is gone: the kubelet knows ids, not devices, and would hand out the same device a second
+time.
 
 An id that the plan no longer has stays with it as `retained` while a pod holds it. The kubelet is shown it only when
 its device is not fit for use: it goes on showing a dropped id as healthy in the pod's status, which is right as long as
@@ -48,7 +49,7 @@ def protect(
     """
     departed = {part for device in inventory.devices for part in device.departed_partitions}
     offered = {(resource.name, each.id) for resource in plan.resources for each in resource.ids}
-    # A MIG device that the driver no longer lists is one, though its id stays listed: others may be where it was.
+    # A partition that the driver no longer lists is one, though its id stays listed: others may be where it was.
     strangers = tuple(each for each in held if (each.resource, each.id) not in offered or each.partition_id in departed)
     if not strangers:
         return plan, ()
@@ -81,8 +82,8 @@ def protect(
 
 
 def _collide(partition_id: str | None, held: Held, parts: Mapping[str, Partition], departed: Collection[str]) -> bool:
-    """Whether this part of a device (None: all of it) and what is held of the same device are, or may be, one. Two MIG
-    devices that exist side by side are not; one that is gone may be where another is now, which placements tell."""
+    """Whether this part of a device (None: all of it) and what is held of the same device are, or may be, one. Two
+    partitions that exist side by side are not; one that is gone may be where another is now, which placements tell."""
     if held.partition_id is None or partition_id is None or held.partition_id == partition_id:
         return True
     if held.partition_id not in departed:

@@ -1,7 +1,7 @@
 """The resource plan: devices, health and configuration in; the resources that this node offers out.
 
 Always holds: an id belongs to one resource (kubelets before 1.34 find a pod by the id alone); an id is listed as long
-as its device is in the inventory, healthy or not; a device's health is that of all its shares and MIG devices and of
+as its device is in the inventory, healthy or not; a device's health is that of all its shares and partitions and of
 no other device's; the order is stable, so equal facts give equal plans and no message.
 """
 
@@ -70,7 +70,7 @@ def make_plan(
     settings: PlanSettings,
     unschedulable: frozenset[str] = frozenset(),
 ) -> Plan:
-    """The plan. `unschedulable`: ids of devices or MIG devices that people took out of service.
+    """The plan. `unschedulable`: ids of devices or partitions that people took out of service.
 
     Raises PlanError for a configuration that makes no sense on this node; see `refresh_health` for what to do then.
     """
@@ -88,7 +88,7 @@ def refresh_health(
 ) -> Plan:
     """The same ids with the health of now: what stays in force while a configuration makes no sense here.
 
-    An id whose device or MIG device is no longer known is not healthy.
+    An id whose device or partition is no longer known is not healthy.
     """
     devices = {device.fact.id: device for device in inventory.devices}
 

@@ -26,6 +26,7 @@ from nodedevices_plugin.probes.protocol import memory_bytes
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, Words, by_replicas
 
 NAME = "mps"
+VENDOR = "nvidia"
 ROOT = "mps-root"  # the flag that says where the MPS root is on the host
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
@@ -178,6 +179,8 @@ class Mps:
 
 
 def _check_unit(place: str, unit: Unit, replicas: int) -> None:
+    if unit.device.fact.vendor != VENDOR:
+        raise PlanError(place, unit.id, "MPS shares NVIDIA's GPUs; use timeSlicing for other devices")
     if unit.partition is not None:
         raise PlanError(place, unit.id, "MPS cannot share MIG devices; use timeSlicing for them")
     capability = compute_capability(unit.device.fact)

@@ -3,7 +3,8 @@
 A vendor answers three questions: which things of its devices can be handed out (`units`), under which resource names
 where no rule of `resources.devices` says otherwise (`usual_name`), and what a container needs for those that it is
 given (`containers`). What only some have to say is an interface of its own, which a vendor may have or not: PairScore,
-OtherNames, HostPaths, FileFormat.
+OtherNames, IndexIds,
+HostPaths, FileFormat.
 
 The agent does the rest, the same for all: rules, exclusion, sharing, ids, health, occupancy, preferred allocation, the
 kubelet, reports. A device whose vendor is not registered, or that is of a type which its vendor does not know, needs no
@@ -90,6 +91,15 @@ class OtherNames(Protocol):
     """What else people call a unit in `sharing.resources[].devices`, beside its id and its index."""
 
     def other_names(self, unit: Unit) -> Collection[str]: ...
+
+
+@runtime_checkable
+class IndexIds(Protocol):
+    """A vendor whose plugins may hand out indices in the place of ids (injection.deviceIDStrategy index)."""
+
+    def index_id(self, unit: Unit) -> str:
+        """One unit's alone on a node."""
+        ...
 
 
 @runtime_checkable

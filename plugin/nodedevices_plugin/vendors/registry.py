@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nodedevices_plugin.probes.protocol import DeviceFact
-from nodedevices_plugin.vendors.base import FileFormat, Vendor
+from nodedevices_plugin.vendors.base import FileFormat, IndexIds, Vendor
 from nodedevices_plugin.vendors.faults import FaultSource, FaultSources
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 
@@ -38,6 +38,12 @@ def of(fact: DeviceFact) -> Vendor | None:
     """The vendor that knows the device; None: nobody does."""
     vendor = _VENDORS.get(fact.vendor)
     return vendor if vendor is not None and fact.type in vendor.types else None
+
+
+def index_ids(fact: DeviceFact) -> IndexIds | None:
+    """Who says by which indices the device may be handed out; None: by none."""
+    vendor = of(fact)
+    return vendor if isinstance(vendor, IndexIds) else None
 
 
 def fault_sources() -> FaultSources:

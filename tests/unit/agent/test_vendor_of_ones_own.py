@@ -16,7 +16,7 @@ from nodedevices_plugin.pipeline import Inputs, World, begin, step
 from nodedevices_plugin.probes.process import ProbeCounters
 from nodedevices_plugin.probes.protocol import DeviceFact, Partition, Readings
 from nodedevices_plugin.settings.effective import from_saved
-from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.state import State
 from nodedevices_plugin.vendors import registry
 from support.acme import CONTROL_NODE, Acme
@@ -70,11 +70,12 @@ def named(name: str, **match: Any) -> dict[str, Any]:
 class Node:
     """The agent's steps without the agent, and what answers the kubelet; what is to be saved is, at once."""
 
-    def __init__(self, *devices: DeviceFact, existing: frozenset[str] = frozenset()) -> None:
+    def __init__(self, *devices: DeviceFact, existing: frozenset[str] = frozenset(), local: Local = LOCAL) -> None:
         self.clock = 100.0
         self.devices = devices
         self.existing = existing
-        self.world: World = begin(State(), LOCAL, now=START, monotonic=self.clock)
+        self.local = local
+        self.world: World = begin(State(), local, now=START, monotonic=self.clock)
         self.answers = Answers(Metrics(facts=lambda: None, probe=ProbeCounters))
 
     def now(self, asked: dict[str, Any] | None = None, *holders: Holder) -> Node:
@@ -92,7 +93,7 @@ class Node:
                 saved=saved,
             )
             at = START + timedelta(seconds=self.clock)
-            self.world = step(self.world, inputs, LOCAL, now=at, monotonic=self.clock).world
+            self.world = step(self.world, inputs, self.local, now=at, monotonic=self.clock).world
         assert self.world.plan is not None, self.world.config
         self.answers.use(self.world.plan, self.world.inventory, self.world.access.containers)
         return self
@@ -214,3 +215,18 @@ def test_nics_need_no_cdi_specification_with_the_drivers_libraries_of_gpus() -> 
     node.now({**named("example.com/nic", type="nic"), **by_cdi})
     assert node.world.config.reason == "ConfigInvalid"
     assert node.offers == {"example.com/nic": ["NIC-0"], "nvidia.com/gpu": [gpu_id(0)]}, "the last good one holds"
+
+
+def test_mps_is_for_nvidias_gpus() -> None:
+    mps = {"strategy": "mps", "resources": [{"name": "example.com/nic", "replicas": 2}]}
+    local = parse(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/nvidia/mps"], {})
+    node = Node(nic(), local=local).now()
+    node.now({**named("example.com/nic", type="nic"), "sharing": mps})
+    assert "MPS shares NVIDIA's GPUs; use timeSlicing" in node.world.config.message
+
+
+def test_a_bare_number_that_a_pod_holds_is_a_gpus_index_and_no_nics() -> None:
+    by_index = {"injection": {"deviceIDStrategy": "index"}, **named("example.com/nic", type="nic")}
+    pod = Holder(namespace="ml", pod="a", container="c", resource="nvidia.com/gpu.old", ids=("0",), since=START)
+    node = Node(gpu(0, readings=old()), nic(0)).now(by_index, pod)
+    assert node.offers == {"nvidia.com/gpu": [], "example.com/nic": ["NIC-0"]}

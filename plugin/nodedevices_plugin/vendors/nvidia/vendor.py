@@ -49,6 +49,9 @@ class Nvidia:
         part = unit.partition
         return () if part is None else (f"MIG-{unit.device.fact.id}/{part.gi}/{part.ci}",)
 
+    def index_id(self, unit: Unit) -> str:
+        return unit.index
+
     def event(self, kind: str, code: int | None) -> Meaning | None:
         return faults.event(kind, code)
 
