@@ -198,7 +198,7 @@ class Agent:
                 expected="version: v1, and flags, resources, sharing or imex",
             )
         if outcome.config is not None and outcome.config.unused:
-            log.info("keys of the configuration file that change nothing here", keys=outcome.config.unused)
+            log.info("unused keys in the configuration file", keys=outcome.config.unused)
         self._wake.set()
 
     def _on_files(self, named: NamedFiles) -> None:
@@ -292,7 +292,7 @@ class Agent:
         try:
             await self._plugins.set_plan(plan, insist=insist)
         except ValueError as error:
-            log.error("the kubelet could not take the plan; what it was told stays", error=str(error))  # noqa: TRY400
+            log.error("failed to pass the plan to the kubelet, keeping the previous one", error=str(error))  # noqa: TRY400
             return
         if arrived is not None and observing.withdrawn(before, plan):
             self._metrics.told_kubelet(time.monotonic() - arrived)

@@ -114,7 +114,7 @@ class MpsDaemons(Periodic):
         if trouble != self._trouble:
             self._trouble = trouble
             if trouble:
-                log.warning("MPS control daemons cannot be asked for", error=trouble)
+                log.warning("failed to request MPS control daemons", error=trouble)
 
 
 def _read(file: Path) -> tuple[Daemon, ...]:

@@ -106,13 +106,13 @@ class Told:
             metrics.xid(event.xid or 0, event.count)
         if after.confirm_problems != before.confirm_problems:
             for problem in after.confirm_problems:
-                log.warning("annotation not understood", annotation=CONFIRM, problem=problem)
+                log.warning("invalid annotation", annotation=CONFIRM, problem=problem)
         for client, now in after.state.clients.clients.items():
             if now.reason and now.reason != getattr(before.state.clients.clients.get(client), "reason", ""):
                 log.warning(log_message(now), client=client, reason=now.reason)
         for entry in after.confirm_spent:
             if entry not in before.confirm_spent:
-                log.warning("annotation given before changes nothing", annotation=CONFIRM, entry=entry)
+                log.warning("annotation already acted on", annotation=CONFIRM, entry=entry)
         if outcome.confirmed:
             log.info("confirmed by a person", annotation=CONFIRM, entries=outcome.confirmed)
 
@@ -128,7 +128,7 @@ class Told:
                 "the probe reports trouble", troubles=now[:TROUBLES_SHOWN], **({"more": more} if more > 0 else {})
             )
         else:
-            log.info("the probe reports no trouble any more")
+            log.info("the probe reports no problems any more")
 
     def _config(self, before: World, outcome: Step, metrics: Metrics) -> None:
         old, new = before.config, outcome.world.config
@@ -140,9 +140,9 @@ class Told:
                 metrics.config_refused(outcome.refused)
         for note in new.unmatched:
             if note not in old.unmatched:
-                log.warning("part of the configuration matches nothing here", what=note)
+                log.warning("configuration entry matches nothing on this node", what=note.text)
         if before.in_force.effective != outcome.world.in_force.effective:
-            log.info("configuration in force changed", hash=outcome.world.in_force.applied_hash)
+            log.info("active configuration changed", hash=outcome.world.in_force.applied_hash)
 
 
 def _verdicts(before: Mapping[str, Verdict], after: Mapping[str, Verdict]) -> None:

@@ -267,7 +267,7 @@ class Publisher:
                 name=self._name,
             )
         elif not first and owner != before:
-            log.info("the Node was made anew: the token names another one", name=self._name, uid=owner, before=before)
+            log.info("the Node was recreated: the token names another one", name=self._name, uid=owner, before=before)
             self._recreations, self._created_at, self._not_before = 0, None, 0.0
 
     async def _apply(self, cause: Cause) -> None:
@@ -295,7 +295,7 @@ class Publisher:
         )
         if cause is Cause.REPAIR:
             self._repaired_at = now
-            log.warning("fields of the agent's status were changed by somebody else; set again", name=self._name)
+            log.warning("fields of the agent's status were changed by another writer, reapplied", name=self._name)
         if self._owner is None and cause is Cause.HEARTBEAT:
             self._owner_known = False  # a token of a moment without a Node names none; the next one may
         self._metrics.published(cause.value, now - began)

@@ -50,17 +50,18 @@ class StateKeeper:
         except StateError as error:
             self.lost = f"at the start: {error}"
             self._metrics.state_failed()
-            log.warning("the state file cannot be used; starting afresh", error=str(error))
+            log.warning("state file unusable, starting without it", error=str(error))
             return State()
         if self._file.unread:
             self.lost = f"at the start: {self._file.unread}"
             self._metrics.state_failed()
-            log.warning("parts of the state file cannot be used", error=self._file.unread)
+            log.warning("parts of the state file unusable", error=self._file.unread)
         else:
             self._written = state
         if state.verdicts:
             log.info(
-                "verdicts from before the start", devices={key: each.reason for key, each in state.verdicts.items()}
+                "verdicts restored from the state file",
+                devices={key: each.reason for key, each in state.verdicts.items()},
             )
         return state
 

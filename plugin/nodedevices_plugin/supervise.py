@@ -81,7 +81,7 @@ class Supervisor:
                 await run()
                 problem = "it ended by itself"
                 if part.failed(problem, self._clock()):
-                    log.error("a part of the agent ended; starting it again", part=name)
+                    log.error("background task ended, restarting", part=name)
             except asyncio.CancelledError as error:
                 if _cancelled_from_outside():
                     raise
@@ -92,7 +92,7 @@ class Supervisor:
 
     def _failed(self, name: str, part: Part, error: BaseException) -> None:
         if part.failed(describe(error), self._clock()):
-            log.error("a part of the agent failed; starting it again", part=name, exc_info=error)
+            log.error("background task failed, restarting", part=name, exc_info=error)
 
     def failures(self) -> Mapping[str, int]:
         """How often each part has failed since the start."""

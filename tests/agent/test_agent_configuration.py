@@ -92,7 +92,7 @@ async def test_a_name_that_matches_nothing_is_in_force_and_told_once(
     write(config_file, "sharing: {timeSlicing: {resources: [{name: gpuu, replicas: 4}, {name: gpu, replicas: 2}]}}")
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     told = "sharing.timeSlicing.resources[0].name nvidia.com/gpuu: no such resource here; offered: nvidia.com/gpu"
-    found = agent.lines("part of the configuration matches nothing here")
+    found = agent.lines("configuration entry matches nothing on this node")
     assert [each["what"] for each in found] == [told]
     assert conditions(agent) == []
 

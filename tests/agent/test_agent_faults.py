@@ -75,7 +75,7 @@ async def test_what_is_wrong_with_the_very_first_devices_file_is_in_the_log_and_
         await agent.until(lambda: told in agent.get("/readyz")[1])
         agent.edit("profile: h100 x 8\n")
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-        await agent.until(lambda: agent.lines("the probe reports no trouble any more"))
+        await agent.until(lambda: agent.lines("the probe reports no problems any more"))
         await agent.until(lambda: agent.get("/readyz") == (200, "ok\n"))
         assert len(agent.lines("the probe reports trouble")) == 1
 
@@ -181,7 +181,7 @@ async def test_an_unreadable_state_file_is_kept_aside_and_the_agent_starts_afres
     agent.state_file.write_text('{"version": 1, "verdicts": {"GPU-1": ')
     agent.start()
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    [entry] = agent.lines("the state file cannot be used; starting afresh")
+    [entry] = agent.lines("state file unusable, starting without it")
     assert str(agent.state_file) in entry["error"]
     assert agent.state_file.with_name("nodedevices-state.json.unreadable").exists()
 

@@ -117,7 +117,7 @@ def test_a_node_made_anew_under_a_living_agent_gets_its_object_once_the_token_na
         anew = kubectl.json("get", "node", NODE)["metadata"]["uid"]
         item = wait_until("the new Node owns it", lambda: owner() == anew and _reported(kubectl))
         assert item["status"]["nodeUID"] == anew
-        assert agent.lines("the Node was made anew: the token names another one")
+        assert agent.lines("the Node was recreated: the token names another one")
 
 
 def test_it_may_not_write_for_another_node_and_says_what_the_server_said(

@@ -59,11 +59,11 @@ async def hand_over(
             log.warning("handover failed", resource=resource, socket=plugin.name, error=rpc.reason(error))
             await asyncio.sleep(LOOK_SECONDS)
             continue
-        log.info("handed over to the plugin that runs beside us", resource=resource, socket=plugin.name)
+        log.info("handed over to the other device plugin", resource=resource, socket=plugin.name)
         await asyncio.sleep(LOOK_SECONDS)
         if await lists(resource) is not False:
             return True
-    log.warning("the kubelet lists nothing of the plugin beside us; delete its pod", resource=resource)
+    log.warning("the kubelet lists nothing of the other device plugin; delete its pod", resource=resource)
     return False
 
 
@@ -72,7 +72,9 @@ async def _plugin_of(resource: str, ids: Sequence[str], folder: Path) -> Path | 
     for path in sockets.of_others(folder, resource):
         if await _knows(path, ids):
             return path
-        log.warning("another plugin listens, and does not know our devices", resource=resource, socket=path.name)
+        log.warning(
+            "another device plugin listens but does not know these devices", resource=resource, socket=path.name
+        )
     return None
 
 

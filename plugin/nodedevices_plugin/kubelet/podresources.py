@@ -325,7 +325,7 @@ class PodResourcesClient:
                 return offers(await rpc.allocatable_resources(self._socket, timeout_seconds=left))
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or rpc.answer_too_large(error):
-                    log.debug("what is offered to the kubelet is not known", why=rpc.reason(error))
+                    log.debug("failed to list allocatable devices", why=rpc.reason(error))
                     return None
             await asyncio.sleep(LOOK_RETRY_SECONDS)
         return None

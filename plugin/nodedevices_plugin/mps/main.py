@@ -52,7 +52,7 @@ def run(root: Path) -> None:
             runner.step(time.monotonic())
         except Exception:
             # A bug of ours. The end of this container would be the end of every daemon and its clients.
-            log.exception("a step failed; what runs stays")
+            log.exception("reconciliation failed; running daemons stay")
     runner.stop()
     log.info("MPS runner stopped")
 

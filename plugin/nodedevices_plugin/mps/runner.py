@@ -109,7 +109,7 @@ class Runner:
     # --- one daemon ---------------------------------------------------------------------------------------------------
     def _keep(self, daemon: Daemon, run: _Run, now: float) -> None:
         if run.done is not None and run.process is not None and not self._daemons.alive(run.process):
-            log.warning("MPS control daemon has ended; it is started again", resource=daemon.resource)
+            log.warning("MPS control daemon ended, restarting", resource=daemon.resource)
             run.done = None
         if run.done is not None and now - run.asked >= (LOOK_SECONDS if not run.missed else 0):
             run.asked = now
@@ -132,7 +132,7 @@ class Runner:
         except ControlError as error:
             run.missed += 1
             if run.missed >= MISSED:
-                log.warning("MPS control daemon silent; it is started again", resource=done.resource, error=str(error))
+                log.warning("MPS control daemon unresponsive, restarting", resource=done.resource, error=str(error))
                 run.done, run.missed = None, 0
             return
         run.missed = 0
@@ -218,7 +218,7 @@ class Runner:
             try:
                 self._daemons.set_mode(gpu, DEFAULT)
             except ControlError as error:  # it may have left
-                log.warning("compute mode not set back", gpu=gpu, error=str(error))
+                log.warning("failed to restore the compute mode", gpu=gpu, error=str(error))
             run.gpus.pop(gpu, None)
 
     # --- files --------------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Runner:
         except FileNotFoundError:
             return ()
         except (OSError, wanted.WantedError) as error:
-            log.warning("what ran before is not known", file=str(self._done_file), error=str(error))
+            log.warning("failed to read what ran before", file=str(self._done_file), error=str(error))
             return ()
 
     def _remember(self) -> None:
@@ -271,4 +271,4 @@ class Runner:
     def _complain(self, text: str) -> None:
         if text != self._complaint:
             self._complaint = text
-            log.warning("file trouble; what runs stays", error=text)
+            log.warning("file error; running daemons stay", error=text)

@@ -229,7 +229,7 @@ class ProbeProcess:
                 log.warning("probe line refused", error=str(error), bad_lines=self.counters.bad_lines)
             return False
         if self._last_complaint:
-            log.info("probe lines are good again", bad_lines=self.counters.bad_lines)
+            log.info("probe lines are valid again", bad_lines=self.counters.bad_lines)
             self._last_complaint = ""
         self.counters.lines += 1
         self.last_error = None

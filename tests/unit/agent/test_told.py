@@ -111,11 +111,11 @@ def test_a_complaint_that_counts_does_not_flood_the_log() -> None:
 def test_of_a_persons_word_only_what_was_understood_is_called_confirmed() -> None:
     story = Story()
     story.line()
-    assert story.confirm("gpu-0=recovered") == [("annotation not understood", f"gpu-0: give its id, {gpu_id(0)}")]
+    assert story.confirm("gpu-0=recovered") == [("invalid annotation", f"gpu-0: give its id, {gpu_id(0)}")]
     assert story.confirm("gpu-0=recovered") == []
     good = f"{gpu_id(0)}=recovered"
     assert story.confirm(f"{good},GPU-9=removed") == [
-        ("annotation not understood", "GPU-9: this node has no such device"),
+        ("invalid annotation", "GPU-9: this node has no such device"),
         ("confirmed by a person", good),
     ]
     assert story.confirm("") == []

@@ -310,4 +310,4 @@ def test_a_root_that_cannot_be_written_is_told_and_daemons_run(
     (machine.root / ".nodedevices-running.json.new").mkdir()
     machine.want(daemon(0)).after()
     assert machine.driver.running == {GPU: 25}
-    assert "file trouble" in capsys.readouterr().out
+    assert "file error" in capsys.readouterr().out
