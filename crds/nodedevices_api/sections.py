@@ -104,7 +104,9 @@ class Resources(Strict):
     """Under which resource names devices are offered."""
 
     devices: Annotated[tuple[ResourceRule, ...], Field(max_length=32), Listed("atomic")] = Field(
-        default=(), description="Rules, the first match decides. None: each vendor's usual name, nvidia.com/gpu."
+        default=(),
+        description="Rules, the first match decides. None: each vendor's usual name, nvidia.com/gpu. A device that no "
+        "vendor here knows, such as a NIC, has none: it is offered where a rule says its type, id or vendor.",
     )
     exclude: Annotated[tuple[Glob, ...], Field(max_length=64), Listed("set")] = Field(
         default=(), description="Devices never offered: ids, or globs over ids."
