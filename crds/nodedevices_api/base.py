@@ -44,7 +44,7 @@ class Rule:
     `message` is the sentence: what would be right. The API server says before it what stands there, `found`, and after
     it perhaps an `example`, both CEL; or `found` is a text with a %s for each of the CEL `values` (the API server
     refuses a CRD that goes on with what format() makes: it takes that to be of any length). We say only the sentence,
-    but for what no API server sees: there `told` says what stands in the object, too.
+    but for what no API server sees: there `describe` says what stands in the object, too.
     """
 
     cel: str
@@ -53,7 +53,7 @@ class Rule:
     found: str = ""
     values: str = ""
     example: str = ""
-    told: Callable[[Any], str] | None = None
+    describe: Callable[[Any], str] | None = None
 
     def to_json(self) -> dict[str, str]:
         if not self.found:
@@ -92,7 +92,7 @@ class Model(BaseModel):
     def _check_rules(self) -> Self:
         for rule in self.cel_rules:
             if not rule.holds(self):
-                found = f"{rule.told(self)}: " if rule.told is not None else ""
+                found = f"{rule.describe(self)}: " if rule.describe is not None else ""
                 raise ValueError(found + rule.message)
         return self
 

@@ -513,7 +513,7 @@ def _one_owner(section: str, inside: str, same_name: str, served: Callable[[Sect
         lambda it: not _owned_twice(it, served),
         found=f"{both} %s",
         values=f"self.capacity.filter(c, {entries}.exists(r, {same_name})).map(c, c.name)",
-        told=lambda it: f"{both} {_listed(_owned_twice(it, served))}",
+        describe=lambda it: f"{both} {_listed(_owned_twice(it, served))}",
     )
 
 
