@@ -165,7 +165,7 @@ def offered(case: Case, folder: Path) -> tuple[OfferedResource, Answers]:
     plan = make_plan(
         devices, {each.fact.id: well for each in devices.devices}, PlanSettings.from_sections(case.sections)
     )
-    answers = Answers(Metrics(facts=lambda: None, probe=ProbeCounters))
+    answers = Answers(Metrics(facts=lambda: None, probe=ProbeCounters).allocated)
     answers.use(plan, devices, node_containers(devices, case.sections.injection or Injection()))
     [resource] = plan.resources
     return resource, answers

@@ -4,3 +4,5 @@ logs; http: metrics and health; options: flags and variables; backoff; periodic:
 atomically; conditions; errors: the tree; text. Nothing in this package knows a device, a kind of the contract, or a
 library that only one of them has: a probe imports from it and stays small.
 """
+
+__version__ = "0.1.0"  # a test holds it equal to the distribution's

@@ -27,10 +27,10 @@ import structlog
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import Condition
 from nodedevices_api.nodedevices import Probe
-from nodedevices_common import logs
+from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
 
-from nodedevices_plugin import __version__, observing
+from nodedevices_plugin import observing
 from nodedevices_plugin.answers import Answers
 from nodedevices_plugin.asking import ask
 from nodedevices_plugin.cdikeeper import CdiKeeper
@@ -112,7 +112,7 @@ class Agent:
         self._probe = ProbeProcess(lambda: _probe_arguments(local, self._driver_root()), on_snapshot=self._on_snapshot)
         self._metrics = Metrics(facts=lambda: self._facts, probe=lambda: self._probe.counters, parts=self._parts)
         self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set)
-        self._answers = Answers(self._metrics)
+        self._answers = Answers(self._metrics.allocated)
         self._plugins = DevicePlugins(
             folder=Path(local.device_plugin_dir),
             offer=self._answers,

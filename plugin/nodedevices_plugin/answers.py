@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
-from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, Inventory, OfferedResource, Plan
 from nodedevices_plugin.resources.containers import NodeContainers, edits
 from nodedevices_plugin.resources.granting import grant
@@ -13,11 +13,17 @@ from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import Topology, build
 
 
+class AllocationCounter(Protocol):
+    """Called for each answer to Allocate."""
+
+    def __call__(self, resource: str, *, granted: bool) -> None: ...
+
+
 class Answers:
     """The KubeletOffer of this node. `use` replaces everything at once."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, count: AllocationCounter) -> None:
+        self._count = count
         self._resources: dict[str, OfferedResource] = {}
         self._containers = NodeContainers()
         self._inventory = Inventory()
@@ -37,7 +43,7 @@ class Answers:
     def edits(self, grant: Grant) -> ContainerEdits:
         with self._refusals_counted(grant.resource.name):
             needed = edits(grant, self._containers)
-        self._metrics.allocated(grant.resource.name, granted=True)
+        self._count(grant.resource.name, granted=True)
         return needed
 
     @contextmanager
@@ -45,7 +51,7 @@ class Answers:
         try:
             yield
         except AllocationError:
-            self._metrics.allocated(resource, granted=False)
+            self._count(resource, granted=False)
             raise
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator
 
+from nodedevices_common import __version__
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from nodedevices_plugin import __version__
 from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState, Verdict
 from nodedevices_plugin.probes.process import ProbeCounters
 from nodedevices_plugin.probes.protocol import Readings

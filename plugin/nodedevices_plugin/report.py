@@ -15,8 +15,8 @@ from datetime import datetime
 from nodedevices_api import conditions as names
 from nodedevices_api import nodedevices as api
 from nodedevices_api.conditions import Condition, Status, condition, find
+from nodedevices_common import __version__
 
-from nodedevices_plugin import __version__
 from nodedevices_plugin.config_status import ConfigStatus
 from nodedevices_plugin.device_names import device_names
 from nodedevices_plugin.health.actions import asks_more

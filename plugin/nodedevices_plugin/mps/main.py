@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
-from nodedevices_common import logs
+from nodedevices_common import __version__, logs
 
-from nodedevices_plugin import __version__
 from nodedevices_plugin.mps import shm
 from nodedevices_plugin.mps.control import Control
 from nodedevices_plugin.mps.runner import Runner

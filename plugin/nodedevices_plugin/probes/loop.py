@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from nodedevices_api.bounds import MAX_DEVICES
+from nodedevices_common import __version__
 
-from nodedevices_plugin import __version__
 from nodedevices_plugin.probes.events import EventLog
 from nodedevices_plugin.probes.protocol import (
     MAX_LINE_BYTES,

@@ -16,7 +16,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nodedevices_plugin import __version__
+from nodedevices_common import __version__
+
 from nodedevices_plugin.probes.check import CheckError
 from nodedevices_plugin.probes.loop import Facts, LineLoop, Source, write_all
 from nodedevices_plugin.probes.sysfs import System

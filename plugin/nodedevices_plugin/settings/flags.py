@@ -10,12 +10,12 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nodedevices_common import __version__
 from nodedevices_common.errors import InputError
 from nodedevices_common.http import Address, parse_address
 from nodedevices_common.options import Parser, Value, from_environment, values_of
 from nodedevices_common.text import show
 
-from nodedevices_plugin import __version__
 from nodedevices_plugin.settings.options import BY_NAME, OPTIONS
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.nvidia.health_variables import (

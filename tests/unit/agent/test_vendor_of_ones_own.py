@@ -76,7 +76,7 @@ class Node:
         self.existing = existing
         self.local = local
         self.world: World = begin(State(), local, now=START, monotonic=self.clock)
-        self.answers = Answers(Metrics(facts=lambda: None, probe=ProbeCounters))
+        self.answers = Answers(Metrics(facts=lambda: None, probe=ProbeCounters).allocated)
 
     def now(self, asked: dict[str, Any] | None = None, *holders: Holder) -> Node:
         saved = None

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nodedevices_plugin
+import nodedevices_common
 import pytest
 from nodedevices_plugin.probes.protocol import DriverState, Snapshot
 from support.probes import COMMAND, RunningProbe, device, once, running
@@ -209,4 +209,4 @@ def test_once_is_one_line_of_json_for_people_and_jq() -> None:
 
 
 def test_the_version_is_the_distributions() -> None:
-    assert nodedevices_plugin.__version__ == importlib.metadata.version("nodedevices")
+    assert nodedevices_common.__version__ == importlib.metadata.version("nodedevices")
