@@ -30,7 +30,6 @@ from nodedevices_api.nodedevices import Probe
 from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
 
-from nodedevices_plugin import observing
 from nodedevices_plugin.answers import Answers
 from nodedevices_plugin.asking import ask
 from nodedevices_plugin.cdikeeper import CdiKeeper
@@ -45,6 +44,7 @@ from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.memory import keep_small
 from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import Plan, RegistrationState
+from nodedevices_plugin.own_object import older_conditions, seen_object
 from nodedevices_plugin.pipeline import Inputs, Step, assess, begin, decide
 from nodedevices_plugin.probes.check import CheckError
 from nodedevices_plugin.probes.process import ProbeProcess
@@ -62,6 +62,7 @@ from nodedevices_plugin.settings.watch import ConfigFile, ConfigFolder
 from nodedevices_plugin.sharing.clients import with_helpers
 from nodedevices_plugin.sharing_managers import Managers
 from nodedevices_plugin.state_keeper import StateKeeper
+from nodedevices_plugin.step_log import StepLog, withdraws
 from nodedevices_plugin.supervise import Supervisor
 from nodedevices_plugin.worker import Worker
 
@@ -108,7 +109,7 @@ class Agent:
             looks=looks,
             on_change=self._wake.set,
         )
-        self._told = observing.Told()
+        self._step_log = StepLog()
         self._probe = ProbeProcess(lambda: _probe_arguments(local, self._driver_root()), on_snapshot=self._on_snapshot)
         self._metrics = Metrics(facts=lambda: self._facts, probe=lambda: self._probe.counters, parts=self._parts)
         self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set)
@@ -209,7 +210,7 @@ class Agent:
         self._seen_raw, self._listed = item, True
         if not self._conditions_read:
             self._conditions_read = True
-            self._conditions = observing.older_conditions(item, self._conditions)
+            self._conditions = older_conditions(item, self._conditions)
         self._wake.set()
 
     def _on_kubelet(self) -> None:
@@ -249,7 +250,7 @@ class Agent:
             arrived=taken[1] if taken else 0.0,
             file=self._file,
             files=self._named,
-            seen=observing.seen_object(self._seen_raw) if self._listed else None,
+            seen=seen_object(self._seen_raw) if self._listed else None,
             holdings=self._holders.holdings,
             recent=self._plugins.recent_allocations(),
             registrations=self._plugins.registrations(),
@@ -268,7 +269,7 @@ class Agent:
         outcome = decide(assessment, inputs, self._local)
         before, self._world = self._world, outcome.world
         self._metrics.stepped(time.monotonic() - began)
-        self._told.say(before, outcome, self._metrics)
+        self._step_log.record(before, outcome, self._metrics)
         again = await self._state.keep(self._world.state, time.monotonic())
         was = before.in_force
         taken_over = was.told and was.effective.observing and not self._world.in_force.effective.observing
@@ -294,7 +295,7 @@ class Agent:
         except ValueError as error:
             log.error("failed to pass the plan to the kubelet, keeping the previous one", error=str(error))  # noqa: TRY400
             return
-        if arrived is not None and observing.withdrawn(before, plan):
+        if arrived is not None and withdraws(before, plan):
             self._metrics.told_kubelet(time.monotonic() - arrived)
 
     async def _others(self, resource: str, own: Collection[str]) -> str | None:

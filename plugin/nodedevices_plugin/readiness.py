@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from nodedevices_common.http import Answer
 
 from nodedevices_plugin.model import HoldersState, Registration, RegistrationState
-from nodedevices_plugin.observing import troubles
 from nodedevices_plugin.pipeline import World
+from nodedevices_plugin.step_log import troubles
 from nodedevices_plugin.supervise import Supervisor
 
 

@@ -1,4 +1,4 @@
-"""Adapters around the loop: the API server's object as inputs, and a step's outcome as log lines and counts."""
+"""What a step changed, as log lines, each once, and as counts."""
 
 from __future__ import annotations
 
@@ -8,69 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from nodedevices_api.conditions import Condition
 
-from nodedevices_plugin.asking import SeenObject
-from nodedevices_plugin.kubeapi import Object
 from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import CONFIRM, HealthState, Inventory, Plan, Verdict
 from nodedevices_plugin.pipeline import Step, World
-from nodedevices_plugin.publisher import AGENT_CONDITIONS
 from nodedevices_plugin.sharing.clients import log_message
 
 log = structlog.get_logger(__name__)
 
-MAX_UNSCHEDULABLE = 128  # SCHEMA
 TROUBLES_SECONDS = 5.0  # at least, between two log lines on what the probe complains of: some complaints count
 TROUBLES_SHOWN = 8
 DEVICES_SHOWN = 16  # in one log line
 
 
-def seen_object(item: Object | None) -> SeenObject:
-    """What matters of the node's NodeDevices; whatever is not of the right type counts as absent."""
-    if item is None:
-        return SeenObject()
-    metadata, spec = _mapping(item.get("metadata")), _mapping(item.get("spec"))
-    config = spec.get("config")
-    generation = metadata.get("generation")
-    cordoned = spec.get("unschedulable")
-    return SeenObject(
-        exists=True,
-        generation=generation if isinstance(generation, int) else None,
-        config=config if isinstance(config, dict) else None,
-        config_hash=_text(spec.get("configHash")),
-        config_name=_text(spec.get("configName")),
-        unschedulable=tuple(
-            str(each["id"])
-            for each in (cordoned if isinstance(cordoned, list) else ())[:MAX_UNSCHEDULABLE]
-            if isinstance(each, dict) and "id" in each
-        ),
-        confirm=_text(_mapping(metadata.get("annotations")).get(CONFIRM)) or "",
-    )
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def older_conditions(item: Object | None, own: tuple[Condition, ...]) -> tuple[Condition, ...]:
-    """Our conditions as the object had them before this start: their transition times go on."""
-    listed = _mapping((item or {}).get("status")).get("conditions")
-    found = {each.type: each for each in own}
-    for raw in listed if isinstance(listed, list) else ():
-        if isinstance(raw, dict) and raw.get("type") in AGENT_CONDITIONS:
-            try:
-                found[str(raw["type"])] = Condition.model_validate(raw)
-            except ValueError:
-                continue
-    return tuple(found.values())
-
-
-def withdrawn(before: Plan | None, after: Plan) -> bool:
+def withdraws(before: Plan | None, after: Plan) -> bool:
     """Whether an id that was told Healthy no longer is."""
     told = {
         (resource.name, each.id) for resource in (before or Plan()).resources for each in resource.ids if each.healthy
@@ -85,15 +36,15 @@ def troubles(inventory: Inventory) -> tuple[str, ...]:
     return tuple(f"{each.code}: {each.message}" for each in inventory.troubles)
 
 
-class Told:
-    """Says each change once, and counts what is counted. clock: seconds, as time.monotonic() has them."""
+class StepLog:
+    """Logs each change once, and counts what is counted. clock: seconds, as time.monotonic() has them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._troubles: tuple[str, ...] = ()
         self._troubles_at: float | None = None
 
-    def say(self, before: World, outcome: Step, metrics: Metrics) -> None:
+    def record(self, before: World, outcome: Step, metrics: Metrics) -> None:
         after = outcome.world
         _verdicts(before.verdicts, after.verdicts)
         if after.plan != before.plan:
@@ -117,7 +68,7 @@ class Told:
             log.info("confirmed by a person", annotation=CONFIRM, entries=outcome.confirmed)
 
     def _probe(self, now: tuple[str, ...]) -> None:
-        """What changes faster than it may be told is told when the pause is over and a further line has come."""
+        """What changes faster than it may be logged is logged when the pause is over and a further line has come."""
         pausing = self._troubles_at is not None and self._clock() - self._troubles_at < TROUBLES_SECONDS
         if now == self._troubles or pausing:
             return

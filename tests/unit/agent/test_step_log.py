@@ -8,11 +8,11 @@ from typing import Any
 from nodedevices_plugin.asking import SeenObject
 from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import CONFIRM, HoldersState, Holdings
-from nodedevices_plugin.observing import TROUBLES_SECONDS, Told
 from nodedevices_plugin.pipeline import Inputs, World, begin, step
 from nodedevices_plugin.probes.protocol import DeviceFact, Trouble
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.state import State
+from nodedevices_plugin.step_log import TROUBLES_SECONDS, StepLog
 from structlog.testing import capture_logs
 from support.facts import START, gpu, gpu_id, snapshot, well
 
@@ -26,7 +26,7 @@ class Story:
     def __init__(self) -> None:
         self.now = 100.0
         self.world: World = begin(State(), LOCAL, now=START, monotonic=self.now)
-        self._told = Told(clock=lambda: self.now)
+        self._step_log = StepLog(clock=lambda: self.now)
         self._metrics = Metrics(facts=lambda: None, probe=lambda: None)  # type: ignore[arg-type,return-value]
 
     def line(self, *troubles: Trouble, after: float = 1.0) -> list[str]:
@@ -70,7 +70,7 @@ class Story:
         outcome = step(self.world, inputs, LOCAL, now=START, monotonic=self.now)
         before, self.world = self.world, outcome.world
         with capture_logs() as logged:
-            self._told.say(before, outcome, self._metrics)
+            self._step_log.record(before, outcome, self._metrics)
         return list(logged)
 
 
