@@ -37,6 +37,7 @@ from nodedevices_plugin.configuring import InForce
 from nodedevices_plugin.foreign import Names, rivals, told
 from nodedevices_plugin.holders import HolderPoller
 from nodedevices_plugin.hostpaths import HostPaths
+from nodedevices_plugin.inventory import owned
 from nodedevices_plugin.kubeapi import KubeStore, Object, Store
 from nodedevices_plugin.kubelet import checkpoint
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
@@ -47,11 +48,11 @@ from nodedevices_plugin.model import Plan, RegistrationState
 from nodedevices_plugin.own_object import older_conditions, seen_object
 from nodedevices_plugin.pipeline import Inputs, Step, assess, begin, decide
 from nodedevices_plugin.probes.check import CheckError
-from nodedevices_plugin.probes.process import ProbeProcess
+from nodedevices_plugin.probes.process import ProbeProcess, sum_of
 from nodedevices_plugin.probes.protocol import Snapshot
 from nodedevices_plugin.publisher import Publisher
 from nodedevices_plugin.readiness import Readiness
-from nodedevices_plugin.report import Facts, report
+from nodedevices_plugin.report import Facts, ProbeFacts, report
 from nodedevices_plugin.resources.changes import nobody_holds
 from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.file import FileOutcome
@@ -81,7 +82,7 @@ class Agent:
         self._started = datetime.now(UTC)
         self._wake = asyncio.Event()
         self._registered = asyncio.Event()  # or the kubelet has said no, or is not there
-        self._snapshot: tuple[Snapshot, float] | None = None
+        self._snapshots: dict[str, tuple[Snapshot, float]] = {}  # by probe, the longest waiting first
         self._file = FileOutcome()
         self._seen_raw: Object | None = None
         self._listed = False
@@ -110,8 +111,19 @@ class Agent:
             on_change=self._wake.set,
         )
         self._step_log = StepLog()
-        self._probe = ProbeProcess(lambda: _probe_arguments(local, self._driver_root()), on_snapshot=self._on_snapshot)
-        self._metrics = Metrics(facts=lambda: self._facts, probe=lambda: self._probe.counters, parts=self._parts)
+        self._probe_processes = {
+            each.name: ProbeProcess(
+                partial(self._probe_arguments, each.name),
+                on_snapshot=partial(self._on_snapshot, each.name),
+                command=each.command,
+            )
+            for each in local.probe_specs
+        }
+        self._metrics = Metrics(
+            facts=lambda: self._facts,
+            probe=lambda: sum_of(each.counters for each in self._probe_processes.values()),
+            parts=self._parts,
+        )
         self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set)
         self._answers = Answers(self._metrics.allocated)
         self._plugins = DevicePlugins(
@@ -141,12 +153,12 @@ class Agent:
             self._parts,
             world=lambda: self._world,
             registrations=self._plugins.registrations,
-            probe_error=lambda: self._probe.last_error,
+            probe_error=self._probe_error,
             publisher_problem=lambda: (self._publisher.problem() or "") if self._publisher is not None else "",
         )
 
     async def run(self) -> None:
-        log.info("agent starting", version=__version__, node=self._local.node_name, probe=self._local.probe)
+        log.info("agent starting", version=__version__, node=self._local.node_name, probes=self._local.probes)
         self._world = begin(self._state.load(), self._local, now=self._started, monotonic=time.monotonic())
         self._holders.with_offers = _offers_count(self._world.in_force)
         if self._world.in_force.told:
@@ -154,7 +166,8 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 keep = self._parts.keep
-                tasks.create_task(keep("probe", self._probe.run))
+                for name, process in self._probe_processes.items():
+                    tasks.create_task(keep(f"probe {name}", process.run))
                 if self._config_file is not None:
                     await self._config_file.first()
                     tasks.create_task(keep("config-file", self._config_file.run))
@@ -183,11 +196,21 @@ class Agent:
             self._config_file.soon()
 
     # --- inputs: each keeps the latest and wakes the loop ------------------------------------------------------------
-    def _on_snapshot(self, snapshot: Snapshot) -> None:
+    def _probe_arguments(self, name: str) -> list[str]:
+        """Of a built-in probe."""
+        return _probe_arguments(name, self._local, self._driver_root())
+
+    def _probe_error(self) -> str | None:
+        """Why probes do not report."""
+        errors = {name: process.last_error for name, process in self._probe_processes.items()}
+        several = len(errors) > 1
+        return "; ".join(f"{name}: {why}" if several else why for name, why in errors.items() if why) or None
+
+    def _on_snapshot(self, probe: str, snapshot: Snapshot) -> None:
         arrived = time.monotonic()
-        if self._snapshot is not None:  # a line that no step has taken yet: its arrival is what a fault is timed by
-            arrived = self._snapshot[1]
-        self._snapshot = (snapshot, arrived)
+        if (waiting := self._snapshots.get(probe)) is not None:
+            arrived = waiting[1]  # no step has taken that line yet: its arrival is what a fault is timed by
+        self._snapshots[probe] = (snapshot, arrived)
         self._wake.set()
 
     def _on_file(self, outcome: FileOutcome) -> None:
@@ -242,11 +265,15 @@ class Agent:
 
     async def _pass(self) -> float | None:
         """One step, carried out. Returns when to come back without news (time.monotonic())."""
-        taken, self._snapshot = self._snapshot, None
+        source = next(iter(self._snapshots), "")
+        taken = self._snapshots.pop(source, None)
+        if self._snapshots:
+            self._wake.set()  # each step takes one line
         began = time.monotonic()
         now = datetime.now(UTC)
         inputs = Inputs(
             snapshot=taken[0] if taken else None,
+            source=source,
             arrived=taken[1] if taken else 0.0,
             file=self._file,
             files=self._named,
@@ -337,9 +364,15 @@ class Agent:
             clients=world.state.clients.clients,
             started=self._started,
             running_seconds=time.monotonic() - world.started,
-            probe=self._local.probe,
-            probe_silent=outcome.probe_silent,
-            probe_error=self._probe.last_error,
+            probes=tuple(
+                ProbeFacts(
+                    name=name,
+                    inventory=part,
+                    silent=name in outcome.silent,
+                    error=self._probe_processes[name].last_error,
+                )
+                for name, part in owned(world.probes).items()
+            ),
             state_trouble=self._state.trouble or self._state.lost,
             cdi_trouble=self._cdi.trouble,
             confirm_problems=(*world.confirm_problems, *world.confirm_spent),
@@ -380,9 +413,9 @@ def _excluded(in_force: InForce) -> tuple[str, ...]:
     return tuple(resources.exclude) if in_force.told and not in_force.effective.observing and resources else ()
 
 
-def _probe_arguments(local: Local, driver_root: Path) -> list[str]:
-    if local.probe != "simulated":
-        return [local.probe, f"--driver-root-ctr-path={driver_root}"]
+def _probe_arguments(name: str, local: Local, driver_root: Path) -> list[str]:
+    if name != "simulated":
+        return [name, f"--driver-root-ctr-path={driver_root}"]
     what = ["--file", local.simulated_file] if local.simulated_file else ["--profile", local.simulated_profile or ""]
     return ["simulated", *what, "--node-name", local.node_name]
 

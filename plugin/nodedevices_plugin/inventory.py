@@ -6,6 +6,9 @@ from ListAndWatch as Healthy in the pod's status, so a vanished device must stay
 device while a pod holds it. A device that answers nothing keeps what was known of it. While the driver is not loaded
 nothing can be seen, so nothing counts as gone.
 
+Each probe has an inventory of its own, so that one's line, silence or driver says nothing of another's devices; all of
+them together are the node's.
+
 Pure: a snapshot and the previous inventory in, the next inventory out.
 """
 
@@ -18,9 +21,18 @@ from datetime import datetime, timedelta
 from nodedevices_api.bounds import MAX_DEVICES, MAX_PARTITIONS
 
 from nodedevices_plugin.model import Inventory, InventoryDevice
-from nodedevices_plugin.probes.protocol import DeviceFact, DriverState, Snapshot, Trouble
+from nodedevices_plugin.probes.protocol import (
+    MAX_MESSAGE,
+    DeviceFact,
+    DriverState,
+    Machine,
+    Snapshot,
+    Trouble,
+    text,
+)
 
 TOO_MANY_DEVICES = "TooManyDevices"
+SAME_ID = "SameId"
 
 
 def update(
@@ -62,7 +74,6 @@ def update(
         devices=_ordered(devices),
         driver=snapshot.driver,
         machine=snapshot.machine,
-        probe=snapshot.probe,
         boot_id=snapshot.boot_id,
         accelerators_on_bus=snapshot.accelerators_on_bus,
         troubles=troubles,
@@ -71,6 +82,51 @@ def update(
         read_after=heard_before if snapshot.read_after is None else snapshot.read_after,
         line_time=now,
         line_monotonic=monotonic,
+    )
+
+
+def owned(parts: Mapping[str, Inventory]) -> dict[str, Inventory]:
+    """Of each probe what is its own, by name, the first probe first: an id that two of them list belongs to the one
+    that has it here, else to the first; it is the other's trouble, and not its device."""
+    here = {device.fact.id for part in parts.values() for device in part.devices if device.present}
+    taken: dict[str, str] = {}
+    result = {}
+    for name, part in parts.items():
+        kept, troubles = [], list(part.troubles)
+        for device in part.devices:
+            ids = (device.fact.id, *(each.id for each in device.fact.partitions))
+            owner = next((taken[each] for each in ids if each in taken), None)
+            if owner is not None and device.present:
+                troubles.append(
+                    Trouble(code=SAME_ID, message=f"{device.fact.id} is reported by the probe {owner}, too")
+                )
+            elif owner is None and (device.present or device.fact.id not in here):
+                taken |= dict.fromkeys(ids, name)
+                kept.append(device if device.probe == name else replace(device, probe=name))
+        result[name] = replace(part, devices=tuple(kept), troubles=tuple(troubles))
+    return result
+
+
+def together(parts: Mapping[str, Inventory], *, complete: bool) -> Inventory:
+    """All probes' devices. What a node has once is the first probe's that knows it. `complete`: every probe has
+    reported, or was waited for long enough; before, this inventory has no line."""
+    every = list(parts.values())
+    if len(every) == 1:
+        return every[0]
+    reported = [each for each in every if each.line_monotonic is not None] if complete else []
+    first = reported[0] if reported else Inventory()
+    machine = next((each.machine for each in every if each.machine != Machine()), Machine())
+    return replace(
+        first,
+        devices=_ordered(device for each in every for device in each.devices),
+        machine=machine,
+        boot_id=next((each.boot_id for each in every if each.boot_id), ""),
+        accelerators_on_bus=max((each.accelerators_on_bus for each in every), default=0),
+        troubles=tuple(
+            Trouble(code=it.code, message=text(f"{name}: {it.message}", MAX_MESSAGE))
+            for name, each in parts.items()
+            for it in each.troubles
+        ),
     )
 
 

@@ -82,18 +82,19 @@ class InventoryDevice:
     fact: DeviceFact
     present: bool
     last_seen: datetime
+    probe: str = ""  # which of the agent's probes reports it; "": not said yet, or a state file of before
     # MIG devices that the driver no longer lists while a pod still holds them: they stay listed, Unhealthy.
     departed_partitions: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """Every device this node has or had, by index then id."""
+    """Every device that one probe reports or reported, or all of them together (inventory.together); by type, index
+    and id."""
 
     devices: tuple[InventoryDevice, ...] = ()
     driver: Driver | None = None  # None: no good line yet
     machine: Machine = field(default_factory=Machine)
-    probe: str = ""
     boot_id: str = ""
     accelerators_on_bus: int = 0
     troubles: tuple[Trouble, ...] = ()

@@ -67,6 +67,7 @@ class Inputs:
     """The latest of everything that comes from outside."""
 
     snapshot: Snapshot | None = None  # a line that no step has seen yet
+    source: str = ""  # the probe that wrote it; "": the only one
     arrived: float = 0.0  # time.monotonic() when it came
     file: FileOutcome = field(default_factory=FileOutcome)
     files: NamedFiles | None = None  # in its place: a folder of them, where the agent has one
@@ -85,9 +86,10 @@ class Inputs:
 class World:
     """What the agent knows. `plan` None: no good line yet, and nothing is registered."""
 
-    inventory: Inventory
+    inventory: Inventory  # of all probes together
+    probes: Mapping[str, Inventory]  # of each probe by its name, the first probe first
     verdicts: Mapping[str, Verdict]
-    cursor: EventCursor = field(default_factory=EventCursor)
+    cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe
     in_force: InForce
     plan: Plan | None = None
     observed: Plan | None = None  # what others offer the kubelet; None: this agent serves it
@@ -116,7 +118,11 @@ class Step:
     confirmed: tuple[str, ...] = ()  # entries of the annotation that this step acted on
     refused: str = ""
     deadline: float | None = None  # time.monotonic() when a step without news could change something
-    probe_silent: bool = False
+    silent: frozenset[str] = frozenset()  # probes without a good line for 15 s
+
+    @property
+    def probe_silent(self) -> bool:
+        return bool(self.silent)
 
 
 def begin(state: State, local: Local, *, now: datetime, monotonic: float) -> World:
@@ -125,8 +131,18 @@ def begin(state: State, local: Local, *, now: datetime, monotonic: float) -> Wor
     if state.applied is not None:
         with contextlib.suppress(ConfigError):  # written by another version: what is asked for holds
             in_force = InForce(effective=from_saved(state.applied), applied_hash=state.applied_hash, told=True)
+    devices = restored_devices(state, now)
+    first, *_ = local.probes
+    probes = {
+        name: stage_inventory.restore(
+            (each for each in devices if each.probe == name or (name == first and not each.probe)),
+            boot_id=state.boot_id,
+        )
+        for name in local.probes
+    }
     return World(
-        inventory=stage_inventory.restore(restored_devices(state, now), boot_id=state.boot_id),
+        inventory=stage_inventory.together(probes, complete=False),
+        probes=probes,
         verdicts=dict(state.verdicts),
         in_force=in_force,
         holdings=Holdings(state=HoldersState.UNAVAILABLE),
@@ -167,9 +183,10 @@ class Assessment:
     rules: HealthRules
     vendors: FaultSources
     confirm: _Confirm
-    cursor: EventCursor
+    cursors: Mapping[str, EventCursor]
     events: tuple[ProbeEvent, ...]
     inventory: Inventory
+    probes: Mapping[str, Inventory]
     verdicts: Mapping[str, Verdict]
     spec: SeenSpec | None
     asked: Asked
@@ -204,25 +221,41 @@ def assess(
     forget = effective.sections.health.forget_missing_seconds
     confirm = _confirm(world, inputs)
     held_parts = _held_partitions(_named(inputs.holdings, effective, world.inventory), world.inventory)
-    cursor, events = world.cursor, tuple[ProbeEvent, ...]()
-    if inputs.snapshot is not None:
-        cursor, events = fresh_events(world.cursor, inputs.snapshot)
-        inventory = stage_inventory.update(
-            world.inventory,
-            inputs.snapshot,
+    cursors, events = dict(world.cursors), tuple[ProbeEvent, ...]()
+    probes = {}
+    source = inputs.source or next(iter(world.probes))
+    for name, before in world.probes.items():
+        if inputs.snapshot is not None and name == source:
+            cursors[name], events = fresh_events(world.cursors.get(name, EventCursor()), inputs.snapshot)
+            probes[name] = stage_inventory.update(
+                before,
+                inputs.snapshot,
+                now=now,
+                monotonic=inputs.arrived,
+                held_partitions=held_parts,
+                removed=confirm.removed,
+                forget_missing_seconds=forget,
+            )
+        else:
+            probes[name] = stage_inventory.release(
+                before, now=now, held_partitions=held_parts, removed=confirm.removed, forget_missing_seconds=forget
+            )
+    owned = stage_inventory.owned(probes)
+    verdicts: dict[str, Verdict] = {}
+    for name, part in owned.items():
+        verdicts |= judge_all(
+            world.verdicts,
+            part,
+            events if name == source else (),
+            rules,
+            vendors,
             now=now,
-            monotonic=inputs.arrived,
-            held_partitions=held_parts,
-            removed=confirm.removed,
-            forget_missing_seconds=forget,
+            monotonic=monotonic,
+            confirmed=confirm.recovered,
         )
-    else:
-        inventory = stage_inventory.release(
-            world.inventory, now=now, held_partitions=held_parts, removed=confirm.removed, forget_missing_seconds=forget
-        )
-    verdicts = judge_all(
-        world.verdicts, inventory, events, rules, vendors, now=now, monotonic=monotonic, confirmed=confirm.recovered
-    )
+    waited = monotonic >= world.started + SILENCE_SECONDS
+    complete = waited or all(each.line_monotonic is not None for each in owned.values())
+    inventory = stage_inventory.together(owned, complete=complete or world.plan is not None)
     spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
     file = inputs.file
     if inputs.files is not None:
@@ -236,9 +269,10 @@ def assess(
         rules=rules,
         vendors=vendors,
         confirm=confirm,
-        cursor=cursor,
+        cursors=cursors,
         events=events,
         inventory=inventory,
+        probes=probes,
         verdicts=verdicts,
         spec=spec,
         asked=world.asked if world.asked_for == asked_for else ask(local, file, spec),
@@ -309,8 +343,9 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     devices = access.Devices(inventory=inventory, existing=inputs.existing, here=inputs.cdi)
     after = World(
         inventory=inventory,
+        probes=of.probes,
         verdicts=verdicts,
-        cursor=of.cursor,
+        cursors=of.cursors,
         in_force=in_force,
         plan=plan,
         observed=observed,
@@ -328,10 +363,13 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         started=world.started,
         wall_offset=world.wall_offset,
     )
-    silent_from = (world.started if inventory.line_monotonic is None else inventory.line_monotonic) + SILENCE_SECONDS
+    silent_from = {
+        name: (world.started if part.line_monotonic is None else part.line_monotonic) + SILENCE_SECONDS
+        for name, part in of.probes.items()
+    }
     deadlines = [
-        silent_from,
-        next_deadline(verdicts, inventory, of.rules, now=now, monotonic=monotonic),
+        *silent_from.values(),
+        *(next_deadline(verdicts, part, of.rules, now=now, monotonic=monotonic) for part in of.probes.values()),
         _recent_over(unlisted, monotonic),
         world.started + local.operator_wait_seconds if awaits else None,
     ]
@@ -342,7 +380,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         confirmed=of.confirm.understood,
         refused=refused,
         deadline=min((each for each in deadlines if each is not None and each > monotonic), default=None),
-        probe_silent=monotonic >= silent_from,
+        silent=frozenset(name for name, since in silent_from.items() if monotonic >= since),
     )
 
 
@@ -358,6 +396,7 @@ def _clock_watched(world: World, *, now: datetime, monotonic: float) -> World:
         world,
         wall_offset=offset,
         inventory=stage_inventory.clock_set(world.inventory, moved),
+        probes={name: stage_inventory.clock_set(part, moved) for name, part in world.probes.items()},
         verdicts=clock_set(world.verdicts, moved),
     )
 

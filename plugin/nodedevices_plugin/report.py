@@ -53,6 +53,16 @@ _WORST_FIRST = {HealthState.UNHEALTHY: 0, HealthState.UNKNOWN: 1, HealthState.DE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeFacts:
+    """One probe, and how it does."""
+
+    name: str  # as configured
+    inventory: Inventory  # its own devices
+    silent: bool = False  # no good line for 15 s, or none within 15 s of the start
+    error: str | None = None  # why its last line or process was no good
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Everything that a report is made of."""
 
@@ -69,9 +79,7 @@ class Facts:
     clients: Mapping[str, Client] = field(default_factory=dict)  # of sharing modes' helpers, by sharing.clients.key
     started: datetime
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
-    probe: str  # its name, as configured
-    probe_silent: bool = False  # no good line for 15 s, or none within 15 s of the start
-    probe_error: str | None = None
+    probes: tuple[ProbeFacts, ...]
     state_trouble: str | None = None  # why the state file cannot be used or written
     cdi_trouble: str = ""  # why containers do not get devices by CDI as they should
     confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
@@ -94,7 +102,7 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
         summary=_summary(devices),
         drivers=_drivers(facts),
         machine=_machine(facts),
-        probes=(_probe(facts),),
+        probes=tuple(_probe(each, facts) for each in facts.probes),
         agent=api.Agent(
             version=__version__,
             boot_id=inventory.boot_id,
@@ -119,37 +127,53 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
 
 # --- probes and drivers ----------------------------------------------------------------------------------------------
 def _drivers(facts: Facts) -> tuple[api.Driver, ...]:
-    driver = facts.inventory.driver
-    if driver is None or driver.state is DriverState.NOT_LOADED or not driver.name:
-        return ()
-    return (api.Driver(name=driver.name, version=driver.version, cuda_version=driver.cuda_version),)
+    found: dict[str, api.Driver] = {}
+    for each in facts.probes:
+        driver = each.inventory.driver
+        if driver is not None and driver.state is not DriverState.NOT_LOADED and driver.name:
+            known = api.Driver(name=driver.name, version=driver.version, cuda_version=driver.cuda_version)
+            found.setdefault(driver.name, known)
+    return tuple(found.values())[: api.MAX_DRIVERS]
 
 
-def _probe(facts: Facts) -> api.Probe:
-    state, message = _probe_state(facts)
-    before = next((each for each in facts.previous_probes if each.name == facts.probe), None)
+def _probe(probe: ProbeFacts, facts: Facts) -> api.Probe:
+    state, message = _probe_state(probe)
+    before = next((each for each in facts.previous_probes if each.name == probe.name), None)
     return api.Probe(
-        name=facts.probe,
+        name=probe.name,
         state=state,
         message=message,
         since=before.since if before is not None and before.state == state else _second(facts.now),
-        devices=len(facts.inventory.devices),
+        devices=len(probe.inventory.devices),
     )
 
 
-def _probe_state(facts: Facts) -> tuple[api.ProbeState, str]:
-    """State and message of the probe."""
-    inventory = facts.inventory
-    if facts.probe_silent:
-        if inventory.line_time is None or facts.probe_error:
-            return "Failed", facts.probe_error or "it has not reported since it was started"
+def _probe_state(probe: ProbeFacts) -> tuple[api.ProbeState, str]:
+    inventory = probe.inventory
+    if probe.silent:
+        if inventory.line_time is None or probe.error:
+            return "Failed", probe.error or "it has not reported since it was started"
         return "Silent", SILENT_MESSAGE
     if inventory.driver is None or inventory.line_time is None:
-        return "Starting", facts.probe_error or ""
+        return "Starting", probe.error or ""
     troubles = "; ".join(f"{each.code}: {each.message}" for each in inventory.troubles)
     if inventory.driver.state is DriverState.NOT_LOADED:
         return "NoDriver", troubles or "the driver is not loaded"
     return "Ready", troubles
+
+
+def _named(facts: Facts, of: Mapping[str, str]) -> str:
+    """What is the matter with some probes; whose it is where there are several."""
+    return "; ".join(f"{name}: {why}" if len(facts.probes) > 1 else why for name, why in of.items())
+
+
+def _no_driver(inventory: Inventory) -> str:
+    shown = "; ".join(trouble.message for trouble in inventory.troubles[:3])
+    if inventory.accelerators_on_bus:
+        shown = f"{inventory.accelerators_on_bus} accelerators on the PCI bus and no usable driver; {shown}".rstrip(
+            "; "
+        )
+    return shown or "the driver is not loaded"
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------
@@ -169,7 +193,7 @@ def _device(
         name=names[fact.id],
         type=fact.type,
         index=fact.index,
-        probe=facts.probe,
+        probe=device.probe or None,
         attributes=_attributes(fact),
         capacity=fact.capacity,
         links=tuple(api.Link(kind=each.kind, to=each.to, count=each.count) for each in fact.links[:MAX_LINKS]),
@@ -402,20 +426,22 @@ def _condition(facts: Facts, kind: str, status: Status, reason: str, message: st
 
 
 def _ready(facts: Facts) -> Condition:
-    inventory = facts.inventory
-    if facts.probe_silent:
-        why = facts.probe_error or SILENT_MESSAGE
-        return _condition(facts, names.READY, "False", names.PROBE_UNAVAILABLE, why)
-    driver = inventory.driver
-    if driver is None or inventory.line_time is None:
+    silent = {each.name: each.error or SILENT_MESSAGE for each in facts.probes if each.silent}
+    if silent:
+        return _condition(facts, names.READY, "False", names.PROBE_UNAVAILABLE, _named(facts, silent))
+    if facts.inventory.driver is None or facts.inventory.line_time is None:
         return _condition(facts, names.READY, "Unknown", names.STARTING, "the probe has not reported yet")
-    if driver.state is not DriverState.LOADED:
-        told = "; ".join(trouble.message for trouble in inventory.troubles[:3])
-        if inventory.accelerators_on_bus:
-            told = f"{inventory.accelerators_on_bus} accelerators on the PCI bus and no usable driver; {told}".rstrip(
-                "; "
-            )
-        return _condition(facts, names.READY, "False", names.DRIVER_NOT_LOADED, told or "the driver is not loaded")
+    unloaded = [
+        each
+        for each in facts.probes
+        if each.inventory.driver is not None and each.inventory.driver.state is not DriverState.LOADED
+    ]
+    # A probe without its driver is no fault where nothing is there for it and another has devices.
+    if len(unloaded) < len(facts.probes):
+        unloaded = [each for each in unloaded if each.inventory.devices or each.inventory.accelerators_on_bus]
+    if unloaded:
+        why = _named(facts, {each.name: _no_driver(each.inventory) for each in unloaded})
+        return _condition(facts, names.READY, "False", names.DRIVER_NOT_LOADED, why)
     if facts.plan is None and facts.config.reason == names.NO_CONFIG:
         return _condition(facts, names.READY, "Unknown", names.STARTING, facts.config.message)
     if facts.observed is not None:

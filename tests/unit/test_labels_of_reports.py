@@ -12,7 +12,7 @@ from nodedevices_operator.records.objects import node_devices_record
 from nodedevices_plugin import inventory
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory
 from nodedevices_plugin.probes.simulated_file import parse
-from nodedevices_plugin.report import Facts, report
+from nodedevices_plugin.report import Facts, ProbeFacts, report
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan
 from support.facts import START, healthy, snapshot
 
@@ -39,7 +39,7 @@ def told(file: str, **settings: Any) -> dict[str, str]:
             holdings=Holdings(state=HoldersState.SYNCED),
             mig_strategy=settings.get("partitions", Partitions()).strategy,
             started=START,
-            probe="simulated",
+            probes=(ProbeFacts(name="simulated", inventory=known),),
             now=START,
         )
     )

@@ -17,8 +17,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 
 import structlog
 from nodedevices_common.backoff import Backoff
@@ -52,6 +52,12 @@ class ProbeCounters:
     bad_lines: int = 0
     starts: int = 0
     kills: int = 0  # for silence
+
+
+def sum_of(counters: Iterable[ProbeCounters]) -> ProbeCounters:
+    """Of several probes."""
+    every = list(counters)
+    return ProbeCounters(**{each.name: sum(getattr(one, each.name) for one in every) for each in fields(ProbeCounters)})
 
 
 class LineSplitter:

@@ -16,7 +16,9 @@ from nodedevices_common.http import Address, parse_address
 from nodedevices_common.options import Parser, Value, from_environment, values_of
 from nodedevices_common.text import show
 
+from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.options import BY_NAME, OPTIONS
+from nodedevices_plugin.settings.probes import ProbeSpec
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.nvidia.health_variables import (
     DISABLE_VARIABLE,
@@ -45,7 +47,7 @@ class Local:
     fallback_strategies: tuple[str, ...] = ()
     resource_prefix: str
     serving_mode: str
-    probe: str
+    probe_specs: tuple[ProbeSpec, ...]
     simulated_file: str | None
     simulated_profile: str | None
     device_plugin_dir: str
@@ -67,6 +69,11 @@ class Local:
     # NVIDIA's, which have no flag and no key in the file
     xids: EnvironmentXids = field(default_factory=EnvironmentXids)
     sources: tuple[str, ...] = ()  # which of flags and environment say something of what a configuration can say
+
+    @property
+    def probes(self) -> tuple[str, ...]:
+        """The names of the probes that the agent runs, the first one first."""
+        return tuple(each.name for each in self.probe_specs)
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
@@ -93,7 +100,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
         fallback_strategies=_list(values["fallback-strategies"]),
         resource_prefix=str(values["resource-prefix"]),
         serving_mode=str(values["serving-mode"]),
-        probe=str(values["probe"]),
+        probe_specs=probes.read(_list(values["probe"]))[0],
         simulated_file=str(values["simulated-file"]) or None,
         simulated_profile=str(values["simulated-profile"]) or None,
         device_plugin_dir=directory,
@@ -128,9 +135,12 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
     if not _DOMAIN.match(str(values["resource-prefix"])):
         problems.append(f"--resource-prefix: {show(values['resource-prefix'])} is not a domain such as nvidia.com")
     simulated = [each for each in ("simulated-file", "simulated-profile") if values[each]]
-    if values["probe"] == "simulated" and len(simulated) != 1:
+    specs, wrong = probes.read(_list(values["probe"]))
+    problems += wrong
+    runs_simulated = ProbeSpec("simulated") in specs
+    if runs_simulated and len(simulated) != 1:
         problems.append("--probe simulated: needs exactly one of --simulated-file and --simulated-profile")
-    if values["probe"] != "simulated" and simulated:
+    if not runs_simulated and simulated:
         problems.append(f"--{simulated[0]}: only goes with --probe simulated")
     if values["config-file"] and values["config-dir"]:
         problems.append("--config-dir: does not go with --config-file; give the folder or the one file")

@@ -139,11 +139,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="probe",
-        default="nvml",
-        choices=("nvml", "simulated"),
+        kind="list",
+        default=("nvml",),
         variables=("NODEDEVICES_PROBE",),
         group="probe",
-        help="what looks at the hardware",
+        metavar="PROBE",
+        help="nvml, simulated, or NAME=COMMAND for a program of your own; several run side by side",
     ),
     Option(
         name="simulated-file",

@@ -22,7 +22,7 @@ from nodedevices_plugin.pipeline import Inputs, begin, step
 from nodedevices_plugin.probes.process import ProbeProcess
 from nodedevices_plugin.probes.protocol import MAX_LINE_BYTES, encode
 from nodedevices_plugin.probes.reader import parse_line
-from nodedevices_plugin.report import Facts, report
+from nodedevices_plugin.report import Facts, ProbeFacts, report
 from nodedevices_plugin.settings.file import MAX_BYTES, FileOutcome
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.watch import ConfigFile
@@ -133,7 +133,7 @@ async def test_no_pass_over_an_accepted_line_stops_the_loop() -> None:
             plan=after.plan,
             holdings=after.holdings,
             started=START,
-            probe="any",
+            probes=(ProbeFacts(name="any", inventory=after.inventory),),
             now=START,
         )
         to_dict(report(facts))

@@ -12,7 +12,7 @@ from nodedevices_plugin.asking import SeenObject
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, Registration, RegistrationState
 from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
 from nodedevices_plugin.probes.protocol import ProbeEvent
-from nodedevices_plugin.report import Facts, report
+from nodedevices_plugin.report import Facts, ProbeFacts, report
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
@@ -97,7 +97,7 @@ class Node:
                 retired=world.state.retired,
                 started=START,
                 running_seconds=(self.now - START).total_seconds(),
-                probe="simulated",
+                probes=(ProbeFacts(name="simulated", inventory=world.inventory),),
                 now=self.now,
             )
         )

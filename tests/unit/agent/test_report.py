@@ -11,6 +11,7 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import Condition, find
 from nodedevices_plugin.config_status import ConfigStatus
 from nodedevices_plugin.foreign import Names, named
+from nodedevices_plugin.inventory import owned
 from nodedevices_plugin.model import (
     HealthState,
     Holder,
@@ -28,7 +29,7 @@ from nodedevices_plugin.model import (
     WaitingPod,
 )
 from nodedevices_plugin.probes.protocol import Driver, DriverState, Link, Machine, Trouble
-from nodedevices_plugin.report import Facts, report
+from nodedevices_plugin.report import Facts, ProbeFacts, report
 from nodedevices_plugin.sharing.clients import Client
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 
@@ -79,10 +80,12 @@ def facts(count: int = 2, **changes: Any) -> Facts:
         "holdings": holding(),
         "registrations": (Registration(resource=GPU, state=RegistrationState.REGISTERED),),
         "started": START,
-        "probe": "simulated",
         "now": START + timedelta(seconds=30),
     }
-    return Facts(**{**known, **changes})
+    made = {**known, **changes}
+    one = {"name": "simulated", "silent": made.pop("probe_silent", False), "error": made.pop("probe_error", None)}
+    inventory = owned({"simulated": made["inventory"]})["simulated"]
+    return Facts(**{"probes": (ProbeFacts(**one, inventory=inventory),), **made, "inventory": inventory})
 
 
 def condition(made: Facts, kind: str) -> tuple[str, str, str]:

@@ -30,7 +30,7 @@ from nodedevices_plugin.probes.protocol import (
     encode,
 )
 from nodedevices_plugin.probes.reader import MAX_VALUES, ProbeLineError, parse_line
-from nodedevices_plugin.report import Facts, report
+from nodedevices_plugin.report import Facts, ProbeFacts, report
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.state import State, StateFile
 from pydantic import TypeAdapter
@@ -116,7 +116,7 @@ def follow(*lines: Snapshot) -> NodeDevicesStatus:
             holdings=world.holdings,
             config=world.config,
             started=START,
-            probe="any",
+            probes=(ProbeFacts(name="any", inventory=world.inventory),),
             now=now,
         )
         status = report(facts)

@@ -1,0 +1,108 @@
+"""Two probes in the whole agent: simulated GPUs, and a NIC and an FPGA that a program in POSIX sh reports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodedevices_plugin.agent import Agent
+from nodedevices_plugin.settings.flags import parse
+from support.fakestore import FakeStore
+from support.kubelet import StandInKubelet
+
+GPU = "nvidia.com/gpu"
+RDMA, FPGA = "example.com/rdma", "example.com/fpga"
+NODE = "node-a"
+PROBE = Path(__file__).parent.parent / "support" / "probe.sh"
+CONFIG = {
+    "resources": {
+        "devices": [
+            {"match": {"type": "nic", "vendor": "mellanox"}, "name": RDMA},
+            {"match": {"type": "fpga"}, "name": FPGA},
+        ]
+    }
+}
+
+
+class Node:
+    """The agent's whole life in this process; its probes are processes of their own."""
+
+    def __init__(self, folder: Path, kubelet: StandInKubelet) -> None:
+        self.folder = folder
+        self.store = FakeStore(
+            item={"metadata": {"name": NODE, "uid": "u", "generation": 1}, "spec": {"config": CONFIG}}
+        )
+        arguments = [
+            f"--node-name={NODE}",
+            "--probe=simulated",
+            "--simulated-profile=l4 x 2",
+            f"--probe=shell={PROBE} {folder}",
+            f"--device-plugin-dir={kubelet.plugin_folder}",
+            f"--pod-resources-socket={kubelet.pod_resources_socket}",
+            f"--cdi-dir={folder / 'cdi'}",
+            "--http-address=off",
+            "--health-address=off",
+            "--operator-wait-seconds=15",
+        ]
+        self.agent = Agent(parse(arguments, {}), store=self.store)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return self.store.statuses[-1] if self.store.statuses else {}
+
+    def devices(self) -> dict[str, dict[str, Any]]:
+        return {each["name"]: each for each in self.status.get("devices", ())}
+
+    def healths(self) -> dict[str, str]:
+        return {name: each["health"].get("reason", "") for name, each in self.devices().items()}
+
+
+@pytest.fixture
+async def node(tmp_path: Path, kubelet: StandInKubelet) -> AsyncIterator[Node]:
+    node = Node(tmp_path, kubelet)
+    running = asyncio.create_task(node.agent.run())
+    yield node
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+async def test_a_nic_and_an_fpga_go_from_a_shell_programs_line_to_a_container_and_to_nodedevices(
+    node: Node, kubelet: StandInKubelet
+) -> None:
+    await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 1, 1])
+    granted = await kubelet.allocate(RDMA, 1, pod="mpi-0", namespace="ml")
+    assert [each.host_path for each in granted.answer.devices] == ["/dev/infiniband/uverbs0"]
+    assert not any("NVIDIA" in each for each in granted.answer.envs)
+    granted = await kubelet.allocate(FPGA, 1, pod="synth-0", namespace="ml")
+    assert [each.host_path for each in granted.answer.devices] == ["/dev/xclmgmt0"]
+    await kubelet.until(lambda: node.devices()["nic-0"].get("holders"))
+    nic = node.devices()["nic-0"]
+    assert (nic["probe"], nic["attributes"]["vendor"], nic["capacity"]) == ("shell", "mellanox", {"vfs": "1"})
+    assert nic["attributes"]["extra"] == {
+        "linkType": {"string": "InfiniBand"},
+        "rdma": {"bool": True},
+        "speedGbps": {"int": 400},
+    }
+    assert [(each["name"], each["profile"], "gi" in each) for each in nic["partitions"]] == [
+        ("nic-0-vf-0", "vf", False)
+    ]
+    assert nic["holders"][0]["pod"] == "mpi-0"
+    assert [(each["name"], each["state"], each["devices"]) for each in node.status["probes"]] == [
+        ("simulated", "Ready", 2),
+        ("shell", "Ready", 2),
+    ]
+    assert [each["name"] for each in node.status["drivers"]] == ["nvidia", "mlx5_core"]
+
+
+async def test_what_happens_to_one_probes_devices_leaves_the_others_alone(node: Node, kubelet: StandInKubelet) -> None:
+    await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 1, 1])
+    (node.folder / "lost").touch()
+    (node.folder / "gone").touch()
+    await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 0, 0])
+    expected = {"fpga-0": "FallenOffBus", "gpu-0": "", "gpu-1": "", "nic-0": "Missing"}
+    await kubelet.until(lambda: node.healths() == expected)

@@ -1,0 +1,192 @@
+"""Several probes side by side: each one's line, silence, driver and events are about its own devices alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from nodedevices_plugin.inventory import owned
+from nodedevices_plugin.model import HoldersState, Holdings
+from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
+from nodedevices_plugin.probes.protocol import DeviceFact, Driver, DriverState
+from nodedevices_plugin.report import Facts, ProbeFacts, report
+from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.state import State
+from support.facts import START, gpu, gpu_id, snapshot, xid
+
+LOCAL = parse(["--standalone", "--probe=nvml", "--probe", "nics=/opt/nic-probe --fast"], {})
+NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
+
+
+def nic(index: int = 0, **facts: Any) -> DeviceFact:
+    known: dict[str, Any] = {"product_name": "ConnectX-7", "device_nodes": (f"/dev/infiniband/uverbs{index}",)}
+    return DeviceFact(**{"id": f"NIC-{index}", "index": index, "type": "nic", "vendor": "mellanox", **known, **facts})
+
+
+class Node:
+    """The agent's steps, without the agent."""
+
+    def __init__(self, local: Local = LOCAL, state: State | None = None) -> None:
+        self.local = local
+        self.clock = 0.0
+        self.world: World = begin(state or State(), local, now=START, monotonic=0.0)
+        self.last: Step | None = None
+
+    def line(self, probe: str, *devices: DeviceFact, **said: Any) -> Node:
+        line = snapshot(*devices, **{"probe": probe, "instance": f"of-{probe}", **said})
+        return self._step(snapshot=line, source=probe)
+
+    def wait(self, seconds: float) -> Node:
+        self.clock += seconds
+        return self._step()
+
+    def restart(self, local: Local | None = None) -> Node:
+        return Node(local or self.local, self.world.state)
+
+    def _step(self, **line: Any) -> Node:
+        inputs = Inputs(holdings=NOBODY, arrived=self.clock, **line)
+        now = START + timedelta(seconds=self.clock)
+        self.last = step(self.world, inputs, self.local, now=now, monotonic=self.clock)
+        self.world = self.last.world
+        return self
+
+    def states(self) -> dict[str, tuple[str, str]]:
+        return {key: (each.state.value, each.reason) for key, each in self.world.verdicts.items()}
+
+    def status(self) -> Any:
+        probes = owned(self.world.probes)
+        assert self.last is not None
+        silent = self.last.silent
+        return report(
+            Facts(
+                inventory=self.world.inventory,
+                verdicts=self.world.verdicts,
+                plan=self.world.plan,
+                holdings=NOBODY,
+                started=START,
+                probes=tuple(
+                    ProbeFacts(name=name, inventory=part, silent=name in silent) for name, part in probes.items()
+                ),
+                now=START,
+            )
+        )
+
+
+def both() -> Node:
+    return Node().line("nvml", gpu(0), gpu(1)).line("nics", nic())
+
+
+def test_one_probes_line_says_nothing_of_anothers_devices() -> None:
+    node = both().line("nvml", gpu(0), gpu(1)).line("nics", nic())
+    assert node.states() == dict.fromkeys([gpu_id(0), gpu_id(1), "NIC-0"], ("Healthy", ""))
+    assert [(each.fact.id, each.probe) for each in node.world.inventory.devices] == [
+        (gpu_id(0), "nvml"),
+        (gpu_id(1), "nvml"),
+        ("NIC-0", "nics"),
+    ]
+
+
+def test_a_device_that_its_own_probe_no_longer_lists_is_missing() -> None:
+    node = both().line("nvml", gpu(0))
+    assert node.states()[gpu_id(1)] == ("Unhealthy", "Missing")
+    assert node.states()["NIC-0"] == ("Healthy", "")
+
+
+def test_a_silent_probe_makes_only_its_own_devices_unknown() -> None:
+    node = both().wait(10).line("nvml", gpu(0), gpu(1)).wait(6)
+    assert node.states() == {
+        gpu_id(0): ("Healthy", ""),
+        gpu_id(1): ("Healthy", ""),
+        "NIC-0": ("Unknown", "ProbeSilent"),
+    }
+    status = node.status()
+    assert [(each.name, each.state, each.devices) for each in status.probes] == [
+        ("nvml", "Ready", 2),
+        ("nics", "Silent", 1),
+    ]
+    [ready] = [each for each in status.conditions if each.type == "Ready"]
+    assert (ready.reason, ready.message) == (
+        "ProbeUnavailable",
+        "nics: the probe has not reported for 15 s or more",
+    )
+
+
+def test_a_driver_that_goes_takes_only_its_own_devices_along() -> None:
+    gone = Driver(state=DriverState.NOT_LOADED)
+    node = both().line("nics", driver=gone)
+    assert node.states()["NIC-0"] == ("Unknown", "DriverNotLoaded")
+    assert node.states()[gpu_id(0)] == ("Healthy", "")
+    assert [(each.name, each.version) for each in node.status().drivers] == [("nvidia", "570.148.08")]
+
+
+def test_events_are_counted_by_probe() -> None:
+    node = both().line("nics", nic(), events=(replace(xid(79, sequence=7), device_id="NIC-0", kind="port"),))
+    node.line("nvml", gpu(0), gpu(1), events=(xid(79, sequence=3),))
+    assert node.states()[gpu_id(0)] == ("Unhealthy", "Xid79")
+    assert {name: cursor.sequence for name, cursor in node.world.cursors.items()} == {"nvml": 3, "nics": 7}
+
+
+@pytest.mark.parametrize("first", [("nvml", "nics"), ("nics", "nvml")])
+def test_an_id_that_two_probes_report_is_the_first_ones_and_is_said(first: Sequence[str]) -> None:
+    node = Node()
+    for probe in first:
+        node.line(probe, gpu(0, product_name=probe))
+    [device] = node.world.inventory.devices
+    assert (device.probe, device.fact.product_name) == ("nvml", "nvml")
+    [trouble] = node.world.inventory.troubles
+    assert trouble.message == f"nics: {gpu_id(0)} is reported by the probe nvml, too"
+
+
+def test_nothing_is_offered_before_every_probe_has_reported_or_was_waited_for() -> None:
+    node = Node().line("nvml", gpu(0))
+    assert node.world.plan is None
+    assert node.line("nics", nic()).world.plan is not None
+
+    late = Node().line("nvml", gpu(0)).wait(10).line("nvml", gpu(0)).wait(5)
+    assert late.world.plan is not None
+    assert [each.name for each in late.world.plan.resources] == ["nvidia.com/gpu"]
+
+
+def test_a_restart_knows_whose_each_device_was() -> None:
+    node = both().restart().line("nvml", gpu(0), gpu(1)).line("nics")
+    assert node.states()["NIC-0"] == ("Unhealthy", "Missing")
+    assert node.states()[gpu_id(0)] == ("Healthy", "")
+
+
+def test_a_device_that_moves_to_another_probe_is_there_once() -> None:
+    node = both().line("nvml", gpu(0)).line("nics", nic(), gpu(1))
+    devices = {each.fact.id: (each.probe, each.present) for each in node.world.inventory.devices}
+    assert devices == {gpu_id(0): ("nvml", True), gpu_id(1): ("nics", True), "NIC-0": ("nics", True)}
+
+
+def test_devices_of_a_probe_that_is_no_longer_configured_are_forgotten() -> None:
+    node = both().restart(parse(["--standalone", "--probe=nvml"], {})).line("nvml", gpu(0), gpu(1))
+    assert set(node.states()) == {gpu_id(0), gpu_id(1)}
+
+
+# --- flags ------------------------------------------------------------------------------------------------------------
+def test_probes_are_named_in_their_order_and_a_command_is_split_as_a_shell_does() -> None:
+    assert LOCAL.probes == ("nvml", "nics")
+    assert LOCAL.probe_specs[1].command == ("/opt/nic-probe", "--fast")
+    assert parse(["--standalone"], {"NODEDEVICES_PROBE": "nvml,x='a b' c"}).probe_specs[1].command == ("a b", "c")
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("rocm", "--probe: 'rocm' is not allowed; give nvml, simulated or NAME=COMMAND"),
+        ("NICs=/x", "--probe: the name 'NICs' is not allowed; give at most 32 small letters, digits and hyphens"),
+        ("nvml,nvml=/x", "--probe: nvml is there twice; give each probe its own name"),
+        ("nics=", "--probe nics: no command after =; give a program with its arguments"),
+        ("nics=a 'b", '--probe nics: "a \'b" is not a command (No closing quotation)'),
+        ("nics=unix:/run/x", "--probe nics: 'unix:/run/x': a socket is not implemented yet; give a command"),
+    ],
+)
+def test_a_probe_that_cannot_be_is_refused_with_what_is_right(given: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse(["--standalone", f"--probe={given}"], {})
+    assert complaint in refused.value.problems
