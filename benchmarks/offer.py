@@ -31,8 +31,8 @@ from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.server import RecentAllocations, ResourceServer, snapshot
 from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Verdict
+from nodedevices_plugin.probe_counters import ProbeCounters
 from nodedevices_plugin.probes.loop import LineLoop
-from nodedevices_plugin.probes.process import ProbeCounters
 from nodedevices_plugin.probes.reader import parse_line
 from nodedevices_plugin.probes.simulated import FileSource
 from nodedevices_plugin.resources.containers import node_containers

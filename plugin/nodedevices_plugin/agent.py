@@ -47,8 +47,9 @@ from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import Plan, RegistrationState
 from nodedevices_plugin.own_object import older_conditions, seen_object
 from nodedevices_plugin.pipeline import Inputs, Step, assess, begin, decide
+from nodedevices_plugin.probe_counters import sum_of
 from nodedevices_plugin.probes.check import CheckError
-from nodedevices_plugin.probes.process import ProbeProcess, sum_of
+from nodedevices_plugin.probes.process import ProbeProcess
 from nodedevices_plugin.probes.protocol import Snapshot
 from nodedevices_plugin.publisher import Publisher
 from nodedevices_plugin.readiness import Readiness

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState, Verdict
-from nodedevices_plugin.probes.process import ProbeCounters
+from nodedevices_plugin.probe_counters import ProbeCounters
 from nodedevices_plugin.probes.protocol import Readings
 from nodedevices_plugin.report import Facts, offered, told_healthy
 from nodedevices_plugin.resources.ids import physical_id

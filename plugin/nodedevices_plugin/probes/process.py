@@ -17,12 +17,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 from nodedevices_common.backoff import Backoff
 
+from nodedevices_plugin.probe_counters import ProbeCounters
 from nodedevices_plugin.probes.loop import EXIT_WANTS_FRESH_PROCESS
 from nodedevices_plugin.probes.protocol import MAX_LINE_BYTES, Snapshot
 from nodedevices_plugin.probes.reader import ProbeLineError, parse_line
@@ -42,22 +43,6 @@ LAST_WORDS_SECONDS = 1.0  # so long the lines are read that a child left behind
 BACKOFF = Backoff(initial_seconds=0.2, max_seconds=30.0, jitter=0.2)  # before the next child
 _TICK_SECONDS = 0.5
 _CHUNK_BYTES = 1 << 16
-
-
-@dataclass(slots=True)
-class ProbeCounters:
-    """Since the agent started; for metrics."""
-
-    lines: int = 0  # good ones
-    bad_lines: int = 0
-    starts: int = 0
-    kills: int = 0  # for silence
-
-
-def sum_of(counters: Iterable[ProbeCounters]) -> ProbeCounters:
-    """Of several probes."""
-    every = list(counters)
-    return ProbeCounters(**{each.name: sum(getattr(one, each.name) for one in every) for each in fields(ProbeCounters)})
 
 
 class LineSplitter:

@@ -13,7 +13,7 @@ from nodedevices_plugin.asking import SeenObject
 from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Holder, HoldersState, Holdings
 from nodedevices_plugin.pipeline import Inputs, World, begin, step
-from nodedevices_plugin.probes.process import ProbeCounters
+from nodedevices_plugin.probe_counters import ProbeCounters
 from nodedevices_plugin.probes.protocol import DeviceFact, Partition, Readings
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local, parse
