@@ -7,7 +7,7 @@ This module imports nothing, because a probe is as small as it can be. The contr
 from typing import Final
 
 INT32_MAX: Final = 2**31 - 1
-MAX_DEVICES: Final = 64  # of one node
+MAX_DEVICES: Final = 256  # of one node
 MAX_PARTITIONS: Final = 64  # of one device
 MAX_INDEX: Final = 1023
 MAX_NUMA_NODE: Final = 1023

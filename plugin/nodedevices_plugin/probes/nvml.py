@@ -46,6 +46,7 @@ from nodedevices_plugin.probes.protocol import (
     Readings,
     Trouble,
     memory_bytes,
+    nearest,
     text,
 )
 from nodedevices_plugin.probes.sysfs import System
@@ -284,7 +285,7 @@ class NvmlSource:
                 if path is not None:
                     gpu.known.paths[other.fact.id] = path
                     paths.append(PcieNeighbour(to=other.fact.id, path=path))
-            fact = replace(gpu.fact, links=links_of(gpu.known, ids_by_bus), pcie=tuple(paths))
+            fact = replace(gpu.fact, links=links_of(gpu.known, ids_by_bus), pcie=nearest(paths, len(gpus)))
             self._last[fact.index] = fact
             devices.append(fact)
         return tuple(devices)

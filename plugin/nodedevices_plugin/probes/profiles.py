@@ -159,5 +159,6 @@ def partition_id(node: str, index: int, gi: int, ci: int) -> str:
 
 
 def pci_bus_id(index: int) -> str:
-    """Two devices every 16 buses, as on the machines these boards come in; different for each of 64 devices."""
-    return f"0000:{0x17 + 0x10 * (index // 2) % 0xE0 + index % 2 + 2 * (index // 28):02x}:00.0"
+    """Two devices every 16 buses, as on the machines these boards come in; 64 in a PCI domain."""
+    domain, index = divmod(index, 64)
+    return f"{domain:04x}:{0x17 + 0x10 * (index // 2) % 0xE0 + index % 2 + 2 * (index // 28):02x}:00.0"

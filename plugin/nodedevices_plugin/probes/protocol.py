@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -47,6 +47,7 @@ PROTOCOL = "nodedevices.io/probe/v1alpha1"
 MAX_LINE_BYTES = 1 << 20
 MAX_LINE_PARTITIONS = 512  # of all devices together: what one pass of the agent can take without keeping others waiting
 MAX_EVENTS = 256
+MAX_PATHS = 64 * 63  # PCIe paths of all devices together: what a line has room for
 MAX_OWN = 18  # `extra` and `capacity` together: of a ResourceSlice's 32 the rest is for what all devices have
 MAX_TEXT = 64  # what a ResourceSlice attribute may hold
 MAX_MESSAGE = 512  # SCHEMA: message
@@ -316,6 +317,15 @@ class Snapshot(_Wire):
 def memory_bytes(capacity: dict[str, str]) -> int:
     """How much memory a device or partition has; 0 where it does not say."""
     return to_bytes(capacity["memory"]) if "memory" in capacity else 0
+
+
+def nearest(paths: Sequence[PcieNeighbour], devices: int) -> tuple[PcieNeighbour, ...]:
+    """As many of one device's PCIe paths as a line of so many devices has room for: the shortest ones."""
+    room = min(64, MAX_PATHS // max(devices, 1))
+    if len(paths) <= room:
+        return tuple(paths)
+    order = list(PciePath)
+    return tuple(sorted(paths, key=lambda each: order.index(each.path))[:room])
 
 
 _NOT_PLAIN = re.compile(PLAIN_TEXT.replace("^[^", "[").replace("]*$", "]"))

@@ -29,6 +29,7 @@ from nodedevices_plugin.probes.protocol import (
     PciePath,
     Readings,
     Trouble,
+    nearest,
 )
 from nodedevices_plugin.probes.simulated_mig import partitions
 from nodedevices_plugin.probes.simulated_rules import READINGS, RULES, TEXTS
@@ -243,7 +244,7 @@ def _connected(devices: list[DeviceFact], links: Any, to_pair: Mapping[int, int]
             bridge = to_pair.get(device.index, 0) if device.index // 2 == other.index // 2 else 0
             if count := said.get("nvlinks", bridge):
                 direct.append(Link(kind="NVLink", to=other.id, count=count))
-        result.append(replace(device, pcie=tuple(paths), links=(*device.links, *direct)))
+        result.append(replace(device, pcie=nearest(paths, len(devices)), links=(*device.links, *direct)))
     return tuple(result)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_api.base import to_dict
+from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_plugin.cditoolkit import ToolkitSpecs
 from nodedevices_plugin.kubelet.server import snapshot as encoded
 from nodedevices_plugin.model import HoldersState, Holdings
@@ -42,7 +43,7 @@ while True:
     while rest:
         rest = rest[os.write(fd, rest):]
 """
-CUT = [[partition(one, part, id=f"MIG-{one}-{part}") for part in range(8)] for one in range(64)]
+CUT = [[partition(one, part, id=f"MIG-{one}-{part}") for part in range(2)] for one in range(MAX_DEVICES)]
 VALID = encode(snapshot(*(gpu(one, partitions=tuple(parts)) for one, parts in enumerate(CUT)))).rstrip(b"\n")
 HOSTILE_LINES = {
     "events that are none": b'{"events":[' + b"{}," * 340_000 + b"{}]}",

@@ -166,7 +166,7 @@ def test_another_protocol_is_refused_by_name_whatever_else_it_says() -> None:
         ("devices.0.readings.recoveryAction", "", "devices[0].readings.recoveryAction: "),
         ("devices.0.partitions.0.gi", "7", "devices[0].partitions[0].gi: '7' is not allowed"),
         ("devices.0.partitions.0.id", "GPU-a", "devices[0].partitions[0].id: 'GPU-a' is already taken"),
-        ("devices", [json.loads(encode(FULL))["devices"][0]] * 65, "devices: 65 entries are too many; give at most 64"),
+        ("devices", [json.loads(encode(FULL))["devices"][0]] * 257, "devices: 257 entries are too many; give at most"),
         ("devices", [GENERIC | {"id": "a"}, GENERIC | {"id": "b"}], "devices[1].index: 0 is another device's"),
         ("devices", [GENERIC | {"id": "a"}, GENERIC | {"id": "a", "index": 1}], "devices[1].id: 'a' is already taken"),
         ("devices", [GENERIC], "devices[0].id: is missing"),
@@ -248,7 +248,7 @@ def test_the_published_schema_says_what_the_reader_enforces() -> None:
     device = published["$defs"]["DeviceFact"]["properties"]
     assert device["id"]["pattern"] == "^[A-Za-z0-9._:-]{1,96}$"
     assert device["index"] == {"maximum": 1023, "minimum": 0, "type": "integer"}
-    assert published["properties"]["devices"]["maxItems"] == 64
+    assert published["properties"]["devices"]["maxItems"] == 256
     assert published["properties"]["events"]["maxItems"] == 256
     assert published["properties"]["protocol"] == {"const": PROTOCOL}
     assert "driver" in published["required"]

@@ -17,6 +17,7 @@ from nodedevices_plugin.probes.profiles import MODELS, parse_profile
 from nodedevices_plugin.probes.protocol import DriverState, Link, PciePath, Snapshot, encode, memory_bytes
 from nodedevices_plugin.probes.reader import parse_line
 from nodedevices_plugin.probes.simulated_file import SimulatedState, from_profile, parse
+from support.facts import snapshot
 
 
 def state(text: str, node: str = "node-a") -> SimulatedState:
@@ -174,10 +175,10 @@ def test_mig_devices_need_only_a_profile() -> None:
         ("{profile: h100, profile: a100}", "line 1: profile: is there twice"),
         ("{profil: h100}", "profil: no such key; did you mean profile?"),
         ("{profile: h900 x 8}", "profile: 'h900 x 8' is not a known profile"),
-        ("{profile: h100 x 100}", "profile: 'h100 x 100': 100 devices are not possible; give 1 to 64"),
-        ("{profile: h100 x -1}", "profile: 'h100 x -1': -1 devices are not possible; give 1 to 64"),
-        ("{profile: h100 x 0}", "profile: 'h100 x 0': 0 devices are not possible; give 1 to 64"),
-        ("{profile: h100 x 65}", "65 devices are not possible"),
+        ("{profile: h100 x 300}", "profile: 'h100 x 300': 300 devices are not possible; give 1 to 256"),
+        ("{profile: h100 x -1}", "profile: 'h100 x -1': -1 devices are not possible; give 1 to 256"),
+        ("{profile: h100 x 0}", "profile: 'h100 x 0': 0 devices are not possible; give 1 to 256"),
+        ("{profile: h100 x 257}", "257 devices are not possible"),
         ("{profile: 8}", "profile: 8 is not allowed; give text, in quotes"),
         ("{devices: {}}", "devices: a mapping is not allowed; give a list"),
         ("{devices: [3]}", "devices[0]: 3 is not allowed; give a device such as {index: 0, lost: true}"),
@@ -201,7 +202,7 @@ def test_mig_devices_need_only_a_profile() -> None:
         ("{devices: [{model: h100, mig: [{profile: 1g.80gb}, {profile: 1g.10gb}]}]}", "devices[0].mig[1]: no room"),
         ("{devices: [{mig: [{profile: 1g.5gb, gi: 1}, {profile: 1g.5gb, gi: 1, ci: 0}]}]}", "mig[1].ci: GPU instance"),
         ("{profile: h100 x 8, devices: [{lost: true}]}", "devices[0].index: is missing; beside a profile"),
-        ("{profile: h100 x 64, devices: [{index: 64}]}", "devices: 65 together with the profile are too many"),
+        ("{profile: h100 x 256, devices: [{index: 256}]}", "devices: 257 together with the profile are too many"),
         ("{driver: {state: Gone}}", "driver.state: 'Gone' is not allowed; give one of Loaded, NotLoaded"),
         ("{profile: l4 x 2, events: [{id: e, device: 2, xid: 79}]}", "events[0].device: 2 is not allowed"),
         ("{profile: l4 x 2, events: [{id: e, device: 1}]}", "events[0].xid: is missing"),
@@ -247,3 +248,13 @@ VALUES = st.recursive(
 def test_any_file_is_a_good_line_or_a_refusal(value: Any) -> None:
     with contextlib.suppress(CheckError):
         state(yaml.safe_dump(value))
+
+
+@pytest.mark.parametrize("count", [64, 256])
+def test_the_line_of_the_largest_node_is_one_that_the_agent_reads(count: int) -> None:
+    facts = from_profile(f"h100 x {count}", node="n").facts
+    read = parse_line(encode(snapshot(*facts.devices)))
+    assert len({device.pci_bus_id for device in read.devices}) == count
+    for device in read.devices:  # its nearest neighbours, where there is no room for all
+        assert len(device.pcie) == min(count - 1, 4032 // count)
+        assert PciePath.SYSTEM not in {each.path for each in device.pcie} or count <= 64
