@@ -73,14 +73,14 @@ format: $(VENV)/.stamp ## Let ruff format and fix what it can
 gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, the probe line's schema, protobuf modules
 	$(call say,gen)
 	@$(RUN)/python -m nodedevices_api.generate crds --reference docs/reference
-	@$(RUN)/python -m nodedevices_plugin.probes.schema crds
+	@$(RUN)/python -m nodedevices_probe.schema crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate
 
 .PHONY: gen-check
 gen-check: $(VENV)/.stamp ## Fail when a generated file differs from its source
 	$(call say,gen-check)
 	@$(RUN)/python -m nodedevices_api.generate --check crds --reference docs/reference
-	@$(RUN)/python -m nodedevices_plugin.probes.schema --check crds
+	@$(RUN)/python -m nodedevices_probe.schema --check crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate --check
 
 include tests/cluster/cluster.mk

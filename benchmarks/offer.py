@@ -25,18 +25,18 @@ import grpc
 import yaml
 from google.protobuf.message import Message
 from nodedevices_api.sections import Injection, Partitions, Sections, SharedResource, Sharing
-from nodedevices_plugin import inventory
-from nodedevices_plugin.answers import Answers
+from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.server import RecentAllocations, ResourceServer, snapshot
-from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Verdict
-from nodedevices_plugin.probe_counters import ProbeCounters
-from nodedevices_plugin.probes.loop import LineLoop
-from nodedevices_plugin.probes.reader import parse_line
-from nodedevices_plugin.probes.simulated import FileSource
+from nodedevices_plugin.model.probe_counters import ProbeCounters
+from nodedevices_plugin.pipeline import inventory
+from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.resources.containers import node_containers
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.status.metrics import Metrics
+from nodedevices_probe.loop import LineLoop
+from nodedevices_probe.simulated.probe import FileSource
 
 GPU = "nvidia.com/gpu"
 FLOOR_IS = "an empty call to the same server"

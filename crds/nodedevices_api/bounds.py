@@ -1,7 +1,7 @@
 """Bounds that a probe's line and the contract share: what a line may say, the agent can report.
 
 This module imports nothing, because a probe is as small as it can be. The contract's types (`fields`) and the line's
-(nodedevices_plugin.probes.protocol) are made of these; a line that the reader accepted never fails a report.
+(nodedevices_probe.protocol) are made of these; a line that the reader accepted never fails a report.
 """
 
 from typing import Final

@@ -29,44 +29,44 @@ from nodedevices_api.conditions import Condition
 from nodedevices_api.nodedevices import Probe
 from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
+from nodedevices_probe.check import CheckError
+from nodedevices_probe.protocol import Snapshot
 
-from nodedevices_plugin.answers import Answers
-from nodedevices_plugin.asking import ask
-from nodedevices_plugin.cdikeeper import CdiKeeper
-from nodedevices_plugin.configuring import InForce
-from nodedevices_plugin.foreign import Names, rivals, told
-from nodedevices_plugin.holders import HolderPoller
-from nodedevices_plugin.hostpaths import HostPaths
-from nodedevices_plugin.inventory import owned
-from nodedevices_plugin.kubeapi import KubeStore, Object, Store
+from nodedevices_plugin.host.cdi_keeper import CdiKeeper
+from nodedevices_plugin.host.paths import HostPaths
+from nodedevices_plugin.host.sharing_managers import Managers
+from nodedevices_plugin.host.state_keeper import StateKeeper
+from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder
+from nodedevices_plugin.inputs.own_object import older_conditions, seen_object
+from nodedevices_plugin.inputs.process import ProbeProcess
 from nodedevices_plugin.kubelet import checkpoint
+from nodedevices_plugin.kubelet.holders import HolderPoller
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
-from nodedevices_plugin.memory import keep_small
-from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import Plan, RegistrationState
-from nodedevices_plugin.own_object import older_conditions, seen_object
-from nodedevices_plugin.pipeline import Inputs, Step, assess, begin, decide
-from nodedevices_plugin.probe_counters import sum_of
-from nodedevices_plugin.probes.check import CheckError
-from nodedevices_plugin.probes.process import ProbeProcess
-from nodedevices_plugin.probes.protocol import Snapshot
-from nodedevices_plugin.publisher import Publisher
-from nodedevices_plugin.readiness import Readiness
-from nodedevices_plugin.report import Facts, ProbeFacts, report
+from nodedevices_plugin.model.probe_counters import sum_of
+from nodedevices_plugin.pipeline.asking import ask
+from nodedevices_plugin.pipeline.configuring import InForce
+from nodedevices_plugin.pipeline.foreign import Names, rivals, told
+from nodedevices_plugin.pipeline.inventory import owned
+from nodedevices_plugin.pipeline.step import Inputs, Step, assess, begin, decide
+from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.resources.changes import nobody_holds
+from nodedevices_plugin.runtime.memory import keep_small
+from nodedevices_plugin.runtime.supervise import Supervisor
+from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
-from nodedevices_plugin.settings.watch import ConfigFile, ConfigFolder
 from nodedevices_plugin.sharing.clients import with_helpers
-from nodedevices_plugin.sharing_managers import Managers
-from nodedevices_plugin.state_keeper import StateKeeper
-from nodedevices_plugin.step_log import StepLog, withdraws
-from nodedevices_plugin.supervise import Supervisor
-from nodedevices_plugin.worker import Worker
+from nodedevices_plugin.status.client import KubeStore, Object, Store
+from nodedevices_plugin.status.metrics import Metrics
+from nodedevices_plugin.status.publisher import Publisher
+from nodedevices_plugin.status.readiness import Readiness
+from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_plugin.status.step_log import StepLog, withdraws
 
 log = structlog.get_logger(__name__)
 
@@ -424,7 +424,7 @@ def _probe_arguments(name: str, local: Local, driver_root: Path) -> list[str]:
 def _settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     local = flags.parse(arguments, environment)
     if local.simulated_profile is not None:
-        from nodedevices_plugin.probes.simulated import ProfileSource  # noqa: PLC0415  2 MiB that others do not need
+        from nodedevices_probe.simulated.probe import ProfileSource  # noqa: PLC0415  2 MiB that others do not need
 
         try:
             ProfileSource.of(local.simulated_profile, node=local.node_name)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from nodedevices_plugin.probes.simulated import ProfileSource
+from nodedevices_probe.simulated.probe import ProfileSource
 from support.agentprocess import NODE, AgentProcess
 from support.kubelet import StandInKubelet
 from support.vendor import VendorProcess

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.probes.simulated import ProfileSource
+from nodedevices_probe.simulated.probe import ProfileSource
 from support.agentprocess import NODE, AgentProcess
 from support.kubelet import StandInKubelet
 from support.mps import MpsRunner, with_path

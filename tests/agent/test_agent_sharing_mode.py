@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.agent import Agent
+from nodedevices_plugin.host.sharing_managers import register
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.sharing_managers import register
 from support.exclusive_window import NAME, ExclusiveWindow, Keepers
 from support.fakestore import FakeStore
 from support.kubelet import StandInKubelet

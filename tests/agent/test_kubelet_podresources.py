@@ -21,7 +21,7 @@ from nodedevices_plugin.kubelet.podresources import (
     wanted_after_allocate,
 )
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, RecentAllocate
-from nodedevices_plugin.worker import Worker
+from nodedevices_plugin.runtime.worker import Worker
 from support.kubelet import StandInKubelet
 from support.offers import GPU, offered, plan
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.probes.protocol import Snapshot
+from nodedevices_probe.protocol import Snapshot
 from support.probes import RunningProbe, once, running
 
 SOURCE = Path(__file__).with_name("nvml.c")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from nodedevices_plugin.probes import nvidia
-from nodedevices_plugin.probes.process import ProbeProcess
-from nodedevices_plugin.probes.protocol import DriverState, Link, PciePath, Snapshot
+from nodedevices_plugin.inputs.process import ProbeProcess
+from nodedevices_probe.nvidia import attributes as nvidia
+from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot
 from support.agentprocess import AgentProcess
 from support.probes import cancelled, device, eventually
 
@@ -383,8 +383,8 @@ FAILING_LOG = """
 import sys
 import time
 import pynvml
-from nodedevices_plugin.probes.events import EventLog
-from nodedevices_plugin.probes.nvml_events import Monitor
+from nodedevices_probe.events import EventLog
+from nodedevices_probe.nvidia.events import Monitor
 
 class Failing(EventLog):
     def record(self, key, **_):

@@ -11,8 +11,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from nodedevices_plugin.model import ContainerEdits, DeviceNode, Grant, Inventory, InventoryDevice, Unit
-from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.vendors.base import Containers, NodeView, partitions
+from nodedevices_probe.protocol import DeviceFact
 
 CONTROL_NODE = "/dev/acmectl"
 

@@ -9,12 +9,15 @@ from typing import Any, Literal
 
 from nodedevices_api.quantity import from_bytes
 from nodedevices_api.sections import HealthRule
-from nodedevices_plugin import inventory as stage
 from nodedevices_plugin.health import machine
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Inventory, Verdict
-from nodedevices_plugin.probes import nvidia
-from nodedevices_plugin.probes.protocol import (
+from nodedevices_plugin.pipeline import inventory as stage
+from nodedevices_plugin.pipeline.state import State, to_save
+from nodedevices_plugin.vendors.faults import FaultSources
+from nodedevices_plugin.vendors.registry import fault_sources
+from nodedevices_probe.nvidia import attributes as nvidia
+from nodedevices_probe.protocol import (
     DeviceFact,
     Driver,
     DriverState,
@@ -23,9 +26,6 @@ from nodedevices_plugin.probes.protocol import (
     Readings,
     Snapshot,
 )
-from nodedevices_plugin.state import State, to_save
-from nodedevices_plugin.vendors.faults import FaultSources
-from nodedevices_plugin.vendors.registry import fault_sources
 
 REGISTERED = fault_sources()
 START = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)

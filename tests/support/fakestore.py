@@ -7,7 +7,7 @@ import copy
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from nodedevices_plugin.kubeapi import Object, StoreError
+from nodedevices_plugin.status.client import Object, StoreError
 
 
 class FakeStore:

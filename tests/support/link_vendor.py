@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.probes.protocol import Readings
 from nodedevices_plugin.vendors.faults import CODED, Condition, Effect, Meaning
+from nodedevices_probe.protocol import Readings
 
 FLAP = Meaning(reason="LinkFlap", effect=Effect.DEGRADED, message="the link went down and came back", repair="Replace")
 CODES: Mapping[int, Meaning] = {

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from nodedevices_plugin.probes.protocol import DeviceFact, Snapshot
-from nodedevices_plugin.probes.reader import parse_line
+from nodedevices_plugin.inputs.reader import parse_line
+from nodedevices_probe.protocol import DeviceFact, Snapshot
 
 PATIENCE_SECONDS = 20.0
-COMMAND = (sys.executable, "-m", "nodedevices_plugin.probes.main")
+COMMAND = (sys.executable, "-m", "nodedevices_probe.main")
 
 
 @dataclass

@@ -111,7 +111,7 @@ def test_every_metric_of_the_operator_is_documented_and_no_other() -> None:
 
 
 def test_every_documented_metric_of_the_agent_stands_in_its_code() -> None:
-    code = (ROOT / "plugin" / "nodedevices_plugin" / "metrics.py").read_text()
+    code = (ROOT / "plugin" / "nodedevices_plugin" / "status" / "metrics.py").read_text()
     page = (ROOT / "docs" / "metrics.md").read_text()
     documented = set(re.findall(r"^\| `(nodedevices_(?!operator)\w+)`", page, re.MULTILINE))
     written = set(re.findall(r'"(nodedevices_\w+)"', code))

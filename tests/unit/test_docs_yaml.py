@@ -20,8 +20,8 @@ from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections
 from nodedevices_api.supported import unsupported_fields, unsupported_sections
-from nodedevices_plugin.probes import simulated_file
 from nodedevices_plugin.settings import file
+from nodedevices_probe.simulated import file as simulated_file
 from support import vendor
 from support.kustomize import ROOT, kubectl, render
 

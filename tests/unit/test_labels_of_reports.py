@@ -9,11 +9,11 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.sections import Partitions, Sharing
 from nodedevices_operator.desired.labels import feature_labels
 from nodedevices_operator.records.objects import node_devices_record
-from nodedevices_plugin import inventory
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory
-from nodedevices_plugin.probes.simulated_file import parse
-from nodedevices_plugin.report import Facts, ProbeFacts, report
+from nodedevices_plugin.pipeline import inventory
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_probe.simulated.file import parse
 from support.facts import START, healthy, snapshot
 
 EIGHT = "profile: h100 x 8"

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from nodedevices_probe.protocol import ProbeEvent, Snapshot
+
 from nodedevices_plugin.health.actions import NO_ACTION, asks_for_nothing, asks_more
 from nodedevices_plugin.health.levels import UNUSABLE
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState
-from nodedevices_plugin.probes.protocol import ProbeEvent, Snapshot
 from nodedevices_plugin.vendors.faults import CODED, Effect, FaultSource, FaultSources, Meaning
 
 _EFFECTS = {"Ignored": Effect.COUNTED, "Degraded": Effect.DEGRADED, "Unhealthy": Effect.UNHEALTHY}

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nodedevices_probe.protocol import DeviceFact
+
 from nodedevices_plugin.health.actions import NO_ACTION
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.vendors.faults import Condition, FaultSource
 
 FALLEN_OFF_BUS = "FallenOffBus"

@@ -26,10 +26,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from nodedevices_probe.protocol import DriverState, ProbeEvent
+
 from nodedevices_plugin.health import actions, events, levels
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict
-from nodedevices_plugin.probes.protocol import DriverState, ProbeEvent
 from nodedevices_plugin.vendors.faults import Condition, FaultSource, FaultSources, source_of
 
 PROBE_SILENT = "ProbeSilent"

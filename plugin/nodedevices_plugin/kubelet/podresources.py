@@ -31,12 +31,12 @@ from typing import NamedTuple
 import grpc.aio
 import structlog
 from nodedevices_common.backoff import Backoff
+from nodedevices_probe.protocol import MAX_MESSAGE, text
 
 from nodedevices_plugin.kubelet import checkpoint, rpc, sockets
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate
-from nodedevices_plugin.probes.protocol import MAX_MESSAGE, text
-from nodedevices_plugin.worker import Worker
+from nodedevices_plugin.runtime.worker import Worker
 
 DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIST_DEADLINE_SECONDS = 5.0

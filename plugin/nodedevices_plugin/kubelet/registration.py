@@ -30,6 +30,7 @@ from typing import Any
 import grpc.aio
 import structlog
 from nodedevices_common.backoff import Backoff
+from nodedevices_probe.protocol import MAX_MESSAGE, text
 
 from nodedevices_plugin.kubelet import rpc, sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
@@ -37,7 +38,6 @@ from nodedevices_plugin.kubelet.guard import LOOK_AGAIN_SECONDS, Guard
 from nodedevices_plugin.kubelet.offer import KubeletOffer
 from nodedevices_plugin.kubelet.server import RecentAllocations, ResourceServer, options
 from nodedevices_plugin.model import Registration, RegistrationState
-from nodedevices_plugin.probes.protocol import MAX_MESSAGE, text
 
 KUBELET_SOCKET = "kubelet.sock"
 LOOK_SECONDS = 0.25

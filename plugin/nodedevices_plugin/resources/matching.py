@@ -17,10 +17,9 @@ from fnmatch import fnmatchcase
 
 from nodedevices_api.matching import matches
 from nodedevices_api.sections import DeviceMatch, Resources
+from nodedevices_probe.protocol import DeviceFact
 
-from nodedevices_plugin import resource_names
-from nodedevices_plugin.model import Unit
-from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_plugin.model import Unit, resource_names
 from nodedevices_plugin.vendors import registry
 
 

@@ -17,8 +17,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from nodedevices_probe.protocol import Partition
+
 from nodedevices_plugin.model import Inventory, OfferedResource, Plan, SchedulableId, Verdict
-from nodedevices_plugin.probes.protocol import Partition
 from nodedevices_plugin.resources.plan import is_healthy
 
 

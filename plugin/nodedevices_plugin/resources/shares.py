@@ -12,8 +12,7 @@ from fnmatch import fnmatchcase
 
 from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource, Sharing
 
-from nodedevices_plugin import resource_names
-from nodedevices_plugin.model import PlanError, Unit
+from nodedevices_plugin.model import PlanError, Unit, resource_names
 from nodedevices_plugin.sharing import none
 from nodedevices_plugin.sharing.base import Request, SharingMode
 from nodedevices_plugin.sharing.registry import by_strategy

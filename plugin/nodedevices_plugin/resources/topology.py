@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from nodedevices_probe.protocol import DeviceFact
+
 from nodedevices_plugin.model import Inventory
-from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import PairScore, path_score
 

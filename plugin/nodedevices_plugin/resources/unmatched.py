@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 from nodedevices_api.base import to_dict
 from nodedevices_api.sections import DeviceMatch, Sharing
 
-from nodedevices_plugin.device_names import device_names
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
+from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.resources.matching import by_name, fitting
 from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.resources.shares import chosen_units

@@ -17,7 +17,7 @@ from nodedevices_api.sections import Resources, Sharing
 from nodedevices_common.options import Value, read_plain
 from nodedevices_common.text import nearest, show
 
-from nodedevices_plugin import safe_yaml
+from nodedevices_plugin.runtime import safe_yaml
 from nodedevices_plugin.settings.options import BY_KEY
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.registry import file_format

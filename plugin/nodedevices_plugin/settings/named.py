@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from nodedevices_common.text import show
 
+from nodedevices_plugin.model.words import listing
 from nodedevices_plugin.settings.file import FileOutcome
-from nodedevices_plugin.words import listing
 
 LABEL = "nvidia.com/device-plugin.config"
 FALLBACKS = ("named", "single", "empty")

@@ -6,6 +6,6 @@
 
 Everything here is pure. `registry` has a line for each mode; `helpers` says what the modes of a plan await on the node,
 and `clients` which containers lost something when it ended. Outside of this folder a mode is a name in the
-configuration: no other file compares with it. What talks to the world for a mode (for MPS: mpsdaemons.py and the
+configuration: no other file compares with it. What talks to the world for a mode (for MPS: host/mps_daemons.py and the
 program in mps/) is wired in sharing_managers.py.
 """

@@ -4,13 +4,16 @@ One control daemon serves all GPUs of one resource, as NVIDIA runs it: its pipe 
 under the MPS root, which every client mounts, with one /dev/shm for all. Memory and threads are split evenly. The
 daemon has its GPUs in compute mode EXCLUSIVE_PROCESS, where no process beside its server gets a context, and its end is
 the end of its clients' contexts. Starting it is the program nodedevices-mps's matter (mps/), asking whether it answers
-mpsdaemons.py's; what to say to it is here.
+host/mps_daemons.py's; what to say to it is here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from nodedevices_probe.nvidia.attributes import compute_capability
+from nodedevices_probe.protocol import memory_bytes
 
 from nodedevices_plugin.model import (
     ContainerEdits,
@@ -21,8 +24,6 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Unit,
 )
-from nodedevices_plugin.probes.nvidia import compute_capability
-from nodedevices_plugin.probes.protocol import memory_bytes
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, Words, by_replicas
 
 NAME = "mps"

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from nodedevices_api.sections import Injection, Resources, Sharing
+from nodedevices_probe.protocol import DeviceFact, PciePath
 
 from nodedevices_plugin.model import ContainerEdits, Grant, Inventory, InventoryDevice, Unit
-from nodedevices_plugin.probes.protocol import DeviceFact, PciePath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from nodedevices_probe.protocol import Readings
+
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.probes.protocol import Readings
 
 
 class Effect(StrEnum):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_probe.protocol import DeviceFact
+
 from nodedevices_plugin.vendors.base import FileFormat, IndexIds, Vendor
 from nodedevices_plugin.vendors.faults import FaultSource, FaultSources
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia

@@ -55,7 +55,7 @@ NO_LISTS = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr
 class Image:
     name: str
     folder: str
-    package: str
+    packages: tuple[str, ...]
     lock: str
 
     @property
@@ -68,12 +68,13 @@ class Image:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return (*EVERYONE, self.dockerfile, f"requirements/{self.lock}", f"{self.folder}/{self.package}")
+        packages = (f"{self.folder}/{each}" for each in self.packages)
+        return (*EVERYONE, self.dockerfile, f"requirements/{self.lock}", *packages)
 
 
 IMAGES = (
-    Image("nodedevices-agent", "plugin", "nodedevices_plugin", "agent.lock"),
-    Image("nodedevices-operator", "operator", "nodedevices_operator", "operator.lock"),
+    Image("nodedevices-agent", "plugin", ("nodedevices_plugin", "nodedevices_probe"), "agent.lock"),
+    Image("nodedevices-operator", "operator", ("nodedevices_operator",), "operator.lock"),
 )
 
 

@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from nodedevices_plugin.asking import SeenObject
 from nodedevices_plugin.model import ContainerEdits, HoldersState, Holdings
-from nodedevices_plugin.pipeline import Assessment, Inputs, World, assess, begin, decide
+from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import Assessment, Inputs, World, assess, begin, decide
 from nodedevices_plugin.resources.containers import edits
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.state import State
 from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CtkRequest, Here, ToolkitDevice
 from support.facts import START, gpu, gpu_id, old, snapshot
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
-from nodedevices_plugin.cdifiles import CdiFiles
-from nodedevices_plugin.cditoolkit import CtkError, CtkSpec, ToolkitSpecs, generate
+from nodedevices_plugin.host.cdi_files import CdiFiles
+from nodedevices_plugin.host.cdi_toolkit import CtkError, CtkSpec, ToolkitSpecs, generate
+from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.vendors.nvidia.cdi import CdiSpec, CtkRequest, Host
-from nodedevices_plugin.worker import Worker
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"
 FILE = "k8s.device-plugin.nvidia.com-gpu.json"

@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from nodedevices_plugin import inventory as stage
 from nodedevices_plugin.model import HoldersState, Holdings, InventoryDevice
-from nodedevices_plugin.pipeline import Inputs, begin, step
-from nodedevices_plugin.probes.protocol import DeviceFact, ProbeEvent
+from nodedevices_plugin.pipeline import inventory as stage
+from nodedevices_plugin.pipeline.state import State, restored_devices
+from nodedevices_plugin.pipeline.step import Inputs, begin, step
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.state import State, restored_devices
+from nodedevices_probe.protocol import DeviceFact, ProbeEvent
 from support.facts import START, gpu, gpu_id, old, snapshot, xid
 
 LOCAL = parse(["--node-name=n1"], {})

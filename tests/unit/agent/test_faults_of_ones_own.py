@@ -7,13 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from nodedevices_plugin.asking import SeenObject
 from nodedevices_plugin.model import HoldersState, Holdings
-from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
-from nodedevices_plugin.probes.protocol import DeviceFact, ProbeEvent, Readings
+from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.state import State
 from nodedevices_plugin.vendors.faults import FaultSources
+from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 from support.facts import REGISTERED, START, gpu, gpu_id, snapshot
 from support.link_vendor import LinkVendor
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_plugin.foreign import Names, named, observe, remembered, rivals, take_over, told
 from nodedevices_plugin.model import (
     Holder,
     HoldersState,
@@ -18,6 +17,7 @@ from nodedevices_plugin.model import (
     Plan,
     SchedulableId,
 )
+from nodedevices_plugin.pipeline.foreign import Names, named, observe, remembered, rivals, take_over, told
 from support.facts import START, gpu, gpu_id, inventory_of, mig_id, partition
 
 GPU = "nvidia.com/gpu"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_plugin.cdifiles import CdiError, CdiFiles, CdiFolder, unwritable, write
-from nodedevices_plugin.hostpaths import HostPaths, look
+from nodedevices_plugin.host.cdi_files import CdiError, CdiFiles, CdiFolder, unwritable, write
+from nodedevices_plugin.host.paths import HostPaths, look
+from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.vendors.nvidia.cdi import CdiSpec
-from nodedevices_plugin.worker import Worker
 
 
 def touch(root: Path, *paths: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_plugin.kubeapi import UNREADABLE, KubeStore, StoreError
+from nodedevices_plugin.status.client import UNREADABLE, KubeStore, StoreError
 from support.authority import TestAuthority
 
 EMPTY_LIST = b'{"metadata": {"resourceVersion": "1"}, "items": []}'

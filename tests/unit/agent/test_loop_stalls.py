@@ -16,19 +16,19 @@ from pathlib import Path
 import pytest
 from nodedevices_api.base import to_dict
 from nodedevices_api.bounds import MAX_DEVICES
-from nodedevices_plugin.cditoolkit import ToolkitSpecs
+from nodedevices_plugin.host.cdi_toolkit import ToolkitSpecs
+from nodedevices_plugin.inputs.config_file import ConfigFile
+from nodedevices_plugin.inputs.process import ProbeProcess
+from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.kubelet.server import snapshot as encoded
 from nodedevices_plugin.model import HoldersState, Holdings
-from nodedevices_plugin.pipeline import Inputs, begin, step
-from nodedevices_plugin.probes.process import ProbeProcess
-from nodedevices_plugin.probes.protocol import MAX_LINE_BYTES, encode
-from nodedevices_plugin.probes.reader import parse_line
-from nodedevices_plugin.report import Facts, ProbeFacts, report
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import Inputs, begin, step
+from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings.file import MAX_BYTES, FileOutcome
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.settings.watch import ConfigFile
-from nodedevices_plugin.state import State
-from nodedevices_plugin.worker import Worker
+from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_probe.protocol import MAX_LINE_BYTES, encode
 from support.facts import START, gpu, partition, snapshot
 from support.probes import cancelled, eventually
 

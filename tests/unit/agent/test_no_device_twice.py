@@ -17,17 +17,17 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from nodedevices_plugin.asking import SeenObject
+from nodedevices_plugin.host.sharing_managers import register
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.podresources import taken_from
 from nodedevices_plugin.model import HoldersState, Holdings, Offer, Plan, RecentAllocate
-from nodedevices_plugin.pipeline import Inputs, World, begin, step
-from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.sharing.base import Answer, Helper, HelperFacts, HelperState
-from nodedevices_plugin.sharing_managers import register
-from nodedevices_plugin.state import State
+from nodedevices_probe.protocol import DeviceFact
 from support.exclusive_window import NAME as WINDOWS
 from support.exclusive_window import ExclusiveWindow
 from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot

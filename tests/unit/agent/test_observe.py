@@ -8,15 +8,15 @@ from typing import Any
 
 from nodedevices_api import nodedevices as api
 from nodedevices_api.conditions import find
-from nodedevices_plugin.asking import SeenObject
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, Registration, RegistrationState
-from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
-from nodedevices_plugin.probes.protocol import ProbeEvent
-from nodedevices_plugin.report import Facts, ProbeFacts, report
+from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
-from nodedevices_plugin.state import State
+from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_probe.protocol import ProbeEvent
 from support.facts import START, gpu, gpu_id, old, snapshot, xid
 
 GPU = "nvidia.com/gpu"

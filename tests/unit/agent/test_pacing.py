@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_plugin.pacing import Cause, Need, Situation, TokenBucket, decide
+from nodedevices_plugin.status.pacing import Cause, Need, Situation, TokenBucket, decide
 
 
 def status(state: str = "Healthy", reason: str = "", **more: Any) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_plugin.asking import SeenObject
 from nodedevices_plugin.model import (
     Holder,
     HoldersState,
@@ -21,17 +20,18 @@ from nodedevices_plugin.model import (
     Unmatched,
     WaitingPod,
 )
-from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
-from nodedevices_plugin.probes import nvidia
-from nodedevices_plugin.probes.protocol import DeviceFact, ProbeEvent, Snapshot
+from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.sharing.base import HelperFacts
-from nodedevices_plugin.state import State
 from nodedevices_plugin.vendors.nvidia.cdi import Here, ToolkitDevice
+from nodedevices_probe.nvidia import attributes as nvidia
+from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 from support.facts import START, gpu, gpu_id, old, snapshot, xid
 from support.sharing import facts
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from nodedevices_plugin.kubeapi import Object, StoreError
-from nodedevices_plugin.publisher import Publisher, owned
+from nodedevices_plugin.status.client import Object, StoreError
+from nodedevices_plugin.status.publisher import Publisher, owned
 from support.fakestore import FakeStore
 
 PATIENCE_SECONDS = 10.0

@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import Condition, find
-from nodedevices_plugin.config_status import ConfigStatus
-from nodedevices_plugin.foreign import Names, named
-from nodedevices_plugin.inventory import owned
 from nodedevices_plugin.model import (
     HealthState,
     Holder,
@@ -28,9 +25,12 @@ from nodedevices_plugin.model import (
     Verdict,
     WaitingPod,
 )
-from nodedevices_plugin.probes.protocol import Driver, DriverState, Link, Machine, Trouble
-from nodedevices_plugin.report import Facts, ProbeFacts, report
+from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.pipeline.foreign import Names, named
+from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.sharing.clients import Client
+from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_probe.protocol import Driver, DriverState, Link, Machine, Trouble
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 
 GPU = "nvidia.com/gpu"

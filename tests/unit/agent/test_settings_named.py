@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from nodedevices_plugin.inputs.config_file import MAX_FILES, ConfigFolder
+from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.named import NamedFiles, choose
 from nodedevices_plugin.settings.problems import ConfigError
-from nodedevices_plugin.settings.watch import MAX_FILES, ConfigFolder
-from nodedevices_plugin.worker import Worker
 
 FOLDER = "/available-configs"
 SHARED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"

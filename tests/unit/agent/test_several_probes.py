@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from nodedevices_plugin.inventory import owned
 from nodedevices_plugin.model import HoldersState, Holdings
-from nodedevices_plugin.pipeline import Inputs, Step, World, begin, step
-from nodedevices_plugin.probes.protocol import DeviceFact, Driver, DriverState
-from nodedevices_plugin.report import Facts, ProbeFacts, report
+from nodedevices_plugin.pipeline.inventory import owned
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.problems import ConfigError
-from nodedevices_plugin.state import State
+from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_probe.protocol import DeviceFact, Driver, DriverState
 from support.facts import START, gpu, gpu_id, snapshot, xid
 
 LOCAL = parse(["--standalone", "--probe=nvml", "--probe", "nics=/opt/nic-probe --fast"], {})

@@ -8,15 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from nodedevices_plugin.asking import SeenObject
+from nodedevices_plugin.host.sharing_managers import register
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
-from nodedevices_plugin.pipeline import Inputs, World, begin, step
+from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.sharing.base import HelperFacts, Life
 from nodedevices_plugin.sharing.clients import client_verdict, with_helpers
-from nodedevices_plugin.sharing_managers import register
-from nodedevices_plugin.state import State
 from support.exclusive_window import NAME, ExclusiveWindow, Keeper, KeeperKind
 from support.facts import START, gpu, gpu_id, old, snapshot
 from support.offers import allocate

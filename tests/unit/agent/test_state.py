@@ -15,10 +15,7 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict
-from nodedevices_plugin.probes.protocol import Attribute, DeviceFact, Partition, Readings
-from nodedevices_plugin.settings.effective import from_saved
-from nodedevices_plugin.sharing.clients import Client, Clients, SeenHelper
-from nodedevices_plugin.state import (
+from nodedevices_plugin.pipeline.state import (
     EPOCH,
     SeenSpec,
     State,
@@ -28,6 +25,9 @@ from nodedevices_plugin.state import (
     same_but_times,
     to_save,
 )
+from nodedevices_plugin.settings.effective import from_saved
+from nodedevices_plugin.sharing.clients import Client, Clients, SeenHelper
+from nodedevices_probe.protocol import Attribute, DeviceFact, Partition, Readings
 
 STATES = Path(__file__).parent / "states"
 RECORDED = sorted(STATES.iterdir())  # one of each version that was ever written
@@ -215,7 +215,7 @@ def test_a_time_without_a_zone_is_refused_by_its_place(
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from nodedevices_plugin.state import State, StateError, StateFile
+from nodedevices_plugin.pipeline.state import State, StateError, StateFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))
 try:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from nodedevices_plugin.asking import SeenObject
-from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import CONFIRM, HoldersState, Holdings
-from nodedevices_plugin.pipeline import Inputs, World, begin, step
-from nodedevices_plugin.probes.protocol import DeviceFact, Trouble
+from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.settings.flags import parse as parse_flags
-from nodedevices_plugin.state import State
-from nodedevices_plugin.step_log import TROUBLES_SECONDS, StepLog
+from nodedevices_plugin.status.metrics import Metrics
+from nodedevices_plugin.status.step_log import TROUBLES_SECONDS, StepLog
+from nodedevices_probe.protocol import DeviceFact, Trouble
 from structlog.testing import capture_logs
 from support.facts import START, gpu, gpu_id, snapshot, well
 

@@ -8,8 +8,8 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-from nodedevices_plugin.supervise import HANGING_AFTER_SECONDS, Supervisor
-from nodedevices_plugin.worker import Worker
+from nodedevices_plugin.runtime.supervise import HANGING_AFTER_SECONDS, Supervisor
+from nodedevices_plugin.runtime.worker import Worker
 
 
 class Clock:

@@ -8,17 +8,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from nodedevices_plugin.answers import Answers
-from nodedevices_plugin.asking import SeenObject
-from nodedevices_plugin.metrics import Metrics
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Holder, HoldersState, Holdings
-from nodedevices_plugin.pipeline import Inputs, World, begin, step
-from nodedevices_plugin.probe_counters import ProbeCounters
-from nodedevices_plugin.probes.protocol import DeviceFact, Partition, Readings
+from nodedevices_plugin.model.probe_counters import ProbeCounters
+from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
+from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local, parse
-from nodedevices_plugin.state import State
+from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.vendors import registry
+from nodedevices_probe.protocol import DeviceFact, Partition, Readings
 from support.acme import CONTROL_NODE, Acme
 from support.facts import START, gpu, gpu_id, old, snapshot
 

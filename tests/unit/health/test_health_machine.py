@@ -8,7 +8,7 @@ import pytest
 from nodedevices_api.sections import HealthRule
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.probes.protocol import DeviceFact, Driver, DriverState, ProbeEvent, Readings
+from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, ProbeEvent, Readings
 from support.facts import START, Story, gpu, gpu_id, mig_id, old, partition, ruled, well, xid
 
 HOLD = 300

@@ -10,10 +10,10 @@ from nodedevices_plugin.health import machine
 from nodedevices_plugin.health.events import withholds
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Verdict
-from nodedevices_plugin.probes.protocol import Driver, DriverState, Readings
 from nodedevices_plugin.vendors.faults import Effect
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 from nodedevices_plugin.vendors.nvidia.xids import look_up
+from nodedevices_probe.protocol import Driver, DriverState, Readings
 from support.facts import REGISTERED, START, Story, gpu, xid
 
 HOLD = 30

@@ -5,10 +5,10 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_api.bounds import MAX_DEVICES
-from nodedevices_plugin import inventory
-from nodedevices_plugin.inventory import TOO_MANY_DEVICES
 from nodedevices_plugin.model import Inventory
-from nodedevices_plugin.probes.protocol import DeviceFact, Driver, DriverState
+from nodedevices_plugin.pipeline import inventory
+from nodedevices_plugin.pipeline.inventory import TOO_MANY_DEVICES
+from nodedevices_probe.protocol import DeviceFact, Driver, DriverState
 from support.facts import START, gpu, gpu_id, mig_id, partition, silent_gpu, snapshot, well
 
 

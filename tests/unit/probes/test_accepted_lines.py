@@ -16,11 +16,15 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN, DEVICE_NAME_PATTERN, SEMANTIC_VERSION_PATTERN
 from nodedevices_api.nodedevices import NodeDevicesStatus
 from nodedevices_api.quantity import QUANTITY_PATTERN
+from nodedevices_plugin.inputs.reader import MAX_VALUES, ProbeLineError, parse_line
 from nodedevices_plugin.kubelet.server import snapshot as encoded
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
-from nodedevices_plugin.pipeline import Inputs, begin, step
-from nodedevices_plugin.probes import protocol
-from nodedevices_plugin.probes.protocol import (
+from nodedevices_plugin.pipeline.state import State, StateFile
+from nodedevices_plugin.pipeline.step import Inputs, begin, step
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_probe import protocol
+from nodedevices_probe.protocol import (
     MAX_LINE_PARTITIONS,
     PLAIN_TEXT,
     Attribute,
@@ -29,10 +33,6 @@ from nodedevices_plugin.probes.protocol import (
     Snapshot,
     encode,
 )
-from nodedevices_plugin.probes.reader import MAX_VALUES, ProbeLineError, parse_line
-from nodedevices_plugin.report import Facts, ProbeFacts, report
-from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.state import State, StateFile
 from pydantic import TypeAdapter
 from support import resourceslice
 from support.facts import START, gpu, partition, snapshot, well, xid

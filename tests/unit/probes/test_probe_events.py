@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nodedevices_plugin.probes.events import REPEATED_SECONDS, EventKey, EventLog
-from nodedevices_plugin.probes.protocol import MAX_EVENTS
+from nodedevices_probe.events import REPEATED_SECONDS, EventKey, EventLog
+from nodedevices_probe.protocol import MAX_EVENTS
 
 
 class Clock:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nodedevices_plugin.probes import schema
-from nodedevices_plugin.probes.protocol import (
+from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
+from nodedevices_probe import schema
+from nodedevices_probe.protocol import (
     MAX_LINE_BYTES,
     PLAIN_TEXT,
     PROTOCOL,
@@ -33,7 +34,6 @@ from nodedevices_plugin.probes.protocol import (
     encode,
     text,
 )
-from nodedevices_plugin.probes.reader import ProbeLineError, parse_line
 
 NOW = datetime(2026, 11, 21, 10, 42, 0, 123456, tzinfo=UTC)
 FULL = Snapshot(

@@ -10,7 +10,7 @@ import pytest
 
 
 def once(file: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "nodedevices_plugin.probes.main", "simulated", "--file", str(file), "--once"]
+    command = [sys.executable, "-m", "nodedevices_probe.main", "simulated", "--file", str(file), "--once"]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from nodedevices_common.backoff import Backoff
-from nodedevices_plugin.probes.process import BACKOFF, MIN_LINE_SPACING_SECONDS, LineSplitter, ProbeProcess
-from nodedevices_plugin.probes.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot, encode
+from nodedevices_plugin.inputs.process import BACKOFF, MIN_LINE_SPACING_SECONDS, LineSplitter, ProbeProcess
+from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot, encode
 from support.probes import cancelled, eventually
 
 QUICK = Backoff(initial_seconds=0.05, max_seconds=0.2, jitter=0.0)

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nodedevices_plugin.probes import nvidia
-from nodedevices_plugin.probes.check import CheckError
-from nodedevices_plugin.probes.profiles import MODELS, parse_profile
-from nodedevices_plugin.probes.protocol import DriverState, Link, PciePath, Snapshot, encode, memory_bytes
-from nodedevices_plugin.probes.reader import parse_line
-from nodedevices_plugin.probes.simulated_file import SimulatedState, from_profile, parse
+from nodedevices_plugin.inputs.reader import parse_line
+from nodedevices_probe.check import CheckError
+from nodedevices_probe.nvidia import attributes as nvidia
+from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot, encode, memory_bytes
+from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse
+from nodedevices_probe.simulated.profiles import MODELS, parse_profile
 from support.facts import snapshot
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import nodedevices_common
 import pytest
-from nodedevices_plugin.probes.protocol import DriverState, Snapshot
+from nodedevices_probe.protocol import DriverState, Snapshot
 from support.probes import COMMAND, RunningProbe, device, once, running
 
 
@@ -190,15 +190,15 @@ def test_a_wrong_command_line_is_explained(arguments: Any, complaint: str) -> No
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("module", ["main", "simulated", "nvml"])
+@pytest.mark.parametrize("module", ["main", "simulated.probe", "nvidia.probe"])
 def test_a_probe_stays_small(module: str) -> None:
-    program = f"import sys, nodedevices_plugin.probes.{module}; print('\\n'.join(sys.modules))"
+    program = f"import sys, nodedevices_probe.{module}; print('\\n'.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     unwanted = {"grpc", "pydantic", "pydantic_core", "annotated_types", "kubernetes", "kopf", "structlog", "asyncio"}
     assert not loaded & unwanted
-    assert ("yaml" in loaded) == (module == "simulated")
-    assert ("pynvml" in loaded) == (module == "nvml")
+    assert ("yaml" in loaded) == (module == "simulated.probe")
+    assert ("pynvml" in loaded) == (module == "nvidia.probe")
 
 
 def test_once_is_one_line_of_json_for_people_and_jq() -> None:

@@ -6,11 +6,11 @@ import copy
 from typing import Any
 
 import pytest
-from nodedevices_plugin import inventory as stage
-from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.vendors import cdi_schema
 from nodedevices_plugin.vendors.nvidia import cdi
 from nodedevices_plugin.vendors.nvidia.cdi import Host
+from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, gpu, gpu_id, inventory_of, mig_id, partition, snapshot
 
 VENDOR = "k8s.device-plugin.nvidia.com"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from nodedevices_api.sections import Partitions, SharedResource, Sharing
-from nodedevices_plugin import inventory as stage
 from nodedevices_plugin.model import Inventory, Mount, Plan
-from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.resources.plan import PlanError, PlanSettings, make_plan
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.helpers import helpers, silent, starting, withheld
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
+from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, START, gpu, gpu_id, healthy, inventory_of, partition, snapshot
 from support.offers import allocate
 from support.sharing import answers as said

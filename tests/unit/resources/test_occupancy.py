@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from nodedevices_api.sections import Partitions, SharedResource, Sharing
-from nodedevices_plugin.foreign import Names, held
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.server import snapshot
 from nodedevices_plugin.model import (
@@ -18,9 +17,10 @@ from nodedevices_plugin.model import (
     Plan,
     RecentAllocate,
 )
-from nodedevices_plugin.probes import nvidia
+from nodedevices_plugin.pipeline.foreign import Names, held
 from nodedevices_plugin.resources.occupancy import Held, protect
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_probe.nvidia import attributes as nvidia
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 
 GPU, SHARED, LARGE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_plugin import resource_names
+from nodedevices_plugin.model import resource_names
 from nodedevices_plugin.resources import ids
 from nodedevices_plugin.vendors.nvidia import names
 

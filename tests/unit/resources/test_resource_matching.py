@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Resources
-from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.resources.plan import PlanError, PlanSettings, make_plan
+from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 
 A100: dict[str, Any] = {"product_name": "NVIDIA A100-SXM4-40GB", "memory_bytes": 40 * GIB}

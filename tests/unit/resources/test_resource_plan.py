@@ -16,10 +16,10 @@ from nodedevices_api.sections import (
     SharedResource,
     Sharing,
 )
-from nodedevices_plugin import inventory as stage
 from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Plan, Verdict
-from nodedevices_plugin.probes.protocol import DeviceFact
+from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.resources.plan import PlanError, PlanSettings, make_plan, refresh_health
+from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition, silent_gpu, snapshot
 
 BAD = Verdict(state=HealthState.UNHEALTHY, reason="Xid79", message="", since=START, offered=False)

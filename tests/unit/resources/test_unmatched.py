@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from nodedevices_api.sections import Sections
 from nodedevices_plugin.model import Inventory
-from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.resources.unmatched import unmatched
 from nodedevices_plugin.settings.file import parse
+from nodedevices_probe.protocol import DeviceFact
 from support.facts import gpu, gpu_id, inventory_of, mig_id, partition
 
 H100 = "NVIDIA H100 80GB HBM3"

@@ -3,7 +3,7 @@
 One spec per class, under NVIDIA's plugin's kinds and file names. A spec has device nodes and what goes with them, no
 libraries: where those come from is cdi_libraries' matter. The container toolkit's own spec (kind nvidia.com/gpu) is
 preferred for every device that it has, else one of our kind. Pure: documents in, documents out; files and `nvidia-ctk`
-are the matter of cdifiles.py and cditoolkit.py (beside agent.py), which ask cdi_schema.problems before anything is
+are the matter of host/cdi_files.py and host/cdi_toolkit.py, which ask cdi_schema.problems before anything is
 written. A class without devices has no spec, and no name in an answer either.
 """
 
@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from nodedevices_probe.nvidia.attributes import mig_enabled
+
 from nodedevices_plugin.model import Inventory, Unit
-from nodedevices_plugin.probes.nvidia import mig_enabled
 from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.nvidia import imex, nodes
 from nodedevices_plugin.vendors.nvidia.units import computing_gpus

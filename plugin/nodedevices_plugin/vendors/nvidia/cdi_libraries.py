@@ -2,7 +2,7 @@
 
 Device nodes alone are not enough for a container that brings no driver along: it would start, and find no CUDA. So our
 specification is whole or it is not used. What makes it whole, best first:
-- nvidia-ctk makes it (cditoolkit.CtkSpec);
+- nvidia-ctk makes it (host.cdi_toolkit.CtkSpec);
 - the container toolkit's own specification has what every GPU needs, and lacks a device, or can no longer be read: its
   libraries go with our device nodes;
 - the last whole one there was, of nvidia-ctk, or our own file from before this process. That holds for what is in force

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nodedevices_probe.protocol import Readings
+
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.probes.protocol import Readings
 from nodedevices_plugin.vendors.faults import CODED, Condition, Effect, Meaning
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID, Xid, look_up
 

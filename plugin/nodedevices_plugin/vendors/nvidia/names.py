@@ -6,7 +6,7 @@ the whole name, and a DNS-1123 subdomain after the slash.
 
 from __future__ import annotations
 
-from nodedevices_plugin import resource_names
+from nodedevices_plugin.model import resource_names
 
 DEFAULT_PREFIX = "nvidia.com"
 

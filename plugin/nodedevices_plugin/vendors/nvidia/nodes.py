@@ -11,8 +11,9 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from nodedevices_probe.protocol import DeviceFact
+
 from nodedevices_plugin.model import Inventory, Unit
-from nodedevices_plugin.probes.protocol import DeviceFact
 from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.nvidia.units import computing_gpus
 

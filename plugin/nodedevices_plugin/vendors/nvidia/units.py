@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 
+from nodedevices_probe.nvidia.attributes import mig_enabled
+
 from nodedevices_plugin.model import InventoryDevice, PlanError, Unit
-from nodedevices_plugin.probes.nvidia import mig_enabled
 from nodedevices_plugin.vendors.base import partitions
 
 VENDOR = "nvidia"

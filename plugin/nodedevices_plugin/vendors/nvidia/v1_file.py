@@ -20,8 +20,7 @@ from nodedevices_api.sections import ALL_DEVICES, FIRST, Resources, Sharing
 from nodedevices_common.errors import InputError
 from nodedevices_common.text import nearest
 
-from nodedevices_plugin import resource_names
-from nodedevices_plugin.model import PlanError
+from nodedevices_plugin.model import PlanError, resource_names
 from nodedevices_plugin.vendors.nvidia import names
 
 M = TypeVar("M", Resources, Sharing)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 
 from nodedevices_api.sections import Resources, Sharing
+from nodedevices_probe.nvidia.attributes import fills_instance
+from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
-from nodedevices_plugin.probes.nvidia import fills_instance
-from nodedevices_plugin.probes.protocol import DeviceFact, Readings
 from nodedevices_plugin.vendors.base import NodeView, path_score
 from nodedevices_plugin.vendors.faults import Condition, Meaning
 from nodedevices_plugin.vendors.nvidia import faults, names, nodes, units, v1_file

@@ -1,0 +1,195 @@
+"""The CDI specifications that we write, kept as the devices are. On a worker thread; a trouble is told and tried again.
+
+A name that Allocate hands out must be in a file before the container runtime looks for it. Files are replaced at once.
+A file whose class has no devices any more, or whose strategy was switched off, goes when no pod holds a device: the
+kubelet answers a container's restart from its memory, and that container still has the old names. So do files of our
+names from before this process, which may be another plugin's: nothing is kept here while one serves, whose files have
+the same names. Until then what such a file has goes on standing in ours (cdi_libraries.merged).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import structlog
+from nodedevices_common.errors import OperationError
+from nodedevices_common.files import replace, unfinished
+from nodedevices_common.periodic import Periodic
+
+from nodedevices_plugin.host.cdi_toolkit import read_bounded
+from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.vendors import cdi_schema
+from nodedevices_plugin.vendors.nvidia import cdi
+from nodedevices_plugin.vendors.nvidia.cdi import CdiSpec
+from nodedevices_plugin.vendors.nvidia.cdi_libraries import Document, merged
+
+log = structlog.get_logger(__name__)
+
+RETRY_SECONDS = 10.0
+CHECK_SECONDS = 5.0
+PATIENCE_SECONDS = 1.0
+MODE = 0o644  # the container runtime reads it, whoever that runs as
+GPU_FILE = f"{cdi.VENDOR}-gpu.json"
+
+
+class CdiFolder(Periodic):
+    """Whether files can be written there, checked every few seconds: it may be mounted read-only, or not at all.
+
+    trouble: why not; empty: nothing is known to be in the way. `on_change` is called on the loop when it is another.
+    """
+
+    def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:
+        super().__init__(self._check, seconds=CHECK_SECONDS, patience_seconds=PATIENCE_SECONDS)
+        self._folder = folder
+        self._worker = worker
+        self._on_change = on_change
+        self.trouble = ""
+
+    async def _check(self) -> None:
+        trouble = await self._worker.run(partial(unwritable, self._folder))
+        if trouble != self.trouble:
+            self.trouble = trouble
+            self._on_change()
+
+
+class CdiError(OperationError):
+    """A file that cannot be written; the text says which and why."""
+
+
+class CdiFiles:
+    """Keeps the files as they should be. `keep` may be called at every step; it does something when something changed.
+
+    trouble: why a file is not as it should be; empty: all are.
+    """
+
+    def __init__(self, folder: Path, *, worker: Worker) -> None:
+        self._folder = folder
+        self._worker = worker
+        self._written: tuple[CdiSpec, ...] | None = None
+        self._failed_at: float | None = None  # time.monotonic()
+        self._ours: frozenset[str] = frozenset()  # names of files that this process wrote, or found at its start
+        self._before: Mapping[str, Document] = {}  # what those had that it found
+        self.trouble = ""
+
+    @property
+    def before(self) -> Document | None:
+        """The GPUs' specification from before this process."""
+        return self._before.get(GPU_FILE)
+
+    async def first(self) -> None:
+        """Looks what there is, unless it takes too long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                self._before = await self._worker.run(lambda: _documents(self._folder))
+
+    async def keep(self, specs: tuple[CdiSpec, ...], *, free: bool = False) -> None:
+        """Returns when they are written, or after a moment: a folder that hangs must not hold the kubelet back.
+
+        free: no pod holds a device, so that what is no longer wanted may go.
+        """
+        if free:
+            self._before = {}
+        specs = tuple(
+            merged(each, self._before[each.file_name]) if each.file_name in self._before else each for each in specs
+        )
+        spare = self._ours - {each.file_name for each in specs} if free else frozenset()
+        soon = self._failed_at is not None and time.monotonic() - self._failed_at < RETRY_SECONDS
+        if (specs == self._written and not spare) or soon:
+            return
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                left = await self._worker.run(lambda: self._carry_out(specs, spare))
+        except (CdiError, TimeoutError) as error:
+            self._failed_at = time.monotonic()
+            why = str(error) or f"{self._folder}: took more than {PATIENCE_SECONDS:.0f} s"
+            if why != self.trouble:
+                log.warning(
+                    "CDI specifications not written: containers that get devices by CDI cannot start", error=why
+                )
+            self.trouble = why
+            return
+        self._written, self._failed_at, self.trouble = specs, None, ""
+        self._ours = (self._ours | left | {each.file_name for each in specs}) - spare
+        if specs or spare:
+            log.info(
+                "CDI specifications written",
+                folder=str(self._folder),
+                kinds=[each.kind for each in specs],
+                removed=sorted(spare),
+            )
+
+    def _carry_out(self, specs: Sequence[CdiSpec], spare: frozenset[str]) -> frozenset[str]:
+        """Write and remove. Returns which files of our names are there, whoever wrote them, half written ones too."""
+        write(self._folder, specs)
+        for name in spare:
+            try:
+                (self._folder / name).unlink(missing_ok=True)
+            except OSError as error:
+                if error.errno != errno.EROFS:  # whoever mounted it so wants nothing changed there
+                    raise CdiError(f"{self._folder / name}: {error.strerror or error}") from error
+        return _found(self._folder)
+
+
+def _found(folder: Path) -> frozenset[str]:
+    names = {name for each in cdi.FILE_NAMES for name in (each, unfinished(Path(each)).name)}
+    try:
+        return frozenset(names & {each.name for each in folder.iterdir()})
+    except OSError:
+        return frozenset()
+
+
+def _documents(folder: Path) -> Mapping[str, Document]:
+    """The specifications in files of our names, by file, as far as they are valid."""
+    found = {}
+    for name in cdi.FILE_NAMES & _found(folder):
+        with contextlib.suppress(OSError, ValueError):
+            document = read_bounded(folder / name)
+            if isinstance(document, dict) and not cdi_schema.problems(document):
+                found[name] = document
+    return found
+
+
+def unwritable(folder: Path) -> str:
+    """Why no file can be written there, with its path; empty where nothing is in the way. Nothing is tried:
+    container runtimes read their specs again when something happens in this folder."""
+    try:
+        place = next(each for each in (folder, *folder.parents) if each.exists() or each.is_symlink())
+        if not place.is_dir():
+            why = errno.ENOTDIR
+        elif os.access(place, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            return ""
+        else:
+            why = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+    except OSError as error:
+        return f"{folder}: {error.strerror or error}"
+    return f"{folder}: {os.strerror(why)}"
+
+
+def write(folder: Path, specs: Sequence[CdiSpec]) -> None:
+    """Write those that are not there in the same words. Raises CdiError."""
+    for spec in specs:
+        path = folder / spec.file_name
+        wrong = cdi_schema.problems(spec.document)
+        if wrong:
+            raise CdiError(f"{path}: not written, since it is not valid: {'; '.join(wrong[:3])}")
+        text = json.dumps(spec.document, indent=2, sort_keys=True) + "\n"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not _same(path, text):
+                replace(path, text)
+        except OSError as error:
+            raise CdiError(f"{path}: {error.strerror or error}") from error
+
+
+def _same(path: Path, text: str) -> bool:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8") == text
+    return False

@@ -1,0 +1,153 @@
+"""The agent's side of MPS: which control daemons are wanted goes into a file, and each is asked whether it answers.
+
+The file is for nodedevices-mps (package mps), which has the privileges to run them. Asking is what any client may do,
+and the only thing that is believed: a daemon of another's making (NVIDIA's mps-control-daemon) is as good. On a worker
+thread of its own, since the client may hang with the driver.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from pathlib import Path
+
+import structlog
+from nodedevices_common.files import replace
+from nodedevices_common.periodic import Periodic
+
+from nodedevices_plugin.mps import files, running, wanted
+from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
+from nodedevices_plugin.mps.running import Running
+from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.sharing.base import BEING_STARTED, READY, Answer, Helper, HelperFacts, HelperState, Life
+from nodedevices_plugin.sharing.mps import Daemon
+
+log = structlog.get_logger(__name__)
+
+ASK_SECONDS = 5.0  # a daemon that answers
+ASK_AGAIN_SECONDS = 1.0  # one that does not
+PATIENCE_SECONDS = 10.0  # what a start may take before the trouble is told
+MISSED = 2  # questions in a row without an answer, before one that did answer is silent
+
+
+class MpsDaemons(Periodic):
+    """The HelperManager of MPS. folder: the MPS root as mounted in this container.
+
+    facts.before: what the file said at the start. `on_change` is called on the loop when the facts are others.
+    """
+
+    def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:
+        super().__init__(self._reconcile, seconds=lambda: self._pause)
+        self._file = folder / wanted.FILE
+        self._running = folder / running.FILE
+        self._control = Control(str(folder))
+        self._worker = worker
+        self._on_change = on_change
+        self._wanted: tuple[Daemon, ...] | None = None
+        self._since: dict[tuple[str, int], float] = {}  # time.monotonic()
+        self._missed: dict[tuple[str, int], int] = {}
+        self._pause: float | None = None  # None: until something is wanted
+        self._trouble = ""
+        self._alive: dict[str, bool | None] = {}  # by resource
+        self._facts = HelperFacts(before=_read(self._file))
+
+    @property
+    def facts(self) -> HelperFacts:
+        return self._facts
+
+    def want(self, helpers: tuple[Helper, ...] | None) -> None:
+        """From now on these. None: nobody knows yet, and what runs stays."""
+        if helpers is None:
+            return
+        daemons = tuple(each for each in helpers if isinstance(each, Daemon))
+        if daemons != self._wanted:
+            self._wanted = daemons
+            self.soon()
+
+    async def _reconcile(self) -> None:
+        """Write which are wanted, and ask each once."""
+        self._pause = ASK_AGAIN_SECONDS  # should it fail
+        daemons = self._wanted or ()
+        text = wanted.to_text(daemons)
+        unwritten = await self._worker.run(lambda: _write(self._file, text, create=bool(daemons)))
+        self._say(unwritten)
+        now = time.monotonic()
+        self._since = {each.key: self._since.get(each.key, now) for each in daemons}
+        self._alive = {each.resource: self._alive.get(each.resource) for each in daemons}
+        found: dict[Hashable, Answer] = {each.key: await self._asked(each, unwritten) for each in daemons}
+        which = await self._worker.run(
+            lambda: _which(self._running)
+        )  # read after they answered: it is not an older one
+        lives = {resource: _life(alive, which.get(resource)) for resource, alive in self._alive.items()}
+        facts = HelperFacts(answers=found, lives=lives, before=self._facts.before)
+        if facts != self._facts:
+            self._facts = facts
+            self._on_change()
+        again = any(each != READY for each in found.values()) or any(self._missed.values())
+        self._pause = (ASK_AGAIN_SECONDS if again else ASK_SECONDS) if daemons or self._trouble else None
+
+    async def _asked(self, daemon: Daemon, unwritten: str) -> Answer:
+        """What it answers, in words that stay the same while nothing changes."""
+        key = daemon.key
+        why, tell_now, silent = unwritten, bool(unwritten), False
+        try:
+            percentage = await self._worker.run(lambda: self._control.percentage(daemon.resource))
+            self._alive[daemon.resource] = True
+            if percentage == daemon.percentage:
+                self._missed[key] = 0
+                return READY
+            why = why or f"gives its clients {percentage} % and not {daemon.percentage} %"
+        except ControlError as error:
+            why = why or f"does not answer: {error}"
+            missing = isinstance(error, ControlMissingError)  # then nobody can tell how the daemon is
+            tell_now, silent = tell_now or missing, not missing
+        self._missed = {one: count for one, count in self._missed.items() if one in self._since}
+        self._missed[key] = self._missed.get(key, 0) + 1
+        if self._facts.answers.get(key) == READY and self._missed[key] < MISSED:
+            return READY
+        starting = time.monotonic() - self._since[key] < PATIENCE_SECONDS
+        if silent and self._missed[key] >= MISSED and not starting:
+            self._alive[daemon.resource] = False
+        return BEING_STARTED if starting and not tell_now else Answer(state=HelperState.SILENT, message=why)
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            if trouble:
+                log.warning("failed to request MPS control daemons", error=trouble)
+
+
+def _read(file: Path) -> tuple[Daemon, ...]:
+    try:
+        return wanted.from_bytes(file.read_bytes())
+    except (OSError, wanted.WantedError):
+        return ()
+
+
+def _which(file: Path) -> dict[str, Running]:
+    """What the runner says of its daemons. Nothing where it says nothing: then which one it is, is not known."""
+    try:
+        return {each.resource: each for each in running.from_bytes(files.read(file, wanted.MAX_BYTES + 1))}
+    except (OSError, wanted.WantedError):
+        return {}
+
+
+def _life(alive: bool | None, known: Running | None) -> Life:
+    if known is None or not known.instance:
+        return Life(answers=alive)
+    return Life(answers=alive, instance=known.instance, started=known.started)
+
+
+def _write(file: Path, text: str, *, create: bool) -> str:
+    """Replace the file where it says something else. "" or why not; without `create` a missing one is left so."""
+    try:
+        if file.exists():
+            if file.read_text(encoding="utf-8") == text:
+                return ""
+        elif not create:
+            return ""
+        replace(file, text)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        return f"cannot be asked for: {file}: {why}; mount the MPS root there (manifests/components/mps)"
+    return ""

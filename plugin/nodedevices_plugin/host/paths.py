@@ -1,0 +1,67 @@
+"""Which of the node's optional device nodes and files are there, looked at every few seconds.
+
+They come and go with kernel modules and services (nvidia-uvm at the first use, an IMEX channel with its daemon), so one
+look at the start is not enough. Where the driver's root is mounted and has a /dev
+of its own, that is the one that counts, as for NVIDIA's plugin, and links there lead where they lead on the host; a
+folder that cannot be read is an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from nodedevices_common.periodic import Periodic
+from nodedevices_probe.rooted import inside
+
+from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.vendors.base import HostPaths as Wanted
+from nodedevices_plugin.vendors.registry import vendors
+
+LOOK_SECONDS = 5.0
+FIRST_LOOK_SECONDS = 1.0  # a file system that hangs must not keep the node's devices away
+MAX_OF_A_KIND = 256
+
+
+class HostPaths(Periodic):
+    """`existing` is what was found last, nothing at first. `on_change` is called on the loop when it is something else.
+
+    driver_root: where the driver's root is mounted in this container, as configured now.
+    """
+
+    def __init__(self, driver_root: Callable[[], Path], *, worker: Worker, on_change: Callable[[], None]) -> None:
+        super().__init__(self._look, seconds=LOOK_SECONDS, patience_seconds=FIRST_LOOK_SECONDS)
+        self._driver_root = driver_root
+        self._worker = worker
+        self._on_change = on_change
+        self.existing: frozenset[str] = frozenset()
+
+    async def _look(self) -> None:
+        existing = await self._worker.run(partial(look, self._driver_root()))
+        if existing != self.existing:
+            self.existing = existing
+            self._on_change()
+
+
+def look(driver_root: Path) -> frozenset[str]:
+    """Those of the optional paths that are there, as paths from the root (`/dev/nvidiactl`)."""
+    wanted = dict.fromkeys(path for each in vendors() if isinstance(each, Wanted) for path in each.host_paths)
+    return frozenset(path for pattern in wanted for path in islice(_found(driver_root, pattern), MAX_OF_A_KIND))
+
+
+def _found(driver_root: Path, pattern: str) -> Iterator[str]:
+    try:
+        mounted = inside(driver_root, pattern.split("/")[1])
+        root = driver_root if mounted is not None and mounted.is_dir() else Path("/")
+        folder, _, name = pattern.rpartition("/")
+        place = inside(root, folder)
+        if place is None:
+            return
+        names = sorted(each.name for each in place.glob(name)) if "*" in name else [name]
+        for each in names:
+            if inside(root, f"{folder}/{each}") is not None:
+                yield f"{folder}/{each}"
+    except OSError:
+        return

@@ -1,0 +1,63 @@
+"""What looks after the helpers of sharing modes on the node: one line for each mode that has helpers.
+
+Wiring: the modes themselves (package sharing) are pure, and know nothing of what is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from nodedevices_plugin.host.mps_daemons import MpsDaemons
+from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.sharing import mps, registry
+from nodedevices_plugin.sharing.base import Helper, HelperFacts, HelperManager, SharingMode
+
+# The node's flags, a worker thread of its own, and what to call on the loop when its facts are others -> the manager.
+ManagerFactory = Callable[[Local, Worker, Callable[[], None]], HelperManager]
+
+_FACTORIES: dict[str, ManagerFactory] = {
+    mps.NAME: lambda local, worker, on_change: MpsDaemons(Path(local.mps_dir), worker=worker, on_change=on_change),
+}
+
+
+def register(mode: SharingMode, manager: ManagerFactory | None = None) -> Callable[[], None]:
+    """A further sharing mode, and what looks after its helpers; before the agent starts. Returns what takes it back."""
+    forget = registry.add(mode)
+    if manager is not None:
+        _FACTORIES[mode.name] = manager
+
+    def take_back() -> None:
+        forget()
+        _FACTORIES.pop(mode.name, None)
+
+    return take_back
+
+
+class Managers:
+    """The managers of all modes. `facts`: what they say together."""
+
+    def __init__(self, local: Local, *, on_change: Callable[[], None]) -> None:
+        self.workers = {name: Worker(name) for name in _FACTORIES}
+        self.by_mode: Mapping[str, HelperManager] = {
+            name: make(local, self.workers[name], on_change) for name, make in _FACTORIES.items()
+        }
+
+    @property
+    def facts(self) -> HelperFacts:
+        return merged(each.facts for each in self.by_mode.values())
+
+    def want(self, helpers: tuple[Helper, ...] | None) -> None:
+        """Each manager is given those of its mode. None: nobody knows yet, and what runs stays."""
+        for name, manager in self.by_mode.items():
+            manager.want(None if helpers is None else tuple(each for each in helpers if each.mode == name))
+
+
+def merged(facts: Iterable[HelperFacts]) -> HelperFacts:
+    each_one = tuple(facts)
+    return HelperFacts(
+        answers={key: answer for each in each_one for key, answer in each.answers.items()},
+        lives={resource: life for each in each_one for resource, life in each.lives.items()},
+        before=tuple(helper for each in each_one for helper in each.before),
+    )

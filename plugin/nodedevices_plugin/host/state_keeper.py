@@ -1,0 +1,109 @@
+"""Keeps the state file up to date, and says what of it is on the disk.
+
+At most one write is under way; what is newer waits in the caller's hands and is written next. A write that fails is
+tried again after ten seconds, one that does not return is reported and never waited for: a disk that hangs must not
+keep a fault from the kubelet. Whoever must not act before something is saved (a change of what is offered) reads
+`saved`, which changes only when a write has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from nodedevices_plugin.pipeline.state import State, StateError, StateFile, same_but_times
+from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.settings.effective import Effective, from_saved
+from nodedevices_plugin.status.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+FIRST_SECONDS = 0.25  # how long a new fault waits for the state file before the kubelet is told
+TIMES_SECONDS = 10.0  # at most so often a write for nothing but newer evidence of a known fault
+RETRY_SECONDS = 10.0
+HANGS_SECONDS = 5.0  # until a write that does not return is reported
+
+
+class StateKeeper:
+    """One state file. `on_written` is called after each write, whatever came of it."""
+
+    def __init__(self, path: Path, *, metrics: Metrics, on_written: Callable[[], None]) -> None:
+        self.worker = Worker("state-file")  # its own: what hangs elsewhere must not keep a verdict from being saved
+        self.saved: Effective | None = None  # the configuration that the file has
+        self.trouble: str | None = None  # why it cannot be written
+        self.lost: str | None = None  # why it could not be read at the start
+        self._file = StateFile(path)
+        self._metrics = metrics
+        self._on_written = on_written
+        self._written = State()  # by the last write, or the one under way
+        self._written_at = 0.0
+        self._writing: asyncio.Future[None] | None = None
+
+    def load(self) -> State:
+        """What the file remembers; an empty state, and `lost`, where it cannot be used."""
+        try:
+            state = self._file.load()
+        except StateError as error:
+            self.lost = f"at the start: {error}"
+            self._metrics.state_failed()
+            log.warning("state file unusable, starting without it", error=str(error))
+            return State()
+        if self._file.unread:
+            self.lost = f"at the start: {self._file.unread}"
+            self._metrics.state_failed()
+            log.warning("parts of the state file unusable", error=self._file.unread)
+        else:
+            self._written = state
+        if state.verdicts:
+            log.info(
+                "verdicts restored from the state file",
+                devices={key: each.reason for key, each in state.verdicts.items()},
+            )
+        return state
+
+    async def keep(self, state: State, now: float) -> float | None:
+        """Save it where it differs. `now`: time.monotonic(). Returns when to call again, when something is left."""
+        if self._writing is not None:
+            if (hangs_at := self._written_at + HANGS_SECONDS) > now:
+                return hangs_at
+            self._not_written("a write has not returned; does the disk hang?")
+            return None
+        if state == self._written:
+            return None
+        urgent = not same_but_times(state, self._written)
+        pause = RETRY_SECONDS if self.trouble else 0.0 if urgent else TIMES_SECONDS
+        due = self._written_at + pause
+        if due > now:
+            return due
+        self._written, self._written_at = state, now
+        writing = self._writing = self.worker.submit(lambda: self._file.save(state))
+        writing.add_done_callback(partial(self._on_done, state))
+        if urgent:
+            await asyncio.wait((writing,), timeout=FIRST_SECONDS)
+        return None
+
+    def _on_done(self, state: State, writing: asyncio.Future[None]) -> None:
+        self._writing = None
+        self._on_written()
+        if writing.cancelled():
+            return
+        error = writing.exception()
+        if error is None:
+            self.saved = from_saved(state.applied) if state.applied is not None else None
+            if self.trouble is not None:
+                log.info("state file written again")
+            self.trouble = None
+            self._metrics.state_written()
+            return
+        self._metrics.state_failed()
+        self._not_written(str(error))
+        self._written = State()
+
+    def _not_written(self, why: str) -> None:
+        if why != self.trouble:
+            log.warning("state not saved: a restart of the agent would forget it", error=why)
+        self.trouble = why

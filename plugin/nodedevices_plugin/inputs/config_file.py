@@ -1,0 +1,155 @@
+"""The configuration file, or a folder of them, read again and again: by content, once a second.
+
+A ConfigMap's update swaps a symlink some levels up, which neither the file's inode nor a watch on it shows; its content
+does. Files are read and parsed on a worker thread. One that is missing, unreadable or wrong is an outcome like any
+other: what is in force stays, and the next good content is taken up by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from nodedevices_common.periodic import Periodic
+
+from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.settings import file
+from nodedevices_plugin.settings.file import FileOutcome
+from nodedevices_plugin.settings.named import NamedFiles
+from nodedevices_plugin.settings.problems import ConfigError
+
+POLL_SECONDS = 1.0
+FIRST_READ_SECONDS = 1.0  # a file system that hangs must not keep the node's devices away
+MAX_FILES = 256
+MAX_FOLDER_BYTES = 1 << 20  # a ConfigMap has no more, all its files together
+
+
+_Known = dict[str, tuple[bytes | str, FileOutcome]]  # by name: digest, or why it cannot be read
+
+
+class _Followed(Periodic, ABC):
+    """Reads one path: at the start, every second, and when asked."""
+
+    def __init__(self, path: Path, *, worker: Worker) -> None:
+        super().__init__(self._look, seconds=POLL_SECONDS, patience_seconds=FIRST_READ_SECONDS)
+        self._path = path
+        self._worker = worker
+        self._trouble: str | None = None
+
+    async def first(self) -> bool:
+        in_time = await super().first()
+        if not in_time:
+            self._in_trouble(f"reading it took more than {FIRST_READ_SECONDS:.0f} s")
+        return in_time
+
+    def _in_trouble(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._tell(trouble)
+
+    @abstractmethod
+    async def _look(self) -> None: ...
+
+    @abstractmethod
+    def _tell(self, trouble: str) -> None: ...
+
+
+class ConfigFile(_Followed):
+    """Follows one file. `on_change` is called on the loop with every new outcome."""
+
+    def __init__(self, path: Path, *, worker: Worker, on_change: Callable[[FileOutcome], None]) -> None:
+        super().__init__(path, worker=worker)
+        self._on_change = on_change
+        self._digest: bytes | None = None
+
+    async def _look(self) -> None:
+        try:
+            raw = await self._worker.run(lambda: _read(self._path))
+        except OSError as error:
+            self._digest = None
+            self._in_trouble(error.strerror or str(error))
+            return
+        digest = hashlib.sha256(raw).digest()
+        if digest == self._digest:
+            return
+        outcome = await self._worker.run(lambda: _parsed(raw))
+        self._digest, self._trouble = digest, None
+        self._on_change(outcome)
+
+    def _tell(self, trouble: str) -> None:
+        self._on_change(FileOutcome(error=trouble))
+
+
+class ConfigFolder(_Followed):
+    """Follows the files of one folder, each by its name. `on_change` is called on the loop when any of them changed.
+
+    Left out are folders and what begins with two dots, which a ConfigMap's mount has for its own use.
+    """
+
+    def __init__(self, path: Path, *, worker: Worker, on_change: Callable[[NamedFiles], None]) -> None:
+        super().__init__(path, worker=worker)
+        self._on_change = on_change
+        self._known: _Known | None = None
+
+    async def _look(self) -> None:
+        try:
+            found = await self._worker.run(lambda: _read_folder(self._path))
+        except OSError as error:
+            self._known = None
+            self._in_trouble(error.strerror or str(error))
+            return
+        before = self._known or {}
+        now = await self._worker.run(lambda: _all_parsed(found, before))
+        same = self._known is not None and {name: it[0] for name, it in before.items()} == {
+            name: it[0] for name, it in now.items()
+        }
+        self._known, self._trouble = now, None
+        if not same:
+            self._on_change(NamedFiles(folder=str(self._path), files={name: it[1] for name, it in now.items()}))
+
+    def _tell(self, trouble: str) -> None:
+        self._on_change(NamedFiles(folder=str(self._path), error=trouble))
+
+
+def _all_parsed(found: Mapping[str, bytes | str], before: _Known) -> _Known:
+    now: _Known = {}
+    for name, content in found.items():
+        mark = content if isinstance(content, str) else hashlib.sha256(content).digest()
+        if name in before and before[name][0] == mark:
+            now[name] = before[name]
+        else:
+            now[name] = mark, FileOutcome(error=content) if isinstance(content, str) else _parsed(content)
+    return now
+
+
+def _parsed(raw: bytes) -> FileOutcome:
+    try:
+        return FileOutcome(config=file.parse(raw))
+    except ConfigError as error:
+        return FileOutcome(error=str(error))
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as opened:
+        return opened.read(file.MAX_BYTES + 1)
+
+
+def _read_folder(path: Path) -> Mapping[str, bytes | str]:
+    """Content by name, or why it cannot be read. OSError when the folder cannot be."""
+    names = sorted(each.name for each in path.iterdir() if not each.name.startswith("..") and not each.is_dir())
+    if len(names) > MAX_FILES:
+        raise OSError(f"there are {len(names)} files; {MAX_FILES} are the most")
+    found: dict[str, bytes | str] = {}
+    size = 0
+    for name in names:
+        try:
+            found[name] = content = _read(path / name)
+        except OSError as error:
+            found[name] = error.strerror or str(error)
+        else:
+            size += len(content)
+            if size > MAX_FOLDER_BYTES:
+                raise OSError(f"its files have more than {MAX_FOLDER_BYTES >> 20} MiB together")
+    return found

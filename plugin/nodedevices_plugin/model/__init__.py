@@ -1,0 +1,57 @@
+r"""The values that pass between the agent's stages. Frozen; no behaviour beyond what the words mean.
+
+    probe line -> Inventory -> {device id: Verdict} -> Plan -> kubelet
+                       \            |               |
+                        `------------+--- holders ---+--> report -> publisher
+
+Each stage takes the latest values and makes its own. Nothing here imports grpc, kubernetes, kopf or pynvml.
+"""
+
+from __future__ import annotations
+
+from nodedevices_plugin.model.configuration import Refused, Unmatched, WaitingPod
+from nodedevices_plugin.model.health import CONFIRM, Fault, HealthState, Verdict
+from nodedevices_plugin.model.holders import Holder, HoldersState, Holdings, Offer, RecentAllocate
+from nodedevices_plugin.model.inventory import Inventory, InventoryDevice, Unit
+from nodedevices_plugin.model.plan import (
+    AllocationError,
+    ContainerEdits,
+    DeviceNode,
+    Grant,
+    Mount,
+    OfferedResource,
+    Plan,
+    PlanError,
+    SchedulableId,
+)
+from nodedevices_plugin.model.registration import Registration, RegistrationState, served_by_others
+
+__all__ = [
+    "CONFIRM",
+    "AllocationError",
+    "ContainerEdits",
+    "DeviceNode",
+    "Fault",
+    "Grant",
+    "HealthState",
+    "Holder",
+    "HoldersState",
+    "Holdings",
+    "Inventory",
+    "InventoryDevice",
+    "Mount",
+    "Offer",
+    "OfferedResource",
+    "Plan",
+    "PlanError",
+    "RecentAllocate",
+    "Refused",
+    "Registration",
+    "RegistrationState",
+    "SchedulableId",
+    "Unit",
+    "Unmatched",
+    "Verdict",
+    "WaitingPod",
+    "served_by_others",
+]

@@ -1,0 +1,38 @@
+"""What there is to say about a configuration, as fields of NodeDevices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Why a configuration is not applied. `section`: of a policy; empty: none. `field`: its place, where known."""
+
+    section: str = ""
+    field: str = ""
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmatched:
+    """An entry that matches nothing on this node. `entry`: its place within the section, and what stands there."""
+
+    section: str
+    entry: str
+    message: str
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return f"{self.section}.{self.entry}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingPod:
+    """A pod that holds what a change waits for. `resource` empty: by a ResourceClaim."""
+
+    namespace: str
+    pod: str
+    resource: str
+    ids: tuple[str, ...]

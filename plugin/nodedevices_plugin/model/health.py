@@ -1,0 +1,63 @@
+"""What is wrong with a device, and what is known about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+CONFIRM = "nodedevices.io/confirm"  # annotation of NodeDevices: a person's word, <device id>=recovered|removed[,...]
+
+
+class HealthState(StrEnum):
+    """SCHEMA: `health.state`."""
+
+    HEALTHY = "Healthy"
+    DEGRADED = "Degraded"  # told, still offered
+    UNHEALTHY = "Unhealthy"  # not offered
+    UNKNOWN = "Unknown"  # nobody can tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that is wrong with a device, kept until the evidence says that it is over.
+
+    An XID is an edge: it is remembered here and, with the verdict, in the state file. A reading (lost, ECC, ...) is a
+    level: `last_seen` is None while it lasts, and the time of the first line without it afterwards.
+    """
+
+    reason: str  # Xid79, FallenOffBus, Missing, RowRemapFailure, ...; one fault a reason
+    state: HealthState  # DEGRADED or UNHEALTHY
+    message: str  # what happened, without what to do
+    action: str  # SCHEMA recoveryAction that the table asks for
+    fault_domain: str  # Application | Device | Node
+    since: datetime
+    last_seen: datetime | None = None  # newest evidence, from which the hold-down counts; None: still evident
+    boot_id: str  # of the boot in which it was last seen
+    xid: int | None = None
+    neighbours: tuple[int, ...] = ()  # XIDs that came within the correlation window of this one
+    instance: str = ""  # the probe's process that told the event which began it, and its number there; "": no event
+    sequence: int = -1
+    left: bool = False  # since the event the device left (lost or not listed), or the driver asked for an action
+    driver_reloaded: bool = False  # the driver was unloaded since
+    confirmed: bool = False  # a person said that it is over (nodedevices.io/confirm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is known about one physical device (or one partition, where it differs from its GPU).
+
+    `offered` says whether the kubelet is told Healthy: true for Healthy and Degraded, and for Unknown until it is
+    withdrawn. `since` belongs to (state, reason) and is never bumped by a repeat. A verdict with faults goes into the
+    state file; without them there is nothing to remember.
+    """
+
+    state: HealthState
+    reason: str  # "" when Healthy; Xid79, FallenOffBus, Missing, RowRemapFailure, ProbeSilent, ...
+    message: str
+    since: datetime
+    offered: bool
+    xid: int | None = None
+    recovery_action: str = "None"
+    fault_domain: str | None = None  # Application | Device | Node
+    faults: tuple[Fault, ...] = ()  # worst first; what recovery is judged by, not published

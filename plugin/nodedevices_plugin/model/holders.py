@@ -1,0 +1,67 @@
+"""Who holds which ids, as the kubelet shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A container that has devices, as PodResources shows it."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str | None = None  # None: a DRA claim
+    claim: str | None = None
+    ids: tuple[str, ...] = ()  # schedulable ids (device plugin) or device names (DRA), sorted
+    since: (
+        datetime  # see SCHEMA "Whose pod": last Allocate that handed out one of these ids, or first List that shows it
+    )
+
+
+class HoldersState(StrEnum):
+    """The reasons of the condition HoldersKnown. Only SYNCED means that whoever is not listed holds nothing."""
+
+    SYNCED = "Synced"
+    INCOMPLETE = "PodResourcesIncomplete"  # it answers, but a kubelet that has just started does not know its pods yet
+    UNAVAILABLE = "PodResourcesUnavailable"
+    RATE_LIMITED = "RateLimited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Ids of a resource that the kubelet may hand out (whoever's plugin serves it), sorted."""
+
+    resource: str
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """Who holds what; on trouble the last good list stays, and `state` says that it may be old.
+
+    `offered`: what the kubelet calls healthy, of every plugin on the node; None: not asked for (Observe asks, and an
+    agent with nothing in force yet), or not answered, and `message` says why.
+    `possible`: ids that the kubelet's checkpoint gives to containers, whoever they are, while `state` is not SYNCED: a
+    superset of what is held. None: it cannot be read.
+    """
+
+    state: HoldersState
+    message: str = ""
+    holders: tuple[Holder, ...] = ()
+    offered: tuple[Offer, ...] | None = None
+    possible: tuple[Offer, ...] | None = None
+    taken: float = 0.0  # time.monotonic() when the last complete List was asked for; 0.0: there was none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentAllocate:
+    """An Allocate that we answered: the kubelet may not show it in PodResources yet."""
+
+    resource: str
+    ids: tuple[str, ...]
+    time: datetime
+    monotonic: float

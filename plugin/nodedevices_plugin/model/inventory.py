@@ -1,0 +1,60 @@
+"""The devices that are here or were, and what of them can be handed out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from nodedevices_probe.protocol import DeviceFact, Driver, Machine, Partition, Trouble, memory_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryDevice:
+    """A device that is here, or was: a vanished one stays, with its last facts, until it returns or is released."""
+
+    fact: DeviceFact
+    present: bool
+    last_seen: datetime
+    probe: str = ""  # which of the agent's probes reports it; "": not said yet, or a state file of before
+    # MIG devices that the driver no longer lists while a pod still holds them: they stay listed, Unhealthy.
+    departed_partitions: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """Every device that one probe reports or reported, or all of them together (inventory.together); by type, index
+    and id."""
+
+    devices: tuple[InventoryDevice, ...] = ()
+    driver: Driver | None = None  # None: no good line yet
+    machine: Machine = field(default_factory=Machine)
+    boot_id: str = ""
+    accelerators_on_bus: int = 0
+    troubles: tuple[Trouble, ...] = ()
+    instance: str = ""  # of the probe's process that wrote the line in force
+    heard: int = -1  # the newest event of that process, by its sequence number
+    read_after: int = -1  # the newest event that had happened when the devices of the line were asked
+    line_time: datetime | None = None  # agent's clock when the line in force arrived
+    line_monotonic: float | None = None  # seconds, time.monotonic(): silence is measured by it
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One thing that can be handed out whole: a device, or a partition of one."""
+
+    device: InventoryDevice
+    partition: Partition | None = None
+
+    @property
+    def id(self) -> str:
+        return self.partition.id if self.partition else self.device.fact.id
+
+    @property
+    def index(self) -> str:
+        """NVML's: `3`, or `3:1` for the MIG device 1 of GPU 3."""
+        index = str(self.device.fact.index)
+        return f"{index}:{self.partition.index}" if self.partition else index
+
+    @property
+    def memory_bytes(self) -> int:
+        return memory_bytes((self.partition or self.device.fact).capacity)

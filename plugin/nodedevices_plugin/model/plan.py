@@ -1,0 +1,91 @@
+"""What the node offers the kubelet, and what a container is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nodedevices_common.errors import RefusedError
+
+
+class PlanError(RefusedError):
+    """A configuration that makes no sense here: the last good one stays in effect, and this is shown where it was set.
+
+    `field` is its place (`sharing.resources[nvidia.com/gpu].replicas`), `value` what stands there, `hint` what would
+    be right.
+    """
+
+    def __init__(self, field: str, value: object, hint: str) -> None:
+        self.field = field
+        self.value = value
+        self.hint = hint
+        super().__init__(f"{field}: {value!s}: {hint}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    container_path: str
+    host_path: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNode:
+    container_path: str
+    host_path: str
+    permissions: str = "rw"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerEdits:
+    """What a container needs to use what it was given, whichever API of the kubelet asks. `cdi_devices` are qualified
+    names; `annotations` are the container runtime's, not the pod's."""
+
+    envs: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    cdi_devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulableId:
+    """One id of one resource, as ListAndWatch shows it."""
+
+    id: str  # GPU-..., MIG-..., GPU-...::3
+    device_id: str  # the physical device whose health it carries
+    partition_id: str | None = None
+    replica: int | None = None
+    healthy: bool
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedResource:
+    """One extended resource that this node's agent serves to the kubelet."""
+
+    name: str  # nvidia.com/gpu
+    ids: tuple[SchedulableId, ...]  # sorted by (device index, partition index, replica): a stable order
+    sharing: str = "none"  # none | timeSlicing | mps | memory
+    replicas: int | None = None
+    fail_requests_greater_than_one: bool = False
+    retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (resources.occupancy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Who gets what: ids of one resource that go to one container, in the order in which they were asked for."""
+
+    resource: OfferedResource
+    ids: tuple[SchedulableId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the kubelet is told. Equal plans need no message."""
+
+    resources: tuple[OfferedResource, ...] = ()  # sorted by name
+
+
+class AllocationError(RefusedError):
+    """A request that cannot be granted; its text reaches the pod's status verbatim and says what to do."""

@@ -1,0 +1,1 @@
+"""One step of the agent, pure: everything that follows from the latest of everything in."""

@@ -1,0 +1,67 @@
+"""What is asked of this node: its own settings, the file, and what the operator resolved, taken together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodedevices_common.errors import InputError
+
+from nodedevices_plugin.pipeline.state import SeenSpec
+from nodedevices_plugin.settings.effective import Effective, resolve
+from nodedevices_plugin.settings.file import FileOutcome
+from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.settings.problems import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenObject:
+    """What matters of the node's own NodeDevices. `exists` False: the API server says there is none."""
+
+    exists: bool = False
+    generation: int | None = None
+    config: Mapping[str, Any] | None = None  # spec.config; None: nobody has resolved this node
+    config_hash: str | None = None
+    config_name: str | None = None
+    unschedulable: tuple[str, ...] = ()
+    confirm: str = ""  # annotation nodedevices.io/confirm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What file and `spec.config` ask for together: a configuration, or why there is none."""
+
+    effective: Effective | None = None
+    error: str | None = None
+    field: str = ""  # which field of `spec.config` the error is about, where it is known
+    source: str = ""  # file | spec: what has to be corrected
+    sources: tuple[str, ...] = ()  # where the configuration comes from, strongest first
+    note: str = ""  # for people, while it is in force: which of several files it is
+    from_file: frozenset[str] = frozenset()  # sections that the file gives
+
+
+def ask(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Asked:
+    """What is asked for now. `spec`: the latest that the operator resolved, None for none ever."""
+    if file.error is not None:
+        return Asked(error=f"{file.place or f'configuration file {local.config_file}'}: {file.error}", source="file")
+    note = file.place
+    if local.config_dir is None and spec is not None and spec.config_name:
+        note = (
+            f"the Node's label nvidia.com/device-plugin.config names the configuration {spec.config_name!r}, and no "
+            "folder of configurations is mounted here (--config-dir): the label changes nothing; install the component "
+            "named-configs (manifests/components/named-configs), or remove the label"
+        )
+    given = spec.config if spec is not None else {}
+    by = {"policy": bool(given), **dict.fromkeys(local.sources, True), "file": file.config is not None}
+    sources = tuple(name for name, says in by.items() if says)
+    from_file = frozenset(
+        name for name in ("resources", "sharing") if getattr(file.config, name, None) is not None and name not in given
+    )
+    try:
+        effective = resolve(local, file.config, spec.config if spec is not None else None)
+        return Asked(effective=effective, note=note, from_file=from_file, sources=sources)
+    except ConfigError as error:
+        return Asked(error=str(error), field=error.field, source="spec", sources=sources)
+    except InputError as error:
+        return Asked(error=str(error), field=error.place, source="spec", sources=sources)

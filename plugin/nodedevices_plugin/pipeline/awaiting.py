@@ -1,0 +1,109 @@
+"""What the sharing modes of a plan await on the node before their shares are offered, and whom that waits for. Pure.
+
+A mode with helpers (package sharing) has a program for each resource that it shares. This is where a plan meets the
+node: which helpers are wanted, whether they answer, and whether they may be started under the pods that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence, Set
+from dataclasses import dataclass
+
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, OfferedResource, Plan
+from nodedevices_plugin.pipeline.foreign import Names, rivals, told
+from nodedevices_plugin.resources.changes import ChangeDecision, wait, waiting_for
+from nodedevices_plugin.sharing.base import Helper, HelperFacts
+from nodedevices_plugin.sharing.helpers import exclusive, helpers, shares, silent, starting, unanswered
+from nodedevices_plugin.sharing.registry import helper_kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited:
+    """What one plan awaits. `why`: which helper is not ready, and what it says; empty: all are.
+
+    `unanswered`: the resources whose helpers are not ready. `starting`: these are only being started.
+    """
+
+    mode: str = ""  # the mode whose helper is not ready
+    why: str = ""
+    starting: bool = False
+    unanswered: tuple[OfferedResource, ...] = ()
+    helpers: tuple[Helper, ...] = ()
+
+
+def awaited(plan: Plan, inventory: Inventory, holdings: Holdings, facts: HelperFacts, not_ours: Set[str]) -> Awaited:
+    """Of this plan. `not_ours`: resources that another plugin serves: its pods are no clients of a helper of ours.
+
+    But a helper that runs stays while pods hold its shares: they may be its clients, from before that plugin came.
+    """
+    held = {(holder.resource, each) for holder in holdings.holders for each in holder.ids}
+
+    def in_use(resource: OfferedResource) -> bool:
+        runs = not unanswered(Plan(resources=(resource,)), facts.answers)
+        known = holdings.state is HoldersState.SYNCED
+        return runs and (not known or any((resource.name, each.id) in held for each in resource.ids))
+
+    ours = Plan(resources=tuple(each for each in plan.resources if each.name not in not_ours or in_use(each)))
+    missing = unanswered(ours, facts.answers)
+    return Awaited(
+        mode=missing[0].sharing if missing else "",
+        why=silent(ours, facts.answers),
+        starting=starting(ours, facts.answers),
+        unanswered=missing,
+        helpers=helpers(ours, inventory),
+    )
+
+
+def known_clients(plan: Plan, inventory: Inventory, facts: HelperFacts) -> frozenset[tuple[str, str]]:
+    """Resource and id of the shares whose helper the agent's run before this one wanted, the very same: pods that hold
+    them are its clients."""
+    same = {each.resource for each in helpers(plan, inventory) if each in facts.before}
+    return shares(Plan(resources=tuple(each for each in plan.resources if each.name in same)))
+
+
+def may_start(
+    missing: Sequence[OfferedResource], holdings: Holdings, names: Names, *, clients: Collection[tuple[str, str]]
+) -> ChangeDecision:
+    """May the helpers of these resources be asked for? An exclusive one not while pods that are not its clients hold
+    its devices. `clients`: resource and id of the shares whose pods are known to be its clients."""
+    shared = [each for each in missing if exclusive(each)]
+    if not shared:
+        return ChangeDecision(apply=True)
+    what = _waits(shared)
+    if holdings.state is not HoldersState.SYNCED:
+        return wait((), f"{what}: which pods hold devices is not known ({holdings.message or holdings.state.value})")
+    devices = {one.device_id for each in shared for one in each.ids}
+
+    def beside(holder: Holder, id_: str) -> bool:
+        if holder.resource is None:
+            unit = names.claimed(id_)
+        else:
+            unit, _ = names.unit(holder.resource, id_) or (None, None)
+        return unit is not None and unit.device_id in devices and (holder.resource, id_) not in clients
+
+    holders = tuple(each for each in holdings.holders if any(beside(each, id_) for id_ in each.ids))
+    if holders:
+        return wait(holders, f"{what} until these pods have ended: {waiting_for(holders)}")
+    return ChangeDecision(apply=True)
+
+
+def may_begin(missing: Sequence[OfferedResource], wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
+    """The same where nothing is registered yet: not while another plugin hands these devices out.
+
+    The guard would find it only when the helpers answer. Where the kubelet does not tell, nobody is in the way.
+    """
+    shared = [each for each in missing if exclusive(each)]
+    offers = {
+        each.resource: each
+        for resource in shared
+        for each in rivals(resource.name, wanted, holdings.offered or (), names, own=())
+    }
+    if why := told(tuple(offers.values())):
+        return wait((), f"{_waits(shared)}: {why}")
+    return ChangeDecision(apply=True)
+
+
+def _waits(shared: Sequence[OfferedResource]) -> str:
+    kind = helper_kind(shared[0])
+    by = kind.words.title if kind is not None else shared[0].sharing
+    return f"sharing {', '.join(each.name for each in shared)} by {by} waits"

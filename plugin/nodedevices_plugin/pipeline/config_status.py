@@ -1,0 +1,138 @@
+"""What is said of a configuration: the condition ConfigApplied, and the same as fields. Pure.
+
+Everything that another part acts by is a field; messages are for people only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nodedevices_api import conditions as names
+from nodedevices_api.sections import SECTION_NAMES
+
+from nodedevices_plugin.model import Holder, Inventory, Plan, Refused, Unmatched, WaitingPod
+from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.model.words import listing
+from nodedevices_plugin.resources.changes import pods_named
+from nodedevices_plugin.resources.occupancy import Held
+from nodedevices_plugin.settings.effective import Effective
+from nodedevices_plugin.sharing.base import Helper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigStatus:
+    """How the configuration stands: the condition ConfigApplied and what else the status says of it."""
+
+    reason: str = names.APPLIED  # one of SCHEMA's
+    message: str = ""
+    applied_hash: str | None = None  # spec.configHash in force
+    generation: int | None = None  # metadata.generation last seen
+    sources: tuple[str, ...] = ()  # where it comes from, strongest first
+    refused: Refused | None = None
+    unmatched: tuple[Unmatched, ...] = ()  # entries that are applied and match nothing here (resources.unmatched)
+    waiting_for: tuple[WaitingPod, ...] = ()  # whose end a change waits for
+    waiting_for_helpers: int = 0  # of so many resources
+    cdi_trouble: str = ""  # what is wrong with the source of CDI specifications
+    unschedulable: tuple[str, ...] = ()  # ids that people took out of service: named until they are honoured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why what is asked for is not in force, or what is in force does not do what it says."""
+
+    of: str  # as Configured.refused; holders: it waits for pods; operator: for its word; state: to be saved
+    message: str
+    field: str = ""  # of the sections, where one is at fault
+    waiting_for: tuple[Holder, ...] = ()
+    waits: bool = False  # nothing is refused: it takes effect by itself
+    awaits: int = 0  # of so many resources the helper of the sharing mode `of` is not ready
+    coming: tuple[Helper, ...] | None = None  # helpers that what is asked for waits for
+    to_save: Effective | None = None  # it waits for nothing but the state file
+    takes_away: Plan | None = None  # the plan that it waits for: what that does not have goes to no new pod
+
+
+def refusal(field: str, message: str) -> Refused:
+    """What is refused, with the section that the field stands in, if it stands in one."""
+    section = re.split(r"[.:\[]", field, maxsplit=1)[0]
+    return Refused(section=section if section in SECTION_NAMES else "", field=field, message=message)
+
+
+def of_trouble(status: ConfigStatus, trouble: Trouble, *, told: bool) -> ConfigStatus:
+    """told: there is a configuration in effect."""
+    if trouble.of == "operator":
+        return replace(status, reason=names.NO_CONFIG, message=trouble.message)
+    return replace(
+        status,
+        reason=_reason(trouble),
+        message=_message(trouble, told=told),
+        refused=refusal(trouble.field, trouble.message) if not trouble.waits else None,
+        waiting_for=_holding(trouble.waiting_for),
+        waiting_for_helpers=trouble.awaits if not trouble.waiting_for else 0,
+    )
+
+
+def of_holders(status: ConfigStatus, held: Sequence[Held], inventory: Inventory) -> ConfigStatus:
+    """All is in effect, but for devices that pods hold in another shape."""
+    return replace(
+        status,
+        reason=names.WAITING_FOR_HOLDERS,
+        message=_withheld(held, inventory),
+        waiting_for=_in_another_shape(held),
+    )
+
+
+def _reason(trouble: Trouble) -> str:
+    if not trouble.waits:
+        return names.CONFIG_INVALID
+    if trouble.of == "state":
+        return names.STATE_NOT_SAVED
+    return names.WAITING_FOR_DAEMON if trouble.awaits and not trouble.waiting_for else names.WAITING_FOR_HOLDERS
+
+
+def _withheld(ours: Sequence[Held], inventory: Inventory) -> str:
+    """For people."""
+    held = {each.device_id for each in ours}
+    called = device_names(inventory)
+    devices = listing(called[each.fact.id] for each in inventory.devices if each.fact.id in held)
+    pods = pods_named([each.holder for each in ours if each.holder])
+    who = f"these pods have ended: {pods}" if pods else "their pods, which the kubelet does not list yet, have ended"
+    return f"{devices}: held in another shape, and withheld from new pods until {who}; all else is in force"
+
+
+def _in_another_shape(ours: Sequence[Held]) -> tuple[WaitingPod, ...]:
+    """Their pods, as far as they are known."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in ours:
+        if each.holder:
+            found.setdefault((each.holder, each.resource or ""), []).append(each.id)
+    return tuple(
+        WaitingPod(namespace=namespace, pod=pod, resource=resource, ids=tuple(sorted(ids)))
+        for (holder, resource), ids in sorted(found.items())
+        for namespace, _, pod in [holder.partition("/")]
+    )
+
+
+def _holding(holders: Sequence[Holder]) -> tuple[WaitingPod, ...]:
+    """A pod's containers together."""
+    found: dict[tuple[str, str, str], set[str]] = {}
+    for each in holders:
+        found.setdefault((each.namespace, each.pod, each.resource or ""), set()).update(each.ids)
+    return tuple(
+        WaitingPod(namespace=namespace, pod=pod, resource=resource, ids=tuple(sorted(ids)))
+        for (namespace, pod, resource), ids in sorted(found.items())
+    )
+
+
+def _message(trouble: Trouble, *, told: bool) -> str:
+    """For people: what is the matter, and what holds meanwhile."""
+    if trouble.of in {"holders", "state"}:
+        return trouble.message
+    if trouble.awaits and trouble.coming is None:
+        meanwhile = "its shares are withheld until it answers"
+    elif not told:
+        meanwhile = "nothing is offered until " + ("it answers" if trouble.awaits else "there is a good one")
+    else:
+        meanwhile = "the last good one stays in force" + (" until it answers" if trouble.awaits else "")
+    return f"{trouble.message}; {meanwhile}"

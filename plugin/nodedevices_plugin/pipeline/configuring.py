@@ -1,0 +1,333 @@
+"""Which configuration is in force, and what ConfigApplied says. Pure.
+
+The last good one stays until another one is known to be good and makes sense on this node. Then what has no ids takes
+effect at once (Effective.shape); what decides which ids are offered does when the state file has it, so that a restart
+comes back with the same ids, and when nothing that it changes has to wait for pods (resources.changes). Devices that
+pods hold in another shape are withheld from new ones whatever is in force (resources.occupancy).
+
+Where there never was a good one (a first start with a bad file), nothing is offered until there is: other names or
+numbers than those meant would be worse. For the same reason a node that remembers none waits a while for the
+operator's word before it registers. What is asked for is compared with what is in force at every step, so nothing has
+to be remembered about an attempt: a file that is corrected, a pod that ends or a device that appears is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from nodedevices_api import conditions as names
+
+from nodedevices_plugin.health import reasons
+from nodedevices_plugin.model import (
+    HoldersState,
+    Holdings,
+    Inventory,
+    Plan,
+    PlanError,
+    RecentAllocate,
+    Refused,
+    Unmatched,
+    Verdict,
+)
+from nodedevices_plugin.pipeline import access
+from nodedevices_plugin.pipeline.asking import Asked, SeenObject
+from nodedevices_plugin.pipeline.awaiting import Awaited, awaited, known_clients, may_begin, may_start
+from nodedevices_plugin.pipeline.config_status import ConfigStatus, Trouble, of_holders, of_trouble
+from nodedevices_plugin.pipeline.foreign import Names, take_over
+from nodedevices_plugin.pipeline.state import SeenSpec
+from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change, drained
+from nodedevices_plugin.resources.occupancy import Held, protect
+from nodedevices_plugin.resources.plan import PlanSettings, make_plan, refresh_health
+from nodedevices_plugin.resources.unmatched import unmatched
+from nodedevices_plugin.settings.effective import Effective
+from nodedevices_plugin.sharing.base import Helper, HelperFacts
+from nodedevices_plugin.sharing.helpers import shares, withheld
+from nodedevices_plugin.vendors.faults import FaultSources
+from nodedevices_plugin.vendors.nvidia.cdi import Here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InForce:
+    """The configuration in force. `told`: its plan was made at least once, in this run or before the last restart.
+
+    Until then it is the node's own settings without the file: devices are judged by it, and nothing is offered.
+    """
+
+    effective: Effective
+    applied_hash: str | None = None
+    told: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What the decision sees of the node, beside what is asked for."""
+
+    inventory: Inventory
+    verdicts: Mapping[str, Verdict]
+    holdings: Holdings
+    unlisted: Sequence[RecentAllocate]  # Allocates that PodResources has not shown yet
+    held: Sequence[Held]  # all ids of our devices that these and `holdings` tell of (foreign.held)
+    last_plan: Plan | None
+    offered: Set[str]  # names that the kubelet has of us
+    saved: Effective | None  # the configuration in the state file, as far as it is known to be written
+    unsaved_because: str  # why the state file cannot be written
+    awaits: str  # why nothing may be registered yet where no configuration is remembered; empty: it may
+    existing: Set[str]  # the optional device nodes (host.paths)
+    helpers: HelperFacts  # what needs a helper takes effect when that answers
+    # Names of the plan that another plugin serves to the kubelet; what pods hold of them is not ours, and no change of
+    # ours takes it away.
+    not_ours: Set[str]
+    vendors: FaultSources  # whose health reasons rules may name
+    cdi_here: Here  # CDI names are handed out where files that have them can be written
+
+    @property
+    def devices(self) -> access.Devices:
+        """As it matters for how containers get them."""
+        return access.Devices(inventory=self.inventory, existing=self.existing, here=self.cdi_here)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """The outcome of one step. `plan` None: there was no good configuration yet.
+
+    `to_save`: the configuration that the state file should have: the one in force, or one that waits for nothing else.
+    """
+
+    in_force: InForce
+    to_save: Effective | None
+    plan: Plan | None
+    status: ConfigStatus
+    refused: str = ""  # file | spec | plan | cdi | a sharing mode: what was refused; empty: nothing
+    saving: bool = False  # `to_save` is only waited for: nothing worth telling yet
+    # Needed for what is in force, or waited for by what is asked for; None: nobody knows yet, and what runs stays.
+    helpers: tuple[Helper, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    """What is in force, with the devices of now."""
+
+    plan: Plan | None = None
+    helpers: tuple[Helper, ...] | None = None
+    clients: Set[tuple[str, str]] = frozenset()  # resource and id of the shares whose pods are a helper's clients
+    trouble: Trouble | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """What is asked for, and makes sense here."""
+
+    effective: Effective
+    plan: Plan
+    helpers: tuple[Helper, ...] = ()
+
+
+def configure(
+    before: InForce,
+    asked: Asked,
+    node: Node,
+    *,
+    spec: SeenSpec | None,
+    seen: SeenObject | None,
+    standalone: bool,
+) -> Configured:
+    """The configuration and the plan from now on."""
+    wanted = _wanted(before, asked, node)
+    if before.told and isinstance(wanted, _Change):  # what has no ids waits for nothing
+        before = replace(before, effective=wanted.effective.in_shape_of(before.effective))
+    running = _running(before, node)
+    change = wanted if isinstance(wanted, Trouble) else _change(before, wanted, running, node)
+    new_hash = spec.config_hash if spec is not None else None
+    after, plan, helpers, trouble = before, running.plan, running.helpers, running.trouble
+    match change:
+        case _Change():
+            after = InForce(effective=change.effective, applied_hash=new_hash, told=True)
+            plan, helpers, trouble = change.plan, change.helpers, None
+        case Trouble():
+            trouble = change
+            if plan is not None and change.takes_away is not None:
+                plan = drained(plan, change.takes_away, node.held)
+        case None if trouble is None:
+            after = replace(before, applied_hash=new_hash)
+    if trouble is not None and trouble.coming is not None:
+        named = {each.resource for each in trouble.coming}
+        helpers = (*trouble.coming, *(each for each in helpers or () if each.resource not in named))
+    status = ConfigStatus(
+        reason=names.APPLIED,
+        generation=seen.generation if seen is not None else None,
+        unschedulable=seen.unschedulable if seen is not None else (),
+        applied_hash=after.applied_hash,
+        sources=asked.sources,
+    )
+    strangers: tuple[Held, ...] = ()
+    if plan is not None and not after.effective.observing:
+        plan, strangers = protect(plan, node.held, node.inventory, node.verdicts, names=node.offered)
+    if trouble is not None:
+        status = of_trouble(status, trouble, told=after.told)
+    elif plan is not None and (others := _ours(strangers, plan, node)):
+        status = of_holders(status, others, node.inventory)
+    elif not standalone and (seen is None or seen.config is None):
+        kept = "the last one that it had" if spec is not None else "the node's own settings"
+        message = f"the operator has not resolved this node: {kept} are in force"
+        status = replace(status, reason=names.NO_CONFIG, message=message)
+    elif asked.note:
+        status = replace(status, message=asked.note)
+    if trouble is None:
+        status = replace(status, unmatched=_unmatched(after.effective, node, asked.from_file))
+    to_save = trouble.to_save if trouble is not None else None
+    configured = Configured(
+        in_force=after,
+        to_save=to_save or (after.effective if after.told else None),
+        plan=withheld(plan, node.last_plan, node.helpers.answers) if plan is not None else None,
+        status=status,
+        refused="" if trouble is None or trouble.waits else trouble.of,
+        saving=to_save is not None and not node.unsaved_because,
+        helpers=helpers,
+    )
+    return _with_cdi(configured, node)
+
+
+def _ours(strangers: Sequence[Held], plan: Plan, node: Node) -> list[Held]:
+    """What is held in another shape of devices that are withheld for it.
+
+    Not those that are not to be offered at all (excluded), nor those that another plugin serves: its pods are no
+    business of our configuration.
+    """
+    theirs = {each.device_id for each in node.held if each.resource in node.not_ours}
+    offered = {each.device_id for resource in plan.resources for each in resource.ids}
+    return [each for each in strangers if each.device_id in offered - theirs]
+
+
+def _wanted(before: InForce, asked: Asked, node: Node) -> _Change | Trouble:
+    """What is asked for, with its plan, or why it cannot be."""
+    if asked.effective is None:
+        return Trouble(of=asked.source, field=asked.field, message=asked.error or "")
+    if why := access.refusal(before.effective if before.told else None, asked.effective, node.devices):
+        return Trouble(of="cdi", field=why.field, message=str(why))
+    if not before.told and node.awaits and not asked.effective.observing:
+        return Trouble(of="operator", message=node.awaits, waits=True)
+    try:
+        return _Change(effective=asked.effective, plan=_made(asked.effective, node))
+    except PlanError as error:
+        return Trouble(of="plan", field=error.field, message=str(error))
+
+
+def _running(before: InForce, node: Node) -> _Running:
+    """What is in force where it was told before; nothing at a first start."""
+    if not before.told:
+        return _Running()
+    plan, why = _plan(before.effective, node)
+    clients, needs = shares(plan), _awaited(plan, node)
+    helpers = needs.helpers if plan.resources or not why else None
+    if why:
+        trouble = Trouble(of="plan", field=why.field, message=str(why))
+        return _Running(plan=plan, helpers=helpers, clients=clients, trouble=trouble)
+    if not needs.why:
+        return _Running(plan=plan, helpers=helpers, clients=clients)
+    ids = Names(node.inventory, index_prefix=before.effective.index_prefix)
+    start = may_start(needs.unanswered, node.holdings, ids, clients=clients)
+    if start.waiting_for:  # not where nobody knows: after a restart helpers are wanted at once
+        trouble = replace(_helpers_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
+        return _Running(plan=plan, clients=clients, trouble=trouble)
+    return _Running(plan=plan, helpers=helpers, clients=clients, trouble=_helpers_await(needs))
+
+
+def _helpers_await(needs: Awaited) -> Trouble:
+    """Some helpers are not ready."""
+    count = len(needs.unanswered)
+    return Trouble(of=needs.mode, field="sharing.strategy", message=needs.why, waits=needs.starting, awaits=count)
+
+
+def _change(before: InForce, wanted: _Change, running: _Running, node: Node) -> _Change | Trouble | None:
+    """What is asked for, or why it cannot take effect; None: it is in force."""
+    asked, plan = wanted.effective, wanted.plan
+    if before.told and asked.shape == before.effective.shape:
+        return None
+    needs = _awaited(plan, node)
+    decision = _may(before, asked, plan, needs=needs, running=running, node=node)
+    if not decision.apply:
+        known = node.holdings.state is HoldersState.SYNCED
+        shown = plan if known and not asked.observing else None
+        waiting_for = decision.waiting_for
+        return Trouble(of="holders", message=decision.message, waits=True, waiting_for=waiting_for, takes_away=shown)
+    if needs.why:
+        return replace(_helpers_await(needs), coming=needs.helpers)
+    if before.told and (node.saved is None or node.saved.shape != asked.shape):
+        what = ", ".join(sorted(changed_ids(running.plan or Plan(), plan))) or "what is offered"
+        message = (
+            f"the change of {what} waits until the state file has it: {node.unsaved_because or 'it is being written'}"
+        )
+        return Trouble(of="state", message=message, waits=True, to_save=asked)
+    return replace(wanted, helpers=needs.helpers)
+
+
+def _may(
+    before: InForce,
+    asked: Effective,
+    wanted: Plan,
+    *,
+    needs: Awaited,
+    running: _Running,
+    node: Node,
+) -> ChangeDecision:
+    """Whether it may be in force at once, but for the devices that pods hold."""
+    ids = Names(node.inventory, index_prefix=(before.effective if before.told else asked).index_prefix)
+    clients = running.clients
+    if not before.told:
+        decision = may_begin(needs.unanswered, wanted, node.holdings, ids)
+        clients = known_clients(wanted, node.inventory, node.helpers)
+    elif before.effective.observing and not asked.observing:
+        decision = take_over(wanted, node.holdings, ids)
+    else:
+        resources = running.plan.resources if running.plan is not None else ()
+        current = Plan(resources=tuple(each for each in resources if each.name not in node.not_ours))
+        decision = decide_change(current, wanted, node.holdings, node.unlisted, whole=asked.observing)
+    return may_start(needs.unanswered, node.holdings, ids, clients=clients) if decision.apply else decision
+
+
+def _awaited(plan: Plan, node: Node) -> Awaited:
+    return awaited(plan, node.inventory, node.holdings, node.helpers, node.not_ours)
+
+
+def _with_cdi(configured: Configured, node: Node) -> Configured:
+    """With what CDI does to what is in force: devices that containers would get without the driver's libraries are
+    withheld, and a source of these that broke is named while the last good one is used."""
+    plan, status = configured.plan, configured.status
+    active = configured.in_force.effective if configured.in_force.told else None
+    if plan is None or active is None:
+        return configured
+    why = access.missing(active, node.devices)
+    if not why:
+        return replace(configured, status=replace(status, cdi_trouble=access.stale(active, node.devices)))
+    status = replace(status, cdi_trouble=f"CDI: {why}; what it is missing for is withheld until then")
+    if status.reason in {names.APPLIED, names.NO_CONFIG}:
+        status = replace(status, reason=names.CONFIG_INVALID, refused=Refused(message=status.cdi_trouble))
+    withheld = access.withheld(plan, node.last_plan, node.devices)
+    return replace(configured, plan=withheld, status=status, refused=configured.refused or "cdi")
+
+
+def _made(effective: Effective, node: Node) -> Plan:
+    if not effective.observing:
+        effective.node.check(node.existing)
+    return make_plan(node.inventory, node.verdicts, _plan_settings(effective))
+
+
+def _plan_settings(effective: Effective) -> PlanSettings:
+    return PlanSettings.from_sections(
+        effective.sections, resource_prefix=effective.resource_prefix, modes=effective.node.sharing_modes
+    )
+
+
+def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[Unmatched, ...]:
+    """Of a configuration that is in force, and so has a plan."""
+    rules = effective.sections.health.rules
+    return (*unmatched(node.inventory, _plan_settings(effective), from_file), *reasons.unmatched(rules, node.vendors))
+
+
+def _plan(effective: Effective, node: Node) -> tuple[Plan, PlanError | None]:
+    """The plan of what is in force; where it makes no sense with the devices of now, the last one and why."""
+    try:
+        return _made(effective, node), None
+    except PlanError as error:
+        return refresh_health(node.last_plan or Plan(), node.inventory, node.verdicts), error

@@ -1,0 +1,293 @@
+"""What others than this agent offer and hand out here: another device plugin, a DRA driver. Pure.
+
+With `serving.mode: Observe` a vendor's plugin serves the kubelet and this agent registers nothing. All that can be seen
+of that plugin is what PodResources tells: which ids it calls healthy (GetAllocatableResources leaves others out), and
+which ids pods hold. Here such ids are led back to the node's devices: `GPU-...` and `MIG-...`, shares of them
+(`GPU-...::3`), NVML indices (`3`, `0:1`) where deviceIDStrategy index is configured, and a DRA driver's `gpu-3` and
+`gpu-3-mig-1g.10gb-19-0`. Ids that lead nowhere are somebody else's devices and count for nothing.
+
+What was seen once is remembered (state file): an id that its plugin calls unhealthy, and every id while that plugin is
+down, cannot be seen, and is still capacity and still that plugin's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nodedevices_plugin.model import (
+    Holder,
+    HoldersState,
+    Holdings,
+    Inventory,
+    Offer,
+    OfferedResource,
+    Plan,
+    RecentAllocate,
+    SchedulableId,
+    Unit,
+)
+from nodedevices_plugin.model.device_names import device_names, plain
+from nodedevices_plugin.resources.changes import ChangeDecision, wait, waiting_for
+from nodedevices_plugin.resources.ids import compose, split
+from nodedevices_plugin.resources.occupancy import Held
+from nodedevices_plugin.sharing import none, time_slicing
+from nodedevices_plugin.sharing.helpers import run_by
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import partitions
+
+DRA_DRIVER = "gpu.nvidia.com"
+MAX_RESOURCES = 32  # SCHEMA: status.resources
+NAMED = 4  # of another plugin's resources, in one message
+Known = Mapping[str, tuple[str, ...]]  # resource -> ids seen of it
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What an id is about: a device, or a partition of it."""
+
+    device_id: str
+    partition_id: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.partition_id or self.device_id
+
+
+class Names:
+    """The node's devices by every name that others give them. `index_prefix`: the domain of resources whose ids may be
+    NVML indices, None for none; a bare number under any other name is not one of our devices."""
+
+    def __init__(self, inventory: Inventory, *, index_prefix: str | None = None) -> None:
+        self._index_prefix = None if index_prefix is None else f"{index_prefix}/"
+        self._by_id: dict[str, _Unit] = {}
+        self._by_index: dict[str, _Unit] = {}
+        self._by_claim: dict[str, _Unit] = {}
+        called = device_names(inventory)
+        for device in inventory.devices:
+            fact = device.fact
+            whole = _Unit(fact.id)
+            self._by_id[fact.id] = self._by_claim[called[fact.id]] = whole
+            for part in fact.partitions:
+                piece = _Unit(fact.id, part.id)
+                self._by_id[part.id] = piece
+                self._by_claim[f"{called[fact.id]}-mig-{plain(part.profile)}-{part.start}"] = piece
+            indices = registry.index_ids(fact)
+            if indices is not None:  # a NIC has an index, too, and nobody hands it out by that
+                for unit in (Unit(device), *partitions(device)):
+                    self._by_index[indices.index_id(unit)] = self._by_id[unit.id]
+
+    def unit(self, resource: str, id_: str) -> tuple[_Unit, int | None] | None:
+        """What an id of a resource is about, and which share of it; None: none of our devices."""
+        base, replica = split(id_)
+        found = self._by_id.get(base)
+        if found is None and self._index_prefix is not None and resource.startswith(self._index_prefix):
+            found = self._by_index.get(base)
+        return None if found is None else (found, replica)
+
+    def claimed(self, name: str) -> _Unit | None:
+        """Of `<driver>/<pool>/<device>`. A MIG device that is not in the inventory counts for its GPU."""
+        driver, _, rest = name.partition("/")
+        if driver != DRA_DRIVER:
+            return None
+        parent, mig, tail = rest.rpartition("/")[2].partition("-mig-")
+        profile, _, start = tail.rpartition("-")
+        part = f"{parent}-mig-{plain(profile.rpartition('-')[0])}-{start}" if mig else parent
+        return self._by_claim.get(part) or self._by_claim.get(parent)
+
+
+def named(holdings: Holdings, names: Names) -> Holdings:
+    """The same holders with our own ids in place of the names that others use; unknown ones are left as they are."""
+    holders = tuple(_named(each, names) for each in holdings.holders)
+    return holdings if holders == holdings.holders else replace(holdings, holders=holders)
+
+
+def _named(holder: Holder, names: Names) -> Holder:
+    ids = []
+    for each in holder.ids:
+        if holder.resource is None:
+            claimed = names.claimed(each)
+            ids.append(each if claimed is None else claimed.id)
+        else:
+            found = names.unit(holder.resource, each)
+            unit, replica = found or (None, None)
+            ids.append(each if unit is None else unit.id if replica is None else compose(unit.id, replica))
+    return replace(holder, ids=tuple(ids)) if tuple(ids) != holder.ids else holder
+
+
+def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names) -> tuple[Held, ...]:
+    """Every id of this node's devices that is held, or may be: by listed pods, by Allocates that no List has shown yet
+    (`unlisted`), and, while no complete List is known, by whom the kubelet's checkpoint knows."""
+    found: dict[tuple[str | None, str, str], Held] = {}
+    taken: set[tuple[str | None, str]] = set()
+
+    def add(resource: str | None, id_: str, holder: str) -> None:
+        if resource is None:
+            unit, replica = names.claimed(id_), None
+        else:
+            unit, replica = names.unit(resource, id_) or (None, None)
+        if unit is None:
+            return
+        own = unit.id if replica is None else compose(unit.id, replica)
+        if not holder and (resource, own) in taken:
+            return
+        taken.add((resource, own))
+        found[resource, own, holder] = Held(
+            resource=resource,
+            id=own,
+            device_id=unit.device_id,
+            partition_id=unit.partition_id,
+            replica=replica,
+            holder=holder,
+        )
+
+    for each in holdings.holders:
+        for id_ in each.ids:
+            add(each.resource, id_, f"{each.namespace}/{each.pod}")
+    for recent in unlisted:
+        for id_ in recent.ids:
+            add(recent.resource, id_, "")
+    for offer in holdings.possible or () if holdings.state is not HoldersState.SYNCED else ():
+        for id_ in offer.ids:
+            add(offer.resource, id_, "")
+    return tuple(found.values())
+
+
+def observe(known: Known, holdings: Holdings, names: Names, *, strategy: str = none.NAME) -> Plan:
+    """What is offered to the kubelet by others, as far as it can be seen or was seen before; `healthy`: seen now.
+
+    A device of which an id is offered now has exactly the ids that are offered or held now; of any other device those
+    stay that were known. While the kubelet does not answer nothing counts as healthy. `strategy`: how shares are
+    shared, as far as it is configured here; it cannot be seen.
+    """
+    live = set(_offered(holdings)) if holdings.state is not HoldersState.UNAVAILABLE else set()
+    live = {(resource, id_) for resource, id_ in live if names.unit(resource, id_) is not None}
+    shown = {_device(names, resource, id_) for resource, id_ in live}
+    remembered = {(resource, id_) for resource, ids in known.items() for id_ in ids}
+    ids = live | {(holder.resource, each) for holder in holdings.holders if holder.resource for each in holder.ids}
+    ids |= {each for each in remembered if _device(names, *each) not in shown}
+    resources: dict[str, list[SchedulableId]] = {}
+    for resource, id_ in sorted(ids, key=lambda pair: (pair[0], _order(pair[1]))):
+        found = names.unit(resource, id_)
+        if found is not None:
+            unit, replica = found
+            resources.setdefault(resource, []).append(
+                SchedulableId(
+                    id=id_,
+                    device_id=unit.device_id,
+                    partition_id=unit.partition_id,
+                    replica=replica,
+                    healthy=(resource, id_) in live,
+                )
+            )
+    return Plan(resources=tuple(_resource(name, of, strategy) for name, of in list(resources.items())[:MAX_RESOURCES]))
+
+
+def remembered(observed: Plan) -> dict[str, tuple[str, ...]]:
+    """For the state file."""
+    return {each.name: tuple(one.id for one in each.ids) for each in observed.resources}
+
+
+def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
+    """May this agent serve `wanted` where it only observed? Not while others hold or offer our devices differently.
+
+    The same id under the same name is the same thing to the kubelet, whoever serves it: pods that hold it keep it, and
+    the other plugin may still be there. Any other id of our devices would vanish under its pod, or be handed out twice.
+    How others share cannot be seen, so that nobody may hold what is to have a helper (resources.changes has why).
+    """
+    what = ", ".join(each.name for each in wanted.resources) or "nothing"
+    if holdings.state is not HoldersState.SYNCED or holdings.offered is None:
+        why = holdings.message or "the kubelet has not been asked yet"
+        return wait((), f"serving {what} waits: what pods hold and other plugins offer is not known ({why})")
+    ours = {(resource.name, each.id) for resource in wanted.resources for each in resource.ids}
+    with_helper = {resource.name for resource in wanted.resources if run_by(resource)}
+    devices = {each.device_id for resource in wanted.resources for each in resource.ids}
+
+    def differs(resource: str, id_: str) -> bool:
+        return (resource, id_) not in ours and names.unit(resource, id_) is not None
+
+    holders = tuple(
+        each
+        for each in holdings.holders
+        if (
+            each.resource is not None
+            and (each.resource in with_helper or any(differs(each.resource, i) for i in each.ids))
+        )
+        or (
+            each.resource is None
+            and any((unit := names.claimed(id_)) and unit.device_id in devices for id_ in each.ids)
+        )
+    )
+    if holders:
+        return wait(holders, f"serving {what} waits until these pods have ended: {waiting_for(holders)}")
+    offers = sorted({resource for resource, id_ in _offered(holdings) if differs(resource, id_)})
+    if offers:
+        return wait(
+            (), f"serving {what} waits until another plugin no longer offers these devices as {', '.join(offers)}"
+        )
+    return ChangeDecision(apply=True)
+
+
+def rivals(
+    resource: str, plan: Plan, offered: Sequence[Offer], names: Names, *, own: Collection[str]
+) -> tuple[Offer, ...]:
+    """What another plugin serves to the kubelet, so that `resource` of our plan must not be registered beside it.
+
+    Whatever it offers under a name of the plan, and every id of the plan's devices under another name; of the same
+    domain, which is one vendor's. `own`: names that the kubelet has of us.
+    """
+    planned = [each for each in plan.resources if _domain(each.name) == _domain(resource)]
+    asked = {each.name for each in planned}
+    devices = {one.device_id for each in planned for one in each.ids}
+    found = []
+    for offer in offered:
+        if _domain(offer.resource) != _domain(resource) or offer.resource in own:
+            continue
+        same = offer.resource in asked
+        ids = tuple(each for each in offer.ids if same or _device(names, offer.resource, each) in devices)
+        if ids:
+            found.append(replace(offer, ids=ids))
+    return tuple(found)
+
+
+def told(found: Sequence[Offer]) -> str:
+    """Who is in the way, and what to do; empty: nobody."""
+    if not found:
+        return ""
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    what = ", ".join(each.resource for each in found[:NAMED]) + more
+    count = sum(len(each.ids) for each in found)
+    ids = f"{count} healthy ids, such as {found[0].ids[0]}" if count > 1 else f"the healthy id {found[0].ids[0]}"
+    remedy = "remove it from this node, or set serving.mode: Observe"
+    return f"another device plugin serves {what} to this kubelet: {ids}; {remedy}"
+
+
+def _domain(resource: str) -> str:
+    return resource.partition("/")[0]
+
+
+def _offered(holdings: Holdings) -> Iterable[tuple[str, str]]:
+    return ((each.resource, id_) for each in holdings.offered or () for id_ in each.ids)
+
+
+def _device(names: Names, resource: str, id_: str) -> str | None:
+    found = names.unit(resource, id_)
+    return None if found is None else found[0].device_id
+
+
+def _order(id_: str) -> tuple[str, int]:
+    base, replica = split(id_)
+    return (base, -1 if replica is None else replica)
+
+
+def _resource(name: str, ids: list[SchedulableId], strategy: str) -> OfferedResource:
+    """Its shares: as many as the most shared device has."""
+    shared = [(each.partition_id or each.device_id) for each in ids if each.replica is not None]
+    if not shared:
+        return OfferedResource(name=name, ids=tuple(ids))
+    return OfferedResource(
+        name=name,
+        ids=tuple(ids),
+        sharing=strategy if strategy != none.NAME else time_slicing.NAME,
+        replicas=max(shared.count(each) for each in set(shared)),
+    )

@@ -1,0 +1,217 @@
+"""The live set of devices: which ones this node has, and which ones it had.
+
+A device is known by its id. One that the probe no longer lists stays, not present, with its last facts, until it
+returns, a person confirms its removal, or `forget_missing_seconds` are over: the kubelet shows an id that is dropped
+from ListAndWatch as Healthy in the pod's status, so a vanished device must stay listed. The same holds for a MIG
+device while a pod holds it. A device that answers nothing keeps what was known of it. While the driver is not loaded
+nothing can be seen, so nothing counts as gone.
+
+Each probe has an inventory of its own, so that one's line, silence or driver says nothing of another's devices; all of
+them together are the node's.
+
+Pure: a snapshot and the previous inventory in, the next inventory out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from nodedevices_api.bounds import MAX_DEVICES, MAX_PARTITIONS
+from nodedevices_probe.protocol import (
+    MAX_MESSAGE,
+    DeviceFact,
+    DriverState,
+    Machine,
+    Snapshot,
+    Trouble,
+    text,
+)
+
+from nodedevices_plugin.model import Inventory, InventoryDevice
+
+TOO_MANY_DEVICES = "TooManyDevices"
+SAME_ID = "SameId"
+
+
+def update(
+    previous: Inventory,
+    snapshot: Snapshot,
+    *,
+    now: datetime,
+    monotonic: float,
+    held_partitions: frozenset[str] = frozenset(),
+    removed: frozenset[str] = frozenset(),
+    forget_missing_seconds: int | None = None,
+) -> Inventory:
+    """The inventory after this line.
+
+    `now` and `monotonic` (seconds, time.monotonic()) are when the line arrived, by the agent's clocks.
+    `held_partitions`: ids of MIG devices that a pod holds (all, while nobody knows).
+    `removed`: ids that a person confirmed as taken out.
+    `forget_missing_seconds`: after how long a missing device is dropped; None: never.
+    """
+    before = {device.fact.id: device for device in previous.devices}
+    driver_loaded = snapshot.driver.state is DriverState.LOADED
+    listed = {fact.id: fact for fact in snapshot.devices}
+    live = {part.id: fact.id for fact in listed.values() for part in fact.partitions}
+    gone = held_partitions - live.keys()
+    devices = [_seen(before.get(fact.id), fact, now, live, gone) for fact in listed.values()]
+    for device in previous.devices:
+        if device.fact.id in listed:
+            continue
+        present = device.present and not driver_loaded
+        kept = _with_partitions(replace(device, present=present), gone) if not present else device
+        if present or not _released(kept, now, removed, forget_missing_seconds):
+            devices.append(kept)
+    heard_before = previous.heard if previous.instance == snapshot.instance else -1
+    troubles = snapshot.troubles
+    if len(devices) > MAX_DEVICES:
+        too_many = f"{len(devices)} devices; the first {MAX_DEVICES} by index are kept, missing ones last"
+        troubles = (*troubles, Trouble(code=TOO_MANY_DEVICES, message=too_many))
+    return Inventory(
+        devices=_ordered(devices),
+        driver=snapshot.driver,
+        machine=snapshot.machine,
+        boot_id=snapshot.boot_id,
+        accelerators_on_bus=snapshot.accelerators_on_bus,
+        troubles=troubles,
+        instance=snapshot.instance,
+        heard=max((event.sequence for event in snapshot.events), default=heard_before),
+        read_after=heard_before if snapshot.read_after is None else snapshot.read_after,
+        line_time=now,
+        line_monotonic=monotonic,
+    )
+
+
+def owned(parts: Mapping[str, Inventory]) -> dict[str, Inventory]:
+    """Of each probe what is its own, by name, the first probe first: an id that two of them list belongs to the one
+    that has it here, else to the first; it is the other's trouble, and not its device."""
+    here = {device.fact.id for part in parts.values() for device in part.devices if device.present}
+    taken: dict[str, str] = {}
+    result = {}
+    for name, part in parts.items():
+        kept, troubles = [], list(part.troubles)
+        for device in part.devices:
+            ids = (device.fact.id, *(each.id for each in device.fact.partitions))
+            owner = next((taken[each] for each in ids if each in taken), None)
+            if owner is not None and device.present:
+                troubles.append(
+                    Trouble(code=SAME_ID, message=f"{device.fact.id} is reported by the probe {owner}, too")
+                )
+            elif owner is None and (device.present or device.fact.id not in here):
+                taken |= dict.fromkeys(ids, name)
+                kept.append(device if device.probe == name else replace(device, probe=name))
+        result[name] = replace(part, devices=tuple(kept), troubles=tuple(troubles))
+    return result
+
+
+def together(parts: Mapping[str, Inventory], *, complete: bool) -> Inventory:
+    """All probes' devices. What a node has once is the first probe's that knows it. `complete`: every probe has
+    reported, or was waited for long enough; before, this inventory has no line."""
+    every = list(parts.values())
+    if len(every) == 1:
+        return every[0]
+    reported = [each for each in every if each.line_monotonic is not None] if complete else []
+    first = reported[0] if reported else Inventory()
+    machine = next((each.machine for each in every if each.machine != Machine()), Machine())
+    return replace(
+        first,
+        devices=_ordered(device for each in every for device in each.devices),
+        machine=machine,
+        boot_id=next((each.boot_id for each in every if each.boot_id), ""),
+        accelerators_on_bus=max((each.accelerators_on_bus for each in every), default=0),
+        troubles=tuple(
+            Trouble(code=it.code, message=text(f"{name}: {it.message}", MAX_MESSAGE))
+            for name, each in parts.items()
+            for it in each.troubles
+        ),
+    )
+
+
+def restore(devices: Iterable[InventoryDevice], *, boot_id: str = "") -> Inventory:
+    """What the state file remembers, before the first line of the probe: nothing of it has been seen in this run."""
+    return Inventory(devices=_ordered(devices), boot_id=boot_id)
+
+
+def clock_set(inventory: Inventory, by: timedelta) -> Inventory:
+    """The inventory after the wall clock was set: what is missing is missing for as long as it was."""
+    devices = tuple(replace(device, last_seen=device.last_seen + by) for device in inventory.devices)
+    return replace(inventory, devices=devices)
+
+
+def release(
+    inventory: Inventory,
+    *,
+    now: datetime,
+    held_partitions: frozenset[str],
+    removed: frozenset[str] = frozenset(),
+    forget_missing_seconds: int | None = None,
+) -> Inventory:
+    """The inventory without what nothing keeps any more, between two lines: a pod ended, a person confirmed."""
+    kept = (
+        _without_released_partitions(device, held_partitions)
+        for device in inventory.devices
+        if device.present or not _released(device, now, removed, forget_missing_seconds)
+    )
+    return replace(inventory, devices=tuple(kept))
+
+
+def _seen(
+    before: InventoryDevice | None,
+    fact: DeviceFact,
+    now: datetime,
+    live: Mapping[str, str],
+    departed_and_held: frozenset[str],
+) -> InventoryDevice:
+    """A device that the line lists. What it does not answer for now is taken from what it said before.
+
+    `live`: whose each partition of the line is; one that moved to another device is that device's alone.
+    """
+    if before is None:
+        return InventoryDevice(fact=fact, present=True, last_seen=now)
+    if fact.readings.lost or fact.readings.error is not None:
+        parts = tuple(part for part in before.fact.partitions if live.get(part.id, fact.id) == fact.id)
+        known = replace(before.fact, index=fact.index, readings=fact.readings, partitions=parts)
+        return replace(before, fact=known, present=True, last_seen=now)
+    room = MAX_PARTITIONS - len(fact.partitions)
+    gone = tuple(part for part in before.fact.partitions if part.id in departed_and_held)[:room]
+    if gone:
+        fact = replace(fact, partitions=(*fact.partitions, *gone))
+    departed = frozenset(part.id for part in gone)
+    return InventoryDevice(fact=fact, present=True, last_seen=now, departed_partitions=departed)
+
+
+def _with_partitions(device: InventoryDevice, held_partitions: frozenset[str]) -> InventoryDevice:
+    """A missing device: its partitions are listed only while a pod holds them, as on a device that is here."""
+    kept = tuple(part for part in device.fact.partitions if part.id in held_partitions)
+    if kept == device.fact.partitions and device.departed_partitions == {part.id for part in kept}:
+        return device
+    fact = replace(device.fact, partitions=kept)
+    return replace(device, fact=fact, departed_partitions=frozenset(part.id for part in kept))
+
+
+def _without_released_partitions(device: InventoryDevice, held_partitions: frozenset[str]) -> InventoryDevice:
+    released = device.departed_partitions - held_partitions
+    if not released:
+        return device
+    partitions = tuple(part for part in device.fact.partitions if part.id not in released)
+    fact = replace(device.fact, partitions=partitions)
+    return replace(device, fact=fact, departed_partitions=device.departed_partitions - released)
+
+
+def _released(device: InventoryDevice, now: datetime, removed: frozenset[str], forget_seconds: int | None) -> bool:
+    if device.fact.id in removed:
+        return True
+    return forget_seconds is not None and (now - device.last_seen).total_seconds() >= forget_seconds
+
+
+def _ordered(devices: Iterable[InventoryDevice]) -> tuple[InventoryDevice, ...]:
+    """By type, index and id: the order of `status.devices` and of every list that the kubelet gets."""
+    kept = sorted(devices, key=lambda device: (not device.present, *_place(device)))[:MAX_DEVICES]
+    return tuple(sorted(kept, key=_place))
+
+
+def _place(device: InventoryDevice) -> tuple[str, int, str]:
+    return (device.fact.type, device.fact.index, device.fact.id)

@@ -1,0 +1,209 @@
+"""The state file: what a restart of the agent must not forget.
+
+An XID is an edge: without this file a restarted agent would offer a bad GPU as good. The file holds every verdict with
+faults behind it, the devices that were known (so that one that is gone stays Missing), the configuration in force, the
+last `spec.config` seen, which resource names were and are offered, and what others were seen to offer. It lies in the
+device-plugin directory, from which the kubelet removes only sockets.
+
+Written whole and atomically (temporary file, fsync, rename), and only when something changed. A disk that is full or
+read-only is reported, and no change of shape takes effect meanwhile (configuring). A file of another version is read
+part by part. What cannot be read is reported and kept aside under the name `<file>.unreadable`; where nothing can,
+everything starts afresh: probe, PodResources and the operator tell what they can.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nodedevices_common import files
+from nodedevices_common.errors import OperationError
+from nodedevices_probe.protocol import Readings
+from pydantic import TypeAdapter, ValidationError
+
+from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Verdict
+from nodedevices_plugin.pipeline.older_state import as_written_now
+from nodedevices_plugin.sharing.clients import Clients
+
+MAX_BYTES = 16 << 20
+VERSION = 1  # of what is written; of another version all parts are read that it has in common with this one
+NAMED = 8  # verdicts that cannot be read, in one message
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class StateError(OperationError):
+    """The file cannot be used or written; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenSpec:
+    """The last `spec` in which the operator had resolved this node."""
+
+    config: Mapping[str, Any]
+    config_hash: str | None = None
+    config_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """All that survives. Equal states need no write."""
+
+    version: int = VERSION
+    boot_id: str = ""
+    devices: tuple[InventoryDevice, ...] = ()
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    applied: Mapping[str, Any] | None = None  # effective.to_saved of what is in force
+    applied_hash: str | None = None  # spec.configHash that it covers
+    spec: SeenSpec | None = None
+    offered: tuple[str, ...] = ()
+    observed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what others offer: resource -> ids
+    retired: Mapping[str, datetime] = field(default_factory=dict)  # resource names no longer offered, since when
+    confirmed: str = ""  # the nodedevices.io/confirm annotation that was acted on
+    clients: Clients = field(default_factory=Clients)  # which helper of a sharing mode each client came to
+
+
+_ADAPTER: TypeAdapter[State] = TypeAdapter(State)
+
+
+def to_save(state: State, inventory: Inventory, verdicts: Mapping[str, Verdict]) -> State:
+    """`state` with what is worth keeping of these: no readings and no event's number (they change with every
+    line), no healthy verdicts."""
+    devices = tuple(
+        replace(
+            device,
+            fact=replace(device.fact, readings=Readings()),
+            last_seen=EPOCH if device.present else device.last_seen,  # a device that is here is seen all the time
+        )
+        for device in inventory.devices
+    )
+    kept = {
+        key: replace(each, faults=tuple(replace(fault, instance="", sequence=-1) for fault in each.faults))
+        for key, each in verdicts.items()
+        if each.faults or each.state is HealthState.UNHEALTHY
+    }
+    return replace(state, boot_id=inventory.boot_id or state.boot_id, devices=devices, verdicts=kept)
+
+
+def same_but_times(one: State, other: State) -> bool:
+    """Whether they differ in nothing but when a fault was last seen: worth a write now and then, not at each line."""
+    return _without_times(one) == _without_times(other)
+
+
+def _without_times(state: State) -> State:
+    verdicts = {
+        key: replace(
+            each, faults=tuple(replace(fault, last_seen=EPOCH if fault.last_seen else None) for fault in each.faults)
+        )
+        for key, each in state.verdicts.items()
+    }
+    return replace(state, verdicts=verdicts)
+
+
+def restored_devices(state: State, now: datetime) -> tuple[InventoryDevice, ...]:
+    """The devices as the inventory takes them up: those that were here count as seen until now, and none later."""
+    return tuple(
+        replace(device, last_seen=now if device.present else min(device.last_seen, now)) for device in state.devices
+    )
+
+
+def _zoneless(value: object, place: str = "") -> str:
+    """The place of the first time that names no zone, which no other time can be compared with; "": there is none."""
+    if isinstance(value, datetime):
+        return place if value.tzinfo is None else ""
+    parts: Iterable[tuple[object, object]] = ()
+    if is_dataclass(value):
+        parts = ((each.name, getattr(value, each.name)) for each in fields(value))
+    elif isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, tuple):
+        parts = enumerate(value)
+    return next(filter(None, (_zoneless(each, f"{place}.{key}".lstrip(".")) for key, each in parts)), "")
+
+
+class StateFile:
+    """Reads and writes one path. Blocking: to be called on a worker thread, but for the read at the start."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.unread = ""  # what of the file could not be used by the last `load`
+
+    def load(self) -> State:
+        """The saved state, of this version or another, as far as it can be used (`unread`); an empty one when there is
+        no file. StateError when nothing of it can be used."""
+        try:
+            if self.path.stat().st_size > MAX_BYTES:
+                raise self._unusable(f"it is larger than {MAX_BYTES} bytes")
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return State()
+        except OSError as error:
+            raise StateError(f"read {self.path}: {error.strerror or error}") from error
+        try:
+            document = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise self._unusable(f"not JSON: {error!s:.200}") from error
+        version = document.get("version") if isinstance(document, dict) else None
+        if not isinstance(version, int) or version < 1:
+            raise self._unusable(f"version: {version!r:.64} is not a number from 1")
+        state, self.unread = _parts(as_written_now(document))
+        if self.unread:
+            self.unread += f"; {self._put_aside(copy=True)}"
+        return state
+
+    def save(self, state: State) -> None:
+        """Replace the file. StateError when that is not possible; the old file then stays as it was."""
+        content = _ADAPTER.dump_json(state, by_alias=True, exclude_none=True)
+        try:
+            files.replace(self.path, content, mode=0o600, durable=True)
+        except OSError as error:
+            raise StateError(f"write {self.path}: {error.strerror or error}") from error
+
+    def _unusable(self, why: str) -> StateError:
+        return StateError(f"{self.path}: not a state file ({why}); {self._put_aside()}")
+
+    def _put_aside(self, *, copy: bool = False) -> str:
+        aside = self.path.with_name(f"{self.path.name}.unreadable")
+        try:
+            if copy:
+                shutil.copyfile(self.path, aside)
+            else:
+                self.path.replace(aside)
+        except OSError as error:
+            return f"and not kept aside: {error.strerror or error}"
+        return f"kept as {aside.name}"
+
+
+def _parts(document: Mapping[str, Any]) -> tuple[State, str]:
+    """What can be used of it, each part by itself, and of verdicts each one, and what cannot: one that a newer version
+    writes in another way must not take the others along. Parts that are not known are left out: a newer version's, or
+    an older one's."""
+    state, problems = State(), list[str]()
+    for name in (each.name for each in fields(State) if each.name != "version" and each.name in document):
+        part, problem = _part(name, document[name])
+        if problem and name == "verdicts" and isinstance(document[name], dict):
+            found = {key: _part(name, {key: value}) for key, value in document[name].items()}
+            part = {key: verdict for one, why in found.values() if not why for key, verdict in one.items()}
+            problems += [why for _, why in found.values() if why][:NAMED]
+        elif problem:
+            problems.append(problem)
+        if part is not None:
+            state = replace(state, **{name: part})
+    return state, "; ".join(problems)
+
+
+def _part(name: str, value: object) -> tuple[Any, str]:
+    """One part as the state has it, or None and why it cannot be used."""
+    try:
+        part = getattr(_ADAPTER.validate_python({name: value}), name)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])[:200]
+        return None, f"{where or name}: {first['msg'][:200]}"
+    if zoneless := _zoneless(part, name):
+        return None, f"{zoneless[:200]}: a time without a zone; write it as 2026-11-21T07:02:11Z"
+    return part, ""

@@ -1,0 +1,548 @@
+"""One step of the agent: the latest of everything in, everything that follows from it out. Pure.
+
+    probe's line -> inventory -> verdicts -> configuration and plan -> report
+
+Level-based: a step may come at any time, any number of times, and with the same input gives the same result. Only the
+world that it returns is remembered. Nothing here waits, logs or touches the outside; `agent` does, in the order that
+matters: state file, then kubelet, then API server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from nodedevices_api.conditions import CONFIG_INVALID
+from nodedevices_probe.protocol import ProbeEvent, Snapshot
+
+from nodedevices_plugin.health.events import EventCursor, Notice, fresh_events, notices
+from nodedevices_plugin.health.levels import MISSING
+from nodedevices_plugin.health.machine import clock_set, judge_all, next_deadline
+from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.model import (
+    HoldersState,
+    Holdings,
+    Inventory,
+    Plan,
+    RecentAllocate,
+    Registration,
+    Verdict,
+    served_by_others,
+)
+from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.pipeline import access
+from nodedevices_plugin.pipeline import inventory as stage_inventory
+from nodedevices_plugin.pipeline.access import Access
+from nodedevices_plugin.pipeline.asking import Asked, SeenObject, ask
+from nodedevices_plugin.pipeline.config_status import ConfigStatus, refusal
+from nodedevices_plugin.pipeline.configuring import InForce, Node, configure
+from nodedevices_plugin.pipeline.foreign import Names, held, named, observe, remembered
+from nodedevices_plugin.pipeline.state import SeenSpec, State, restored_devices, to_save
+from nodedevices_plugin.resources.changes import RECENT_SECONDS, not_listed
+from nodedevices_plugin.resources.ids import physical_id
+from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
+from nodedevices_plugin.settings.file import FileOutcome
+from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.settings.named import NamedFiles, choose
+from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.sharing.base import Helper, HelperFacts
+from nodedevices_plugin.sharing.clients import follow
+from nodedevices_plugin.sharing.clients import restored as restored_clients
+from nodedevices_plugin.vendors.faults import FaultSource, FaultSources, source_of
+from nodedevices_plugin.vendors.nvidia.cdi import CtkRequest, Here
+from nodedevices_plugin.vendors.registry import fault_sources
+
+SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's word no longer counts
+CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the scheduler between the two readings
+LIST_AGAIN_SECONDS = 5.0  # the agent's period for PodResources
+MAX_RETIRED = 64
+MAX_CONFIRM = 128  # entries of the annotation
+CONFIRM_WORDS = ("recovered", "removed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The latest of everything that comes from outside."""
+
+    snapshot: Snapshot | None = None  # a line that no step has seen yet
+    source: str = ""  # the probe that wrote it; "": the only one
+    arrived: float = 0.0  # time.monotonic() when it came
+    file: FileOutcome = field(default_factory=FileOutcome)
+    files: NamedFiles | None = None  # in its place: a folder of them, where the agent has one
+    seen: SeenObject | None = None  # None: the API server has not told us (yet)
+    holdings: Holdings
+    recent: Sequence[RecentAllocate] = ()
+    registrations: tuple[Registration, ...] = ()
+    existing: frozenset[str] = frozenset()  # the node's optional device nodes (host.paths)
+    helpers: HelperFacts = field(default_factory=HelperFacts)  # what sharing modes await
+    cdi: Here = field(default_factory=Here)
+    saved: Effective | None = None  # the configuration that the state file has; None: none, or it is not known
+    unsaved_because: str = ""  # why the state file cannot be written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What the agent knows. `plan` None: no good line yet, and nothing is registered."""
+
+    inventory: Inventory  # of all probes together
+    probes: Mapping[str, Inventory]  # of each probe by its name, the first probe first
+    verdicts: Mapping[str, Verdict]
+    cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe
+    in_force: InForce
+    plan: Plan | None = None
+    observed: Plan | None = None  # what others offer the kubelet; None: this agent serves it
+    holdings: Holdings  # by our own ids
+    config: ConfigStatus = field(default_factory=ConfigStatus)
+    helpers: tuple[Helper, ...] | None = None  # what sharing modes want to run; None: nobody knows yet
+    access: Access = field(default_factory=Access)  # how containers get what they are granted
+    state: State  # what the state file should say
+    asked: Asked = field(default_factory=Asked)
+    asked_for: tuple[FileOutcome, SeenSpec | None] | None = None  # what `asked` was made of
+    confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
+    confirm_spent: tuple[str, ...] = ()  # what of it was acted on, and its device is at fault again or still
+    departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
+    listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since
+    started: float  # time.monotonic()
+    wall_offset: float  # seconds that the wall clock is ahead of time.monotonic()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step's outcome, besides the world: what is only worth telling, and when to look again."""
+
+    world: World
+    notices: tuple[Notice, ...] = ()
+    xids: tuple[ProbeEvent, ...] = ()
+    confirmed: tuple[str, ...] = ()  # entries of the annotation that this step acted on
+    refused: str = ""
+    deadline: float | None = None  # time.monotonic() when a step without news could change something
+    silent: frozenset[str] = frozenset()  # probes without a good line for 15 s
+
+    @property
+    def probe_silent(self) -> bool:
+        return bool(self.silent)
+
+
+def begin(state: State, local: Local, *, now: datetime, monotonic: float) -> World:
+    """The world after a start, before anything came in: what the state file remembers."""
+    in_force = InForce(effective=_own(local))
+    if state.applied is not None:
+        with contextlib.suppress(ConfigError):  # written by another version: what is asked for holds
+            in_force = InForce(effective=from_saved(state.applied), applied_hash=state.applied_hash, told=True)
+    devices = restored_devices(state, now)
+    first, *_ = local.probes
+    probes = {
+        name: stage_inventory.restore(
+            (each for each in devices if each.probe == name or (name == first and not each.probe)),
+            boot_id=state.boot_id,
+        )
+        for name in local.probes
+    }
+    return World(
+        inventory=stage_inventory.together(probes, complete=False),
+        probes=probes,
+        verdicts=dict(state.verdicts),
+        in_force=in_force,
+        holdings=Holdings(state=HoldersState.UNAVAILABLE),
+        state=replace(state, clients=restored_clients(state.clients)),
+        started=monotonic,
+        wall_offset=now.timestamp() - monotonic,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Confirm:
+    value: str
+    recovered: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def understood(self) -> tuple[str, ...]:
+        told = {"recovered": self.recovered, "removed": self.removed}
+        return tuple(f"{device}={word}" for word, devices in told.items() for device in sorted(devices))
+
+
+def step(
+    world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float, vendors: FaultSources | None = None
+) -> Step:
+    """The world after these inputs: what is the case, and what follows from it. `now`: the wall clock, which is shown;
+    `monotonic`: what waiting is measured by."""
+    return decide(assess(world, inputs, local, now=now, monotonic=monotonic, vendors=vendors), inputs, local)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """The first half of a step: devices, verdicts and what is asked for, before anything is decided about it."""
+
+    world: World  # before
+    now: datetime
+    monotonic: float
+    rules: HealthRules
+    vendors: FaultSources
+    confirm: _Confirm
+    cursors: Mapping[str, EventCursor]
+    events: tuple[ProbeEvent, ...]
+    inventory: Inventory
+    probes: Mapping[str, Inventory]
+    verdicts: Mapping[str, Verdict]
+    spec: SeenSpec | None
+    asked: Asked
+    asked_for: tuple[FileOutcome, SeenSpec | None]
+
+    @property
+    def active(self) -> Effective | None:
+        """The configuration in effect; None: there was none yet."""
+        return self.world.in_force.effective if self.world.in_force.told else None
+
+    @property
+    def uses_cdi(self) -> bool:
+        """Whether containers get devices by CDI name, or are to."""
+        return access.uses_cdi(self.active) or access.uses_cdi(self.asked.effective)
+
+    def to_look_for(self, existing: Set[str], here: Here) -> CtkRequest | None:
+        """What nvidia-ctk has to be asked for, lest something be refused or withheld for want of its answer."""
+        if self.inventory.line_monotonic is None:
+            return None
+        devices = access.Devices(inventory=self.inventory, existing=existing, here=here)
+        return access.to_look_for(self.active, self.asked.effective, devices)
+
+
+def assess(
+    world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float, vendors: FaultSources | None = None
+) -> Assessment:
+    """What is the case now, and what is asked for. `vendors`: whose faults are known; None: the registered ones'."""
+    vendors = fault_sources() if vendors is None else vendors
+    world = _clock_watched(world, now=now, monotonic=monotonic)
+    effective = world.in_force.effective
+    rules = HealthRules.from_section(effective.sections.health)
+    forget = effective.sections.health.forget_missing_seconds
+    confirm = _confirm(world, inputs)
+    held_parts = _held_partitions(_named(inputs.holdings, effective, world.inventory), world.inventory)
+    cursors, events = dict(world.cursors), tuple[ProbeEvent, ...]()
+    probes = {}
+    source = inputs.source or next(iter(world.probes))
+    for name, before in world.probes.items():
+        if inputs.snapshot is not None and name == source:
+            cursors[name], events = fresh_events(world.cursors.get(name, EventCursor()), inputs.snapshot)
+            probes[name] = stage_inventory.update(
+                before,
+                inputs.snapshot,
+                now=now,
+                monotonic=inputs.arrived,
+                held_partitions=held_parts,
+                removed=confirm.removed,
+                forget_missing_seconds=forget,
+            )
+        else:
+            probes[name] = stage_inventory.release(
+                before, now=now, held_partitions=held_parts, removed=confirm.removed, forget_missing_seconds=forget
+            )
+    owned = stage_inventory.owned(probes)
+    verdicts: dict[str, Verdict] = {}
+    for name, part in owned.items():
+        verdicts |= judge_all(
+            world.verdicts,
+            part,
+            events if name == source else (),
+            rules,
+            vendors,
+            now=now,
+            monotonic=monotonic,
+            confirmed=confirm.recovered,
+        )
+    waited = monotonic >= world.started + SILENCE_SECONDS
+    complete = waited or all(each.line_monotonic is not None for each in owned.values())
+    inventory = stage_inventory.together(owned, complete=complete or world.plan is not None)
+    spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
+    file = inputs.file
+    if inputs.files is not None:
+        name = spec.config_name if spec is not None else ""
+        file = choose(inputs.files, name, default=local.default_config, fallbacks=local.fallback_strategies)
+    asked_for = (file, spec)
+    return Assessment(
+        world=world,
+        now=now,
+        monotonic=monotonic,
+        rules=rules,
+        vendors=vendors,
+        confirm=confirm,
+        cursors=cursors,
+        events=events,
+        inventory=inventory,
+        probes=probes,
+        verdicts=verdicts,
+        spec=spec,
+        asked=world.asked if world.asked_for == asked_for else ask(local, file, spec),
+        asked_for=asked_for,
+    )
+
+
+def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
+    """What follows: configuration, plan, what containers get, what is saved and reported."""
+    world, now, monotonic, inventory, verdicts = of.world, of.now, of.monotonic, of.inventory, of.verdicts
+    asked, spec = of.asked, of.spec
+    in_force, plan, config, refused = world.in_force, world.plan, world.config, ""
+    helpers = world.helpers
+    listed = _listed(world.listed, inputs)
+    unlisted = not_listed(inputs.recent, listed, inputs.holdings)
+    awaits = _awaits(world, inputs, local, spec, monotonic)
+    applied = in_force.effective if in_force.told else None
+    if inventory.line_monotonic is not None:
+        node = Node(
+            inventory=inventory,
+            verdicts=verdicts,
+            holdings=inputs.holdings,
+            unlisted=unlisted,
+            held=held(inputs.holdings, unlisted, _names(in_force, asked, inventory)),
+            last_plan=world.plan,
+            offered=frozenset(world.state.offered),
+            saved=inputs.saved,
+            unsaved_because=inputs.unsaved_because,
+            awaits=awaits,
+            existing=inputs.existing,
+            helpers=inputs.helpers,
+            not_ours=served_by_others(inputs.registrations),
+            vendors=of.vendors,
+            cdi_here=inputs.cdi,
+        )
+        outcome = configure(in_force, asked, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
+        helpers, applied = outcome.helpers, outcome.to_save
+        in_force, plan, refused = outcome.in_force, outcome.plan, outcome.refused
+        config = replace(world.config, generation=outcome.status.generation) if outcome.saving else outcome.status
+    elif asked.error is not None:
+        refused_for = refusal(asked.field, asked.error)
+        config = replace(config, reason=CONFIG_INVALID, message=asked.error, refused=refused_for, sources=asked.sources)
+        refused = asked.source
+    observed: Plan | None = None
+    if in_force.told and in_force.effective.observing:
+        others = Names(inventory, index_prefix=in_force.effective.index_prefix)
+        shared_by = in_force.effective.sections.sharing.strategy
+        observed = observe(world.state.observed, inputs.holdings, others, strategy=shared_by)
+    offered, retired = _offered(world.state, plan, observed, now)
+    state = replace(
+        to_save(world.state, inventory, verdicts),
+        applied=to_saved(applied) if applied is not None else world.state.applied,
+        applied_hash=in_force.applied_hash,
+        spec=spec if not local.standalone else world.state.spec,
+        offered=offered,
+        observed=remembered(observed) if observed is not None else world.state.observed if plan is None else {},
+        retired=retired,
+        confirmed=of.confirm.value,
+        clients=follow(
+            world.state.clients,
+            plan if observed is None else Plan(),
+            inputs.holdings,
+            inputs.helpers.lives,
+            not_ours=served_by_others(inputs.registrations),
+            now=now,
+        ),
+    )
+    devices = access.Devices(inventory=inventory, existing=inputs.existing, here=inputs.cdi)
+    after = World(
+        inventory=inventory,
+        probes=of.probes,
+        verdicts=verdicts,
+        cursors=of.cursors,
+        in_force=in_force,
+        plan=plan,
+        observed=observed,
+        holdings=_named(inputs.holdings, in_force.effective, inventory),
+        config=config,
+        helpers=helpers,
+        access=access.access(in_force.effective, devices) if plan is not None else Access(),
+        state=state,
+        asked=asked,
+        asked_for=of.asked_for,
+        confirm_problems=of.confirm.problems,
+        confirm_spent=_spent(of.confirm.value, verdicts),
+        departed=_departed(world.departed, inventory, now),
+        listed=listed,
+        started=world.started,
+        wall_offset=world.wall_offset,
+    )
+    silent_from = {
+        name: (world.started if part.line_monotonic is None else part.line_monotonic) + SILENCE_SECONDS
+        for name, part in of.probes.items()
+    }
+    deadlines = [
+        *silent_from.values(),
+        *(next_deadline(verdicts, part, of.rules, now=now, monotonic=monotonic) for part in of.probes.values()),
+        _recent_over(unlisted, monotonic),
+        world.started + local.operator_wait_seconds if awaits else None,
+    ]
+    return Step(
+        world=after,
+        notices=notices(of.events, of.rules, _owners(inventory, of.vendors), of.vendors),
+        xids=tuple(event for event in of.events if event.xid is not None),
+        confirmed=of.confirm.understood,
+        refused=refused,
+        deadline=min((each for each in deadlines if each is not None and each > monotonic), default=None),
+        silent=frozenset(name for name, since in silent_from.items() if monotonic >= since),
+    )
+
+
+def _clock_watched(world: World, *, now: datetime, monotonic: float) -> World:
+    """Times are kept by the wall clock, so that they can be saved and shown. Where it was set since the last step (NTP
+    after a boot, a resumed virtual machine), what waits is moved along, so that it waits as long as it would have."""
+    offset = now.timestamp() - monotonic
+    by = offset - world.wall_offset
+    if abs(by) < CLOCK_SET_SECONDS:
+        return world
+    moved = timedelta(seconds=by)
+    return replace(
+        world,
+        wall_offset=offset,
+        inventory=stage_inventory.clock_set(world.inventory, moved),
+        probes={name: stage_inventory.clock_set(part, moved) for name, part in world.probes.items()},
+        verdicts=clock_set(world.verdicts, moved),
+    )
+
+
+def _own(local: Local) -> Effective:
+    return resolve(local, None, None)
+
+
+def _spec(saved: SeenSpec | None, seen: SeenObject | None, *, standalone: bool) -> SeenSpec | None:
+    """The operator's latest word: the object's, else the last that there was. A node on its own has none."""
+    if standalone:
+        return None
+    if seen is None or seen.config is None:
+        return saved
+    return SeenSpec(config=seen.config, config_hash=seen.config_hash, config_name=seen.config_name or "")
+
+
+def _owners(inventory: Inventory, vendors: FaultSources) -> dict[str, FaultSource]:
+    """Whose each device and each partition is, by id."""
+    return {
+        each: source_of(vendors, device.fact.vendor)
+        for device in inventory.devices
+        for each in (device.fact.id, *(part.id for part in device.fact.partitions))
+    }
+
+
+def _named(holdings: Holdings, effective: Effective, inventory: Inventory) -> Holdings:
+    return named(holdings, Names(inventory, index_prefix=effective.index_prefix))
+
+
+def _held_partitions(holdings: Holdings, inventory: Inventory) -> frozenset[str]:
+    """Partitions that pods hold. Before the first List nobody knows: then every one that is listed counts as held."""
+    parts = frozenset(part.id for device in inventory.devices for part in device.fact.partitions)
+    if holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0:
+        return parts
+    held = {physical_id(each) for holder in holdings.holders for each in holder.ids}
+    return parts & held
+
+
+def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:
+    """Which of the recent Allocates PodResources has shown. One that was shown and is gone is a pod that has ended.
+
+    Only a List that was asked for afterwards shows it: an older one may show who had these ids before.
+    """
+    held = {(holder.resource, each) for holder in inputs.holdings.holders for each in holder.ids}
+    return frozenset(
+        each
+        for each in inputs.recent
+        if each in before
+        or (inputs.holdings.taken > each.monotonic and {(each.resource, one) for one in each.ids} <= held)
+    )
+
+
+def _departed(before: Mapping[str, datetime], inventory: Inventory, now: datetime) -> dict[str, datetime]:
+    gone = {part for device in inventory.devices for part in device.departed_partitions}
+    return {part: before.get(part, now) for part in sorted(gone)}
+
+
+def _offered(
+    state: State, plan: Plan | None, observed: Plan | None, now: datetime
+) -> tuple[tuple[str, ...], dict[str, datetime]]:
+    """Names that the kubelet serves for us or others, and those that it no longer does, with since when."""
+    if plan is None:
+        return state.offered, dict(state.retired)
+    offered = {each.name for each in plan.resources if each.ids or each.name in state.offered}
+    offered |= {each.name for each in (observed or Plan()).resources}
+    retired = {name: since for name, since in state.retired.items() if name not in offered}
+    retired |= {name: now for name in state.offered if name not in offered}
+    newest = sorted(retired.items(), key=lambda item: item[1])[-MAX_RETIRED:]
+    return tuple(sorted(offered)), dict(sorted(newest))
+
+
+def _recent_over(unlisted: Sequence[RecentAllocate], monotonic: float) -> float | None:
+    """When the newest Allocate may no longer count: then, or with the next List after it."""
+    if not unlisted:
+        return None
+    over = unlisted[-1].monotonic + RECENT_SECONDS
+    return over if over > monotonic else monotonic + LIST_AGAIN_SECONDS
+
+
+def _names(in_force: InForce, asked: Asked, inventory: Inventory) -> Names:
+    effective = in_force.effective if in_force.told else asked.effective or in_force.effective
+    return Names(inventory, index_prefix=effective.index_prefix)
+
+
+def _awaits(world: World, inputs: Inputs, local: Local, spec: SeenSpec | None, monotonic: float) -> str:
+    """Why a node that remembers no configuration must not register yet; empty: it may.
+
+    Its first pods would pin whatever is offered to them: local settings before the policy has come, or ids beside
+    those that pods of a forgotten configuration hold.
+    """
+    seconds = local.operator_wait_seconds
+    if world.in_force.told or monotonic >= world.started + seconds:
+        return ""
+    if not local.standalone and spec is None:
+        what = "the operator's configuration of this node"
+    elif inputs.holdings.state is not HoldersState.SYNCED and inputs.holdings.possible is None:
+        what = "the kubelet to tell which pods hold devices"
+    else:
+        return ""
+    return f"no configuration is remembered here: the first registration waits for {what}, {seconds:.0f} s at most"
+
+
+def _confirm(world: World, inputs: Inputs) -> _Confirm:
+    """A person's word on the object, acted on once per value: `<id>=recovered|removed[,...]`."""
+    done = world.state.confirmed
+    ready = inputs.snapshot is not None or world.inventory.line_monotonic is not None
+    if inputs.seen is None or not inputs.seen.exists or inputs.seen.confirm == done or not ready:
+        return _Confirm(value=done, problems=world.confirm_problems)
+    value = inputs.seen.confirm
+    known = {device.fact.id for device in world.inventory.devices}
+    known |= {part.id for device in world.inventory.devices for part in device.fact.partitions}
+    by_name = {name: id_ for id_, name in device_names(world.inventory).items()}
+    words: dict[str, set[str]] = {word: set() for word in CONFIRM_WORDS}
+    problems = []
+    for entry in _entries(value):
+        device, _, word = entry.partition("=")
+        if word not in words or not device:
+            problems.append(f"{entry[:120]}: give <device id>=recovered or <device id>=removed")
+        elif device not in known:
+            hint = f"give its id, {by_name[device]}" if device in by_name else "this node has no such device"
+            problems.append(f"{device[:96]}: {hint}")
+        else:
+            words[word].add(device)
+    return _Confirm(
+        value=value,
+        recovered=frozenset(words["recovered"]),
+        removed=frozenset(words["removed"]),
+        problems=tuple(problems),
+    )
+
+
+def _spent(value: str, verdicts: Mapping[str, Verdict]) -> tuple[str, ...]:
+    """The entries that were acted on, and that a person may be giving again in vain: the same value is no news."""
+    spent = []
+    for entry in _entries(value):
+        device, _, word = entry.partition("=")
+        verdict = verdicts.get(device)
+        if verdict is None:
+            continue
+        missing = verdict.reason == MISSING
+        if missing if word == "removed" else any(not each.confirmed for each in verdict.faults):
+            why = f"acted on before, and it counts once; the device is at fault again or still ({verdict.reason})"
+            spent.append(f"{entry}: {why}; to say it again, remove the annotation first")
+    return tuple(spent)
+
+
+def _entries(value: str) -> list[str]:
+    return [each.strip() for each in value.split(",") if each.strip()][:MAX_CONFIRM]

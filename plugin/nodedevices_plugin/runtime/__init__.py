@@ -1,0 +1,1 @@
+"""What the agent's process stands on: worker threads, supervision, memory."""

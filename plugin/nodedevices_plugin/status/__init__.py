@@ -1,0 +1,1 @@
+"""What the agent shows: its report and who publishes it, metrics, readiness."""

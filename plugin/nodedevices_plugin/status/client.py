@@ -1,0 +1,340 @@
+"""The agent's two conversations with the API server: its own NodeDevices applied, and watched. Nothing else.
+
+The official client, synchronous, on daemon threads: `kubernetes.aio` loads all of it and more (docs/dependencies.md has
+the measured sizes). It is imported on first use, on the thread, so that it delays neither the first Register nor an
+answer to the kubelet. Bodies are plain dicts and answers are parsed from raw JSON: typed models drop what they do not
+know. Every call has a time limit and no hidden retry; who calls decides when to try again.
+
+Credentials: `--kubeconfig`, else the pod's service account. They change while the agent runs (tokens every hour, a CA
+when the cluster's is rotated): the client is made anew as soon as one of their files has changed, after a 401, and
+after a certificate that it did not trust.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from nodedevices_api import GROUP, VERSION
+from nodedevices_common.errors import RequestError, retry_after_seconds
+
+from nodedevices_plugin.runtime.worker import Worker
+
+PLURAL = "nodedevices"
+FIELD_MANAGER = "nodedevices-agent"
+APPLY = "application/apply-patch+yaml"  # JSON is YAML
+NODE_UID = "authentication.kubernetes.io/node-uid"
+CONNECT_SECONDS = 3.0
+ANSWER_SECONDS = 15.0
+# The server sends a bookmark about once a minute; a stream silent for longer is half open and is started again where
+# it stood. The server ends it after WATCH_SECONDS (a little random, so that a fleet does not come back together).
+SILENCE_SECONDS = 150.0
+WATCH_SECONDS = (1500, 1800)
+UNREADABLE = 200  # StoreError.status of an answer that makes no sense
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+MAX_LINE_BYTES = 2 << 20  # an object is at most 1.5 MiB in etcd
+
+Object = Mapping[str, Any]
+
+
+class StoreError(RequestError):
+    """A request about the agent's NodeDevices or its Node that did not succeed."""
+
+
+class Store(Protocol):
+    """Where the agent's NodeDevices lives. Every method may raise StoreError."""
+
+    async def node_uid(self) -> str | None:
+        """The Node's uid by the agent's own credentials; None where they carry none (no pod-bound token)."""
+        ...
+
+    async def apply_object(self, name: str, owner_uid: str | None) -> Object:
+        """Create the object, or set its owner; `spec` and `status` stay as they are. Returns the object."""
+        ...
+
+    async def apply_status(self, name: str, status: Mapping[str, Any]) -> Object:
+        """Server-side apply of the whole status that the agent owns. Status 404: there is no such object."""
+        ...
+
+    def watch(self, name: str) -> AsyncIterator[Object | None]:
+        """The object as it is now, then after every change (the latest only); None: there is none."""
+        ...
+
+
+class KubeStore:
+    """Store over the official client."""
+
+    def __init__(self, kubeconfig: str | None) -> None:
+        self._kubeconfig = kubeconfig
+        self._worker = Worker("kube-write")
+        self._lock = threading.Lock()
+        self._made: Any = None
+        self._made_from: tuple[object, ...] = ()  # the state of the credentials' files at that time
+
+    async def node_uid(self) -> str | None:
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+
+        def ask() -> Object:
+            self._forget_client()  # the newest token's word counts
+            return self._call(
+                "SelfSubjectReview",
+                lambda api: api.create_cluster_custom_object(
+                    "authentication.k8s.io", "v1", "selfsubjectreviews", body, **_LIMITS
+                ),
+            )
+
+        review = await self._worker.run(ask)
+        extra = review.get("status", {}).get("userInfo", {}).get("extra", {})
+        values = extra.get(NODE_UID) or []
+        return str(values[0]) if values else None
+
+    async def apply_object(self, name: str, owner_uid: str | None) -> Object:
+        metadata: dict[str, Any] = {"name": name}
+        if owner_uid is not None:
+            owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": owner_uid}
+            metadata["ownerReferences"] = [owner | {"controller": False, "blockOwnerDeletion": False}]
+        body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "NodeDevices", "metadata": metadata}
+        return await self._worker.run(
+            lambda: self._call(
+                "apply NodeDevices",
+                lambda api: api.patch_cluster_custom_object(GROUP, VERSION, PLURAL, name, body, **_APPLY, **_LIMITS),
+            )
+        )
+
+    async def apply_status(self, name: str, status: Mapping[str, Any]) -> Object:
+        body = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": "NodeDevices",
+            "metadata": {"name": name},
+            "status": dict(status),
+        }
+        return await self._worker.run(
+            lambda: self._call(
+                "apply NodeDevices status",
+                lambda api: api.patch_cluster_custom_object_status(
+                    GROUP, VERSION, PLURAL, name, body, **_APPLY, **_LIMITS
+                ),
+            )
+        )
+
+    async def watch(self, name: str) -> AsyncIterator[Object | None]:
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        latest: list[Object | None] = []  # empty, or the newest state that was not handed out yet
+        failure: list[StoreError] = []
+        stop = threading.Event()
+
+        def deliver(item: Object | None) -> None:
+            latest[:] = [item]
+            changed.set()
+
+        def fail(error: StoreError) -> None:
+            failure.append(error)
+            changed.set()
+
+        def post(callback: Callable[..., None], *arguments: Any) -> None:
+            try:
+                loop.call_soon_threadsafe(callback, *arguments)
+            except RuntimeError:  # the loop is closed: the agent is ending
+                stop.set()
+
+        def work() -> None:
+            try:
+                self._follow(name, lambda item: post(deliver, item), stop)
+            except StoreError as error:
+                post(fail, error)
+            except Exception as error:  # the thread may not end unseen: who reads would wait for ever
+                text = f"watch NodeDevices: the answer makes no sense: {type(error).__name__}: {str(error)[:300]}"
+                post(fail, StoreError(text, status=UNREADABLE))
+
+        threading.Thread(target=work, name="kube-watch", daemon=True).start()
+        try:
+            while True:
+                await changed.wait()
+                changed.clear()
+                if latest:
+                    yield latest.pop()
+                if failure:
+                    raise failure[0]
+        finally:
+            stop.set()
+
+    # --- on the threads ----------------------------------------------------------------------------------------------
+    def _follow(self, name: str, deliver: Callable[[Object | None], None], stop: threading.Event) -> None:
+        """LIST, then watch from there, again and again from the last version seen; returns only when stopped."""
+        selector = {"field_selector": f"metadata.name={name}"}
+        listed = self._call(
+            "list NodeDevices",
+            lambda api: api.list_cluster_custom_object(GROUP, VERSION, PLURAL, **selector, **_LIMITS),
+        )
+        items = listed.get("items") or []
+        version = str(listed.get("metadata", {}).get("resourceVersion", ""))
+        deliver(items[0] if items else None)
+        while not stop.is_set():
+            response = self._open(
+                "watch NodeDevices",
+                partial(_start_watch, selector=selector, version=version),
+            )
+            try:
+                for line in _lines(response):
+                    if stop.is_set():
+                        return
+                    event = _parse(line, "watch NodeDevices")
+                    kind, item = event.get("type"), event.get("object", {})
+                    if kind == "ERROR":
+                        raise StoreError(f"watch NodeDevices: {item.get('message', item)}", status=item.get("code", 0))
+                    version = str(item.get("metadata", {}).get("resourceVersion", version))
+                    if kind in ("ADDED", "MODIFIED"):
+                        deliver(item)
+                    elif kind == "DELETED":
+                        deliver(None)
+            finally:
+                response.close()
+            stop.wait(
+                random.uniform(0.5, 1.5)
+            )  # a server that ends every stream at once must not make this a busy loop
+
+    def _forget_client(self) -> None:
+        """The next call reads the credentials again."""
+        with self._lock:
+            self._made = None
+
+    def _credentials(self) -> tuple[object, ...]:
+        """Which files they are now; a projected volume and an editor both put another file in the place."""
+        files = (
+            self._kubeconfig.split(":") if self._kubeconfig else [SERVICE_ACCOUNT / "token", SERVICE_ACCOUNT / "ca.crt"]
+        )
+        return tuple(map(_identity, files))
+
+    def _client(self) -> Any:
+        with self._lock:
+            now = self._credentials()
+            if self._made is None or now != self._made_from:
+                from kubernetes import client, config  # noqa: PLC0415  see the module's docstring
+
+                load: Any = config  # the client's functions carry no types
+
+                configuration = client.Configuration()
+                try:
+                    if self._kubeconfig:
+                        load.load_kube_config(config_file=self._kubeconfig, client_configuration=configuration)
+                    else:
+                        load.load_incluster_config(client_configuration=configuration)
+                except (config.ConfigException, OSError, ValueError) as error:
+                    where, hint = f"kubeconfig {self._kubeconfig}", ""
+                    if not self._kubeconfig:
+                        where = "the pod's service account"
+                        hint = "; outside a pod give --kubeconfig, or --standalone to do without an API server"
+                    raise StoreError(f"load credentials from {where}: {str(error).rstrip('.')}{hint}") from error
+                configuration.retries = False
+                configuration.connection_pool_maxsize = 2
+                self._made, self._made_from = client.CustomObjectsApi(client.ApiClient(configuration)), now
+            return self._made
+
+    def _open(self, what: str, call: Callable[[Any], Any]) -> Any:
+        """The call's response, its status checked, its body not read."""
+        try:
+            return call(self._client())
+        except StoreError:
+            raise
+        except Exception as error:
+            raise self._explain(what, error) from error
+
+    def _call(self, what: str, call: Callable[[Any], Any]) -> Object:
+        response = self._open(what, call)
+        try:
+            return _parse(response.data, what)
+        except StoreError:
+            raise
+        except Exception as error:
+            raise self._explain(what, error) from error
+
+    def _explain(self, what: str, error: Exception) -> StoreError:
+        status = getattr(error, "status", None)
+        if status == 401 or _untrusted(error):
+            self._forget_client()
+        if not isinstance(status, int) or status == 0:
+            return StoreError(f"{what}: no answer: {type(error).__name__}: {str(error)[:300]}")
+        headers = getattr(error, "headers", None) or {}
+        retry_after = retry_after_seconds(headers.get("Retry-After"))
+        return StoreError(f"{what}: {status} {_message(error)}", status=status, retry_after=retry_after)
+
+
+_LIMITS: dict[str, Any] = {"_preload_content": False, "_request_timeout": (CONNECT_SECONDS, ANSWER_SECONDS)}
+_APPLY: dict[str, Any] = {"field_manager": FIELD_MANAGER, "force": True, "_content_type": APPLY}
+
+
+def _start_watch(api: Any, *, selector: Mapping[str, str], version: str) -> Any:
+    return api.list_cluster_custom_object(
+        GROUP,
+        VERSION,
+        PLURAL,
+        watch=True,
+        allow_watch_bookmarks=True,
+        resource_version=version,
+        timeout_seconds=random.randint(*WATCH_SECONDS),
+        _preload_content=False,
+        _request_timeout=(CONNECT_SECONDS, SILENCE_SECONDS),
+        **selector,
+    )
+
+
+def _lines(response: Any) -> Iterator[bytes]:
+    """Complete lines of a watch stream; ends quietly when the server or a silence ends it."""
+    from urllib3.exceptions import HTTPError  # noqa: PLC0415  loaded together with the client
+
+    pending = bytearray()
+    try:
+        for chunk in response.stream(amt=65536, decode_content=True):
+            pending += chunk
+            if len(pending) > MAX_LINE_BYTES:
+                raise StoreError(f"watch NodeDevices: a line longer than {MAX_LINE_BYTES} bytes")
+            while (end := pending.find(b"\n")) >= 0:
+                line = bytes(pending[:end])
+                del pending[: end + 1]
+                if line.strip():
+                    yield line
+    except (HTTPError, OSError):
+        return
+
+
+def _parse(raw: bytes, what: str) -> Object:
+    try:
+        value = json.loads(raw)
+    except ValueError as error:
+        raise StoreError(f"{what}: the answer is not JSON: {raw[:100]!r}", status=UNREADABLE) from error
+    if not isinstance(value, dict):
+        raise StoreError(f"{what}: the answer is not an object: {raw[:100]!r}", status=UNREADABLE)
+    return value
+
+
+def _identity(path: str | Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116  a kubeconfig's name may be any text
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def _untrusted(error: Exception) -> bool:
+    """True when the server's certificate was not trusted, or ours not taken."""
+    from urllib3.exceptions import SSLError  # noqa: PLC0415  loaded together with the client
+
+    return isinstance(getattr(error, "reason", error), SSLError)
+
+
+def _message(error: Exception) -> str:
+    """What the server said: `message` of its Status object, else the HTTP reason. Bounded."""
+    body = getattr(error, "body", None)
+    try:
+        said = json.loads(body)["message"] if body else ""
+    except (ValueError, TypeError, KeyError):
+        said = str(body)
+    return str(said or getattr(error, "reason", ""))[:500]

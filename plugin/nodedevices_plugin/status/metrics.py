@@ -1,0 +1,306 @@
+"""What the agent counts and shows at /metrics. All names begin with nodedevices_; each says itself what it is.
+
+Counters and histograms are told as things happen. Everything that is a state (devices, holders, registrations) is read
+from the latest report's facts when somebody asks, so that a device that is gone leaves no stale series. Labels are
+bounded: a device's index and id, a resource's name, a closed set of words; never a pod's name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator
+
+from nodedevices_common import __version__
+from nodedevices_probe.protocol import Readings
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState, Verdict
+from nodedevices_plugin.model.probe_counters import ProbeCounters
+from nodedevices_plugin.resources.ids import physical_id
+from nodedevices_plugin.runtime.supervise import Supervisor
+from nodedevices_plugin.status.report import Facts, offered, told_healthy
+
+LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+
+# Reading -> (metric, help, factor). Only readings that the hardware gives are shown.
+_TELEMETRY: dict[str, tuple[str, str, float]] = {
+    "temperature_celsius": ("temperature_celsius", "Temperature of the device.", 1.0),
+    "power_milliwatts": ("power_watts", "Power drawn by the device.", 0.001),
+    "ecc_uncorrectable_volatile": ("ecc_uncorrectable_volatile", "Uncorrected ECC errors since the last reset.", 1.0),
+    "ecc_uncorrectable_aggregate": ("ecc_uncorrectable_aggregate", "Uncorrected ECC errors of its life.", 1.0),
+    "remapped_correctable": ("remapped_rows_correctable", "Rows remapped for correctable errors.", 1.0),
+    "remapped_uncorrectable": ("remapped_rows_uncorrectable", "Rows remapped for uncorrectable errors.", 1.0),
+    "remap_pending": ("remap_pending", "A row remap waits for a reset.", 1.0),
+    "remap_failure": ("remap_failure", "A row could not be remapped.", 1.0),
+    "nvlinks_inactive": ("nvlinks_inactive", "NVLinks that are down.", 1.0),
+    "pcie_replays": ("pcie_replays", "PCIe replays.", 1.0),
+    "thermal_slowdown": ("thermal_slowdown", "Clocks are lowered because of heat.", 1.0),
+}
+
+
+class Metrics:
+    """The registry of one agent. `facts` and `probe` are asked when somebody scrapes."""
+
+    def __init__(
+        self,
+        *,
+        facts: Callable[[], Facts | None],
+        probe: Callable[[], ProbeCounters],
+        parts: Supervisor | None = None,
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_State(facts, probe, parts or Supervisor()))
+        ProcessCollector(registry=self.registry)
+        info = Gauge("nodedevices_build_info", "Version of the agent.", ["version"], registry=self.registry)
+        info.labels(version=__version__).set(1)
+        self._fault_to_kubelet = Histogram(
+            "nodedevices_fault_to_kubelet_seconds",
+            "Time from receiving the probe's line that shows a fault to sending it to the kubelet.",
+            buckets=LATENCY_BUCKETS,
+            registry=self.registry,
+        )
+        self._step = Histogram(
+            "nodedevices_step_seconds",
+            "Duration of one pass through inventory, health and plan.",
+            buckets=LATENCY_BUCKETS,
+            registry=self.registry,
+        )
+        self._allocations = Counter(
+            "nodedevices_allocations_total",
+            "Total Allocate requests of the kubelet, by resource and result.",
+            ["resource", "result"],
+            registry=self.registry,
+        )
+        self._writes = Counter(
+            "nodedevices_publish_writes_total",
+            "Total writes of the NodeDevices status, by cause.",
+            ["cause"],
+            registry=self.registry,
+        )
+        self._write_seconds = Histogram(
+            "nodedevices_publish_seconds",
+            "Duration of a write of the NodeDevices status.",
+            buckets=LATENCY_BUCKETS,
+            registry=self.registry,
+        )
+        self._write_errors = Counter(
+            "nodedevices_publish_errors_total",
+            "Total failed requests to the API server, by HTTP status; 0: no answer, 200: an invalid answer.",
+            ["status"],
+            registry=self.registry,
+        )
+        self._reachable = Gauge(
+            "nodedevices_api_server_reachable",
+            "1 if the API server answered the last request, even with an error; else 0.",
+            registry=self.registry,
+        )
+        self._publishing = Gauge(
+            "nodedevices_publish_works",
+            "1 if this node's NodeDevices is watched and written; 0 if it cannot be, and /readyz says why.",
+            registry=self.registry,
+        )
+        self._config_errors = Counter(
+            "nodedevices_config_errors_total",
+            "Total configurations refused, by source.",
+            ["source"],
+            registry=self.registry,
+        )
+        self._state_errors = Counter(
+            "nodedevices_state_file_errors_total",
+            "Total failed reads and writes of the state file.",
+            registry=self.registry,
+        )
+        self._state_writes = Counter(
+            "nodedevices_state_file_writes_total", "Total writes of the state file.", registry=self.registry
+        )
+
+        self._xids = Counter("nodedevices_xids_total", "Total XIDs, by number.", ["xid"], registry=self.registry)
+
+    def expose(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def told_kubelet(self, seconds: float) -> None:
+        self._fault_to_kubelet.observe(seconds)
+
+    def stepped(self, seconds: float) -> None:
+        self._step.observe(seconds)
+
+    def allocated(self, resource: str, *, granted: bool) -> None:
+        self._allocations.labels(resource=resource, result="granted" if granted else "refused").inc()
+
+    def published(self, cause: str, seconds: float) -> None:
+        self._writes.labels(cause=cause).inc()
+        self._write_seconds.observe(seconds)
+
+    def publish_failed(self, status: int) -> None:
+        self._write_errors.labels(status=str(status)).inc()
+
+    def api_reachable(self, *, reachable: bool) -> None:
+        self._reachable.set(1 if reachable else 0)
+
+    def publishing(self, *, works: bool) -> None:
+        self._publishing.set(1 if works else 0)
+
+    def config_refused(self, source: str) -> None:
+        self._config_errors.labels(source=source).inc()
+
+    def xid(self, number: int, count: int) -> None:
+        # NVIDIA's numbers end below 200; anything else is one series.
+        self._xids.labels(xid=str(number) if 0 < number < 1024 else "other").inc(count)
+
+    def state_failed(self) -> None:
+        self._state_errors.inc()
+
+    def state_written(self) -> None:
+        self._state_writes.inc()
+
+
+class _State(Collector):
+    def __init__(
+        self, facts: Callable[[], Facts | None], probe: Callable[[], ProbeCounters], parts: Supervisor
+    ) -> None:
+        self._facts = facts
+        self._probe = probe
+        self._parts = parts
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _probe(self._probe())
+        yield from _background(self._parts)
+        facts = self._facts()
+        if facts is not None:
+            yield from _devices(facts)
+            yield from _resources(facts)
+
+
+def _probe(counters: ProbeCounters) -> Iterator[Metric]:
+    for name, text, value in (
+        ("lines", "Total valid lines of the probe.", counters.lines),
+        ("bad_lines", "Total invalid lines of the probe.", counters.bad_lines),
+        ("starts", "Total probe processes started.", counters.starts),
+        ("kills", "Total probe processes killed because they were silent.", counters.kills),
+    ):
+        yield CounterMetricFamily(f"nodedevices_probe_{name}", text, value=value)
+
+
+def _background(parts: Supervisor) -> Iterator[Metric]:
+    failures = CounterMetricFamily(
+        "nodedevices_internal_errors_total",
+        "Total failures of the agent's background tasks caused by a bug, by part; each was restarted.",
+        labels=["part"],
+    )
+    for name, count in sorted(parts.failures().items()):
+        failures.add_metric([name], count)
+    busy = GaugeMetricFamily(
+        "nodedevices_worker_call_seconds",
+        "Duration so far of the current call on a background thread; grows while a disk or a mount hangs.",
+        labels=["worker"],
+    )
+    for name, seconds in sorted(parts.busy().items()):
+        busy.add_metric([name], seconds)
+    yield from (failures, busy)
+
+
+def _devices(facts: Facts) -> Iterator[Metric]:
+    label = ["index", "uuid"]
+    by_state = GaugeMetricFamily("nodedevices_devices", "Devices, by health state.", labels=["state"])
+    tally = Tally(verdict.state for verdict in _of_devices(facts))
+    for state in HealthState:
+        by_state.add_metric([state.value], tally[state])
+    yield by_state
+    healthy = GaugeMetricFamily(
+        "nodedevices_device_healthy", "1 if the device is offered to the kubelet as Healthy, else 0.", labels=label
+    )
+    reason = GaugeMetricFamily(
+        "nodedevices_device_unwell", "1 for a device that is not Healthy.", labels=[*label, "state", "reason"]
+    )
+    holders = GaugeMetricFamily("nodedevices_device_holders", "Containers that hold the device.", labels=label)
+    held = _held(facts)
+    for device in facts.inventory.devices:
+        where = [str(device.fact.index), device.fact.id]
+        verdict = facts.verdicts.get(device.fact.id)
+        if verdict is not None:
+            healthy.add_metric(where, 1.0 if verdict.offered else 0.0)
+            if verdict.state is not HealthState.HEALTHY:
+                reason.add_metric([*where, verdict.state.value, verdict.reason], 1.0)
+        ids = {device.fact.id, *(part.id for part in device.fact.partitions)}
+        holders.add_metric(where, sum(held[each] for each in ids))
+    yield from (healthy, reason, holders)
+    yield from _telemetry(facts.inventory.devices, label)
+
+
+def _of_devices(facts: Facts) -> Iterator[Verdict]:
+    for device in facts.inventory.devices:
+        verdict = facts.verdicts.get(device.fact.id)
+        if verdict is not None:
+            yield verdict
+
+
+def _held(facts: Facts) -> Tally[str]:
+    """Device or partition id -> how many containers have it, by a device plugin or a claim."""
+    tally: Tally[str] = Tally()
+    for holder in facts.holdings.holders:
+        tally.update({physical_id(each) for each in holder.ids})
+    return tally
+
+
+def _telemetry(devices: tuple[InventoryDevice, ...], label: list[str]) -> Iterator[Metric]:
+    for reading, (name, text, factor) in _TELEMETRY.items():
+        family = GaugeMetricFamily(f"nodedevices_device_{name}", text, labels=label)
+        for device in devices:
+            value = _reading(device.fact.readings, reading) if device.present else None
+            if value is not None:
+                family.add_metric([str(device.fact.index), device.fact.id], value * factor)
+        if family.samples:
+            yield family
+
+
+def _reading(readings: Readings, name: str) -> float | None:
+    value = getattr(readings, name)
+    return None if value is None else float(value)
+
+
+def _resources(facts: Facts) -> Iterator[Metric]:
+    capacity = GaugeMetricFamily("nodedevices_resource_capacity", "Ids that the resource has.", labels=["resource"])
+    healthy = GaugeMetricFamily(
+        "nodedevices_resource_healthy", "Ids that are reported to the kubelet as Healthy.", labels=["resource"]
+    )
+    registered = GaugeMetricFamily(
+        "nodedevices_resource_registered",
+        "1 if the resource is registered with the kubelet, else 0.",
+        labels=["resource"],
+    )
+    for resource in offered(facts).resources:
+        capacity.add_metric([resource.name], len(resource.ids))
+        healthy.add_metric([resource.name], told_healthy(facts, resource))
+    another = GaugeMetricFamily(
+        "nodedevices_resource_served_by_another",
+        "1 if another device plugin serves the resource and the agent waits for it to end, else 0.",
+        labels=["resource"],
+    )
+    for each in facts.registrations:
+        registered.add_metric([each.resource], 1.0 if each.state is RegistrationState.REGISTERED else 0.0)
+        another.add_metric([each.resource], 1.0 if each.state is RegistrationState.SERVED_BY_ANOTHER else 0.0)
+    yield from (capacity, healthy, registered, another)
+    yield GaugeMetricFamily(
+        "nodedevices_holders_known",
+        "1 if the list of holders is up to date, else 0.",
+        value=1.0 if facts.holdings.state is HoldersState.SYNCED else 0.0,
+    )
+    cdi = GaugeMetricFamily(
+        "nodedevices_cdi_trouble",
+        "1 if a CDI specification is missing or broken (source: the driver's; file: the agent's own), else 0.",
+        labels=["what"],
+    )
+    cdi.add_metric(["source"], 1.0 if facts.config.cdi_trouble else 0.0)
+    cdi.add_metric(["file"], 1.0 if facts.cdi_trouble else 0.0)
+    yield cdi
+    config = GaugeMetricFamily(
+        "nodedevices_config", "1 for the reason that the condition ConfigApplied has.", labels=["reason"]
+    )
+    config.add_metric([facts.config.reason], 1.0)
+    yield config

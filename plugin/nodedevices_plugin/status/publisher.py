@@ -1,0 +1,342 @@
+"""Keeps this node's NodeDevices in the API server equal to what the agent knows, and brings its `spec` back.
+
+Level-based: the agent hands over the status it wants (`want`), any number of times; only the latest counts. The object
+is watched; one that is deleted comes back within seconds, fields of ours that somebody changed are set again, and an
+owner that is not this Node (re-created under its name) is replaced.
+
+Which Node is ours is what the token says, and a Node made anew has another uid: it is asked again whenever the object
+vanished and whenever a write was refused (403, 422). Until the kubelet has refreshed the token, minutes at most, an
+object with the old owner is deleted as soon as it is created, and one with the new owner is refused by admission;
+`problem` says so meanwhile.
+
+When the API server is away nothing on the node
+changes and nothing piles up: one write catches up when it is back. Errors are logged and counted when they change, not
+each time. `pacing.decide` says what to do next; this module only does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import structlog
+from nodedevices_common.backoff import Backoff, Draw
+
+from nodedevices_plugin.status import pacing
+from nodedevices_plugin.status.client import Object, Store, StoreError
+from nodedevices_plugin.status.pacing import Cause, Need, Situation, TokenBucket
+
+log = structlog.get_logger(__name__)
+
+WATCH_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=15.0)
+WRITE_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
+REFUSED_SECONDS = 10.0  # until /readyz says that the API server refuses: one refusal may be a token or a version
+SILENT_SECONDS = 60.0  # until it says that the API server does not answer
+OPERATOR_FIELDS = frozenset({"affectedPods"})
+AGENT_CONDITIONS = frozenset({"Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown"})
+
+
+class PublisherMetrics(Protocol):
+    def published(self, cause: str, seconds: float) -> None: ...
+    def publish_failed(self, status: int) -> None: ...
+    def api_reachable(self, *, reachable: bool) -> None: ...
+    def publishing(self, *, works: bool) -> None: ...
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One of the two with the API server, and what is wrong with it. Times are monotonic seconds."""
+
+    what: str
+    error: StoreError | None = None
+    since: float = 0.0
+
+    def failed(self, error: StoreError, now: float) -> bool:
+        """True when it is news."""
+        before, self.error = self.error, error
+        if before is None:
+            self.since = now
+        return before is None or (before.status, str(before)) != (error.status, str(error))
+
+    def works(self) -> bool:
+        """True when that is news."""
+        before, self.error = self.error, None
+        return before is not None
+
+    def problem(self, now: float) -> str:
+        """What is wrong, once it has been for long enough to be told."""
+        error = self.error
+        if error is None or now - self.since < (SILENT_SECONDS if error.status == 0 else REFUSED_SECONDS):
+            return ""
+        return f"{self.what} for {now - self.since:.0f} s: {error}{_hint(error)}"
+
+
+def _hint(error: StoreError) -> str:
+    return " (is the NodeDevices CRD installed?)" if error.status == 404 else ""
+
+
+def owned(status: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The part of a status that the agent writes, in a form that compares equal whatever the operator adds."""
+    mine = {key: value for key, value in (status or {}).items() if key not in OPERATOR_FIELDS}
+    conditions = [each for each in mine.get("conditions", ()) if each.get("type") in AGENT_CONDITIONS]
+    return mine | {"conditions": sorted(conditions, key=lambda each: str(each["type"]))}
+
+
+class Publisher:
+    """`run()` until cancelled; `want()` from the same loop at any time."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        name: str,
+        on_object: Callable[[Object | None], None],
+        metrics: PublisherMetrics,
+        clock: Callable[[], float] = time.monotonic,
+        draw: Draw = random.uniform,
+        owner_seconds: float = pacing.OWNER_SECONDS,
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._on_object = on_object
+        self._metrics = metrics
+        self._clock = clock
+        self._draw = draw
+        self._bucket = TokenBucket(now=clock())
+        self._wake = asyncio.Event()
+        self._wanted: Mapping[str, Any] | None = None
+        self._may_create = True
+        self._listed = False
+        self._object: Object | None = None
+        self._own_version = 0  # resourceVersion of our newest write
+        self._own_status: dict[str, Any] | None = None  # our part of the object after that write
+        self._written: Mapping[str, Any] | None = None
+        self._written_at: float | None = None
+        self._heartbeat = pacing.HEARTBEAT_SECONDS
+        self._repaired_at: float | None = None
+        self._created_at: float | None = None
+        self._recreations = 0
+        self._owner_seconds = owner_seconds
+        self._owner_known = False
+        self._owner_asked_at: float | None = None
+        self._owner: str | None = None
+        self._failures = 0
+        self._not_before = 0.0
+        self._asked_to_wait = 0.0  # until then, by the server's Retry-After, whatever news come
+        self._watching = Conversation("NodeDevices cannot be watched")
+        self._writing = Conversation("NodeDevices cannot be written")
+        self._asking = Conversation("the API server cannot be asked which Node the agent's token names")
+
+    def want(self, status: Mapping[str, Any], *, may_create: bool) -> None:
+        """The status this node should show, without `agent.heartbeatTime`. Never blocks."""
+        self._may_create = may_create
+        if status != self._wanted:
+            self._wanted = status
+        self._wake.set()
+
+    def problem(self) -> str:
+        """Why this node's NodeDevices cannot be kept up to date; empty while it can."""
+        now = self._clock()
+        found = [each.problem(now) for each in (self._watching, self._asking, self._writing)]
+        if self._keeps_vanishing:
+            found.append(
+                f"NodeDevices was deleted {self._recreations} times in a row soon after it was created: the Node of "
+                f"uid {self._owner}, which the agent's token names, may be gone"
+            )
+        return "; ".join(filter(None, found))
+
+    @property
+    def _keeps_vanishing(self) -> bool:
+        return self._object is None and self._recreations > pacing.RECREATE_FREELY
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch(), name="publisher-watch")
+            tasks.create_task(self._write(), name="publisher-write")
+
+    # --- the object as the API server has it -------------------------------------------------------------------------
+    async def _watch(self) -> None:
+        failures = 0
+        while True:
+            try:
+                async for item in self._store.watch(self._name):
+                    failures = 0
+                    self._answered(self._watching)
+                    self._see(item)
+            except StoreError as error:
+                self._failed(self._watching, error)
+            failures += 1
+            await asyncio.sleep(WATCH_BACKOFF.after(failures, self._draw))
+
+    def _see(self, item: Object | None) -> None:
+        if item is not None and _version(item) < self._own_version and _uid(item) == _uid(self._object):
+            return  # an event from before our newest write
+        if item is None and self._object is not None:
+            log.warning("the NodeDevices object was deleted; it will be created again", name=self._name)
+            self._vanished()
+        self._listed = True
+        self._object = item
+        self._on_object(item)
+        self._not_before = self._asked_to_wait  # the server answers: what waits behind a back-off may try now
+        self._wake.set()
+
+    def _vanished(self) -> None:
+        now = self._clock()
+        young = self._created_at is not None and now - self._created_at < pacing.RECREATE_BACKOFF.max_seconds
+        self._recreations = self._recreations + 1 if young else 0
+        self._object = None
+        self._own_version = 0
+        self._own_status = None
+        self._written = None
+        self._owner_known = False
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+    async def _write(self) -> None:
+        while True:
+            step = pacing.decide(self._situation(), self._bucket, self._clock())
+            wait = step.wait
+            if wait is not None:
+                wait = max(wait, self._not_before - self._clock())
+            if wait is None or wait > 0:
+                await self._sleep(wait)
+                continue
+            if step.need is Need.OWNER:
+                await self._try(self._asking, self._ask_owner())
+                continue
+            self._bucket.take(self._clock())
+            writes = self._create() if step.need is Need.CREATE else self._apply(step.cause or Cause.CHANGE)
+            if await self._try(self._writing, writes):
+                self._failures = 0
+                self._not_before = 0.0
+
+    async def _try(self, conversation: Conversation, call: Coroutine[Any, Any, None]) -> bool:
+        try:
+            await call
+        except StoreError as error:
+            self._failed(conversation, error)
+            self._hold_back(error)
+            return False
+        self._answered(conversation)
+        return True
+
+    def _situation(self) -> Situation:
+        owners = ((self._object or {}).get("metadata") or {}).get("ownerReferences") or ()
+        return Situation(
+            wanted=self._wanted,
+            may_create=self._may_create,
+            listed=self._listed,
+            exists=self._object is not None,
+            owner_known=self._owner_known,
+            owner_asked_at=self._owner_asked_at,
+            owner_seconds=self._owner_seconds,
+            owner_wrong=self._owner is not None and self._owner not in {each.get("uid") for each in owners},
+            written=self._written,
+            written_at=self._written_at,
+            heartbeat_seconds=self._heartbeat,
+            drifted=self._own_status is not None
+            and self._object is not None
+            and owned(self._object.get("status")) != self._own_status,
+            repaired_at=self._repaired_at,
+            created_at=self._created_at,
+            recreations=self._recreations,
+        )
+
+    async def _create(self) -> None:
+        self._created_at = self._clock()
+        self._object = await self._store.apply_object(self._name, self._owner)
+        self._own_version = _version(self._object)
+        log.info("NodeDevices object applied", name=self._name, owner_uid=self._owner)
+
+    async def _ask_owner(self) -> None:
+        owner: str | None = None
+        try:
+            owner = await self._store.node_uid()
+        except StoreError as error:
+            if error.status not in (403, 404):
+                raise
+        before, first = self._owner, self._owner_asked_at is None
+        self._owner, self._owner_known, self._owner_asked_at = owner, True, self._clock()
+        if first and owner is None:
+            log.warning(
+                "the token names no Node, so the NodeDevices object gets no owner: delete it by hand with the node",
+                name=self._name,
+            )
+        elif not first and owner != before:
+            log.info("the Node was recreated: the token names another one", name=self._name, uid=owner, before=before)
+            self._recreations, self._created_at, self._not_before = 0, None, 0.0
+
+    async def _apply(self, cause: Cause) -> None:
+        wanted = self._wanted
+        if wanted is None:
+            return
+        began = self._clock()
+        heartbeat = {"heartbeatTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+        body = dict(wanted) | {"agent": dict(wanted.get("agent") or {}) | heartbeat}
+        if self._owner is not None:
+            body["nodeUID"] = self._owner
+        try:
+            answer = await self._store.apply_status(self._name, body)
+        except StoreError as error:
+            if error.status == 404 and self._object is not None:
+                self._vanished()
+            raise
+        now = self._clock()
+        self._written, self._written_at = wanted, now
+        self._object = answer
+        self._own_version = _version(answer)
+        self._own_status = owned(answer.get("status"))
+        self._heartbeat = pacing.HEARTBEAT_SECONDS * self._draw(
+            1 - pacing.HEARTBEAT_JITTER, 1 + pacing.HEARTBEAT_JITTER
+        )
+        if cause is Cause.REPAIR:
+            self._repaired_at = now
+            log.warning("fields of the agent's status were changed by another writer, reapplied", name=self._name)
+        if self._owner is None and cause is Cause.HEARTBEAT:
+            self._owner_known = False  # a token of a moment without a Node names none; the next one may
+        self._metrics.published(cause.value, now - began)
+
+    def _hold_back(self, error: StoreError) -> None:
+        if error.status in (403, 422):
+            self._owner_known = False
+        first = error.status in (401, 409) and self._failures == 0  # a new token, or a newer version: try at once
+        self._failures += 1
+        wait = 0.0 if first else WRITE_BACKOFF.after(self._failures, self._draw)
+        self._asked_to_wait = self._clock() + (error.retry_after or 0.0)
+        self._not_before = max(self._clock() + wait, self._asked_to_wait)
+
+    def _failed(self, conversation: Conversation, error: StoreError) -> None:
+        self._metrics.publish_failed(error.status)
+        if conversation.failed(error, self._clock()):
+            log.warning(conversation.what, name=self._name, error=f"{error}{_hint(error)}")
+        self._metrics.api_reachable(reachable=error.status != 0)
+        self._metrics.publishing(works=False)
+
+    def _answered(self, conversation: Conversation) -> None:
+        if conversation.works():
+            log.info(f"{conversation.what}: over", name=self._name)
+        self._metrics.api_reachable(reachable=True)
+        troubles = (self._watching.error, self._asking.error, self._writing.error)
+        self._metrics.publishing(works=not any(troubles) and not self._keeps_vanishing)
+
+    async def _sleep(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+
+def _version(item: Object | None) -> int:
+    """resourceVersion as a number (comparable by contract since Kubernetes 1.35, in fact before); 0 if it is none."""
+    text = str(((item or {}).get("metadata") or {}).get("resourceVersion", ""))
+    return int(text) if text.isdecimal() else 0
+
+
+def _uid(item: Object | None) -> str:
+    return str(((item or {}).get("metadata") or {}).get("uid", ""))

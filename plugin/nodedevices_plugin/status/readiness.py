@@ -1,0 +1,60 @@
+"""What /healthz and /readyz answer.
+
+/healthz fails only where a restart may help: a background part that has kept failing for ten minutes. /readyz names
+everything that keeps the node from being served as it should be, a line each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from nodedevices_common.http import Answer
+
+from nodedevices_plugin.model import HoldersState, Registration, RegistrationState
+from nodedevices_plugin.pipeline.step import World
+from nodedevices_plugin.runtime.supervise import Supervisor
+from nodedevices_plugin.status.step_log import troubles
+
+
+class Readiness:
+    """`world`: the latest; `probe_error`: what the probe's process ended with; `publisher_problem`: "" where nothing
+    is published, or nothing is wrong."""
+
+    def __init__(
+        self,
+        parts: Supervisor,
+        *,
+        world: Callable[[], World],
+        registrations: Callable[[], Sequence[Registration]],
+        probe_error: Callable[[], str | None],
+        publisher_problem: Callable[[], str],
+    ) -> None:
+        self._parts = parts
+        self._world = world
+        self._registrations = registrations
+        self._probe_error = probe_error
+        self._publisher_problem = publisher_problem
+
+    def healthz(self) -> Answer:
+        """That this is answered says that the loop runs."""
+        hopeless = self._parts.hopeless()
+        return Answer(503, f"{'; '.join(hopeless)}\n".encode()) if hopeless else Answer(200, b"ok\n")
+
+    def readyz(self) -> Answer:
+        wrong = [*self._parts.problems(), *self._not_serving(), *filter(None, [self._publisher_problem()])]
+        if wrong:
+            return Answer(503, "".join(f"{each}\n" for each in wrong).encode())
+        reported = troubles(self._world().inventory)
+        return Answer(200, f"ok; the probe reports {'; '.join(reported)}\n".encode() if reported else b"ok\n")
+
+    def _not_serving(self) -> list[str]:
+        """Why the kubelet does not have all that this node offers."""
+        world = self._world()
+        if world.plan is None:
+            if world.inventory.line_monotonic is None:
+                return [": ".join(["the probe has not reported yet", *filter(None, [self._probe_error()])])]
+            return [world.config.message]
+        if world.observed is not None and world.holdings.state is HoldersState.UNAVAILABLE:
+            return [world.holdings.message]
+        waiting = [each for each in self._registrations() if each.state is not RegistrationState.REGISTERED]
+        return [f"{each.resource}: {each.state.value} {each.message}".rstrip() for each in waiting]

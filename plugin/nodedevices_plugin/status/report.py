@@ -1,0 +1,582 @@
+"""What the node's NodeDevices object says: the latest values of every stage -> `status`. Pure.
+
+Only the agent's own fields are made here (SCHEMA: affectedPods and three conditions are the operator's), sorted and
+bounded, and equal input gives an equal status, so that "nothing changed" can be asked of it. `agent.heartbeatTime` is
+the publisher's: it sets it at each write.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from nodedevices_api import conditions as names
+from nodedevices_api import nodedevices as api
+from nodedevices_api.conditions import Condition, Status, condition, find
+from nodedevices_common import __version__
+from nodedevices_probe.protocol import DeviceFact, DriverState, Partition
+
+from nodedevices_plugin.health.actions import asks_more
+from nodedevices_plugin.model import (
+    CONFIRM,
+    HealthState,
+    HoldersState,
+    Holdings,
+    Inventory,
+    InventoryDevice,
+    OfferedResource,
+    Plan,
+    Registration,
+    RegistrationState,
+    SchedulableId,
+    Verdict,
+    served_by_others,
+)
+from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.model.words import NAMED, listing
+from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.resources.ids import compose, physical_id
+from nodedevices_plugin.resources.units import excluded_by
+from nodedevices_plugin.sharing.base import Words
+from nodedevices_plugin.sharing.clients import Client, client_verdict, lost_words
+from nodedevices_plugin.sharing.clients import key as key_of
+
+MAX_LINKS = 16  # SCHEMA: status.devices[].links
+MAX_RESOURCES = 32
+MAX_RETIRED = 64
+MISSING = "Missing"
+SILENT_MESSAGE = "the probe has not reported for 15 s or more"
+STARTING_SECONDS = 15.0  # how long a first answer of the kubelet may take
+_WORST_FIRST = {HealthState.UNHEALTHY: 0, HealthState.UNKNOWN: 1, HealthState.DEGRADED: 2, HealthState.HEALTHY: 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeFacts:
+    """One probe, and how it does."""
+
+    name: str  # as configured
+    inventory: Inventory  # its own devices
+    silent: bool = False  # no good line for 15 s, or none within 15 s of the start
+    error: str | None = None  # why its last line or process was no good
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that a report is made of."""
+
+    inventory: Inventory
+    verdicts: Mapping[str, Verdict]
+    plan: Plan | None  # None: nothing was planned yet
+    observed: Plan | None = None  # what others offer (pipeline.foreign); None: this agent serves the kubelet itself
+    holdings: Holdings  # by our own ids (foreign.named)
+    registrations: tuple[Registration, ...] = ()
+    config: ConfigStatus = field(default_factory=ConfigStatus)
+    retired: Mapping[str, datetime] = field(default_factory=dict)
+    mig_strategy: str = ""  # in force
+    exclude: tuple[str, ...] = ()  # resources.exclude in force
+    clients: Mapping[str, Client] = field(default_factory=dict)  # of sharing modes' helpers, by sharing.clients.key
+    started: datetime
+    running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
+    probes: tuple[ProbeFacts, ...]
+    state_trouble: str | None = None  # why the state file cannot be used or written
+    cdi_trouble: str = ""  # why containers do not get devices by CDI as they should
+    confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
+    previous: tuple[Condition, ...] = ()
+    previous_probes: tuple[api.Probe, ...] = ()
+    previous_departed: Mapping[str, datetime] = field(default_factory=dict)  # partition id -> since when it is gone
+    now: datetime
+
+
+def report(facts: Facts) -> api.NodeDevicesStatus:
+    """The agent's whole part of `status`."""
+    held = _holders_by_part(facts)
+    shares = _shares(facts)
+    names = device_names(facts.inventory)
+    devices = tuple(_device(each, facts, held, shares, names) for each in facts.inventory.devices)
+    inventory = facts.inventory
+    return api.NodeDevicesStatus(
+        observed_generation=facts.config.generation,
+        applied_config_hash=facts.config.applied_hash,
+        summary=_summary(devices),
+        drivers=_drivers(facts),
+        machine=_machine(facts),
+        probes=tuple(_probe(each, facts) for each in facts.probes),
+        agent=api.Agent(
+            version=__version__,
+            boot_id=inventory.boot_id,
+            start_time=_second(facts.started),
+            heartbeat_time=_second(facts.started),
+        ),
+        configuration=_configuration(facts.config),
+        devices=devices,
+        resources=_resources(facts),
+        retired_resources=tuple(
+            api.RetiredResource(name=name, since=_second(since))
+            for name, since in sorted(sorted(facts.retired.items(), key=lambda item: item[1])[-MAX_RETIRED:])
+        ),
+        conditions=(
+            _ready(facts),
+            _devices_healthy(facts, devices),
+            _config_applied(facts),
+            _holders_known(facts),
+        ),
+    )
+
+
+# --- probes and drivers ----------------------------------------------------------------------------------------------
+def _drivers(facts: Facts) -> tuple[api.Driver, ...]:
+    found: dict[str, api.Driver] = {}
+    for each in facts.probes:
+        driver = each.inventory.driver
+        if driver is not None and driver.state is not DriverState.NOT_LOADED and driver.name:
+            known = api.Driver(name=driver.name, version=driver.version, cuda_version=driver.cuda_version)
+            found.setdefault(driver.name, known)
+    return tuple(found.values())[: api.MAX_DRIVERS]
+
+
+def _probe(probe: ProbeFacts, facts: Facts) -> api.Probe:
+    state, message = _probe_state(probe)
+    before = next((each for each in facts.previous_probes if each.name == probe.name), None)
+    return api.Probe(
+        name=probe.name,
+        state=state,
+        message=message,
+        since=before.since if before is not None and before.state == state else _second(facts.now),
+        devices=len(probe.inventory.devices),
+    )
+
+
+def _probe_state(probe: ProbeFacts) -> tuple[api.ProbeState, str]:
+    inventory = probe.inventory
+    if probe.silent:
+        if inventory.line_time is None or probe.error:
+            return "Failed", probe.error or "it has not reported since it was started"
+        return "Silent", SILENT_MESSAGE
+    if inventory.driver is None or inventory.line_time is None:
+        return "Starting", probe.error or ""
+    troubles = "; ".join(f"{each.code}: {each.message}" for each in inventory.troubles)
+    if inventory.driver.state is DriverState.NOT_LOADED:
+        return "NoDriver", troubles or "the driver is not loaded"
+    return "Ready", troubles
+
+
+def _named(facts: Facts, of: Mapping[str, str]) -> str:
+    """What is the matter with some probes; whose it is where there are several."""
+    return "; ".join(f"{name}: {why}" if len(facts.probes) > 1 else why for name, why in of.items())
+
+
+def _no_driver(inventory: Inventory) -> str:
+    shown = "; ".join(trouble.message for trouble in inventory.troubles[:3])
+    if inventory.accelerators_on_bus:
+        shown = f"{inventory.accelerators_on_bus} accelerators on the PCI bus and no usable driver; {shown}".rstrip(
+            "; "
+        )
+    return shown or "the driver is not loaded"
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+def _device(
+    device: InventoryDevice,
+    facts: Facts,
+    held: Mapping[str, list[api.Holder]],
+    shares: Mapping[str, api.Shares],
+    names: Mapping[str, str],
+) -> api.Device:
+    fact = device.fact
+    dropped = sum(
+        max(0, len(held.get(each, ())) - api.MAX_HOLDERS) for each in (fact.id, *(part.id for part in fact.partitions))
+    )
+    return api.Device(
+        id=fact.id,
+        name=names[fact.id],
+        type=fact.type,
+        index=fact.index,
+        probe=device.probe or None,
+        attributes=_attributes(fact),
+        capacity=fact.capacity,
+        links=tuple(api.Link(kind=each.kind, to=each.to, count=each.count) for each in fact.links[:MAX_LINKS]),
+        health=_health(facts.verdicts.get(fact.id), facts.now),
+        excluded=excluded_by(fact.id, facts.exclude),
+        partitions=tuple(_partition(part, device, facts, held, names) for part in fact.partitions),
+        shares=shares.get(fact.id),
+        holders=_shown(held.get(fact.id, ())),
+        holders_truncated=dropped or None,
+    )
+
+
+def _attributes(fact: DeviceFact) -> api.DeviceAttributes:
+    return api.DeviceAttributes(
+        uuid=fact.uuid or None,
+        vendor=fact.vendor,
+        product_name=fact.product_name or None,
+        brand=fact.brand or None,
+        architecture=fact.architecture or None,
+        pci_bus_id=fact.pci_bus_id or None,
+        pcie_root=fact.pcie_root or None,
+        numa_node=fact.numa_node,
+        minor=fact.minor,
+        firmware=fact.firmware or None,
+        extra={
+            name: api.Attribute(
+                string=value.string, integer=value.integer, boolean=value.boolean, version=value.version
+            )
+            for name, value in fact.extra.items()
+        },
+    )
+
+
+def _shares(facts: Facts) -> dict[str, api.Shares]:
+    """Device -> how many shares it has and how many are held, for devices that are shared."""
+    total: Counter[str] = Counter()
+    taken: Counter[str] = Counter()
+    for resource, held in _held_ids(facts):
+        for each in resource.ids:
+            if each.replica is not None:
+                total[each.device_id] += 1
+                taken[each.device_id] += _own_id(each) in held
+    return {device: api.Shares(total=count, held=taken[device]) for device, count in total.items()}
+
+
+def _health(verdict: Verdict | None, now: datetime) -> api.DeviceHealth:
+    if verdict is None:
+        return api.DeviceHealth(state="Unknown", reason="Starting", since=_second(now))
+    return api.DeviceHealth(
+        state=verdict.state.value,
+        reason=verdict.reason,
+        message=verdict.message,
+        since=_second(verdict.since),
+        xid=verdict.xid,
+        recovery_action=verdict.recovery_action if verdict.state is not HealthState.HEALTHY else None,
+        fault_domain=_domain(verdict.fault_domain),
+    )
+
+
+def _domain(text: str | None) -> api.FaultDomain | None:
+    match text:
+        case "Application" | "Device" | "Node":
+            return text
+        case _:
+            return None
+
+
+def _partition(
+    part: Partition,
+    device: InventoryDevice,
+    facts: Facts,
+    held: Mapping[str, list[api.Holder]],
+    names: Mapping[str, str],
+) -> api.Partition:
+    verdict = facts.verdicts.get(part.id)
+    health = None if verdict is None else _health(verdict, facts.now)
+    if part.id in device.departed_partitions:
+        health = api.DeviceHealth(
+            state="Unhealthy",
+            reason=MISSING,
+            message="the driver no longer lists it; it stays listed while a pod holds it",
+            since=_second(facts.previous_departed.get(part.id, facts.now)),
+        )
+    return api.Partition(
+        id=part.id,
+        name=names[part.id],
+        profile=part.profile,
+        gi=part.gi,
+        ci=part.ci,
+        start=part.start,
+        size=part.size,
+        capacity=part.capacity,
+        health=health,
+        excluded=excluded_by(device.fact.id, facts.exclude) or excluded_by(part.id, facts.exclude),
+        holders=_shown(held.get(part.id, ())),
+    )
+
+
+def _shown(holders: Iterable[api.Holder]) -> tuple[api.Holder, ...]:
+    """Where there are too many the oldest ones, so that a pod that starts pushes out none that is marked."""
+    oldest = sorted(holders, key=lambda each: (each.since, _holder_order(each)))
+    return tuple(sorted(oldest[: api.MAX_HOLDERS], key=_holder_order))
+
+
+def _holder_order(holder: api.Holder) -> tuple[str, str, str, str, str]:
+    return (holder.namespace, holder.pod, holder.container, holder.resource or "", holder.claim or "")
+
+
+def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
+    """Device or partition id -> its holders. The replicas that one container has of one device are one entry."""
+    parts = {part.id for device in facts.inventory.devices for part in device.fact.partitions}
+    parts |= {device.fact.id for device in facts.inventory.devices}
+    found: dict[tuple[str, str, str, str, str | None, str | None], tuple[datetime, set[str]]] = {}
+    lost: dict[tuple[str, str, str, str | None], Verdict] = {}
+    for holder in facts.holdings.holders:
+        verdict = client_verdict(facts.clients.get(key_of(holder)), holder.resource or "", facts.now)
+        if verdict is not None:
+            lost[holder.namespace, holder.pod, holder.container, holder.resource] = verdict
+        for each in holder.ids:
+            part = physical_id(each)
+            if part not in parts:
+                continue
+            key = (part, holder.namespace, holder.pod, holder.container, holder.resource, holder.claim)
+            since, ids = found.get(key, (holder.since, set()))
+            ids = ids | {each} if "::" in each else ids
+            found[key] = (max(since, holder.since), ids)
+    result: dict[str, list[api.Holder]] = defaultdict(list)
+    for (part, namespace, pod, container, resource, claim), (since, ids) in found.items():
+        verdict = lost.get((namespace, pod, container, resource))
+        result[part].append(
+            api.Holder(
+                namespace=namespace,
+                pod=pod,
+                container=container,
+                resource=resource,
+                claim=claim.rpartition("/")[2] if claim else None,  # a pod's claims are of its own namespace
+                shares=len(ids) or None,
+                ids=tuple(sorted(ids)[: api.MAX_HOLDER_IDS]),
+                since=since,
+                health=_health(verdict, facts.now) if verdict is not None else None,
+            )
+        )
+    return result
+
+
+def _summary(devices: tuple[api.Device, ...]) -> api.Summary:
+    states = [device.health.state for device in devices]
+    models = sorted({device.attributes.product_name or "" for device in devices if device.attributes} - {""})
+    worst = min(devices, key=_badness, default=None)
+    sick = worst is not None and worst.health.state != "Healthy"
+    return api.Summary(
+        devices=len(devices),
+        healthy=states.count("Healthy") + states.count("Degraded"),
+        degraded=states.count("Degraded"),
+        unhealthy=states.count("Unhealthy"),
+        unknown=states.count("Unknown"),
+        held=sum(1 for each in devices if each.holders or any(part.holders for part in each.partitions)),
+        unschedulable=0,
+        excluded=sum(1 for each in devices if each.excluded or any(part.excluded for part in each.partitions)),
+        # One word, so that it is one column; the same form as the label nvidia.com/gpu.product.
+        model="" if not models else "mixed" if len(models) > 1 else models[0].replace(" ", "-"),
+        models=len(models),
+        reason=worst.health.reason if worst is not None and sick else "",
+        recovery_action=(worst.health.recovery_action or "None") if worst is not None and sick else "None",
+    )
+
+
+def _badness(device: api.Device) -> tuple[int, int, int]:
+    health = device.health
+    return (_WORST_FIRST[HealthState(health.state)], -asks_more(health.recovery_action or "None"), device.index)
+
+
+def _machine(facts: Facts) -> api.Machine | None:
+    machine = facts.inventory.machine
+    vgpu = machine.vgpu_version or machine.vgpu_branch
+    made = api.Machine(
+        type=machine.type or None,
+        mode=machine.mode or None,
+        clique=machine.clique or None,
+        mig_strategy=facts.mig_strategy or None,
+        vgpu=api.Vgpu(version=machine.vgpu_version, branch=machine.vgpu_branch) if vgpu else None,
+    )
+    return made if made != api.Machine() else None
+
+
+def offered(facts: Facts) -> Plan:
+    """What the kubelet is told, by this agent or by others."""
+    return facts.observed or facts.plan or Plan()
+
+
+def told_healthy(facts: Facts, resource: OfferedResource) -> int:
+    """How many ids of it the kubelet is told are Healthy."""
+    mine = resource.name not in served_by_others(facts.registrations)
+    return sum(each.healthy for each in resource.ids) if mine else 0
+
+
+def _held_ids(facts: Facts) -> list[tuple[OfferedResource, set[str]]]:
+    """What is offered, each with the ids of it that containers hold."""
+    held: dict[str, set[str]] = defaultdict(set)
+    for holder in facts.holdings.holders:
+        if holder.resource is not None:
+            held[holder.resource].update(holder.ids)
+    return [(each, held[each.name]) for each in offered(facts).resources[:MAX_RESOURCES]]
+
+
+def _resources(facts: Facts) -> tuple[api.Resource, ...]:
+    return tuple(
+        api.Resource(
+            name=resource.name,
+            capacity=len(resource.ids),
+            healthy=told_healthy(facts, resource),
+            allocated=len(held.intersection(map(_own_id, (*resource.ids, *resource.retained)))),
+            sharing=resource.sharing,
+            replicas=resource.replicas,
+            managed_by="plugin",
+        )
+        for resource, held in _held_ids(facts)
+    )
+
+
+def _own_id(schedulable: SchedulableId) -> str:
+    """As holders have it: another plugin's id may be an index."""
+    unit = schedulable.partition_id or schedulable.device_id
+    return unit if schedulable.replica is None else compose(unit, schedulable.replica)
+
+
+# --- conditions ------------------------------------------------------------------------------------------------------
+def _condition(facts: Facts, kind: str, status: Status, reason: str, message: str = "") -> Condition:
+    return condition(kind, status, reason, message, previous=find(facts.previous, kind), now=_second(facts.now))
+
+
+def _ready(facts: Facts) -> Condition:
+    silent = {each.name: each.error or SILENT_MESSAGE for each in facts.probes if each.silent}
+    if silent:
+        return _condition(facts, names.READY, "False", names.PROBE_UNAVAILABLE, _named(facts, silent))
+    if facts.inventory.driver is None or facts.inventory.line_time is None:
+        return _condition(facts, names.READY, "Unknown", names.STARTING, "the probe has not reported yet")
+    unloaded = [
+        each
+        for each in facts.probes
+        if each.inventory.driver is not None and each.inventory.driver.state is not DriverState.LOADED
+    ]
+    # A probe without its driver is no fault where nothing is there for it and another has devices.
+    if len(unloaded) < len(facts.probes):
+        unloaded = [each for each in unloaded if each.inventory.devices or each.inventory.accelerators_on_bus]
+    if unloaded:
+        why = _named(facts, {each.name: _no_driver(each.inventory) for each in unloaded})
+        return _condition(facts, names.READY, "False", names.DRIVER_NOT_LOADED, why)
+    if facts.plan is None and facts.config.reason == names.NO_CONFIG:
+        return _condition(facts, names.READY, "Unknown", names.STARTING, facts.config.message)
+    if facts.observed is not None:
+        return _observing(facts, facts.observed)
+    by_state: dict[RegistrationState, list[Registration]] = defaultdict(list)
+    for each in facts.registrations:
+        by_state[each.state].append(each)
+    for state, reason in (
+        (RegistrationState.REJECTED, names.REGISTRATION_REJECTED),
+        (RegistrationState.SERVED_BY_ANOTHER, names.REGISTRATION_REJECTED),
+        (RegistrationState.KUBELET_UNREACHABLE, names.KUBELET_UNREACHABLE),
+    ):
+        if by_state[state]:
+            said = "; ".join(f"{each.resource}: {each.message}" for each in by_state[state])
+            return _condition(facts, names.READY, "False", reason, said)
+    if by_state[RegistrationState.PENDING]:
+        before = find(facts.previous, names.READY)
+        if before is not None and before.reason != names.PROBE_UNAVAILABLE:
+            return before  # registering again takes moments: not worth a change of the condition
+        waiting = ", ".join(each.resource for each in by_state[RegistrationState.PENDING])
+        return _condition(facts, names.READY, "Unknown", names.STARTING, f"registering {waiting}")
+    return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join(_troubles(facts)))
+
+
+def _troubles(facts: Facts) -> list[str]:
+    told = [f"{each.code}: {each.message}" for each in facts.inventory.troubles]
+    told += [f"state file: {facts.state_trouble}"] if facts.state_trouble is not None else []
+    told += [f"CDI: {facts.cdi_trouble}"] if facts.cdi_trouble else []
+    told += [
+        f"{words.restarted}: containers started before lost their {words.state}: {listing(pods)}"
+        for words, pods in _lost_clients(facts).items()
+    ]
+    return told + [f"annotation {CONFIRM}: {each}" for each in facts.confirm_problems[:NAMED]]
+
+
+def _lost_clients(facts: Facts) -> dict[Words, list[str]]:
+    """Their pods, by what is said of them."""
+    found: dict[Words, set[str]] = {}
+    for each, client in facts.clients.items():
+        if (words := lost_words(client)) is not None:
+            found.setdefault(words, set()).add("/".join(each.split("/")[:2]))
+    return {words: sorted(pods) for words, pods in found.items()}
+
+
+def _observing(facts: Facts, observed: Plan) -> Condition:
+    """Nothing is registered here; PodResources is the only way to the kubelet."""
+    holdings = facts.holdings
+    if holdings.state is HoldersState.UNAVAILABLE:
+        asking = holdings.taken == 0.0 and facts.running_seconds < STARTING_SECONDS
+        status: Status = "Unknown" if asking else "False"
+        reason = names.STARTING if asking else names.KUBELET_UNREACHABLE
+        return _condition(facts, names.READY, status, reason, f"serving.mode Observe: {holdings.message}")
+    live = [each for each in observed.resources if any(one.healthy for one in each.ids)]
+    by = ", ".join(each.name for each in live) if live else "none of this node's devices"
+    told = [f"serving.mode Observe: others offer {by} to the kubelet"]
+    if holdings.offered is None:
+        told = [f"serving.mode Observe: what others offer to the kubelet is not known; {holdings.message}".rstrip("; ")]
+    bad = {each for each, verdict in facts.verdicts.items() if not verdict.offered}
+    still = {
+        one.device_id for each in live for one in each.ids if one.healthy and {one.device_id, one.partition_id} & bad
+    }
+    if still:
+        called = device_names(facts.inventory)
+        listed = listing(called[each.fact.id] for each in facts.inventory.devices if each.fact.id in still)
+        told.append(f"still offered by them and not fit for use: {listed}")
+    return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join([*told, *_troubles(facts)]))
+
+
+def _devices_healthy(facts: Facts, devices: tuple[api.Device, ...]) -> Condition:
+    kind = names.DEVICES_HEALTHY
+    unhealthy = [each for each in devices if each.health.state == "Unhealthy"]
+    unknown = [each for each in devices if each.health.state == "Unknown"]
+    degraded = [each for each in devices if each.health.state == "Degraded"]
+    if unhealthy:
+        told = _told(sorted(unhealthy, key=_badness), devices)
+        also = f"; unknown: {_told(unknown, devices)}" if unknown else ""
+        return _condition(facts, kind, "False", names.DEVICE_FAULT, told + also)
+    if unknown:
+        told = f"{_told(unknown, devices)}: {unknown[0].health.message}".rstrip(": ")
+        return _condition(facts, kind, "Unknown", names.PROBE_SILENT, told)
+    if facts.inventory.line_time is None:
+        return _condition(facts, kind, "Unknown", names.PROBE_SILENT, "the probe has not reported yet")
+    if degraded:
+        return _condition(facts, kind, "True", names.ALL_HEALTHY, f"degraded: {_told(degraded, devices)}")
+    return _condition(facts, kind, "True", names.ALL_HEALTHY, "" if devices else "there are no devices")
+
+
+def _told(some: list[api.Device], devices: tuple[api.Device, ...]) -> str:
+    """`2 of 8: gpu-3 Xid79, gpu-5 EccUncorrectable`"""
+    listed = ", ".join(f"{each.name} {each.health.reason}" for each in some[:NAMED])
+    more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
+    return f"{len(some)} of {len(devices)}: {listed}{more}"
+
+
+def _config_applied(facts: Facts) -> Condition:
+    config = facts.config
+    status: Status = {names.APPLIED: "True", names.NO_CONFIG: "Unknown"}.get(config.reason, "False")  # type: ignore[assignment]  # the values are Statuses
+    told = [each for each in (config.message, config.cdi_trouble) if each]
+    if config.unschedulable:
+        ids = listing(config.unschedulable)
+        told.append(f"spec.unschedulable is not implemented yet: {ids} stay in service")
+    told += [each.text for each in config.unmatched[:NAMED]]
+    more = len(config.unmatched) - NAMED
+    told += [f"and {more} more entries match nothing here (status.configuration.unmatched)"] if more > 0 else []
+    return _condition(facts, names.CONFIG_APPLIED, status, config.reason, "; ".join(told))
+
+
+def _configuration(config: ConfigStatus) -> api.ConfigurationStatus | None:
+    made = api.ConfigurationStatus(
+        sources=config.sources,
+        refused=api.Refusal(section=each.section, field=each.field, message=each.message)
+        if (each := config.refused) is not None
+        else None,
+        unmatched=tuple(
+            api.Unmatched(section=each.section, entry=each.entry, message=each.message)
+            for each in config.unmatched[: api.MAX_UNMATCHED]
+        ),
+        waiting_for=tuple(
+            api.WaitingFor(
+                namespace=each.namespace, pod=each.pod, resource=each.resource, ids=each.ids[: api.MAX_WAITING_IDS]
+            )
+            for each in config.waiting_for[: api.MAX_WAITING_FOR]
+        ),
+        waiting_for_daemons=config.waiting_for_helpers or None,
+    )
+    return made if made != api.ConfigurationStatus() else None
+
+
+def _holders_known(facts: Facts) -> Condition:
+    state, message = facts.holdings.state, facts.holdings.message
+    if state is HoldersState.SYNCED:
+        return _condition(facts, names.HOLDERS_KNOWN, "True", names.SYNCED, message)
+    return _condition(facts, names.HOLDERS_KNOWN, "Unknown", state.value, message)
+
+
+def _second(when: datetime) -> datetime:
+    """Models made by name skip no validation, but equal values must be equal before a round trip, too."""
+    return when.replace(microsecond=0)

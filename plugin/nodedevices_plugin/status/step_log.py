@@ -1,0 +1,136 @@
+"""What a step changed, as log lines, each once, and as counts."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from nodedevices_plugin.model import CONFIRM, HealthState, Inventory, Plan, Verdict
+from nodedevices_plugin.pipeline.step import Step, World
+from nodedevices_plugin.sharing.clients import log_message
+from nodedevices_plugin.status.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+TROUBLES_SECONDS = 5.0  # at least, between two log lines on what the probe complains of: some complaints count
+TROUBLES_SHOWN = 8
+DEVICES_SHOWN = 16  # in one log line
+
+
+def withdraws(before: Plan | None, after: Plan) -> bool:
+    """Whether an id that was told Healthy no longer is."""
+    told = {
+        (resource.name, each.id) for resource in (before or Plan()).resources for each in resource.ids if each.healthy
+    }
+    return any(
+        not each.healthy and (resource.name, each.id) in told for resource in after.resources for each in resource.ids
+    )
+
+
+def troubles(inventory: Inventory) -> tuple[str, ...]:
+    """What the probe complains of, each with its code."""
+    return tuple(f"{each.code}: {each.message}" for each in inventory.troubles)
+
+
+class StepLog:
+    """Logs each change once, and counts what is counted. clock: seconds, as time.monotonic() has them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._troubles: tuple[str, ...] = ()
+        self._troubles_at: float | None = None
+
+    def record(self, before: World, outcome: Step, metrics: Metrics) -> None:
+        after = outcome.world
+        _verdicts(before.verdicts, after.verdicts)
+        if after.plan != before.plan:
+            _plan(before.plan, after.plan)
+        self._config(before, outcome, metrics)
+        self._probe(troubles(after.inventory))
+        for notice in outcome.notices:
+            log.info("xid noticed", device=notice.device_id, xid=notice.xid, count=notice.count, what=notice.message)
+        for event in outcome.xids:
+            metrics.xid(event.xid or 0, event.count)
+        if after.confirm_problems != before.confirm_problems:
+            for problem in after.confirm_problems:
+                log.warning("invalid annotation", annotation=CONFIRM, problem=problem)
+        for client, now in after.state.clients.clients.items():
+            if now.reason and now.reason != getattr(before.state.clients.clients.get(client), "reason", ""):
+                log.warning(log_message(now), client=client, reason=now.reason)
+        for entry in after.confirm_spent:
+            if entry not in before.confirm_spent:
+                log.warning("annotation already acted on", annotation=CONFIRM, entry=entry)
+        if outcome.confirmed:
+            log.info("confirmed by a person", annotation=CONFIRM, entries=outcome.confirmed)
+
+    def _probe(self, now: tuple[str, ...]) -> None:
+        """What changes faster than it may be logged is logged when the pause is over and a further line has come."""
+        pausing = self._troubles_at is not None and self._clock() - self._troubles_at < TROUBLES_SECONDS
+        if now == self._troubles or pausing:
+            return
+        self._troubles, self._troubles_at = now, self._clock()
+        if now:
+            more = len(now) - TROUBLES_SHOWN
+            log.warning(
+                "the probe reports trouble", troubles=now[:TROUBLES_SHOWN], **({"more": more} if more > 0 else {})
+            )
+        else:
+            log.info("the probe reports no problems any more")
+
+    def _config(self, before: World, outcome: Step, metrics: Metrics) -> None:
+        old, new = before.config, outcome.world.config
+        if (old.reason, old.message, old.cdi_trouble) != (new.reason, new.message, new.cdi_trouble):
+            level = log.warning if outcome.refused or new.cdi_trouble else log.info
+            message = "; ".join(each for each in (new.message, new.cdi_trouble) if each)
+            level("configuration", condition=new.reason, message=message, hash=new.applied_hash)
+            if outcome.refused:
+                metrics.config_refused(outcome.refused)
+        for note in new.unmatched:
+            if note not in old.unmatched:
+                log.warning("configuration entry matches nothing on this node", what=note.text)
+        if before.in_force.effective != outcome.world.in_force.effective:
+            log.info("active configuration changed", hash=outcome.world.in_force.applied_hash)
+
+
+def _verdicts(before: Mapping[str, Verdict], after: Mapping[str, Verdict]) -> None:
+    """Each change once; devices to which the same happened (a silent probe, a start) are one line."""
+    gone = [key for key in before if key not in after]
+    well: dict[str, list[str]] = defaultdict(list)
+    bad: dict[tuple[tuple[str, object], ...], list[str]] = defaultdict(list)
+    for key, now in sorted(after.items()):
+        was = before.get(key)
+        if was is not None and (was.state, was.reason, was.offered) == (now.state, now.reason, now.offered):
+            continue
+        if now.state is HealthState.HEALTHY:
+            if was is not None:
+                well[was.reason].append(key)
+            continue
+        what = {"state": now.state.value, "reason": now.reason, "offered": now.offered}
+        bad[tuple({**what, "action": now.recovery_action, "message": now.message}.items())].append(key)
+    if gone:
+        log.info("device gone", **_which(sorted(gone)))
+    for reason, keys in well.items():
+        log.info("device healthy", **_which(keys), was=reason)
+    for said, keys in bad.items():
+        log.warning("device not healthy", **_which(keys), **dict(said))
+
+
+def _which(keys: Sequence[str]) -> dict[str, Any]:
+    if len(keys) == 1:
+        return {"device": keys[0]}
+    more = len(keys) - DEVICES_SHOWN
+    return {"devices": list(keys[:DEVICES_SHOWN]), **({"more": more} if more > 0 else {})}
+
+
+def _plan(before: Plan | None, after: Plan | None) -> None:
+    old = {each.name: len(each.ids) for each in (before or Plan()).resources}
+    for each in (after or Plan()).resources:
+        healthy = sum(one.healthy for one in each.ids)
+        log.info("offering", resource=each.name, ids=len(each.ids), healthy=healthy, sharing=each.sharing)
+        old.pop(each.name, None)
+    for name in old:
+        log.info("no longer offering", resource=name)

@@ -1,0 +1,1 @@
+"""Programs that look at hardware and write one line of JSON about it; they import nothing of the agent."""

@@ -1,0 +1,162 @@
+"""The part that all probes share: look, and write a line when there is something to say.
+
+A line is written when a look found something new, at once when an event came in, and as a heartbeat at least every
+5 s, since silence means trouble. Lines are at least 0.1 s apart, so that a flood of events costs ten lines a second.
+An event is written before the hardware is asked again: asking a broken device may take for ever. If the reader has
+gone, the probe ends.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+from nodedevices_api.bounds import MAX_DEVICES
+from nodedevices_common import __version__
+
+from nodedevices_probe.events import EventLog
+from nodedevices_probe.protocol import (
+    MAX_LINE_BYTES,
+    DeviceFact,
+    Driver,
+    DriverState,
+    Machine,
+    Snapshot,
+    Trouble,
+    encode,
+)
+
+HEARTBEAT_SECONDS = 5.0
+LINE_SPACING_SECONDS = 0.1
+LOOK_SPACING_SECONDS = 1.0  # an event brings the next look forward, but a flood of them not to more than this
+NO_DRIVER = Driver(state=DriverState.NOT_LOADED)
+DISPLAY_PRODUCTS = frozenset({"DGX Display", "NVIDIA DGX Display"})  # drive a screen; NVIDIA's plugin skips them too
+EXIT_WANTS_FRESH_PROCESS = 75  # sysexits.h EX_TEMPFAIL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What one look at the hardware found."""
+
+    driver: Driver
+    machine: Machine = field(default_factory=Machine)
+    accelerators_on_bus: int = 0
+    troubles: tuple[Trouble, ...] = ()
+    devices: tuple[DeviceFact, ...] = ()
+    silent: bool = False  # a simulated probe may play dead
+    needs_fresh_process: bool = False  # say this, wait for the next look, and exit
+    look_again: bool = False  # something is in doubt: the next look comes after LOOK_SPACING_SECONDS
+    read_after: int | None = field(default=None, compare=False)  # Snapshot.read_after, set by the loop
+
+
+class Source(Protocol):
+    """A kind of hardware. `look` may block; `events` are filled in from wherever they come."""
+
+    name: str
+    look_every_seconds: float
+    events: EventLog
+
+    def look(self) -> Facts:
+        """What is there now. Does not raise for anything that the hardware or the driver does."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class LineLoop:
+    """Writes a source's lines with `write`, which may raise BrokenPipeError when nobody reads any more."""
+
+    source: Source
+    write: Callable[[bytes], None]
+    repeat_seconds: float = HEARTBEAT_SECONDS  # an unchanged line again after so long; never longer than the heartbeat
+    boot_id: str = ""
+    _instance: str = field(default_factory=lambda: secrets.token_hex(8))
+    _sequence: int = 0
+    _written: Facts | None = None
+    _written_at: float = 0.0
+
+    def once(self) -> Facts:
+        """One look (two where the first one is in doubt), one line; what was seen."""
+        facts = self._look()
+        if facts.look_again:
+            time.sleep(LOOK_SPACING_SECONDS)
+            facts = self._look()
+        self._write_line(facts)
+        return facts
+
+    def _look(self) -> Facts:
+        newest = self.source.events.newest()
+        return replace(self.source.look(), read_after=newest)
+
+    def run(self) -> None:
+        """For ever."""
+        events, every = self.source.events, self.source.look_every_seconds
+        repeat = min(self.repeat_seconds, HEARTBEAT_SECONDS)
+        facts = Facts(driver=NO_DRIVER, silent=True)  # nothing is said before the first look
+        looked_at = look_at = time.monotonic()
+        while True:
+            wait_until = look_at if facts.silent else min(look_at, self._written_at + repeat)
+            if events.wake.wait(max(0.0, wait_until - time.monotonic())):
+                events.wake.clear()
+                look_at = min(look_at, looked_at + LOOK_SPACING_SECONDS)
+            written_before = self._sequence
+            if not facts.silent and (events.pending() or time.monotonic() >= self._written_at + repeat):
+                self._write_line(facts)
+            if time.monotonic() >= look_at:
+                if facts.needs_fresh_process:
+                    raise SystemExit(EXIT_WANTS_FRESH_PROCESS)
+                facts = self._look()
+                looked_at = time.monotonic()
+                look_at = looked_at + (min(every, LOOK_SPACING_SECONDS) if facts.look_again else every)
+                if not facts.silent and (facts != self._written or events.pending()):
+                    self._write_line(facts)
+            if self._sequence != written_before:
+                time.sleep(LINE_SPACING_SECONDS)
+
+    def _write_line(self, facts: Facts) -> None:
+        self._sequence += 1
+        devices, troubles = facts.devices, facts.troubles
+        if len(devices) > MAX_DEVICES:
+            cut = f"{len(devices)} devices were found; only the first {MAX_DEVICES} are reported"
+            devices, troubles = devices[:MAX_DEVICES], (*troubles, Trouble(code="TooManyDevices", message=cut))
+        if self.source.events.dropped:
+            message = f"{self.source.events.dropped} events found no room: too many different ones at once"
+            troubles = (*troubles, Trouble(code="EventsDropped", message=message))
+        snapshot = Snapshot(
+            probe=self.source.name,
+            probe_version=__version__,
+            instance=self._instance,
+            sequence=self._sequence,
+            time=datetime.now(UTC),
+            boot_id=self.boot_id,
+            driver=facts.driver,
+            machine=facts.machine,
+            accelerators_on_bus=facts.accelerators_on_bus,
+            troubles=troubles,
+            devices=devices,
+            events=self.source.events.for_line(),
+            read_after=facts.read_after,
+        )
+        line = encode(snapshot)
+        if len(line) > MAX_LINE_BYTES:  # PCIe paths grow with the square of the number of devices
+            dropped = Trouble(code="LineTooLong", message=f"{len(line)} bytes; PCIe paths between devices are left out")
+            slim = tuple(replace(device, pcie=()) for device in devices)
+            line = encode(replace(snapshot, devices=slim, troubles=(*troubles, dropped)))
+        self.write(line)
+        self._written = facts
+        self._written_at = time.monotonic()
+
+
+def write_all(descriptor: int) -> Callable[[bytes], None]:
+    """A writer of whole lines to a file descriptor."""
+
+    def write(line: bytes) -> None:
+        rest = memoryview(line)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+
+    return write

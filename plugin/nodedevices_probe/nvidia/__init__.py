@@ -1,0 +1,1 @@
+"""The probe nvml: NVIDIA's GPUs, through their driver's management library."""

@@ -1,0 +1,64 @@
+"""What only NVIDIA's devices have, as a line says it: attributes by name, and the names of MIG devices.
+
+Probes write these, and NVIDIA's part of the agent reads them back; nobody else knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nodedevices_api.bounds import MAX_DEVICE_NAME
+from nodedevices_api.versions import dra_version
+
+from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
+
+VENDOR = "nvidia"
+CUDA_COMPUTE_CAPABILITY = "cudaComputeCapability"
+MIG_CAPABLE = "migCapable"
+MIG_ENABLED = "migEnabled"
+# GPU instance profiles (NVML's numbers) by slices, of a card that has no more to say; they are part of a MIG's name.
+PROFILE_IDS = {1: 19, 2: 14, 3: 9, 4: 5, 7: 0}
+
+
+def attributes(
+    *, compute_capability: str = "", mig_capable: bool | None = None, mig_enabled: bool | None = None
+) -> dict[str, Attribute]:
+    """The `extra` of a GPU; what is not known is left out. `compute_capability`: 9.0."""
+    capability = dra_version(compute_capability)
+    found = {
+        CUDA_COMPUTE_CAPABILITY: Attribute(version=capability) if capability else None,
+        MIG_CAPABLE: None if mig_capable is None else Attribute(boolean=mig_capable),
+        MIG_ENABLED: None if mig_enabled is None else Attribute(boolean=mig_enabled),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def compute_capability(fact: DeviceFact) -> str:
+    """9.0; "" where the GPU does not say."""
+    value = fact.extra.get(CUDA_COMPUTE_CAPABILITY)
+    return ".".join((value.version or "").split(".")[:2]) if value is not None else ""
+
+
+def mig_enabled(fact: DeviceFact) -> bool | None:
+    """Whether MIG mode is on; None where the GPU does not say."""
+    value = fact.extra.get(MIG_ENABLED)
+    return None if value is None else value.boolean
+
+
+def fills_instance(part: Partition) -> bool:
+    """Whether a MIG device has all of its GPU instance: a smaller one says so in its profile, 1c.3g.40gb."""
+    first, dot, _ = part.profile.partition(".")
+    return not (dot and first.endswith("c"))
+
+
+def counts(values: Mapping[str, int | None]) -> dict[str, str]:
+    """Capacities that are numbers; what is not known is left out."""
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def mig_name(gpu: str, profile: str, profile_id: int, start: int, ci: int) -> str | None:
+    """gpu-0-mig-1g10gb-19-0, as NVIDIA's DRA driver calls it; with the compute instance where it is not the first.
+    None where that is too long for a name."""
+    plain = "".join(each for each in profile.lower() if each.isalnum())
+    name = f"{gpu}-mig-{plain}-{profile_id}-{start}{f'-{ci}' if ci else ''}"
+    return name if len(name) <= MAX_DEVICE_NAME else None

@@ -1,0 +1,91 @@
+"""Asking NVML without being hurt by the answer.
+
+An old driver lacks functions, a card lacks features, a container lacks rights, a GPU falls off the bus between two
+calls: each of these is an answer ("not known") about one device and never an exception. Only a driver that has gone as
+a whole is one, since then nothing else can be asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+from nodedevices_common.errors import OperationError
+
+from nodedevices_probe.protocol import MAX_MESSAGE, text
+
+DRIVER_GONE = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    }
+)
+# "This card, this driver or this container does not have it": says nothing about the device's health.
+NOT_HERE = frozenset(
+    {
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_NOT_FOUND,
+        pynvml.NVML_ERROR_INSUFFICIENT_SIZE,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_NO_DATA,
+        pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_DEPRECATED,
+        pynvml.NVML_ERROR_NOT_READY,
+    }
+)
+
+
+class DriverGoneError(OperationError):
+    """The driver as a whole answers no more. `code` is NVML's."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(describe(code))
+
+
+def describe(code: int) -> str:
+    """NVML's words for a return code; works without the library."""
+    return str(pynvml.NVMLError(code))
+
+
+@dataclass(slots=True)
+class Asker:
+    """Asks about one device and remembers what went wrong. A lost device is not asked again."""
+
+    lost: bool = False
+    error: str | None = None
+    refused: str | None = None  # the last question that got no answer, and why
+
+    def ask(self, function: str, *arguments: Any, telemetry: bool = False) -> Any:
+        """The function's answer; None when there is none. A failed `telemetry` question is no error of the device."""
+        if self.lost:
+            return None
+        try:
+            return getattr(pynvml, function)(*arguments)
+        except pynvml.NVMLError as error:
+            self.judge(function, error.value, telemetry=telemetry)
+        except UnicodeDecodeError:
+            if not telemetry:
+                self._failed(function, "the answer is no text")
+        return None
+
+    def judge(self, function: str, code: int, *, telemetry: bool = False) -> bool:
+        """Take note of a return code; True for success. Raises DriverGoneError."""
+        if code == pynvml.NVML_SUCCESS:
+            return True
+        self.refused = text(f"{function}: {describe(code)}", MAX_MESSAGE)
+        if code in DRIVER_GONE:
+            raise DriverGoneError(code)
+        if code == pynvml.NVML_ERROR_GPU_IS_LOST:
+            self.lost = True
+        elif code not in NOT_HERE and not telemetry:
+            self._failed(function, describe(code))
+        return False
+
+    def _failed(self, function: str, why: str) -> None:
+        self.error = self.error or text(f"{function}: {why}", MAX_MESSAGE)

@@ -1,0 +1,147 @@
+"""The MIG devices of one GPU, as NVML lists them.
+
+What a MIG device is never changes while it lives, so each is asked once and remembered by its id; what is asked every
+time is only which there are.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import pynvml
+from nodedevices_api.bounds import MAX_PARTITIONS
+
+from nodedevices_probe.nvidia import attributes as nvidia
+from nodedevices_probe.nvidia.calls import Asker
+from nodedevices_probe.nvidia.facts import memory_capacity
+from nodedevices_probe.protocol import (
+    DEVICE_ID,
+    PROFILE,
+    Partition,
+    within,
+)
+from nodedevices_probe.sysfs import System, mig_device_nodes
+
+# nvmlGpuInstanceGetInfo names a profile by a number of the card's; which of nvml.h's profiles that is says what it has
+# besides slices and memory. The words are go-nvlib's (pkg/nvlib/device/mig_profile.go).
+_ATTRIBUTES = {
+    **dict.fromkeys(
+        (pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1, pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1), "+me"
+    ),
+    **dict.fromkeys(
+        (pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME, pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME), "+me.all"
+    ),
+    **dict.fromkeys(
+        (
+            pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX,
+            pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_GFX,
+            pynvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE_GFX,
+            pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE_GFX,
+        ),
+        "+gfx",
+    ),
+    **dict.fromkeys(
+        (pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_NO_ME, pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_NO_ME), "-me"
+    ),
+}
+MIB = 1 << 20
+MAX_SMALL = 65535
+GIB = 1 << 30
+_PROFILE_IN_NAME = re.compile(r"MIG ((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb\S*)$")
+
+
+@dataclass(slots=True)
+class MigDevices:
+    """Remembers what was read about each MIG device."""
+
+    system: System
+    _known: dict[str, Partition] = field(default_factory=dict)
+
+    def read(self, asker: Asker, gpu: Any, *, minor: int | None, memory_bytes: int) -> tuple[Partition, ...]:
+        """Every MIG device of this GPU, by NVML's index."""
+        found = []
+        for index in range(min(asker.ask("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0, MAX_PARTITIONS)):
+            handle = asker.ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
+            identity = handle is not None and asker.ask("nvmlDeviceGetUUID", handle)
+            if not identity or not re.fullmatch(DEVICE_ID, identity):
+                continue
+            known = self._known.get(identity)
+            if known is None or known.index != index:
+                known = self._partition(
+                    asker, gpu, handle, identity, index=index, minor=minor, memory_bytes=memory_bytes
+                )
+            if known is not None:
+                found.append(known)
+        return tuple(found)
+
+    def keep_only(self, ids: set[str]) -> None:
+        """Forget MIG devices that are gone: an id that comes back is read again."""
+        self._known = {each: partition for each, partition in self._known.items() if each in ids}
+
+    def _partition(
+        self, asker: Asker, gpu: Any, handle: Any, identity: str, *, index: int, minor: int | None, memory_bytes: int
+    ) -> Partition | None:
+        gi = asker.ask("nvmlDeviceGetGpuInstanceId", handle)
+        ci = asker.ask("nvmlDeviceGetComputeInstanceId", handle)
+        attributes = asker.ask("nvmlDeviceGetAttributes_v2", handle)
+        if within(gi, 0, MAX_SMALL) is None or within(ci, 0, MAX_SMALL) is None or attributes is None:
+            return None  # it went away while we asked, or the next look reads it whole
+        instance = asker.ask("nvmlDeviceGetGpuInstanceById", gpu, gi, telemetry=True)
+        info = instance and asker.ask("nvmlGpuInstanceGetInfo", instance, telemetry=True)
+        name = asker.ask("nvmlDeviceGetName", handle, telemetry=True) or ""
+        in_name = _PROFILE_IN_NAME.search(name)
+        known_name = in_name is not None and re.fullmatch(PROFILE, in_name[1])
+        profile = in_name[1] if in_name and known_name else _profile(attributes, memory_bytes)
+        if info and not re.search(r"[+-]", profile):
+            profile += _profile_attributes(asker, gpu, info.profileId)
+        start = _small(info.placement.start) if info else None
+        partition = Partition(
+            id=identity,
+            name=nvidia.mig_name(f"gpu-{minor}", profile, info.profileId, start, ci)
+            if minor is not None and info and start is not None
+            else None,
+            profile=profile,
+            index=index,
+            gi=gi,
+            ci=ci,
+            start=start,
+            size=_small(info.placement.size) if info else None,
+            capacity=memory_capacity(attributes.memorySizeMB * MIB)
+            | nvidia.counts(
+                {
+                    "multiprocessors": _small(attributes.multiprocessorCount),
+                    "copyEngines": _small(attributes.sharedCopyEngineCount),
+                    "decoders": _small(attributes.sharedDecoderCount),
+                    "encoders": _small(attributes.sharedEncoderCount),
+                    "jpegEngines": _small(attributes.sharedJpegCount),
+                    "ofaEngines": _small(attributes.sharedOfaCount),
+                }
+            ),
+            device_nodes=mig_device_nodes(self.system.mig_minors(), minor, gi, ci) if minor is not None else (),
+        )
+        self._known[identity] = partition
+        return partition
+
+
+def _small(value: int) -> int | None:
+    return within(value, 0, MAX_SMALL)
+
+
+def _profile_attributes(asker: Asker, gpu: Any, profile_id: int) -> str:
+    """`+me`, `+gfx`, `-me`, ... of the profile that this card calls by that number; "" for a plain or unknown one."""
+    for profile, words in _ATTRIBUTES.items():
+        info = asker.ask("nvmlDeviceGetGpuInstanceProfileInfo", gpu, profile, 1, telemetry=True)
+        if info is not None and info.id == profile_id:
+            return words
+    return ""
+
+
+def _profile(attributes: Any, memory_bytes: int) -> str:
+    """The profile's name by go-nvlib's rule: memory in eighths of the GPU's, rounded up, in GB as the name has them."""
+    eighths = math.ceil(attributes.memorySizeMB * MIB / max(memory_bytes, 1) * 8) / 8
+    gigabytes = round(eighths * ((memory_bytes + GIB - 1) // GIB))
+    compute, whole = attributes.computeInstanceSliceCount, attributes.gpuInstanceSliceCount
+    return ("" if compute == whole else f"{compute}c.") + f"{whole}g.{gigabytes}gb"

@@ -1,0 +1,330 @@
+"""The probe of NVIDIA GPUs: everything that NVML and the kernel say, without ever losing the rest over one of them.
+
+- No library or no driver is a normal case: the line says NotLoaded and the probe keeps looking, for both.
+- A driver upgraded under us needs a new mapping of the library: the line says VersionMismatch and the process exits.
+- A GPU that does not answer stays in the line with its last known identity, or what the kernel knows of it.
+- One odd return code (UNKNOWN, TIMEOUT, ...) is no fault yet: the GPU is asked again a second later, and until then the
+  line has what it said before. A lost GPU is told at once, and so is every other one.
+- GPUs and MIG devices may come and go at any time; so may their events.
+A call that hangs hangs this process and nothing else: the agent sees the silence and kills it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pynvml
+from nodedevices_api.bounds import MAX_DEVICES
+
+from nodedevices_probe.events import EventLog
+from nodedevices_probe.loop import DISPLAY_PRODUCTS, Facts
+from nodedevices_probe.nvidia import attributes as nvidia
+from nodedevices_probe.nvidia.calls import Asker, DriverGoneError, describe
+from nodedevices_probe.nvidia.events import Monitor
+from nodedevices_probe.nvidia.facts import (
+    Known,
+    fabric_clique,
+    identify,
+    links_of,
+    pcie_path,
+    read_health,
+    read_links,
+)
+from nodedevices_probe.nvidia.library import Library
+from nodedevices_probe.nvidia.mig import MigDevices
+from nodedevices_probe.protocol import (
+    DEVICE_ID,
+    MAX_MESSAGE,
+    DeviceFact,
+    Driver,
+    DriverState,
+    Machine,
+    PcieNeighbour,
+    Readings,
+    Trouble,
+    memory_bytes,
+    nearest,
+    text,
+)
+from nodedevices_probe.sysfs import System
+
+DRIVER_NAME = "nvidia"
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """One GPU during one look. `handle` is None when it does not answer."""
+
+    fact: DeviceFact
+    known: Known | None = None
+    handle: Any = None
+
+
+@dataclass(slots=True, kw_only=True)
+class NvmlSource:
+    """NVIDIA GPUs."""
+
+    look_every_seconds: float
+    system: System = field(default_factory=System)
+    library: Library = field(default_factory=Library)
+    name: str = "nvml"
+    events: EventLog = field(default_factory=EventLog)
+    _driver: Driver | None = None  # None: NVML is not initialised
+    _known: dict[str, Known] = field(default_factory=dict)
+    _last: dict[int, DeviceFact] = field(default_factory=dict)  # by NVML's index, from when it last answered
+    _mig: MigDevices = field(init=False)
+    _monitor: Monitor | None = None
+    _watched: dict[str, bool] = field(default_factory=dict)  # id -> whether it was well when last looked at
+    _answered: dict[str, DeviceFact] = field(default_factory=dict)  # id -> the last line's word, if it was no error
+    _odd: frozenset[str] = frozenset()  # ids that answered the last look with an error
+    _began: bool = False  # there was a look at the GPUs of this driver
+
+    def __post_init__(self) -> None:
+        self._mig = MigDevices(self.system)
+
+    def look(self) -> Facts:
+        try:
+            if self._driver is None:
+                self._initialise()
+            return self._facts()
+        except DriverGoneError as gone:
+            clean = self._forget()
+            return self._without_driver(gone.code, clean=clean)
+
+    def _initialise(self) -> None:
+        self.library.load()
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise DriverGoneError(error.value) from None
+        asker = Asker()
+        cuda = asker.ask("nvmlSystemGetCudaDriverVersion_v2", telemetry=True)
+        self._driver = Driver(
+            state=DriverState.LOADED,
+            name=DRIVER_NAME,
+            version=text(asker.ask("nvmlSystemGetDriverVersion", telemetry=True) or ""),
+            cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
+        )
+
+    def _without_driver(self, code: int, *, clean: bool) -> Facts:
+        mismatch = code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+        state = DriverState.VERSION_MISMATCH if mismatch else DriverState.NOT_LOADED
+        reason = "DriverVersionMismatch" if mismatch else "DriverNotLoaded"
+        why = self.library.missing() if code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else describe(code)
+        return Facts(
+            driver=Driver(state=state, name=DRIVER_NAME),
+            machine=Machine(type=self.system.machine_type()),
+            accelerators_on_bus=self.system.accelerators_on_bus(),
+            troubles=(Trouble(code=reason, message=text(f"failed to initialise NVML: {why}", MAX_MESSAGE)),),
+            needs_fresh_process=mismatch or not clean,
+        )
+
+    def _forget(self) -> bool:
+        """Let go of the driver, which cannot be unloaded before. False when a thread still hangs in it.
+
+        Handles, events and what was read belong to the driver that has gone; identities by index do not.
+        """
+        monitor, self._monitor = self._monitor, None
+        clean = True
+        if monitor is not None:
+            monitor.stop()
+            clean = monitor.ended()
+        if self._driver is not None and clean:  # shutting down under a waiting thread is nobody's promise
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+        self._driver, self._watched, self._began = None, {}, False
+        self._known.clear()
+        self._mig.keep_only(set())
+        return clean
+
+    def _facts(self) -> Facts:
+        assert self._driver is not None  # noqa: S101  look() initialises first
+        counting = Asker()
+        count = counting.ask("nvmlDeviceGetCount")
+        troubles = []
+        if count is None:  # nobody can be asked: everybody we know does not answer
+            why = counting.error or str(counting.refused)
+            gpus = [_Gpu(replace(fact, readings=Readings(error=why))) for _, fact in sorted(self._last.items())]
+            troubles.append(Trouble(code="NvmlError", message=why))
+        else:
+            gpus = self._gpus(min(count, MAX_DEVICES))
+        devices, doubts = self._doubt(self._joined(gpus))
+        before_any = bool(doubts) and not self._began  # the first line is a whole one: what it lacks is missing
+        self._began = True
+        troubles += doubts
+        troubles += self._watch({gpu.fact.id: gpu.handle for gpu in gpus if gpu.handle is not None}, devices)
+        return Facts(
+            driver=self._driver,
+            machine=self._machine(gpus),
+            accelerators_on_bus=self.system.accelerators_on_bus(),
+            troubles=tuple(troubles),
+            devices=devices,
+            look_again=bool(doubts),
+            silent=before_any,
+        )
+
+    def _doubt(self, devices: tuple[DeviceFact, ...]) -> tuple[tuple[DeviceFact, ...], list[Trouble]]:
+        """The devices as the line may have them, and who is in doubt: what one look alone calls an error is not told
+        yet. A newcomer that is in doubt is left out until the second look."""
+        odd = frozenset(fact.id for fact in devices if fact.readings.error is not None and not fact.readings.lost)
+        doubted = odd - self._odd
+        troubles, told = [], []
+        for fact in devices:
+            if fact.id not in doubted:
+                told.append(fact)
+                continue
+            why = f"GPU {fact.index}: {fact.readings.error}; it is asked again"
+            troubles.append(Trouble(code="OddAnswer", message=text(why, MAX_MESSAGE)))
+            if fact.id in self._answered:
+                told.append(replace(self._answered[fact.id], index=fact.index))
+        self._odd = odd
+        self._answered = {fact.id: fact for fact in told if fact.readings.error is None}
+        return tuple(told), troubles
+
+    def _gpus(self, count: int) -> list[_Gpu]:
+        gpus: list[_Gpu] = []
+        silent: list[tuple[int, Asker]] = []
+        for index in range(count):
+            asker = Asker()
+            gpu = self._gpu(asker, index)
+            if gpu is None:
+                silent.append((index, asker))
+            elif gpu.fact.product_name not in DISPLAY_PRODUCTS:
+                gpus.append(gpu)
+        answering = {gpu.fact.id for gpu in gpus}
+        for index, asker in silent:
+            fact = self._unanswering(index, count, answering, asker)
+            if fact.product_name not in DISPLAY_PRODUCTS:
+                gpus.append(_Gpu(fact))
+        for gpu in gpus:
+            self._last[gpu.fact.index] = gpu.fact
+        self._last = {index: fact for index, fact in self._last.items() if index < count}
+        self._known = {identity: known for identity, known in self._known.items() if identity in answering}
+        self._mig.keep_only({each.id for gpu in gpus for each in gpu.fact.partitions})
+        return sorted(gpus, key=lambda gpu: gpu.fact.index)
+
+    def _gpu(self, asker: Asker, index: int) -> _Gpu | None:
+        """One GPU that tells at least its id."""
+        handle = asker.ask("nvmlDeviceGetHandleByIndex", index)
+        identity = asker.ask("nvmlDeviceGetUUID", handle) if handle is not None else None
+        if not identity or not re.fullmatch(DEVICE_ID, identity):
+            return None
+        known = self._known.get(identity)
+        if known is None:
+            known = identify(asker, handle, identity, index, self.system)
+            if asker.lost or asker.error:  # half an identity is not worth remembering
+                before = next((fact for fact in self._last.values() if fact.id == identity), known.fact)
+                return _Gpu(replace(before, index=index, readings=Readings(lost=asker.lost, error=asker.error)))
+            self._known[identity] = known
+        known.clique = known.clique or fabric_clique(asker, handle)
+        fact = known.fact
+        inactive = read_links(asker, handle, known)
+        mode = asker.ask("nvmlDeviceGetMigMode", handle)
+        enabled = bool(mode[0]) if mode else None
+        partitions = (
+            self._mig.read(asker, handle, minor=fact.minor, memory_bytes=memory_bytes(fact.capacity)) if enabled else ()
+        )
+        readings = read_health(asker, handle, nvlinks_inactive=inactive)
+        if asker.lost:  # it fell off the bus while we asked: what it said before still describes it
+            before = next((last for last in self._last.values() if last.id == identity), fact)
+            return _Gpu(replace(before, index=index, readings=Readings(lost=True)), known)
+        fact = replace(
+            fact,
+            index=index,
+            extra=fact.extra | nvidia.attributes(mig_capable=mode is not None, mig_enabled=enabled or False),
+            partitions=partitions,
+            readings=readings,
+        )
+        return _Gpu(fact, known, handle)
+
+    def _unanswering(self, index: int, count: int, answering: set[str], asker: Asker) -> DeviceFact:
+        """A GPU that tells nothing: who it was, or what the kernel's driver knows of the one in this place."""
+        readings = Readings(
+            lost=asker.lost, error=None if asker.lost else asker.error or asker.refused or "its id is no id"
+        )
+        last = self._last.get(index)
+        if last is not None and last.id not in answering:
+            return replace(last, readings=readings)
+        cards = self.system.nvidia_cards()  # NVML counts GPUs by PCI address
+        if len(cards) == count and cards[index].id not in answering:
+            card = cards[index]
+            return DeviceFact(
+                id=card.id,
+                index=index,
+                minor=card.minor,
+                type="gpu",
+                vendor=nvidia.VENDOR,
+                product_name=card.model,
+                pci_bus_id=card.bus_id,
+                pcie_root=self.system.pcie_root(card.bus_id),
+                numa_node=self.system.numa_node(card.bus_id),
+                device_nodes=(f"/dev/nvidia{card.minor}",) if card.minor is not None else (),
+                readings=readings,
+            )
+        name = f"nvml-index-{index}"
+        return DeviceFact(id=name, index=index, type="gpu", vendor=nvidia.VENDOR, readings=readings)
+
+    def _joined(self, gpus: list[_Gpu]) -> tuple[DeviceFact, ...]:
+        """The devices with what lies between them: NVLinks and PCIe paths, asked once per pair."""
+        ids_by_bus = {gpu.fact.pci_bus_id: gpu.fact.id for gpu in gpus if gpu.fact.pci_bus_id}
+        devices = []
+        for gpu in gpus:
+            if gpu.known is None or gpu.handle is None:
+                devices.append(gpu.fact)
+                continue
+            paths = []
+            for other in gpus:
+                if other is gpu:
+                    continue
+                path = gpu.known.paths.get(other.fact.id)
+                if path is None and other.handle is not None:
+                    path = pcie_path(Asker(), gpu.handle, other.handle)
+                if path is not None:
+                    gpu.known.paths[other.fact.id] = path
+                    paths.append(PcieNeighbour(to=other.fact.id, path=path))
+            fact = replace(gpu.fact, links=links_of(gpu.known, ids_by_bus), pcie=nearest(paths, len(gpus)))
+            self._last[fact.index] = fact
+            devices.append(fact)
+        return tuple(devices)
+
+    def _watch(self, gpus: dict[str, Any], devices: tuple[DeviceFact, ...]) -> list[Trouble]:
+        """Have every answering GPU's events watched; what cannot be is a trouble."""
+        troubles = []
+        failed = self._monitor.failed if self._monitor else None
+        # A reset may end the recording of events, so a GPU that becomes well is registered again, like a new one.
+        watched = {device.id: _is_well(device) for device in devices if device.id in gpus}
+        is_new = watched.keys() != self._watched.keys() or any(watched[each] > self._watched[each] for each in watched)
+        self._watched = watched
+        if failed or is_new:
+            before, self._monitor = self._monitor, None
+            try:
+                self._monitor = Monitor(gpus, self.events) if gpus else None
+            except pynvml.NVMLError as error:
+                failed, self._watched = describe(error.value), {}
+            if before is not None:
+                before.stop()
+        if failed:
+            troubles.append(
+                Trouble(code="EventsUnavailable", message=text(f"waiting for events: {failed}", MAX_MESSAGE))
+            )
+        names = {device.id: f"GPU {device.index}" for device in devices}
+        if self._monitor is not None and self._monitor.unmonitored:
+            whys = sorted(f"{names.get(each, each)}: {why}" for each, why in self._monitor.unmonitored.items())
+            troubles.append(Trouble(code="Unmonitored", message=text("no events from " + ", ".join(whys), MAX_MESSAGE)))
+        return troubles
+
+    def _machine(self, gpus: list[_Gpu]) -> Machine:
+        modes = {self.system.display_mode(gpu.fact.pci_bus_id) for gpu in gpus if gpu.fact.pci_bus_id}
+        return Machine(
+            type=self.system.machine_type(),
+            mode=modes.pop() if len(modes) == 1 else "",
+            clique=next((gpu.known.clique for gpu in gpus if gpu.known and gpu.known.clique), ""),
+        )
+
+
+def _is_well(device: DeviceFact) -> bool:
+    readings = device.readings
+    return not readings.lost and readings.error is None and readings.recovery_action in {None, "None"}

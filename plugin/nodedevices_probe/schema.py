@@ -1,0 +1,68 @@
+"""Writes the published JSON Schema of a probe's line, beside the CRDs, for people who write a probe of their own.
+
+    python -m nodedevices_probe.schema [--check] [crds]
+
+Generated from `protocol`; `--check` writes nothing and fails when the file differs from its source.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from nodedevices_probe.protocol import PROTOCOL, Snapshot, camel
+
+FILE_NAME = "probe-line.schema.json"
+
+
+def rendered() -> str:
+    """The file's text."""
+    return json.dumps(line_schema(), indent=2, ensure_ascii=True) + "\n"
+
+
+def line_schema() -> dict[str, Any]:
+    """The JSON Schema of a line."""
+    schema = _without_titles(TypeAdapter(Snapshot).json_schema(by_alias=True))
+    schema["properties"][camel("protocol")] = {"const": PROTOCOL}
+    schema["required"] = ["protocol", *schema["required"]]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://nodedevices.io/schemas/probe-line.v1alpha1.json",
+        **schema,
+        "title": "NodeDevices probe line",
+    }
+
+
+def _without_titles(schema: Any) -> Any:
+    """pydantic's titles repeat the keys."""
+    if isinstance(schema, dict):
+        return {
+            key: _without_titles(value)
+            for key, value in schema.items()
+            if not (key == "title" and isinstance(value, str))
+        }
+    return [_without_titles(each) for each in schema] if isinstance(schema, list) else schema
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m nodedevices_probe.schema", description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("crds"), help="where the file is (default: crds)")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is not up to date")
+    options = parser.parse_args(arguments)
+    path: Path = options.folder / FILE_NAME
+    if not options.check:
+        path.write_text(rendered(), encoding="utf-8")
+        return 0
+    if path.exists() and path.read_text(encoding="utf-8") == rendered():
+        return 0
+    sys.stderr.write(f"{path} is not what its source gives; run: make gen\n")
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""The probe simulated: devices as a file or a profile describes them."""

@@ -1,0 +1,164 @@
+"""The keys of the simulated devices file, and what each may hold: data for `check`.
+
+docs/simulated-devices.md describes them for people. The bounds are the probe line's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nodedevices_api.bounds import INT32_MAX, MAX_DEVICES, MAX_INDEX, MAX_MINOR, MAX_NUMA_NODE, MAX_PARTITIONS
+
+from nodedevices_probe.check import Flag, Integer, ListOf, Object, OneOf, OrNull, Rule, Words
+from nodedevices_probe.protocol import (
+    DEVICE_ID,
+    DEVICE_NODE,
+    DEVICE_TYPE,
+    MAX_INTEGER,
+    PLAIN_TEXT,
+    WORD,
+    DriverState,
+    PciePath,
+)
+from nodedevices_probe.simulated.profiles import MODELS
+
+RECOVERY_ACTIONS = (  # SCHEMA: recoveryAction, as far as NVML field 230 has it
+    "None",
+    "ResetGPU",
+    "RebootNode",
+    "DrainP2P",
+    "DrainAndReset",
+    "RecoverIMEXDomain",
+    "ResetBus",
+    "RebootSystem",
+)
+_TEXT = Words(PLAIN_TEXT, "text")
+_MESSAGE = Words(PLAIN_TEXT, "text", 512)
+_WORD = Words(WORD, "letters, digits and hyphens")
+_ID = Words(DEVICE_ID, "A-Z a-z 0-9 . _ : -", 96)
+_NODE = Words(DEVICE_NODE, "a path such as /dev/nvidia0", 96)
+_COUNT = Integer(0, MAX_INTEGER)
+_SMALL = Integer(0, 65535)
+_INDEX = Integer(0, MAX_INDEX)
+
+READINGS: Mapping[str, tuple[str, Rule]] = {
+    "lost": ("lost", Flag()),
+    "error": ("error", OrNull(_MESSAGE)),
+    "recoveryAction": ("recovery_action", OneOf(RECOVERY_ACTIONS)),
+    "remapPending": ("remap_pending", Flag()),
+    "remapFailure": ("remap_failure", Flag()),
+    "remappedCorrectable": ("remapped_correctable", _COUNT),
+    "remappedUncorrectable": ("remapped_uncorrectable", _COUNT),
+    "eccUncorrectableVolatile": ("ecc_uncorrectable_volatile", _COUNT),
+    "eccUncorrectableAggregate": ("ecc_uncorrectable_aggregate", _COUNT),
+    "sramThresholdExceeded": ("sram_threshold_exceeded", Flag()),
+    "nvlinksInactive": ("nvlinks_inactive", _SMALL),
+    "pcieReplays": ("pcie_replays", _COUNT),
+    "thermalSlowdown": ("thermal_slowdown", Flag()),
+    "temperatureCelsius": ("temperature_celsius", Integer(-300, 1000)),
+    "powerMilliwatts": ("power_milliwatts", _COUNT),
+}
+TEXTS: Mapping[str, str] = {
+    "productName": "product_name",
+    "brand": "brand",
+    "architecture": "architecture",
+    "firmware": "firmware",
+    "pcieRoot": "pcie_root",
+}
+_MIG = Object(
+    {
+        "profile": _TEXT,
+        "id": _ID,
+        **dict.fromkeys(("index", "gi", "ci"), _SMALL),
+        **dict.fromkeys(("giSlices", "ciSlices", "size"), Integer(1, 8)),
+        "start": Integer(0, 7),
+        "memoryBytes": _COUNT,
+        **dict.fromkeys(
+            ("multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines"), _SMALL
+        ),
+        "deviceNodes": ListOf(_NODE, 4),
+    },
+    required=("profile",),
+    what="a MIG device such as {profile: 1g.10gb}",
+)
+_DEVICE = Object(
+    {
+        "index": _INDEX,
+        "model": OneOf(tuple(sorted(MODELS))),
+        "absent": Flag(),
+        "id": _ID,
+        "minor": Integer(0, MAX_MINOR),
+        "type": Words(DEVICE_TYPE, "letters and digits, a letter first", 32),
+        "vendor": _WORD,
+        **dict.fromkeys((*TEXTS, "computeCapability"), _TEXT),
+        "pciBusId": _TEXT,
+        "numaNode": OrNull(Integer(-1, MAX_NUMA_NODE)),
+        "memoryBytes": _COUNT,
+        "migCapable": Flag(),
+        "migEnabled": Flag(),
+        "mig": ListOf(_MIG, MAX_PARTITIONS),
+        "nvlinksToSwitch": Integer(0, 64),
+        "deviceNodes": ListOf(_NODE, 16),
+        **{key: rule for key, (_, rule) in READINGS.items()},
+    },
+    what="a device such as {index: 0, lost: true}",
+)
+RULES = Object(
+    {
+        "profile": _TEXT,
+        "driver": Object(
+            {
+                "state": OneOf(tuple(state.value for state in DriverState)),
+                **dict.fromkeys(("name", "version", "cudaVersion"), _TEXT),
+            }
+        ),
+        "machine": Object(dict.fromkeys(("type", "mode", "clique", "vgpuVersion", "vgpuBranch"), _TEXT)),
+        "devices": ListOf(_DEVICE, MAX_DEVICES),
+        "links": ListOf(
+            Object(
+                {
+                    "a": _INDEX,
+                    "b": _INDEX,
+                    "pcie": OneOf(tuple(path.value for path in PciePath)),
+                    "nvlinks": Integer(0, 64),
+                },
+                required=("a", "b"),
+                what="a pair such as {a: 0, b: 1, nvlinks: 4}",
+            ),
+            MAX_DEVICES * (MAX_DEVICES - 1) // 2,
+        ),
+        "migMinors": ListOf(_TEXT, 4096),
+        "events": ListOf(
+            Object(
+                {
+                    "id": _ID,
+                    "device": _INDEX,
+                    "kind": OneOf(
+                        (
+                            "xid",
+                            "recovery-action",
+                            "gpu-unavailable",
+                            "dram-retirement",
+                            "poison",
+                            "mig-config",
+                            "ecc-storm",
+                        )
+                    ),
+                    "xid": Integer(0, INT32_MAX),
+                    "gi": _SMALL,
+                    "ci": _SMALL,
+                    "count": Integer(1, MAX_INTEGER),
+                },
+                required=("id",),
+                what="an event such as {id: first, device: 3, xid: 79}",
+            ),
+            256,
+        ),
+        "recoveryActionSupported": Flag(),
+        "acceleratorsOnBus": _SMALL,
+        "troubles": ListOf(Object({"code": _WORD, "message": _MESSAGE}, required=("code", "message")), 16),
+        "silent": Flag(),
+        "hang": Flag(),
+    },
+    what="a mapping such as {profile: h100 x 8}",
+)

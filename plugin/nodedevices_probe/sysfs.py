@@ -1,0 +1,136 @@
+"""What the kernel says about PCI devices, NUMA, the machine and NVIDIA's capability nodes, below a configurable root.
+
+Everything here is optional knowledge: a file that is missing, unreadable or odd is "not known" (None or ""), never an
+error. Texts are as the line may carry them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodedevices_api.bounds import MAX_NUMA_NODE
+
+from nodedevices_probe.protocol import text, within
+
+VENDORS = frozenset({"0x10de", "0x1002"})  # NVIDIA, AMD
+# pci_ids.h base classes: VGA and 3D controllers, and processing accelerators. Audio, USB and bridges are not counted.
+ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x1200")
+_BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
+_MIG_MINOR = re.compile(r"gpu([0-9]{1,5})/gi([0-9]{1,5})(?:/ci([0-9]{1,5}))?/access ([0-9]{1,7})")
+
+
+def normal_bus_id(bus_id: str) -> str:
+    """`00000000:1B:00.0` (NVML) or `1b:00.0` -> `0000:1b:00.0` (sysfs); "" when it is no PCI address."""
+    match = _BUS_ID.fullmatch(bus_id.strip())
+    if not match:
+        return ""
+    domain = int(match.group(1) or "0", 16)
+    return f"{domain:04x}:{match.group(2)}:{match.group(3)}.{match.group(4)}".lower()
+
+
+def parse_mig_minors(lines: str) -> dict[tuple[int, int, int | None], int]:
+    """/proc/driver/nvidia-caps/mig-minors: (GPU minor, GPU instance, compute instance or None) -> capability minor."""
+    found = (_MIG_MINOR.fullmatch(line.strip()) for line in lines.splitlines())
+    return {
+        (int(each[1]), int(each[2]), int(each[3]) if each[3] else None): int(each[4])
+        for each in found
+        if each is not None
+    }
+
+
+def mig_device_nodes(minors: dict[tuple[int, int, int | None], int], gpu: int, gi: int, ci: int) -> tuple[str, ...]:
+    """The capability nodes that a container needs for this MIG device: GPU instance, then compute instance."""
+    wanted = (minors.get((gpu, gi, None)), minors.get((gpu, gi, ci)))
+    return tuple(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in wanted if minor is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvidiaCard:
+    """One directory of /proc/driver/nvidia/gpus: what the kernel module knows even of a GPU that NVML cannot reach."""
+
+    id: str  # its UUID, or PCI-<address> where that was never read
+    bus_id: str
+    model: str
+    minor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """The kernel's files below `root` (in a container: where the host's /sys and /proc are)."""
+
+    root: Path = Path("/")
+
+    def numa_node(self, bus_id: str) -> int | None:
+        """NUMA node of a PCI device; None where the kernel knows none (-1)."""
+        value = self._read(f"sys/bus/pci/devices/{bus_id}/numa_node")
+        return within(int(value), 0, MAX_NUMA_NODE) if value.isdecimal() and len(value) < 6 else None
+
+    def pcie_root(self, bus_id: str) -> str:
+        """`pci0000:16`: the root complex, first component of the device's path in /sys/devices."""
+        try:
+            target = (self.root / "sys/bus/pci/devices" / bus_id).readlink()
+        except OSError:
+            return ""
+        return next((part for part in target.parts if re.fullmatch(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", part)), "")
+
+    def accelerators_on_bus(self) -> int:
+        """How many display, 3D and processing-accelerator devices of accelerator vendors the PCI bus shows."""
+        try:
+            devices = sorted((self.root / "sys/bus/pci/devices").iterdir())
+        except OSError:
+            return 0
+        count = 0
+        for device in devices:
+            pci_class = self._read(device.relative_to(self.root) / "class")[:6]
+            vendor = self._read(device.relative_to(self.root) / "vendor")
+            # A virtual function is part of a device that is counted already.
+            if pci_class in ACCELERATOR_CLASSES and vendor in VENDORS and not (device / "physfn").exists():
+                count += 1
+        return min(count, 65535)
+
+    def machine_type(self) -> str:
+        """DMI product name, such as DGXH100."""
+        return text(self._read("sys/class/dmi/id/product_name"))
+
+    def mig_minors(self) -> dict[tuple[int, int, int | None], int]:
+        """NVIDIA's capability minors; empty without the driver or without MIG."""
+        return parse_mig_minors(self._read("proc/driver/nvidia-caps/mig-minors"))
+
+    def display_mode(self, bus_id: str) -> str:
+        """compute | graphics, by PCI class, as NVIDIA's feature discovery tells them apart; "" for others."""
+        pci_class = self._read(f"sys/bus/pci/devices/{bus_id}/class")[:6]
+        return {"0x0302": "compute", "0x0300": "graphics"}.get(pci_class, "")
+
+    def nvidia_cards(self) -> list[NvidiaCard]:
+        """Every GPU of the NVIDIA kernel module, by PCI address."""
+        folder = self.root / "proc/driver/nvidia/gpus"
+        try:
+            bus_ids = sorted(filter(None, (normal_bus_id(each.name) for each in folder.iterdir())))
+        except OSError:
+            return []
+        cards = []
+        for bus_id in bus_ids:
+            lines = self._read(f"proc/driver/nvidia/gpus/{bus_id}/information").splitlines()
+            said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+            identity, minor = said.get("GPU UUID", ""), said.get("Device Minor", "")
+            cards.append(
+                NvidiaCard(
+                    id=identity if re.fullmatch(r"GPU-[0-9a-f-]{36}", identity) else f"PCI-{bus_id}",
+                    bus_id=bus_id,
+                    model=text(said.get("Model", "")),
+                    minor=int(minor) if minor.isdecimal() and len(minor) < 6 else None,
+                )
+            )
+        return cards
+
+    def boot_id(self) -> str:
+        """This boot of the machine; "" when the kernel does not say."""
+        return text(self._read("proc/sys/kernel/random/boot_id"))
+
+    def _read(self, path: str | Path) -> str:
+        try:
+            return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return ""
