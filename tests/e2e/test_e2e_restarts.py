@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240, method="signal")]
 
 # Words of their command lines, as `ps` shows them.
 AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
-PROBE = r"nodedevices-probe|nodedevices_plugin\.probes\.main"
+PROBE = r"nodedevices-probe|nodedevices_probe\.main"
 
 
 def test_a_kubelet_restart_keeps_ids_pods_and_their_devices(rig: RigWorld) -> None:

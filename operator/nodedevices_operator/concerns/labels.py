@@ -21,7 +21,7 @@ from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.objects import NodeRecord
 
-MOST_WRITES, WINDOW_SECONDS = 6, 60.0
+MOST_WRITES, WINDOW_SECONDS = 20, 60.0  # a take-over alone changes them several times within a second
 
 log = structlog.get_logger()
 

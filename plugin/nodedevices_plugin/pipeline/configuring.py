@@ -258,7 +258,7 @@ def _change(before: InForce, wanted: _Change, running: _Running, node: Node) -> 
         message = (
             f"the change of {what} waits until the state file has it: {node.unsaved_because or 'it is being written'}"
         )
-        return Trouble(of="state", message=message, waits=True, to_save=asked)
+        return Trouble(of="state", message=message, waits=True, to_save=asked, coming=needs.helpers)
     return replace(wanted, helpers=needs.helpers)
 
 
