@@ -18,7 +18,6 @@ from nodedevices_plugin.model.words import listing
 from nodedevices_plugin.settings.file import FileOutcome
 
 LABEL = "nvidia.com/device-plugin.config"
-FALLBACKS = ("named", "single", "empty")
 DEFAULT_NAME = "default"  # what the fallback `named` looks for
 
 

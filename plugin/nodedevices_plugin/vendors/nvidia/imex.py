@@ -10,7 +10,6 @@ from collections.abc import Sequence, Set
 from nodedevices_plugin.model import PlanError
 
 VARIABLE = "NVIDIA_IMEX_CHANNELS"
-CHANNELS = (0,)
 _FOLDER = "/dev/nvidia-caps-imex-channels"
 
 

@@ -68,11 +68,6 @@ class InjectionContext:
     cdi_annotation_prefix: str = CDI_PREFIX
     cdi_names: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def by_cdi(self) -> bool:
-        """Whether containers get devices by CDI name."""
-        return not CDI_STRATEGIES.isdisjoint(self.device_list_strategies)
-
     @classmethod
     def from_section(
         cls,
