@@ -15,9 +15,9 @@ from collections import defaultdict
 from contextlib import ExitStack
 
 from support import simulated
+from support.cluster import GPU, HEALTHY, NAMESPACE
 from support.kubectl import KubectlError, NotReached, Watch, condition
-from support.world import GPU, HEALTHY, NAMESPACE
-from support.world_rig import RigWorld
+from support.rig_cluster import RigCluster
 
 from benchmarks.table import NotHere, Row, percentile
 
@@ -29,37 +29,37 @@ TARGETS = {"kubelet": 1.0, "NodeDevices.status": 2.0, "pod condition": 5.0, "Nod
 def measure() -> list[Row]:
     if sys.platform != "linux" or os.geteuid() != 0:
         raise NotHere("the test cluster needs Linux and root")
-    from support import ground
+    from support import cluster_provider
 
     try:
-        with ground.own("bench") as here, RigWorld.opened(here) as world:
-            return rows(rounds(world))
+        with cluster_provider.of_rig("bench") as provider, RigCluster.opened(provider) as cluster:
+            return rows(rounds(cluster))
     except (KubectlError, NotReached) as error:
         raise NotHere(str(error)) from error
 
 
-def rounds(world: RigWorld) -> dict[str, list[float]]:
+def rounds(cluster: RigCluster) -> dict[str, list[float]]:
     """Seconds, by where they were read, one for each round."""
-    world.reset()
-    world.pod("held", world.a, {GPU: 1})
-    [bad] = world.held(world.a, "held")
-    world.until("NodeDevices names the holder", lambda: world.devices(world.a)[bad].get("holders"))
-    index = world.devices(world.a)[bad]["index"]
+    cluster.reset()
+    cluster.pod("held", cluster.a, {GPU: 1})
+    [bad] = cluster.held(cluster.a, "held")
+    cluster.until("NodeDevices names the holder", lambda: cluster.devices(cluster.a)[bad].get("holders"))
+    index = cluster.devices(cluster.a)[bad]["index"]
     found: dict[str, list[float]] = defaultdict(list)
     with ExitStack() as watches:
 
         def watch(*args: str) -> Watch:
-            return watches.enter_context(Watch(world.kubectl, args))
+            return watches.enter_context(Watch(cluster.kubectl, args))
 
-        devices = watch("nodedevices", world.a)
+        devices = watch("nodedevices", cluster.a)
         pod = watch("pod", "held", "-n", NAMESPACE)
-        node = watch("node", world.a)
-        far = watches.enter_context(world.reach(world.a))
+        node = watch("node", cluster.a)
+        far = watches.enter_context(cluster.reach(cluster.a))
         far.ask("watch")
-        world.until("the watches have begun", lambda: devices.seen and pod.seen and node.seen)
+        cluster.until("the watches have begun", lambda: devices.seen and pod.seen and node.seen)
         for _ in range(ROUNDS):
             time.sleep(PAUSE_SECONDS)
-            began = world.hardware(world.a, simulated.h100s(lost=index))
+            began = cluster.hardware(cluster.a, simulated.h100s(lost=index))
             ends = {
                 "kubelet": far.first_allocatable(GPU, 7, after=began),
                 "NodeDevices.status": devices.first(
@@ -74,7 +74,7 @@ def rounds(world: RigWorld) -> dict[str, list[float]]:
             }
             for where, end in ends.items():
                 found[where].append(end - began)
-            back = world.hardware(world.a, simulated.h100s())
+            back = cluster.hardware(cluster.a, simulated.h100s())
             node.first("the Node is back", lambda one: one["status"]["allocatable"].get(GPU) == "8", after=back)
             pod.first("the pod is well", lambda one: condition(one, HEALTHY).get("status") == "True", after=back)
     return found

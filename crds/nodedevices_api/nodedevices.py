@@ -144,7 +144,7 @@ class Summary(Loose):
     healthy: Count = Field(description="Devices that are Healthy or Degraded.")
     degraded: Count = Field(description="Devices that are Degraded; counted as healthy, too.")
     unhealthy: Count = Field(description="Devices that are Unhealthy.")
-    unknown: Count = Field(description="Devices of which nobody can tell.")
+    unknown: Count = Field(description="Devices whose state cannot be determined.")
     held: Count = Field(description="Devices that a container holds, wholly or in part.")
     unschedulable: Count = Field(description="Devices that people took out of service.")
     excluded: Count = Field(

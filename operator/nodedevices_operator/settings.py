@@ -100,7 +100,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
 def _parser() -> Parser:
     parser = Parser(
         prog="nodedevices-operator",
-        description="Puts DevicePolicies in force, and tells Nodes and pods of faulty devices.",
+        description="Puts DevicePolicies in effect, and tells Nodes and pods of faulty devices.",
         epilog=f"Every flag but --dry-run can be given as a variable: {PREFIX}HTTP_ADDRESS for --http-address.",
     )
     parser.add_argument(

@@ -46,8 +46,8 @@ from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.model import Plan, RegistrationState
 from nodedevices_plugin.model.probe_counters import sum_of
 from nodedevices_plugin.pipeline.asking import ask
-from nodedevices_plugin.pipeline.configuring import InForce
-from nodedevices_plugin.pipeline.foreign import Names, rivals, told
+from nodedevices_plugin.pipeline.configuring import ActiveConfig
+from nodedevices_plugin.pipeline.foreign import Names, other_plugins, told
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.step import Inputs, Step, assess, begin, decide
 from nodedevices_plugin.resources.answers import Answers
@@ -161,9 +161,9 @@ class Agent:
     async def run(self) -> None:
         log.info("agent starting", version=__version__, node=self._local.node_name, probes=self._local.probes)
         self._world = begin(self._state.load(), self._local, now=self._started, monotonic=time.monotonic())
-        self._holders.with_offers = _offers_count(self._world.in_force)
-        if self._world.in_force.told:
-            self._state.saved = self._world.in_force.effective
+        self._holders.with_offers = _offers_count(self._world.active)
+        if self._world.active.told:
+            self._state.saved = self._world.active.effective
         try:
             async with asyncio.TaskGroup() as tasks:
                 keep = self._parts.keep
@@ -244,7 +244,7 @@ class Agent:
         self._wake.set()
 
     async def _publish(self, publisher: Publisher) -> None:
-        if self._world.in_force.told or not self._local.operator_wait_seconds:  # else the operator is waited for
+        if self._world.active.told or not self._local.operator_wait_seconds:  # else the operator is waited for
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PUBLISH_AFTER_SECONDS):
                     await self._registered.wait()
@@ -299,21 +299,21 @@ class Agent:
         self._metrics.stepped(time.monotonic() - began)
         self._step_log.record(before, outcome, self._metrics)
         again = await self._state.keep(self._world.state, time.monotonic())
-        was = before.in_force
-        taken_over = was.told and was.effective.observing and not self._world.in_force.effective.observing
-        await self._tell_kubelet(inputs.arrived if taken else None, insist=taken_over)
+        was = before.active
+        taken_over = was.told and was.effective.observing and not self._world.active.effective.observing
+        await self._update_kubelet(inputs.arrived if taken else None, insist=taken_over)
         self._sharing.want(self._world.helpers)
-        self._holders.with_offers = _offers_count(self._world.in_force)
+        self._holders.with_offers = _offers_count(self._world.active)
         self._report(outcome, now)
         return min((each for each in (outcome.deadline, again) if each is not None), default=None)
 
-    async def _tell_kubelet(self, arrived: float | None, *, insist: bool) -> None:
+    async def _update_kubelet(self, arrived: float | None, *, insist: bool) -> None:
         plan = self._world.plan
         if plan is None:
             return
         if self._plugins.let_through:
             await self._prepare()
-        packed = self._world.in_force.effective.node.packed
+        packed = self._world.active.effective.node.packed
         self._answers.use(plan, self._world.inventory, self._world.access.containers, packed=packed)
         if plan == self._plan_told:
             return
@@ -324,15 +324,15 @@ class Agent:
             log.error("failed to pass the plan to the kubelet, keeping the previous one", error=str(error))  # noqa: TRY400
             return
         if arrived is not None and withdraws(before, plan):
-            self._metrics.told_kubelet(time.monotonic() - arrived)
+            self._metrics.kubelet_updated(time.monotonic() - arrived)
 
     async def _others(self, resource: str, own: Collection[str]) -> str | None:
         """Who else serves it, asked before it is registered (kubelet.guard)."""
         offered = await self._holders.offered_now()
         if offered is None:
             return None
-        names = Names(self._world.inventory, index_prefix=self._world.in_force.effective.index_prefix)
-        return told(rivals(resource, self._world.plan or Plan(), offered, names, own=own))
+        names = Names(self._world.inventory, index_prefix=self._world.active.effective.index_prefix)
+        return told(other_plugins(resource, self._world.plan or Plan(), offered, names, own=own))
 
     async def _lists(self, resource: str) -> bool | None:
         """Whether the kubelet lists a healthy id of it (kubelet.registration)."""
@@ -342,7 +342,7 @@ class Agent:
     async def _prepare(self) -> None:
         """What is there before an id is handed out; nothing where another plugin serves, whose files have the same
         names."""
-        if not self._world.in_force.effective.observing:
+        if not self._world.active.effective.observing:
             await self._cdi.keep(self._world.access, free=self._nobody_holds)
 
     def _nobody_holds(self) -> bool:
@@ -360,8 +360,8 @@ class Agent:
             registrations=self._plugins.registrations(),
             config=world.config,
             retired=world.state.retired,
-            mig_strategy=world.in_force.effective.sections.partitions.strategy,
-            exclude=_excluded(world.in_force),
+            mig_strategy=world.active.effective.sections.partitions.strategy,
+            exclude=_excluded(world.active),
             clients=world.state.clients.clients,
             started=self._started,
             running_seconds=time.monotonic() - world.started,
@@ -395,7 +395,7 @@ class Agent:
         given = self._local.given.get("driver-root-ctr-path")
         if given is None:
             asked = self._world.asked.effective or ask(self._local, self._file, None).effective
-            given = (asked or self._world.in_force.effective).node.driver_root_here
+            given = (asked or self._world.active.effective).node.driver_root_here
         return Path(str(given) or "/")
 
     def _http_servers(self) -> list[HttpServer]:
@@ -403,15 +403,15 @@ class Agent:
         return servers(self._local.http_address, self._local.health_address, scrape=self._metrics.expose, checks=checks)
 
 
-def _offers_count(in_force: InForce) -> bool:
+def _offers_count(active: ActiveConfig) -> bool:
     """Whether what other plugins offer decides something in a step: foreign.observe, take_over and may_begin."""
-    return in_force.effective.observing or not in_force.told
+    return active.effective.observing or not active.told
 
 
-def _excluded(in_force: InForce) -> tuple[str, ...]:
+def _excluded(active: ActiveConfig) -> tuple[str, ...]:
     """Nothing is kept back from what other plugins offer."""
-    resources = in_force.effective.sections.resources
-    return tuple(resources.exclude) if in_force.told and not in_force.effective.observing and resources else ()
+    resources = active.effective.sections.resources
+    return tuple(resources.exclude) if active.told and not active.effective.observing and resources else ()
 
 
 def _probe_arguments(name: str, local: Local, driver_root: Path) -> list[str]:

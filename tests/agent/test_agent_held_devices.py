@@ -191,5 +191,5 @@ async def test_a_node_without_an_operator_serves_after_that_time(node: Node, kub
     node.store = FakeStore(item=resolved(None))
     async with node.agent("--operator-wait-seconds=1"):
         await node.until(lambda: kubelet.allocatable(GPU) == 2)
-    async with node.agent("--operator-wait-seconds=600"):  # what was in force is remembered now
+    async with node.agent("--operator-wait-seconds=600"):  # what was in effect is remembered now
         await node.until(lambda: kubelet.allocatable(GPU) == 2)

@@ -109,7 +109,7 @@ async def test_the_last_good_configuration_stays_until_the_daemon_of_the_new_one
     async with made as agent:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
         configure(agent, FOUR)
-        await agent.until(lambda: "the last good one stays in force until it answers" in told(agent))
+        await agent.until(lambda: "the last good one stays in effect until it answers" in told(agent))
         assert kubelet.allocatable(GPU) == 2
         runner.start()
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)

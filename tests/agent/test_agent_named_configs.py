@@ -62,7 +62,7 @@ async def test_a_file_that_disappears_leaves_the_last_good_one_in_force(
     async with make(DEFAULT_CONFIG="twice") as agent:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
         (configs / "twice").unlink()
-        await agent.until(lambda: "available: fourfold; the last good one stays in force" in said(agent))
+        await agent.until(lambda: "available: fourfold; the last good one stays in effect" in said(agent))
         assert kubelet.allocatable(GPU) == 8
 
 

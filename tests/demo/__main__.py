@@ -16,8 +16,8 @@ from pathlib import Path
 
 from demo.stage import Stage
 from demo.story import NAMESPACE, Story
-from support import ground, installing
-from support.ground import Ground
+from support import cluster_provider, installing
+from support.cluster_provider import ClusterProvider
 from support.kubectl import KubectlError, NotReached
 
 LOG_LINES = 25
@@ -30,16 +30,16 @@ def main() -> int:
     keep = bool(os.environ.get("KEEP"))
     try:
         with ExitStack() as ending:
-            here = begin(stage, ending, keep=keep)
-            story = Story(stage, here.kubectl, here.image, *here.nodes)
-            if here.cluster is None and not keep:  # our own cluster goes as a whole
+            provider = begin(stage, ending, keep=keep)
+            story = Story(stage, provider.kubectl, provider.image, *provider.nodes)
+            if provider.own_rig is None and not keep:  # our own cluster goes as a whole
                 ending.callback(story.forget)
-                ending.callback(installing.uninstall, here.kubectl)
+                ending.callback(installing.uninstall, provider.kubectl)
             try:
-                install(stage, here)
+                install(stage, provider)
                 story.tell()
             except TROUBLE:
-                last_words(stage, here)
+                last_words(stage, provider)
                 raise
             if not keep:
                 stage.step("Taking it all down")
@@ -48,45 +48,45 @@ def main() -> int:
         return 1
     if keep:
         stage.step("Left as it is (KEEP=1). Look around:")
-        stage.note(shell(here))
-        if here.cluster:
+        stage.note(shell(provider))
+        if provider.own_rig:
             stage.note("make cluster-down NAME=demo    # when you have seen enough")
     else:
         stage.done("nothing is left behind")
     return 0
 
 
-def begin(stage: Stage, ending: ExitStack, *, keep: bool) -> Ground:
+def begin(stage: Stage, ending: ExitStack, *, keep: bool) -> ClusterProvider:
     """The cluster on which it plays."""
-    if ground.users_cluster():
+    if cluster_provider.is_users():
         stage.step("Your cluster")
-        here = ground.users()
+        provider = cluster_provider.of_user()
     else:
         stage.step("A Kubernetes cluster: two nodes on this machine, real kubelets, real containers")
-        here = ending.enter_context(ground.own("demo", keep=keep))
+        provider = ending.enter_context(cluster_provider.of_rig("demo", keep=keep))
     stage.done("it is up")
-    stage.shown("kubectl get nodes", here.kubectl.run("get", "nodes"))
-    if here.cluster:
+    stage.shown("kubectl get nodes", provider.kubectl.run("get", "nodes"))
+    if provider.own_rig:
         stage.note("The kubelets keep their default periods; a Node's numbers follow within 10 s.")
-    return here
+    return provider
 
 
-def shell(here: Ground) -> str:
+def shell(provider: ClusterProvider) -> str:
     """The line with which a person's shell speaks to this cluster. A user's own cluster has kubectl in the PATH."""
-    line = f"export KUBECONFIG={here.kubectl.kubeconfig}"
-    return f"{line} PATH={Path(here.kubectl.binary).parent}:$PATH" if here.cluster else line
+    line = f"export KUBECONFIG={provider.kubectl.kubeconfig}"
+    return f"{line} PATH={Path(provider.kubectl.binary).parent}:$PATH" if provider.own_rig else line
 
 
-def install(stage: Stage, here: Ground) -> None:
+def install(stage: Stage, provider: ClusterProvider) -> None:
     stage.step("NodeDevices, from its manifests: kubectl apply -k manifests/overlays/demo")
-    installing.install(here.kubectl, here.images)
+    installing.install(provider.kubectl, provider.images)
     stage.done("an agent on every node, one operator")
     what = ("get", "pods", "-n", installing.NAMESPACE)
-    stage.shown(" ".join(("kubectl", *what)), here.kubectl.run(*what))
-    here.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    stage.shown(" ".join(("kubectl", *what)), provider.kubectl.run(*what))
+    provider.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
 
 
-def last_words(stage: Stage, here: Ground) -> None:
+def last_words(stage: Stage, provider: ClusterProvider) -> None:
     """What the parts said last, for whoever has to find out why a step was not reached."""
     for what in (
         ("get", "nodedevices,devicepolicies", "-o", "wide"),
@@ -103,7 +103,7 @@ def last_words(stage: Stage, here: Ground) -> None:
         ),
     ):
         try:
-            said = here.kubectl.run(*what)
+            said = provider.kubectl.run(*what)
         except KubectlError as error:
             said = str(error)
         stage.shown("kubectl " + " ".join(what), said)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from demo.stage import Stage
-from support import hand, simulated
-from support.hand import Hand
+from support import node_client, simulated
 from support.kubectl import Kubectl, NotReached, Watch, condition, wait_until
+from support.node_client import NodeClient
 
 NAMESPACE = "nodedevices-demo"
 GPU = "nvidia.com/gpu"
@@ -123,15 +123,15 @@ class Story:
     def give_devices(self) -> None:
         self.stage.step(f"Devices: 8 H100 on {self.big}, 4 L4 on {self.small} (simulated: one file on each node)")
         self.kubectl.apply(
-            *(hand.pod(node, namespace=NAMESPACE, image=self.image) for node in (self.big, self.small)),
+            *(node_client.pod(node, namespace=NAMESPACE, image=self.image) for node in (self.big, self.small)),
         )
         self.kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "-l", "app=hand", "--timeout=60s")
-        self.hands = {
-            node: self._hands.enter_context(hand.through_pod(self.kubectl, node, namespace=NAMESPACE))
+        self.node_clients = {
+            node: self._hands.enter_context(node_client.through_pod(self.kubectl, node, namespace=NAMESPACE))
             for node in (self.big, self.small)
         }
-        self.hands[self.big].write(simulated.h100s())
-        self.hands[self.small].write(simulated.l4s())
+        self.node_clients[self.big].write(simulated.h100s())
+        self.node_clients[self.small].write(simulated.l4s())
         for node, count in ((self.big, 8), (self.small, 4)):
             wait_until(
                 f"NodeDevices {node} has {count} healthy devices",
@@ -212,7 +212,7 @@ class Story:
         self.stage.step(
             f"XID 79 strikes {victim['name']} on {self.big}, which the pod holds: it has fallen off the bus"
         )
-        far: Hand = self.hands[self.big]
+        far: NodeClient = self.node_clients[self.big]
         far.ask("watch")
         with ExitStack() as watches:
 
@@ -272,7 +272,7 @@ class Story:
 
     def recover(self) -> None:
         self.stage.step("The GPU is reset and answers again")
-        self.hands[self.big].write(simulated.h100s())
+        self.node_clients[self.big].write(simulated.h100s())
 
         def back() -> bool:
             pod = self.kubectl.get("pod", "trainer", NAMESPACE)
@@ -297,8 +297,8 @@ class Story:
     def forget(self) -> None:
         """Takes back what the story made in the cluster; the files on the nodes first, by pods that still exist."""
         for node in (self.big, self.small):
-            if self.kubectl.get("pod", hand.pod_name(node), NAMESPACE):
-                with hand.through_pod(self.kubectl, node, namespace=NAMESPACE) as far:
+            if self.kubectl.get("pod", node_client.pod_name(node), NAMESPACE):
+                with node_client.through_pod(self.kubectl, node, namespace=NAMESPACE) as far:
                     far.ask("remove")
         self.kubectl.delete("namespace", NAMESPACE)
 

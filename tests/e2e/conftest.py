@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import pytest
-from support.fixtures import here, installed, rig, world  # noqa: F401 - pytest finds them here
+from support.cluster import SYSTEM, Cluster
+from support.fixtures import cluster, installed, provider, rig  # noqa: F401 - pytest finds them here
 from support.kubectl import KubectlError
-from support.world import SYSTEM, World
 
 LOG_LINES = 60
 # The first test's includes the cluster's start. By a signal: a thread would end pytest and leave the cluster behind.
@@ -25,13 +25,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """A failed test's report ends with the last lines of agent and operator."""
     report = yield
     found = getattr(item, "funcargs", {}).get("installed")
-    if report.failed and isinstance(found, World):
+    if report.failed and isinstance(found, Cluster):
         for component in ("agent", "operator"):
             report.sections.append((f"the last lines of every {component}", said(found, component)))
     return report
 
 
-def said(by: World, component: str) -> str:
+def said(by: Cluster, component: str) -> str:
     label = f"app.kubernetes.io/component={component}"
     try:
         return by.kubectl.run("logs", "-n", SYSTEM, "-l", label, f"--tail={LOG_LINES}", "--prefix")

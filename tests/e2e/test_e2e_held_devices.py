@@ -8,8 +8,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
-from support.world import GPU
-from support.world_rig import RigWorld
+from support.cluster import GPU
+from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, method="signal")]
 
@@ -19,12 +19,12 @@ RESTARTS = 20
 FOUR = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 4}]}}
 
 
-def applied(rig: RigWorld) -> str:
+def applied(rig: RigCluster) -> str:
     reason: str = rig.condition("nodedevices", rig.b, "ConfigApplied").get("reason", "")
     return reason
 
 
-def test_twenty_restarts_of_a_kubelet_under_a_waiting_change_give_a_held_gpu_to_nobody(rig: RigWorld) -> None:
+def test_twenty_restarts_of_a_kubelet_under_a_waiting_change_give_a_held_gpu_to_nobody(rig: RigCluster) -> None:
     pod = rig.pod("busy", rig.b, {GPU: 1})
     [busy] = rig.held(rig.b, "busy")
     rig.policy("share", FOUR, selector={"kubernetes.io/hostname": rig.b})
@@ -48,7 +48,7 @@ def test_twenty_restarts_of_a_kubelet_under_a_waiting_change_give_a_held_gpu_to_
 
 
 @pytest.mark.parametrize("operator", ["there", "away"])
-def test_a_torn_state_file_gives_no_shared_gpu_away_as_a_whole_one(rig: RigWorld, operator: str) -> None:
+def test_a_torn_state_file_gives_no_shared_gpu_away_as_a_whole_one(rig: RigCluster, operator: str) -> None:
     rig.policy("share", FOUR, selector={"kubernetes.io/hostname": rig.b})
     rig.until("the GPUs are shared", lambda: len(rig.ids(rig.b)) == 16)
     pod = rig.pod("notebook", rig.b, {GPU: 1})

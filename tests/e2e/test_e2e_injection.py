@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from support.variation import container_patch, installed_with, write
-from support.world import GPU, NAMESPACE, World
-from support.world_rig import RigWorld
+from support.cluster import GPU, NAMESPACE, Cluster
+from support.overlay import container_patch, installed_with, write
+from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240, method="signal")]
 
@@ -37,9 +37,9 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def with_cdi(installed: World) -> Iterator[None]:
+def with_cdi(installed: Cluster) -> Iterator[None]:
     """The components cdi and driver-root, and device nodes below such a root on node b."""
-    if not isinstance(installed, RigWorld):
+    if not isinstance(installed, RigCluster):
         pytest.skip("makes device nodes on the nodes: only on our own rig")
     nodes = " ".join(f"{ROOT}/dev/{name}" for name in (*CONTROL, *(f"nvidia{index}" for index in range(4))))
     make = f"mkdir -p {ROOT}/dev && for node in {nodes}; do [ -e $node ] || mknod -m 666 $node c 1 3; done"
@@ -51,44 +51,44 @@ def with_cdi(installed: World) -> Iterator[None]:
         yield
 
 
-def inject(world: World, **section: Any) -> None:
-    world.policy("inject", {"injection": section}, selector={"kubernetes.io/hostname": world.b})
+def inject(cluster: Cluster, **section: Any) -> None:
+    cluster.policy("inject", {"injection": section}, selector={"kubernetes.io/hostname": cluster.b})
 
     def applied() -> bool:
-        object_ = world.nodedevices(world.b)
+        object_ = cluster.nodedevices(cluster.b)
         spec, status = object_["spec"], object_["status"]
         resolved: dict[str, Any] = spec["config"].get("injection", {})
         return section.items() <= resolved.items() and bool(status["appliedConfigHash"] == spec["configHash"])
 
-    world.until("the node's agent has applied it", applied)
+    cluster.until("the node's agent has applied it", applied)
 
 
-def client(world: World) -> tuple[str, str]:
+def client(cluster: Cluster) -> tuple[str, str]:
     """A pod with one GPU: the GPU's id, and the name of its device node."""
-    world.pod("client", world.b, {GPU: 1})
-    (gpu,) = world.held(world.b, "client")
-    return gpu, f"nvidia{world.devices(world.b)[gpu]['attributes']['minor']}"
+    cluster.pod("client", cluster.b, {GPU: 1})
+    (gpu,) = cluster.held(cluster.b, "client")
+    return gpu, f"nvidia{cluster.devices(cluster.b)[gpu]['attributes']['minor']}"
 
 
-def environment(world: World) -> dict[str, str]:
-    lines = world.kubectl.exec("client", "env", namespace=NAMESPACE).splitlines()
+def environment(cluster: Cluster) -> dict[str, str]:
+    lines = cluster.kubectl.exec("client", "env", namespace=NAMESPACE).splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
-def nodes(world: World) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = json.loads(world.kubectl.exec("client", "python3", "-c", LOOK, namespace=NAMESPACE))
+def nodes(cluster: Cluster) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = json.loads(cluster.kubectl.exec("client", "python3", "-c", LOOK, namespace=NAMESPACE))
     return found
 
 
 @pytest.mark.parametrize("strategy", ["cdi-cri", "cdi-annotations"])
-def test_by_cdi_a_container_has_its_gpus_nodes_and_no_others(with_cdi: None, rig: RigWorld, strategy: str) -> None:
+def test_by_cdi_a_container_has_its_gpus_nodes_and_no_others(with_cdi: None, rig: RigCluster, strategy: str) -> None:
     inject(rig, deviceListStrategies=[strategy])
     _, own = client(rig)
     assert nodes(rig) == {name: [True, 1, 3] for name in sorted((*CONTROL, own))}
     assert environment(rig)["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
-def test_the_toolkits_own_specification_is_used_where_it_keeps_one(with_cdi: None, rig: RigWorld) -> None:
+def test_the_toolkits_own_specification_is_used_where_it_keeps_one(with_cdi: None, rig: RigCluster) -> None:
     entries = [
         {
             "name": str(index),
@@ -112,14 +112,14 @@ def test_the_toolkits_own_specification_is_used_where_it_keeps_one(with_cdi: Non
         rig.rig.node_exec(rig.b, ["rm", TOOLKIT])
 
 
-def test_by_device_specs_a_container_has_the_nodes_and_the_variable(with_cdi: None, rig: RigWorld) -> None:
+def test_by_device_specs_a_container_has_the_nodes_and_the_variable(with_cdi: None, rig: RigCluster) -> None:
     inject(rig, deviceListStrategies=["envvar"], passDeviceSpecs=True)
     gpu, own = client(rig)
     assert nodes(rig) == {name: [True, 1, 3] for name in sorted((*CONTROL, own))}
     assert environment(rig)["NVIDIA_VISIBLE_DEVICES"] == gpu
 
 
-def test_by_volume_mounts_a_container_has_its_gpus_marker(with_cdi: None, rig: RigWorld) -> None:
+def test_by_volume_mounts_a_container_has_its_gpus_marker(with_cdi: None, rig: RigCluster) -> None:
     inject(rig, deviceListStrategies=["volume-mounts"])
     gpu, _ = client(rig)
     assert environment(rig)["NVIDIA_VISIBLE_DEVICES"] == MOUNTS
@@ -129,7 +129,7 @@ def test_by_volume_mounts_a_container_has_its_gpus_marker(with_cdi: None, rig: R
     )
 
 
-def test_by_all_of_them_at_once_everything_arrives(with_cdi: None, rig: RigWorld) -> None:
+def test_by_all_of_them_at_once_everything_arrives(with_cdi: None, rig: RigCluster) -> None:
     strategies = ["envvar", "volume-mounts", "cdi-cri", "cdi-annotations"]
     inject(rig, deviceListStrategies=strategies, deviceIDStrategy="index", passDeviceSpecs=True)
     _, own = client(rig)

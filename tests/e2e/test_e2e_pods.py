@@ -4,56 +4,56 @@ from __future__ import annotations
 
 import pytest
 from support import simulated
+from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, Cluster
 from support.kubectl import condition
-from support.world import GPU, HEALTHY, MEMORY, NAMESPACE, World
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster, pytest.mark.timeout(180, method="signal")]
 
 
-def test_a_pod_finds_its_devices_in_its_container_and_no_other_pod_gets_them(world: World) -> None:
-    world.pod("first", world.a, {GPU: 2})
-    world.pod("second", world.a, {GPU: 3})
-    first, second = world.visible("first"), world.visible("second")
+def test_a_pod_finds_its_devices_in_its_container_and_no_other_pod_gets_them(cluster: Cluster) -> None:
+    cluster.pod("first", cluster.a, {GPU: 2})
+    cluster.pod("second", cluster.a, {GPU: 3})
+    first, second = cluster.visible("first"), cluster.visible("second")
     assert len(first) == 2
     assert len(second) == 3
     assert not first & second
-    assert first == world.held(world.a, "first")
-    assert first | second <= set(world.devices(world.a))
+    assert first == cluster.held(cluster.a, "first")
+    assert first | second <= set(cluster.devices(cluster.a))
 
 
-def test_a_pod_that_asks_for_more_than_is_free_waits(world: World) -> None:
-    world.pod("six", world.a, {GPU: 6})
-    world.pod("three", world.a, {GPU: 3}, run=False)
-    reason = world.until(
+def test_a_pod_that_asks_for_more_than_is_free_waits(cluster: Cluster) -> None:
+    cluster.pod("six", cluster.a, {GPU: 6})
+    cluster.pod("three", cluster.a, {GPU: 3}, run=False)
+    reason = cluster.until(
         "the scheduler says why",
-        lambda: world.condition("pod", "three", "PodScheduled", NAMESPACE).get("message"),
+        lambda: cluster.condition("pod", "three", "PodScheduled", NAMESPACE).get("message"),
     )
     assert f"Insufficient {GPU}" in reason
 
 
-def test_nodedevices_names_who_holds_a_device_and_forgets_it_when_the_pod_is_gone(world: World) -> None:
-    world.pod("holder", world.a, {GPU: 1})
-    [one] = world.held(world.a, "holder")
+def test_nodedevices_names_who_holds_a_device_and_forgets_it_when_the_pod_is_gone(cluster: Cluster) -> None:
+    cluster.pod("holder", cluster.a, {GPU: 1})
+    [one] = cluster.held(cluster.a, "holder")
 
     def holders() -> list[tuple[str, str, str, str]]:
-        found = world.devices(world.a)[one].get("holders", [])
+        found = cluster.devices(cluster.a)[one].get("holders", [])
         return [(each["namespace"], each["pod"], each["container"], each["resource"]) for each in found]
 
-    world.until("NodeDevices names the holder", lambda: holders() == [(NAMESPACE, "holder", "main", GPU)])
-    assert world.summary(world.a)["held"] == 1
-    world.kubectl.delete("pod", "holder", namespace=NAMESPACE)
-    world.until("NodeDevices forgets the holder", lambda: not holders())
+    cluster.until("NodeDevices names the holder", lambda: holders() == [(NAMESPACE, "holder", "main", GPU)])
+    assert cluster.summary(cluster.a)["held"] == 1
+    cluster.kubectl.delete("pod", "holder", namespace=NAMESPACE)
+    cluster.until("NodeDevices forgets the holder", lambda: not holders())
 
 
-def test_the_kubelet_knows_the_numa_node_of_each_device(world: World) -> None:
-    world.pod("pinned", world.a, {GPU: 8})
-    known = world.hands[world.a].allocatable()[GPU]
-    by_index = {one["index"]: known[device] for device, one in world.devices(world.a).items()}
+def test_the_kubelet_knows_the_numa_node_of_each_device(cluster: Cluster) -> None:
+    cluster.pod("pinned", cluster.a, {GPU: 8})
+    known = cluster.node_clients[cluster.a].allocatable()[GPU]
+    by_index = {one["index"]: known[device] for device, one in cluster.devices(cluster.a).items()}
     assert by_index == {index: [simulated.NUMA[index]] for index in range(8)}
     assert set(simulated.NUMA) == {0, 1}
     shown = {
         numa
-        for holder in world.hands[world.a].holders()
+        for holder in cluster.node_clients[cluster.a].holders()
         if holder["pod"] == "pinned"
         for device in holder["devices"]
         for numa in device["numa"]
@@ -61,24 +61,24 @@ def test_the_kubelet_knows_the_numa_node_of_each_device(world: World) -> None:
     assert shown == {0, 1}
 
 
-def test_one_pod_takes_two_resources_one_of_the_kubelets_and_one_of_the_operators(world: World) -> None:
-    world.policy("memory", {"capacity": [{"name": MEMORY, "sumOf": "memoryMiB", "scope": "healthy"}]})
+def test_one_pod_takes_two_resources_one_of_the_kubelets_and_one_of_the_operators(cluster: Cluster) -> None:
+    cluster.policy("memory", {"capacity": [{"name": MEMORY, "sumOf": "memoryMiB", "scope": "healthy"}]})
     total = 8 * simulated.H100_MIB
-    world.until("the node has the capacity", lambda: world.node_count(world.a, MEMORY, "capacity") == total)
-    world.until("the kubelet allows it", lambda: world.node_count(world.a, MEMORY) == total)
-    world.pod("both", world.a, {GPU: 1, MEMORY: total - 1000})
-    assert len(world.visible("both")) == 1
-    world.pod("too-big", world.a, {GPU: 1, MEMORY: 2000}, run=False)
-    reason = world.until(
+    cluster.until("the node has the capacity", lambda: cluster.node_count(cluster.a, MEMORY, "capacity") == total)
+    cluster.until("the kubelet allows it", lambda: cluster.node_count(cluster.a, MEMORY) == total)
+    cluster.pod("both", cluster.a, {GPU: 1, MEMORY: total - 1000})
+    assert len(cluster.visible("both")) == 1
+    cluster.pod("too-big", cluster.a, {GPU: 1, MEMORY: 2000}, run=False)
+    reason = cluster.until(
         "the scheduler says why",
-        lambda: world.condition("pod", "too-big", "PodScheduled", NAMESPACE).get("message"),
+        lambda: cluster.condition("pod", "too-big", "PodScheduled", NAMESPACE).get("message"),
     )
     assert f"Insufficient {MEMORY}" in reason
 
 
-def test_a_statefulset_pod_recreated_under_its_name_does_not_inherit_the_mark(world: World) -> None:
+def test_a_statefulset_pod_recreated_under_its_name_does_not_inherit_the_mark(cluster: Cluster) -> None:
     labels = {"app": "train"}
-    world.kubectl.apply(
+    cluster.kubectl.apply(
         {
             "apiVersion": "apps/v1",
             "kind": "StatefulSet",
@@ -87,27 +87,27 @@ def test_a_statefulset_pod_recreated_under_its_name_does_not_inherit_the_mark(wo
                 "serviceName": "train",
                 "replicas": 1,
                 "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": world.pod_spec(world.a, {GPU: 1})},
+                "template": {"metadata": {"labels": labels}, "spec": cluster.pod_spec(cluster.a, {GPU: 1})},
             },
         }
     )
-    old = world.running("train-0")
-    [bad] = world.held(world.a, "train-0")
-    index = world.devices(world.a)[bad]["index"]
-    world.hardware(world.a, simulated.h100s(xid79=index))
-    world.marked("train-0", "False")
-    world.kubectl.delete("pod", "train-0", namespace=NAMESPACE, wait=False)
-    new = world.running("train-0", other_than=old["metadata"]["uid"])
-    assert bad not in world.visible("train-0")
-    world.until(
+    old = cluster.running("train-0")
+    [bad] = cluster.held(cluster.a, "train-0")
+    index = cluster.devices(cluster.a)[bad]["index"]
+    cluster.hardware(cluster.a, simulated.h100s(xid79=index))
+    cluster.marked("train-0", "False")
+    cluster.kubectl.delete("pod", "train-0", namespace=NAMESPACE, wait=False)
+    new = cluster.running("train-0", other_than=old["metadata"]["uid"])
+    assert bad not in cluster.visible("train-0")
+    cluster.until(
         "NodeDevices shows the new holder, and only it",
         lambda: {
-            device for device, one in world.devices(world.a).items() if one.get("holders")
-        } == world.held(world.a, "train-0"),
+            device for device, one in cluster.devices(cluster.a).items() if one.get("holders")
+        } == cluster.held(cluster.a, "train-0"),
     )  # fmt: skip
-    world.never(
+    cluster.never(
         "the new pod is marked for the old one's device",
-        lambda: condition(world.kubectl.get("pod", "train-0", NAMESPACE), HEALTHY).get("status") == "False",
+        lambda: condition(cluster.kubectl.get("pod", "train-0", NAMESPACE), HEALTHY).get("status") == "False",
         seconds=5,
     )
-    world.alive(new)
+    cluster.alive(new)

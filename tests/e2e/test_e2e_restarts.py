@@ -9,8 +9,8 @@ import time
 
 import pytest
 from support import simulated
-from support.world import GPU, HEALTHY, MEMORY, NAMESPACE
-from support.world_rig import RigWorld
+from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE
+from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240, method="signal")]
 
@@ -19,7 +19,7 @@ AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
 PROBE = r"nodedevices-probe|nodedevices_probe\.main"
 
 
-def test_a_kubelet_restart_keeps_ids_pods_and_their_devices(rig: RigWorld) -> None:
+def test_a_kubelet_restart_keeps_ids_pods_and_their_devices(rig: RigCluster) -> None:
     pod = rig.pod("stays", rig.a, {GPU: 2})
     devices, ids = rig.visible("stays"), rig.ids(rig.a)
     rig.restart_kubelet(rig.a)
@@ -32,7 +32,7 @@ def test_a_kubelet_restart_keeps_ids_pods_and_their_devices(rig: RigWorld) -> No
     assert not rig.visible("after") & devices
 
 
-def test_a_killed_agent_is_back_with_the_same_ids_and_verdicts(rig: RigWorld) -> None:
+def test_a_killed_agent_is_back_with_the_same_ids_and_verdicts(rig: RigCluster) -> None:
     pod = rig.pod("stays", rig.a, {GPU: 2})
     [bad, _] = sorted(rig.held(rig.a, "stays"))
     rig.hardware(rig.a, simulated.h100s(xid79=rig.devices(rig.a)[bad]["index"]))
@@ -52,7 +52,7 @@ def test_a_killed_agent_is_back_with_the_same_ids_and_verdicts(rig: RigWorld) ->
     rig.marked("stays", "False")
 
 
-def test_a_killed_probe_changes_nothing_at_the_kubelet(rig: RigWorld) -> None:
+def test_a_killed_probe_changes_nothing_at_the_kubelet(rig: RigCluster) -> None:
     ids = rig.ids(rig.a)
     restarts = rig.restarts(rig.a)
     with rig.watching(rig.a) as seen:
@@ -64,7 +64,7 @@ def test_a_killed_probe_changes_nothing_at_the_kubelet(rig: RigWorld) -> None:
     assert rig.restarts(rig.a) == restarts
 
 
-def test_a_killed_operator_changes_nothing_and_catches_up(rig: RigWorld) -> None:
+def test_a_killed_operator_changes_nothing_and_catches_up(rig: RigCluster) -> None:
     pod = rig.pod("held", rig.a, {GPU: 1})
     [bad] = rig.held(rig.a, "held")
     node = rig.operator()["spec"]["nodeName"]
@@ -82,7 +82,7 @@ def test_a_killed_operator_changes_nothing_and_catches_up(rig: RigWorld) -> None
     rig.alive(pod)
 
 
-def test_a_minute_without_the_api_server_changes_nothing_on_the_node_and_one_write_catches_up(rig: RigWorld) -> None:
+def test_a_minute_without_the_api_server_changes_nothing_on_the_node_and_one_write_catches_up(rig: RigCluster) -> None:
     pod = rig.pod("stays", rig.a, {GPU: 2})
     [bad, _] = sorted(rig.held(rig.a, "stays"))
     index = rig.devices(rig.a)[bad]["index"]
@@ -101,7 +101,7 @@ def test_a_minute_without_the_api_server_changes_nothing_on_the_node_and_one_wri
     rig.alive(pod)
 
 
-def test_an_xid_outlives_agent_and_probe_without_field_230_and_without_an_api_server(rig: RigWorld) -> None:
+def test_an_xid_outlives_agent_and_probe_without_field_230_and_without_an_api_server(rig: RigCluster) -> None:
     ids = rig.ids(rig.a)
     bad = rig.device(rig.a, 3)["id"]
     rig.hardware(rig.a, simulated.h100s(xid79=3, field_230=False))
@@ -123,7 +123,7 @@ def test_an_xid_outlives_agent_and_probe_without_field_230_and_without_an_api_se
     rig.until("NodeDevices still says why", lambda: rig.devices(rig.a)[bad]["health"]["reason"] == "Xid79")
 
 
-def test_running_pods_survive_a_kubelet_restart_after_a_fault_shrank_the_owned_capacity(rig: RigWorld) -> None:
+def test_running_pods_survive_a_kubelet_restart_after_a_fault_shrank_the_owned_capacity(rig: RigCluster) -> None:
     rig.policy("memory", {"capacity": [{"name": MEMORY, "sumOf": "memoryMiB", "scope": "healthy"}]})
     total = 4 * simulated.L4_MIB
     requested = total - 1000
@@ -143,7 +143,7 @@ def test_running_pods_survive_a_kubelet_restart_after_a_fault_shrank_the_owned_c
     rig.alive(pod)
 
 
-def test_a_node_made_anew_under_a_living_agent_has_its_object_again(rig: RigWorld) -> None:
+def test_a_node_made_anew_under_a_living_agent_has_its_object_again(rig: RigCluster) -> None:
     agent, before = rig.agent(rig.a), rig.node(rig.a)["metadata"]["uid"]
     rig.kubectl.run("delete", "node", rig.a)
     rig.restart_kubelet(rig.a)

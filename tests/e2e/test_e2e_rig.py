@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from cluster.rig import cgroups, layout, processes, rig
 from cluster.rig.trouble import Progress
-from support.cluster import own_name
-from support.ground import Ground
+from support.cluster_provider import ClusterProvider
+from support.rig import own_name
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def folder(here: Ground) -> Iterator[Path]:
-    if here.cluster is None:
+def folder(provider: ClusterProvider) -> Iterator[Path]:
+    if provider.own_rig is None:
         pytest.skip("tests our own rig, not the user's cluster")
     with ExitStack() as ending:
         place = layout.default_folder(own_name("e2e-rig", ending))
@@ -43,7 +43,9 @@ def traces(folder: Path, plan: layout.Layout) -> list[str]:
     return [*found, str(folder)] if folder.exists() else found
 
 
-def test_a_cluster_beside_another_leaves_no_trace_after_its_parts_were_killed(folder: Path, here: Ground) -> None:
+def test_a_cluster_beside_another_leaves_no_trace_after_its_parts_were_killed(
+    folder: Path, provider: ClusterProvider
+) -> None:
     made = rig.up(folder.name, folder, 1, [], Progress(quiet=True))
     assert traces(folder, made.layout)
     for role in ("etcd", "n1-pid1", "kube-scheduler"):
@@ -51,7 +53,7 @@ def test_a_cluster_beside_another_leaves_no_trace_after_its_parts_were_killed(fo
     rig.down(folder)
     assert traces(folder, made.layout) == []
     assert rig.down(folder) == []
-    assert here.kubectl.run("get", "--raw", "/readyz") == "ok"
+    assert provider.kubectl.run("get", "--raw", "/readyz") == "ok"
 
 
 def test_a_cluster_whose_folder_was_deleted_is_still_taken_down(folder: Path) -> None:

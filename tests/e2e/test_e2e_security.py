@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from support import installing, simulated
+from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, SYSTEM, Cluster
 from support.kubectl import Kubectl, KubectlError
-from support.world import GPU, HEALTHY, MEMORY, NAMESPACE, SYSTEM, World
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster, pytest.mark.timeout(180, method="signal")]
 
@@ -42,18 +42,18 @@ print(json.dumps({"asked": asked, "answered": answered}))
 """
 
 
-def as_agent(world: World, node: str, folder: Path) -> Kubectl:
+def as_agent(cluster: Cluster, node: str, folder: Path) -> Kubectl:
     """kubectl with the very token that the agent on a node has."""
-    token = world.kubectl.exec(world.agent(node)["metadata"]["name"], "cat", TOKEN, namespace=SYSTEM)
-    config = json.loads(world.kubectl.run("config", "view", "--raw", "--minify", "--flatten", "-o", "json"))
+    token = cluster.kubectl.exec(cluster.agent(node)["metadata"]["name"], "cat", TOKEN, namespace=SYSTEM)
+    config = json.loads(cluster.kubectl.run("config", "view", "--raw", "--minify", "--flatten", "-o", "json"))
     config["users"] = [{"name": one["name"], "user": {"token": token}} for one in config["users"]]
     path = folder / "kubeconfig"
     path.write_text(json.dumps(config))
-    return Kubectl(path, world.kubectl.binary)
+    return Kubectl(path, cluster.kubectl.binary)
 
 
-def test_an_agent_may_write_its_own_nodes_object_and_no_other(world: World, tmp_path: Path) -> None:
-    agent = as_agent(world, world.a, tmp_path)
+def test_an_agent_may_write_its_own_nodes_object_and_no_other(cluster: Cluster, tmp_path: Path) -> None:
+    agent = as_agent(cluster, cluster.a, tmp_path)
 
     def write(node: str, subresource: str) -> None:
         body = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": node}}
@@ -61,13 +61,13 @@ def test_an_agent_may_write_its_own_nodes_object_and_no_other(world: World, tmp_
         agent.run(*apply, *([f"--subresource={subresource}"] if subresource else []), stdin=json.dumps(body))
 
     for subresource in ("", "status"):
-        write(world.a, subresource)
-        with pytest.raises(KubectlError, match=f"node {world.a} may not write nodedevices {world.b}"):
-            write(world.b, subresource)
+        write(cluster.a, subresource)
+        with pytest.raises(KubectlError, match=f"node {cluster.a} may not write nodedevices {cluster.b}"):
+            write(cluster.b, subresource)
 
 
-def test_an_agent_can_neither_invent_a_node_nor_give_its_object_another_owner(world: World, tmp_path: Path) -> None:
-    agent = as_agent(world, world.a, tmp_path)
+def test_an_agent_can_neither_invent_a_node_nor_give_its_object_another_owner(cluster: Cluster, tmp_path: Path) -> None:
+    agent = as_agent(cluster, cluster.a, tmp_path)
     invented = {
         "apiVersion": "nodedevices.io/v1alpha1",
         "kind": "NodeDevices",
@@ -76,22 +76,22 @@ def test_an_agent_can_neither_invent_a_node_nor_give_its_object_another_owner(wo
     }
     with pytest.raises(KubectlError, match="may not write nodedevices no-such-node"):
         agent.run("create", "-f", "-", stdin=json.dumps(invented))
-    owner = {"apiVersion": "v1", "kind": "Node", "name": world.b, "uid": world.node(world.b)["metadata"]["uid"]}
+    owner = {"apiVersion": "v1", "kind": "Node", "name": cluster.b, "uid": cluster.node(cluster.b)["metadata"]["uid"]}
     patch = json.dumps({"metadata": {"ownerReferences": [owner]}})
     with pytest.raises(KubectlError, match="only owner allowed"):
-        agent.run("patch", "nodedevices", world.a, "--type=merge", "-p", patch)
+        agent.run("patch", "nodedevices", cluster.a, "--type=merge", "-p", patch)
 
 
-def test_an_agent_sees_no_pod_no_secret_and_no_node(world: World, tmp_path: Path) -> None:
-    agent = as_agent(world, world.a, tmp_path)
+def test_an_agent_sees_no_pod_no_secret_and_no_node(cluster: Cluster, tmp_path: Path) -> None:
+    agent = as_agent(cluster, cluster.a, tmp_path)
     for kind in ("pods", "secrets", "nodes", "events"):
         with pytest.raises(KubectlError, match="forbidden"):
             agent.run("get", kind, "-n", SYSTEM)
 
 
-def test_silent_connections_from_a_pod_fail_no_probe_of_the_kubelet(world: World) -> None:
-    world.pod("silent", world.b, {})
-    parts = {one["metadata"]["name"]: one for one in (world.agent(world.a), world.operator())}
+def test_silent_connections_from_a_pod_fail_no_probe_of_the_kubelet(cluster: Cluster) -> None:
+    cluster.pod("silent", cluster.b, {})
+    parts = {one["metadata"]["name"]: one for one in (cluster.agent(cluster.a), cluster.operator())}
     servers = [
         f"{one['status']['podIP']},{port['containerPort']}"
         for one in parts.values()
@@ -99,42 +99,42 @@ def test_silent_connections_from_a_pod_fail_no_probe_of_the_kubelet(world: World
     ]
 
     def unhealthy() -> int:
-        events = world.kubectl.json("get", "events", "-n", SYSTEM, "--field-selector", "reason=Unhealthy")["items"]
+        events = cluster.kubectl.json("get", "events", "-n", SYSTEM, "--field-selector", "reason=Unhealthy")["items"]
         return sum(one.get("count") or 1 for one in events if one["involvedObject"]["name"] in parts)
 
     def restarts() -> list[int]:
-        pods = [world.kubectl.json("get", "pod", name, "-n", SYSTEM) for name in parts]
+        pods = [cluster.kubectl.json("get", "pod", name, "-n", SYSTEM) for name in parts]
         return [one["restartCount"] for pod in pods for one in pod["status"]["containerStatuses"]]
 
     before = unhealthy(), restarts()
     # Longer than a period of the liveness probe, which is 10 s; readiness is asked for every 2 s.
-    said = world.kubectl.exec("silent", "python3", "-c", SILENT, "12", *servers, namespace=NAMESPACE)
+    said = cluster.kubectl.exec("silent", "python3", "-c", SILENT, "12", *servers, namespace=NAMESPACE)
     counts = json.loads(said)
     assert counts["answered"] == counts["asked"] > 0
     assert (unhealthy(), restarts()) == before
 
 
-def test_cleanup_leaves_no_key_of_ours_on_nodes_and_pods(world: World) -> None:
-    world.policy(
+def test_cleanup_leaves_no_key_of_ours_on_nodes_and_pods(cluster: Cluster) -> None:
+    cluster.policy(
         "everything",
         {
             "capacity": [{"name": MEMORY, "sumOf": "memoryMiB", "scope": "healthy"}],
             "faults": {"podCondition": "OnFault", "event": True, "nodeCondition": True},
         },
     )
-    world.pod("marked", world.a, {GPU: 1})
-    [bad] = world.held(world.a, "marked")
-    world.hardware(world.a, simulated.h100s(xid79=world.devices(world.a)[bad]["index"]))
-    world.marked("marked", "False")
-    world.until("the capacity is there", lambda: world.node_count(world.a, MEMORY, "capacity"))
+    cluster.pod("marked", cluster.a, {GPU: 1})
+    [bad] = cluster.held(cluster.a, "marked")
+    cluster.hardware(cluster.a, simulated.h100s(xid79=cluster.devices(cluster.a)[bad]["index"]))
+    cluster.marked("marked", "False")
+    cluster.until("the capacity is there", lambda: cluster.node_count(cluster.a, MEMORY, "capacity"))
     try:
-        said = installing.cleanup(world.kubectl)
-        for name in (world.a, world.b):
-            node = world.node(name)
+        said = installing.cleanup(cluster.kubectl)
+        for name in (cluster.a, cluster.b):
+            node = cluster.node(name)
             conditions = [one["type"] for one in node["status"]["conditions"]]
             assert not [one for one in conditions if one.startswith("nodedevices.io/")], said
             assert MEMORY not in node["status"]["capacity"], said
-        assert world.condition("pod", "marked", HEALTHY, NAMESPACE) == {}, said
+        assert cluster.condition("pod", "marked", HEALTHY, NAMESPACE) == {}, said
     finally:
-        world.operators(1)
-    world.marked("marked", "False")
+        cluster.operators(1)
+    cluster.marked("marked", "False")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from support import mps
-from support.variation import MPS, PATH, agent_patch, container_patch, installed_with, write
-from support.world import GPU, HEALTHY, NAMESPACE, SYSTEM, World
-from support.world_rig import RigWorld
+from support.cluster import GPU, HEALTHY, NAMESPACE, SYSTEM, Cluster
+from support.overlay import MPS, PATH, agent_patch, container_patch, installed_with, write
+from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, method="signal")]
 
@@ -19,9 +19,9 @@ L4_MIB = 23034
 
 
 @pytest.fixture(scope="module")
-def with_mps(installed: World) -> Iterator[None]:
+def with_mps(installed: Cluster) -> Iterator[None]:
     """The component mps; programs that a node's folder has come before those of the images. Nothing is in it yet."""
-    if not isinstance(installed, RigWorld):
+    if not isinstance(installed, RigCluster):
         pytest.skip("puts programs on the nodes: only on our own rig")
     path = ("PATH", f"{PROGRAMS}:{PATH}")
     place = {"name": "simulated", "hostPath": {"path": "/var/lib/nodedevices", "type": "DirectoryOrCreate"}}
@@ -32,19 +32,19 @@ def with_mps(installed: World) -> Iterator[None]:
         yield
 
 
-def mps_pod(world: World) -> str:
-    items = world.kubectl.json(
+def mps_pod(cluster: Cluster) -> str:
+    items = cluster.kubectl.json(
         "get", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=mps", "--field-selector",
-        f"spec.nodeName={world.b}",
+        f"spec.nodeName={cluster.b}",
     )["items"]  # fmt: skip
     return str(next(one["metadata"]["name"] for one in items if "deletionTimestamp" not in one["metadata"]))
 
 
-def in_runner(world: World, *argv: str) -> str:
-    return world.kubectl.exec(mps_pod(world), *argv, namespace=SYSTEM)
+def in_runner(cluster: Cluster, *argv: str) -> str:
+    return cluster.kubectl.exec(mps_pod(cluster), *argv, namespace=SYSTEM)
 
 
-def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mps: None, rig: RigWorld) -> None:
+def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mps: None, rig: RigCluster) -> None:
     rule = {"name": GPU, "replicas": 4}
     rig.policy("mps", {"sharing": {"strategy": "mps", "resources": [rule]}}, selector={"kubernetes.io/hostname": rig.b})
     told = rig.until(

@@ -83,14 +83,14 @@ def agent(nodes: tuple[FleetNode, FleetNode], apiserver: ApiServer, kubectl: Kub
     path.write_text(yaml.safe_dump(config))
     made = Kubectl(path, kubectl.binary)
 
-    def in_force() -> bool:  # the API server hears of a new policy within a second
+    def active() -> bool:  # the API server hears of a new policy within a second
         try:
             made.run("annotate", "nodedevices", "other", "a=b", "--dry-run=server")
         except KubectlError as error:
             return "may not write nodedevices other" in error.said
         return False
 
-    wait_until("the admission policy is in force", in_force)
+    wait_until("the admission policy is in effect", active)
     return made
 
 

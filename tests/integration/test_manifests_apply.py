@@ -15,7 +15,7 @@ MANIFESTS = Path(__file__).parents[2] / "manifests"
 
 @pytest.fixture
 def everything(kubectl: Kubectl, tmp_path: Path) -> Iterator[Path]:
-    """The default overlay with all components; afterwards no rule of it is in force."""
+    """The default overlay with all components; afterwards no rule of it is in effect."""
     folder = tmp_path / "everything"
     folder.mkdir()
     place = os.path.relpath(MANIFESTS, folder)

@@ -74,14 +74,14 @@ async def test_the_nodes_label_chooses_the_file_without_a_restart(
     def applied() -> dict[str, str]:
         return condition(kubectl.get("nodedevices", NODE) or {}, "ConfigApplied")
 
-    def in_force() -> bool:
+    def active() -> bool:
         item = kubectl.get("nodedevices", NODE) or {}
         return bool(item["status"]["appliedConfigHash"] == item["spec"]["configHash"])
 
     kubectl.run("label", "node", NODE, f"{LABEL}=twice")
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     await seen("which one", lambda: "configuration 'twice'" in applied().get("message", ""))
-    await seen("in force", in_force)
+    await seen("in effect", active)
 
     (configs / "twice").write_text(sliced(3))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 12)
@@ -99,4 +99,4 @@ async def test_the_nodes_label_chooses_the_file_without_a_restart(
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 16)
     kubectl.run("label", "node", NODE, f"{LABEL}-")
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)
-    await seen("in force", in_force)
+    await seen("in effect", active)

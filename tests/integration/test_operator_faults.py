@@ -188,7 +188,7 @@ def test_never_takes_conditions_away_and_no_event_is_told_when_the_policy_says_s
     uid = pod(kubectl, "trainer", "n1")
     node.hold(0, "trainer")
     kubectl.apply(policy("quiet", faults={"event": False}))
-    wait_until("in force", lambda: node.object.get("spec", {}).get("config") == {"faults": {"event": False}})
+    wait_until("in effect", lambda: node.object.get("spec", {}).get("config") == {"faults": {"event": False}})
     node.fail(0)
     wait_until("told", lambda: told(kubectl, "trainer").get("status") == "False")
     kubectl.apply(policy("quiet", faults={"event": False, "podCondition": "Never", "nodeCondition": False}))

@@ -61,7 +61,7 @@ def test_a_policy_says_which_node_it_waits_for_and_whom_it_has_to_correct(
     kubectl.apply(policy("strong", priority=10, sharing=TWO), policy("weak", sharing=FOUR))
     kubectl.apply(policy("other", health={"holdDownSeconds": 5}))
     wait_until("merged", lambda: config(node) == {"sharing": TWO, "health": {"holdDownSeconds": 5}})
-    quiet = ("Progressing", "in force on 0 of 1 nodes; n1: its agent has not answered yet")
+    quiet = ("Progressing", "in effect on 0 of 1 nodes; n1: its agent has not answered yet")
     wait_until("no answer yet", lambda: told("strong") == quiet)
 
     why = "the change of nvidia.com/gpu waits until these pods have ended: team-a/train-0"
@@ -70,15 +70,15 @@ def test_a_policy_says_which_node_it_waits_for_and_whom_it_has_to_correct(
     for name in ("strong", "other"):
         wait_until(
             f"why {name} waits",
-            lambda n=name: told(n) == ("Progressing", f"in force on 0 of 1 nodes; n1: {why}"),  # type: ignore[misc]
+            lambda n=name: told(n) == ("Progressing", f"in effect on 0 of 1 nodes; n1: {why}"),  # type: ignore[misc]
         )
 
-    wrong = "sharing.resources[nvidia.com/gpu].replicas: 2: too many; the last good one stays in force"
+    wrong = "sharing.resources[nvidia.com/gpu].replicas: 2: too many; the last good one stays in effect"
     node.conditions["ConfigApplied"] = ("False", "ConfigInvalid", wrong)
     node.facts["configuration"] = {"refused": {"section": "sharing", "message": wrong}}
     node.report()
     wait_until("the one to correct", lambda: told("strong") == ("Failed", f"1 of 1 nodes: n1: {wrong}"))
-    wait_until("one beside it", lambda: told("other") == ("Progressing", f"in force on 0 of 1 nodes; n1: {wrong}"))
+    wait_until("one beside it", lambda: told("other") == ("Progressing", f"in effect on 0 of 1 nodes; n1: {wrong}"))
     assert told("weak")[0] == "NoNodes"
     assert (kubectl.get("dp", "weak") or {})["status"]["nodes"]["failed"] == 0
 
@@ -131,7 +131,7 @@ def test_an_edit_that_is_not_accepted_leaves_the_last_good_configuration_in_forc
 ) -> None:
     node = FleetNode(kubectl, "n1").create()
     kubectl.apply(policy("shared", sharing=FOUR))
-    wait_until("in force", lambda: config(node) == {"sharing": FOUR})
+    wait_until("in effect", lambda: config(node) == {"sharing": FOUR})
     kubectl.apply(policy("shared", sharing=TWO, faults={"budget": {"perHour": 1}}))
     wait_until("refused", lambda: condition(kubectl.get("dp", "shared"), "Accepted").get("status") == "False")
     wait_until("said on the node", lambda: resolved(node).get("reason") == "PolicyInvalid")
@@ -147,7 +147,7 @@ def test_policies_that_do_not_fit_together_keep_what_was_in_force_and_say_so_on_
 ) -> None:
     node = FleetNode(kubectl, "n1").create()
     kubectl.apply(policy("shared", sharing=FOUR))
-    wait_until("in force", lambda: config(node) == {"sharing": FOUR})
+    wait_until("in effect", lambda: config(node) == {"sharing": FOUR})
     kubectl.apply(policy("owner", capacity=[{"name": "nvidia.com/gpu", "perNode": 3}]))
     wait_until("said on the node", lambda: resolved(node).get("reason") == "PolicyInvalid")
     assert config(node) == {"sharing": FOUR}
@@ -176,7 +176,7 @@ def test_what_somebody_else_writes_into_our_part_of_the_spec_is_put_right(
 ) -> None:
     node = FleetNode(kubectl, "n1").create()
     kubectl.apply(policy("shared", sharing=FOUR))
-    wait_until("in force", lambda: config(node) == {"sharing": FOUR})
+    wait_until("in effect", lambda: config(node) == {"sharing": FOUR})
     patch = {"spec": {"config": {"sharing": {"strategy": "none", "resources": None}}}}
     kubectl.run("patch", "nd", "n1", "--type=merge", "-p", json.dumps(patch))
     wait_until("put right", lambda: config(node) == {"sharing": FOUR})

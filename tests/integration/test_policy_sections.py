@@ -155,10 +155,10 @@ async def test_of_several_policies_the_one_fails_whose_section_the_agent_refuses
     why = (
         f"{NODE}: sharing.strategy: mps: needs the host's directory for MPS; install the component mps, "
         "or give --mps-root (MPS_ROOT); "
-        "the last good one stays in force"
+        "the last good one stays in effect"
     )
     await seen("failed", lambda: told("strong") == ("Failed", f"1 of 1 nodes: {why}"))
-    await seen("waits", lambda: told("beside") == ("Progressing", f"in force on 0 of 1 nodes; {why}"))
+    await seen("waits", lambda: told("beside") == ("Progressing", f"in effect on 0 of 1 nodes; {why}"))
     await seen("overridden", lambda: told("weak")[0] == "NoNodes")
     await asyncio.to_thread(kubectl.delete, "dp", "strong")
     await seen("the weak one alone", lambda: told("weak")[0] == "Applied")

@@ -7,15 +7,15 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from support import ground
-from support.world_rig import RigWorld
+from support import cluster_provider
+from support.rig_cluster import RigCluster
 
 
 @pytest.fixture(scope="module")
-def rig() -> Iterator[RigWorld]:
+def rig() -> Iterator[RigCluster]:
     """The system installed on a fresh cluster, at its baseline."""
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("the real cluster needs Linux and root: namespaces, mounts and cgroups (run make test as root)")
-    with ground.own("slow") as here, RigWorld.opened(here) as world:
-        world.reset()
-        yield world
+    with cluster_provider.of_rig("slow") as provider, RigCluster.opened(provider) as cluster:
+        cluster.reset()
+        yield cluster

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from support import simulated
-from support.world import GPU
-from support.world_rig import RigWorld
+from support.cluster import GPU
+from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(700, method="signal")]
 
@@ -13,13 +13,13 @@ SHARED, RENAMED, SMALL = "nvidia.com/gpu.shared", "nvidia.com/l4", "nvidia.com/m
 SECONDS = 6 * 60 + 120  # the operator's six minutes, in which the kubelet's five pass; a busy machine
 
 
-def names(rig: RigWorld, node: str) -> set[str]:
+def names(rig: RigCluster, node: str) -> set[str]:
     """The vendor's resources that the Node shows, zeros too."""
     status = rig.node(node)["status"]
     return {each for each in {*status["capacity"], *status["allocatable"]} if each.startswith("nvidia.com/")}
 
 
-def test_names_that_sharing_renaming_and_mig_leave_behind_go_from_the_node(rig: RigWorld) -> None:
+def test_names_that_sharing_renaming_and_mig_leave_behind_go_from_the_node(rig: RigCluster) -> None:
     rig.hardware(rig.a, simulated.cut_h100s(cut={7: [{"profile": "1g.10gb", "gi": 7, "start": 0}]}))
     rig.policy("mig", {"partitions": {"strategy": "mixed"}}, selector={"kubernetes.io/hostname": rig.a})
     rig.policy(

@@ -1,117 +1,302 @@
-"""The rig's cluster for tests, demo and benchmarks: started with our images on its nodes, gone when the block ends.
+"""The world of the end-to-end tests: one cluster, the system installed from our manifests, and what a test does to it.
 
-What a test may do to it beyond kubectl: stop kubelets and the API server, and run a command in a node's namespaces.
+It knows the project as a user does: through kubectl, the API, the kubelet's PodResources, the probe's input, and what
+stands inside a pod's container. It imports neither the agent nor the operator. Each test begins at the baseline (8
+simulated H100s on node `a`, 4 simulated L4s on node `b`, no pod, the base policy alone) and may leave any mess behind:
+the next one's `reset` clears it. Waits have generous deadlines; none of them is a measurement.
 """
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
-from cluster.rig import images, layout, rig
-from cluster.rig.trouble import Progress, RigError
-from support.kubectl import NotReached
+from support import installing, node_client, simulated
+from support.cluster_provider import ClusterProvider
+from support.kubectl import Kubectl, condition, wait_until
+from support.node_client import NodeClient
 
-NODES = 2
-COMMAND_SECONDS = 60
+if TYPE_CHECKING:
+    from support.rig import Rig
+
+NAMESPACE = "nodedevices-e2e"
+SYSTEM = "nodedevices-system"
+GPU = "nvidia.com/gpu"
+MEMORY = "nodedevices.io/gpu-memory-mib"
+HEALTHY = "nodedevices.io/DeviceHealthy"
+BASE_POLICY = "e2e-base"
+# Short, so that a recovered device is back soon: what the hold-down is for is tested where it can be given a clock.
+HOLD_DOWN_SECONDS = 1
+# Some 0.6 s; but after an absence of the API server the scheduler's watches may take a minute to return.
+POD_SECONDS = 100
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cluster:
-    """One that is up."""
+    kubectl: Kubectl
+    image: str  # the agent's: for pods that only need a shell
+    a: str  # node with the H100s
+    b: str  # node with the L4s
+    own_rig: Rig | None = None  # None: not our rig
+    node_clients: dict[str, NodeClient] = field(default_factory=dict)
 
-    rig: rig.Rig
+    # --- the hardware -------------------------------------------------------------------------------------------------
+    def hardware(self, node: str, text: str) -> float:
+        """New hardware on a node; the moment before it was sent."""
+        return self.node_clients[node].write(text)
 
-    @property
-    def name(self) -> str:
-        return self.rig.layout.name
+    def settle(self) -> None:
+        """Everything is at the baseline, as the kubelets and the API server show it."""
+        self.hardware(self.a, simulated.h100s())
+        self.hardware(self.b, simulated.l4s())
+        self.confirm_recovered(self.a)
+        for node, count in ((self.a, 8), (self.b, 4)):
+            self.until(f"{node} is healthy", lambda n=node, c=count: self.summary(n).get("healthy") == c)  # type: ignore[misc]
+            self.until(
+                f"the kubelet of {node} has {count} ids",
+                lambda n=node, c=count: len(self.ids(n)) == c,  # type: ignore[misc]
+            )
+            self.until(
+                f"{node} has {count} allocatable",
+                lambda n=node, c=count: self.node_count(n, GPU) == c,  # type: ignore[misc]
+            )
 
-    @property
-    def kubeconfig(self) -> Path:
-        """cluster-admin's, complete in itself."""
-        return self.rig.layout.kubeconfig
+    def confirm_recovered(self, node: str) -> None:
+        """For drivers that cannot say that a device is well again, a person says so."""
+        ill = [one["id"] for one in self.devices(node).values() if one["health"]["state"] == "Unhealthy"]
+        if ill:
+            value = ",".join(f"{one}=recovered" for one in ill)
+            self.kubectl.run("annotate", "nodedevices", node, "--overwrite", f"nodedevices.io/confirm={value}")
 
-    @property
-    def kubectl(self) -> Path:
-        """The kubectl of the same release."""
-        return self.rig.kubectl
+    def reset(self) -> None:
+        """Back to the baseline, whatever the last test left behind."""
+        self.wake()
+        ours = ("-n", NAMESPACE, "-l", "app!=hand")
+        self.kubectl.run("delete", "statefulsets,pods", *ours, "--grace-period=0", "--force", seconds=90)
+        names = self.kubectl.run("get", "devicepolicies", "-o", "name").split()
+        extra = [name for name in names if not name.endswith(f"/{BASE_POLICY}")]
+        if extra:
+            self.kubectl.run("delete", *extra)
+        self.policy(BASE_POLICY, {"health": {"holdDownSeconds": HOLD_DOWN_SECONDS}}, priority=-1000)
+        self.until("no pod of ours is left", lambda: not self.pods())
+        self.settle()
 
-    @property
-    def images(self) -> Mapping[str, str]:
-        """Name in the manifests -> the reference that is on every node."""
-        return images.references()
+    def wake(self) -> None:
+        """Every node is Ready."""
+        for node in (self.a, self.b):
+            self.until(f"{node} is Ready", lambda n=node: self.condition("node", n, "Ready")["status"] == "True")  # type: ignore[misc]
 
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return tuple(one.name for one in self.rig.layout.nodes)
+    # --- what the API server shows ------------------------------------------------------------------------------------
+    def until(self, what: str, look: Callable[[], Any], seconds: float = 45) -> Any:
+        return wait_until(what, look, seconds=seconds)
 
-    @property
-    def log_dir(self) -> Path:
-        """What etcd, the API server, kubelets, ... wrote."""
-        return self.rig.layout.logs
+    def never(self, what: str, look: Callable[[], object], seconds: float) -> None:
+        """For so long, this does not happen."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            seen = look()
+            assert not seen, f"{what}: {seen!r}"
+            time.sleep(0.2)
 
-    def node_argv(self, node: str) -> list[str]:
-        """What to put before a command so that it runs in a node's network, mount and pid namespaces."""
-        return self.rig.runner(node).argv()
+    def nodedevices(self, node: str) -> dict[str, Any]:
+        return self.kubectl.get("nodedevices", node) or {}
 
-    def node_exec(self, node: str, argv: Sequence[str]) -> str:
-        """Output of a command in a node's namespaces; CalledProcessError when it fails."""
-        return subprocess.run(
-            [*self.node_argv(node), *argv], capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True
-        ).stdout
+    def summary(self, node: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.nodedevices(node).get("status", {}).get("summary", {})
+        return found
 
-    def stop_kubelet(self, node: str) -> None:
-        """As systemd would; pods keep running."""
-        self.rig.runner(node).stop_kubelet()
+    def devices(self, node: str) -> dict[str, dict[str, Any]]:
+        """id -> device, as NodeDevices shows it."""
+        return {one["id"]: one for one in self.nodedevices(node).get("status", {}).get("devices", [])}
 
-    def start_kubelet(self, node: str) -> None:
-        """Returns at once: what a test waits for is its own matter."""
-        self.rig.runner(node).start_kubelet()
+    def device(self, node: str, index: int) -> dict[str, Any]:
+        return next(one for one in self.devices(node).values() if one["index"] == index)
 
-    def restart_kubelet(self, node: str) -> None:
-        self.stop_kubelet(node)
-        self.start_kubelet(node)
+    def node(self, node: str) -> dict[str, Any]:
+        return self.kubectl.get("node", node) or {}
 
-    def stop_apiserver(self) -> None:
-        """kill -9; etcd keeps its data."""
-        self.rig.stop_apiserver()
+    def node_count(self, node: str, resource: str, what: str = "allocatable") -> int | None:
+        value = self.node(node).get("status", {}).get(what, {}).get(resource)
+        return None if value is None else int(value)
 
-    def start_apiserver(self) -> None:
-        """Returns when it is ready."""
-        self.rig.start_apiserver()
+    def condition(self, kind: str, name: str, type_: str, namespace: str | None = None) -> dict[str, Any]:
+        return condition(self.kubectl.get(kind, name, namespace), type_)
 
+    # --- what the kubelet shows ---------------------------------------------------------------------------------------
+    def ids(self, node: str, resource: str = GPU) -> set[str]:
+        """The healthy ids that the kubelet may hand out, held or not."""
+        return set(self.node_clients[node].allocatable().get(resource, {}))
 
-@contextmanager
-def running(name: str, *, keep: bool = False) -> Iterator[Cluster]:
-    """A new cluster with our images. `keep` leaves it up when the block ends.
+    def held(self, node: str, pod: str) -> set[str]:
+        """The ids that the kubelet gave to a pod of ours."""
+        return {
+            one
+            for holder in self.node_clients[node].holders()
+            if holder["namespace"] == NAMESPACE and holder["pod"] == pod
+            for device in holder["devices"]
+            for one in device["ids"]
+        }
 
-    What an earlier run of that name left behind goes first; a run that is still at work keeps its own, and this one is
-    called NAME-2. NotReached, with the one line that says why, when a cluster cannot be had here.
-    """
-    progress = Progress()
-    with ExitStack() as ending:
+    # --- what a user makes --------------------------------------------------------------------------------------------
+    def policy(
+        self, name: str, sections: Mapping[str, Any], *, priority: int = 0, selector: Mapping[str, str] | None = None
+    ) -> None:
+        self.kubectl.apply(
+            {
+                "apiVersion": "nodedevices.io/v1alpha1",
+                "kind": "DevicePolicy",
+                "metadata": {"name": name},
+                "spec": {
+                    "nodeSelector": {"matchLabels": dict(selector)} if selector else {},
+                    "priority": priority,
+                    **sections,
+                },
+            }
+        )
+
+    def drop_policy(self, name: str) -> None:
+        self.kubectl.delete("devicepolicies", name)
+
+    def pod(self, name: str, node: str, limits: Mapping[str, int], *, run: bool = True) -> dict[str, Any]:
+        """A pod with these limits on that node, placed by the scheduler; running, unless told not to wait."""
+        self.kubectl.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "namespace": NAMESPACE},
+                "spec": self.pod_spec(node, limits),
+            }
+        )
+        return self.running(name) if run else {}
+
+    def pod_spec(self, node: str, limits: Mapping[str, int]) -> dict[str, Any]:
+        return {
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "containers": [
+                {
+                    "name": "main",
+                    "image": self.image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["sleep", "infinity"],
+                    "resources": {"limits": {key: str(value) for key, value in limits.items()}},
+                }
+            ],
+        }
+
+    def running(self, name: str, *, other_than: str = "") -> dict[str, Any]:
+        """The pod once it is ready; `other_than` is the uid of a namesake that it must not be."""
+
+        def look() -> dict[str, Any] | None:
+            pod = self.kubectl.get("pod", name, NAMESPACE)
+            if not pod or pod["metadata"]["uid"] == other_than:
+                return None
+            return pod if condition(pod, "Ready").get("status") == "True" else None
+
+        found: dict[str, Any] = self.until(f"pod {name} is ready", look, POD_SECONDS)
+        return found
+
+    def pods(self) -> Sequence[dict[str, Any]]:
+        items: list[dict[str, Any]] = self.kubectl.json("get", "pods", "-n", NAMESPACE, "-l", "app!=hand")["items"]
+        return items
+
+    def visible(self, pod: str) -> set[str]:
+        """The devices that the container of a pod was given, as its own environment says."""
+
+        def asked() -> str:  # a kubelet that has just started does not know its pods yet: exec is refused
+            return self.kubectl.exec(pod, "printenv", "NVIDIA_VISIBLE_DEVICES", namespace=NAMESPACE).strip()
+
+        return set(self.until(f"pod {pod} tells its devices", asked).split(","))
+
+    def alive(self, pod: Mapping[str, Any]) -> None:
+        """The very same pod runs, and none of its containers was restarted."""
+        name = pod["metadata"]["name"]
+        now = self.kubectl.get("pod", name, NAMESPACE)
+        assert now is not None, f"pod {name} is gone"
+        assert now["metadata"]["uid"] == pod["metadata"]["uid"]
+        assert now["status"]["phase"] == "Running", now["status"]
+        assert [one["restartCount"] for one in now["status"]["containerStatuses"]] == [0]
+
+    def marked(self, pod: str, status: str) -> dict[str, Any]:
+        """The pod's condition, once it has that status."""
+
+        def look() -> dict[str, Any] | None:
+            found = self.condition("pod", pod, HEALTHY, NAMESPACE)
+            return found if found.get("status") == status else None
+
+        found: dict[str, Any] = self.until(f"pod {pod} has {HEALTHY}={status}", look)
+        return found
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Our Events on a pod."""
+        items = self.kubectl.json("get", "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={name}")[
+            "items"
+        ]
+        return [one for one in items if one["reason"] in {"DeviceFault", "DeviceRecovered"}]
+
+    # --- our own parts ------------------------------------------------------------------------------------------------
+    def agent(self, node: str) -> dict[str, Any]:
+        """The agent's pod on a node."""
+        items = self.kubectl.json(
+            "get", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=agent",
+            "--field-selector", f"spec.nodeName={node}",
+        )["items"]  # fmt: skip
+        return next(one for one in items if "deletionTimestamp" not in one["metadata"])
+
+    def metric(self, node: str, name: str) -> float:
+        """A metric of the agent on a node, summed over its labels, as a scrape shows it."""
+        ask = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9735/metrics', timeout=5).read().decode())"
+        text = self.kubectl.exec(self.agent(node)["metadata"]["name"], "python3", "-c", ask, namespace=SYSTEM)
+        values = [line.rpartition(" ")[2] for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name]
+        return sum(float(value) for value in values)
+
+    def operator(self) -> dict[str, Any]:
+        items = self.kubectl.json("get", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=operator")["items"]
+        return next(one for one in items if "deletionTimestamp" not in one["metadata"])
+
+    def operators(self, count: int) -> None:
+        """Scales the operator and waits until so many of it are there."""
+        self.kubectl.run("scale", "-n", SYSTEM, "deployment/nodedevices-operator", f"--replicas={count}")
+        self.until(f"{count} operators", lambda: self._operators_ready(count))
+
+    def _operators_ready(self, count: int) -> bool:
+        items = self.kubectl.json("get", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=operator")["items"]
+        return len(items) == count and all(condition(one, "Ready").get("status") == "True" for one in items)
+
+    # --- beginning and end --------------------------------------------------------------------------------------------
+    @classmethod
+    @contextmanager
+    def opened(cls, provider: ClusterProvider) -> Iterator[Self]:
+        """The world on a cluster: system installed, namespace and hands there; all of it gone afterwards."""
+        cluster = cls(provider.kubectl, provider.image, *provider.nodes, own_rig=provider.own_rig)
         try:
-            rig.preflight(NODES)
-            archives = images.local(progress)
-            name = own_name(name, ending)
-            folder = layout.default_folder(name)
-            rig.down(folder)
-            made = rig.up(name, folder, NODES, archives, progress)
-        except RigError as error:
-            raise NotReached(str(error)) from error
-        if not keep:
-            ending.callback(rig.down, folder)
-        yield Cluster(made)
+            installing.install(provider.kubectl, provider.images)
+            cluster.open()
+            yield cluster
+        finally:
+            if provider.own_rig is None:  # our own cluster goes as a whole
+                cluster.take_back()
+            for far in cluster.node_clients.values():
+                far.close()
 
+    def reach(self, node: str) -> NodeClient:
+        """A new hand on a node."""
+        return node_client.through_pod(self.kubectl, node, namespace=NAMESPACE)
 
-def own_name(name: str, ending: ExitStack) -> str:
-    """The first of NAME, NAME-2, ... that no living run has; it is ours until `ending`."""
-    for number in range(1, layout.MOST_CLUSTERS + 1):
-        candidate = name if number == 1 else f"{name}-{number}"
-        with suppress(RigError):
-            ending.enter_context(layout.lock(f"a run on {candidate}"))
-            return candidate
-    raise RigError(f"{layout.MOST_CLUSTERS} runs on clusters named {name} are at work already")
+    def open(self) -> None:
+        self.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        self.kubectl.apply(*(node_client.pod(node, namespace=NAMESPACE, image=self.image) for node in (self.a, self.b)))
+        self.kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "-l", "app=hand", "--timeout=60s")
+        for node in (self.a, self.b):
+            self.node_clients[node] = self.reach(node)
+
+    def take_back(self) -> None:
+        """What installation and tests made in a cluster that is not ours; at last the files on its nodes."""
+        installing.uninstall(self.kubectl)
+        for far in self.node_clients.values():
+            far.ask("remove")
+        self.kubectl.delete("namespace", NAMESPACE)

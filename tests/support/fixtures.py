@@ -11,48 +11,48 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from support import ground
-from support.ground import Ground
-from support.world import World
-from support.world_rig import RigWorld
+from support import cluster_provider
+from support.cluster import Cluster
+from support.cluster_provider import ClusterProvider
+from support.rig_cluster import RigCluster
 
 CLUSTERS = 2  # of a session; tests/conftest.py has which tests share one
 
 
 @pytest.fixture(scope="package")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProvider]:
     """The cluster of this session."""
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         # A third cluster would only make everything slow, and nobody would know why.
         (tmp_path_factory.getbasetemp().parent / f"end-to-end-{worker}").touch()
         workers = sorted(each.name for each in tmp_path_factory.getbasetemp().parent.glob("end-to-end-*"))
         assert len(workers) <= CLUSTERS, f"{workers} all have end-to-end tests: is tests/conftest.py at work?"
-    if ground.users_cluster():
-        yield ground.users()
+    if cluster_provider.is_users():
+        yield cluster_provider.of_user()
         return
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("the real cluster needs Linux and root: namespaces, mounts and cgroups (run make test as root)")
-    with ground.own("e2e") as cluster:
-        yield cluster
+    with cluster_provider.of_rig("e2e") as own_rig:
+        yield own_rig
 
 
 @pytest.fixture(scope="package")
-def installed(here: Ground) -> Iterator[World]:
-    kind = World if here.cluster is None else RigWorld
-    with kind.opened(here) as world:
-        yield world
+def installed(provider: ClusterProvider) -> Iterator[Cluster]:
+    kind = Cluster if provider.own_rig is None else RigCluster
+    with kind.opened(provider) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-def world(installed: World) -> World:
+def cluster(installed: Cluster) -> Cluster:
     """The system at its baseline, on any cluster."""
     installed.reset()
     return installed
 
 
 @pytest.fixture
-def rig(world: World) -> RigWorld:
+def rig(cluster: Cluster) -> RigCluster:
     """The same on our own rig, for tests that stop kubelets, API server or processes."""
-    if not isinstance(world, RigWorld):
+    if not isinstance(cluster, RigCluster):
         pytest.skip("stops kubelets, the API server or processes of a node: only on our own rig")
-    return world
+    return cluster

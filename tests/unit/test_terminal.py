@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from demo.__main__ import shell
 from demo.stage import Stage
-from support.ground import Ground
+from support.cluster_provider import ClusterProvider
 from support.kubectl import Kubectl
 
 ROOT = Path(__file__).parents[2]
@@ -82,9 +82,9 @@ def test_a_folder_that_cannot_be_written_is_named_with_its_owner_and_what_helps(
 
 def test_the_demos_last_words_make_kubectl_work() -> None:
     kubectl = Kubectl(Path("/state/kubeconfig"), "/cache/bin/kubectl")
-    ours = Ground(kubectl, ("n1", "n2"), {}, SimpleNamespace())  # type: ignore[arg-type]
+    ours = ClusterProvider(kubectl, ("n1", "n2"), {}, SimpleNamespace())  # type: ignore[arg-type]
     assert shell(ours) == "export KUBECONFIG=/state/kubeconfig PATH=/cache/bin:$PATH"
-    theirs = Ground(Kubectl(Path("/home/me/config")), ("a", "b"), {}, None)
+    theirs = ClusterProvider(Kubectl(Path("/home/me/config")), ("a", "b"), {}, None)
     assert shell(theirs) == "export KUBECONFIG=/home/me/config"
 
 

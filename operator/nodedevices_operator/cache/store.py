@@ -123,7 +123,7 @@ class Cache:
         return Dirty(policies=own) if before != record else NOTHING
 
     def _concerned(self, policy: PolicyRecord) -> set[str]:
-        """Nodes with devices that the policy selects, or that have it in force already."""
+        """Nodes with devices that the policy selects, or that have it in effect already."""
         return {
             name
             for name, record in self.node_devices.items()

@@ -59,7 +59,7 @@ class Outcome:
     problems: tuple[
         Exception, ...
     ] = ()  # what was refused for want of permission is repeated now and then, the rest by back-off
-    hindrance: Hindrance | None = None  # why its section is not in force, where no condition says so
+    hindrance: Hindrance | None = None  # why its section is not in effect, where no condition says so
 
     @property
     def retried(self) -> bool:

@@ -47,7 +47,7 @@ class Outcome:
     overridden: tuple[str, ...] = ()  # sections that a stronger policy supplies
     conflicts: tuple[str, ...] = ()  # names of the older policies of the same priority that won
     failed: bool = False  # part of a combination that makes no sense
-    generation: int = 0  # of the policy that is in force here
+    generation: int = 0  # of the policy that is in effect here
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previou
         config, refs = dict(previous.config or {}), previous.policies
     if problems:
         status, reason = "False", names.POLICY_INVALID
-        message = "; ".join([*problems, *conflicts, "what was in force stays in force"])
+        message = "; ".join([*problems, *conflicts, "what was in effect stays in effect"])
     elif conflicts:
         status, reason, message = "False", names.CONFLICT, "; ".join(conflicts)
     elif not contenders:
@@ -110,7 +110,7 @@ def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previou
 
 
 def config_hash(config: Mapping[str, Any], config_name: str) -> str:
-    """What the agent echoes when this configuration is in force there; covers both parts, in canonical JSON."""
+    """What the agent echoes when this configuration is in effect there; covers both parts, in canonical JSON."""
     canonical = orjson.dumps({"config": config, "configName": config_name}, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(canonical).hexdigest()[:HASH_DIGITS]
 
@@ -145,7 +145,7 @@ def _contenders(
             continue
         line = f"policy {policy.name} is not accepted ({policy.refusal})"
         if last is not None:
-            line += f", its generation {last.generation} stays in force"
+            line += f", its generation {last.generation} stays in effect"
             kept = {name: (previous.config or {})[name] for name in last.sections if name in (previous.config or {})}
             found.append(_Contender(policy.name, last.generation, last.priority, policy.created, kept))
         refused.append(line)
@@ -172,7 +172,7 @@ def _merge(contenders: Sequence[_Contender]) -> tuple[dict[str, Any], dict[str, 
                 beaten_by[contender.name].append(winner.name)
                 lines.append(
                     f"{section}: {winner.name} and {contender.name} have priority {winner.priority} and differ; "
-                    f"the older {winner.name} stays in force"
+                    f"the older {winner.name} stays in effect"
                 )
     outcomes = {
         contender.name: Outcome(

@@ -4,7 +4,7 @@ Counted are nodes that have a NodeDevices: a policy is about devices, and a node
 
 An agent takes a configuration as a whole or not at all. Where it refuses one, the policy that supplies the section at
 fault there has failed; one that supplies others waits for it, and one that supplies nothing there has no part in it.
-What the operator itself puts in force (capacity, labels, marks) is judged in the same way by what it could write. An
+What the operator itself puts in effect (capacity, labels, marks) is judged in the same way by what it could write. An
 entry that matches nothing is no failure, since one policy serves many nodes, and is told with the count of nodes; an
 excluded id only where no node has it.
 """
@@ -34,7 +34,7 @@ Verdict = tuple[str, str, str]  # status, reason, message
 
 @dataclass(frozen=True, slots=True)
 class Hindrance:
-    """Why the operator could not put a section in force on a node."""
+    """Why the operator could not put a section in effect on a node."""
 
     message: str
     passing: bool = False  # it goes by itself: pods end, the API server is back
@@ -55,13 +55,15 @@ class NodeOutcome:
 
     selected: frozenset[str] = frozenset()  # policies, refused ones included
     outcomes: Mapping[str, Outcome] | None = None
-    in_force: bool = False  # the agent says that the node's whole configuration is in force
+    active: bool = False  # the agent says that the node's whole configuration is in effect
     failure: str = ""  # why it cannot be: the agent's words
     refused_section: str = ""  # the section at fault then; empty: no policy's, or not known
     misfit: str = ""  # why it cannot be: the policies do not fit together
     waiting: str = ""  # why it is not yet
     unmatched: tuple[Note, ...] = ()  # what of it matches nothing there, or has no effect
-    hindered: Mapping[str, Hindrance] = field(default_factory=dict)  # sections that the operator could not put in force
+    hindered: Mapping[str, Hindrance] = field(
+        default_factory=dict
+    )  # sections that the operator could not put in effect
 
     @property
     def concerned(self) -> frozenset[str]:
@@ -82,8 +84,8 @@ class NodeOutcome:
         return self._hindered(mine, passing=False)
 
     def delayed(self, mine: Outcome) -> str:
-        """Why the policy with this outcome is not in force here yet, where nothing has failed; empty: it is."""
-        if not self.in_force:
+        """Why the policy with this outcome is not in effect here yet, where nothing has failed; empty: it is."""
+        if not self.active:
             return self.waiting or SILENT
         return self._hindered(mine, passing=True)
 
@@ -101,7 +103,7 @@ class Tally:
     overridden: int = 0
     failed: int = 0
     silent: int = 0  # nodes where stronger policies supply everything
-    outdated: int = 0  # nodes where an earlier generation is in force
+    outdated: int = 0  # nodes where an earlier generation is in effect
     older: frozenset[str] = frozenset()  # policies that won a conflict
     failing: tuple[tuple[str, str], ...] = ()  # nodes by name, each with why
     waiting: tuple[tuple[str, str], ...] = ()  # the same of nodes that have not failed; those that only are silent last
@@ -119,7 +121,7 @@ def node_outcome(
     applied = record.condition(names.CONFIG_APPLIED)
     invalid = applied is not None and applied.status == "False" and applied.reason == names.CONFIG_INVALID
     echoed = record.applied_hash == configuration.config_hash == record.config_hash
-    in_force = echoed and (applied is None or applied.status == "True")
+    active = echoed and (applied is None or applied.status == "True")
     stale = record.condition(names.STALE)
     if stale is not None and stale.status == "True":
         waiting = stale.message
@@ -128,12 +130,12 @@ def node_outcome(
     return NodeOutcome(
         selected=frozenset(name for name, policy in policies.items() if policy.selects(labels)),
         outcomes=configuration.outcomes,
-        in_force=in_force,
+        active=active,
         failure=applied.message if invalid and applied is not None else "",
         misfit=configuration.message if any(each.failed for each in configuration.outcomes.values()) else "",
-        waiting="" if in_force else waiting,
+        waiting="" if active else waiting,
         refused_section=record.configuration.refused_section,
-        unmatched=_notes(configuration, record) if in_force else (),
+        unmatched=_notes(configuration, record) if active else (),
         hindered=dict(hindered or {}),
     )
 
@@ -141,7 +143,7 @@ def node_outcome(
 def hindrances(
     record: NodeDevicesRecord, verdicts: Mapping[str, Verdict | None], kinds: Mapping[str, str]
 ) -> dict[str, Hindrance]:
-    """Sections that are not in force by the conditions with which the operator tells of its own writes: those that it
+    """Sections that are not in effect by the conditions with which the operator tells of its own writes: those that it
     has just found, else those that stand on the object. `kinds` are these conditions, by section."""
     found = {}
     for section, kind in kinds.items():
@@ -263,7 +265,7 @@ def _accepted(policy: PolicyRecord) -> Verdict:
 
 def _applied(policy: PolicyRecord, counts: Tally) -> Verdict:
     if policy.refusal:
-        kept = f"; an earlier generation stays in force on {counts.outdated} nodes" if counts.outdated else ""
+        kept = f"; an earlier generation stays in effect on {counts.outdated} nodes" if counts.outdated else ""
         return "False", names.NOT_ACCEPTED, f"see the condition Accepted{kept}"
     if not counts.selected:
         return "False", names.NO_NODES, "no node with devices matches spec.nodeSelector"
@@ -274,12 +276,16 @@ def _applied(policy: PolicyRecord, counts: Tally) -> Verdict:
     if not expected:
         return "False", names.NO_NODES, "stronger policies supply all of its sections on every node that it selects"
     if policy.left_out:
-        return "False", names.FAILED, f"{policy.left_out}; the rest is in force on {counts.applied} of {expected} nodes"
+        return (
+            "False",
+            names.FAILED,
+            f"{policy.left_out}; the rest is in effect on {counts.applied} of {expected} nodes",
+        )
     if counts.applied < expected:
-        so_far = f"in force on {counts.applied} of {expected} nodes{_unmatched(counts)}"
+        so_far = f"in effect on {counts.applied} of {expected} nodes{_unmatched(counts)}"
         told = _told(counts.waiting, most=1)
         return "False", names.PROGRESSING, f"{so_far}; {told}" if told else so_far
-    return "True", names.APPLIED, f"in force on {counts.applied} nodes{_unmatched(counts)}"
+    return "True", names.APPLIED, f"in effect on {counts.applied} nodes{_unmatched(counts)}"
 
 
 def _told(nodes: Sequence[tuple[str, str]], *, most: int) -> str:

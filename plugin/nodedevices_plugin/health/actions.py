@@ -39,12 +39,12 @@ ADVICE = {
 }
 
 
-def asks_more(action: str) -> int:
+def action_rank(action: str) -> int:
     """A number to compare actions by. One that we do not know asks for more than any; it is never taken for None."""
     return _RANK.get(action, len(_ORDER))
 
 
-def asks_for_nothing(action: str) -> bool:
+def needs_no_action(action: str) -> bool:
     """Whether the device itself needs nothing: restarting an application is no repair of the device."""
     return action in {NO_ACTION, "RestartApp"}
 

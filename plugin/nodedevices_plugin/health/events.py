@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from nodedevices_probe.protocol import ProbeEvent, Snapshot
 
-from nodedevices_plugin.health.actions import NO_ACTION, asks_for_nothing, asks_more
+from nodedevices_plugin.health.actions import NO_ACTION, action_rank, needs_no_action
 from nodedevices_plugin.health.levels import UNUSABLE
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState
@@ -229,7 +229,7 @@ def event_fault(meaning: Meaning, state: HealthState, when: datetime, boot_id: s
 
 def _action(meaning: Meaning, state: HealthState) -> str:
     """What an event asks for. One that is Unhealthy by policy alone asks for what ends it."""
-    return meaning.repair if state is HealthState.UNHEALTHY and asks_for_nothing(meaning.action) else meaning.action
+    return meaning.repair if state is HealthState.UNHEALTHY and needs_no_action(meaning.action) else meaning.action
 
 
 def _told_by(fault: Fault, instance: str, sequence: int) -> Fault:
@@ -261,4 +261,4 @@ def _bounded(faults: Mapping[str, Fault]) -> dict[str, Fault]:
 
 def severity(fault: Fault) -> tuple[bool, int, bool, str]:
     """Of two faults, the greater is the worse: the state, what it asks for, and of equals the one with an XID."""
-    return (fault.state is HealthState.UNHEALTHY, asks_more(fault.action), fault.xid is not None, fault.reason)
+    return (fault.state is HealthState.UNHEALTHY, action_rank(fault.action), fault.xid is not None, fault.reason)

@@ -361,7 +361,7 @@ def _action_gone(fault: Fault, says: str | None, subject: _Subject, inventory: I
         return word == actions.NO_ACTION and (not gone or fault.left or rebooted)
     condition = subject.conditions.get(fault.reason)
     by_itself = condition is not None and condition.ends_by_itself
-    if actions.asks_for_nothing(fault.action) or by_itself or rebooted:
+    if actions.needs_no_action(fault.action) or by_itself or rebooted:
         return True
     return fault.action in actions.PROVEN_BY_RETURN and (fault.left or fault.driver_reloaded)
 
@@ -386,7 +386,7 @@ def _verdict(
         worst = None
     if worst is not None:
         as_bad = [fault for fault in ordered if fault.state is worst.state]
-        action = max((_still_asked(fault, says, subject, view.inventory) for fault in as_bad), key=actions.asks_more)
+        action = max((_still_asked(fault, says, subject, view.inventory) for fault in as_bad), key=actions.action_rank)
         verdict = Verdict(
             state=worst.state,
             reason=worst.reason,

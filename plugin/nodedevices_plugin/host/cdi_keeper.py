@@ -13,7 +13,7 @@ from nodedevices_plugin.host.cdi_toolkit import FIRST_PATIENCE_SECONDS, LATER_PA
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.vendors.nvidia import cdi_libraries
-from nodedevices_plugin.vendors.nvidia.cdi import CtkRequest, Here
+from nodedevices_plugin.vendors.nvidia.cdi import CdiEnvironment, CtkRequest
 
 
 class CdiKeeper:
@@ -40,10 +40,10 @@ class CdiKeeper:
         return self._files.trouble
 
     @property
-    def here(self) -> Here:
+    def here(self) -> CdiEnvironment:
         """What CDI finds on this node now."""
         sources = [each is not None and cdi_libraries.whole(each) for each in self._sources()]
-        return Here(
+        return CdiEnvironment(
             unwritable=self.folder.trouble,
             toolkit=self.toolkit.devices,
             toolkit_libraries=bool(self.toolkit.devices) and sources[0],

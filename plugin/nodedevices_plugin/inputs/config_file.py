@@ -2,7 +2,7 @@
 
 A ConfigMap's update swaps a symlink some levels up, which neither the file's inode nor a watch on it shows; its content
 does. Files are read and parsed on a worker thread. One that is missing, unreadable or wrong is an outcome like any
-other: what is in force stays, and the next good content is taken up by itself.
+other: what is in effect stays, and the next good content is taken up by itself.
 """
 
 from __future__ import annotations

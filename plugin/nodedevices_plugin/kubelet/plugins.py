@@ -7,7 +7,7 @@ Where nothing is left to serve (the node is only watched from now on, or the age
 another plugin that runs beside this one and has the same devices (handover).
 A resource that never had a device is not registered at all: the kubelet would show `0` on nodes that have nothing.
 One that loses its last device is shown empty. A plan that the kubelet could not take is refused whole, before anything
-changes; the one in force stays.
+changes; the one in effect stays.
 """
 
 from __future__ import annotations

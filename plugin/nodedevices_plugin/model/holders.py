@@ -44,7 +44,7 @@ class Holdings:
     """Who holds what; on trouble the last good list stays, and `state` says that it may be old.
 
     `offered`: what the kubelet calls healthy, of every plugin on the node; None: not asked for (Observe asks, and an
-    agent with nothing in force yet), or not answered, and `message` says why.
+    agent with nothing in effect yet), or not answered, and `message` says why.
     `possible`: ids that the kubelet's checkpoint gives to containers, whoever they are, while `state` is not SYNCED: a
     superset of what is held. None: it cannot be read.
     """

@@ -31,10 +31,10 @@ class Inventory:
     boot_id: str = ""
     accelerators_on_bus: int = 0
     troubles: tuple[Trouble, ...] = ()
-    instance: str = ""  # of the probe's process that wrote the line in force
+    instance: str = ""  # of the probe's process that wrote the line in effect
     heard: int = -1  # the newest event of that process, by its sequence number
     read_after: int = -1  # the newest event that had happened when the devices of the line were asked
-    line_time: datetime | None = None  # agent's clock when the line in force arrived
+    line_time: datetime | None = None  # agent's clock when the line in effect arrived
     line_monotonic: float | None = None  # seconds, time.monotonic(): silence is measured by it
 
 

@@ -18,7 +18,7 @@ from nodedevices_plugin.model import Inventory, Plan, PlanError
 from nodedevices_plugin.resources.containers import NodeContainers, node_containers
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.vendors.nvidia import cdi, cdi_libraries
-from nodedevices_plugin.vendors.nvidia.cdi import CdiSpec, CtkRequest, Here
+from nodedevices_plugin.vendors.nvidia.cdi import CdiEnvironment, CdiSpec, CtkRequest
 from nodedevices_plugin.vendors.nvidia.injection import CDI_STRATEGIES, Local
 from nodedevices_plugin.vendors.nvidia.units import TYPES as NVIDIAS_TYPES
 from nodedevices_plugin.vendors.nvidia.units import VENDOR as NVIDIA
@@ -45,7 +45,7 @@ class Devices:
 
     inventory: Inventory
     existing: Set[str]
-    here: Here
+    here: CdiEnvironment
 
 
 def access(effective: Effective, devices: Devices) -> Access:
@@ -92,7 +92,7 @@ def refusal(active: Effective | None, asked: Effective, devices: Devices) -> Pla
     elif not asked.node.cdi_without_libraries and not (
         active is not None and in_effect and not active.node.cdi_without_libraries
     ):
-        why = cdi_libraries.missing(specs, here, in_force=in_effect)
+        why = cdi_libraries.missing(specs, here, active=in_effect)
     listed = (asked.sections.injection or Injection()).device_list_strategies
     strategies = ", ".join(each for each in listed if each in CDI_STRATEGIES)
     return PlanError("injection.deviceListStrategies", strategies, why) if why else None
@@ -102,7 +102,7 @@ def missing(active: Effective | None, devices: Devices) -> str:
     """Why devices of the configuration in effect would come without the driver's libraries. Empty: they do not."""
     if active is None or not uses_cdi(active) or active.node.cdi_without_libraries:
         return ""
-    return cdi_libraries.missing(_specs(active, devices), devices.here, in_force=True)
+    return cdi_libraries.missing(_specs(active, devices), devices.here, active=True)
 
 
 def stale(active: Effective, devices: Devices) -> str:

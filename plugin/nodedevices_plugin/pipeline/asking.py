@@ -29,7 +29,7 @@ class SeenObject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestedConfig:
     """What file and `spec.config` ask for together: a configuration, or why there is none."""
 
     effective: Effective | None = None
@@ -37,14 +37,16 @@ class Asked:
     field: str = ""  # which field of `spec.config` the error is about, where it is known
     source: str = ""  # file | spec: what has to be corrected
     sources: tuple[str, ...] = ()  # where the configuration comes from, strongest first
-    note: str = ""  # for people, while it is in force: which of several files it is
+    note: str = ""  # for people, while it is in effect: which of several files it is
     from_file: frozenset[str] = frozenset()  # sections that the file gives
 
 
-def ask(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Asked:
+def ask(local: Local, file: FileOutcome, spec: SeenSpec | None) -> RequestedConfig:
     """What is asked for now. `spec`: the latest that the operator resolved, None for none ever."""
     if file.error is not None:
-        return Asked(error=f"{file.place or f'configuration file {local.config_file}'}: {file.error}", source="file")
+        return RequestedConfig(
+            error=f"{file.place or f'configuration file {local.config_file}'}: {file.error}", source="file"
+        )
     note = file.place
     if local.config_dir is None and spec is not None and spec.config_name:
         note = (
@@ -60,8 +62,8 @@ def ask(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Asked:
     )
     try:
         effective = resolve(local, file.config, spec.config if spec is not None else None)
-        return Asked(effective=effective, note=note, from_file=from_file, sources=sources)
+        return RequestedConfig(effective=effective, note=note, from_file=from_file, sources=sources)
     except ConfigError as error:
-        return Asked(error=str(error), field=error.field, source="spec", sources=sources)
+        return RequestedConfig(error=str(error), field=error.field, source="spec", sources=sources)
     except InputError as error:
-        return Asked(error=str(error), field=error.place, source="spec", sources=sources)
+        return RequestedConfig(error=str(error), field=error.place, source="spec", sources=sources)

@@ -27,7 +27,7 @@ class ConfigStatus:
 
     reason: str = names.APPLIED  # one of SCHEMA's
     message: str = ""
-    applied_hash: str | None = None  # spec.configHash in force
+    applied_hash: str | None = None  # spec.configHash in effect
     generation: int | None = None  # metadata.generation last seen
     sources: tuple[str, ...] = ()  # where it comes from, strongest first
     refused: Refused | None = None
@@ -40,7 +40,7 @@ class ConfigStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Why what is asked for is not in force, or what is in force does not do what it says."""
+    """Why what is asked for is not in effect, or what is in effect does not do what it says."""
 
     of: str  # as Configured.refused; holders: it waits for pods; operator: for its word; state: to be saved
     message: str
@@ -98,7 +98,7 @@ def _withheld(ours: Sequence[Held], inventory: Inventory) -> str:
     devices = listing(called[each.fact.id] for each in inventory.devices if each.fact.id in held)
     pods = pods_named([each.holder for each in ours if each.holder])
     who = f"these pods have ended: {pods}" if pods else "their pods, which the kubelet does not list yet, have ended"
-    return f"{devices}: held in another shape, and withheld from new pods until {who}; all else is in force"
+    return f"{devices}: held in another shape, and withheld from new pods until {who}; all else is in effect"
 
 
 def _in_another_shape(ours: Sequence[Held]) -> tuple[WaitingPod, ...]:
@@ -134,5 +134,5 @@ def _message(trouble: Trouble, *, told: bool) -> str:
     elif not told:
         meanwhile = "nothing is offered until " + ("it answers" if trouble.awaits else "there is a good one")
     else:
-        meanwhile = "the last good one stays in force" + (" until it answers" if trouble.awaits else "")
+        meanwhile = "the last good one stays in effect" + (" until it answers" if trouble.awaits else "")
     return f"{trouble.message}; {meanwhile}"

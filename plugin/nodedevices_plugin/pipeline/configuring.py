@@ -1,13 +1,13 @@
-"""Which configuration is in force, and what ConfigApplied says. Pure.
+"""Which configuration is in effect, and what ConfigApplied says. Pure.
 
 The last good one stays until another one is known to be good and makes sense on this node. Then what has no ids takes
 effect at once (Effective.shape); what decides which ids are offered does when the state file has it, so that a restart
 comes back with the same ids, and when nothing that it changes has to wait for pods (resources.changes). Devices that
-pods hold in another shape are withheld from new ones whatever is in force (resources.occupancy).
+pods hold in another shape are withheld from new ones whatever is in effect (resources.occupancy).
 
 Where there never was a good one (a first start with a bad file), nothing is offered until there is: other names or
 numbers than those meant would be worse. For the same reason a node that remembers none waits a while for the
-operator's word before it registers. What is asked for is compared with what is in force at every step, so nothing has
+operator's word before it registers. What is asked for is compared with what is in effect at every step, so nothing has
 to be remembered about an attempt: a file that is corrected, a pod that ends or a device that appears is enough.
 """
 
@@ -31,7 +31,7 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.pipeline import access
-from nodedevices_plugin.pipeline.asking import Asked, SeenObject
+from nodedevices_plugin.pipeline.asking import RequestedConfig, SeenObject
 from nodedevices_plugin.pipeline.awaiting import Awaited, awaited, known_clients, may_begin, may_start
 from nodedevices_plugin.pipeline.config_status import ConfigStatus, Trouble, of_holders, of_trouble
 from nodedevices_plugin.pipeline.foreign import Names, take_over
@@ -44,12 +44,12 @@ from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.helpers import shares, withheld
 from nodedevices_plugin.vendors.faults import FaultSources
-from nodedevices_plugin.vendors.nvidia.cdi import Here
+from nodedevices_plugin.vendors.nvidia.cdi import CdiEnvironment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InForce:
-    """The configuration in force. `told`: its plan was made at least once, in this run or before the last restart.
+class ActiveConfig:
+    """The configuration in effect. `told`: its plan was made at least once, in this run or before the last restart.
 
     Until then it is the node's own settings without the file: devices are judged by it, and nothing is offered.
     """
@@ -79,7 +79,7 @@ class Node:
     # ours takes it away.
     not_ours: Set[str]
     vendors: FaultSources  # whose health reasons rules may name
-    cdi_here: Here  # CDI names are handed out where files that have them can be written
+    cdi_here: CdiEnvironment  # CDI names are handed out where files that have them can be written
 
     @property
     def devices(self) -> access.Devices:
@@ -91,22 +91,22 @@ class Node:
 class Configured:
     """The outcome of one step. `plan` None: there was no good configuration yet.
 
-    `to_save`: the configuration that the state file should have: the one in force, or one that waits for nothing else.
+    `to_save`: the configuration that the state file should have: the one in effect, or one that waits for nothing else.
     """
 
-    in_force: InForce
+    active: ActiveConfig
     to_save: Effective | None
     plan: Plan | None
     status: ConfigStatus
     refused: str = ""  # file | spec | plan | cdi | a sharing mode: what was refused; empty: nothing
     saving: bool = False  # `to_save` is only waited for: nothing worth telling yet
-    # Needed for what is in force, or waited for by what is asked for; None: nobody knows yet, and what runs stays.
+    # Needed for what is in effect, or waited for by what is asked for; None: nobody knows yet, and what runs stays.
     helpers: tuple[Helper, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Running:
-    """What is in force, with the devices of now."""
+    """What is in effect, with the devices of now."""
 
     plan: Plan | None = None
     helpers: tuple[Helper, ...] | None = None
@@ -124,8 +124,8 @@ class _Change:
 
 
 def configure(
-    before: InForce,
-    asked: Asked,
+    before: ActiveConfig,
+    asked: RequestedConfig,
     node: Node,
     *,
     spec: SeenSpec | None,
@@ -142,7 +142,7 @@ def configure(
     after, plan, helpers, trouble = before, running.plan, running.helpers, running.trouble
     match change:
         case _Change():
-            after = InForce(effective=change.effective, applied_hash=new_hash, told=True)
+            after = ActiveConfig(effective=change.effective, applied_hash=new_hash, told=True)
             plan, helpers, trouble = change.plan, change.helpers, None
         case Trouble():
             trouble = change
@@ -160,16 +160,16 @@ def configure(
         applied_hash=after.applied_hash,
         sources=asked.sources,
     )
-    strangers: tuple[Held, ...] = ()
+    held_otherwise: tuple[Held, ...] = ()
     if plan is not None and not after.effective.observing:
-        plan, strangers = protect(plan, node.held, node.inventory, node.verdicts, names=node.offered)
+        plan, held_otherwise = protect(plan, node.held, node.inventory, node.verdicts, names=node.offered)
     if trouble is not None:
         status = of_trouble(status, trouble, told=after.told)
-    elif plan is not None and (others := _ours(strangers, plan, node)):
+    elif plan is not None and (others := _ours(held_otherwise, plan, node)):
         status = of_holders(status, others, node.inventory)
     elif not standalone and (seen is None or seen.config is None):
         kept = "the last one that it had" if spec is not None else "the node's own settings"
-        message = f"the operator has not resolved this node: {kept} are in force"
+        message = f"the operator has not resolved this node: {kept} are in effect"
         status = replace(status, reason=names.NO_CONFIG, message=message)
     elif asked.note:
         status = replace(status, message=asked.note)
@@ -177,7 +177,7 @@ def configure(
         status = replace(status, unmatched=_unmatched(after.effective, node, asked.from_file))
     to_save = trouble.to_save if trouble is not None else None
     configured = Configured(
-        in_force=after,
+        active=after,
         to_save=to_save or (after.effective if after.told else None),
         plan=withheld(plan, node.last_plan, node.helpers.answers) if plan is not None else None,
         status=status,
@@ -188,7 +188,7 @@ def configure(
     return _with_cdi(configured, node)
 
 
-def _ours(strangers: Sequence[Held], plan: Plan, node: Node) -> list[Held]:
+def _ours(held_otherwise: Sequence[Held], plan: Plan, node: Node) -> list[Held]:
     """What is held in another shape of devices that are withheld for it.
 
     Not those that are not to be offered at all (excluded), nor those that another plugin serves: its pods are no
@@ -196,10 +196,10 @@ def _ours(strangers: Sequence[Held], plan: Plan, node: Node) -> list[Held]:
     """
     theirs = {each.device_id for each in node.held if each.resource in node.not_ours}
     offered = {each.device_id for resource in plan.resources for each in resource.ids}
-    return [each for each in strangers if each.device_id in offered - theirs]
+    return [each for each in held_otherwise if each.device_id in offered - theirs]
 
 
-def _wanted(before: InForce, asked: Asked, node: Node) -> _Change | Trouble:
+def _wanted(before: ActiveConfig, asked: RequestedConfig, node: Node) -> _Change | Trouble:
     """What is asked for, with its plan, or why it cannot be."""
     if asked.effective is None:
         return Trouble(of=asked.source, field=asked.field, message=asked.error or "")
@@ -213,8 +213,8 @@ def _wanted(before: InForce, asked: Asked, node: Node) -> _Change | Trouble:
         return Trouble(of="plan", field=error.field, message=str(error))
 
 
-def _running(before: InForce, node: Node) -> _Running:
-    """What is in force where it was told before; nothing at a first start."""
+def _running(before: ActiveConfig, node: Node) -> _Running:
+    """What is in effect where it was told before; nothing at a first start."""
     if not before.told:
         return _Running()
     plan, why = _plan(before.effective, node)
@@ -239,8 +239,8 @@ def _helpers_await(needs: Awaited) -> Trouble:
     return Trouble(of=needs.mode, field="sharing.strategy", message=needs.why, waits=needs.starting, awaits=count)
 
 
-def _change(before: InForce, wanted: _Change, running: _Running, node: Node) -> _Change | Trouble | None:
-    """What is asked for, or why it cannot take effect; None: it is in force."""
+def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node) -> _Change | Trouble | None:
+    """What is asked for, or why it cannot take effect; None: it is in effect."""
     asked, plan = wanted.effective, wanted.plan
     if before.told and asked.shape == before.effective.shape:
         return None
@@ -263,7 +263,7 @@ def _change(before: InForce, wanted: _Change, running: _Running, node: Node) -> 
 
 
 def _may(
-    before: InForce,
+    before: ActiveConfig,
     asked: Effective,
     wanted: Plan,
     *,
@@ -271,7 +271,7 @@ def _may(
     running: _Running,
     node: Node,
 ) -> ChangeDecision:
-    """Whether it may be in force at once, but for the devices that pods hold."""
+    """Whether it may be in effect at once, but for the devices that pods hold."""
     ids = Names(node.inventory, index_prefix=(before.effective if before.told else asked).index_prefix)
     clients = running.clients
     if not before.told:
@@ -291,10 +291,10 @@ def _awaited(plan: Plan, node: Node) -> Awaited:
 
 
 def _with_cdi(configured: Configured, node: Node) -> Configured:
-    """With what CDI does to what is in force: devices that containers would get without the driver's libraries are
+    """With what CDI does to what is in effect: devices that containers would get without the driver's libraries are
     withheld, and a source of these that broke is named while the last good one is used."""
     plan, status = configured.plan, configured.status
-    active = configured.in_force.effective if configured.in_force.told else None
+    active = configured.active.effective if configured.active.told else None
     if plan is None or active is None:
         return configured
     why = access.missing(active, node.devices)
@@ -320,13 +320,13 @@ def _plan_settings(effective: Effective) -> PlanSettings:
 
 
 def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[Unmatched, ...]:
-    """Of a configuration that is in force, and so has a plan."""
+    """Of a configuration that is in effect, and so has a plan."""
     rules = effective.sections.health.rules
     return (*unmatched(node.inventory, _plan_settings(effective), from_file), *reasons.unmatched(rules, node.vendors))
 
 
 def _plan(effective: Effective, node: Node) -> tuple[Plan, PlanError | None]:
-    """The plan of what is in force; where it makes no sense with the devices of now, the last one and why."""
+    """The plan of what is in effect; where it makes no sense with the devices of now, the last one and why."""
     try:
         return _made(effective, node), None
     except PlanError as error:

@@ -228,7 +228,7 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
     return ChangeDecision(apply=True)
 
 
-def rivals(
+def other_plugins(
     resource: str, plan: Plan, offered: Sequence[Offer], names: Names, *, own: Collection[str]
 ) -> tuple[Offer, ...]:
     """What another plugin serves to the kubelet, so that `resource` of our plan must not be registered beside it.

@@ -1,7 +1,7 @@
 """The state file: what a restart of the agent must not forget.
 
 An XID is an edge: without this file a restarted agent would offer a bad GPU as good. The file holds every verdict with
-faults behind it, the devices that were known (so that one that is gone stays Missing), the configuration in force, the
+faults behind it, the devices that were known (so that one that is gone stays Missing), the configuration in effect, the
 last `spec.config` seen, which resource names were and are offered, and what others were seen to offer. It lies in the
 device-plugin directory, from which the kubelet removes only sockets.
 
@@ -57,7 +57,7 @@ class State:
     boot_id: str = ""
     devices: tuple[InventoryDevice, ...] = ()
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    applied: Mapping[str, Any] | None = None  # effective.to_saved of what is in force
+    applied: Mapping[str, Any] | None = None  # effective.to_saved of what is in effect
     applied_hash: str | None = None  # spec.configHash that it covers
     spec: SeenSpec | None = None
     offered: tuple[str, ...] = ()

@@ -35,9 +35,9 @@ from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline.access import Access
-from nodedevices_plugin.pipeline.asking import Asked, SeenObject, ask
+from nodedevices_plugin.pipeline.asking import RequestedConfig, SeenObject, ask
 from nodedevices_plugin.pipeline.config_status import ConfigStatus, refusal
-from nodedevices_plugin.pipeline.configuring import InForce, Node, configure
+from nodedevices_plugin.pipeline.configuring import ActiveConfig, Node, configure
 from nodedevices_plugin.pipeline.foreign import Names, held, named, observe, remembered
 from nodedevices_plugin.pipeline.state import SeenSpec, State, restored_devices, to_save
 from nodedevices_plugin.resources.changes import RECENT_SECONDS, not_listed
@@ -51,7 +51,7 @@ from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.clients import follow
 from nodedevices_plugin.sharing.clients import restored as restored_clients
 from nodedevices_plugin.vendors.faults import FaultSource, FaultSources, source_of
-from nodedevices_plugin.vendors.nvidia.cdi import CtkRequest, Here
+from nodedevices_plugin.vendors.nvidia.cdi import CdiEnvironment, CtkRequest
 from nodedevices_plugin.vendors.registry import fault_sources
 
 SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's word no longer counts
@@ -77,7 +77,7 @@ class Inputs:
     registrations: tuple[Registration, ...] = ()
     existing: frozenset[str] = frozenset()  # the node's optional device nodes (host.paths)
     helpers: HelperFacts = field(default_factory=HelperFacts)  # what sharing modes await
-    cdi: Here = field(default_factory=Here)
+    cdi: CdiEnvironment = field(default_factory=CdiEnvironment)
     saved: Effective | None = None  # the configuration that the state file has; None: none, or it is not known
     unsaved_because: str = ""  # why the state file cannot be written
 
@@ -90,7 +90,7 @@ class World:
     probes: Mapping[str, Inventory]  # of each probe by its name, the first probe first
     verdicts: Mapping[str, Verdict]
     cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe
-    in_force: InForce
+    active: ActiveConfig
     plan: Plan | None = None
     observed: Plan | None = None  # what others offer the kubelet; None: this agent serves it
     holdings: Holdings  # by our own ids
@@ -98,7 +98,7 @@ class World:
     helpers: tuple[Helper, ...] | None = None  # what sharing modes want to run; None: nobody knows yet
     access: Access = field(default_factory=Access)  # how containers get what they are granted
     state: State  # what the state file should say
-    asked: Asked = field(default_factory=Asked)
+    asked: RequestedConfig = field(default_factory=RequestedConfig)
     asked_for: tuple[FileOutcome, SeenSpec | None] | None = None  # what `asked` was made of
     confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
     confirm_spent: tuple[str, ...] = ()  # what of it was acted on, and its device is at fault again or still
@@ -127,10 +127,10 @@ class Step:
 
 def begin(state: State, local: Local, *, now: datetime, monotonic: float) -> World:
     """The world after a start, before anything came in: what the state file remembers."""
-    in_force = InForce(effective=_own(local))
+    active = ActiveConfig(effective=_own(local))
     if state.applied is not None:
         with contextlib.suppress(ConfigError):  # written by another version: what is asked for holds
-            in_force = InForce(effective=from_saved(state.applied), applied_hash=state.applied_hash, told=True)
+            active = ActiveConfig(effective=from_saved(state.applied), applied_hash=state.applied_hash, told=True)
     devices = restored_devices(state, now)
     first, *_ = local.probes
     probes = {
@@ -144,7 +144,7 @@ def begin(state: State, local: Local, *, now: datetime, monotonic: float) -> Wor
         inventory=stage_inventory.together(probes, complete=False),
         probes=probes,
         verdicts=dict(state.verdicts),
-        in_force=in_force,
+        active=active,
         holdings=Holdings(state=HoldersState.UNAVAILABLE),
         state=replace(state, clients=restored_clients(state.clients)),
         started=monotonic,
@@ -189,20 +189,20 @@ class Assessment:
     probes: Mapping[str, Inventory]
     verdicts: Mapping[str, Verdict]
     spec: SeenSpec | None
-    asked: Asked
+    asked: RequestedConfig
     asked_for: tuple[FileOutcome, SeenSpec | None]
 
     @property
     def active(self) -> Effective | None:
         """The configuration in effect; None: there was none yet."""
-        return self.world.in_force.effective if self.world.in_force.told else None
+        return self.world.active.effective if self.world.active.told else None
 
     @property
     def uses_cdi(self) -> bool:
         """Whether containers get devices by CDI name, or are to."""
         return access.uses_cdi(self.active) or access.uses_cdi(self.asked.effective)
 
-    def to_look_for(self, existing: Set[str], here: Here) -> CtkRequest | None:
+    def to_look_for(self, existing: Set[str], here: CdiEnvironment) -> CtkRequest | None:
         """What nvidia-ctk has to be asked for, lest something be refused or withheld for want of its answer."""
         if self.inventory.line_monotonic is None:
             return None
@@ -216,7 +216,7 @@ def assess(
     """What is the case now, and what is asked for. `vendors`: whose faults are known; None: the registered ones'."""
     vendors = fault_sources() if vendors is None else vendors
     world = _clock_watched(world, now=now, monotonic=monotonic)
-    effective = world.in_force.effective
+    effective = world.active.effective
     rules = HealthRules.from_section(effective.sections.health)
     forget = effective.sections.health.forget_missing_seconds
     confirm = _confirm(world, inputs)
@@ -284,19 +284,19 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     """What follows: configuration, plan, what containers get, what is saved and reported."""
     world, now, monotonic, inventory, verdicts = of.world, of.now, of.monotonic, of.inventory, of.verdicts
     asked, spec = of.asked, of.spec
-    in_force, plan, config, refused = world.in_force, world.plan, world.config, ""
+    active, plan, config, refused = world.active, world.plan, world.config, ""
     helpers = world.helpers
     listed = _listed(world.listed, inputs)
     unlisted = not_listed(inputs.recent, listed, inputs.holdings)
     awaits = _awaits(world, inputs, local, spec, monotonic)
-    applied = in_force.effective if in_force.told else None
+    applied = active.effective if active.told else None
     if inventory.line_monotonic is not None:
         node = Node(
             inventory=inventory,
             verdicts=verdicts,
             holdings=inputs.holdings,
             unlisted=unlisted,
-            held=held(inputs.holdings, unlisted, _names(in_force, asked, inventory)),
+            held=held(inputs.holdings, unlisted, _names(active, asked, inventory)),
             last_plan=world.plan,
             offered=frozenset(world.state.offered),
             saved=inputs.saved,
@@ -308,24 +308,24 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             vendors=of.vendors,
             cdi_here=inputs.cdi,
         )
-        outcome = configure(in_force, asked, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
+        outcome = configure(active, asked, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
         helpers, applied = outcome.helpers, outcome.to_save
-        in_force, plan, refused = outcome.in_force, outcome.plan, outcome.refused
+        active, plan, refused = outcome.active, outcome.plan, outcome.refused
         config = replace(world.config, generation=outcome.status.generation) if outcome.saving else outcome.status
     elif asked.error is not None:
         refused_for = refusal(asked.field, asked.error)
         config = replace(config, reason=CONFIG_INVALID, message=asked.error, refused=refused_for, sources=asked.sources)
         refused = asked.source
     observed: Plan | None = None
-    if in_force.told and in_force.effective.observing:
-        others = Names(inventory, index_prefix=in_force.effective.index_prefix)
-        shared_by = in_force.effective.sections.sharing.strategy
+    if active.told and active.effective.observing:
+        others = Names(inventory, index_prefix=active.effective.index_prefix)
+        shared_by = active.effective.sections.sharing.strategy
         observed = observe(world.state.observed, inputs.holdings, others, strategy=shared_by)
     offered, retired = _offered(world.state, plan, observed, now)
     state = replace(
         to_save(world.state, inventory, verdicts),
         applied=to_saved(applied) if applied is not None else world.state.applied,
-        applied_hash=in_force.applied_hash,
+        applied_hash=active.applied_hash,
         spec=spec if not local.standalone else world.state.spec,
         offered=offered,
         observed=remembered(observed) if observed is not None else world.state.observed if plan is None else {},
@@ -346,13 +346,13 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         probes=of.probes,
         verdicts=verdicts,
         cursors=of.cursors,
-        in_force=in_force,
+        active=active,
         plan=plan,
         observed=observed,
-        holdings=_named(inputs.holdings, in_force.effective, inventory),
+        holdings=_named(inputs.holdings, active.effective, inventory),
         config=config,
         helpers=helpers,
-        access=access.access(in_force.effective, devices) if plan is not None else Access(),
+        access=access.access(active.effective, devices) if plan is not None else Access(),
         state=state,
         asked=asked,
         asked_for=of.asked_for,
@@ -477,8 +477,8 @@ def _recent_over(unlisted: Sequence[RecentAllocate], monotonic: float) -> float 
     return over if over > monotonic else monotonic + LIST_AGAIN_SECONDS
 
 
-def _names(in_force: InForce, asked: Asked, inventory: Inventory) -> Names:
-    effective = in_force.effective if in_force.told else asked.effective or in_force.effective
+def _names(active: ActiveConfig, asked: RequestedConfig, inventory: Inventory) -> Names:
+    effective = active.effective if active.told else asked.effective or active.effective
     return Names(inventory, index_prefix=effective.index_prefix)
 
 
@@ -489,7 +489,7 @@ def _awaits(world: World, inputs: Inputs, local: Local, spec: SeenSpec | None, m
     those that pods of a forgotten configuration hold.
     """
     seconds = local.operator_wait_seconds
-    if world.in_force.told or monotonic >= world.started + seconds:
+    if world.active.told or monotonic >= world.started + seconds:
         return ""
     if not local.standalone and spec is None:
         what = "the operator's configuration of this node"

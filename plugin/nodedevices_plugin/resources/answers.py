@@ -1,4 +1,4 @@
-"""What the kubelet is answered, from the plan in force: no I/O, no lock, nothing awaited."""
+"""What the kubelet is answered, from the plan in effect: no I/O, no lock, nothing awaited."""
 
 from __future__ import annotations
 

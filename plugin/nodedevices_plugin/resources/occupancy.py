@@ -51,12 +51,14 @@ def protect(
     departed = {part for device in inventory.devices for part in device.departed_partitions}
     offered = {(resource.name, each.id) for resource in plan.resources for each in resource.ids}
     # A partition that the driver no longer lists is one, though its id stays listed: others may be where it was.
-    strangers = tuple(each for each in held if (each.resource, each.id) not in offered or each.partition_id in departed)
-    if not strangers:
+    held_otherwise = tuple(
+        each for each in held if (each.resource, each.id) not in offered or each.partition_id in departed
+    )
+    if not held_otherwise:
         return plan, ()
     parts = {part.id: part for device in inventory.devices for part in device.fact.partitions}
     by_device: dict[str, list[Held]] = {}
-    for each in strangers:
+    for each in held_otherwise:
         by_device.setdefault(each.device_id, []).append(each)
 
     @cache
@@ -65,7 +67,7 @@ def protect(
 
     ours = {resource.name for resource in plan.resources} | set(names)
     retained = _retained(
-        [each for each in strangers if (each.resource, each.id) not in offered], inventory, verdicts, ours
+        [each for each in held_otherwise if (each.resource, each.id) not in offered], inventory, verdicts, ours
     )
     resources = [
         replace(
@@ -79,7 +81,7 @@ def protect(
         for resource in plan.resources
     ]
     resources += [OfferedResource(name=name, ids=(), retained=ids) for name, ids in retained.items()]
-    return Plan(resources=tuple(sorted(resources, key=lambda each: each.name))), strangers
+    return Plan(resources=tuple(sorted(resources, key=lambda each: each.name))), held_otherwise
 
 
 def _collide(partition_id: str | None, held: Held, parts: Mapping[str, Partition], departed: Collection[str]) -> bool:
@@ -99,12 +101,12 @@ def _overlap(one: Partition, other: Partition | None) -> bool:
 
 
 def _retained(
-    strangers: Sequence[Held], inventory: Inventory, verdicts: Mapping[str, Verdict], ours: Collection[str]
+    held_otherwise: Sequence[Held], inventory: Inventory, verdicts: Mapping[str, Verdict], ours: Collection[str]
 ) -> dict[str, tuple[SchedulableId, ...]]:
     """By resource of ours: the ids that pods hold and the plan does not have."""
     devices = {device.fact.id: device for device in inventory.devices}
     found: dict[str, dict[str, SchedulableId]] = {}
-    for each in strangers:
+    for each in held_otherwise:
         device = devices.get(each.device_id)
         if each.resource is None or each.resource not in ours or device is None:
             continue

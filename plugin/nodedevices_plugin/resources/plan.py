@@ -86,7 +86,7 @@ def make_plan(
 def refresh_health(
     plan: Plan, inventory: Inventory, verdicts: Mapping[str, Verdict], unschedulable: frozenset[str] = frozenset()
 ) -> Plan:
-    """The same ids with the health of now: what stays in force while a configuration makes no sense here.
+    """The same ids with the health of now: what stays in effect while a configuration makes no sense here.
 
     An id whose device or partition is no longer known is not healthy.
     """

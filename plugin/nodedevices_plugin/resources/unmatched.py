@@ -1,6 +1,6 @@
 """What of a configuration matches nothing on this node: a name that is not offered, a pattern that no device has. Pure.
 
-It is no fault, since one configuration serves many nodes, and what is in force is not changed by it; but a name with a
+It is no fault, since one configuration serves many nodes, and what is in effect is not changed by it; but a name with a
 typo shares nothing, and whoever wrote it has to be told, with what there is and what it missed nearly. Every note
 has the section and the place where the entry stands (in the configuration file's words where the section is the
 file's): the operator tells by them whose policy a note is about.

@@ -20,7 +20,7 @@ from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice,
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.resources.ids import physical_id
 from nodedevices_plugin.runtime.supervise import Supervisor
-from nodedevices_plugin.status.report import Facts, offered, told_healthy
+from nodedevices_plugin.status.report import Facts, offered, reported_healthy
 
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
@@ -121,7 +121,7 @@ class Metrics:
     def expose(self) -> bytes:
         return generate_latest(self.registry)
 
-    def told_kubelet(self, seconds: float) -> None:
+    def kubelet_updated(self, seconds: float) -> None:
         self._fault_to_kubelet.observe(seconds)
 
     def stepped(self, seconds: float) -> None:
@@ -276,7 +276,7 @@ def _resources(facts: Facts) -> Iterator[Metric]:
     )
     for resource in offered(facts).resources:
         capacity.add_metric([resource.name], len(resource.ids))
-        healthy.add_metric([resource.name], told_healthy(facts, resource))
+        healthy.add_metric([resource.name], reported_healthy(facts, resource))
     another = GaugeMetricFamily(
         "nodedevices_resource_served_by_another",
         "1 if another device plugin serves the resource and the agent waits for it to end, else 0.",

@@ -206,7 +206,7 @@ class Publisher:
                 await self._sleep(wait)
                 continue
             if step.need is Need.OWNER:
-                await self._try(self._asking, self._ask_owner())
+                await self._try(self._asking, self._fetch_owner())
                 continue
             self._bucket.take(self._clock())
             writes = self._create() if step.need is Need.CREATE else self._apply(step.cause or Cause.CHANGE)
@@ -252,7 +252,7 @@ class Publisher:
         self._own_version = _version(self._object)
         log.info("NodeDevices object applied", name=self._name, owner_uid=self._owner)
 
-    async def _ask_owner(self) -> None:
+    async def _fetch_owner(self) -> None:
         owner: str | None = None
         try:
             owner = await self._store.node_uid()

@@ -18,7 +18,7 @@ from nodedevices_api.conditions import Condition, Status, condition, find
 from nodedevices_common import __version__
 from nodedevices_probe.protocol import DeviceFact, DriverState, Partition
 
-from nodedevices_plugin.health.actions import asks_more
+from nodedevices_plugin.health.actions import action_rank
 from nodedevices_plugin.model import (
     CONFIRM,
     HealthState,
@@ -74,8 +74,8 @@ class Facts:
     registrations: tuple[Registration, ...] = ()
     config: ConfigStatus = field(default_factory=ConfigStatus)
     retired: Mapping[str, datetime] = field(default_factory=dict)
-    mig_strategy: str = ""  # in force
-    exclude: tuple[str, ...] = ()  # resources.exclude in force
+    mig_strategy: str = ""  # in effect
+    exclude: tuple[str, ...] = ()  # resources.exclude in effect
     clients: Mapping[str, Client] = field(default_factory=dict)  # of sharing modes' helpers, by sharing.clients.key
     started: datetime
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
@@ -363,7 +363,7 @@ def _summary(devices: tuple[api.Device, ...]) -> api.Summary:
 
 def _badness(device: api.Device) -> tuple[int, int, int]:
     health = device.health
-    return (_WORST_FIRST[HealthState(health.state)], -asks_more(health.recovery_action or "None"), device.index)
+    return (_WORST_FIRST[HealthState(health.state)], -action_rank(health.recovery_action or "None"), device.index)
 
 
 def _machine(facts: Facts) -> api.Machine | None:
@@ -384,7 +384,7 @@ def offered(facts: Facts) -> Plan:
     return facts.observed or facts.plan or Plan()
 
 
-def told_healthy(facts: Facts, resource: OfferedResource) -> int:
+def reported_healthy(facts: Facts, resource: OfferedResource) -> int:
     """How many ids of it the kubelet is told are Healthy."""
     mine = resource.name not in served_by_others(facts.registrations)
     return sum(each.healthy for each in resource.ids) if mine else 0
@@ -404,7 +404,7 @@ def _resources(facts: Facts) -> tuple[api.Resource, ...]:
         api.Resource(
             name=resource.name,
             capacity=len(resource.ids),
-            healthy=told_healthy(facts, resource),
+            healthy=reported_healthy(facts, resource),
             allocated=len(held.intersection(map(_own_id, (*resource.ids, *resource.retained)))),
             sharing=resource.sharing,
             replicas=resource.replicas,

@@ -92,8 +92,8 @@ class StepLog:
         for note in new.unmatched:
             if note not in old.unmatched:
                 log.warning("configuration entry matches nothing on this node", what=note.text)
-        if before.in_force.effective != outcome.world.in_force.effective:
-            log.info("active configuration changed", hash=outcome.world.in_force.applied_hash)
+        if before.active.effective != outcome.world.active.effective:
+            log.info("active configuration changed", hash=outcome.world.active.applied_hash)
 
 
 def _verdicts(before: Mapping[str, Verdict], after: Mapping[str, Verdict]) -> None:

@@ -52,7 +52,7 @@ class FileSource:
     look_every_seconds: float = FILE_LOOK_SECONDS
     events: EventLog = field(default_factory=EventLog)
     _facts: Facts | None = None
-    _mark: FileMark | None = None  # of what is in force, or was refused
+    _mark: FileMark | None = None  # of what is in effect, or was refused
     _changing: FileMark | None = None
     _last_good: Facts | None = None
     _remembered: dict[str, None] = field(default_factory=dict)  # ids of events, oldest first

@@ -15,7 +15,7 @@ from nodedevices_plugin.resources.containers import edits
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CtkRequest, Here, ToolkitDevice
+from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CdiEnvironment, CtkRequest, ToolkitDevice
 from support.facts import START, gpu, gpu_id, old, snapshot
 
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0", "--nvidia-cdi-hook-path=/usr/bin/nvidia-ctk"], {})
@@ -23,9 +23,9 @@ DEVICES = (gpu(0, readings=old()), gpu(1, readings=old()))
 BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
 BY_INDEX = {"injection": {"deviceListStrategies": ["cdi-cri"], "deviceIDStrategy": "index"}}
 PLAIN: dict[str, Any] = {}
-NOTHING = Here()
-MADE = Here(made=frozenset({gpu_id(0), gpu_id(1)}), kept=True)
-TOOLKIT = Here(
+NOTHING = CdiEnvironment()
+MADE = CdiEnvironment(made=frozenset({gpu_id(0), gpu_id(1)}), kept=True)
+TOOLKIT = CdiEnvironment(
     toolkit=tuple(ToolkitDevice(name=str(each), nodes=frozenset({f"/dev/nvidia{each}"})) for each in (0, 1)),
     toolkit_libraries=True,
 )
@@ -51,10 +51,10 @@ class Node:
         at = START + timedelta(seconds=self.clock)
         return assess(self.world, inputs, LOCAL, now=at, monotonic=self.clock), inputs
 
-    def to_look_for(self, asked: dict[str, Any], here: Here) -> CtkRequest | None:
+    def to_look_for(self, asked: dict[str, Any], here: CdiEnvironment) -> CtkRequest | None:
         return self.assessed(asked)[0].to_look_for(frozenset(), here)
 
-    def now(self, asked: dict[str, Any], here: Here) -> Node:
+    def now(self, asked: dict[str, Any], here: CdiEnvironment) -> Node:
         for _ in range(2):  # a change, and its save
             assessment, inputs = self.assessed(asked)
             self.world = decide(assessment, replace(inputs, cdi=here), LOCAL).world
@@ -86,7 +86,7 @@ def test_what_would_be_refused_without_a_specification_is_asked_for_before_it_is
         pytest.param(BY_CDI | {"serving": {"mode": "Observe"}}, NOTHING, id="another plugin serves"),
     ],
 )
-def test_nothing_is_asked_for_that_is_not_needed(asked: dict[str, Any], here: Here) -> None:
+def test_nothing_is_asked_for_that_is_not_needed(asked: dict[str, Any], here: CdiEnvironment) -> None:
     assert Node().to_look_for(asked, here) is None
 
 

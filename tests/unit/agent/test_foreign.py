@@ -17,7 +17,7 @@ from nodedevices_plugin.model import (
     Plan,
     SchedulableId,
 )
-from nodedevices_plugin.pipeline.foreign import Names, named, observe, remembered, rivals, take_over, told
+from nodedevices_plugin.pipeline.foreign import Names, named, observe, other_plugins, remembered, take_over, told
 from support.facts import START, gpu, gpu_id, inventory_of, mig_id, partition
 
 GPU = "nvidia.com/gpu"
@@ -254,7 +254,7 @@ def in_the_way(
     *offers: Offer, plan: Plan = WANTED, resource: str = GPU, own: tuple[str, ...] = (), indices: bool = False
 ) -> dict[str, int]:
     """Resource -> ids."""
-    found = rivals(resource, plan, offers, names(indices=indices), own=own)
+    found = other_plugins(resource, plan, offers, names(indices=indices), own=own)
     return {each.resource: len(each.ids) for each in found}
 
 

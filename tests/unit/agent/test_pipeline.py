@@ -29,7 +29,7 @@ from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.sharing.base import HelperFacts
-from nodedevices_plugin.vendors.nvidia.cdi import Here, ToolkitDevice
+from nodedevices_plugin.vendors.nvidia.cdi import CdiEnvironment, ToolkitDevice
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 from support.facts import START, gpu, gpu_id, old, snapshot, xid
@@ -47,7 +47,7 @@ CLIENTS = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas"
 WITH_MPS = parse_flags(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/nvidia/mps"], {})
 ANSWERS = facts({(GPU, 25): ""})
 BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
-WRITABLE = Here(toolkit_libraries=True)
+WRITABLE = CdiEnvironment(toolkit_libraries=True)
 READ_ONLY = replace(WRITABLE, unwritable="/var/run/cdi: Read-only file system")
 OWN_SPEC = tuple(ToolkitDevice(name=str(each), nodes=frozenset({f"/dev/nvidia{each}"})) for each in (0, 1))
 # Good in itself; with three devices one answer would be larger than the kubelet takes.
@@ -384,7 +384,7 @@ def test_a_change_waits_only_for_the_gpu_that_a_pod_holds_and_names_both() -> No
     node.given(seen=seen(FOUR, config_hash="b"), holdings=held(holder(gpu_id(0)))).wait()
     assert node.config == "WaitingForHolders"
     told = "gpu-0: held in another shape, and withheld from new pods until these pods have ended: ml/train-0"
-    assert node.world.config.message == f"{told}; all else is in force"
+    assert node.world.config.message == f"{told}; all else is in effect"
     assert node.world.config.waiting_for == (WaitingPod(namespace="ml", pod="train-0", resource=GPU, ids=(gpu_id(0),)),)
     assert node.offers() == {GPU: (8, 4)}
     assert node.world.config.applied_hash == "b"
@@ -449,7 +449,7 @@ def test_a_change_that_touches_no_id_does_not_wait() -> None:
     node = Node().given(seen=seen({}), holdings=held(holder(gpu_id(0)))).line()
     node.given(seen=seen({"health": {"holdDownSeconds": 7}}, config_hash="h")).wait()
     assert (node.config, node.world.config.applied_hash) == ("Applied", "h")
-    assert node.world.in_force.effective.sections.health.hold_down_seconds == 7
+    assert node.world.active.effective.sections.health.hold_down_seconds == 7
 
 
 @pytest.mark.parametrize(
@@ -525,12 +525,12 @@ def test_cdi_names_that_no_file_can_have_are_refused_until_it_can_be_written() -
     assert (node.config, node.world.config.applied_hash, node.offers()) == ("ConfigInvalid", "a", {GPU: (2, 2)})
     assert node.world.config.message == (
         "injection.deviceListStrategies: cdi-cri: cannot write /var/run/cdi: Read-only file system; "
-        "install the component cdi (manifests/components/cdi), or use envvar; the last good one stays in force"
+        "install the component cdi (manifests/components/cdi), or use envvar; the last good one stays in effect"
     )
-    assert node.world.in_force.effective.sections.injection.device_list_strategies == ("envvar",)
+    assert node.world.active.effective.sections.injection.device_list_strategies == ("envvar",)
     node.given(cdi=WRITABLE).wait()
     assert (node.config, node.world.config.applied_hash, node.offers()) == ("Applied", "b", {GPU: (2, 2)})
-    assert node.world.in_force.effective.sections.injection.device_list_strategies == ("cdi-cri",)
+    assert node.world.active.effective.sections.injection.device_list_strategies == ("cdi-cri",)
 
 
 @pytest.mark.parametrize(
@@ -577,7 +577,7 @@ def test_where_another_plugin_serves_no_cdi_file_is_needed_until_this_agent_take
     assert node.config == "Applied"
     node.given(seen=seen(BY_CDI), holdings=replace(NOBODY, offered=())).line()
     assert node.config == "ConfigInvalid"
-    assert node.world.in_force.effective.observing
+    assert node.world.active.effective.observing
 
 
 # --- a person's word --------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from nodedevices_plugin.health.actions import asks_for_nothing
+from nodedevices_plugin.health.actions import needs_no_action
 from nodedevices_plugin.vendors.faults import Effect
 from nodedevices_plugin.vendors.nvidia.xids import CATALOGUE, look_up
 
@@ -65,4 +65,4 @@ def test_every_row_says_what_it_means_and_where_that_comes_from() -> None:
 
 def test_a_fatal_xid_asks_for_something() -> None:
     for row in CATALOGUE.values():
-        assert row.effect is not Effect.UNHEALTHY or not asks_for_nothing(row.action)
+        assert row.effect is not Effect.UNHEALTHY or not needs_no_action(row.action)

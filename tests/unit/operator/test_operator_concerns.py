@@ -21,9 +21,9 @@ from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.reconcile.node import ConcernError
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
+from support.crashes import CrashingKube, Killed, live
 from support.fakekube import FakeKube, settle
 from support.kept_annotation import ANNOTATION, KeptAnnotation
-from support.lives import Killed, Mortal, live
 from support.opfacts import GPU, MEMORY, device, holder, node_devices, raw_node, raw_pod, raw_policy
 
 ITEM = f"{names.NODE_DEVICES}/n1"
@@ -49,7 +49,7 @@ def broken(make: Factory, method: str, error: Exception) -> Factory:
     return made
 
 
-def cluster() -> FakeKube:
+def own_rig() -> FakeKube:
     """A node with a lost GPU that the pod `trainer` holds, and a policy for everything that the operator can keep."""
     made = FakeKube()
     made.put(NODE, raw_node({GPU: 1}))
@@ -62,7 +62,7 @@ def cluster() -> FakeKube:
 
 @pytest.fixture
 def kube() -> FakeKube:
-    return cluster()
+    return own_rig()
 
 
 async def synced(kube: FakeKube, *concerns: Factory) -> Manager:
@@ -286,9 +286,9 @@ def end_state(kube: FakeKube) -> tuple[Any, ...]:
     return item["spec"], conditions, [it["name"] for it in item["status"]["affectedPods"]], done(kube), events
 
 
-async def lives(kube: FakeKube, dies_at: int) -> int:
+async def crashes(kube: FakeKube, dies_at: int) -> int:
     """The first life dies at that call, if it gets so far. Returns the number of its calls."""
-    first = Mortal(kube, dies_at)
+    first = CrashingKube(kube, dies_at)
     try:
         await live(first)
     except Killed:
@@ -298,12 +298,12 @@ async def lives(kube: FakeKube, dies_at: int) -> int:
 
 async def through(dies_at: int) -> tuple[Any, int]:
     """The states after a fault and after its end, each with a life that dies; and the most calls of a life."""
-    kube = cluster()
-    made = await lives(kube, dies_at)
+    kube = own_rig()
+    made = await crashes(kube, dies_at)
     at_fault = end_state(kube)
     raw = kube.objects[ITEM]
     kube.put(ITEM, raw | {"status": raw["status"] | {"devices": [device(0, holders=[holder()])]}})
-    made = max(made, await lives(kube, dies_at))
+    made = max(made, await crashes(kube, dies_at))
     return (at_fault, end_state(kube)), made
 
 

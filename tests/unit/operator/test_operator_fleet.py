@@ -22,8 +22,8 @@ from nodedevices_operator.desired.fleet import (
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.reconcile.fleet import KEY, NAME, REFUSED_SECONDS, FleetGate
 from nodedevices_operator.records.names import config_map_path
+from support.crashes import CrashingKube, Killed
 from support.fakekube import FakeKube
-from support.lives import Killed, Mortal
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RECORD = config_map_path("nodedevices-system", NAME)
@@ -145,7 +145,7 @@ async def test_killed_between_record_and_grant_the_next_life_grants_it_and_count
     for index in range(before):  # so that the record is there, or is not
         operator.gate.propose("z", [action("z", index)])
         await operator.gate.reconcile(KEY)
-    dying = Operator(Mortal(kube, dies_at=2 if before else 1))  # at the write, of which it never learns
+    dying = Operator(CrashingKube(kube, dies_at=2 if before else 1))  # at the write, of which it never learns
     dying.gate.propose("a", [action("a")])
     with pytest.raises(Killed):
         await dying.gate.reconcile(KEY)

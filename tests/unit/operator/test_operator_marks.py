@@ -412,7 +412,7 @@ async def test_a_stored_policy_with_a_label_that_others_act_by_loses_that_label_
 
 
 async def test_a_configuration_stored_with_such_a_label_is_written_anew_without_it() -> None:
-    """Also where its policy is refused for another reason, and what was in force stays in force."""
+    """Also where its policy is refused for another reason, and what was in effect stays in effect."""
     stored = {"faults": {"podCondition": "Never"}, "labels": {"extra": {"example.com/pool": "a", **RESERVED}}}
     cluster = Cluster()
     cluster.policy(**stored | {"faults": {"podCondition": "Never", "taint": {"effect": "NoSchedule"}}})

@@ -1,4 +1,4 @@
-"""What a DevicePolicy says of itself: counts of nodes, and why it is not in force everywhere."""
+"""What a DevicePolicy says of itself: counts of nodes, and why it is not in effect everywhere."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from support.opfacts import NOT_AT_WORK, NOW, policy, record, sharing
 
 P = policy("p", sharing=sharing(2))
 CHOSEN = frozenset({"p"})
-FORCE = NodeOutcome(CHOSEN, {"p": Outcome(("sharing",), generation=1)}, in_force=True)
+FORCE = NodeOutcome(CHOSEN, {"p": Outcome(("sharing",), generation=1)}, active=True)
 WAITING = NodeOutcome(CHOSEN, {"p": Outcome(("sharing",), generation=1)})
-BEATEN = NodeOutcome(CHOSEN, {"p": Outcome((), ("sharing",), generation=1)}, in_force=True)
+BEATEN = NodeOutcome(CHOSEN, {"p": Outcome((), ("sharing",), generation=1)}, active=True)
 REFUSED = NodeOutcome(CHOSEN, {"p": Outcome(("sharing",), generation=1)}, failure="16384 replicas are too many")
 LOSER = NodeOutcome(CHOSEN, {"p": Outcome((), ("sharing",), ("older",), generation=1)})
 
@@ -53,12 +53,12 @@ def test_applied_says_how_far_it_is() -> None:
 
 def test_a_refused_policy_says_what_it_is_refused_for_and_where_an_earlier_one_goes_on() -> None:
     refused = policy("p", generation=2, sharing=sharing(2), faults=NOT_AT_WORK)
-    nodes = {"a": NodeOutcome(CHOSEN, {"p": Outcome(("sharing",), generation=1)}, in_force=True)}
+    nodes = {"a": NodeOutcome(CHOSEN, {"p": Outcome(("sharing",), generation=1)}, active=True)}
     conditions = {it["type"]: it for it in said(nodes, refused)["conditions"]}
     assert conditions["Accepted"]["reason"] == "NotSupportedYet"
     assert "faults.budget" in conditions["Accepted"]["message"]
     assert conditions["Applied"]["reason"] == "NotAccepted"
-    assert "earlier generation stays in force on 1 nodes" in conditions["Applied"]["message"]
+    assert "earlier generation stays in effect on 1 nodes" in conditions["Applied"]["message"]
 
 
 def test_the_younger_of_two_is_conflicted_and_told_by_whom() -> None:
@@ -74,9 +74,9 @@ def test_a_node_counts_as_applied_when_the_agent_echoes_the_hash() -> None:
     echoed = record(conditions=told, spec=spec, appliedConfigHash=configuration.config_hash)
     behind = record(conditions=told, spec=spec, appliedConfigHash="00")
     invalid = record(conditions={"ConfigApplied": ("False", "ConfigInvalid")}, spec=spec)
-    assert node_outcome({}, {"p": P}, configuration, echoed).in_force
-    assert not node_outcome({}, {"p": P}, configuration, behind).in_force
-    assert not node_outcome({}, {"p": P}, configuration, invalid).in_force
+    assert node_outcome({}, {"p": P}, configuration, echoed).active
+    assert not node_outcome({}, {"p": P}, configuration, behind).active
+    assert not node_outcome({}, {"p": P}, configuration, invalid).active
 
 
 # --- why it waits, and whose fault it is -----------------------------------------------------------------------------
@@ -84,7 +84,7 @@ HOLDERS = "the change of nvidia.com/gpu waits until these pods have ended: team-
 
 
 def answered(reason: str, message: str, status: str = "False", **more: Any) -> NodeOutcome:
-    """The outcome of a node whose agent says this in ConfigApplied, while the policy is not in force there."""
+    """The outcome of a node whose agent says this in ConfigApplied, while the policy is not in effect there."""
     configuration = resolve({}, [P], Previous())
     refused = {"refused": {"section": more.get("section", ""), "message": message}}
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
@@ -96,28 +96,28 @@ def answered(reason: str, message: str, status: str = "False", **more: Any) -> N
 def test_a_policy_says_which_node_it_waits_for_and_why() -> None:
     status, reason, message = applied({"n1": answered("WaitingForHolders", HOLDERS)})
     assert (status, reason) == ("False", "Progressing")
-    assert message == f"in force on 0 of 1 nodes; n1: {HOLDERS}"
+    assert message == f"in effect on 0 of 1 nodes; n1: {HOLDERS}"
 
 
 def test_one_node_is_named_and_the_others_are_counted() -> None:
     waiting = answered("WaitingForHolders", HOLDERS)
     message = applied({"c": FORCE, "b": waiting, "a": waiting})[2]
-    assert message == f"in force on 1 of 3 nodes; a: {HOLDERS}; and 1 more node"
+    assert message == f"in effect on 1 of 3 nodes; a: {HOLDERS}; and 1 more node"
     message = applied({f"n{number}": waiting for number in range(9)})[2]
-    assert message == f"in force on 0 of 9 nodes; n0: {HOLDERS}; and 8 more nodes"
+    assert message == f"in effect on 0 of 9 nodes; n0: {HOLDERS}; and 8 more nodes"
 
 
 def test_a_node_with_a_reason_is_named_before_one_that_only_has_not_answered() -> None:
     quiet = answered("Applied", "", "True")
-    assert applied({"a": quiet})[2] == "in force on 0 of 1 nodes; a: its agent has not answered yet"
+    assert applied({"a": quiet})[2] == "in effect on 0 of 1 nodes; a: its agent has not answered yet"
     message = applied({"a": quiet, "b": answered("WaitingForHolders", HOLDERS)})[2]
-    assert message == f"in force on 0 of 2 nodes; b: {HOLDERS}; and 1 more node"
+    assert message == f"in effect on 0 of 2 nodes; b: {HOLDERS}; and 1 more node"
 
 
 def test_of_a_node_whose_agent_is_away_that_is_told_and_not_its_old_answer() -> None:
     stale = ConditionRecord("Stale", "True", "NodeNotReady", "the Node is not Ready; nothing is known since")
     message = applied({"a": answered("WaitingForHolders", HOLDERS, conditions=(stale,))})[2]
-    assert message == "in force on 0 of 1 nodes; a: the Node is not Ready; nothing is known since"
+    assert message == "in effect on 0 of 1 nodes; a: the Node is not Ready; nothing is known since"
 
 
 def test_a_long_reason_leaves_room_for_the_others() -> None:
@@ -143,7 +143,7 @@ def refused_for(
 
 
 SUPPLIERS = ("partitions", "sharing")
-TOO_MANY = "sharing.resources[nvidia.com/gpu].replicas: 16384: too many; the last good one stays in force"
+TOO_MANY = "sharing.resources[nvidia.com/gpu].replicas: 16384: too many; the last good one stays in effect"
 
 
 def test_a_policy_that_is_overridden_is_not_blamed_for_the_stronger_ones_error() -> None:
@@ -156,7 +156,7 @@ def test_a_policy_whose_own_sections_are_right_waits_for_another_ones_correction
     other = refused_for(TOO_MANY, supplies=("partitions", "health"))
     status, reason, message = applied({"a": other})
     assert (status, reason) == ("False", "Progressing")
-    assert message == f"in force on 0 of 1 nodes; a: {TOO_MANY}"
+    assert message == f"in effect on 0 of 1 nodes; a: {TOO_MANY}"
     assert said({"a": other})["nodes"]["failed"] == 0
 
 
@@ -209,17 +209,17 @@ def shown(*entries: Entry, sections: tuple[str, ...] = ("sharing",)) -> NodeOutc
 def test_an_entry_that_matches_nothing_is_told_to_the_policys_author() -> None:
     status, reason, message = applied({"a": shown(TYPO), "b": shown(TYPO)})
     assert (status, reason) == ("True", "Applied")
-    assert message == f"in force on 2 nodes; on 2 of them {text(TYPO)}"
+    assert message == f"in effect on 2 nodes; on 2 of them {text(TYPO)}"
 
 
 def test_nodes_that_offer_different_things_count_together() -> None:
     other = (*TYPO[:2], "no such resource here; offered: nvidia.com/mig-1g.10gb")
     message = applied({"a": shown(other), "b": shown(TYPO), "c": FORCE})[2]
-    assert message == f"in force on 3 nodes; on 2 of them {text(TYPO)}"
+    assert message == f"in effect on 3 nodes; on 2 of them {text(TYPO)}"
 
 
 def test_what_another_policy_or_a_nodes_own_file_says_is_not_this_policys_matter() -> None:
-    assert applied({"a": shown(TYPO, sections=("partitions",))})[2] == "in force on 1 nodes"
+    assert applied({"a": shown(TYPO, sections=("partitions",))})[2] == "in effect on 1 nodes"
 
 
 def test_only_a_few_entries_are_told_and_how_many_more_there_are() -> None:
@@ -236,11 +236,11 @@ NOPE = ("resources", "exclude[0] GPU-nope", "no device here has such an id; ther
 def test_an_excluded_id_that_no_node_has_is_told_to_the_policys_author() -> None:
     other = (*NOPE[:2], "no device here has such an id; there are: GPU-1")
     message = applied({"a": shown(NOPE, sections=("resources",)), "b": shown(other, sections=("resources",))})[2]
-    assert message == f"in force on 2 nodes; on 2 of them {text(NOPE)}"
+    assert message == f"in effect on 2 nodes; on 2 of them {text(NOPE)}"
 
 
 def test_an_excluded_id_that_one_of_the_nodes_has_is_right() -> None:
-    assert applied({"a": shown(NOPE, sections=("resources",)), "b": FORCE})[2] == "in force on 2 nodes"
+    assert applied({"a": shown(NOPE, sections=("resources",)), "b": FORCE})[2] == "in effect on 2 nodes"
 
 
 TAKEN = Hindrance("Conflict: nvidia.com/gpu is served by the device plugin on this node")
@@ -248,7 +248,7 @@ HELD = Hindrance("Pending: seats: 3 wanted, 5 kept because pods on the node requ
 
 
 def hindered(section: str, what: Hindrance, *, supplies: tuple[str, ...] = ("capacity",)) -> NodeOutcome:
-    return NodeOutcome(CHOSEN, {"p": Outcome(supplies, generation=1)}, in_force=True, hindered={section: what})
+    return NodeOutcome(CHOSEN, {"p": Outcome(supplies, generation=1)}, active=True, hindered={section: what})
 
 
 def test_a_capacity_that_a_node_refuses_is_a_failure_of_the_policy_that_asks_for_it() -> None:
@@ -261,7 +261,7 @@ def test_a_capacity_that_a_node_refuses_is_a_failure_of_the_policy_that_asks_for
 def test_a_capacity_that_waits_for_pods_is_not_in_force_yet() -> None:
     status, reason, message = applied({"a": hindered("capacity", HELD), "b": FORCE})
     assert (status, reason) == ("False", "Progressing")
-    assert message == f"in force on 1 of 2 nodes; a: capacity: {HELD.message}"
+    assert message == f"in effect on 1 of 2 nodes; a: capacity: {HELD.message}"
 
 
 def test_a_policy_that_does_not_supply_the_section_is_in_force() -> None:
@@ -296,5 +296,5 @@ def test_what_has_no_effect_while_another_plugin_serves_is_told() -> None:
     found = record(spec=spec, appliedConfigHash=configuration.config_hash)
     nodes = {"a": node_outcome({}, {"p": watching}, configuration, found)}
     assert applied(nodes, watching)[2] == (
-        "in force on 1 nodes; on 1 of them sharing.* has no effect while serving.mode is Observe"
+        "in effect on 1 nodes; on 1 of them sharing.* has no effect while serving.mode is Observe"
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from nodedevices_plugin.model import OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.vendors import cdi_schema
-from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CdiSpec, Here
+from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CdiEnvironment, CdiSpec
 from nodedevices_plugin.vendors.nvidia.cdi_libraries import choose, completed, merged, missing, stale, whole, withheld
 
 LIBRARY = {"hostPath": "/usr/lib/libcuda.so.1", "containerPath": "/usr/lib/libcuda.so.1", "options": ["ro"]}
@@ -97,8 +97,10 @@ def test_the_best_is_chosen_and_nodes_alone_only_where_they_will_do() -> None:
 
 
 def test_without_libraries_it_says_what_was_looked_for_and_three_ways() -> None:
-    here = Here(toolkit_trouble="/etc/cdi/nvidia.yaml: not YAML", made_trouble="nvidia-ctk is not in the agent's image")
-    said = missing((SPEC,), here, in_force=False)
+    here = CdiEnvironment(
+        toolkit_trouble="/etc/cdi/nvidia.yaml: not YAML", made_trouble="nvidia-ctk is not in the agent's image"
+    )
+    said = missing((SPEC,), here, active=False)
     assert "(/etc/cdi/nvidia.yaml: not YAML; nvidia-ctk is not in the agent's image)" in said
     for way in ("nvidia-ctk cdi generate", "component driver-root", "--nvidia-ctk-program", "--cdi-without-libraries"):
         assert way in said
@@ -107,28 +109,28 @@ def test_without_libraries_it_says_what_was_looked_for_and_three_ways() -> None:
 @pytest.mark.parametrize(
     ("here", "in_force", "is_missing"),
     [
-        (Here(), False, True),
-        (Here(), True, True),
-        (Here(made=frozenset({"GPU-a"})), False, True),
-        (Here(made=frozenset({"GPU-a", "GPU-b"})), False, False),
-        (Here(toolkit_libraries=True), False, False),
-        (Here(kept=True), False, True),
-        (Here(kept=True), True, False),
+        (CdiEnvironment(), False, True),
+        (CdiEnvironment(), True, True),
+        (CdiEnvironment(made=frozenset({"GPU-a"})), False, True),
+        (CdiEnvironment(made=frozenset({"GPU-a", "GPU-b"})), False, False),
+        (CdiEnvironment(toolkit_libraries=True), False, False),
+        (CdiEnvironment(kept=True), False, True),
+        (CdiEnvironment(kept=True), True, False),
     ],
 )
 def test_the_last_good_one_counts_for_what_is_in_force_and_for_nothing_new(
-    here: Here, in_force: bool, is_missing: bool
+    here: CdiEnvironment, active: bool, is_missing: bool
 ) -> None:
-    assert bool(missing((SPEC,), here, in_force=in_force)) is is_missing
-    assert missing((CHANNEL,), here, in_force=in_force) == ""
+    assert bool(missing((SPEC,), here, active=active)) is is_missing
+    assert missing((CHANNEL,), here, active=active) == ""
 
 
 def test_what_broke_is_named_while_the_last_good_one_is_used() -> None:
-    broken = Here(kept=True, toolkit_trouble="/etc/cdi/nvidia.yaml: not YAML")
+    broken = CdiEnvironment(kept=True, toolkit_trouble="/etc/cdi/nvidia.yaml: not YAML")
     assert stale((SPEC,), broken) == "CDI: /etc/cdi/nvidia.yaml: not YAML; the last good one is used"
     assert stale((CHANNEL,), broken) == "", "the toolkit's own has all devices again"
-    assert stale((SPEC,), Here(made=frozenset({"GPU-a", "GPU-b"}))) == ""
-    lacking = Here(toolkit_libraries=True, kept=True, made_trouble="nvidia-ctk is not in the agent's image")
+    assert stale((SPEC,), CdiEnvironment(made=frozenset({"GPU-a", "GPU-b"}))) == ""
+    lacking = CdiEnvironment(toolkit_libraries=True, kept=True, made_trouble="nvidia-ctk is not in the agent's image")
     assert "lacks some of these devices" in stale((SPEC,), lacking)
 
 

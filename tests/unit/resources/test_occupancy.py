@@ -61,8 +61,8 @@ def of(*ids: str) -> set[str]:
 
 
 def test_what_is_held_as_it_is_offered_changes_nothing() -> None:
-    plan, strangers = protected(shared(2), (GPU, f"{gpu_id(0)}::1"))
-    assert strangers == ()
+    plan, held_otherwise = protected(shared(2), (GPU, f"{gpu_id(0)}::1"))
+    assert held_otherwise == ()
     assert len(free(plan)) == 4
 
 
@@ -90,16 +90,18 @@ def test_devices_of_others_do_not_count() -> None:
 
 
 def test_a_gpu_that_was_cut_under_its_pod_keeps_its_mig_devices_back() -> None:
-    plan, strangers = protected(MIXED, (GPU, gpu_id(1)), inventory=CUT)
-    assert [each.id for each in strangers] == [gpu_id(1)]
+    plan, held_otherwise = protected(MIXED, (GPU, gpu_id(1)), inventory=CUT)
+    assert [each.id for each in held_otherwise] == [gpu_id(1)]
     assert free(plan) == of(gpu_id(0))
 
 
 def test_a_gpu_that_is_whole_again_is_kept_back_while_a_pod_holds_a_mig_device_of_it() -> None:
     left = replace(CUT.devices[1], departed_partitions=frozenset({mig_id(1, 0)}))
     left = replace(left, fact=replace(left.fact, extra=nvidia.attributes(mig_enabled=False), partitions=HALVES[:1]))
-    plan, strangers = protected(MIXED, (LARGE, mig_id(1, 0)), inventory=replace(CUT, devices=(CUT.devices[0], left)))
-    assert [each.id for each in strangers] == [mig_id(1, 0)]
+    plan, held_otherwise = protected(
+        MIXED, (LARGE, mig_id(1, 0)), inventory=replace(CUT, devices=(CUT.devices[0], left))
+    )
+    assert [each.id for each in held_otherwise] == [mig_id(1, 0)]
     assert free(plan) == of(gpu_id(0))
 
 

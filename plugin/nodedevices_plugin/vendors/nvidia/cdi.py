@@ -49,7 +49,7 @@ class Host:
         """Where a device node is on the host."""
         return nodes.host_path(self.dev_root or self.driver_root, path)
 
-    def features_here(self) -> tuple[str, ...]:
+    def features_present(self) -> tuple[str, ...]:
         """The features that are switched on and have a device node on this node."""
         return tuple(each for each in FEATURES if each in self.features and nodes.feature_nodes(each, self.existing))
 
@@ -77,7 +77,7 @@ class ToolkitDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
+class CdiEnvironment:
     """What CDI finds on this node, as far as it was looked at.
 
     unwritable: why none of our files can be written; empty: nothing is known to be in the way. toolkit: the devices of
@@ -219,7 +219,7 @@ def specs(
     gpus = {unit.index if id_strategy == "index" else unit.id: nodes.nodes_of(unit) for unit in units}
     found = [_spec("gpu", gpus, host, common={"env": [_NO_LEGACY]}, control=nodes.control_nodes(host.existing))]
     found.append(_spec("imex-channel", {str(each): (imex.node(each),) for each in host.imex_channels}, host))
-    for feature in host.features_here():
+    for feature in host.features_present():
         files = nodes.feature_files(feature, host.existing)
         found.append(_spec(feature, {ALL: nodes.feature_nodes(feature, host.existing)}, host, files=files))
     return tuple(sorted((each for each in found if each is not None), key=lambda each: each.kind))

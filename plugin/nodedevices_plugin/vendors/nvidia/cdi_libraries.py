@@ -5,7 +5,7 @@ specification is whole or it is not used. What makes it whole, best first:
 - nvidia-ctk makes it (host.cdi_toolkit.CtkSpec);
 - the container toolkit's own specification has what every GPU needs, and lacks a device, or can no longer be read: its
   libraries go with our device nodes;
-- the last whole one there was, of nvidia-ctk, or our own file from before this process. That holds for what is in force
+- the last whole one there was, of nvidia-ctk, or our own file from before this process. That holds for what is in effect
   already, and for no new choice.
 Where somebody asked for it (--cdi-without-libraries) device nodes alone will do when there is none of these.
 
@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from nodedevices_plugin.model import OfferedResource, Plan
-from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CdiSpec, Here
+from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CdiEnvironment, CdiSpec
 
 Document = Mapping[str, Any]
 LISTS = ("env", "deviceNodes", "mounts", "hooks")  # of containerEdits, with what tells their entries apart below
@@ -118,13 +118,13 @@ def choose(
     return tuple(chosen)
 
 
-def missing(specs: Sequence[CdiSpec], here: Here, *, in_force: bool) -> str:
+def missing(specs: Sequence[CdiSpec], here: CdiEnvironment, *, active: bool) -> str:
     """Why our specification of the GPUs would have no libraries; empty: it has them, or none of ours is needed.
 
     in_force: containers get their devices by it already, so that the last good one counts.
     """
     gpus = next((each for each in specs if each.kind == GPU_KIND), None)
-    if gpus is None or here.toolkit_libraries or (in_force and here.kept):
+    if gpus is None or here.toolkit_libraries or (active and here.kept):
         return ""
     if {str(each["name"]) for each in gpus.document["devices"]} <= here.made:
         return ""
@@ -132,7 +132,7 @@ def missing(specs: Sequence[CdiSpec], here: Here, *, in_force: bool) -> str:
     return f"no CDI specification with the driver's libraries is there{f' ({found})' if found else ''}; {_WAYS}"
 
 
-def stale(specs: Sequence[CdiSpec], here: Here) -> str:
+def stale(specs: Sequence[CdiSpec], here: CdiEnvironment) -> str:
     """What is wrong with the source of the libraries while the last good one is used; empty: nothing."""
     gpus = next((each for each in specs if each.kind == GPU_KIND), None)
     if gpus is None or {str(each["name"]) for each in gpus.document["devices"]} <= here.made:

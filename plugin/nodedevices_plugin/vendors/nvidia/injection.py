@@ -150,7 +150,7 @@ def _qualified(
     """CDI names: the devices, then what goes with them. Channels and features have specs of ours only."""
     host = context.host
     extra = [*(("imex-channel", str(each)) for each in host.imex_channels)]
-    extra += ((feature, cdi.ALL) for feature in host.features_here())
+    extra += ((feature, cdi.ALL) for feature in host.features_present())
     devices = dict.fromkeys(_cdi_name(each, resource, context) for each in granted)
     return (*devices, *(cdi.qualified(cdi.VENDOR, device_class, name) for device_class, name in extra))
 

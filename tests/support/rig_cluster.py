@@ -13,24 +13,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from support.hand import PROGRAM, Hand
-from support.world import GPU, World
+from support.cluster import GPU, Cluster
+from support.node_client import PROGRAM, NodeClient
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.rig import Rig
 
 
 @dataclass
-class RigWorld(World):
+class RigCluster(Cluster):
     _was_away: bool = False  # the API server, since the kubelets were last started
 
     @property
-    def rig(self) -> Cluster:
-        assert self.cluster is not None
-        return self.cluster
+    def rig(self) -> Rig:
+        assert self.own_rig is not None
+        return self.own_rig
 
-    def reach(self, node: str) -> Hand:
-        return Hand([*self.rig.node_argv(node), sys.executable, "-u", "-c", PROGRAM.read_text()])
+    def reach(self, node: str) -> NodeClient:
+        return NodeClient([*self.rig.node_argv(node), sys.executable, "-u", "-c", PROGRAM.read_text()])
 
     def restart_kubelet(self, node: str) -> None:
         self.rig.restart_kubelet(node)
@@ -59,12 +59,12 @@ class RigWorld(World):
 
     def processes(self, node: str, name: str) -> list[int]:
         """Processes on a node that run this program."""
-        found: list[int] = self.hands[node].ask("processes", name=name)
+        found: list[int] = self.node_clients[node].ask("processes", name=name)
         return found
 
     def kill(self, node: str, name: str) -> None:
         """kill -9 of every process of this program on a node; there must be one."""
-        assert self.hands[node].ask("kill", name=name), f"no {name} runs on {node}"
+        assert self.node_clients[node].ask("kill", name=name), f"no {name} runs on {node}"
 
     def shell(self, node: str, script: str) -> str:
         """Output of a shell's command on a node, among the node's own files."""

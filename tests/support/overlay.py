@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 from support import installing
-from support.world import SYSTEM, World
-from support.world_rig import RigWorld
+from support.cluster import SYSTEM, Cluster
+from support.rig_cluster import RigCluster
 
 MPS = "daemonset/nodedevices-mps"
 # The images' own, with a folder of programs on each node before it.
@@ -33,11 +33,11 @@ path.chmod(int(sys.argv[3], 8))
 
 @contextmanager
 def installed_with(
-    world: World, *components: str, patches: Sequence[Mapping[str, Any]] = (), other: Sequence[str] = ()
+    cluster: Cluster, *components: str, patches: Sequence[Mapping[str, Any]] = (), other: Sequence[str] = ()
 ) -> Iterator[None]:
     """`patches`: strategic merge patches. `other`: workloads besides ours to wait for, and to delete afterwards."""
-    assert world.cluster is not None
-    images = world.cluster.images
+    assert cluster.own_rig is not None
+    images = cluster.own_rig.images
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         manifests = os.path.relpath(installing.ROOT / "manifests", folder.resolve())
@@ -47,28 +47,28 @@ def installed_with(
         }
         text = installing.kustomization(folder, images, "demo") + yaml.safe_dump(more)
         (folder / "kustomization.yaml").write_text(text)
-        world.kubectl.run("apply", "-k", name)
+        cluster.kubectl.run("apply", "-k", name)
     try:
         for what in (installing.AGENT, *other):
-            _ready(world, what)
+            _ready(cluster, what)
         yield
     finally:
         for what in other:
-            world.kubectl.run("delete", "-n", SYSTEM, what, "--wait=true", seconds=90)
-        installing.install(world.kubectl, images)
+            cluster.kubectl.run("delete", "-n", SYSTEM, what, "--wait=true", seconds=90)
+        installing.install(cluster.kubectl, images)
 
 
-def _ready(world: World, what: str) -> None:
-    spec = world.kubectl.json("get", "-n", SYSTEM, what)["spec"]
+def _ready(cluster: Cluster, what: str) -> None:
+    spec = cluster.kubectl.json("get", "-n", SYSTEM, what)["spec"]
     if spec["updateStrategy"]["type"] == "RollingUpdate":
-        world.kubectl.run("rollout", "status", what, "-n", SYSTEM, "--timeout=90s", seconds=100)
+        cluster.kubectl.run("rollout", "status", what, "-n", SYSTEM, "--timeout=90s", seconds=100)
         return
 
     def ready() -> bool:
-        status = world.kubectl.json("get", "-n", SYSTEM, what)["status"]
+        status = cluster.kubectl.json("get", "-n", SYSTEM, what)["status"]
         return bool(status["numberReady"] == status["desiredNumberScheduled"] > 0)
 
-    world.until(f"{what} is ready", ready, seconds=90)
+    cluster.until(f"{what} is ready", ready, seconds=90)
 
 
 def agent_patch(*env: tuple[str, str]) -> dict[str, Any]:
@@ -86,6 +86,6 @@ def container_patch(daemon_set: str, container: str, *env: tuple[str, str], **mo
     }
 
 
-def write(rig: RigWorld, node: str, path: str, text: str, mode: str = "644") -> None:
+def write(rig: RigCluster, node: str, path: str, text: str, mode: str = "644") -> None:
     """A file on a node."""
     rig.rig.node_exec(node, [sys.executable, "-c", _WRITE, path, text, mode])

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 from support.kubectl import Kubectl, NotReached, condition
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.rig import Rig
 
 GPU = "nvidia.com/gpu"
 AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
 
 
 @dataclass(frozen=True)
-class Ground:
+class ClusterProvider:
     kubectl: Kubectl
     nodes: tuple[str, str]
     images: Mapping[str, str]  # name in the manifests -> reference
-    cluster: Cluster | None  # None: not our rig
+    own_rig: Rig | None  # None: not our rig
 
     @property
     def image(self) -> str:
@@ -35,7 +35,7 @@ class Ground:
         return self.images[AGENT]
 
 
-def users_cluster() -> bool:
+def is_users() -> bool:
     """Whether the environment names one. REGISTRY decides: many shells have a KUBECONFIG that is not meant here."""
     if not os.environ.get("REGISTRY"):
         return False
@@ -44,7 +44,7 @@ def users_cluster() -> bool:
     return True
 
 
-def users() -> Ground:
+def of_user() -> ClusterProvider:
     """The cluster that KUBECONFIG names, with images from REGISTRY (TAG, default 0.1.0)."""
     kubectl = Kubectl(Path(os.environ["KUBECONFIG"]))
     if kubectl.get("crd", "nodedevices.nodedevices.io") is not None:
@@ -61,13 +61,13 @@ def users() -> Ground:
     if len(usable) < 2:
         raise NotReached(f"two ready nodes that offer no {GPU} are needed; this cluster has {len(usable)}: {usable}")
     images = {name: f"{registry}/{name}:{tag}" for name in (AGENT, OPERATOR)}
-    return Ground(kubectl, (usable[0], usable[1]), images, None)
+    return ClusterProvider(kubectl, (usable[0], usable[1]), images, None)
 
 
 @contextmanager
-def own(name: str, *, keep: bool = False) -> Iterator[Ground]:
+def of_rig(name: str, *, keep: bool = False) -> Iterator[ClusterProvider]:
     """A cluster of the rig with two nodes, and our images on them; `keep` leaves it running."""
-    from support.cluster import running
+    from support.rig import running
 
-    with running(name, keep=keep) as cluster:
-        yield Ground(Kubectl(cluster.kubeconfig, str(cluster.kubectl)), ("n1", "n2"), cluster.images, cluster)
+    with running(name, keep=keep) as own_rig:
+        yield ClusterProvider(Kubectl(own_rig.kubeconfig, str(own_rig.kubectl)), ("n1", "n2"), own_rig.images, own_rig)

@@ -21,7 +21,7 @@ class Killed(BaseException):
     """kill -9: nothing in the operator catches it."""
 
 
-class Mortal:
+class CrashingKube:
     """A Kube whose caller dies at the `dies_at`-th call; 0: never. Pages count once, when they end."""
 
     def __init__(self, kube: Kube, dies_at: int = 0) -> None:

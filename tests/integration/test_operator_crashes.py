@@ -10,9 +10,9 @@ from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.records.names import NODE_DEVICES, NODES, events_path, named, pod_path
 from support import fleet
 from support.apiserver import ApiServer
+from support.crashes import CrashingKube, Killed, live
 from support.fleet import MEMORY, FleetNode, memory_capacity, pod, policy
 from support.kubectl import Kubectl, condition
-from support.lives import Killed, Mortal, live
 
 pytestmark = pytest.mark.timeout(180)  # each waits for processes to start and to notice
 
@@ -29,7 +29,7 @@ async def kube(apiserver: ApiServer, kubectl: Kubectl) -> AsyncIterator[KubeClie
 
 async def through(kube: KubeClient, dies_at: int) -> int:
     """Lives until one ends by itself; the first dies at that call, if it gets so far. Returns its number of calls."""
-    first = Mortal(kube, dies_at)
+    first = CrashingKube(kube, dies_at)
     try:
         await live(first)
     except Killed:
@@ -37,7 +37,7 @@ async def through(kube: KubeClient, dies_at: int) -> int:
     return len(first.calls)
 
 
-async def world(kube: KubeClient, node: str, uids: dict[str, str]) -> dict[str, Any]:
+async def cluster(kube: KubeClient, node: str, uids: dict[str, str]) -> dict[str, Any]:
     """Everything that the operator answers for, without times, uids and the node's name."""
     item, own = await kube.get(named(NODE_DEVICES, node)), await kube.get(named(NODES, node))
     pods = [await kube.get(pod_path(fleet.NAMESPACE, name)) for name in sorted(uids)]
@@ -75,10 +75,10 @@ async def test_killed_at_any_call_and_restarted_it_reaches_the_same_end_state(
         node.hold(1, f"{name}-b")
         node.fail(0, 1)
         made = await through(kube, dies_at)
-        at_fault = await world(kube, name, uids)
+        at_fault = await cluster(kube, name, uids)
         node.recover(0, 1)
         made_then = await through(kube, dies_at)
-        well = await world(kube, name, uids)
+        well = await cluster(kube, name, uids)
         if dies_at == 0:
             unbroken, calls = [at_fault, well], [made, made_then]
             assert [it[0] for it in at_fault["pods"]] == ["False", "False"]
@@ -99,7 +99,7 @@ async def test_a_life_after_everything_is_settled_writes_nothing(kube: KubeClien
     node.hold(1, "b")
     node.fail(0)
     await live(kube)
-    again = Mortal(kube)
+    again = CrashingKube(kube)
     await live(again)
     assert [write for write in again.writes if not write.startswith("create")] == []
 
@@ -111,11 +111,11 @@ async def test_affected_pods_is_written_before_a_pod_is_told_and_taken_back_afte
     pod(kubectl, "a", "n1")
     node.hold(0, "a")
     node.fail(0)
-    life = Mortal(kube)
+    life = CrashingKube(kube)
     await live(life)
     assert [_short(write) for write in life.writes if _short(write)] == ["status", "pod", "event"]
     node.recover(0)
-    life = Mortal(kube)
+    life = CrashingKube(kube)
     await live(life)
     assert [_short(write) for write in life.writes if _short(write)] == ["event", "pod", "status"]
 

@@ -71,14 +71,14 @@ def pod_name(node: str) -> str:
     return f"hand-{node}"
 
 
-def through_pod(kubectl: Kubectl, node: str, *, namespace: str) -> Hand:
+def through_pod(kubectl: Kubectl, node: str, *, namespace: str) -> NodeClient:
     """The hand in its pod, which must be running."""
     program = PROGRAM.read_text()
     argv = kubectl.argv("exec", "-i", "-n", namespace, pod_name(node), "--", "python3", "-u", "-c", program)
-    return Hand(argv, kubectl.environment())
+    return NodeClient(argv, kubectl.environment())
 
 
-class Hand:
+class NodeClient:
     """One conversation. `events` holds what came on its own, each with its arrival (time.monotonic())."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
@@ -186,7 +186,7 @@ class Hand:
             assert stream is not None
             stream.close()
 
-    def __enter__(self) -> Hand:
+    def __enter__(self) -> NodeClient:
         return self
 
     def __exit__(self, *exc: object) -> None:
