@@ -10,6 +10,7 @@ import time
 import pytest
 from support import simulated
 from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE
+from support.kubectl import NotReached
 from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240, method="signal")]
@@ -157,7 +158,12 @@ def test_a_node_made_anew_under_a_living_agent_has_its_object_again(rig: RigClus
         owners = [one["uid"] for one in item.get("metadata", {}).get("ownerReferences", [])]
         return owners == [anew] and bool(item.get("status", {}).get("devices"))
 
-    # The agent's token names the old Node until the kubelet has asked for another one.
+    # The agent's token names the old Node until the kubelet has asked for another one. A kubelet that asks before it
+    # has made the Node gets one that names none, and keeps it for most of an hour: its next start asks anew.
+    try:
+        rig.until("the kubelet gives the agent a token for the new Node", lambda: rig.token_node(rig.a) == anew)
+    except NotReached:
+        rig.restart_kubelet(rig.a)
     rig.until("the new Node owns its NodeDevices", owned, seconds=150)
     assert rig.agent(rig.a)["metadata"]["uid"] == agent["metadata"]["uid"]
     assert rig.restarts(rig.a) == agent["status"]["containerStatuses"][0]["restartCount"]

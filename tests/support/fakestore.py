@@ -1,4 +1,4 @@
-"""Where a NodeDevices lives, in memory: the port that the publisher writes through, and a hand on the other side."""
+"""Where a NodeDevices lives, in memory: the port that the publisher writes through, and the API server's side of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nodedevices_plugin.status.client import Object, StoreError
 
 
 class FakeStore:
-    """One object. `trouble`, while set, is raised by every call; `calls` are the writes that were tried.
+    """One object. `problem`, while set, is raised by every call; `calls` are the writes that were tried.
 
     `uid` is the Node that the token names; `node`, where it is set, the one that exists: an object with another owner
     is garbage, and admission refuses an owner that the token does not name.
@@ -19,10 +19,11 @@ class FakeStore:
 
     def __init__(self, *, node_uid: str | None = "node-uid", item: dict[str, Any] | None = None) -> None:
         self.uid = node_uid
+        self.token = 0  # another one after the kubelet refreshed it
         self.node: str | None = None
         self.asked = 0  # which Node the token names
         self.item = item
-        self.trouble: StoreError | None = None
+        self.problem: StoreError | None = None
         self.blind: StoreError | None = None  # while set, raised by a new watch
         self.calls: list[str] = []
         self.statuses: list[dict[str, Any]] = []
@@ -30,6 +31,9 @@ class FakeStore:
         self._changed = asyncio.Event()
 
     # --- the port -----------------------------------------------------------------------------------------------------
+    def credentials(self) -> object:
+        return self.token
+
     async def node_uid(self) -> str | None:
         self.asked += 1
         self._raise()
@@ -85,8 +89,8 @@ class FakeStore:
         assert self.item is not None
         self._put(self.item | {"status": (self.item.get("status") or {}) | fields})
 
-    def drop_watches(self, trouble: StoreError) -> None:
-        self.trouble = trouble
+    def drop_watches(self, problem: StoreError) -> None:
+        self.problem = problem
         self._tell()
 
     def _put(self, item: dict[str, Any]) -> Object:
@@ -100,5 +104,5 @@ class FakeStore:
         changed.set()
 
     def _raise(self) -> None:
-        if self.trouble is not None:
-            raise self.trouble
+        if self.problem is not None:
+            raise self.problem

@@ -6,6 +6,8 @@ server is away.
 
 from __future__ import annotations
 
+import base64
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -71,6 +73,14 @@ class RigCluster(Cluster):
         return subprocess.run(
             [*self.rig.node_argv(node), "sh", "-euc", script], capture_output=True, text=True, check=True
         ).stdout
+
+    def token_node(self, node: str) -> str:
+        """Uid of the Node that the token in the agent's volume names; empty: it names none (claims of KEP-4193)."""
+        uid = self.agent(node)["metadata"]["uid"]
+        volumes = f"/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~projected"
+        claims = self.shell(node, f"cat {volumes}/*/token").split(".")[1]
+        named = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["kubernetes.io"].get("node", {})
+        return str(named.get("uid", ""))
 
     def restarts(self, node: str) -> int:
         """How often the agent's container was restarted in its pod."""

@@ -49,7 +49,11 @@ class StoreError(RequestError):
 
 
 class Store(Protocol):
-    """Where the agent's NodeDevices lives. Every method may raise StoreError."""
+    """Where the agent's NodeDevices lives. Every method may raise StoreError, but `credentials`."""
+
+    def credentials(self) -> object:
+        """Equal while the agent's credentials are the same; another value after the kubelet refreshed the token."""
+        ...
 
     async def node_uid(self) -> str | None:
         """The Node's uid by the agent's own credentials; None where they carry none (no pod-bound token)."""
@@ -77,6 +81,13 @@ class KubeStore:
         self._lock = threading.Lock()
         self._made: Any = None
         self._made_from: tuple[object, ...] = ()  # the state of the credentials' files at that time
+
+    def credentials(self) -> tuple[object, ...]:
+        """Which files they are now; a projected volume and an editor both put another file in the place."""
+        files = (
+            self._kubeconfig.split(":") if self._kubeconfig else [SERVICE_ACCOUNT / "token", SERVICE_ACCOUNT / "ca.crt"]
+        )
+        return tuple(map(_identity, files))
 
     async def node_uid(self) -> str | None:
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
@@ -206,16 +217,9 @@ class KubeStore:
         with self._lock:
             self._made = None
 
-    def _credentials(self) -> tuple[object, ...]:
-        """Which files they are now; a projected volume and an editor both put another file in the place."""
-        files = (
-            self._kubeconfig.split(":") if self._kubeconfig else [SERVICE_ACCOUNT / "token", SERVICE_ACCOUNT / "ca.crt"]
-        )
-        return tuple(map(_identity, files))
-
     def _client(self) -> Any:
         with self._lock:
-            now = self._credentials()
+            now = self.credentials()
             if self._made is None or now != self._made_from:
                 from kubernetes import client, config  # noqa: PLC0415  see the module's docstring
 

@@ -5,13 +5,12 @@ is watched; one that is deleted comes back within seconds, fields of ours that s
 owner that is not this Node (re-created under its name) is replaced.
 
 Which Node is ours is what the token says, and a Node made anew has another uid: it is asked again whenever the object
-vanished and whenever a write was refused (403, 422). Until the kubelet has refreshed the token, minutes at most, an
-object with the old owner is deleted as soon as it is created, and one with the new owner is refused by admission;
-`problem` says so meanwhile.
+vanished, whenever a write was refused (403, 422), and with every new token. Until the kubelet has refreshed the token,
+minutes at most, an object with the old owner is deleted as soon as it is created, and one with the new owner is refused
+by admission; `problem` says so meanwhile.
 
-When the API server is away nothing on the node
-changes and nothing piles up: one write catches up when it is back. Errors are logged and counted when they change, not
-each time. `pacing.decide` says what to do next; this module only does it.
+When the API server is away nothing on the node changes and nothing piles up: one write catches up when it is back.
+Errors are logged and counted when they change, not each time. `pacing.decide` says what to do next; this module only does it.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ log = structlog.get_logger(__name__)
 WATCH_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=15.0)
 WRITE_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
 REFUSED_SECONDS = 10.0  # until /readyz says that the API server refuses: one refusal may be a token or a version
+CREDENTIALS_SECONDS = 10.0  # between two checks whether the kubelet has refreshed the token
 SILENT_SECONDS = 60.0  # until it says that the API server does not answer
 OPERATOR_FIELDS = frozenset({"affectedPods"})
 AGENT_CONDITIONS = frozenset({"Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown"})
@@ -100,6 +100,7 @@ class Publisher:
         clock: Callable[[], float] = time.monotonic,
         draw: Draw = random.uniform,
         owner_seconds: float = pacing.OWNER_SECONDS,
+        credentials_seconds: float = CREDENTIALS_SECONDS,
     ) -> None:
         self._store = store
         self._name = name
@@ -122,7 +123,9 @@ class Publisher:
         self._created_at: float | None = None
         self._recreations = 0
         self._owner_seconds = owner_seconds
+        self._credentials_seconds = credentials_seconds
         self._owner_known = False
+        self._asked_with: object = None  # the credentials of that time
         self._owner_asked_at: float | None = None
         self._owner: str | None = None
         self._failures = 0
@@ -198,12 +201,14 @@ class Publisher:
     # --- writing -----------------------------------------------------------------------------------------------------
     async def _write(self) -> None:
         while True:
+            if self._owner_known and self._store.credentials() != self._asked_with:
+                self._owner_known = False
             step = pacing.decide(self._situation(), self._bucket, self._clock())
             wait = step.wait
             if wait is not None:
                 wait = max(wait, self._not_before - self._clock())
             if wait is None or wait > 0:
-                await self._sleep(wait)
+                await self._sleep(self._credentials_seconds if wait is None else min(wait, self._credentials_seconds))
                 continue
             if step.need is Need.OWNER:
                 await self._try(self._asking, self._fetch_owner())
@@ -254,6 +259,7 @@ class Publisher:
 
     async def _fetch_owner(self) -> None:
         owner: str | None = None
+        asked_with = self._store.credentials()
         try:
             owner = await self._store.node_uid()
         except StoreError as error:
@@ -261,6 +267,7 @@ class Publisher:
                 raise
         before, first = self._owner, self._owner_asked_at is None
         self._owner, self._owner_known, self._owner_asked_at = owner, True, self._clock()
+        self._asked_with = asked_with
         if first and owner is None:
             log.warning(
                 "the token names no Node, so the NodeDevices object gets no owner: delete it by hand with the node",
@@ -320,10 +327,10 @@ class Publisher:
         if conversation.works():
             log.info(f"{conversation.what}: over", name=self._name)
         self._metrics.api_reachable(reachable=True)
-        troubles = (self._watching.error, self._asking.error, self._writing.error)
-        self._metrics.publishing(works=not any(troubles) and not self._keeps_vanishing)
+        problems = (self._watching.error, self._asking.error, self._writing.error)
+        self._metrics.publishing(works=not any(problems) and not self._keeps_vanishing)
 
-    async def _sleep(self, seconds: float | None) -> None:
+    async def _sleep(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()

@@ -53,6 +53,7 @@ class Desk:
             clock=lambda: time.monotonic() + self.later,
             draw=lambda low, _: low,
             owner_seconds=0.05,
+            credentials_seconds=0.05,
         )
 
     def want(self, healthy: int = 8, *, may_create: bool = True, **more: Any) -> None:
@@ -161,7 +162,7 @@ async def test_a_server_that_is_away_costs_one_write_when_it_is_back(desk: Desk)
         desk.want(healthy)
         await asyncio.sleep(0.02)
     await desk.until(lambda: len(desk.counts.errors) >= 2)
-    desk.store.trouble = None
+    desk.store.problem = None
     await desk.until(lambda: len(desk.store.statuses) == 2)
     await desk.until(lambda: desk.counts.reachable[-1])
     assert desk.store.statuses[-1]["devices"] == status(5)["devices"]
@@ -169,22 +170,22 @@ async def test_a_server_that_is_away_costs_one_write_when_it_is_back(desk: Desk)
 
 @pytest.mark.parametrize("code", [401, 403, 404, 409, 422, 429, 500, 503])
 async def test_a_refusal_is_counted_by_its_status_and_tried_again(desk: Desk, code: int) -> None:
-    desk.store.trouble = StoreError("no", status=code)
+    desk.store.problem = StoreError("no", status=code)
     desk.want()
     await desk.until(lambda: code in desk.counts.errors)
-    desk.store.trouble = None
+    desk.store.problem = None
     await desk.until(lambda: desk.store.statuses)
 
 
 async def test_retry_after_is_kept_to_whatever_news_come(desk: Desk) -> None:
     desk.want()
     await desk.until(lambda: desk.store.statuses)
-    desk.store.trouble = StoreError("slow down", status=429, retry_after=0.5)
+    desk.store.problem = StoreError("slow down", status=429, retry_after=0.5)
     loop = asyncio.get_running_loop()
     refused_at = loop.time()
     desk.want(7)
     await desk.until(lambda: 429 in desk.counts.errors)
-    desk.store.trouble = None
+    desk.store.problem = None
     desk.store.patch_status(affectedPods=[{"name": "somebody-elses"}])
     await desk.until(lambda: len(desk.store.statuses) == 2)
     assert loop.time() - refused_at >= 0.5
@@ -235,15 +236,25 @@ async def test_an_object_that_its_old_owner_still_holds_is_taken_over_when_the_t
     assert desk.store.item["metadata"]["ownerReferences"] == [{"uid": "new-uid"}]
 
 
+@pytest.mark.parametrize("before", ["node-uid", None])
+async def test_a_new_token_that_names_another_node_is_enough(desk: Desk, before: str | None) -> None:
+    """Nothing changes on the node, and no write is refused: the next heartbeat would be minutes away."""
+    desk.store.uid = before  # None: the kubelet asked for the token before it had made the Node
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    desk.store.uid, desk.store.token = "new-uid", 1
+    await desk.until(lambda: (desk.store.item or {})["metadata"]["ownerReferences"] == [{"uid": "new-uid"}])
+
+
 @pytest.mark.parametrize("code", [403, 422])
 async def test_who_owns_the_object_is_asked_again_after_a_refusal(desk: Desk, code: int) -> None:
     desk.want()
     await desk.until(lambda: desk.store.statuses)
     asked = desk.store.asked
-    desk.store.trouble = StoreError("no", status=code)
+    desk.store.problem = StoreError("no", status=code)
     desk.want(7)
     await desk.until(lambda: desk.store.asked > asked)
-    desk.store.trouble = None
+    desk.store.problem = None
     await desk.until(lambda: len(desk.store.statuses) == 2)
 
 
@@ -268,7 +279,7 @@ async def test_a_settled_node_is_not_asked_for_again(desk: Desk) -> None:
 async def test_a_refusal_that_lasts_is_a_problem_until_it_is_over(desk: Desk, code: int, says: str) -> None:
     desk.want()
     await desk.until(lambda: desk.store.statuses)
-    desk.store.trouble = StoreError("no", status=code)
+    desk.store.problem = StoreError("no", status=code)
     desk.want(7)
     await desk.until(lambda: code in desk.counts.errors)
     assert desk.publisher.problem() == ""
@@ -276,7 +287,7 @@ async def test_a_refusal_that_lasts_is_a_problem_until_it_is_over(desk: Desk, co
     desk.later += 65
     await desk.until(lambda: says in desk.publisher.problem())
     assert desk.counts.reachable[-1] is (code != 0)
-    desk.store.trouble = None
+    desk.store.problem = None
     await desk.until(lambda: len(desk.store.statuses) >= 2)
     await desk.until(lambda: not desk.publisher.problem() and desk.counts.works)
 
@@ -287,7 +298,7 @@ async def test_a_watch_that_cannot_be_established_is_a_problem_although_writes_g
     desk.store.blind = StoreError("nodedevices.nodedevices.io is forbidden", status=403)
     desk.store.drop_watches(desk.store.blind)
     await desk.until(lambda: 403 in desk.counts.errors)
-    desk.store.trouble = None
+    desk.store.problem = None
     desk.want(7)
     await desk.until(lambda: len(desk.store.statuses) == 2)
     desk.later += 65
