@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.rig import processes
-from cluster.rig.trouble import Progress, RigError
+from cluster.rig.problem import Progress, RigError
 from support import fleet as support_fleet
 from support.apiserver import ApiServer
 from support.kubectl import Kubectl, condition, wait_until

@@ -135,8 +135,8 @@ def _built_in(node: Json) -> str:
 def _not_at_work(path: str) -> str:
     """Of a field in a spec that this version does not act on."""
     _, _, place = path.partition(".spec.")
-    told = remark(place.replace("[]", "")) if place and not path.endswith("[]") else ""
-    return f" {told}" if told else ""
+    text = remark(place.replace("[]", "")) if place and not path.endswith("[]") else ""
+    return f" {text}" if text else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,8 +104,8 @@ async def run(settings: Settings) -> None:
         return "" if not watch.started or watch.alive else "the watch thread has ended"
 
     def ready() -> str:
-        if manager.relister.trouble or not manager.cache.synced:
-            return manager.relister.trouble or "listing"
+        if manager.relister.problem or not manager.cache.synced:
+            return manager.relister.problem or "listing"
         return "" if watch.running else "the watches are not running"
 
     try:

@@ -47,7 +47,7 @@ from nodedevices_plugin.model import Plan, RegistrationState
 from nodedevices_plugin.model.probe_counters import sum_of
 from nodedevices_plugin.pipeline.asking import ask
 from nodedevices_plugin.pipeline.configuring import ActiveConfig
-from nodedevices_plugin.pipeline.foreign import Names, other_plugins, told
+from nodedevices_plugin.pipeline.foreign import Names, offered_text, other_plugins
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.step import Inputs, Step, assess, begin, decide
 from nodedevices_plugin.resources.answers import Answers
@@ -162,7 +162,7 @@ class Agent:
         log.info("agent starting", version=__version__, node=self._local.node_name, probes=self._local.probes)
         self._world = begin(self._state.load(), self._local, now=self._started, monotonic=time.monotonic())
         self._holders.with_offers = _offers_count(self._world.active)
-        if self._world.active.told:
+        if self._world.active.applied_once:
             self._state.saved = self._world.active.effective
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -244,7 +244,7 @@ class Agent:
         self._wake.set()
 
     async def _publish(self, publisher: Publisher) -> None:
-        if self._world.active.told or not self._local.operator_wait_seconds:  # else the operator is waited for
+        if self._world.active.applied_once or not self._local.operator_wait_seconds:  # else the operator is waited for
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PUBLISH_AFTER_SECONDS):
                     await self._registered.wait()
@@ -286,7 +286,7 @@ class Agent:
             helpers=self._sharing.facts,
             cdi=self._cdi.here,
             saved=self._state.saved,
-            unsaved_because=self._state.trouble or "",
+            unsaved_because=self._state.problem or "",
         )
         assessment = assess(self._world, inputs, self._local, now=now, monotonic=began)
         if assessment.uses_cdi:
@@ -300,7 +300,7 @@ class Agent:
         self._step_log.record(before, outcome, self._metrics)
         again = await self._state.keep(self._world.state, time.monotonic())
         was = before.active
-        taken_over = was.told and was.effective.observing and not self._world.active.effective.observing
+        taken_over = was.applied_once and was.effective.observing and not self._world.active.effective.observing
         await self._update_kubelet(inputs.arrived if taken else None, insist=taken_over)
         self._sharing.want(self._world.helpers)
         self._holders.with_offers = _offers_count(self._world.active)
@@ -332,7 +332,7 @@ class Agent:
         if offered is None:
             return None
         names = Names(self._world.inventory, index_prefix=self._world.active.effective.index_prefix)
-        return told(other_plugins(resource, self._world.plan or Plan(), offered, names, own=own))
+        return offered_text(other_plugins(resource, self._world.plan or Plan(), offered, names, own=own))
 
     async def _lists(self, resource: str) -> bool | None:
         """Whether the kubelet lists a healthy id of it (kubelet.registration)."""
@@ -374,8 +374,8 @@ class Agent:
                 )
                 for name, part in owned(world.probes).items()
             ),
-            state_trouble=self._state.trouble or self._state.lost,
-            cdi_trouble=self._cdi.trouble,
+            state_problem=self._state.problem or self._state.lost,
+            cdi_problem=self._cdi.problem,
             confirm_problems=(*world.confirm_problems, *world.confirm_spent),
             previous=self._conditions,
             previous_probes=self._probes,
@@ -405,13 +405,13 @@ class Agent:
 
 def _offers_count(active: ActiveConfig) -> bool:
     """Whether what other plugins offer decides something in a step: foreign.observe, take_over and may_begin."""
-    return active.effective.observing or not active.told
+    return active.effective.observing or not active.applied_once
 
 
 def _excluded(active: ActiveConfig) -> tuple[str, ...]:
     """Nothing is kept back from what other plugins offer."""
     resources = active.effective.sections.resources
-    return tuple(resources.exclude) if active.told and not active.effective.observing and resources else ()
+    return tuple(resources.exclude) if active.applied_once and not active.effective.observing and resources else ()
 
 
 def _probe_arguments(name: str, local: Local, driver_root: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """The part that all probes share: look, and write a line when there is something to say.
 
 A line is written when a look found something new, at once when an event came in, and as a heartbeat at least every
-5 s, since silence means trouble. Lines are at least 0.1 s apart, so that a flood of events costs ten lines a second.
+5 s, since silence means problem. Lines are at least 0.1 s apart, so that a flood of events costs ten lines a second.
 An event is written before the hardware is asked again: asking a broken device may take for ever. If the reader has
 gone, the probe ends.
 """
@@ -26,8 +26,8 @@ from nodedevices_probe.protocol import (
     Driver,
     DriverState,
     Machine,
+    Problem,
     Snapshot,
-    Trouble,
     encode,
 )
 
@@ -46,7 +46,7 @@ class Facts:
     driver: Driver
     machine: Machine = field(default_factory=Machine)
     accelerators_on_bus: int = 0
-    troubles: tuple[Trouble, ...] = ()
+    problems: tuple[Problem, ...] = ()
     devices: tuple[DeviceFact, ...] = ()
     silent: bool = False  # a simulated probe may play dead
     needs_fresh_process: bool = False  # say this, wait for the next look, and exit
@@ -119,13 +119,13 @@ class LineLoop:
 
     def _write_line(self, facts: Facts) -> None:
         self._sequence += 1
-        devices, troubles = facts.devices, facts.troubles
+        devices, problems = facts.devices, facts.problems
         if len(devices) > MAX_DEVICES:
             cut = f"{len(devices)} devices were found; only the first {MAX_DEVICES} are reported"
-            devices, troubles = devices[:MAX_DEVICES], (*troubles, Trouble(code="TooManyDevices", message=cut))
+            devices, problems = devices[:MAX_DEVICES], (*problems, Problem(code="TooManyDevices", message=cut))
         if self.source.events.dropped:
             message = f"{self.source.events.dropped} events found no room: too many different ones at once"
-            troubles = (*troubles, Trouble(code="EventsDropped", message=message))
+            problems = (*problems, Problem(code="EventsDropped", message=message))
         snapshot = Snapshot(
             probe=self.source.name,
             probe_version=__version__,
@@ -136,16 +136,16 @@ class LineLoop:
             driver=facts.driver,
             machine=facts.machine,
             accelerators_on_bus=facts.accelerators_on_bus,
-            troubles=troubles,
+            problems=problems,
             devices=devices,
             events=self.source.events.for_line(),
             read_after=facts.read_after,
         )
         line = encode(snapshot)
         if len(line) > MAX_LINE_BYTES:  # PCIe paths grow with the square of the number of devices
-            dropped = Trouble(code="LineTooLong", message=f"{len(line)} bytes; PCIe paths between devices are left out")
+            dropped = Problem(code="LineTooLong", message=f"{len(line)} bytes; PCIe paths between devices are left out")
             slim = tuple(replace(device, pcie=()) for device in devices)
-            line = encode(replace(snapshot, devices=slim, troubles=(*troubles, dropped)))
+            line = encode(replace(snapshot, devices=slim, problems=(*problems, dropped)))
         self.write(line)
         self._written = facts
         self._written_at = time.monotonic()

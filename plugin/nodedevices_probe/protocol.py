@@ -287,7 +287,7 @@ class ProbeEvent(_Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble(_Wire):
+class Problem(_Wire):
     """The probe's own difficulty: it goes on, and says so."""
 
     code: Word  # DriverNotLoaded, EventsUnavailable, FileInvalid, Unmonitored, ...
@@ -306,7 +306,7 @@ class Snapshot(_Wire):
     driver: Driver
     machine: Machine = field(default_factory=Machine)
     accelerators_on_bus: Small = 0  # PCI display/3D/processing-accelerator class devices of known accelerator vendors
-    troubles: UpTo64[Trouble] = ()
+    problems: UpTo64[Problem] = ()
     devices: Annotated[tuple[DeviceFact, ...], Bounds(max_length=MAX_DEVICES)] = ()
     events: Annotated[tuple[ProbeEvent, ...], Bounds(max_length=MAX_EVENTS)] = ()
     # The devices were asked after the events up to this sequence number had happened. None: the probe does not say, and

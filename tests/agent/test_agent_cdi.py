@@ -189,7 +189,7 @@ async def test_a_folder_that_cannot_be_written_is_refused_and_nothing_is_offered
     assert (await node.given()) in {f"{OURS}/gpu={name}" for name in node.names()}
 
 
-async def test_a_folder_that_cannot_be_written_leaves_the_way_that_was_in_force(node: Node) -> None:
+async def test_a_folder_that_cannot_be_written_leaves_the_way_that_was_in_effect(node: Node) -> None:
     node.cdi.rmdir()
     node.cdi.touch()
     node.config.write_text(PLAIN)
@@ -263,7 +263,7 @@ async def test_a_specification_of_the_toolkit_that_breaks_leaves_its_libraries_a
     await node.agent.until(lambda: f"CDI: {file}: not JSON: " in configuration(node)[1])
     assert configuration(node)[0] == "Applied"
     assert configuration(node)[1].endswith("; the last good one is used")
-    await node.agent.until(lambda: 'nodedevices_cdi_trouble{what="source"} 1.0' in node.agent.get("/metrics")[1])
+    await node.agent.until(lambda: 'nodedevices_cdi_problem{what="source"} 1.0' in node.agent.get("/metrics")[1])
     assert (await node.given()).startswith(f"{OURS}/gpu=GPU-")
     assert node.spec()["containerEdits"]["mounts"] == LIBRARY["mounts"]
     assert node.kubelet.allocatable(GPU) == 2

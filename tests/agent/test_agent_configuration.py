@@ -86,7 +86,7 @@ async def test_a_bad_file_keeps_the_last_good_configuration_and_a_corrected_one_
     assert agent.alive
 
 
-async def test_a_name_that_matches_nothing_is_in_force_and_told_once(
+async def test_a_name_that_matches_nothing_is_in_effect_and_reported_once(
     agent: AgentProcess, kubelet: StandInKubelet, config_file: Path
 ) -> None:
     write(config_file, "sharing: {timeSlicing: {resources: [{name: gpuu, replicas: 4}, {name: gpu, replicas: 2}]}}")

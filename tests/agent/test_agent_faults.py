@@ -68,8 +68,8 @@ async def test_what_is_wrong_with_the_very_first_devices_file_is_in_the_log_and_
         devices="profile: h101 x 8\n",
     )
     async with made as agent:
-        await agent.until(lambda: agent.lines("the probe reports trouble"))
-        [told] = agent.lines("the probe reports trouble")[0]["troubles"]
+        await agent.until(lambda: agent.lines("the probe reports problems"))
+        [told] = agent.lines("the probe reports problems")[0]["problems"]
         assert told.startswith("FileInvalid: ")
         assert "h101 x 8" in told
         await agent.until(lambda: told in agent.get("/readyz")[1])
@@ -77,7 +77,7 @@ async def test_what_is_wrong_with_the_very_first_devices_file_is_in_the_log_and_
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
         await agent.until(lambda: agent.lines("the probe reports no problems any more"))
         await agent.until(lambda: agent.get("/readyz") == (200, "ok\n"))
-        assert len(agent.lines("the probe reports trouble")) == 1
+        assert len(agent.lines("the probe reports problems")) == 1
 
 
 async def test_a_killed_agent_comes_back_with_the_same_ids_and_never_offers_the_bad_gpu(

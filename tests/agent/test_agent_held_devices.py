@@ -148,7 +148,7 @@ async def test_a_state_file_of_before_a_change_gives_nobody_a_gpu_that_is_held_s
         assert not physical(other.ids) & physical(share.ids)
 
 
-async def test_no_change_is_in_force_while_the_disk_is_full(
+async def test_no_change_is_in_effect_while_the_disk_is_full(
     node: Node, kubelet: StandInKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = False

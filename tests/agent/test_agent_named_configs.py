@@ -56,7 +56,7 @@ async def test_the_default_applies_without_a_label_and_follows_edits(
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 12)
 
 
-async def test_a_file_that_disappears_leaves_the_last_good_one_in_force(
+async def test_a_file_that_disappears_leaves_the_last_good_one_in_effect(
     make: Callable[..., AgentProcess], kubelet: StandInKubelet, configs: Path
 ) -> None:
     async with make(DEFAULT_CONFIG="twice") as agent:

@@ -1,4 +1,4 @@
-"""Who holds what, from the kubelet's PodResources: grouping, `since`, and that trouble never means "nobody"."""
+"""Who holds what, from the kubelet's PodResources: grouping, `since`, and that problem never means "nobody"."""
 
 from __future__ import annotations
 
@@ -205,11 +205,11 @@ async def test_without_the_socket_the_last_good_list_stays(kubelet: StandInKubel
     kubelet.extra_pods = [some_pod()]
     good = await client.list()
     await kubelet.remove_pod_resources()
-    trouble = await client.list()
-    assert trouble.state is HoldersState.UNAVAILABLE
+    problem = await client.list()
+    assert problem.state is HoldersState.UNAVAILABLE
     where = kubelet.pod_resources_socket
-    assert trouble.message == f"PodResources on {where} does not answer: No such file or directory"
-    assert (trouble.holders, trouble.taken) == (good.holders, good.taken)
+    assert problem.message == f"PodResources on {where} does not answer: No such file or directory"
+    assert (problem.holders, problem.taken) == (good.holders, good.taken)
     await kubelet.serve_pod_resources()
     back = await client.list()
     assert back.state is HoldersState.SYNCED
@@ -238,19 +238,19 @@ async def test_an_answer_that_is_too_large_is_not_called_a_rate_limit(
     kubelet.extra_pods = [some_pod()]
     good = await client.list()
     kubelet.extra_pods = [some_pod("p", "GPU-0" + "x" * rpc.MAX_PODRESOURCES_BYTES)]
-    trouble = await client.list()
-    assert (trouble.state, trouble.holders) == (HoldersState.UNAVAILABLE, good.holders)
-    assert "the answer is larger than the 16 MiB allowed" in trouble.message
+    problem = await client.list()
+    assert (problem.state, problem.holders) == (HoldersState.UNAVAILABLE, good.holders)
+    assert "the answer is larger than the 16 MiB allowed" in problem.message
     asked = kubelet.lists
-    assert await client.list() == trouble
+    assert await client.list() == problem
     assert kubelet.lists == asked, "such an answer costs the kubelet as much each time"
 
 
 async def test_a_failing_list_says_why(kubelet: StandInKubelet, client: PodResourcesClient) -> None:
     kubelet.pod_resources_error = (grpc.StatusCode.UNKNOWN, "no cgroup\x1b[2J driver")
-    trouble = await client.list()
-    assert trouble.state is HoldersState.UNAVAILABLE
-    assert trouble.message.endswith("does not answer: no cgroup [2J driver")
+    problem = await client.list()
+    assert problem.state is HoldersState.UNAVAILABLE
+    assert problem.message.endswith("does not answer: no cgroup [2J driver")
 
 
 async def test_a_thousand_pods_are_listed(kubelet: StandInKubelet, client: PodResourcesClient) -> None:

@@ -156,7 +156,7 @@ async def test_a_renamed_resource_leaves_before_its_new_name_comes(
     assert kubelet.allocatable(GPU) == 0
 
 
-async def test_a_duplicate_id_is_refused_and_the_plan_in_force_stays(
+async def test_a_duplicate_id_is_refused_and_the_plan_in_effect_stays(
     kubelet: StandInKubelet, plugins: DevicePlugins
 ) -> None:
     await registered(kubelet, plugins, plan(offered(4)))

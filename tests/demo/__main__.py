@@ -21,7 +21,7 @@ from support.cluster_provider import ClusterProvider
 from support.kubectl import KubectlError, NotReached
 
 LOG_LINES = 25
-TROUBLE = (KubectlError, NotReached, OSError, AssertionError, KeyError)
+PROBLEM = (KubectlError, NotReached, OSError, AssertionError, KeyError)
 # KeyError: a field that an object lacks is a state that was not reached
 
 
@@ -38,12 +38,12 @@ def main() -> int:
             try:
                 install(stage, provider)
                 story.tell()
-            except TROUBLE:
+            except PROBLEM:
                 last_words(stage, provider)
                 raise
             if not keep:
                 stage.step("Taking it all down")
-    except TROUBLE as error:
+    except PROBLEM as error:
         stage.failed(f"{type(error).__name__}: {error}")
         return 1
     if keep:

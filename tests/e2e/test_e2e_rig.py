@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from cluster.rig import cgroups, layout, processes, rig
-from cluster.rig.trouble import Progress
+from cluster.rig.problem import Progress
 from support.cluster_provider import ClusterProvider
 from support.rig import own_name
 

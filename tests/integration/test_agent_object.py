@@ -108,7 +108,7 @@ def test_an_object_deleted_by_hand_is_back_within_seconds(agent: AgentProcess, k
     assert len(status(kubectl)["devices"]) == 8
 
 
-def test_what_the_operator_resolves_is_in_force_and_echoed(agent: AgentProcess, kubectl: Kubectl) -> None:
+def test_what_the_operator_resolves_is_in_effect_and_echoed(agent: AgentProcess, kubectl: Kubectl) -> None:
     as_operator(kubectl, {"config": {}, "configHash": "aa"})
     wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
     assert condition(found(kubectl), "ConfigApplied")["reason"] == "Applied"

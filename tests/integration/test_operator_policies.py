@@ -126,7 +126,7 @@ def test_a_policy_with_a_field_that_is_not_at_work_is_not_applied_and_names_it(
     assert config(node) == {}
 
 
-def test_an_edit_that_is_not_accepted_leaves_the_last_good_configuration_in_force(
+def test_an_edit_that_is_not_accepted_leaves_the_last_good_configuration_in_effect(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
     node = FleetNode(kubectl, "n1").create()
@@ -142,7 +142,7 @@ def test_an_edit_that_is_not_accepted_leaves_the_last_good_configuration_in_forc
     wait_until("still", lambda: config(node) == {"sharing": FOUR, "health": {"holdDownSeconds": 7}})
 
 
-def test_policies_that_do_not_fit_together_keep_what_was_in_force_and_say_so_on_both(
+def test_policies_that_do_not_fit_together_keep_what_was_in_effect_and_say_so_on_both(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
     node = FleetNode(kubectl, "n1").create()

@@ -28,7 +28,7 @@ def gpu_id(index: int) -> str:
 
 
 def codes(snapshot: Snapshot) -> list[str]:
-    return [trouble.code for trouble in snapshot.troubles]
+    return [problem.code for problem in snapshot.problems]
 
 
 def test_eight_gpus_are_told_with_all_that_identifies_them(machine: FakeMachine) -> None:
@@ -53,7 +53,7 @@ def test_eight_gpus_are_told_with_all_that_identifies_them(machine: FakeMachine)
     assert seen.machine.mode == "compute"
     assert seen.machine.clique == "abababab-abab-abab-abab-abababababab.3"
     assert seen.accelerators_on_bus == 8
-    assert seen.troubles == ()
+    assert seen.problems == ()
     assert [each.id for each in seen.devices] == [gpu_id(index) for index in range(8)]
     fifth = device(seen, 5)
     assert (fifth.minor, fifth.device_nodes) == (7, ("/dev/nvidia7",))
@@ -241,7 +241,7 @@ def test_one_odd_return_code_is_no_error_of_the_gpu(machine: FakeMachine, code: 
         machine.event(0, XID, 13)  # brings the next look forward
         doubtful = probe.until(lambda seen: codes(seen) == ["OddAnswer"])
         assert doubtful.devices == before.devices
-        assert doubtful.troubles[0].message.startswith("GPU 1: nvmlDeviceGetRemappedRows: ")
+        assert doubtful.problems[0].message.startswith("GPU 1: nvmlDeviceGetRemappedRows: ")
         machine.say(gpu1__fail__nvmlDeviceGetRemappedRows=0)
         after = probe.until(lambda seen: codes(seen) == [])
         assert after.devices == before.devices
@@ -363,18 +363,18 @@ def test_a_new_gpu_appears_and_its_events_are_heard(machine: FakeMachine) -> Non
 def test_a_gpu_without_events_is_named_as_unmonitored(machine: FakeMachine) -> None:
     machine.say(count=2, gpu1__events=0)
 
-    (trouble,) = machine.look().troubles
+    (problem,) = machine.look().problems
 
-    assert trouble.code == "Unmonitored"
-    assert trouble.message == "no events from GPU 1: it has no XID events"
+    assert problem.code == "Unmonitored"
+    assert problem.message == "no events from GPU 1: it has no XID events"
 
 
-def test_events_that_cannot_be_waited_for_are_a_trouble_until_they_can(machine: FakeMachine) -> None:
+def test_events_that_cannot_be_waited_for_are_a_problem_until_they_can(machine: FakeMachine) -> None:
     machine.say(count=1, fail__nvmlEventSetWait_v2=999)
     with machine.probe() as probe:
         probe.until(lambda seen: "EventsUnavailable" in codes(seen) and seen.devices)
         machine.say(fail__nvmlEventSetWait_v2=0)
-        probe.until(lambda seen: seen.troubles == ())
+        probe.until(lambda seen: seen.problems == ())
         machine.event(0, XID, 79)
         probe.until(lambda seen: seen.events)
 
@@ -418,7 +418,7 @@ def test_no_library_is_a_normal_case(machine: FakeMachine) -> None:
     assert seen.driver.state is DriverState.NOT_LOADED
     assert seen.devices == ()
     assert codes(seen) == ["DriverNotLoaded"]
-    assert "libnvidia-ml.so.1 is not where the system looks for libraries" in seen.troubles[0].message
+    assert "libnvidia-ml.so.1 is not where the system looks for libraries" in seen.problems[0].message
 
 
 def test_the_library_below_the_drivers_root_is_enough(machine: FakeMachine) -> None:
@@ -450,7 +450,7 @@ def test_a_library_that_comes_with_a_driver_container_is_found(machine: FakeMach
     machine.say(count=1)
     with machine.probe(age="none", driver_root=machine.folder / "driver-root") as probe:
         seen = probe.until(lambda seen: seen.driver.state is DriverState.NOT_LOADED)
-        assert "is neither below" in seen.troubles[0].message
+        assert "is neither below" in seen.problems[0].message
         machine.library("usr/lib64/libnvidia-ml.so.1")
         probe.until(lambda seen: len(seen.devices) == 1)
 
@@ -460,8 +460,8 @@ def test_a_library_that_cannot_be_loaded_is_named_and_waited_for(machine: FakeMa
     broken = machine.library("usr/lib64/libnvidia-ml.so.1") / "usr/lib64/libnvidia-ml.so.1"
     broken.write_bytes(b"half of it")
     with machine.probe(age="none", driver_root=machine.folder / "driver-root") as probe:
-        seen = probe.until(lambda seen: seen.troubles)
-        assert str(broken) in seen.troubles[0].message
+        seen = probe.until(lambda seen: seen.problems)
+        assert str(broken) in seen.problems[0].message
         machine.library("usr/lib64/libnvidia-ml.so.1")
         probe.until(lambda seen: len(seen.devices) == 1)
 

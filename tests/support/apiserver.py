@@ -12,7 +12,7 @@ from types import TracebackType
 
 from cluster.rig import binaries, layout
 from cluster.rig.control import Control
-from cluster.rig.trouble import RigError
+from cluster.rig.problem import RigError
 
 COMMAND_SECONDS = 60
 

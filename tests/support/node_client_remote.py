@@ -197,6 +197,6 @@ for line in sys.stdin:
     asked = json.loads(line)
     try:
         said = {"answer": answer(asked)}
-    except (grpc.RpcError, OSError, ValueError, TimeoutError) as trouble:
-        said = {"error": f"{type(trouble).__name__}: {trouble}"[:500]}
+    except (grpc.RpcError, OSError, ValueError, TimeoutError) as problem:
+        said = {"error": f"{type(problem).__name__}: {problem}"[:500]}
     say({"number": asked["number"], **said})

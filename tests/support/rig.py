@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.rig import images, layout, rig
-from cluster.rig.trouble import Progress, RigError
+from cluster.rig.problem import Progress, RigError
 from support.kubectl import NotReached
 
 NODES = 2

@@ -79,7 +79,7 @@ class Relister:
         self._again: asyncio.TimerHandle | None = None
         self._unconfirmed: dict[Kind, float | None] = {}  # kinds with changes by LIST alone, and their last watch event
         self.last_complete: float | None = None  # clock
-        self.trouble = ""  # why the last LIST failed
+        self.problem = ""  # why the last LIST failed
 
     def soon(self) -> None:
         """LIST as soon as possible."""
@@ -104,10 +104,10 @@ class Relister:
                 wait = max(backoff.after(failures), error.retry_after or 0.0)
                 self._explain(error, wait)
             else:
-                if self.trouble:
+                if self.problem:
                     log.info("relist succeeded again")
                 failures = 0
-                self.trouble = ""
+                self.problem = ""
                 wait = self._period * random.uniform(1 - JITTER, 1 + JITTER)
                 if self._unconfirmed:
                     await asyncio.sleep(HEARING_SECONDS)
@@ -121,7 +121,7 @@ class Relister:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left, ASK_SECONDS)):
                     await self._soon.wait()
-            if self._clock() < until and not self.trouble:
+            if self._clock() < until and not self.problem:
                 try:
                     async for _ in self._kube.pages(POLICIES):
                         break
@@ -221,7 +221,7 @@ class Relister:
         return 1
 
     def _explain(self, error: KubeError, wait: float) -> None:
-        """Once for each new kind of trouble, not once for each try."""
+        """Once for each new kind of problem, not once for each try."""
         if isinstance(error, MissingCRDs):
             what = f"{error}; install them: kubectl apply --server-side -k crds"
         elif error.forbidden:
@@ -230,10 +230,10 @@ class Relister:
             what = "unauthorized: the API server does not accept the token; waiting for another one"
         else:
             what = "could not list"
-        if what != self.trouble:
+        if what != self.problem:
             why = {} if isinstance(error, MissingCRDs) else {"error": str(error)}
             log.warning(what, retry_seconds=round(wait, 1), **why)
-        self.trouble = what
+        self.problem = what
 
 
 def _nothing() -> None:

@@ -163,9 +163,9 @@ def _requests(spec: Mapping[str, Any], status: Mapping[str, Any], holder: Holder
     A claim made from a template, or for an extended resource, has a generated name, which the pod's status tells.
     """
     if holder.claim:
-        told = [*(spec.get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ())]
-        told.append(status.get("extendedResourceClaimStatus") or {})
-        return any(claim.get("resourceClaimName") == holder.claim for claim in told)
+        claims = [*(spec.get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ())]
+        claims.append(status.get("extendedResourceClaimStatus") or {})
+        return any(claim.get("resourceClaimName") == holder.claim for claim in claims)
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     return any(
         container.get("name") == holder.container

@@ -90,9 +90,9 @@ class NodeOutcome:
         return self._hindered(mine, passing=True)
 
     def _hindered(self, mine: Outcome, *, passing: bool) -> str:
-        told = {section: self.hindered.get(section) for section in mine.supplies}
+        parts = {section: self.hindered.get(section) for section in mine.supplies}
         return "; ".join(
-            f"{section}: {it.message}" for section, it in told.items() if it is not None and it.passing == passing
+            f"{section}: {it.message}" for section, it in parts.items() if it is not None and it.passing == passing
         )
 
 
@@ -270,8 +270,8 @@ def _applied(policy: PolicyRecord, counts: Tally) -> Verdict:
     if not counts.selected:
         return "False", names.NO_NODES, "no node with devices matches spec.nodeSelector"
     if counts.failed:
-        told = _told(counts.failing, most=MAX_FAILURES)
-        return "False", names.FAILED, f"{counts.failed} of {counts.selected} nodes: {told}"
+        parts = _listed(counts.failing, most=MAX_FAILURES)
+        return "False", names.FAILED, f"{counts.failed} of {counts.selected} nodes: {parts}"
     expected = counts.selected - counts.silent
     if not expected:
         return "False", names.NO_NODES, "stronger policies supply all of its sections on every node that it selects"
@@ -283,26 +283,26 @@ def _applied(policy: PolicyRecord, counts: Tally) -> Verdict:
         )
     if counts.applied < expected:
         so_far = f"in effect on {counts.applied} of {expected} nodes{_unmatched(counts)}"
-        told = _told(counts.waiting, most=1)
-        return "False", names.PROGRESSING, f"{so_far}; {told}" if told else so_far
+        parts = _listed(counts.waiting, most=1)
+        return "False", names.PROGRESSING, f"{so_far}; {parts}" if parts else so_far
     return "True", names.APPLIED, f"in effect on {counts.applied} nodes{_unmatched(counts)}"
 
 
-def _told(nodes: Sequence[tuple[str, str]], *, most: int) -> str:
+def _listed(nodes: Sequence[tuple[str, str]], *, most: int) -> str:
     """The first node of each different reason, with that reason, and how many more nodes there are."""
     first: dict[str, str] = {}
     for node, why in nodes:
         if why not in first and len(first) < most:
             first[why] = node
-    told = [f"{node}: {clip(why, REASON_LIMIT)}" for why, node in first.items()]
-    more = len(nodes) - len(told)
-    return "; ".join([*told, *([f"and {more} more node{'s' if more > 1 else ''}"] if more else [])])
+    parts = [f"{node}: {clip(why, REASON_LIMIT)}" for why, node in first.items()]
+    more = len(nodes) - len(parts)
+    return "; ".join([*parts, *([f"and {more} more node{'s' if more > 1 else ''}"] if more else [])])
 
 
 def _unmatched(counts: Tally) -> str:
-    told = [f"; on {nodes} of them {note}" for note, nodes in counts.unmatched[:MAX_NOTES]]
+    parts = [f"; on {nodes} of them {note}" for note, nodes in counts.unmatched[:MAX_NOTES]]
     more = len(counts.unmatched) - MAX_NOTES
-    return "".join(told) + (f"; and {more} more entries that match nothing somewhere" if more > 0 else "")
+    return "".join(parts) + (f"; and {more} more entries that match nothing somewhere" if more > 0 else "")
 
 
 def _conflicted(counts: Tally) -> Verdict:

@@ -1,4 +1,4 @@
-"""The CDI specifications that we write, kept as the devices are. On a worker thread; a trouble is told and tried again.
+"""The CDI specifications that we write, kept as the devices are. On a worker thread; failures are reported and retried.
 
 A name that Allocate hands out must be in a file before the container runtime looks for it. Files are replaced at once.
 A file whose class has no devices any more, or whose strategy was switched off, goes when no pod holds a device: the
@@ -43,7 +43,7 @@ GPU_FILE = f"{cdi.VENDOR}-gpu.json"
 class CdiFolder(Periodic):
     """Whether files can be written there, checked every few seconds: it may be mounted read-only, or not at all.
 
-    trouble: why not; empty: nothing is known to be in the way. `on_change` is called on the loop when it is another.
+    problem: why not; empty: nothing is known to be in the way. `on_change` is called on the loop when it is another.
     """
 
     def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:
@@ -51,12 +51,12 @@ class CdiFolder(Periodic):
         self._folder = folder
         self._worker = worker
         self._on_change = on_change
-        self.trouble = ""
+        self.problem = ""
 
     async def _check(self) -> None:
-        trouble = await self._worker.run(partial(unwritable, self._folder))
-        if trouble != self.trouble:
-            self.trouble = trouble
+        problem = await self._worker.run(partial(unwritable, self._folder))
+        if problem != self.problem:
+            self.problem = problem
             self._on_change()
 
 
@@ -67,7 +67,7 @@ class CdiError(OperationError):
 class CdiFiles:
     """Keeps the files as they should be. `keep` may be called at every step; it does something when something changed.
 
-    trouble: why a file is not as it should be; empty: all are.
+    problem: why a file is not as it should be; empty: all are.
     """
 
     def __init__(self, folder: Path, *, worker: Worker) -> None:
@@ -77,7 +77,7 @@ class CdiFiles:
         self._failed_at: float | None = None  # time.monotonic()
         self._ours: frozenset[str] = frozenset()  # names of files that this process wrote, or found at its start
         self._before: Mapping[str, Document] = {}  # what those had that it found
-        self.trouble = ""
+        self.problem = ""
 
     @property
     def before(self) -> Document | None:
@@ -110,13 +110,13 @@ class CdiFiles:
         except (CdiError, TimeoutError) as error:
             self._failed_at = time.monotonic()
             why = str(error) or f"{self._folder}: took more than {PATIENCE_SECONDS:.0f} s"
-            if why != self.trouble:
+            if why != self.problem:
                 log.warning(
                     "CDI specifications not written: containers that get devices by CDI cannot start", error=why
                 )
-            self.trouble = why
+            self.problem = why
             return
-        self._written, self._failed_at, self.trouble = specs, None, ""
+        self._written, self._failed_at, self.problem = specs, None, ""
         self._ours = (self._ours | left | {each.file_name for each in specs}) - spare
         if specs or spare:
             log.info(

@@ -35,21 +35,21 @@ class CdiKeeper:
         self._one_at_a_time = asyncio.Lock()
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why a file of ours is not as it should be. Empty: all are."""
-        return self._files.trouble
+        return self._files.problem
 
     @property
     def here(self) -> CdiEnvironment:
         """What CDI finds on this node now."""
         sources = [each is not None and cdi_libraries.whole(each) for each in self._sources()]
         return CdiEnvironment(
-            unwritable=self.folder.trouble,
+            unwritable=self.folder.problem,
             toolkit=self.toolkit.devices,
             toolkit_libraries=bool(self.toolkit.devices) and sources[0],
-            toolkit_trouble=self.toolkit.trouble,
+            toolkit_problem=self.toolkit.problem,
             made=self._ctk.names,
-            made_trouble=self._ctk.trouble,
+            made_problem=self._ctk.problem,
             kept=any(sources),
         )
 

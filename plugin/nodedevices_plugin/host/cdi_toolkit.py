@@ -51,7 +51,7 @@ Document = Mapping[str, Any]
 class ToolkitSpecs(Periodic):
     """What the toolkit's specs in these folders had at the last look; `on_change`: when that changes.
 
-    devices: those that runtimes find there now. source: a spec of now, or the last good one. trouble: which file is
+    devices: those that runtimes find there now. source: a spec of now, or the last good one. problem: which file is
     broken, or gone, with the reason.
     """
 
@@ -66,7 +66,7 @@ class ToolkitSpecs(Periodic):
         self.wanted = False  # whether anybody hands out CDI names
         self.devices: tuple[cdi.ToolkitDevice, ...] = ()
         self.source: Document | None = None
-        self.trouble = ""
+        self.problem = ""
 
     async def ready(self) -> None:
         """From now on they are wanted; returns after one look at least, or when that takes too long."""
@@ -86,16 +86,16 @@ class ToolkitSpecs(Periodic):
             self._suspect = found.signature
             return
         self._signature, self._suspect = found.signature, None
-        trouble = "; ".join(f"{path}: {why}" for path, why in found.broken.items())
-        if not found.good and not trouble and self.source is not None:
-            trouble = self.trouble or f"{', '.join(sorted(self._good))}: it is gone"
-        news = (found.devices, trouble) != (self.devices, self.trouble)
+        problem = "; ".join(f"{path}: {why}" for path, why in found.broken.items())
+        if not found.good and not problem and self.source is not None:
+            problem = self.problem or f"{', '.join(sorted(self._good))}: it is gone"
+        news = (found.devices, problem) != (self.devices, self.problem)
         self._good = frozenset(found.good)
         self.source = next(iter(reversed(list(found.good.values()))), self.source)
-        self.devices, self.trouble = found.devices, trouble
+        self.devices, self.problem = found.devices, problem
         if news:
-            level = log.warning if trouble else log.info
-            level("the container toolkit's CDI specification", devices=len(found.devices), trouble=trouble)
+            level = log.warning if problem else log.info
+            level("the container toolkit's CDI specification", devices=len(found.devices), problem=problem)
             self._on_change()
 
 
@@ -252,7 +252,7 @@ def generate(request: CtkRequest) -> dict[str, Any]:
 class CtkSpec:
     """The GPUs' spec by nvidia-ctk, on a thread of its own. `on_change`: called on the loop when it has answered.
 
-    made: the latest good one, and names: of the devices in it, while it is what was asked for last. trouble: why there
+    made: the latest good one, and names: of the devices in it, while it is what was asked for last. problem: why there
     is none for that; then it is tried again after a minute.
     """
 
@@ -267,7 +267,7 @@ class CtkSpec:
         self._asked_at = 0.0  # time.monotonic()
         self.made: Document | None = None
         self.names: frozenset[str] = frozenset()
-        self.trouble = ""
+        self.problem = ""
 
     def current(self, request: CtkRequest | None) -> Document | None:
         """What it made of this request."""
@@ -278,7 +278,7 @@ class CtkSpec:
         failed = self._asked is None and time.monotonic() - self._asked_at >= CTK_RETRY_SECONDS
         if request != self._request or (failed and not self.names):
             self._request, self._asked_at = request, time.monotonic()
-            self.names, self.trouble = frozenset(), ""
+            self.names, self.problem = frozenset(), ""
             asked = self._asked = self._toolkit.submit(lambda: self._make(request))
             asked.add_done_callback(partial(self._answered, request))
             await asyncio.wait((asked,), timeout=patience_seconds)
@@ -290,13 +290,13 @@ class CtkSpec:
         self._asked = None
         error = answer.exception()
         if error is None:
-            self.made, self.trouble = answer.result(), ""
+            self.made, self.problem = answer.result(), ""
             self.names = frozenset(str(each["name"]) for each in self.made["devices"])
             log.info("nvidia-ctk made the CDI specification", devices=len(self.names))
         elif isinstance(error, CtkError):
-            self.trouble = str(error)
-            log.info("nvidia-ctk made no CDI specification", why=self.trouble)
+            self.problem = str(error)
+            log.info("nvidia-ctk made no CDI specification", why=self.problem)
         else:
-            self.trouble = f"{CTK}: {error}"
+            self.problem = f"{CTK}: {error}"
             log.error("nvidia-ctk made no CDI specification", exc_info=error)
         self._on_change()

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 ASK_SECONDS = 5.0  # a daemon that answers
 ASK_AGAIN_SECONDS = 1.0  # one that does not
-PATIENCE_SECONDS = 10.0  # what a start may take before the trouble is told
+PATIENCE_SECONDS = 10.0  # what a start may take before the problem is reported
 MISSED = 2  # questions in a row without an answer, before one that did answer is silent
 
 
@@ -47,7 +47,7 @@ class MpsDaemons(Periodic):
         self._since: dict[tuple[str, int], float] = {}  # time.monotonic()
         self._missed: dict[tuple[str, int], int] = {}
         self._pause: float | None = None  # None: until something is wanted
-        self._trouble = ""
+        self._problem = ""
         self._alive: dict[str, bool | None] = {}  # by resource
         self._facts = HelperFacts(before=_read(self._file))
 
@@ -84,7 +84,7 @@ class MpsDaemons(Periodic):
             self._facts = facts
             self._on_change()
         again = any(each != READY for each in found.values()) or any(self._missed.values())
-        self._pause = (ASK_AGAIN_SECONDS if again else ASK_SECONDS) if daemons or self._trouble else None
+        self._pause = (ASK_AGAIN_SECONDS if again else ASK_SECONDS) if daemons or self._problem else None
 
     async def _asked(self, daemon: Daemon, unwritten: str) -> Answer:
         """What it answers, in words that stay the same while nothing changes."""
@@ -110,11 +110,11 @@ class MpsDaemons(Periodic):
             self._alive[daemon.resource] = False
         return BEING_STARTED if starting and not tell_now else Answer(state=HelperState.SILENT, message=why)
 
-    def _say(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            if trouble:
-                log.warning("failed to request MPS control daemons", error=trouble)
+    def _say(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            if problem:
+                log.warning("failed to request MPS control daemons", error=problem)
 
 
 def _read(file: Path) -> tuple[Daemon, ...]:

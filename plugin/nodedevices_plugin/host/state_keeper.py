@@ -34,7 +34,7 @@ class StateKeeper:
     def __init__(self, path: Path, *, metrics: Metrics, on_written: Callable[[], None]) -> None:
         self.worker = Worker("state-file")  # its own: what hangs elsewhere must not keep a verdict from being saved
         self.saved: Effective | None = None  # the configuration that the file has
-        self.trouble: str | None = None  # why it cannot be written
+        self.problem: str | None = None  # why it cannot be written
         self.lost: str | None = None  # why it could not be read at the start
         self._file = StateFile(path)
         self._metrics = metrics
@@ -75,7 +75,7 @@ class StateKeeper:
         if state == self._written:
             return None
         urgent = not same_but_times(state, self._written)
-        pause = RETRY_SECONDS if self.trouble else 0.0 if urgent else TIMES_SECONDS
+        pause = RETRY_SECONDS if self.problem else 0.0 if urgent else TIMES_SECONDS
         due = self._written_at + pause
         if due > now:
             return due
@@ -94,9 +94,9 @@ class StateKeeper:
         error = writing.exception()
         if error is None:
             self.saved = from_saved(state.applied) if state.applied is not None else None
-            if self.trouble is not None:
+            if self.problem is not None:
                 log.info("state file written again")
-            self.trouble = None
+            self.problem = None
             self._metrics.state_written()
             return
         self._metrics.state_failed()
@@ -104,6 +104,6 @@ class StateKeeper:
         self._written = State()
 
     def _not_written(self, why: str) -> None:
-        if why != self.trouble:
+        if why != self.problem:
             log.warning("state not saved: a restart of the agent would forget it", error=why)
-        self.trouble = why
+        self.problem = why

@@ -36,24 +36,24 @@ class _Followed(Periodic, ABC):
         super().__init__(self._look, seconds=POLL_SECONDS, patience_seconds=FIRST_READ_SECONDS)
         self._path = path
         self._worker = worker
-        self._trouble: str | None = None
+        self._problem: str | None = None
 
     async def first(self) -> bool:
         in_time = await super().first()
         if not in_time:
-            self._in_trouble(f"reading it took more than {FIRST_READ_SECONDS:.0f} s")
+            self._failed(f"reading it took more than {FIRST_READ_SECONDS:.0f} s")
         return in_time
 
-    def _in_trouble(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            self._tell(trouble)
+    def _failed(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            self._tell(problem)
 
     @abstractmethod
     async def _look(self) -> None: ...
 
     @abstractmethod
-    def _tell(self, trouble: str) -> None: ...
+    def _tell(self, problem: str) -> None: ...
 
 
 class ConfigFile(_Followed):
@@ -69,17 +69,17 @@ class ConfigFile(_Followed):
             raw = await self._worker.run(lambda: _read(self._path))
         except OSError as error:
             self._digest = None
-            self._in_trouble(error.strerror or str(error))
+            self._failed(error.strerror or str(error))
             return
         digest = hashlib.sha256(raw).digest()
         if digest == self._digest:
             return
         outcome = await self._worker.run(lambda: _parsed(raw))
-        self._digest, self._trouble = digest, None
+        self._digest, self._problem = digest, None
         self._on_change(outcome)
 
-    def _tell(self, trouble: str) -> None:
-        self._on_change(FileOutcome(error=trouble))
+    def _tell(self, problem: str) -> None:
+        self._on_change(FileOutcome(error=problem))
 
 
 class ConfigFolder(_Followed):
@@ -98,19 +98,19 @@ class ConfigFolder(_Followed):
             found = await self._worker.run(lambda: _read_folder(self._path))
         except OSError as error:
             self._known = None
-            self._in_trouble(error.strerror or str(error))
+            self._failed(error.strerror or str(error))
             return
         before = self._known or {}
         now = await self._worker.run(lambda: _all_parsed(found, before))
         same = self._known is not None and {name: it[0] for name, it in before.items()} == {
             name: it[0] for name, it in now.items()
         }
-        self._known, self._trouble = now, None
+        self._known, self._problem = now, None
         if not same:
             self._on_change(NamedFiles(folder=str(self._path), files={name: it[1] for name, it in now.items()}))
 
-    def _tell(self, trouble: str) -> None:
-        self._on_change(NamedFiles(folder=str(self._path), error=trouble))
+    def _tell(self, problem: str) -> None:
+        self._on_change(NamedFiles(folder=str(self._path), error=problem))
 
 
 def _all_parsed(found: Mapping[str, bytes | str], before: _Known) -> _Known:

@@ -1,7 +1,7 @@
 """Who holds what: the kubelet's PodResources v1 List, as holders.
 
 One holder per container and resource, its ids sorted; one per container and claim for DRA. The list has one entry per
-device id, every pod of the node (older kubelets: finished ones too), and no pod UID. On trouble the last good list
+device id, every pod of the node (older kubelets: finished ones too), and no pod UID. After a problem the last good list
 stays and its `state` says that it may be old: an unreachable or rate-limited kubelet never means "nobody holds it".
 
 A kubelet that has just started answers without its pods, and without an error: for a second, or for as long as the API
@@ -278,7 +278,7 @@ class PodResourcesClient:
                 offered, message = await self._offers()
             response = await rpc.list_pod_resources(self._socket, timeout_seconds=LIST_DEADLINE_SECONDS)
         except grpc.aio.AioRpcError as error:
-            return self._trouble(error, await self._recorded())
+            return self._problem(error, await self._recorded())
         self._refusals = 0
         same_kubelet = kubelet is not None and sockets.identity(self._socket) == kubelet
         proven = same_kubelet and self._complete_since == kubelet
@@ -340,7 +340,7 @@ class PodResourcesClient:
             return None, f"GetAllocatableResources failed: {text(rpc.reason(error), MAX_MESSAGE // 2)}"
         return offers(answer), ""
 
-    def _trouble(self, error: grpc.aio.AioRpcError, checkpoint: tuple[tuple[Offer, ...] | None, str]) -> Holdings:
+    def _problem(self, error: grpc.aio.AioRpcError, checkpoint: tuple[tuple[Offer, ...] | None, str]) -> Holdings:
         details = text(rpc.reason(error), MAX_MESSAGE // 2)
         state = HoldersState.UNAVAILABLE
         message = f"PodResources on {self._socket} does not answer: {details}"

@@ -41,7 +41,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """Who holds what; on trouble the last good list stays, and `state` says that it may be old.
+    """Who holds what; after a problem the last good list stays, and `state` says that it may be old.
 
     `offered`: what the kubelet calls healthy, of every plugin on the node; None: not asked for (Observe asks, and an
     agent with nothing in effect yet), or not answered, and `message` says why.

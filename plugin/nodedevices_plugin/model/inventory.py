@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from nodedevices_probe.protocol import DeviceFact, Driver, Machine, Partition, Trouble, memory_bytes
+from nodedevices_probe.protocol import DeviceFact, Driver, Machine, Partition, Problem, memory_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Inventory:
     machine: Machine = field(default_factory=Machine)
     boot_id: str = ""
     accelerators_on_bus: int = 0
-    troubles: tuple[Trouble, ...] = ()
+    problems: tuple[Problem, ...] = ()
     instance: str = ""  # of the probe's process that wrote the line in effect
     heard: int = -1  # the newest event of that process, by its sequence number
     read_after: int = -1  # the newest event that had happened when the devices of the line were asked

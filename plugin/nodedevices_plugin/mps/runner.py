@@ -61,7 +61,7 @@ class _Run:
     missed: int = 0
     failures: int = 0
     not_before: float = 0.0
-    told: set[str] = field(default_factory=set)  # troubles that were logged since all was well
+    logged: set[str] = field(default_factory=set)  # problems that were logged since all was well
 
 
 class Runner:
@@ -123,7 +123,7 @@ class Runner:
             run.asked = now
         changed = [gpu for gpu in daemon.gpus if before is None or gpu not in before.gpus]
         self._limit(mps.memory_commands(changed), daemon.resource, run)
-        run.done, run.failures, run.missed, run.told = daemon, 0, 0, set()
+        run.done, run.failures, run.missed, run.logged = daemon, 0, 0, set()
         log.info("MPS control daemon ready", resource=daemon.resource, gpus=len(daemon.gpus), percent=daemon.percentage)
 
     def _look(self, done: Daemon, run: _Run) -> None:
@@ -137,7 +137,7 @@ class Runner:
             return
         run.missed = 0
         if percentage == done.percentage:
-            run.told.clear()
+            run.logged.clear()
             return
         why = f"it gives its clients {percentage} % and not {done.percentage} %"
         self._tell(run, "limits changed by somebody else; set again", done.resource, why)
@@ -150,8 +150,8 @@ class Runner:
         except ControlError as error:
             servers = ()
             self._tell(run, "MPS servers not listed", done.resource, error)
-        told = [command for server in servers for command in mps.server_commands(server, done)]
-        self._limit((*mps.memory_commands(done.gpus), *told), done.resource, run)
+        commands = [command for server in servers for command in mps.server_commands(server, done)]
+        self._limit((*mps.memory_commands(done.gpus), *commands), done.resource, run)
         self._limit((mps.thread_command(done.percentage),), done.resource, run)  # what is looked at comes last
 
     def _limit(self, commands: Iterable[str], resource: str, run: _Run) -> None:
@@ -264,8 +264,8 @@ class Runner:
 
     def _tell(self, run: _Run, message: str, resource: str, error: ControlError | str, **more: object) -> None:
         text = f"{message}: {error}"
-        if text not in run.told:
-            run.told.add(text)
+        if text not in run.logged:
+            run.logged.add(text)
             log.warning(message, resource=resource, error=str(error), **more)
 
     def _complain(self, text: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, OfferedResource, Plan
-from nodedevices_plugin.pipeline.foreign import Names, other_plugins, told
+from nodedevices_plugin.pipeline.foreign import Names, offered_text, other_plugins
 from nodedevices_plugin.resources.changes import ChangeDecision, wait, waiting_for
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.helpers import exclusive, helpers, shares, silent, starting, unanswered
@@ -98,7 +98,7 @@ def may_begin(missing: Sequence[OfferedResource], wanted: Plan, holdings: Holdin
         for resource in shared
         for each in other_plugins(resource.name, wanted, holdings.offered or (), names, own=())
     }
-    if why := told(tuple(offers.values())):
+    if why := offered_text(tuple(offers.values())):
         return wait((), f"{_waits(shared)}: {why}")
     return ChangeDecision(apply=True)
 

@@ -34,12 +34,12 @@ class ConfigStatus:
     unmatched: tuple[Unmatched, ...] = ()  # entries that are applied and match nothing here (resources.unmatched)
     waiting_for: tuple[WaitingPod, ...] = ()  # whose end a change waits for
     waiting_for_helpers: int = 0  # of so many resources
-    cdi_trouble: str = ""  # what is wrong with the source of CDI specifications
+    cdi_problem: str = ""  # what is wrong with the source of CDI specifications
     unschedulable: tuple[str, ...] = ()  # ids that people took out of service: named until they are honoured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class Problem:
     """Why what is asked for is not in effect, or what is in effect does not do what it says."""
 
     of: str  # as Configured.refused; holders: it waits for pods; operator: for its word; state: to be saved
@@ -59,17 +59,17 @@ def refusal(field: str, message: str) -> Refused:
     return Refused(section=section if section in SECTION_NAMES else "", field=field, message=message)
 
 
-def of_trouble(status: ConfigStatus, trouble: Trouble, *, told: bool) -> ConfigStatus:
-    """told: there is a configuration in effect."""
-    if trouble.of == "operator":
-        return replace(status, reason=names.NO_CONFIG, message=trouble.message)
+def of_problem(status: ConfigStatus, problem: Problem, *, applied_once: bool) -> ConfigStatus:
+    """applied_once: there is a configuration in effect."""
+    if problem.of == "operator":
+        return replace(status, reason=names.NO_CONFIG, message=problem.message)
     return replace(
         status,
-        reason=_reason(trouble),
-        message=_message(trouble, told=told),
-        refused=refusal(trouble.field, trouble.message) if not trouble.waits else None,
-        waiting_for=_holding(trouble.waiting_for),
-        waiting_for_helpers=trouble.awaits if not trouble.waiting_for else 0,
+        reason=_reason(problem),
+        message=_message(problem, applied_once=applied_once),
+        refused=refusal(problem.field, problem.message) if not problem.waits else None,
+        waiting_for=_holding(problem.waiting_for),
+        waiting_for_helpers=problem.awaits if not problem.waiting_for else 0,
     )
 
 
@@ -83,12 +83,12 @@ def of_holders(status: ConfigStatus, held: Sequence[Held], inventory: Inventory)
     )
 
 
-def _reason(trouble: Trouble) -> str:
-    if not trouble.waits:
+def _reason(problem: Problem) -> str:
+    if not problem.waits:
         return names.CONFIG_INVALID
-    if trouble.of == "state":
+    if problem.of == "state":
         return names.STATE_NOT_SAVED
-    return names.WAITING_FOR_DAEMON if trouble.awaits and not trouble.waiting_for else names.WAITING_FOR_HOLDERS
+    return names.WAITING_FOR_DAEMON if problem.awaits and not problem.waiting_for else names.WAITING_FOR_HOLDERS
 
 
 def _withheld(ours: Sequence[Held], inventory: Inventory) -> str:
@@ -125,14 +125,14 @@ def _holding(holders: Sequence[Holder]) -> tuple[WaitingPod, ...]:
     )
 
 
-def _message(trouble: Trouble, *, told: bool) -> str:
+def _message(problem: Problem, *, applied_once: bool) -> str:
     """For people: what is the matter, and what holds meanwhile."""
-    if trouble.of in {"holders", "state"}:
-        return trouble.message
-    if trouble.awaits and trouble.coming is None:
+    if problem.of in {"holders", "state"}:
+        return problem.message
+    if problem.awaits and problem.coming is None:
         meanwhile = "its shares are withheld until it answers"
-    elif not told:
-        meanwhile = "nothing is offered until " + ("it answers" if trouble.awaits else "there is a good one")
+    elif not applied_once:
+        meanwhile = "nothing is offered until " + ("it answers" if problem.awaits else "there is a good one")
     else:
-        meanwhile = "the last good one stays in effect" + (" until it answers" if trouble.awaits else "")
-    return f"{trouble.message}; {meanwhile}"
+        meanwhile = "the last good one stays in effect" + (" until it answers" if problem.awaits else "")
+    return f"{problem.message}; {meanwhile}"

@@ -33,7 +33,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline.asking import RequestedConfig, SeenObject
 from nodedevices_plugin.pipeline.awaiting import Awaited, awaited, known_clients, may_begin, may_start
-from nodedevices_plugin.pipeline.config_status import ConfigStatus, Trouble, of_holders, of_trouble
+from nodedevices_plugin.pipeline.config_status import ConfigStatus, Problem, of_holders, of_problem
 from nodedevices_plugin.pipeline.foreign import Names, take_over
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change, drained
@@ -49,14 +49,14 @@ from nodedevices_plugin.vendors.nvidia.cdi import CdiEnvironment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveConfig:
-    """The configuration in effect. `told`: its plan was made at least once, in this run or before the last restart.
+    """The configuration in effect. `applied_once`: its plan was made, in this run or before the last restart.
 
     Until then it is the node's own settings without the file: devices are judged by it, and nothing is offered.
     """
 
     effective: Effective
     applied_hash: str | None = None
-    told: bool = False
+    applied_once: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class _Running:
     plan: Plan | None = None
     helpers: tuple[Helper, ...] | None = None
     clients: Set[tuple[str, str]] = frozenset()  # resource and id of the shares whose pods are a helper's clients
-    trouble: Trouble | None = None
+    problem: Problem | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,25 +134,25 @@ def configure(
 ) -> Configured:
     """The configuration and the plan from now on."""
     wanted = _wanted(before, asked, node)
-    if before.told and isinstance(wanted, _Change):  # what has no ids waits for nothing
+    if before.applied_once and isinstance(wanted, _Change):  # what has no ids waits for nothing
         before = replace(before, effective=wanted.effective.in_shape_of(before.effective))
     running = _running(before, node)
-    change = wanted if isinstance(wanted, Trouble) else _change(before, wanted, running, node)
+    change = wanted if isinstance(wanted, Problem) else _change(before, wanted, running, node)
     new_hash = spec.config_hash if spec is not None else None
-    after, plan, helpers, trouble = before, running.plan, running.helpers, running.trouble
+    after, plan, helpers, problem = before, running.plan, running.helpers, running.problem
     match change:
         case _Change():
-            after = ActiveConfig(effective=change.effective, applied_hash=new_hash, told=True)
-            plan, helpers, trouble = change.plan, change.helpers, None
-        case Trouble():
-            trouble = change
+            after = ActiveConfig(effective=change.effective, applied_hash=new_hash, applied_once=True)
+            plan, helpers, problem = change.plan, change.helpers, None
+        case Problem():
+            problem = change
             if plan is not None and change.takes_away is not None:
                 plan = drained(plan, change.takes_away, node.held)
-        case None if trouble is None:
+        case None if problem is None:
             after = replace(before, applied_hash=new_hash)
-    if trouble is not None and trouble.coming is not None:
-        named = {each.resource for each in trouble.coming}
-        helpers = (*trouble.coming, *(each for each in helpers or () if each.resource not in named))
+    if problem is not None and problem.coming is not None:
+        named = {each.resource for each in problem.coming}
+        helpers = (*problem.coming, *(each for each in helpers or () if each.resource not in named))
     status = ConfigStatus(
         reason=names.APPLIED,
         generation=seen.generation if seen is not None else None,
@@ -163,8 +163,8 @@ def configure(
     held_otherwise: tuple[Held, ...] = ()
     if plan is not None and not after.effective.observing:
         plan, held_otherwise = protect(plan, node.held, node.inventory, node.verdicts, names=node.offered)
-    if trouble is not None:
-        status = of_trouble(status, trouble, told=after.told)
+    if problem is not None:
+        status = of_problem(status, problem, applied_once=after.applied_once)
     elif plan is not None and (others := _ours(held_otherwise, plan, node)):
         status = of_holders(status, others, node.inventory)
     elif not standalone and (seen is None or seen.config is None):
@@ -173,15 +173,15 @@ def configure(
         status = replace(status, reason=names.NO_CONFIG, message=message)
     elif asked.note:
         status = replace(status, message=asked.note)
-    if trouble is None:
+    if problem is None:
         status = replace(status, unmatched=_unmatched(after.effective, node, asked.from_file))
-    to_save = trouble.to_save if trouble is not None else None
+    to_save = problem.to_save if problem is not None else None
     configured = Configured(
         active=after,
-        to_save=to_save or (after.effective if after.told else None),
+        to_save=to_save or (after.effective if after.applied_once else None),
         plan=withheld(plan, node.last_plan, node.helpers.answers) if plan is not None else None,
         status=status,
-        refused="" if trouble is None or trouble.waits else trouble.of,
+        refused="" if problem is None or problem.waits else problem.of,
         saving=to_save is not None and not node.unsaved_because,
         helpers=helpers,
     )
@@ -199,50 +199,50 @@ def _ours(held_otherwise: Sequence[Held], plan: Plan, node: Node) -> list[Held]:
     return [each for each in held_otherwise if each.device_id in offered - theirs]
 
 
-def _wanted(before: ActiveConfig, asked: RequestedConfig, node: Node) -> _Change | Trouble:
+def _wanted(before: ActiveConfig, asked: RequestedConfig, node: Node) -> _Change | Problem:
     """What is asked for, with its plan, or why it cannot be."""
     if asked.effective is None:
-        return Trouble(of=asked.source, field=asked.field, message=asked.error or "")
-    if why := access.refusal(before.effective if before.told else None, asked.effective, node.devices):
-        return Trouble(of="cdi", field=why.field, message=str(why))
-    if not before.told and node.awaits and not asked.effective.observing:
-        return Trouble(of="operator", message=node.awaits, waits=True)
+        return Problem(of=asked.source, field=asked.field, message=asked.error or "")
+    if why := access.refusal(before.effective if before.applied_once else None, asked.effective, node.devices):
+        return Problem(of="cdi", field=why.field, message=str(why))
+    if not before.applied_once and node.awaits and not asked.effective.observing:
+        return Problem(of="operator", message=node.awaits, waits=True)
     try:
         return _Change(effective=asked.effective, plan=_made(asked.effective, node))
     except PlanError as error:
-        return Trouble(of="plan", field=error.field, message=str(error))
+        return Problem(of="plan", field=error.field, message=str(error))
 
 
 def _running(before: ActiveConfig, node: Node) -> _Running:
-    """What is in effect where it was told before; nothing at a first start."""
-    if not before.told:
+    """What is in effect where it was applied before; nothing at a first start."""
+    if not before.applied_once:
         return _Running()
     plan, why = _plan(before.effective, node)
     clients, needs = shares(plan), _awaited(plan, node)
     helpers = needs.helpers if plan.resources or not why else None
     if why:
-        trouble = Trouble(of="plan", field=why.field, message=str(why))
-        return _Running(plan=plan, helpers=helpers, clients=clients, trouble=trouble)
+        problem = Problem(of="plan", field=why.field, message=str(why))
+        return _Running(plan=plan, helpers=helpers, clients=clients, problem=problem)
     if not needs.why:
         return _Running(plan=plan, helpers=helpers, clients=clients)
     ids = Names(node.inventory, index_prefix=before.effective.index_prefix)
     start = may_start(needs.unanswered, node.holdings, ids, clients=clients)
     if start.waiting_for:  # not where nobody knows: after a restart helpers are wanted at once
-        trouble = replace(_helpers_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
-        return _Running(plan=plan, clients=clients, trouble=trouble)
-    return _Running(plan=plan, helpers=helpers, clients=clients, trouble=_helpers_await(needs))
+        problem = replace(_helpers_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
+        return _Running(plan=plan, clients=clients, problem=problem)
+    return _Running(plan=plan, helpers=helpers, clients=clients, problem=_helpers_await(needs))
 
 
-def _helpers_await(needs: Awaited) -> Trouble:
+def _helpers_await(needs: Awaited) -> Problem:
     """Some helpers are not ready."""
     count = len(needs.unanswered)
-    return Trouble(of=needs.mode, field="sharing.strategy", message=needs.why, waits=needs.starting, awaits=count)
+    return Problem(of=needs.mode, field="sharing.strategy", message=needs.why, waits=needs.starting, awaits=count)
 
 
-def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node) -> _Change | Trouble | None:
+def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node) -> _Change | Problem | None:
     """What is asked for, or why it cannot take effect; None: it is in effect."""
     asked, plan = wanted.effective, wanted.plan
-    if before.told and asked.shape == before.effective.shape:
+    if before.applied_once and asked.shape == before.effective.shape:
         return None
     needs = _awaited(plan, node)
     decision = _may(before, asked, plan, needs=needs, running=running, node=node)
@@ -250,15 +250,15 @@ def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node
         known = node.holdings.state is HoldersState.SYNCED
         shown = plan if known and not asked.observing else None
         waiting_for = decision.waiting_for
-        return Trouble(of="holders", message=decision.message, waits=True, waiting_for=waiting_for, takes_away=shown)
+        return Problem(of="holders", message=decision.message, waits=True, waiting_for=waiting_for, takes_away=shown)
     if needs.why:
         return replace(_helpers_await(needs), coming=needs.helpers)
-    if before.told and (node.saved is None or node.saved.shape != asked.shape):
+    if before.applied_once and (node.saved is None or node.saved.shape != asked.shape):
         what = ", ".join(sorted(changed_ids(running.plan or Plan(), plan))) or "what is offered"
         message = (
             f"the change of {what} waits until the state file has it: {node.unsaved_because or 'it is being written'}"
         )
-        return Trouble(of="state", message=message, waits=True, to_save=asked, coming=needs.helpers)
+        return Problem(of="state", message=message, waits=True, to_save=asked, coming=needs.helpers)
     return replace(wanted, helpers=needs.helpers)
 
 
@@ -272,9 +272,9 @@ def _may(
     node: Node,
 ) -> ChangeDecision:
     """Whether it may be in effect at once, but for the devices that pods hold."""
-    ids = Names(node.inventory, index_prefix=(before.effective if before.told else asked).index_prefix)
+    ids = Names(node.inventory, index_prefix=(before.effective if before.applied_once else asked).index_prefix)
     clients = running.clients
-    if not before.told:
+    if not before.applied_once:
         decision = may_begin(needs.unanswered, wanted, node.holdings, ids)
         clients = known_clients(wanted, node.inventory, node.helpers)
     elif before.effective.observing and not asked.observing:
@@ -294,15 +294,15 @@ def _with_cdi(configured: Configured, node: Node) -> Configured:
     """With what CDI does to what is in effect: devices that containers would get without the driver's libraries are
     withheld, and a source of these that broke is named while the last good one is used."""
     plan, status = configured.plan, configured.status
-    active = configured.active.effective if configured.active.told else None
+    active = configured.active.effective if configured.active.applied_once else None
     if plan is None or active is None:
         return configured
     why = access.missing(active, node.devices)
     if not why:
-        return replace(configured, status=replace(status, cdi_trouble=access.stale(active, node.devices)))
-    status = replace(status, cdi_trouble=f"CDI: {why}; what it is missing for is withheld until then")
+        return replace(configured, status=replace(status, cdi_problem=access.stale(active, node.devices)))
+    status = replace(status, cdi_problem=f"CDI: {why}; what it is missing for is withheld until then")
     if status.reason in {names.APPLIED, names.NO_CONFIG}:
-        status = replace(status, reason=names.CONFIG_INVALID, refused=Refused(message=status.cdi_trouble))
+        status = replace(status, reason=names.CONFIG_INVALID, refused=Refused(message=status.cdi_problem))
     withheld = access.withheld(plan, node.last_plan, node.devices)
     return replace(configured, plan=withheld, status=status, refused=configured.refused or "cdi")
 

@@ -250,7 +250,7 @@ def other_plugins(
     return tuple(found)
 
 
-def told(found: Sequence[Offer]) -> str:
+def offered_text(found: Sequence[Offer]) -> str:
     """Who is in the way, and what to do; empty: nobody."""
     if not found:
         return ""

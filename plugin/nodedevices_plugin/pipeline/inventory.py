@@ -24,8 +24,8 @@ from nodedevices_probe.protocol import (
     DeviceFact,
     DriverState,
     Machine,
+    Problem,
     Snapshot,
-    Trouble,
     text,
 )
 
@@ -66,17 +66,17 @@ def update(
         if present or not _released(kept, now, removed, forget_missing_seconds):
             devices.append(kept)
     heard_before = previous.heard if previous.instance == snapshot.instance else -1
-    troubles = snapshot.troubles
+    problems = snapshot.problems
     if len(devices) > MAX_DEVICES:
         too_many = f"{len(devices)} devices; the first {MAX_DEVICES} by index are kept, missing ones last"
-        troubles = (*troubles, Trouble(code=TOO_MANY_DEVICES, message=too_many))
+        problems = (*problems, Problem(code=TOO_MANY_DEVICES, message=too_many))
     return Inventory(
         devices=_ordered(devices),
         driver=snapshot.driver,
         machine=snapshot.machine,
         boot_id=snapshot.boot_id,
         accelerators_on_bus=snapshot.accelerators_on_bus,
-        troubles=troubles,
+        problems=problems,
         instance=snapshot.instance,
         heard=max((event.sequence for event in snapshot.events), default=heard_before),
         read_after=heard_before if snapshot.read_after is None else snapshot.read_after,
@@ -87,23 +87,23 @@ def update(
 
 def owned(parts: Mapping[str, Inventory]) -> dict[str, Inventory]:
     """Of each probe what is its own, by name, the first probe first: an id that two of them list belongs to the one
-    that has it here, else to the first; it is the other's trouble, and not its device."""
+    that has it here, else to the first; it is the other's problem, and not its device."""
     here = {device.fact.id for part in parts.values() for device in part.devices if device.present}
     taken: dict[str, str] = {}
     result = {}
     for name, part in parts.items():
-        kept, troubles = [], list(part.troubles)
+        kept, problems = [], list(part.problems)
         for device in part.devices:
             ids = (device.fact.id, *(each.id for each in device.fact.partitions))
             owner = next((taken[each] for each in ids if each in taken), None)
             if owner is not None and device.present:
-                troubles.append(
-                    Trouble(code=SAME_ID, message=f"{device.fact.id} is reported by the probe {owner}, too")
+                problems.append(
+                    Problem(code=SAME_ID, message=f"{device.fact.id} is reported by the probe {owner}, too")
                 )
             elif owner is None and (device.present or device.fact.id not in here):
                 taken |= dict.fromkeys(ids, name)
                 kept.append(device if device.probe == name else replace(device, probe=name))
-        result[name] = replace(part, devices=tuple(kept), troubles=tuple(troubles))
+        result[name] = replace(part, devices=tuple(kept), problems=tuple(problems))
     return result
 
 
@@ -122,10 +122,10 @@ def together(parts: Mapping[str, Inventory], *, complete: bool) -> Inventory:
         machine=machine,
         boot_id=next((each.boot_id for each in every if each.boot_id), ""),
         accelerators_on_bus=max((each.accelerators_on_bus for each in every), default=0),
-        troubles=tuple(
-            Trouble(code=it.code, message=text(f"{name}: {it.message}", MAX_MESSAGE))
+        problems=tuple(
+            Problem(code=it.code, message=text(f"{name}: {it.message}", MAX_MESSAGE))
             for name, each in parts.items()
-            for it in each.troubles
+            for it in each.problems
         ),
     )
 

@@ -130,7 +130,9 @@ def begin(state: State, local: Local, *, now: datetime, monotonic: float) -> Wor
     active = ActiveConfig(effective=_own(local))
     if state.applied is not None:
         with contextlib.suppress(ConfigError):  # written by another version: what is asked for holds
-            active = ActiveConfig(effective=from_saved(state.applied), applied_hash=state.applied_hash, told=True)
+            active = ActiveConfig(
+                effective=from_saved(state.applied), applied_hash=state.applied_hash, applied_once=True
+            )
     devices = restored_devices(state, now)
     first, *_ = local.probes
     probes = {
@@ -195,7 +197,7 @@ class Assessment:
     @property
     def active(self) -> Effective | None:
         """The configuration in effect; None: there was none yet."""
-        return self.world.active.effective if self.world.active.told else None
+        return self.world.active.effective if self.world.active.applied_once else None
 
     @property
     def uses_cdi(self) -> bool:
@@ -289,7 +291,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     listed = _listed(world.listed, inputs)
     unlisted = not_listed(inputs.recent, listed, inputs.holdings)
     awaits = _awaits(world, inputs, local, spec, monotonic)
-    applied = active.effective if active.told else None
+    applied = active.effective if active.applied_once else None
     if inventory.line_monotonic is not None:
         node = Node(
             inventory=inventory,
@@ -317,7 +319,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         config = replace(config, reason=CONFIG_INVALID, message=asked.error, refused=refused_for, sources=asked.sources)
         refused = asked.source
     observed: Plan | None = None
-    if active.told and active.effective.observing:
+    if active.applied_once and active.effective.observing:
         others = Names(inventory, index_prefix=active.effective.index_prefix)
         shared_by = active.effective.sections.sharing.strategy
         observed = observe(world.state.observed, inputs.holdings, others, strategy=shared_by)
@@ -478,7 +480,7 @@ def _recent_over(unlisted: Sequence[RecentAllocate], monotonic: float) -> float 
 
 
 def _names(active: ActiveConfig, asked: RequestedConfig, inventory: Inventory) -> Names:
-    effective = active.effective if active.told else asked.effective or active.effective
+    effective = active.effective if active.applied_once else asked.effective or active.effective
     return Names(inventory, index_prefix=effective.index_prefix)
 
 
@@ -489,7 +491,7 @@ def _awaits(world: World, inputs: Inputs, local: Local, spec: SeenSpec | None, m
     those that pods of a forgotten configuration hold.
     """
     seconds = local.operator_wait_seconds
-    if world.active.told or monotonic >= world.started + seconds:
+    if world.active.applied_once or monotonic >= world.started + seconds:
         return ""
     if not local.standalone and spec is None:
         what = "the operator's configuration of this node"

@@ -292,12 +292,12 @@ def _resources(facts: Facts) -> Iterator[Metric]:
         value=1.0 if facts.holdings.state is HoldersState.SYNCED else 0.0,
     )
     cdi = GaugeMetricFamily(
-        "nodedevices_cdi_trouble",
+        "nodedevices_cdi_problem",
         "1 if a CDI specification is missing or broken (source: the driver's; file: the agent's own), else 0.",
         labels=["what"],
     )
-    cdi.add_metric(["source"], 1.0 if facts.config.cdi_trouble else 0.0)
-    cdi.add_metric(["file"], 1.0 if facts.cdi_trouble else 0.0)
+    cdi.add_metric(["source"], 1.0 if facts.config.cdi_problem else 0.0)
+    cdi.add_metric(["file"], 1.0 if facts.cdi_problem else 0.0)
     yield cdi
     config = GaugeMetricFamily(
         "nodedevices_config", "1 for the reason that the condition ConfigApplied has.", labels=["reason"]

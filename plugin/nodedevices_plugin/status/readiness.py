@@ -13,7 +13,7 @@ from nodedevices_common.http import Answer
 from nodedevices_plugin.model import HoldersState, Registration, RegistrationState
 from nodedevices_plugin.pipeline.step import World
 from nodedevices_plugin.runtime.supervise import Supervisor
-from nodedevices_plugin.status.step_log import troubles
+from nodedevices_plugin.status.step_log import problems
 
 
 class Readiness:
@@ -44,7 +44,7 @@ class Readiness:
         wrong = [*self._parts.problems(), *self._not_serving(), *filter(None, [self._publisher_problem()])]
         if wrong:
             return Answer(503, "".join(f"{each}\n" for each in wrong).encode())
-        reported = troubles(self._world().inventory)
+        reported = problems(self._world().inventory)
         return Answer(200, f"ok; the probe reports {'; '.join(reported)}\n".encode() if reported else b"ok\n")
 
     def _not_serving(self) -> list[str]:

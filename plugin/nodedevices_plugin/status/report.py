@@ -80,8 +80,8 @@ class Facts:
     started: datetime
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
     probes: tuple[ProbeFacts, ...]
-    state_trouble: str | None = None  # why the state file cannot be used or written
-    cdi_trouble: str = ""  # why containers do not get devices by CDI as they should
+    state_problem: str | None = None  # why the state file cannot be used or written
+    cdi_problem: str = ""  # why containers do not get devices by CDI as they should
     confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
     previous: tuple[Condition, ...] = ()
     previous_probes: tuple[api.Probe, ...] = ()
@@ -156,10 +156,10 @@ def _probe_state(probe: ProbeFacts) -> tuple[api.ProbeState, str]:
         return "Silent", SILENT_MESSAGE
     if inventory.driver is None or inventory.line_time is None:
         return "Starting", probe.error or ""
-    troubles = "; ".join(f"{each.code}: {each.message}" for each in inventory.troubles)
+    problems = "; ".join(f"{each.code}: {each.message}" for each in inventory.problems)
     if inventory.driver.state is DriverState.NOT_LOADED:
-        return "NoDriver", troubles or "the driver is not loaded"
-    return "Ready", troubles
+        return "NoDriver", problems or "the driver is not loaded"
+    return "Ready", problems
 
 
 def _named(facts: Facts, of: Mapping[str, str]) -> str:
@@ -168,7 +168,7 @@ def _named(facts: Facts, of: Mapping[str, str]) -> str:
 
 
 def _no_driver(inventory: Inventory) -> str:
-    shown = "; ".join(trouble.message for trouble in inventory.troubles[:3])
+    shown = "; ".join(problem.message for problem in inventory.problems[:3])
     if inventory.accelerators_on_bus:
         shown = f"{inventory.accelerators_on_bus} accelerators on the PCI bus and no usable driver; {shown}".rstrip(
             "; "
@@ -463,18 +463,18 @@ def _ready(facts: Facts) -> Condition:
             return before  # registering again takes moments: not worth a change of the condition
         waiting = ", ".join(each.resource for each in by_state[RegistrationState.PENDING])
         return _condition(facts, names.READY, "Unknown", names.STARTING, f"registering {waiting}")
-    return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join(_troubles(facts)))
+    return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join(_problems(facts)))
 
 
-def _troubles(facts: Facts) -> list[str]:
-    told = [f"{each.code}: {each.message}" for each in facts.inventory.troubles]
-    told += [f"state file: {facts.state_trouble}"] if facts.state_trouble is not None else []
-    told += [f"CDI: {facts.cdi_trouble}"] if facts.cdi_trouble else []
-    told += [
+def _problems(facts: Facts) -> list[str]:
+    parts = [f"{each.code}: {each.message}" for each in facts.inventory.problems]
+    parts += [f"state file: {facts.state_problem}"] if facts.state_problem is not None else []
+    parts += [f"CDI: {facts.cdi_problem}"] if facts.cdi_problem else []
+    parts += [
         f"{words.restarted}: containers started before lost their {words.state}: {listing(pods)}"
         for words, pods in _lost_clients(facts).items()
     ]
-    return told + [f"annotation {CONFIRM}: {each}" for each in facts.confirm_problems[:NAMED]]
+    return parts + [f"annotation {CONFIRM}: {each}" for each in facts.confirm_problems[:NAMED]]
 
 
 def _lost_clients(facts: Facts) -> dict[Words, list[str]]:
@@ -496,9 +496,11 @@ def _observing(facts: Facts, observed: Plan) -> Condition:
         return _condition(facts, names.READY, status, reason, f"serving.mode Observe: {holdings.message}")
     live = [each for each in observed.resources if any(one.healthy for one in each.ids)]
     by = ", ".join(each.name for each in live) if live else "none of this node's devices"
-    told = [f"serving.mode Observe: others offer {by} to the kubelet"]
+    parts = [f"serving.mode Observe: others offer {by} to the kubelet"]
     if holdings.offered is None:
-        told = [f"serving.mode Observe: what others offer to the kubelet is not known; {holdings.message}".rstrip("; ")]
+        parts = [
+            f"serving.mode Observe: what others offer to the kubelet is not known; {holdings.message}".rstrip("; ")
+        ]
     bad = {each for each, verdict in facts.verdicts.items() if not verdict.offered}
     still = {
         one.device_id for each in live for one in each.ids if one.healthy and {one.device_id, one.partition_id} & bad
@@ -506,8 +508,8 @@ def _observing(facts: Facts, observed: Plan) -> Condition:
     if still:
         called = device_names(facts.inventory)
         listed = listing(called[each.fact.id] for each in facts.inventory.devices if each.fact.id in still)
-        told.append(f"still offered by them and not fit for use: {listed}")
-    return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join([*told, *_troubles(facts)]))
+        parts.append(f"still offered by them and not fit for use: {listed}")
+    return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join([*parts, *_problems(facts)]))
 
 
 def _devices_healthy(facts: Facts, devices: tuple[api.Device, ...]) -> Condition:
@@ -516,20 +518,20 @@ def _devices_healthy(facts: Facts, devices: tuple[api.Device, ...]) -> Condition
     unknown = [each for each in devices if each.health.state == "Unknown"]
     degraded = [each for each in devices if each.health.state == "Degraded"]
     if unhealthy:
-        told = _told(sorted(unhealthy, key=_badness), devices)
-        also = f"; unknown: {_told(unknown, devices)}" if unknown else ""
-        return _condition(facts, kind, "False", names.DEVICE_FAULT, told + also)
+        parts = _listed(sorted(unhealthy, key=_badness), devices)
+        also = f"; unknown: {_listed(unknown, devices)}" if unknown else ""
+        return _condition(facts, kind, "False", names.DEVICE_FAULT, parts + also)
     if unknown:
-        told = f"{_told(unknown, devices)}: {unknown[0].health.message}".rstrip(": ")
-        return _condition(facts, kind, "Unknown", names.PROBE_SILENT, told)
+        parts = f"{_listed(unknown, devices)}: {unknown[0].health.message}".rstrip(": ")
+        return _condition(facts, kind, "Unknown", names.PROBE_SILENT, parts)
     if facts.inventory.line_time is None:
         return _condition(facts, kind, "Unknown", names.PROBE_SILENT, "the probe has not reported yet")
     if degraded:
-        return _condition(facts, kind, "True", names.ALL_HEALTHY, f"degraded: {_told(degraded, devices)}")
+        return _condition(facts, kind, "True", names.ALL_HEALTHY, f"degraded: {_listed(degraded, devices)}")
     return _condition(facts, kind, "True", names.ALL_HEALTHY, "" if devices else "there are no devices")
 
 
-def _told(some: list[api.Device], devices: tuple[api.Device, ...]) -> str:
+def _listed(some: list[api.Device], devices: tuple[api.Device, ...]) -> str:
     """`2 of 8: gpu-3 Xid79, gpu-5 EccUncorrectable`"""
     listed = ", ".join(f"{each.name} {each.health.reason}" for each in some[:NAMED])
     more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
@@ -539,14 +541,14 @@ def _told(some: list[api.Device], devices: tuple[api.Device, ...]) -> str:
 def _config_applied(facts: Facts) -> Condition:
     config = facts.config
     status: Status = {names.APPLIED: "True", names.NO_CONFIG: "Unknown"}.get(config.reason, "False")  # type: ignore[assignment]  # the values are Statuses
-    told = [each for each in (config.message, config.cdi_trouble) if each]
+    parts = [each for each in (config.message, config.cdi_problem) if each]
     if config.unschedulable:
         ids = listing(config.unschedulable)
-        told.append(f"spec.unschedulable is not implemented yet: {ids} stay in service")
-    told += [each.text for each in config.unmatched[:NAMED]]
+        parts.append(f"spec.unschedulable is not implemented yet: {ids} stay in service")
+    parts += [each.text for each in config.unmatched[:NAMED]]
     more = len(config.unmatched) - NAMED
-    told += [f"and {more} more entries match nothing here (status.configuration.unmatched)"] if more > 0 else []
-    return _condition(facts, names.CONFIG_APPLIED, status, config.reason, "; ".join(told))
+    parts += [f"and {more} more entries match nothing here (status.configuration.unmatched)"] if more > 0 else []
+    return _condition(facts, names.CONFIG_APPLIED, status, config.reason, "; ".join(parts))
 
 
 def _configuration(config: ConfigStatus) -> api.ConfigurationStatus | None:

@@ -16,24 +16,26 @@ from nodedevices_plugin.status.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
-TROUBLES_SECONDS = 5.0  # at least, between two log lines on what the probe complains of: some complaints count
-TROUBLES_SHOWN = 8
+PROBLEMS_SECONDS = 5.0  # at least, between two log lines on what the probe complains of: some complaints count
+PROBLEMS_SHOWN = 8
 DEVICES_SHOWN = 16  # in one log line
 
 
 def withdraws(before: Plan | None, after: Plan) -> bool:
-    """Whether an id that was told Healthy no longer is."""
-    told = {
+    """Whether an id that was reported Healthy no longer is."""
+    healthy = {
         (resource.name, each.id) for resource in (before or Plan()).resources for each in resource.ids if each.healthy
     }
     return any(
-        not each.healthy and (resource.name, each.id) in told for resource in after.resources for each in resource.ids
+        not each.healthy and (resource.name, each.id) in healthy
+        for resource in after.resources
+        for each in resource.ids
     )
 
 
-def troubles(inventory: Inventory) -> tuple[str, ...]:
+def problems(inventory: Inventory) -> tuple[str, ...]:
     """What the probe complains of, each with its code."""
-    return tuple(f"{each.code}: {each.message}" for each in inventory.troubles)
+    return tuple(f"{each.code}: {each.message}" for each in inventory.problems)
 
 
 class StepLog:
@@ -41,8 +43,8 @@ class StepLog:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._troubles: tuple[str, ...] = ()
-        self._troubles_at: float | None = None
+        self._problems: tuple[str, ...] = ()
+        self._problems_at: float | None = None
 
     def record(self, before: World, outcome: Step, metrics: Metrics) -> None:
         after = outcome.world
@@ -50,7 +52,7 @@ class StepLog:
         if after.plan != before.plan:
             _plan(before.plan, after.plan)
         self._config(before, outcome, metrics)
-        self._probe(troubles(after.inventory))
+        self._probe(problems(after.inventory))
         for notice in outcome.notices:
             log.info("xid noticed", device=notice.device_id, xid=notice.xid, count=notice.count, what=notice.message)
         for event in outcome.xids:
@@ -69,23 +71,23 @@ class StepLog:
 
     def _probe(self, now: tuple[str, ...]) -> None:
         """What changes faster than it may be logged is logged when the pause is over and a further line has come."""
-        pausing = self._troubles_at is not None and self._clock() - self._troubles_at < TROUBLES_SECONDS
-        if now == self._troubles or pausing:
+        pausing = self._problems_at is not None and self._clock() - self._problems_at < PROBLEMS_SECONDS
+        if now == self._problems or pausing:
             return
-        self._troubles, self._troubles_at = now, self._clock()
+        self._problems, self._problems_at = now, self._clock()
         if now:
-            more = len(now) - TROUBLES_SHOWN
+            more = len(now) - PROBLEMS_SHOWN
             log.warning(
-                "the probe reports trouble", troubles=now[:TROUBLES_SHOWN], **({"more": more} if more > 0 else {})
+                "the probe reports problems", problems=now[:PROBLEMS_SHOWN], **({"more": more} if more > 0 else {})
             )
         else:
             log.info("the probe reports no problems any more")
 
     def _config(self, before: World, outcome: Step, metrics: Metrics) -> None:
         old, new = before.config, outcome.world.config
-        if (old.reason, old.message, old.cdi_trouble) != (new.reason, new.message, new.cdi_trouble):
-            level = log.warning if outcome.refused or new.cdi_trouble else log.info
-            message = "; ".join(each for each in (new.message, new.cdi_trouble) if each)
+        if (old.reason, old.message, old.cdi_problem) != (new.reason, new.message, new.cdi_problem):
+            level = log.warning if outcome.refused or new.cdi_problem else log.info
+            message = "; ".join(each for each in (new.message, new.cdi_problem) if each)
             level("configuration", condition=new.reason, message=message, hash=new.applied_hash)
             if outcome.refused:
                 metrics.config_refused(outcome.refused)

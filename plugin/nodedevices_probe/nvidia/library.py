@@ -26,11 +26,11 @@ FOLDERS = (  # in the order of NVIDIA's plugin v0.20.0
 
 @dataclass(slots=True)
 class Library:
-    """`root`: where the driver's root is mounted; with "" or "/" only the loader looks. `trouble`: what was found there
+    """`root`: where the driver's root is mounted; with "" or "/" only the loader looks. `problem`: what was found there
     and could not be loaded."""
 
     root: str = ""
-    trouble: str = ""
+    problem: str = ""
     _loaded: bool = False
 
     def load(self) -> None:
@@ -38,18 +38,18 @@ class Library:
         if self._loaded or self.root in {"", "/"}:
             return
         path = find(Path(self.root))
-        self.trouble = ""
+        self.problem = ""
         if path is not None:
             try:
                 ctypes.CDLL(str(path))
                 self._loaded = True
             except OSError as error:
-                self.trouble = str(error)
+                self.problem = str(error)
 
     def missing(self) -> str:
         """Why there is none, where the loader found none either."""
-        if self.trouble:
-            return self.trouble
+        if self.problem:
+            return self.problem
         where = "" if self.root in {"", "/"} else f"neither below {self.root} nor "
         return f"{NAME} is {where or 'not '}where the system looks for libraries"
 

@@ -43,8 +43,8 @@ from nodedevices_probe.protocol import (
     DriverState,
     Machine,
     PcieNeighbour,
+    Problem,
     Readings,
-    Trouble,
     memory_bytes,
     nearest,
     text,
@@ -118,7 +118,7 @@ class NvmlSource:
             driver=Driver(state=state, name=DRIVER_NAME),
             machine=Machine(type=self.system.machine_type()),
             accelerators_on_bus=self.system.accelerators_on_bus(),
-            troubles=(Trouble(code=reason, message=text(f"failed to initialise NVML: {why}", MAX_MESSAGE)),),
+            problems=(Problem(code=reason, message=text(f"failed to initialise NVML: {why}", MAX_MESSAGE)),),
             needs_fresh_process=mismatch or not clean,
         )
 
@@ -144,45 +144,45 @@ class NvmlSource:
         assert self._driver is not None  # noqa: S101  look() initialises first
         counting = Asker()
         count = counting.ask("nvmlDeviceGetCount")
-        troubles = []
+        problems = []
         if count is None:  # nobody can be asked: everybody we know does not answer
             why = counting.error or str(counting.refused)
             gpus = [_Gpu(replace(fact, readings=Readings(error=why))) for _, fact in sorted(self._last.items())]
-            troubles.append(Trouble(code="NvmlError", message=why))
+            problems.append(Problem(code="NvmlError", message=why))
         else:
             gpus = self._gpus(min(count, MAX_DEVICES))
         devices, doubts = self._doubt(self._joined(gpus))
         before_any = bool(doubts) and not self._began  # the first line is a whole one: what it lacks is missing
         self._began = True
-        troubles += doubts
-        troubles += self._watch({gpu.fact.id: gpu.handle for gpu in gpus if gpu.handle is not None}, devices)
+        problems += doubts
+        problems += self._watch({gpu.fact.id: gpu.handle for gpu in gpus if gpu.handle is not None}, devices)
         return Facts(
             driver=self._driver,
             machine=self._machine(gpus),
             accelerators_on_bus=self.system.accelerators_on_bus(),
-            troubles=tuple(troubles),
+            problems=tuple(problems),
             devices=devices,
             look_again=bool(doubts),
             silent=before_any,
         )
 
-    def _doubt(self, devices: tuple[DeviceFact, ...]) -> tuple[tuple[DeviceFact, ...], list[Trouble]]:
+    def _doubt(self, devices: tuple[DeviceFact, ...]) -> tuple[tuple[DeviceFact, ...], list[Problem]]:
         """The devices as the line may have them, and who is in doubt: what one look alone calls an error is not told
         yet. A newcomer that is in doubt is left out until the second look."""
         odd = frozenset(fact.id for fact in devices if fact.readings.error is not None and not fact.readings.lost)
         doubted = odd - self._odd
-        troubles, told = [], []
+        problems, told = [], []
         for fact in devices:
             if fact.id not in doubted:
                 told.append(fact)
                 continue
             why = f"GPU {fact.index}: {fact.readings.error}; it is asked again"
-            troubles.append(Trouble(code="OddAnswer", message=text(why, MAX_MESSAGE)))
+            problems.append(Problem(code="OddAnswer", message=text(why, MAX_MESSAGE)))
             if fact.id in self._answered:
                 told.append(replace(self._answered[fact.id], index=fact.index))
         self._odd = odd
         self._answered = {fact.id: fact for fact in told if fact.readings.error is None}
-        return tuple(told), troubles
+        return tuple(told), problems
 
     def _gpus(self, count: int) -> list[_Gpu]:
         gpus: list[_Gpu] = []
@@ -290,9 +290,9 @@ class NvmlSource:
             devices.append(fact)
         return tuple(devices)
 
-    def _watch(self, gpus: dict[str, Any], devices: tuple[DeviceFact, ...]) -> list[Trouble]:
-        """Have every answering GPU's events watched; what cannot be is a trouble."""
-        troubles = []
+    def _watch(self, gpus: dict[str, Any], devices: tuple[DeviceFact, ...]) -> list[Problem]:
+        """Have every answering GPU's events watched; what cannot be is a problem."""
+        problems = []
         failed = self._monitor.failed if self._monitor else None
         # A reset may end the recording of events, so a GPU that becomes well is registered again, like a new one.
         watched = {device.id: _is_well(device) for device in devices if device.id in gpus}
@@ -307,14 +307,14 @@ class NvmlSource:
             if before is not None:
                 before.stop()
         if failed:
-            troubles.append(
-                Trouble(code="EventsUnavailable", message=text(f"waiting for events: {failed}", MAX_MESSAGE))
+            problems.append(
+                Problem(code="EventsUnavailable", message=text(f"waiting for events: {failed}", MAX_MESSAGE))
             )
         names = {device.id: f"GPU {device.index}" for device in devices}
         if self._monitor is not None and self._monitor.unmonitored:
             whys = sorted(f"{names.get(each, each)}: {why}" for each, why in self._monitor.unmonitored.items())
-            troubles.append(Trouble(code="Unmonitored", message=text("no events from " + ", ".join(whys), MAX_MESSAGE)))
-        return troubles
+            problems.append(Problem(code="Unmonitored", message=text("no events from " + ", ".join(whys), MAX_MESSAGE)))
+        return problems
 
     def _machine(self, gpus: list[_Gpu]) -> Machine:
         modes = {self.system.display_mode(gpu.fact.pci_bus_id) for gpu in gpus if gpu.fact.pci_bus_id}

@@ -26,8 +26,8 @@ from nodedevices_probe.protocol import (
     Machine,
     PcieNeighbour,
     PciePath,
+    Problem,
     Readings,
-    Trouble,
     nearest,
 )
 from nodedevices_probe.simulated.mig import partitions
@@ -122,7 +122,7 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
             vgpu_branch=machine.get("vgpuBranch", ""),
         ),
         accelerators_on_bus=value.get("acceleratorsOnBus", len(devices)),
-        troubles=tuple(Trouble(code=each["code"], message=each["message"]) for each in value.get("troubles", ())),
+        problems=tuple(Problem(code=each["code"], message=each["message"]) for each in value.get("problems", ())),
         devices=_connected(
             devices,
             value.get("links", ()),

@@ -2,7 +2,7 @@
 
 The file is looked at ten times a second and read when two looks in a row see the same change, so that a file half
 written by an editor is not taken for the truth. A file that cannot be understood changes nothing: the last good state
-stays and the line carries the Trouble `FileInvalid`. No file is a node without a driver. An event in the file happens
+stays and the line carries the Problem `FileInvalid`. No file is a node without a driver. An event in the file happens
 once, when its id first appears while the probe runs; those that were there at the start are history, as on hardware.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from nodedevices_probe.check import CheckError
 from nodedevices_probe.events import EventLog
 from nodedevices_probe.loop import NO_DRIVER, Facts
-from nodedevices_probe.protocol import MAX_MESSAGE, Trouble, text
+from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
 from nodedevices_probe.simulated.file import MAX_FILE_BYTES, SimulatedState, from_profile, parse
 
 FILE_LOOK_SECONDS = 0.1
@@ -62,7 +62,7 @@ class FileSource:
         mark = self._marked()
         if mark is None:
             self._mark = self._changing = None
-            self._facts = Facts(driver=NO_DRIVER, troubles=(_trouble("FileMissing", f"{self.path}: no such file"),))
+            self._facts = Facts(driver=NO_DRIVER, problems=(_problem("FileMissing", f"{self.path}: no such file"),))
         elif self._facts is None or (mark != self._mark and mark == self._changing):
             self._mark, self._changing = mark, None
             self._facts = self._read()
@@ -85,7 +85,7 @@ class FileSource:
         except (CheckError, OSError) as error:
             why = f"{error.strerror}" if isinstance(error, OSError) else str(error)
             before = self._last_good or Facts(driver=NO_DRIVER)
-            return replace(before, troubles=(*before.troubles, _trouble("FileInvalid", f"{self.path}: {why}")))
+            return replace(before, problems=(*before.problems, _problem("FileInvalid", f"{self.path}: {why}")))
         self._fire(state)
         self._last_good = state.facts
         while state.hang:  # like a call that never comes back; only a new process reads the file again
@@ -112,5 +112,5 @@ class FileSource:
             self._remembered.pop(next(iter(self._remembered)))
 
 
-def _trouble(code: str, message: str) -> Trouble:
-    return Trouble(code=code, message=text(message, MAX_MESSAGE))
+def _problem(code: str, message: str) -> Problem:
+    return Problem(code=code, message=text(message, MAX_MESSAGE))

@@ -156,7 +156,7 @@ RULES = Object(
         ),
         "recoveryActionSupported": Flag(),
         "acceleratorsOnBus": _SMALL,
-        "troubles": ListOf(Object({"code": _WORD, "message": _MESSAGE}, required=("code", "message")), 16),
+        "problems": ListOf(Object({"code": _WORD, "message": _MESSAGE}, required=("code", "message")), 16),
         "silent": Flag(),
         "hang": Flag(),
     },

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cluster.rig import binaries, images, layout, rig
-from cluster.rig.trouble import Progress, RigError
+from cluster.rig.problem import Progress, RigError
 from support.installing import kustomization
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.rig.trouble import Progress, RigError
+from cluster.rig.problem import Progress, RigError
 
 MODULE = Path(__file__).resolve().parents[1] / "kube"
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")

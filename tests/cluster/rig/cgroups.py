@@ -10,7 +10,7 @@ import os
 import time
 from pathlib import Path
 
-from cluster.rig.trouble import RigError
+from cluster.rig.problem import RigError
 
 ROOT = Path("/sys/fs/cgroup")
 # What the kubelet needs of v2. `io` and `hugetlb` are used where the kernel has them.

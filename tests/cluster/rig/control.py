@@ -13,7 +13,7 @@ from cluster.rig.api import Api
 from cluster.rig.binaries import Binaries
 from cluster.rig.layout import Layout
 from cluster.rig.pki import Authority
-from cluster.rig.trouble import wait_for
+from cluster.rig.problem import wait_for
 
 READY_SECONDS = 90  # a cold page cache on two cores takes a tenth of it
 Child = subprocess.Popen[bytes]

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.rig import binaries, oci
-from cluster.rig.trouble import Progress, RigError
+from cluster.rig.problem import Progress, RigError
 
 ROOT = Path(__file__).resolve().parents[3]
 BASE = "localhost/nodedevices-base"

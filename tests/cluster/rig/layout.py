@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cluster.rig.trouble import RigError, wait_for
+from cluster.rig.problem import RigError, wait_for
 
 MOST_CLUSTERS = 16
 MOST_NODES = 15

@@ -15,7 +15,7 @@ from pathlib import Path
 from cluster.rig import cgroups, processes, seeds
 from cluster.rig.binaries import Binaries
 from cluster.rig.layout import Layout, Node, ip
-from cluster.rig.trouble import RigError, wait_for
+from cluster.rig.problem import RigError, wait_for
 
 PID1 = Path(__file__).with_name("pid1.py")
 PAUSE = "localhost/nodedevices-pause:dev"

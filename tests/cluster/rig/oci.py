@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster.rig.trouble import RigError
+from cluster.rig.problem import RigError
 
 APPLETS = ("sh", "sleep", "cat", "env", "printenv", "ls", "true", "false", "echo", "grep", "id", "mount", "touch", "rm")
 FOLDERS = ("bin", "tmp", "dev", "proc", "sys", "etc")

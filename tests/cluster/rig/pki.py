@@ -7,7 +7,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from cluster.rig.trouble import RigError
+from cluster.rig.problem import RigError
 
 DAYS = "30"
 EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")

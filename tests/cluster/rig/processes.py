@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.rig.trouble import RigError
+from cluster.rig.problem import RigError
 
 FOLDER = "NODEDEVICES_RIG_FOLDER"
 ROLE = "NODEDEVICES_RIG_ROLE"

@@ -19,7 +19,7 @@ from cluster.rig.api import Api
 from cluster.rig.control import Control
 from cluster.rig.layout import Layout
 from cluster.rig.nodes import PAUSE, NodeRunner
-from cluster.rig.trouble import Progress, RigError, wait_for
+from cluster.rig.problem import Progress, RigError, wait_for
 
 PROGRAMS = {
     "ip": "iproute2",

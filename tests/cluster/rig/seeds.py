@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cluster.rig import binaries
 from cluster.rig.binaries import Binaries
-from cluster.rig.trouble import Progress, RigError, wait_for
+from cluster.rig.problem import Progress, RigError, wait_for
 
 KEEP = 2  # of some hundred MB each; more while somebody may still be linking them
 IN_USE_SECONDS = 600

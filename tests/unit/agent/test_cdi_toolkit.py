@@ -71,7 +71,7 @@ async def test_a_file_that_cannot_be_read_is_as_good_as_none_and_named(tmp_path:
     (tmp_path / "nvidia.yaml").write_text(text)
     watched = Watched(tmp_path)
     assert await watched.look() == {}
-    assert watched.specs.trouble.startswith(f"{tmp_path}/nvidia.yaml: no")
+    assert watched.specs.problem.startswith(f"{tmp_path}/nvidia.yaml: no")
 
 
 async def test_a_good_file_that_breaks_counts_for_one_more_look_and_its_libraries_are_remembered(
@@ -83,16 +83,16 @@ async def test_a_good_file_that_breaks_counts_for_one_more_look_and_its_librarie
     assert await watched.look() == {"0": ["/dev/nvidia0"]}
     file.write_text("kind: nvidia.com/gpu\ndevices: [")
     assert await watched.look() == {"0": ["/dev/nvidia0"]}, "it may be half written"
-    assert watched.specs.trouble == ""
+    assert watched.specs.problem == ""
     assert await watched.look() == {}, "container runtimes find nothing there, either"
-    assert watched.specs.trouble.startswith(f"{file}: not YAML: ")
+    assert watched.specs.problem.startswith(f"{file}: not YAML: ")
     assert watched.specs.source == good
     file.write_text(yaml.safe_dump(good))
     assert await watched.look() == {"0": ["/dev/nvidia0"]}
-    assert watched.specs.trouble == ""
+    assert watched.specs.problem == ""
     file.unlink()
     assert await watched.look() == {}
-    assert watched.specs.trouble == f"{file}: it is gone"
+    assert watched.specs.problem == f"{file}: it is gone"
     assert watched.specs.source == good
 
 
@@ -260,11 +260,11 @@ async def test_files_of_our_names_from_before_the_start_go_in_the_same_way(tmp_p
     assert names(tmp_path) == ["GPU-0"]
 
 
-async def test_a_folder_that_cannot_be_written_is_a_trouble_until_it_can(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_written_is_a_problem_until_it_can(tmp_path: Path) -> None:
     (tmp_path / "cdi").touch()
     files = CdiFiles(tmp_path / "cdi", worker=Worker("test"))
     await files.keep(minimal("GPU-0"))
-    assert f"{tmp_path}/cdi" in files.trouble
+    assert f"{tmp_path}/cdi" in files.problem
 
 
 # --- what nvidia-ctk makes, over time ---------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ async def test_what_it_made_is_had_for_that_request_only(tmp_path: Path) -> None
     spec = CtkSpec(make=make)
     for _ in range(3):
         await spec.want(REQUEST, patience_seconds=5)
-    assert (spec.current(REQUEST), set(spec.names), spec.trouble) == (document("GPU-0"), {"GPU-0"}, "")
+    assert (spec.current(REQUEST), set(spec.names), spec.problem) == (document("GPU-0"), {"GPU-0"}, "")
     assert spec.current(TWO) is None
     await spec.want(TWO, patience_seconds=5)
     assert asked == [REQUEST, TWO]
@@ -300,7 +300,7 @@ async def test_where_it_fails_the_one_before_is_kept_and_the_reason_told_once(
     await spec.want(REQUEST, patience_seconds=5)
     for _ in range(3):
         await spec.want(TWO, patience_seconds=5)
-    assert (spec.current(TWO), spec.names, spec.trouble) == (None, frozenset(), "no driver")
+    assert (spec.current(TWO), spec.names, spec.problem) == (None, frozenset(), "no driver")
     assert spec.made == document("GPU-0")
     assert capsys.readouterr().out.count("nvidia-ctk made no CDI specification") == 1
 
@@ -314,7 +314,7 @@ async def test_while_it_is_at_work_nobody_waits_for_long() -> None:
 
     spec = CtkSpec(make=make, on_change=changed.set)
     await spec.want(REQUEST, patience_seconds=0.01)
-    assert (spec.current(REQUEST), spec.trouble) == (None, "")
+    assert (spec.current(REQUEST), spec.problem) == (None, "")
     go.set()
     while not changed.is_set():
         await Worker("poll").run(lambda: changed.wait(0.05))

@@ -17,7 +17,15 @@ from nodedevices_plugin.model import (
     Plan,
     SchedulableId,
 )
-from nodedevices_plugin.pipeline.foreign import Names, named, observe, other_plugins, remembered, take_over, told
+from nodedevices_plugin.pipeline.foreign import (
+    Names,
+    named,
+    observe,
+    offered_text,
+    other_plugins,
+    remembered,
+    take_over,
+)
 from support.facts import START, gpu, gpu_id, inventory_of, mig_id, partition
 
 GPU = "nvidia.com/gpu"
@@ -285,12 +293,14 @@ def test_a_plan_is_one_thing_no_name_of_it_is_registered_beside_another() -> Non
 
 
 def test_it_is_said_who_it_is_and_what_to_do() -> None:
-    assert told(()) == ""
+    assert offered_text(()) == ""
     remedy = "; remove it from this node, or set serving.mode: Observe"
     one, two = Offer(resource=GPU, ids=(gpu_id(0),)), Offer(resource=SHARED, ids=(gpu_id(0), gpu_id(1)))
-    assert told((one,)) == (f"another device plugin serves {GPU} to this kubelet: the healthy id {gpu_id(0)}{remedy}")
-    assert told((one, two)) == (
+    assert offered_text((one,)) == (
+        f"another device plugin serves {GPU} to this kubelet: the healthy id {gpu_id(0)}{remedy}"
+    )
+    assert offered_text((one, two)) == (
         f"another device plugin serves {GPU}, {SHARED} to this kubelet: 3 healthy ids, such as {gpu_id(0)}{remedy}"
     )
     many = tuple(Offer(resource=f"nvidia.com/mig-{number}g.10gb", ids=("x",)) for number in range(6))
-    assert "mig-3g.10gb and 2 more to this kubelet" in told(many)
+    assert "mig-3g.10gb and 2 more to this kubelet" in offered_text(many)

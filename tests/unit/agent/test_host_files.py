@@ -135,7 +135,7 @@ def test_a_folder_that_cannot_be_is_named_with_the_reason(tmp_path: Path) -> Non
 async def test_a_folder_is_looked_at_before_anything_is_offered(tmp_path: Path) -> None:
     (tmp_path / "cdi").touch()
     news: list[str] = []
-    folder = CdiFolder(tmp_path / "cdi", worker=Worker("test"), on_change=lambda: news.append(folder.trouble))
+    folder = CdiFolder(tmp_path / "cdi", worker=Worker("test"), on_change=lambda: news.append(folder.problem))
     await folder.first()
     await folder.first()
     (tmp_path / "cdi").unlink()
@@ -149,6 +149,6 @@ async def test_a_folder_that_hangs_keeps_nobody_waiting(tmp_path: Path) -> None:
     folder = CdiFolder(tmp_path, worker=worker, on_change=lambda: None)
     async with asyncio.timeout(20):
         await folder.first()
-    assert folder.trouble == ""
+    assert folder.problem == ""
     held.set()
     await hanging

@@ -266,7 +266,7 @@ class TheNode(RuleBasedStateMachine):
             owner(id_) == gpu_id(number) for each in self.containers.values() for id_ in each.ids
         ):
             return
-        if self.world.active.told or self.first_list_at is None:
+        if self.world.active.applied_once or self.first_list_at is None:
             return  # whoever hands out beside this agent is the guard's matter
         self.pods += 1
         name = f"theirs-{self.pods}"

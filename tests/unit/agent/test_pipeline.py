@@ -159,7 +159,7 @@ def test_a_verdict_from_the_state_file_holds_from_the_first_plan_on() -> None:
     assert node.restarted().line(instance="second").offers() == {GPU: (2, 1)}
 
 
-def test_what_matches_nothing_is_named_while_it_is_in_force() -> None:
+def test_what_matches_nothing_is_named_while_it_is_in_effect() -> None:
     gone = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpuu", "replicas": 4}]}}
     node = Node().given(seen=seen(gone)).line()
     assert node.config == "Applied"
@@ -472,7 +472,7 @@ def test_a_bad_configuration_keeps_the_last_good_one_and_says_why(inputs: dict[s
     assert (node.config, node.offers()) == ("Applied", {GPU: (6, 6)})
 
 
-def test_a_bad_configuration_at_the_start_keeps_what_was_in_force_before_it() -> None:
+def test_a_bad_configuration_at_the_start_keeps_what_was_in_effect_before_it() -> None:
     node = Node().given(file=FileOutcome(config=sliced(4))).line()
     again = node.restarted().given(file=FileOutcome(error="not YAML")).line()
     assert (again.config, again.offers()) == ("ConfigInvalid", {GPU: (8, 8)})

@@ -30,7 +30,7 @@ from nodedevices_plugin.pipeline.foreign import Names, named
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.sharing.clients import Client
 from nodedevices_plugin.status.report import Facts, ProbeFacts, report
-from nodedevices_probe.protocol import Driver, DriverState, Link, Machine, Trouble
+from nodedevices_probe.protocol import Driver, DriverState, Link, Machine, Problem
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 
 GPU = "nvidia.com/gpu"
@@ -357,7 +357,7 @@ def test_how_a_probe_does(changes: dict[str, Any], expected: tuple[str, str]) ->
 
 
 def test_a_probe_without_its_driver_says_what_it_complains_of() -> None:
-    [probe] = report(facts(inventory=unloaded(Trouble(code="DriverNotLoaded", message="no library")))).probes
+    [probe] = report(facts(inventory=unloaded(Problem(code="DriverNotLoaded", message="no library")))).probes
     assert (probe.state, probe.message) == ("NoDriver", "DriverNotLoaded: no library")
 
 
@@ -369,9 +369,9 @@ def test_a_probes_state_is_since_it_changed() -> None:
 
 
 # --- conditions -------------------------------------------------------------------------------------------------------
-def unloaded(*troubles: Trouble, on_bus: int = 0) -> Inventory:
+def unloaded(*problems: Problem, on_bus: int = 0) -> Inventory:
     driver = Driver(state=DriverState.NOT_LOADED)
-    return replace(inventory_of(), driver=driver, accelerators_on_bus=on_bus, troubles=troubles)
+    return replace(inventory_of(), driver=driver, accelerators_on_bus=on_bus, problems=problems)
 
 
 def registered(state: RegistrationState, message: str = "") -> dict[str, Any]:
@@ -386,7 +386,7 @@ def registered(state: RegistrationState, message: str = "") -> dict[str, Any]:
         ({"probe_silent": True, "probe_error": "exited with 2"}, ("False", "ProbeUnavailable", "exited with 2")),
         ({"inventory": unloaded()}, ("False", "DriverNotLoaded", "the driver is not loaded")),
         (
-            {"inventory": unloaded(Trouble(code="DriverNotLoaded", message="no libnvidia-ml.so.1"), on_bus=2)},
+            {"inventory": unloaded(Problem(code="DriverNotLoaded", message="no libnvidia-ml.so.1"), on_bus=2)},
             (
                 "False",
                 "DriverNotLoaded",
@@ -396,7 +396,7 @@ def registered(state: RegistrationState, message: str = "") -> dict[str, Any]:
         (registered(RegistrationState.KUBELET_UNREACHABLE, "no"), ("False", "KubeletUnreachable", f"{GPU}: no")),
         (registered(RegistrationState.REJECTED, "bad"), ("False", "RegistrationRejected", f"{GPU}: bad")),
         (registered(RegistrationState.PENDING), ("Unknown", "Starting", f"registering {GPU}")),
-        ({"state_trouble": "disk full"}, ("True", "AgentRunning", "state file: disk full")),
+        ({"state_problem": "disk full"}, ("True", "AgentRunning", "state file: disk full")),
         (
             {"confirm_problems": ("gpu-1: give its id, GPU-1",)},
             ("True", "AgentRunning", "annotation nodedevices.io/confirm: gpu-1: give its id, GPU-1"),
@@ -455,7 +455,7 @@ def test_a_configuration_with_nothing_to_say_is_left_out() -> None:
         ),
     ],
 )
-def test_config_applied_says_what_is_in_force(config: ConfigStatus, expected: tuple[str, str, str]) -> None:
+def test_config_applied_says_what_is_in_effect(config: ConfigStatus, expected: tuple[str, str, str]) -> None:
     assert condition(facts(config=config), "ConfigApplied") == expected
 
 

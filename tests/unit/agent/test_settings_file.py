@@ -193,7 +193,7 @@ def test_a_section_of_spec_config_replaces_the_nodes_own_whole() -> None:
     assert none.sections.sharing.strategy == "none"
 
 
-def test_an_empty_spec_config_leaves_the_nodes_own_in_force() -> None:
+def test_an_empty_spec_config_leaves_the_nodes_own_in_effect() -> None:
     assert effective(text=SLICED, spec={}) == effective(text=SLICED)
     assert effective() == effective(text=b"", spec={})
 
@@ -223,7 +223,7 @@ def test_a_spec_config_that_cannot_be_is_refused_by_name(spec: dict[str, Any], s
     assert says in str(caught.value)
 
 
-def test_what_is_in_force_survives_the_state_file() -> None:
+def test_what_is_in_effect_survives_the_state_file() -> None:
     node = ("--gds-enabled", "--imex-channel-ids=0", "--dev-root=/host", "--mps-root=/m", "--cdi-annotation-prefix=x/")
     arguments = ("--resource-prefix=example.com", *node)
     now = effective(text=SLICED, arguments=arguments, spec={"health": {"holdDownSeconds": 7}})

@@ -137,8 +137,8 @@ def test_an_id_that_two_probes_report_is_the_first_ones_and_is_said(first: Seque
         node.line(probe, gpu(0, product_name=probe))
     [device] = node.world.inventory.devices
     assert (device.probe, device.fact.product_name) == ("nvml", "nvml")
-    [trouble] = node.world.inventory.troubles
-    assert trouble.message == f"nics: {gpu_id(0)} is reported by the probe nvml, too"
+    [problem] = node.world.inventory.problems
+    assert problem.message == f"nics: {gpu_id(0)} is reported by the probe nvml, too"
 
 
 def test_nothing_is_offered_before_every_probe_has_reported_or_was_waited_for() -> None:

@@ -11,17 +11,17 @@ from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.status.metrics import Metrics
-from nodedevices_plugin.status.step_log import TROUBLES_SECONDS, StepLog
-from nodedevices_probe.protocol import DeviceFact, Trouble
+from nodedevices_plugin.status.step_log import PROBLEMS_SECONDS, StepLog
+from nodedevices_probe.protocol import DeviceFact, Problem
 from structlog.testing import capture_logs
 from support.facts import START, gpu, gpu_id, snapshot, well
 
-WRONG = Trouble(code="FileInvalid", message="devices.yaml: profile: 'h9' is not known")
+WRONG = Problem(code="FileInvalid", message="devices.yaml: profile: 'h9' is not known")
 LOCAL = parse_flags(["--standalone"], {})
 
 
 class Story:
-    """Lines with these troubles, and what is logged of them."""
+    """Lines with these problems, and what is logged of them."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -29,12 +29,12 @@ class Story:
         self._step_log = StepLog(clock=lambda: self.now)
         self._metrics = Metrics(facts=lambda: None, probe=lambda: None)  # type: ignore[arg-type,return-value]
 
-    def line(self, *troubles: Trouble, after: float = 1.0) -> list[str]:
+    def line(self, *problems: Problem, after: float = 1.0) -> list[str]:
         self.now += after
-        line = replace(snapshot(gpu(0)), troubles=troubles)
+        line = replace(snapshot(gpu(0)), problems=problems)
         inputs = Inputs(snapshot=line, arrived=self.now, holdings=Holdings(state=HoldersState.SYNCED, taken=1.0))
         return [
-            "; ".join(entry.get("troubles", ["none"]))
+            "; ".join(entry.get("problems", ["none"]))
             for entry in self._logged(inputs)
             if "probe reports" in str(entry["event"])
         ]
@@ -96,13 +96,13 @@ def test_another_complaint_right_after_the_first_is_told_when_the_pause_is_over(
     story, other = Story(), replace(WRONG, message="devices.yaml: profile: 'h8' is not known")
     assert story.line(WRONG)
     assert story.line(other) == []
-    assert story.line(other, after=TROUBLES_SECONDS) == ["FileInvalid: devices.yaml: profile: 'h8' is not known"]
+    assert story.line(other, after=PROBLEMS_SECONDS) == ["FileInvalid: devices.yaml: profile: 'h8' is not known"]
 
 
 def test_a_complaint_that_counts_does_not_flood_the_log() -> None:
     story = Story()
     lines = [
-        story.line(Trouble(code="EventsDropped", message=f"{number} events found no room"), after=0.1)
+        story.line(Problem(code="EventsDropped", message=f"{number} events found no room"), after=0.1)
         for number in range(100)
     ]
     assert sum(map(len, lines)) == 2

@@ -49,14 +49,14 @@ class Part:
 
     def __init__(self) -> None:
         self.started = 0
-        self.trouble: list[BaseException] = []
+        self.problem: list[BaseException] = []
         self.waiting = asyncio.Event()
 
     async def __call__(self) -> None:
         self.started += 1
         self.waiting.clear()
-        if self.trouble:
-            raise self.trouble.pop(0)
+        if self.problem:
+            raise self.problem.pop(0)
         await self.waiting.wait()
 
 
@@ -65,7 +65,7 @@ class Part:
 )
 async def test_a_part_that_fails_is_started_again_counted_and_shown(parts: Supervisor, error: Exception) -> None:
     part = Part()
-    part.trouble = [error]
+    part.problem = [error]
     async with kept(parts, part):
         await failed(parts, 1)
         assert parts.problems() == ("looks failed 1 times in the last 0 s: ValueError: embedded null byte",)
@@ -85,7 +85,7 @@ async def test_a_part_that_ends_by_itself_has_failed(parts: Supervisor) -> None:
 
 async def test_a_part_whose_own_task_was_cancelled_has_failed_and_goes_on(parts: Supervisor) -> None:
     part = Part()
-    part.trouble = [asyncio.CancelledError()]
+    part.problem = [asyncio.CancelledError()]
     async with kept(parts, part) as task:
         await failed(parts, 1)
         await asyncio.sleep(0)
@@ -94,7 +94,7 @@ async def test_a_part_whose_own_task_was_cancelled_has_failed_and_goes_on(parts:
 
 async def test_a_minute_without_a_failure_makes_it_well_again(parts: Supervisor, clock: Clock) -> None:
     part = Part()
-    part.trouble = [ValueError("once")]
+    part.problem = [ValueError("once")]
     async with kept(parts, part):
         await failed(parts, 1)
         clock.now += 59

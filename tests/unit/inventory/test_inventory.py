@@ -148,7 +148,7 @@ def test_more_devices_than_a_status_can_hold_are_cut_and_told() -> None:
     found = after(known, *many)
     assert len(found.devices) == MAX_DEVICES
     assert all(device.present for device in found.devices)
-    assert [trouble.code for trouble in found.troubles] == [TOO_MANY_DEVICES]
+    assert [problem.code for problem in found.problems] == [TOO_MANY_DEVICES]
 
 
 @given(st.lists(st.frozensets(st.integers(0, 9), max_size=10), max_size=8))

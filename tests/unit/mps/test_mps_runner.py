@@ -298,7 +298,7 @@ def test_at_the_end_everything_is_given_back_whatever_fails(machine: Machine) ->
     assert machine.driver.modes["GPU-1"] == machine.driver.modes["GPU-2"] == "DEFAULT"
 
 
-def test_trouble_is_told_once(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problem_is_told_once(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     machine.driver.broken.add("start")
     machine.want(daemon(0)).after(100).after(100)
     assert capsys.readouterr().out.count("MPS control daemon not running") == 1

@@ -258,13 +258,13 @@ def test_a_capacity_that_a_node_refuses_is_a_failure_of_the_policy_that_asks_for
     assert said({"a": hindered("capacity", TAKEN)})["nodes"]["failed"] == 1
 
 
-def test_a_capacity_that_waits_for_pods_is_not_in_force_yet() -> None:
+def test_a_capacity_that_waits_for_pods_is_not_in_effect_yet() -> None:
     status, reason, message = applied({"a": hindered("capacity", HELD), "b": FORCE})
     assert (status, reason) == ("False", "Progressing")
     assert message == f"in effect on 1 of 2 nodes; a: capacity: {HELD.message}"
 
 
-def test_a_policy_that_does_not_supply_the_section_is_in_force() -> None:
+def test_a_policy_that_does_not_supply_the_section_is_in_effect() -> None:
     assert applied({"a": hindered("capacity", TAKEN, supplies=("sharing",))})[:2] == ("True", "Applied")
 
 
@@ -278,7 +278,7 @@ def test_a_policy_that_does_not_supply_the_section_is_in_force() -> None:
         ("LabelsSynced", "Forbidden", "labels", False),
     ],
 )
-def test_the_conditions_of_a_node_tell_which_sections_are_not_in_force(
+def test_the_conditions_of_a_node_tell_which_sections_are_not_in_effect(
     kind: str, reason: str, section: str, passing: bool
 ) -> None:
     expected = {section: Hindrance(f"{reason}: why", passing=passing)}

@@ -28,9 +28,9 @@ from nodedevices_probe.protocol import (
     PcieNeighbour,
     PciePath,
     ProbeEvent,
+    Problem,
     Readings,
     Snapshot,
-    Trouble,
     encode,
     text,
 )
@@ -46,7 +46,7 @@ FULL = Snapshot(
     driver=Driver(state=DriverState.LOADED, name="nvidia", version="570.148.08", cuda_version="12.8"),
     machine=Machine(type="DGXH100", mode="compute", clique="c.1"),
     accelerators_on_bus=1,
-    troubles=(Trouble(code="Unmonitored", message="GPU 1: old"),),
+    problems=(Problem(code="Unmonitored", message="GPU 1: old"),),
     devices=(
         DeviceFact(
             id="GPU-a",

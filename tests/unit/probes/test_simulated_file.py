@@ -34,7 +34,7 @@ def state(text: str, node: str = "node-a") -> SimulatedState:
         driver=facts.driver,
         machine=facts.machine,
         accelerators_on_bus=facts.accelerators_on_bus,
-        troubles=facts.troubles,
+        problems=facts.problems,
         devices=facts.devices,
     )
     assert parse_line(encode(snapshot)) == snapshot

@@ -26,7 +26,7 @@ def write(path: Path, text: str) -> None:
 
 
 def codes(snapshot: Snapshot) -> list[str]:
-    return [trouble.code for trouble in snapshot.troubles]
+    return [problem.code for problem in snapshot.problems]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def probe(file: Path) -> Iterator[RunningProbe]:
     with running(["simulated", "--file", str(file), "--node-name", "n"]) as each:
-        each.until(lambda seen: seen.devices or seen.troubles)
+        each.until(lambda seen: seen.devices or seen.problems)
         yield each
 
 
@@ -82,11 +82,11 @@ def test_a_bad_file_changes_nothing_but_is_named(file: Path, probe: RunningProbe
     file.write_text(bad)
     seen = probe.until(lambda seen: "FileInvalid" in codes(seen))
     assert len(seen.devices) == 8
-    assert seen.troubles[0].message.startswith(f"{file}: ")
-    assert why in seen.troubles[0].message
+    assert seen.problems[0].message.startswith(f"{file}: ")
+    assert why in seen.problems[0].message
     file.write_text("profile: h100 x 2\n")
     seen = probe.until(lambda seen: len(seen.devices) == 2)
-    assert seen.troubles == ()
+    assert seen.problems == ()
 
 
 def test_no_file_is_a_node_without_a_driver_until_there_is_one(tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_no_file_is_a_node_without_a_driver_until_there_is_one(tmp_path: Path) -
 
 
 def test_a_file_that_is_a_folder_is_named(tmp_path: Path) -> None:
-    (trouble,) = once(["simulated", "--file", str(tmp_path)], status=1).troubles
-    assert (trouble.code, trouble.message) == ("FileInvalid", f"{tmp_path}: Is a directory")
+    (problem,) = once(["simulated", "--file", str(tmp_path)], status=1).problems
+    assert (problem.code, problem.message) == ("FileInvalid", f"{tmp_path}: Is a directory")
 
 
 def test_an_unchanged_file_is_told_again_and_again(file: Path, probe: RunningProbe) -> None:

@@ -98,7 +98,7 @@ def test_the_best_is_chosen_and_nodes_alone_only_where_they_will_do() -> None:
 
 def test_without_libraries_it_says_what_was_looked_for_and_three_ways() -> None:
     here = CdiEnvironment(
-        toolkit_trouble="/etc/cdi/nvidia.yaml: not YAML", made_trouble="nvidia-ctk is not in the agent's image"
+        toolkit_problem="/etc/cdi/nvidia.yaml: not YAML", made_problem="nvidia-ctk is not in the agent's image"
     )
     said = missing((SPEC,), here, active=False)
     assert "(/etc/cdi/nvidia.yaml: not YAML; nvidia-ctk is not in the agent's image)" in said
@@ -107,7 +107,7 @@ def test_without_libraries_it_says_what_was_looked_for_and_three_ways() -> None:
 
 
 @pytest.mark.parametrize(
-    ("here", "in_force", "is_missing"),
+    ("here", "active", "is_missing"),
     [
         (CdiEnvironment(), False, True),
         (CdiEnvironment(), True, True),
@@ -118,7 +118,7 @@ def test_without_libraries_it_says_what_was_looked_for_and_three_ways() -> None:
         (CdiEnvironment(kept=True), True, False),
     ],
 )
-def test_the_last_good_one_counts_for_what_is_in_force_and_for_nothing_new(
+def test_the_last_good_one_counts_for_what_is_in_effect_and_for_nothing_new(
     here: CdiEnvironment, active: bool, is_missing: bool
 ) -> None:
     assert bool(missing((SPEC,), here, active=active)) is is_missing
@@ -126,11 +126,11 @@ def test_the_last_good_one_counts_for_what_is_in_force_and_for_nothing_new(
 
 
 def test_what_broke_is_named_while_the_last_good_one_is_used() -> None:
-    broken = CdiEnvironment(kept=True, toolkit_trouble="/etc/cdi/nvidia.yaml: not YAML")
+    broken = CdiEnvironment(kept=True, toolkit_problem="/etc/cdi/nvidia.yaml: not YAML")
     assert stale((SPEC,), broken) == "CDI: /etc/cdi/nvidia.yaml: not YAML; the last good one is used"
     assert stale((CHANNEL,), broken) == "", "the toolkit's own has all devices again"
     assert stale((SPEC,), CdiEnvironment(made=frozenset({"GPU-a", "GPU-b"}))) == ""
-    lacking = CdiEnvironment(toolkit_libraries=True, kept=True, made_trouble="nvidia-ctk is not in the agent's image")
+    lacking = CdiEnvironment(toolkit_libraries=True, kept=True, made_problem="nvidia-ctk is not in the agent's image")
     assert "lacks some of these devices" in stale((SPEC,), lacking)
 
 

@@ -311,7 +311,7 @@ def test_what_a_pod_holds_of_a_gpu_that_left_mig_mode_stays_listed_as_unhealthy(
 
 
 # --- the plan that stays ----------------------------------------------------------------------------------------------
-def test_the_plan_in_force_gets_the_health_of_now() -> None:
+def test_the_plan_in_effect_gets_the_health_of_now() -> None:
     current = plan(gpu(0), gpu(1), sharing=slices(2))
     fresh = refresh_health(current, inventory_of(gpu(0)), healthy(gpu(0)))
     assert [healthy for _, healthy in shown(fresh)["nvidia.com/gpu"]] == [True, True, False, False]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cluster.rig import binaries, cgroups, images, oci
-from cluster.rig.trouble import Progress, RigError
+from cluster.rig.problem import Progress, RigError
 
 
 def a_tree(root: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cluster.rig import layout
 from cluster.rig.layout import Layout
-from cluster.rig.trouble import RigError
+from cluster.rig.problem import RigError
 
 
 def a_layout(index: int, count: int = 2) -> Layout:

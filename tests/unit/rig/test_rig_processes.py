@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from cluster.rig import processes
-from cluster.rig.trouble import wait_for
+from cluster.rig.problem import wait_for
 
 TESTS = Path(__file__).resolve().parents[2]
 

@@ -81,17 +81,17 @@ class CdiEnvironment:
     """What CDI finds on this node, as far as it was looked at.
 
     unwritable: why none of our files can be written; empty: nothing is known to be in the way. toolkit: the devices of
-    the container toolkit's own specs; toolkit_libraries: whether these bring what every GPU needs; toolkit_trouble:
-    which file is broken or gone, and why. made: names of the devices in what nvidia-ctk made; made_trouble: why it made
+    the container toolkit's own specs; toolkit_libraries: whether these bring what every GPU needs; toolkit_problem:
+    which file is broken or gone, and why. made: names of the devices in what nvidia-ctk made; made_problem: why it made
     nothing. kept: whether there is a specification from before with the driver's libraries.
     """
 
     unwritable: str = ""
     toolkit: tuple[ToolkitDevice, ...] = ()
     toolkit_libraries: bool = False
-    toolkit_trouble: str = ""
+    toolkit_problem: str = ""
     made: frozenset[str] = frozenset()
-    made_trouble: str = ""
+    made_problem: str = ""
     kept: bool = False
 
 

@@ -5,8 +5,8 @@ specification is whole or it is not used. What makes it whole, best first:
 - nvidia-ctk makes it (host.cdi_toolkit.CtkSpec);
 - the container toolkit's own specification has what every GPU needs, and lacks a device, or can no longer be read: its
   libraries go with our device nodes;
-- the last whole one there was, of nvidia-ctk, or our own file from before this process. That holds for what is in effect
-  already, and for no new choice.
+- the last whole one there was, of nvidia-ctk, or our own file from before this process. That holds for what is in
+  effect already, and for no new choice.
 Where somebody asked for it (--cdi-without-libraries) device nodes alone will do when there is none of these.
 
 A file that others wrote under our name, with names that running pods have, is not replaced by less: see `merged`.
@@ -121,14 +121,14 @@ def choose(
 def missing(specs: Sequence[CdiSpec], here: CdiEnvironment, *, active: bool) -> str:
     """Why our specification of the GPUs would have no libraries; empty: it has them, or none of ours is needed.
 
-    in_force: containers get their devices by it already, so that the last good one counts.
+    active: containers get their devices by it already, so that the last good one counts.
     """
     gpus = next((each for each in specs if each.kind == GPU_KIND), None)
     if gpus is None or here.toolkit_libraries or (active and here.kept):
         return ""
     if {str(each["name"]) for each in gpus.document["devices"]} <= here.made:
         return ""
-    found = "; ".join(each for each in (here.toolkit_trouble, here.made_trouble) if each)
+    found = "; ".join(each for each in (here.toolkit_problem, here.made_problem) if each)
     return f"no CDI specification with the driver's libraries is there{f' ({found})' if found else ''}; {_WAYS}"
 
 
@@ -137,19 +137,19 @@ def stale(specs: Sequence[CdiSpec], here: CdiEnvironment) -> str:
     gpus = next((each for each in specs if each.kind == GPU_KIND), None)
     if gpus is None or {str(each["name"]) for each in gpus.document["devices"]} <= here.made:
         return ""
-    trouble = "; ".join(each for each in (here.toolkit_trouble, here.made_trouble) if each)
-    if here.toolkit_libraries and trouble and not here.toolkit_trouble:
-        trouble = "the container toolkit's own specification lacks some of these devices"
-    return f"CDI: {trouble}; the last good one is used" if trouble else ""
+    problem = "; ".join(each for each in (here.toolkit_problem, here.made_problem) if each)
+    if here.toolkit_libraries and problem and not here.toolkit_problem:
+        problem = "the container toolkit's own specification lacks some of these devices"
+    return f"CDI: {problem}; the last good one is used" if problem else ""
 
 
-def withheld(plan: Plan, elsewhere: Set[str], told: Plan | None, *, others: Set[str] = frozenset()) -> Plan:
+def withheld(plan: Plan, elsewhere: Set[str], offered: Plan | None, *, others: Set[str] = frozenset()) -> Plan:
     """The plan without what containers would get no libraries for: all that needs our specification.
 
     `elsewhere`: devices and MIG devices that the toolkit's own has; `others`: devices of other vendors, which need
-    none. What the kubelet was told (`told`) stays listed.
+    none. What the kubelet was told (`offered`) stays listed.
     """
-    shown = {each.name for each in (told or Plan()).resources if each.ids}
+    shown = {each.name for each in (offered or Plan()).resources if each.ids}
 
     def without(resource: OfferedResource) -> OfferedResource:
         ids = tuple(
