@@ -10,7 +10,8 @@ minutes at most, an object with the old owner is deleted as soon as it is create
 by admission; `problem` says so meanwhile.
 
 When the API server is away nothing on the node changes and nothing piles up: one write catches up when it is back.
-Errors are logged and counted when they change, not each time. `pacing.decide` says what to do next; this module only does it.
+Errors are logged and counted when they change, not each time. `pacing.decide` says what to do next; this module only
+does it.
 """
 
 from __future__ import annotations
