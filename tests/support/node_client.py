@@ -1,9 +1,9 @@
-"""A hand on a node: it edits the simulated devices file there and asks that node's kubelet what it knows.
+"""A client on a node: it edits the simulated devices file there and asks that node's kubelet what it knows.
 
-Two ways to the node, one program at its end (hand_remote.py): `kubectl exec` into a small pod, which works on any
-cluster, or a process in the node's own namespaces, which works while the API server is away. The pod runs the agent's
-image, because the node has it already and it holds Python and grpcio; it runs none of the agent's code and needs no
-privilege but three hostPath directories.
+Two ways to the node, one program at its end (node_client_remote.py): `kubectl exec` into a small pod, which works on
+any cluster, or a process in the node's own namespaces, which works while the API server is away. The pod runs the
+agent's image, because the node has it already and it holds Python and grpcio; it runs none of the agent's code and
+needs no privilege but three hostPath directories.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from support.kubectl import Kubectl, wait_until
 
-PROGRAM = Path(__file__).with_name("hand_remote.py")
+PROGRAM = Path(__file__).with_name("node_client_remote.py")
 ANSWER_SECONDS = 20
 
 

@@ -1,4 +1,4 @@
-"""The far end of `support.hand`: runs on a node, in a pod or in the node's namespaces, needs only Python and grpcio.
+"""The far end of `support.node_client`: runs on a node, in a pod or its namespaces, with only Python and grpcio.
 
 It is sent as text (`python3 -c`), so it stands alone. One JSON request a line on standard input, one JSON answer a
 line on standard output; lines with "event" come on their own. It writes the simulated devices file, which is the only
