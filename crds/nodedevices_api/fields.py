@@ -72,7 +72,7 @@ LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE_PATTERN, max_l
 RecoveryAction = Literal[
     "None",
     "RestartApp",
-    "ResetGPU",
+    "ResetDevice",
     "DrainP2P",
     "DrainAndReset",
     "ResetBus",

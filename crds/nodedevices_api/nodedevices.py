@@ -266,7 +266,7 @@ class DeviceHealth(Loose):
     message: HealthMessage = Field(default="", description="Why, for people.")
     since: Time = Field(description="When this state and reason began.")
     xid: Count | None = Field(default=None, description="The XID, where one is the reason.")
-    recovery_action: Word | None = Field(default=None, description="What brings it back: RebootNode, ResetGPU.")
+    recovery_action: Word | None = Field(default=None, description="What brings it back: RebootNode, ResetDevice.")
     fault_domain: FaultDomain | None = Field(
         default=None, description="Where the fault lies: Application, Device or Node."
     )

@@ -216,7 +216,7 @@ class Readings(_Wire):
     lost: bool = False  # NVML_ERROR_GPU_IS_LOST, or an equivalent
     error: Message | None = None  # why the device did not answer otherwise
     recovery_action: PlainWord | None = (
-        None  # NVML field 230, in SCHEMA's names ("None", "ResetGPU", ...); None: no field
+        None  # NVML field 230, in SCHEMA's names ("None", "ResetDevice", ...); None: no field
     )
     remap_pending: bool | None = None  # field 144
     remap_failure: bool | None = None  # field 145

@@ -202,7 +202,7 @@ def test_a_gpu_that_nobody_knows_is_still_a_device(machine: FakeMachine) -> None
 @pytest.mark.parametrize(
     ("said", "reading", "value"),
     [
-        ({"recovery": 1}, "recovery_action", "ResetGPU"),
+        ({"recovery": 1}, "recovery_action", "ResetDevice"),
         ({"recovery": 2}, "recovery_action", "RebootNode"),
         ({"recovery": 3}, "recovery_action", "DrainP2P"),
         ({"recovery": 4}, "recovery_action", "DrainAndReset"),

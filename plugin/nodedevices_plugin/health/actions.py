@@ -11,7 +11,7 @@ _ORDER = (
     "Inspect",
     "DrainP2P",
     "RecoverIMEXDomain",
-    "ResetGPU",
+    "ResetDevice",
     "DrainAndReset",
     "ResetBus",
     "RebootNode",
@@ -22,14 +22,14 @@ _RANK = {action: rank for rank, action in enumerate(_ORDER)}
 
 # Where a driver does not say what it asks for (SCHEMA "Recovery"): these are proven by the device having left and come
 # back, the driver reloaded, or a new boot; everything else that asks for something, by a new boot alone.
-PROVEN_BY_RETURN = frozenset({"ResetGPU", "ResetBus", "DrainP2P", "DrainAndReset", "RecoverIMEXDomain", "Inspect"})
+PROVEN_BY_RETURN = frozenset({"ResetDevice", "ResetBus", "DrainP2P", "DrainAndReset", "RecoverIMEXDomain", "Inspect"})
 
 ADVICE = {
     NO_ACTION: "",
     "RestartApp": "restart the application",
-    "ResetGPU": "reset the GPU when its pods have ended",
+    "ResetDevice": "reset the device when its pods have ended",
     "DrainP2P": "end the workloads that use peer-to-peer access to it",
-    "DrainAndReset": "drain the node, then reset the GPU",
+    "DrainAndReset": "drain the node, then reset the device",
     "ResetBus": "reset its bus",
     "RecoverIMEXDomain": "recover its IMEX domain",
     "RebootNode": "reboot the node",

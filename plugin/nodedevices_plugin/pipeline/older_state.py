@@ -28,10 +28,26 @@ def as_written_now(document: Mapping[str, Any]) -> dict[str, Any]:
             result[part] = {**whole, within: _sections(sections, node if isinstance(node, Mapping) else {})}
     if isinstance(devices := document.get("devices"), list):
         result["devices"] = [_device(each) if isinstance(each, Mapping) else each for each in devices]
+    if isinstance(verdicts := document.get("verdicts"), Mapping):
+        result["verdicts"] = {key: _verdict(each) for key, each in verdicts.items()}
     older = document.get("mps")  # when MPS was the only sharing mode with clients
     if "clients" not in document and isinstance(older, Mapping):
         result["clients"] = {"helpers": older.get("daemons", {}), "clients": older.get("clients", {})}
     return result
+
+
+def _verdict(verdict: object) -> object:
+    """With the names that recovery actions have today: one that is not known would ask for more than any other."""
+    if not isinstance(verdict, Mapping):
+        return verdict
+    result = _renamed_action(verdict, "recovery_action")
+    if isinstance(faults := verdict.get("faults"), list):
+        result["faults"] = [_renamed_action(it, "action") if isinstance(it, Mapping) else it for it in faults]
+    return result
+
+
+def _renamed_action(of: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {**of, key: "ResetDevice"} if of.get(key) == "ResetGPU" else dict(of)
 
 
 def _device(device: Mapping[str, Any]) -> Mapping[str, Any]:

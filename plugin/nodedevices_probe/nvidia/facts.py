@@ -63,7 +63,7 @@ BRANDS = {  # NVML_BRAND_*, the same
 }
 RECOVERY_ACTIONS = {  # NVML_GPU_RECOVERY_ACTION_*, in SCHEMA's names
     0: "None",
-    1: "ResetGPU",
+    1: "ResetDevice",
     2: "RebootNode",
     3: "DrainP2P",
     4: "DrainAndReset",

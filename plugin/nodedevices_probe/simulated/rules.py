@@ -24,7 +24,7 @@ from nodedevices_probe.simulated.profiles import MODELS
 
 RECOVERY_ACTIONS = (  # SCHEMA: recoveryAction, as far as NVML field 230 has it
     "None",
-    "ResetGPU",
+    "ResetDevice",
     "RebootNode",
     "DrainP2P",
     "DrainAndReset",

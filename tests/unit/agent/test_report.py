@@ -186,9 +186,9 @@ def test_the_summary_shows_the_worst_device() -> None:
         5,
         verdicts=healthy(gpu(0))
         | {
-            gpu_id(1): bad("Xid63", HealthState.DEGRADED, recovery_action="ResetGPU"),
+            gpu_id(1): bad("Xid63", HealthState.DEGRADED, recovery_action="ResetDevice"),
             gpu_id(2): bad("ProbeSilent", HealthState.UNKNOWN, recovery_action="None"),
-            gpu_id(3): bad("EccUncorrectable", recovery_action="ResetGPU"),
+            gpu_id(3): bad("EccUncorrectable", recovery_action="ResetDevice"),
             gpu_id(4): bad("Xid79"),
         },
     )

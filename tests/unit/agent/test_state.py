@@ -142,6 +142,15 @@ def test_a_section_that_was_renamed_since_is_read_under_its_old_name(file: State
     assert state.spec.config["partitions"] == mixed
 
 
+def test_a_recovery_action_that_was_renamed_since_is_read_under_its_old_name(file: StateFile) -> None:
+    document = json.loads((STATES / "v1-2026-11-21.json").read_bytes())
+    verdict = document["verdicts"]["GPU-1"]
+    verdict["recovery_action"] = verdict["faults"][0]["action"] = "ResetGPU"
+    file.path.write_text(json.dumps(document))
+    read = file.load().verdicts["GPU-1"]
+    assert (read.recovery_action, read.faults[0].action) == ("ResetDevice", "ResetDevice")
+
+
 def test_clients_of_mps_are_read_from_files_that_knew_of_no_other_mode(file: StateFile) -> None:
     client = Client(instance="one", reason="MpsDaemonRestarted", since=NOW)
     known = Clients(

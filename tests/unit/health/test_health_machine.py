@@ -63,8 +63,8 @@ def test_an_xid_that_nobody_knows_is_told_and_the_gpu_stays_offered(number: int)
         (well(recovery_action="DrainAndReset"), "Unhealthy", "RecoveryAction", "DrainAndReset"),
         (well(remap_failure=True), "Unhealthy", "RowRemapFailure", "Replace"),
         (well(sram_threshold_exceeded=True), "Unhealthy", "SramThresholdExceeded", "Replace"),
-        (well(ecc_uncorrectable_volatile=1), "Unhealthy", "EccUncorrectable", "ResetGPU"),
-        (well(remap_pending=True), "Degraded", "RowRemapPending", "ResetGPU"),
+        (well(ecc_uncorrectable_volatile=1), "Unhealthy", "EccUncorrectable", "ResetDevice"),
+        (well(remap_pending=True), "Degraded", "RowRemapPending", "ResetDevice"),
         (well(thermal_slowdown=True), "Degraded", "ThermalSlowdown", "None"),
         (well(ecc_uncorrectable_aggregate=9, remapped_uncorrectable=3), "Healthy", "", "None"),
     ],
@@ -93,9 +93,9 @@ def test_an_xid_is_shown_before_the_reading_that_it_explains() -> None:
 
 # --- field 230 ------------------------------------------------------------------------------------------------------
 def test_the_drivers_own_word_outranks_the_table_upwards() -> None:
-    story = Story().line(gpu(0, readings=well(recovery_action="ResetGPU")), xids=[xid(31)])
+    story = Story().line(gpu(0, readings=well(recovery_action="ResetDevice")), xids=[xid(31)])
     assert story.says() == ("Unhealthy", "RecoveryAction")
-    assert story.verdict().recovery_action == "ResetGPU"
+    assert story.verdict().recovery_action == "ResetDevice"
 
 
 def test_the_drivers_own_word_outranks_the_table_downwards() -> None:
@@ -110,9 +110,9 @@ def test_the_drivers_own_word_outranks_the_table_downwards() -> None:
 
 def test_a_drivers_none_from_before_the_xid_says_nothing() -> None:
     story = Story().line(gpu(0), at=0).line(gpu(0), at=1, xids=[xid(119, after=1)])
-    assert story.verdict().recovery_action == "ResetGPU", "the line that brings the XID was read before it"
-    assert story.verdict().message == "GSP RPC timeout (XID 119); reset the GPU when its pods have ended"
-    assert story.line(gpu(0), read_after=0).verdict().recovery_action == "ResetGPU", "the same readings, sent again"
+    assert story.verdict().recovery_action == "ResetDevice", "the line that brings the XID was read before it"
+    assert story.verdict().message == "GSP RPC timeout (XID 119); reset the device when its pods have ended"
+    assert story.line(gpu(0), read_after=0).verdict().recovery_action == "ResetDevice", "the same readings, sent again"
     assert story.line(gpu(0), read_after=1).verdict().recovery_action == "None"
 
 
@@ -162,7 +162,7 @@ def test_an_action_that_we_do_not_know_is_never_taken_for_none() -> None:
 
 # --- recovery -------------------------------------------------------------------------------------------------------
 def test_a_gpu_recovers_when_the_driver_asks_for_nothing_and_the_hold_down_is_over() -> None:
-    asks = gpu(0, readings=well(recovery_action="ResetGPU"))
+    asks = gpu(0, readings=well(recovery_action="ResetDevice"))
     story = Story().line(asks, at=0, xids=[xid(62)])
     keep_alive(story, asks, seconds=HOLD * 2)
     assert story.says() == ("Unhealthy", "Xid62")
@@ -244,10 +244,10 @@ def test_a_persons_word_does_not_outrank_the_facts() -> None:
     broken = gpu(0, readings=old(remap_failure=True))
     story = Story().line(broken).line(broken, confirmed=[0])
     assert keep_alive(story, broken, seconds=HOLD * 2).says() == ("Unhealthy", "RowRemapFailure")
-    asking = gpu(0, readings=well(recovery_action="ResetGPU"))
+    asking = gpu(0, readings=well(recovery_action="ResetDevice"))
     story = Story().line(asking, at=0, xids=[xid(62)]).line(asking, confirmed=[0])
     assert story.says() == ("Unhealthy", "Xid62")
-    assert story.verdict().recovery_action == "ResetGPU"
+    assert story.verdict().recovery_action == "ResetDevice"
 
 
 def test_a_persons_word_does_not_outrank_a_fault_that_comes_with_it_or_later() -> None:
@@ -292,7 +292,7 @@ def test_a_remap_failure_outlives_a_reboot_after_which_it_cannot_be_read() -> No
 
 
 def test_an_action_that_an_older_driver_no_longer_names_is_over_with_the_reload() -> None:
-    story = Story().line(gpu(0, readings=well(recovery_action="ResetGPU"))).line(driver=UNLOADED)
+    story = Story().line(gpu(0, readings=well(recovery_action="ResetDevice"))).line(driver=UNLOADED)
     older = gpu(0, readings=old())
     story.line(older, driver=LOADED)
     assert keep_alive(story, older, seconds=HOLD).says() == ("Healthy", "")
@@ -471,7 +471,7 @@ def test_waiting_for_neighbours_survives_a_restart() -> None:
 # --- policy ---------------------------------------------------------------------------------------------------------
 def test_a_policy_may_call_an_xid_fatal() -> None:
     story = Story(ruled({"Xid31": "Unhealthy"})).line(gpu(0, readings=old()), xids=[xid(31)])
-    assert (story.says(), story.verdict().recovery_action) == (("Unhealthy", "Xid31"), "ResetGPU")
+    assert (story.says(), story.verdict().recovery_action) == (("Unhealthy", "Xid31"), "ResetDevice")
 
 
 def test_a_policy_may_ignore_an_xid() -> None:
@@ -500,7 +500,7 @@ def test_ignoring_an_xid_ends_what_it_had_caused() -> None:
 def test_a_policy_may_call_a_fatal_xid_degraded_and_the_gpu_stays_offered() -> None:
     story = Story(ruled({"Xid109": "Degraded"})).line(gpu(0), xids=[xid(109)])
     assert (story.says(), story.verdict().offered) == (("Degraded", "Xid109"), True)
-    assert story.verdict().recovery_action == "ResetGPU"
+    assert story.verdict().recovery_action == "ResetDevice"
 
 
 def test_what_is_degraded_by_a_policy_ends_as_what_is_degraded_by_the_catalogue() -> None:
@@ -531,7 +531,7 @@ def test_the_first_rule_that_matches_a_reason_decides() -> None:
         ("EccUncorrectable", Readings(ecc_uncorrectable_volatile=1), "Ignored", ("Healthy", "")),
         ("EccUncorrectable", Readings(ecc_uncorrectable_volatile=1), "Degraded", ("Degraded", "EccUncorrectable")),
         ("ThermalSlowdown", Readings(thermal_slowdown=True), "Unhealthy", ("Unhealthy", "ThermalSlowdown")),
-        ("RecoveryAction", Readings(recovery_action="ResetGPU"), "Ignored", ("Healthy", "")),
+        ("RecoveryAction", Readings(recovery_action="ResetDevice"), "Ignored", ("Healthy", "")),
         ("*", Readings(lost=True), "Ignored", ("Unhealthy", "FallenOffBus")),
         ("*", Readings(error="no answer"), "Degraded", ("Unhealthy", "ProbeError")),
     ],

@@ -24,7 +24,7 @@ readings = st.builds(
     Readings,
     lost=st.booleans(),
     error=st.sampled_from([None, None, "ERROR_UNKNOWN"]),
-    recovery_action=st.sampled_from([None, "None", "ResetGPU", "RebootNode"]),
+    recovery_action=st.sampled_from([None, "None", "ResetDevice", "RebootNode"]),
     remap_pending=maybe,
     remap_failure=maybe,
     ecc_uncorrectable_volatile=st.sampled_from([None, 0, 1]),

@@ -17,7 +17,7 @@ from nodedevices_plugin.vendors.faults import CODED, Condition, Effect, Meaning
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID, Xid, look_up
 
 NO_ACTION = "None"
-RESET = "ResetGPU"
+RESET = "ResetDevice"
 CLEANUP = 45  # a killed process was cleaned up: the one undecided XID that is never fatal by itself
 DOUBLE_BIT = 48
 NVLINK = 74

@@ -53,7 +53,7 @@ def _counted(number: int, mnemonic: str, meaning: str) -> Xid:
 
 
 def _reset(number: int, mnemonic: str, meaning: str) -> Xid:
-    return Xid(number, mnemonic, meaning, "RESET_GPU", _FATAL, "ResetGPU")
+    return Xid(number, mnemonic, meaning, "RESET_GPU", _FATAL, "ResetDevice")
 
 
 def _nvlink5(number: int, unit: str) -> Xid:
@@ -161,8 +161,8 @@ _ROWS: tuple[Xid, ...] = (
     # --- workflows: what they mean depends on what comes beside them ----------------------------------------------
     # Alone it follows a killed process; the fabric manager is not ours to restart.
     Xid(45, "ROBUST_CHANNEL_PREEMPTIVE_REMOVAL", "preemptive cleanup after an earlier error", "WORKFLOW_XID_45", _WAIT),
-    Xid(48, "ROBUST_CHANNEL_GPU_ECC_DBE", "double bit ECC error", "WORKFLOW_XID_48", _WAIT, "ResetGPU"),
-    Xid(74, "NVLINK_ERROR", "NVLink error", "WORKFLOW_NVLINK_ERR", _WAIT, "ResetGPU"),
+    Xid(48, "ROBUST_CHANNEL_GPU_ECC_DBE", "double bit ECC error", "WORKFLOW_XID_48", _WAIT, "ResetDevice"),
+    Xid(74, "NVLINK_ERROR", "NVLink error", "WORKFLOW_NVLINK_ERR", _WAIT, "ResetDevice"),
     _nvlink5(144, "SAW"),
     _nvlink5(145, "RLW"),
     _nvlink5(146, "TLW"),
