@@ -59,7 +59,7 @@ async def clean_up(kube: Kube, *, dry_run: bool) -> int:
                 failed += not_done
         except KubeError as error:
             if error.status != 404:  # no CRD: nothing of ours there
-                log.warning("could not list", kind=place.kind, error=str(error))
+                log.warning("failed to list", kind=place.kind, error=str(error))
                 failed += 1
     log.info("cleanup done", removed=0 if dry_run else cleaned, would_remove=cleaned if dry_run else 0, failed=failed)
     return failed
@@ -103,7 +103,7 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
     except KubeError as error:
         if error.gone:  # the object went meanwhile, and our keys with it
             return 0, 0
-        log.warning("could not remove", kind=place.kind, name=shown, error=str(error))
+        log.warning("failed to remove", kind=place.kind, name=shown, error=str(error))
         return 0, 1
     log.info("removed", kind=place.kind, name=shown, keys=_said(found, place))
     return 1, 0
@@ -124,7 +124,7 @@ async def _release(kube: Kube, pod: Mapping[str, Any], path: str, shown: str, *,
     except KubeError as error:
         if error.gone:
             return 0, 0
-        log.warning("could not set the condition that a readinessGate needs", name=shown, error=str(error))
+        log.warning("failed to set the condition that a readinessGate needs", name=shown, error=str(error))
         return 0, 1
     log.info("set the condition that a readinessGate needs", kind="Pod", name=shown, status="True")
     return 1, 0

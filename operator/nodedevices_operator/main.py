@@ -82,14 +82,14 @@ async def run(settings: Settings) -> None:
 
     def ended(why: str) -> None:
         if not stop.is_set():
-            log.warning("watches ended, relisting before they restart", why=why)
+            log.warning("watches ended, relisting before restarting them", why=why)
             metrics.watch_restarts.inc()
             manager.relister.soon()
 
     watch = Watch(settings.kubeconfig, manager.arrived, ended, manager.relister.again)
-    manager.relister.stalled = lambda: watch.restart("they miss what a list shows")
+    manager.relister.stalled = lambda: watch.restart("watch missed changes that a list shows")
     manager.relister.watch = watch.start
-    kube.trust_changed = lambda: watch.restart("the cluster has another CA, or we another certificate")
+    kube.trust_changed = lambda: watch.restart("the cluster's CA or the client certificate changed")
     tasks: list[asyncio.Task[None]] = []
 
     def scrape() -> bytes:

@@ -125,12 +125,12 @@ class Manager:
             again = await reconcile(name)
             result = "done"
         except RetryLater:
-            result = "later"
+            result = "requeued"
             raise
         except KubeError as error:
             if error.retry_after is None:
                 raise
-            result = "later"
+            result = "requeued"
             raise RetryLater(error.retry_after, str(error)) from error
         finally:
             self.metrics.reconciles.labels(kind, result).inc()
@@ -139,7 +139,7 @@ class Manager:
 
     def _failed(self, key: str, error: Exception, delay: float) -> None:
         if isinstance(error, RetryLater):
-            log.debug("later", key=key, why=str(error))
+            log.debug("requeued", key=key, why=str(error))
         elif isinstance(error, KubeError):
             if error.status == 404:  # a deletion that no watch has delivered
                 self.relister.again()

@@ -39,20 +39,20 @@ def _option(
 
 
 OPTIONS = (
-    _option("kubeconfig", "else the pod's service account", metavar="FILE", also="KUBECONFIG"),
-    _option("http-address", "of /metrics, /healthz and /readyz", HTTP_ADDRESS, metavar="HOST:PORT"),
+    _option("kubeconfig", "kubeconfig file; default: the pod's service account", metavar="FILE", also="KUBECONFIG"),
+    _option("http-address", "address of /metrics, /healthz and /readyz", HTTP_ADDRESS, metavar="HOST:PORT"),
     _option(
         "health-address",
-        "of /healthz and /readyz for the kubelet's probes alone",
+        "address of /healthz and /readyz, for the kubelet's probes only",
         HEALTH_ADDRESS,
         metavar="HOST:PORT",
     ),
-    _option("log-level", "the least that is logged", "info", choices=logs.LEVELS),
+    _option("log-level", "minimum level of log messages", "info", choices=logs.LEVELS),
     _option("log-format", "auto: JSON unless on a terminal", "auto", choices=logs.FORMATS),
-    _option("relist-seconds", "between authoritative LISTs, ± 10 %", f"{RELIST_SECONDS:.0f}", metavar="SECONDS"),
+    _option("relist-seconds", "interval between full LISTs, ± 10 %", f"{RELIST_SECONDS:.0f}", metavar="SECONDS"),
     _option(
         "retired-seconds",
-        "a resource name that an agent has retired for so long loses its zero on the Node; a kubelet needs the default",
+        "time until the zero of a retired resource is removed from the Node; a real kubelet needs the default",
         f"{SETTLED_SECONDS:.0f}",
         metavar="SECONDS",
     ),
@@ -75,15 +75,15 @@ class Settings:
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Flags over environment over defaults. InputError; `--help` prints and raises SystemExit(0)."""
     variables = from_environment(OPTIONS, environment, prefix=PREFIX)
-    parsed, flags = _parser().read(arguments, rest="there is no such argument (see nodedevices-operator --help)")
+    parsed, flags = _parser().read(arguments, rest="unknown argument; see nodedevices-operator --help")
     if parsed.command not in ("run", "cleanup"):
-        raise InputError(f"{parsed.command!r}: there is no such command; give run or cleanup")
+        raise InputError(f"{parsed.command!r}: unknown command; give run or cleanup")
     if parsed.dry_run and parsed.command != "cleanup":
-        raise InputError("--dry-run: only cleanup has it; to try policies out, use spec.mode: DryRun")
+        raise InputError("--dry-run: only valid with cleanup; to try policies out, use spec.mode: DryRun")
     given = {option.name: Given(option.default, f"--{option.name}") for option in OPTIONS} | variables | flags
     kubeconfig = str(given["kubeconfig"].value) or None
     if kubeconfig is not None and not Path(kubeconfig).is_file():
-        raise InputError(f"{given['kubeconfig'].place}: {kubeconfig!r} is no file; give the path of one kubeconfig")
+        raise InputError(f"{given['kubeconfig'].place}: {kubeconfig!r} is not a file; give the path of one kubeconfig")
     return Settings(
         command=parsed.command,
         kubeconfig=kubeconfig,
@@ -100,7 +100,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
 def _parser() -> Parser:
     parser = Parser(
         prog="nodedevices-operator",
-        description="Puts DevicePolicies in effect, and tells Nodes and pods of faulty devices.",
+        description="Applies DevicePolicies to nodes, and reports faulty devices on Nodes and pods.",
         epilog=f"Every flag but --dry-run can be given as a variable: {PREFIX}HTTP_ADDRESS for --http-address.",
     )
     parser.add_argument(
@@ -110,7 +110,9 @@ def _parser() -> Parser:
         metavar="run|cleanup",
         help="run (default); cleanup: remove every key of ours from Nodes, pods, NodeDevices and DevicePolicies",
     )
-    parser.add_argument("--dry-run", action="store_true", help="cleanup only: say what would be removed")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="cleanup only: log what would be removed, and change nothing"
+    )
     parser.add_options(OPTIONS, title="settings")
     return parser
 

@@ -92,7 +92,7 @@ def test_unknown_keeps_the_status_and_degraded_is_true_and_neither_makes_an_even
     wait_until("unknown", lambda: told(kubectl, "trainer").get("reason") == "ProbeSilent")
     unknown = told(kubectl, "trainer")
     assert (unknown["status"], unknown["lastTransitionTime"]) == ("True", well["lastTransitionTime"])
-    assert "Nobody can tell since" in unknown["message"]
+    assert "Health unknown since" in unknown["message"]
     node.recover(0)
     wait_until("well", lambda: told(kubectl, "trainer").get("reason") == "Healthy")
     wait_until("entry gone", lambda: affected(node) == [])

@@ -61,7 +61,7 @@ def test_a_policy_says_which_node_it_waits_for_and_whom_it_has_to_correct(
     kubectl.apply(policy("strong", priority=10, sharing=TWO), policy("weak", sharing=FOUR))
     kubectl.apply(policy("other", health={"holdDownSeconds": 5}))
     wait_until("merged", lambda: config(node) == {"sharing": TWO, "health": {"holdDownSeconds": 5}})
-    quiet = ("Progressing", "in effect on 0 of 1 nodes; n1: its agent has not answered yet")
+    quiet = ("Progressing", "in effect on 0 of 1 nodes; n1: its agent has not applied it yet")
     wait_until("no answer yet", lambda: told("strong") == quiet)
 
     why = "the change of nvidia.com/gpu waits until these pods have ended: team-a/train-0"

@@ -72,7 +72,7 @@ def test_an_api_server_that_comes_back_finds_the_operator_at_work(
     wait_until("capacity", lambda: MEMORY in node.capacity)
     apiserver.stop_apiserver()
     wait_until("noticed", lambda: operator.get("/readyz")[0] == 503)
-    assert "could not list" in operator.said()
+    assert "failed to list" in operator.said()
     assert operator.get("/healthz")[0] == 200
     apiserver.start_apiserver()
     assert node.capacity[MEMORY] == str(2 * 80 * 1024)

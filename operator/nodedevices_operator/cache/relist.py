@@ -162,7 +162,10 @@ class Relister:
             )
             self.synced()
         if back:
-            log.warning("cluster state went back in time (etcd restored from a backup?), accepting it", objects=back)
+            log.warning(
+                "resource versions went backwards (etcd restored from a backup?), accepting the older state",
+                objects=back,
+            )
             self.went_back()
             self.stalled()  # a watch may wait for versions that are far away again
 
@@ -190,7 +193,9 @@ class Relister:
             await asyncio.sleep(0)  # a page of 500 takes a while to read; others go first
         absent = sorted(set(before) - seen)
         if len(absent) > MAX_QUESTIONS:
-            log.warning("relist lacks too many known objects, not trusted at once", kind=kind.name, missing=len(absent))
+            log.warning(
+                "relist lacks many known objects, confirming deletions one by one", kind=kind.name, missing=len(absent)
+            )
         for name in absent[:MAX_QUESTIONS]:
             missed += await self._ask(kind, before[name])
         if self._cache.synced and missed:
@@ -225,11 +230,11 @@ class Relister:
         if isinstance(error, MissingCRDs):
             what = f"{error}; install them: kubectl apply --server-side -k crds"
         elif error.forbidden:
-            what = "not allowed to list: install the operator's RBAC; waiting"
+            what = "forbidden to list, retrying; install the operator's RBAC"
         elif error.status == 401:
-            what = "unauthorized: the API server does not accept the token; waiting for another one"
+            what = "unauthorized: the API server rejects the token; waiting for a new one"
         else:
-            what = "could not list"
+            what = "failed to list"
         if what != self.problem:
             why = {} if isinstance(error, MissingCRDs) else {"error": str(error)}
             log.warning(what, retry_seconds=round(wait, 1), **why)

@@ -93,6 +93,6 @@ def _steps(record: NodeDevicesRecord, known: Faults | None, now: str) -> list[St
             steps.append(Step(identity, None, None))
         elif state == "Healthy":  # Unknown and Degraded are neither the old fault nor well
             what = events.Fault(record.name, identity, old.health.reason, old.health.since)
-            text = f"{old.name} {identity} is healthy again; it was {old.health.reason}"
+            text = f"{old.name} {identity} is healthy again; was {old.health.reason}"
             steps.append(Step(identity, events.recovered(about, what, text, now), None))
     return steps

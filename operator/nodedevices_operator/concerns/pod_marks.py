@@ -366,14 +366,14 @@ class PodMarksConcern:
         if not well and device is not None and device.unlisted:
             return False  # it may be one of the holders that are left out
         if entry.device == pods.NO_DEVICE:
-            text = "what this pod holds is healthy"
+            text = "all devices of this pod are healthy"
         else:
             name = f"{device.name} {entry.device}" if device is not None else entry.device
             text = f"{name} is healthy" if well else f"{name} is no longer held by this pod"
         if shown.status == "False" and seen.faults.event:
             about = events.About("Pod", entry.name, entry.uid, entry.namespace)
             what = events.Fault(record.name, entry.device, entry.reason, entry.since)
-            message = f"{text} again; it was {entry.reason}" if well else text
+            message = f"{text} again; was {entry.reason}" if well else text
             await self._event(seen, events.recovered(about, what, message, self._writer.now()))
         condition = pods.healthy_condition(text, shown, self._writer.now())
         if not same(shown, condition):

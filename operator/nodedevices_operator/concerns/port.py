@@ -156,7 +156,7 @@ def forbidden(error: Exception) -> bool:
 def could_not(what: str, error: KubeError) -> Outcome:
     """Of a concern whose condition says that it could not read or write what it needs."""
     reason = names.FORBIDDEN if error.forbidden else names.PENDING
-    return Outcome(("False", reason, f"could not {what}: {error}"), problems=(error,))
+    return Outcome(("False", reason, f"failed to {what}: {error}"), problems=(error,))
 
 
 def hindered(*errors: KubeError) -> Hindrance | None:

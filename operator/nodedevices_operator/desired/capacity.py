@@ -62,7 +62,7 @@ def plan_capacity(
             refused.append(f"{entry.name} is served by the device plugin on this node")
             continue
         if shown and entry.name not in ours:
-            refused.append(f"{entry.name} is {shown} on the Node already and not from us")
+            refused.append(f"{entry.name} is already {shown} on the Node, set by another writer")
             continue
         wanted = amount(entry, record.devices, record.resources)
         floor = (requested or {}).get(entry.name, 0)
@@ -77,7 +77,7 @@ def plan_capacity(
     elif held_back:
         status, reason = "False", names.PENDING
         message = "; ".join(
-            f"{name}: {lower} wanted, {values[name]} kept because pods on the node request it"
+            f"{name}: {lower} desired, {values[name]} kept because pods on the node request that many"
             for name, lower in sorted(held_back.items())
         )
     elif not entries:

@@ -83,12 +83,12 @@ def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previou
     refs = _references(contenders, outcomes)
     misfit = _misfit(orjson.dumps(config))
     if misfit:
-        problems.insert(0, f"the policies {', '.join(c.name for c in contenders)} do not fit together: {misfit}")
+        problems.insert(0, f"the policies {', '.join(c.name for c in contenders)} cannot be combined: {misfit}")
         outcomes = {name: _failed(outcome) for name, outcome in outcomes.items()}
         config, refs = dict(previous.config or {}), previous.policies
     if problems:
         status, reason = "False", names.POLICY_INVALID
-        message = "; ".join([*problems, *conflicts, "what was in effect stays in effect"])
+        message = "; ".join([*problems, *conflicts, "the previous configuration stays in effect"])
     elif conflicts:
         status, reason, message = "False", names.CONFLICT, "; ".join(conflicts)
     elif not contenders:
@@ -145,7 +145,7 @@ def _contenders(
             continue
         line = f"policy {policy.name} is not accepted ({policy.refusal})"
         if last is not None:
-            line += f", its generation {last.generation} stays in effect"
+            line += f", generation {last.generation} stays in effect"
             kept = {name: (previous.config or {})[name] for name in last.sections if name in (previous.config or {})}
             found.append(_Contender(policy.name, last.generation, last.priority, policy.created, kept))
         refused.append(line)

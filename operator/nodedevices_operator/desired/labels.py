@@ -74,11 +74,9 @@ def plan_labels(section: Labels, record: NodeDevicesRecord, node: NodeRecord, *,
         values |= _timestamp(values, node, now)
     if not conflicts:
         return LabelPlan(values, "True", names.IN_SYNC, f"{len(values)} labels")
-    listed = ", ".join(f"{key}={node.labels[key]} (here {wanted[key]})" for key in sorted(conflicts)[:TOLD])
+    listed = ", ".join(f"{key}={node.labels[key]} (wanted: {wanted[key]})" for key in sorted(conflicts)[:TOLD])
     more = f" and {len(conflicts) - TOLD} more" if len(conflicts) > TOLD else ""
-    message = (
-        f"another owner has {listed}{more}; remove the label from the Node, or its owner, and ours takes its place"
-    )
+    message = f"another owner has {listed}{more}; remove the label from the Node, or from whatever sets it"
     return LabelPlan(values, "False", names.CONFLICT, message)
 
 

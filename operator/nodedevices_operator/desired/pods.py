@@ -26,14 +26,14 @@ from nodedevices_operator.records.objects import Affected, DeviceRecord, Health,
 # startTime has whole seconds and is written after Allocate, by the same clock (SCHEMA "Whose pod").
 START_TIME_SLACK = timedelta(seconds=30)
 EVENT_LIFE = timedelta(minutes=50)  # the API server's default --event-ttl is an hour
-MAX_HOLDERS_TOLD = 10  # in an Event
+MAX_HOLDERS_SHOWN = 10  # in an Event
 RESTART = "RestartApp"  # recoveryAction
 UNDECIDED = "Correlating"  # SCHEMA health.state: for at most 10 s, while an XID's meaning depends on its neighbours
 _SEVERITY = {"Unhealthy": 3, "Unknown": 2, "Degraded": 1, "Healthy": 0}
 _STATUSES = ("True", "False", "Unknown")
 WORD = re.compile(WORD_PATTERN)  # of a reason; others may write what they like into a pod's condition
 NO_DEVICE = "unknown"  # in affectedPods, of a mark that was found on the pod and nowhere else
-NOT_MONITORED = "nobody watches this pod's devices any more; the condition stays for the pod's readinessGates"
+NOT_MONITORED = "this pod's devices are no longer monitored; the condition remains because of the pod's readinessGates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +213,11 @@ def pod_condition(holding: Holding, previous: ConditionRecord | None, now: str) 
         return _condition("True", "Degraded", text, previous, now)
     if not holding.unknown:
         return _condition("False", health.reason or health.state, text, previous, now)
-    text += f" Nobody can tell since {health.since}"
+    text += f" Health unknown since {health.since}"
     status = previous.status if previous is not None else ""
     if status not in _STATUSES:
         return _condition("Unknown", health.reason or "Unknown", f"{text}.", previous, now)
-    text += f"; status {status} is from before."
+    text += f"; status {status} is the last known."
     return _condition(status, health.reason or "Unknown", text, previous, now)
 
 
@@ -255,9 +255,9 @@ def device_text(device: DeviceRecord) -> str:
     held = sorted({f"{it.namespace}/{it.pod}" for part in device.parts for it in part.holders})
     text = describe(device.name, device.id, device.health)
     if not held:
-        return f"{text} Held by nobody."
-    more = f" and {len(held) - MAX_HOLDERS_TOLD} more" if len(held) > MAX_HOLDERS_TOLD else ""
-    text = f"{text} Held by {', '.join(held[:MAX_HOLDERS_TOLD])}{more}."
+        return f"{text} Not held by any pod."
+    more = f" and {len(held) - MAX_HOLDERS_SHOWN} more" if len(held) > MAX_HOLDERS_SHOWN else ""
+    text = f"{text} Held by {', '.join(held[:MAX_HOLDERS_SHOWN])}{more}."
     if device.unlisted:
         text += f" {device.unlisted} further holders are not listed here, so their pods are not marked."
     return text

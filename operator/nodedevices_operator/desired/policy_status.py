@@ -27,7 +27,7 @@ MAX_NOTES = 3  # entries that match nothing, in a message
 MAX_FAILURES = 3  # different ones, in a message
 REASON_LIMIT = 300  # characters of one node's reason, in a policy's message
 SERVED = ("resources", "sharing", "partitions", "injection")  # sections that say what is served to the kubelet, and how
-SILENT = "its agent has not answered yet"
+SILENT = "its agent has not applied it yet"
 
 Verdict = tuple[str, str, str]  # status, reason, message
 
@@ -78,7 +78,7 @@ class NodeOutcome:
         if not mine.supplies:
             return ""
         if mine.failed:
-            return self.misfit or "it does not fit together with the other policies there"
+            return self.misfit or "it cannot be combined with the other policies there"
         if self.failure and (not self.refused_section or self.refused_section in mine.supplies):
             return self.failure
         return self._hindered(mine, passing=False)
@@ -268,13 +268,17 @@ def _applied(policy: PolicyRecord, counts: Tally) -> Verdict:
         kept = f"; an earlier generation stays in effect on {counts.outdated} nodes" if counts.outdated else ""
         return "False", names.NOT_ACCEPTED, f"see the condition Accepted{kept}"
     if not counts.selected:
-        return "False", names.NO_NODES, "no node with devices matches spec.nodeSelector"
+        return "False", names.NO_NODES, "spec.nodeSelector matches no node with devices"
     if counts.failed:
         parts = _listed(counts.failing, most=MAX_FAILURES)
         return "False", names.FAILED, f"{counts.failed} of {counts.selected} nodes: {parts}"
     expected = counts.selected - counts.silent
     if not expected:
-        return "False", names.NO_NODES, "stronger policies supply all of its sections on every node that it selects"
+        return (
+            "False",
+            names.NO_NODES,
+            "policies of higher priority supply all of its sections on every node that it selects",
+        )
     if policy.left_out:
         return (
             "False",
@@ -302,7 +306,7 @@ def _listed(nodes: Sequence[tuple[str, str]], *, most: int) -> str:
 def _unmatched(counts: Tally) -> str:
     parts = [f"; on {nodes} of them {note}" for note, nodes in counts.unmatched[:MAX_NOTES]]
     more = len(counts.unmatched) - MAX_NOTES
-    return "".join(parts) + (f"; and {more} more entries that match nothing somewhere" if more > 0 else "")
+    return "".join(parts) + (f"; and {more} more entries that match nothing on some nodes" if more > 0 else "")
 
 
 def _conflicted(counts: Tally) -> Verdict:
@@ -313,5 +317,5 @@ def _conflicted(counts: Tally) -> Verdict:
     return (
         "True",
         names.SAME_PRIORITY,
-        f"{listed}: of the same priority, older, and sets the same section differently; give one a higher priority",
+        f"{listed}: older, has the same priority and sets the same section differently; give one a higher priority",
     )

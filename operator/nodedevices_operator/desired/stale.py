@@ -43,15 +43,19 @@ def judge(
     quiet = now - heard.at
     overdue_in = max(1.0, OVERDUE_AFTER_SECONDS - quiet)
     if node is None or not node.ready:
-        what = "the Node is not Ready" if node is not None else "there is no Node of that name"
-        return Staleness("True", names.NODE_NOT_READY, f"{what}; nothing is known since", overdue_in), dark_since
+        what = "the Node is not Ready" if node is not None else "there is no Node with this name"
+        return Staleness(
+            "True", names.NODE_NOT_READY, f"{what}; this status may be out of date", overdue_in
+        ), dark_since
     if quiet >= OVERDUE_AFTER_SECONDS or (standing == names.HEARTBEAT_OVERDUE and heard.first):
-        text = "no heartbeat for 15 minutes; look at the nodedevices-agent pod of this node"
+        text = "no heartbeat for 15 minutes; check the nodedevices-agent pod on this node"
         return Staleness("True", names.HEARTBEAT_OVERDUE, text, OVERDUE_AFTER_SECONDS), dark_since
     if dark_since is not None:
         dark_for = now - dark_since
         if dark_for >= LOST_AFTER_SECONDS or standing == names.AGENT_LOST:
-            text = "the kubelet offers none of its devices for a minute; look at the nodedevices-agent pod of this node"
+            text = (
+                "no device has been allocatable on the Node for a minute; check the nodedevices-agent pod on this node"
+            )
             return Staleness("True", names.AGENT_LOST, text, overdue_in), dark_since
         return Staleness("False", names.FRESH, "", min(overdue_in, LOST_AFTER_SECONDS - dark_for)), dark_since
     return Staleness("False", names.FRESH, "", overdue_in), dark_since

@@ -141,7 +141,7 @@ class NodeReconciler:
             raise max(retried, key=lambda error: getattr(error, "retry_after", None) or 0.0)
         waits = [it.requeue_after for it in view.outcomes.values() if it.requeue_after is not None]
         for error in problems:
-            log.warning("not allowed", node=view.record.name, error=str(error))
+            log.warning("forbidden", node=view.record.name, error=str(error))
             waits.append(FORBIDDEN_SECONDS)
         return min(waits, default=None)
 

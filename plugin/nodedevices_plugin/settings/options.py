@@ -253,7 +253,7 @@ OPTIONS: tuple[Option, ...] = (
         choices=("debug", "info", "warning", "error"),
         variables=("NODEDEVICES_LOG_LEVEL",),
         group="service",
-        help="the least that is logged",
+        help="minimum level of log messages",
     ),
     Option(
         name="log-format",

@@ -201,7 +201,7 @@ async def test_a_silent_probe_changes_reason_and_message_and_never_the_status(co
     assert cluster.told("web") == (status, "ProbeSilent")
     [now] = cluster.shown("web")
     assert now["lastTransitionTime"] == shown["lastTransitionTime"]
-    assert f"Nobody can tell since {SINCE}" in now["message"]
+    assert f"Health unknown since {SINCE}" in now["message"]
     assert cluster.affected("a") == ["web"]
     await cluster.report("a", well(0, "web"))
     assert cluster.told("web") == ("True", "Healthy")
@@ -412,7 +412,7 @@ async def test_a_stored_policy_with_a_label_that_others_act_by_loses_that_label_
 
 
 async def test_a_configuration_stored_with_such_a_label_is_written_anew_without_it() -> None:
-    """Also where its policy is refused for another reason, and what was in effect stays in effect."""
+    """Also where its policy is refused for another reason, and the previous configuration stays in effect."""
     stored = {"faults": {"podCondition": "Never"}, "labels": {"extra": {"example.com/pool": "a", **RESERVED}}}
     cluster = Cluster()
     cluster.policy(**stored | {"faults": {"podCondition": "Never", "taint": {"effect": "NoSchedule"}}})

@@ -109,15 +109,15 @@ def test_one_node_is_named_and_the_others_are_counted() -> None:
 
 def test_a_node_with_a_reason_is_named_before_one_that_only_has_not_answered() -> None:
     quiet = answered("Applied", "", "True")
-    assert applied({"a": quiet})[2] == "in effect on 0 of 1 nodes; a: its agent has not answered yet"
+    assert applied({"a": quiet})[2] == "in effect on 0 of 1 nodes; a: its agent has not applied it yet"
     message = applied({"a": quiet, "b": answered("WaitingForHolders", HOLDERS)})[2]
     assert message == f"in effect on 0 of 2 nodes; b: {HOLDERS}; and 1 more node"
 
 
 def test_of_a_node_whose_agent_is_away_that_is_told_and_not_its_old_answer() -> None:
-    stale = ConditionRecord("Stale", "True", "NodeNotReady", "the Node is not Ready; nothing is known since")
+    stale = ConditionRecord("Stale", "True", "NodeNotReady", "the Node is not Ready; this status may be out of date")
     message = applied({"a": answered("WaitingForHolders", HOLDERS, conditions=(stale,))})[2]
-    assert message == "in effect on 0 of 1 nodes; a: the Node is not Ready; nothing is known since"
+    assert message == "in effect on 0 of 1 nodes; a: the Node is not Ready; this status may be out of date"
 
 
 def test_a_long_reason_leaves_room_for_the_others() -> None:
@@ -226,7 +226,7 @@ def test_only_a_few_entries_are_told_and_how_many_more_there_are() -> None:
     notes = [(TYPO[0], TYPO[1].replace("[0]", f"[{number}]"), TYPO[2]) for number in range(20)]
     message = applied({"a": shown(*notes)})[2]
     assert message.count("no such resource here") == 3
-    assert message.endswith("and 17 more entries that match nothing somewhere")
+    assert message.endswith("and 17 more entries that match nothing on some nodes")
 
 
 # --- the truth of every section --------------------------------------------------------------------------------------
