@@ -41,15 +41,14 @@ def judge(
     elif dark_since is None:
         dark_since = now
     quiet = now - heard.at
-    overdue_in = max(1.0, OVERDUE_AFTER_SECONDS - quiet)
     if node is None or not node.ready:
         what = "the Node is not Ready" if node is not None else "there is no Node with this name"
-        return Staleness(
-            "True", names.NODE_NOT_READY, f"{what}; this status may be out of date", overdue_in
-        ), dark_since
+        text = f"{what}; this status may be out of date"
+        return Staleness("True", names.NODE_NOT_READY, text, OVERDUE_AFTER_SECONDS), dark_since
     if quiet >= OVERDUE_AFTER_SECONDS or (standing == names.HEARTBEAT_OVERDUE and heard.first):
         text = "no heartbeat for 15 minutes; check the nodedevices-agent pod on this node"
         return Staleness("True", names.HEARTBEAT_OVERDUE, text, OVERDUE_AFTER_SECONDS), dark_since
+    overdue_in = OVERDUE_AFTER_SECONDS - quiet
     if dark_since is not None:
         dark_for = now - dark_since
         if dark_for >= LOST_AFTER_SECONDS or standing == names.AGENT_LOST:

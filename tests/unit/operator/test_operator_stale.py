@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from nodedevices_operator.desired.stale import (
     LOST_AFTER_SECONDS,
@@ -85,8 +85,18 @@ def test_a_restarted_operator_keeps_a_verdict_until_there_is_evidence_against_it
     assert [it.reason for it in follow((0, lost, DARK), (1, lost, BRIGHT))] == ["AgentLost", "Fresh"]
 
 
+def test_a_node_that_is_not_ready_for_hours_is_not_reconciled_every_second() -> None:
+    said = follow((0, ITEM, node({GPU: 2}, ready="Unknown")), (7200, ITEM, node({GPU: 2}, ready="Unknown")))
+    assert [it.wait for it in said] == [OVERDUE_AFTER_SECONDS, OVERDUE_AFTER_SECONDS]
+
+
+def silence(seconds: float) -> tuple[float, bool, bool, bool]:
+    return (seconds, False, True, False)
+
+
 @given(st.lists(st.tuples(st.floats(0.1, 400), st.booleans(), st.booleans(), st.booleans()), max_size=20))
-def test_somebody_always_looks_again_before_the_answer_could_change_by_itself(
+@example([silence(242), silence(345), silence(130.5), silence(182)])  # half a second before the heartbeat is overdue
+def test_the_next_reconcile_is_no_later_than_the_answer_changes_by_itself(
     steps: list[tuple[float, bool, bool, bool]],
 ) -> None:
     dark_since: float | None = None
