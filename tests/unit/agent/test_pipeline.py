@@ -44,6 +44,7 @@ UNASKED = Holdings(state=HoldersState.UNAVAILABLE, message="not asked yet")
 FOUR = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 4}]}}
 TWO = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]}}
 CLIENTS = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 4}]}}
+MPS_BY_TWO = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 2}]}}
 WITH_MPS = parse_flags(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/nvidia/mps"], {})
 ANSWERS = facts({(GPU, 25): ""})
 BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
@@ -301,6 +302,24 @@ def test_pods_of_other_devices_keep_no_daemon_back() -> None:
     nic = replace(holder("nic-1"), resource="vendor.example/nic")
     node = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=held(nic)).line()
     assert [each.resource for each in node.world.helpers or ()] == [GPU]
+
+
+@pytest.mark.parametrize("before", [{}, MPS_BY_TWO], ids=["whole GPUs", "other shares by MPS"])
+def test_a_daemon_stays_wanted_while_the_change_that_it_answers_for_waits_for_the_state_file(
+    before: dict[str, Any],
+) -> None:
+    """Or it would be ended, and started again for the same change a moment later."""
+    node = Node(WITH_MPS).given(seen=seen(before), helpers=facts({(GPU, 50): ""})).line()
+    node.disk_full = True
+    wanted = node.given(seen=seen(CLIENTS)).line().world.helpers
+    assert wanted is not None
+    assert (node.config, [each.resource for each in wanted]) == ("WaitingForDaemon", [GPU])
+    for _ in range(2):
+        node.given(helpers=ANSWERS).line()
+        assert (node.config, node.world.helpers) == ("StateNotSaved", wanted)
+    node.disk_full = False
+    node.line()
+    assert (node.config, node.world.helpers, node.offers()) == ("Applied", wanted, {GPU: (8, 8)})
 
 
 def test_after_a_restart_daemons_are_wanted_at_once_with_their_clients_and_before_the_kubelet_has_told() -> None:
