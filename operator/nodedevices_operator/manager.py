@@ -18,6 +18,7 @@ from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
 from nodedevices_operator.desired.policy_status import NodeOutcome
+from nodedevices_operator.desired.problems import node_problems
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import Metrics
@@ -164,8 +165,11 @@ class Manager:
         metrics.faults.set(
             sum(device.health.state in {"Unhealthy", "Unknown"} for record in records for device in record.devices)
         )
-        conditions = [record.condition(STALE) for record in records]
-        metrics.stale.set(sum(condition is not None and condition.status == "True" for condition in conditions))
+        problems = [(record.name, *problem) for record in records for problem in node_problems(record.conditions)]
+        metrics.stale.set(sum(kind == STALE for _, kind, _ in problems))
+        metrics.problems.clear()
+        for labels in problems:
+            metrics.problems.labels(*labels).set(1)
         accepted = sum(not policy.refusal for policy in cache.policies.values())
         metrics.policies.labels("true").set(accepted)
         metrics.policies.labels("false").set(len(cache.policies) - accepted)

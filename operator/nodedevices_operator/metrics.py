@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nodedevices_common import __version__
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 
@@ -16,6 +17,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         own = self.registry
+        info = Gauge(f"{PREFIX}_build_info", "Version of the operator.", ["version"], registry=own)
+        info.labels(__version__).set(1)
         self.reconciles = Counter(
             f"{PREFIX}_reconciles", "Total reconciliations, by kind and result.", ["kind", "result"], registry=own
         )
@@ -58,6 +61,12 @@ class Metrics:
         self.faults = Gauge(f"{PREFIX}_devices_at_fault", "Devices that are Unhealthy or Unknown.", registry=own)
         self.nodes = Gauge(f"{PREFIX}_node_devices", "NodeDevices in the cache.", registry=own)
         self.stale = Gauge(f"{PREFIX}_stale_nodes", "NodeDevices whose condition Stale is True.", registry=own)
+        self.problems = Gauge(
+            f"{PREFIX}_node_problem",
+            "1 for each condition of a NodeDevices that is not as it should be, with its reason.",
+            ["node", "condition", "reason"],
+            registry=own,
+        )
         self.policies = Gauge(
             f"{PREFIX}_policies",
             "DevicePolicies in the cache, by whether they were accepted.",

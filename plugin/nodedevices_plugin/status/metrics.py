@@ -2,12 +2,14 @@
 
 Counters and histograms are told as things happen. Everything that is a state (devices, holders, registrations) is read
 from the latest report's facts when somebody asks, so that a device that is gone leaves no stale series. Labels are
-bounded: a device's index and id, a resource's name, a closed set of words; never a pod's name.
+bounded: a device's index and id, a resource's name, a closed set of words. Pods are named by device_holder alone, which
+has a series for each container that holds a device, and only while it does.
 """
 
 from __future__ import annotations
 
 from collections import Counter as Tally
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 from nodedevices_common import __version__
@@ -16,13 +18,17 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState, Verdict
+from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.resources.ids import physical_id
 from nodedevices_plugin.runtime.supervise import Supervisor
-from nodedevices_plugin.status.report import Facts, offered, reported_healthy
+from nodedevices_plugin.status.report import Facts, allocated, offered, reported_healthy
 
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+
+# Of nodedevices_devices. missing: the driver no longer lists it. unschedulable: no device is, while spec.unschedulable
+# is not implemented.
+DEVICE_STATES = (*(state.value.lower() for state in HealthState), "missing", "unschedulable")
 
 # Reading -> (metric, help, factor). Only readings that the hardware gives are shown.
 _TELEMETRY: dict[str, tuple[str, str, float]] = {
@@ -50,6 +56,7 @@ class Metrics:
         probe: Callable[[], ProbeCounters],
         parts: Supervisor | None = None,
     ) -> None:
+        self._facts = facts
         self.registry = CollectorRegistry()
         self.registry.register(_State(facts, probe, parts or Supervisor()))
         ProcessCollector(registry=self.registry)
@@ -119,6 +126,10 @@ class Metrics:
         self._xids = Counter("nodedevices_xids_total", "Total XIDs, by number.", ["xid"], registry=self.registry)
 
     def expose(self) -> bytes:
+        facts = self._facts()
+        for resource in offered(facts).resources if facts is not None else ():
+            for result in ("granted", "refused"):  # shown from 0 on: increase() does not see a series that begins at 1
+                self._allocations.labels(resource=resource.name, result=result)
         return generate_latest(self.registry)
 
     def kubelet_updated(self, seconds: float) -> None:
@@ -175,6 +186,7 @@ class _State(Collector):
         if facts is not None:
             yield from _devices(facts)
             yield from _resources(facts)
+            yield _last_lines(facts)
 
 
 def _probe(counters: ProbeCounters) -> Iterator[Metric]:
@@ -205,47 +217,88 @@ def _background(parts: Supervisor) -> Iterator[Metric]:
     yield from (failures, busy)
 
 
+def _last_lines(facts: Facts) -> Metric:
+    last = GaugeMetricFamily(
+        "nodedevices_probe_last_line_timestamp_seconds",
+        "Unix time of the probe's last valid line; 0: there was none yet.",
+        labels=["probe"],
+    )
+    for probe in facts.probes:
+        line = probe.inventory.line_time
+        last.add_metric([probe.name], line.timestamp() if line is not None else 0.0)
+    return last
+
+
 def _devices(facts: Facts) -> Iterator[Metric]:
     label = ["index", "uuid"]
-    by_state = GaugeMetricFamily("nodedevices_devices", "Devices, by health state.", labels=["state"])
-    tally = Tally(verdict.state for verdict in _of_devices(facts))
-    for state in HealthState:
-        by_state.add_metric([state.value], tally[state])
-    yield by_state
+    by_state = GaugeMetricFamily(
+        "nodedevices_devices", "Devices, by state; each device is in one of them.", labels=["state"]
+    )
+    info = GaugeMetricFamily(
+        "nodedevices_device_info",
+        "1 for each device: what it is.",
+        labels=[*label, "type", "vendor", "model", "pci_bus_id", "numa_node"],
+    )
     healthy = GaugeMetricFamily(
         "nodedevices_device_healthy", "1 if the device is offered to the kubelet as Healthy, else 0.", labels=label
     )
-    reason = GaugeMetricFamily(
-        "nodedevices_device_unwell", "1 for a device that is not Healthy.", labels=[*label, "state", "reason"]
+    since = GaugeMetricFamily(
+        "nodedevices_device_health_last_transition_timestamp_seconds",
+        "Unix time since when the device has been in its state, for its reason.",
+        labels=label,
     )
-    holders = GaugeMetricFamily("nodedevices_device_holders", "Containers that hold the device.", labels=label)
-    held = _held(facts)
+    unwell = GaugeMetricFamily(
+        "nodedevices_device_unwell",
+        "1 for a device that is not Healthy: its state, and why.",
+        labels=[*label, "state", "reason", "recovery_action"],
+    )
+    tally: Tally[str] = Tally()
     for device in facts.inventory.devices:
-        where = [str(device.fact.index), device.fact.id]
-        verdict = facts.verdicts.get(device.fact.id)
-        if verdict is not None:
-            healthy.add_metric(where, 1.0 if verdict.offered else 0.0)
-            if verdict.state is not HealthState.HEALTHY:
-                reason.add_metric([*where, verdict.state.value, verdict.reason], 1.0)
-        ids = {device.fact.id, *(part.id for part in device.fact.partitions)}
-        holders.add_metric(where, sum(held[each] for each in ids))
-    yield from (healthy, reason, holders)
+        fact = device.fact
+        where = [str(fact.index), fact.id]
+        numa = "" if fact.numa_node is None else str(fact.numa_node)
+        info.add_metric([*where, fact.type, fact.vendor or "", fact.product_name or "", fact.pci_bus_id or "", numa], 1)
+        verdict = facts.verdicts.get(fact.id)
+        if verdict is None:
+            continue
+        state = verdict.state.value.lower()
+        tally["missing" if not device.present else state] += 1
+        healthy.add_metric(where, 1.0 if verdict.offered else 0.0)
+        since.add_metric(where, verdict.since.timestamp())
+        if verdict.state is not HealthState.HEALTHY:
+            unwell.add_metric([*where, state, verdict.reason, verdict.recovery_action], 1.0)
+    for state in DEVICE_STATES:
+        by_state.add_metric([state], tally[state])
+    yield from (by_state, info, healthy, since, unwell)
+    yield from _holders(facts, label)
     yield from _telemetry(facts.inventory.devices, label)
 
 
-def _of_devices(facts: Facts) -> Iterator[Verdict]:
+def _holders(facts: Facts, label: list[str]) -> Iterator[Metric]:
+    count = GaugeMetricFamily("nodedevices_device_holders", "Containers that hold the device.", labels=label)
+    each_one = GaugeMetricFamily(
+        "nodedevices_device_holder",
+        "1 for each container that holds the device or a part of it.",
+        labels=[*label, "resource", "namespace", "pod", "container"],
+    )
+    held = _held(facts)
     for device in facts.inventory.devices:
-        verdict = facts.verdicts.get(device.fact.id)
-        if verdict is not None:
-            yield verdict
+        where = [str(device.fact.index), device.fact.id]
+        ids = (device.fact.id, *(part.id for part in device.fact.partitions))
+        count.add_metric(where, sum(len(held[each]) for each in ids))
+        for holder in sorted({holder for each in ids for holder in held[each]}):
+            each_one.add_metric([*where, *holder], 1.0)
+    yield from (count, each_one)
 
 
-def _held(facts: Facts) -> Tally[str]:
-    """Device or partition id -> how many containers have it, by a device plugin or a claim."""
-    tally: Tally[str] = Tally()
+def _held(facts: Facts) -> defaultdict[str, list[tuple[str, str, str, str]]]:
+    """Device or partition id -> resource, namespace, pod and container of each that has it, by a device plugin or a
+    claim."""
+    held: defaultdict[str, list[tuple[str, str, str, str]]] = defaultdict(list)
     for holder in facts.holdings.holders:
-        tally.update({physical_id(each) for each in holder.ids})
-    return tally
+        for each in {physical_id(each) for each in holder.ids}:
+            held[each].append((holder.resource or "", holder.namespace, holder.pod, holder.container))
+    return held
 
 
 def _telemetry(devices: tuple[InventoryDevice, ...], label: list[str]) -> Iterator[Metric]:
@@ -274,9 +327,14 @@ def _resources(facts: Facts) -> Iterator[Metric]:
         "1 if the resource is registered with the kubelet, else 0.",
         labels=["resource"],
     )
+    held = GaugeMetricFamily(
+        "nodedevices_resource_allocated", "Ids of the resource that containers hold.", labels=["resource"]
+    )
     for resource in offered(facts).resources:
         capacity.add_metric([resource.name], len(resource.ids))
         healthy.add_metric([resource.name], reported_healthy(facts, resource))
+    for name, count in allocated(facts).items():
+        held.add_metric([name], count)
     another = GaugeMetricFamily(
         "nodedevices_resource_served_by_another",
         "1 if another device plugin serves the resource and the agent waits for it to end, else 0.",
@@ -285,7 +343,7 @@ def _resources(facts: Facts) -> Iterator[Metric]:
     for each in facts.registrations:
         registered.add_metric([each.resource], 1.0 if each.state is RegistrationState.REGISTERED else 0.0)
         another.add_metric([each.resource], 1.0 if each.state is RegistrationState.SERVED_BY_ANOTHER else 0.0)
-    yield from (capacity, healthy, registered, another)
+    yield from (capacity, healthy, held, registered, another)
     yield GaugeMetricFamily(
         "nodedevices_holders_known",
         "1 if the list of holders is up to date, else 0.",

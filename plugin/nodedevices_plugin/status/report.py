@@ -231,7 +231,7 @@ def _shares(facts: Facts) -> dict[str, api.Shares]:
     """Device -> how many shares it has and how many are held, for devices that are shared."""
     total: Counter[str] = Counter()
     taken: Counter[str] = Counter()
-    for resource, held in _held_ids(facts):
+    for resource, held in _held_ids(facts)[:MAX_RESOURCES]:
         for each in resource.ids:
             if each.replica is not None:
                 total[each.device_id] += 1
@@ -396,7 +396,7 @@ def _held_ids(facts: Facts) -> list[tuple[OfferedResource, set[str]]]:
     for holder in facts.holdings.holders:
         if holder.resource is not None:
             held[holder.resource].update(holder.ids)
-    return [(each, held[each.name]) for each in offered(facts).resources[:MAX_RESOURCES]]
+    return [(each, held[each.name]) for each in offered(facts).resources]
 
 
 def _resources(facts: Facts) -> tuple[api.Resource, ...]:
@@ -405,13 +405,22 @@ def _resources(facts: Facts) -> tuple[api.Resource, ...]:
             name=resource.name,
             capacity=len(resource.ids),
             healthy=reported_healthy(facts, resource),
-            allocated=len(held.intersection(map(_own_id, (*resource.ids, *resource.retained)))),
+            allocated=_allocated(resource, held),
             sharing=resource.sharing,
             replicas=resource.replicas,
             managed_by="plugin",
         )
-        for resource, held in _held_ids(facts)
+        for resource, held in _held_ids(facts)[:MAX_RESOURCES]
     )
+
+
+def allocated(facts: Facts) -> dict[str, int]:
+    """Resource -> how many ids of it containers hold."""
+    return {resource.name: _allocated(resource, held) for resource, held in _held_ids(facts)}
+
+
+def _allocated(resource: OfferedResource, held: set[str]) -> int:
+    return len(held.intersection(map(_own_id, (*resource.ids, *resource.retained))))
 
 
 def _own_id(schedulable: SchedulableId) -> str:

@@ -14,6 +14,7 @@ from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.names import NODE_DEVICES, NODES, POLICIES
+from support.exposed import operator
 from support.opfacts import device, node_devices, raw_node, raw_policy
 
 
@@ -148,6 +149,41 @@ async def test_metrics_tell_the_state_of_the_fleet(manager: Manager) -> None:
     ):
         assert line in text
     assert "nodedevices_operator_fault_to_pod_seconds_bucket" in text
+
+
+async def test_a_node_whose_conditions_are_not_as_they_should_be_is_named_with_the_reason() -> None:
+    shown = operator(
+        {
+            "Ready": ("True", "AgentRunning"),
+            "Stale": ("True", "AgentLost"),
+            "CapacitySynced": ("False", "Conflict"),
+            "HoldersKnown": ("Unknown", "PodResourcesUnavailable"),
+        }
+    )
+    assert shown["nodedevices_operator_node_problem"] == {
+        (("condition", kind), ("node", "n1"), ("reason", reason)): 1
+        for kind, reason in (
+            ("Stale", "AgentLost"),
+            ("CapacitySynced", "Conflict"),
+            ("HoldersKnown", "PodResourcesUnavailable"),
+        )
+    }
+    assert shown["nodedevices_operator_stale_nodes"] == {(): 1}
+
+
+async def test_a_node_that_is_well_again_leaves_no_series(manager: Manager) -> None:
+    for version, status in enumerate(("False", "True"), 2):
+        shown = node_devices(device(0), conditions={"Ready": (status, "DriverNotLoaded")}, version=version)
+        manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, shown))
+        manager.gauge()
+    assert "nodedevices_operator_node_problem{" not in manager.metrics.render().decode()
+
+
+async def test_what_a_lying_agent_writes_makes_no_label() -> None:
+    shown = operator({"Ready": ("False", "x" * 64), "Invented": ("False", "Anything")})
+    assert list(shown["nodedevices_operator_node_problem"]) == [
+        (("condition", "Ready"), ("node", "n1"), ("reason", "Other"))
+    ]
 
 
 async def test_before_the_first_list_news_wait(shelf: Shelf) -> None:

@@ -1,0 +1,104 @@
+"""What agent and operator show at /metrics, from literals: a node whose devices are in every state, and a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from nodedevices_operator.manager import Manager
+from nodedevices_operator.metrics import Metrics as OperatorMetrics
+from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_plugin.model import (
+    HealthState,
+    Holder,
+    HoldersState,
+    Holdings,
+    OfferedResource,
+    Plan,
+    Registration,
+    RegistrationState,
+    SchedulableId,
+    Verdict,
+)
+from nodedevices_plugin.model.probe_counters import ProbeCounters
+from nodedevices_plugin.pipeline import inventory as stage
+from nodedevices_plugin.status.metrics import Metrics
+from nodedevices_plugin.status.report import Facts, ProbeFacts
+from nodedevices_probe.protocol import Snapshot
+from prometheus_client.parser import text_string_to_metric_families
+from support.facts import START, gpu, gpu_id, inventory_of, mig_id, partition, snapshot
+from support.opfacts import device, node_devices
+
+GPU = "nvidia.com/gpu"
+SINCE = START - timedelta(minutes=5)
+LABELS = tuple[tuple[str, str], ...]
+
+Samples = Mapping[str, Mapping[LABELS, float]]
+"""Metric -> its series' labels, sorted -> value."""
+
+
+def parsed(text: str) -> Samples:
+    found: dict[str, dict[LABELS, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def verdict(state: HealthState, reason: str = "", action: str = "None", *, offered: bool | None = None) -> Verdict:
+    fit = state in {HealthState.HEALTHY, HealthState.DEGRADED} if offered is None else offered
+    return Verdict(state=state, reason=reason, message="", since=SINCE, offered=fit, recovery_action=action)
+
+
+def facts(**changes: Any) -> Facts:
+    """GPU 0 is held and healthy, 1 degraded, 2 held and unhealthy, 3 unknown, 4 missing; 5 is cut, and a part held."""
+    devices = [gpu(number, pci_bus_id=f"0000:{number:02x}:00.0") for number in range(5)]
+    devices.append(gpu(5, mig_enabled=True, partitions=(partition(5, 0), partition(5, 1))))
+    before = inventory_of(*devices)
+    here: Snapshot = snapshot(*devices[:4], devices[5], sequence=2)
+    inventory = stage.update(before, here, now=START, monotonic=1.0)
+    whole = [gpu_id(number) for number in range(5)]
+    ids = tuple(SchedulableId(id=each, device_id=each, healthy=number < 2) for number, each in enumerate(whole))
+    since = START
+    known: dict[str, Any] = {
+        "inventory": inventory,
+        "verdicts": {
+            gpu_id(0): verdict(HealthState.HEALTHY),
+            gpu_id(1): verdict(HealthState.DEGRADED, "RowRemapPending", "ResetDevice"),
+            gpu_id(2): verdict(HealthState.UNHEALTHY, "Xid79", "RebootNode"),
+            gpu_id(3): verdict(HealthState.UNKNOWN, "ProbeSilent", offered=True),
+            gpu_id(4): verdict(HealthState.UNHEALTHY, "Missing", "Inspect"),
+            gpu_id(5): verdict(HealthState.HEALTHY),
+        },
+        "plan": Plan(resources=(OfferedResource(name=GPU, ids=ids),)),
+        "holdings": Holdings(
+            state=HoldersState.SYNCED,
+            taken=1.0,
+            holders=(
+                Holder(namespace="ml", pod="train-0", container="main", resource=GPU, ids=(gpu_id(0),), since=since),
+                Holder(namespace="ml", pod="train-1", container="main", resource=GPU, ids=(gpu_id(2),), since=since),
+                Holder(namespace="ml", pod="infer", container="main", claim="c", ids=(mig_id(5, 1),), since=since),
+            ),
+        ),
+        "registrations": (Registration(resource=GPU, state=RegistrationState.REGISTERED),),
+        "probes": (ProbeFacts(name="nvml", inventory=inventory),),
+        "started": START,
+        "now": START,
+    }
+    return Facts(**(known | changes))
+
+
+def agent(shown: Facts | None = None) -> Samples:
+    latest = shown or facts()
+    return parsed(Metrics(facts=lambda: latest, probe=ProbeCounters).expose().decode())
+
+
+def operator(conditions: Mapping[str, tuple[str, str]] | None = None) -> Samples:
+    """A fleet of one node with these conditions, else one whose agent is lost and whose capacity is not in sync."""
+    bad = {"Stale": ("True", "AgentLost"), "CapacitySynced": ("False", "Conflict")}
+    shown = node_devices(device(0, "Unhealthy", "Xid79"), conditions=bad if conditions is None else conditions)
+    manager = Manager(None, OperatorMetrics())  # type: ignore[arg-type]  # nothing is written
+    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, shown))
+    manager.gauge()
+    return parsed(manager.metrics.render().decode())

@@ -1,0 +1,95 @@
+"""What the agent shows at /metrics of devices, their holders and resources, from literals of every stage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nodedevices_plugin.model import Plan
+from nodedevices_plugin.model.probe_counters import ProbeCounters
+from nodedevices_plugin.status.metrics import Metrics
+from nodedevices_plugin.status.report import ProbeFacts
+from support.exposed import GPU, SINCE, Samples, agent, facts, parsed
+from support.facts import START, gpu_id, inventory_of
+
+
+def of(samples: Samples, metric: str, *labels: str) -> dict[tuple[str, ...], float]:
+    """The values of these labels -> value."""
+    return {tuple(dict(key)[each] for each in labels): value for key, value in samples[metric].items()}
+
+
+def test_each_device_is_counted_in_exactly_one_state() -> None:
+    assert of(agent(), "nodedevices_devices", "state") == {
+        ("healthy",): 2,
+        ("degraded",): 1,
+        ("unhealthy",): 1,
+        ("unknown",): 1,
+        ("missing",): 1,
+        ("unschedulable",): 0,
+    }
+
+
+def test_a_device_that_is_not_healthy_says_why_and_what_would_help() -> None:
+    shown = of(agent(), "nodedevices_device_unwell", "index", "state", "reason", "recovery_action")
+    assert shown == {
+        ("1", "degraded", "RowRemapPending", "ResetDevice"): 1,
+        ("2", "unhealthy", "Xid79", "RebootNode"): 1,
+        ("3", "unknown", "ProbeSilent", "None"): 1,
+        ("4", "unhealthy", "Missing", "Inspect"): 1,
+    }
+
+
+def test_only_what_the_kubelet_may_hand_out_is_healthy() -> None:
+    shown = of(agent(), "nodedevices_device_healthy", "index")
+    assert shown == {("0",): 1, ("1",): 1, ("2",): 0, ("3",): 1, ("4",): 0, ("5",): 1}
+
+
+def test_a_device_says_what_it_is_and_since_when_it_is_so() -> None:
+    samples = agent()
+    info = of(samples, "nodedevices_device_info", "uuid", "type", "vendor", "model", "pci_bus_id", "numa_node")
+    assert info[gpu_id(4), "gpu", "nvidia", "NVIDIA H100 80GB HBM3", "0000:04:00.0", "1"] == 1
+    since = of(samples, "nodedevices_device_health_last_transition_timestamp_seconds", "index")
+    assert since["2",] == SINCE.timestamp()
+
+
+def test_each_container_that_holds_a_device_or_a_part_of_it_is_named() -> None:
+    shown = of(agent(), "nodedevices_device_holder", "uuid", "resource", "namespace", "pod", "container")
+    assert shown == {
+        (gpu_id(0), GPU, "ml", "train-0", "main"): 1,
+        (gpu_id(2), GPU, "ml", "train-1", "main"): 1,
+        (gpu_id(5), "", "ml", "infer", "main"): 1,
+    }
+
+
+def test_a_pod_that_ended_leaves_no_series() -> None:
+    before = facts()
+    after = replace(before, holdings=replace(before.holdings, holders=()))
+    assert "nodedevices_device_holder" not in agent(after)
+
+
+def test_a_resource_has_its_capacity_what_is_healthy_and_what_is_held() -> None:
+    samples = agent()
+    shown = [samples[f"nodedevices_resource_{each}"][("resource", GPU),] for each in ("capacity", "healthy")]
+    assert shown == [5, 2]
+    assert samples["nodedevices_resource_allocated"][("resource", GPU),] == 2
+
+
+def test_the_first_refused_allocate_is_an_increase() -> None:
+    """Prometheus' increase() does not see a series that begins at 1."""
+    latest = facts()
+    metrics = Metrics(facts=lambda: latest, probe=ProbeCounters)
+    refused = (("resource", GPU), ("result", "refused"))
+    assert parsed(metrics.expose().decode())["nodedevices_allocations_total"][refused] == 0
+    metrics.allocated(GPU, granted=False)
+    assert parsed(metrics.expose().decode())["nodedevices_allocations_total"][refused] == 1
+
+
+def test_each_probe_says_when_its_last_line_came() -> None:
+    reported, never = ProbeFacts(name="nvml", inventory=inventory_of()), facts().inventory
+    silent = ProbeFacts(name="acme", inventory=replace(never, line_time=None))
+    shown = agent(replace(facts(), probes=(reported, silent)))["nodedevices_probe_last_line_timestamp_seconds"]
+    assert shown == {(("probe", "nvml"),): START.timestamp(), (("probe", "acme"),): 0}
+
+
+def test_before_the_first_plan_there_is_nothing_of_resources() -> None:
+    assert "nodedevices_resource_capacity" not in agent(replace(facts(), plan=None))
+    assert "nodedevices_resource_capacity" not in agent(replace(facts(), plan=Plan()))
