@@ -1,7 +1,7 @@
 """What a device is, as far as labels tell it: read from the raw status, and shared between the nodes of a fleet.
 
-A fleet has few models and few MIG profiles, so that equal values are one object: 40,000 devices cost no more memory
-for it. As in `records`, a missing or odd field reads as absent, and nothing here raises.
+A fleet has few models and few profiles of partitions, so that equal values are one object: 40,000 devices cost no more
+memory for it. As in `records`, a missing or odd field reads as absent, and nothing here raises.
 """
 
 from __future__ import annotations
@@ -16,41 +16,49 @@ from nodedevices_api.quantity import MEBIBYTE, to_bytes
 Raw = Mapping[str, Any]
 
 REMEMBERED = 4096  # of each kind
-NVIDIA = "nvidia"  # a vendor, and the name of its driver
+Attribute = str | bool
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a physical device is. Texts are empty and flags false where the agent does not say."""
+    """What a physical device is. Texts are empty where the agent does not say. `extra`: what only some devices have, by
+    name."""
 
     vendor: str = ""
     product: str = ""
-    compute_capability: str = ""  # 9.0.0
     memory_mib: int = 0
-    mig_capable: bool = False
-    mig_enabled: bool = False
+    extra: tuple[tuple[str, Attribute], ...] = ()
+
+    def attribute(self, name: str) -> Attribute | None:
+        return next((value for key, value in self.extra if key == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a MIG device is. None: the agent does not say."""
+    """What a partition is. None: the agent does not say. `capacity`: what it has besides memory, by name."""
 
     name: str = ""  # 1g.10gb
     memory_mib: int | None = None
-    multiprocessors: int | None = None
-    copy_engines: int | None = None
-    decoders: int | None = None
-    encoders: int | None = None
-    jpeg_engines: int | None = None
-    ofa_engines: int | None = None
+    capacity: tuple[tuple[str, int], ...] = ()
+
+    def count(self, name: str) -> int | None:
+        return next((value for key, value in self.capacity if key == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A driver of one kind of device, by its name: nvidia."""
+
+    name: str = ""
+    version: str = ""  # as the driver prints it: 570.148.08
+    cuda_version: str = ""  # 12.8
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
     """What a node is, besides its devices."""
 
-    driver_version: str = ""  # as the driver prints it: 570.148.08
-    cuda_version: str = ""  # 12.8
+    drivers: tuple[Driver, ...] = ()
     machine: str = ""
     mode: str = ""
     clique: str = ""
@@ -58,8 +66,12 @@ class Platform:
     vgpu_branch: str = ""
     mig_strategy: str = ""  # none, single, mixed; empty: an agent that does not say
 
+    def driver(self, name: str) -> Driver:
+        """The driver of that name; where there is none, one that says nothing."""
+        return next((each for each in self.drivers if each.name == name), NO_DRIVER)
 
-UNKNOWN_MODEL, UNKNOWN_PLATFORM = Model(), Platform()
+
+UNKNOWN_MODEL, UNKNOWN_PLATFORM, NO_DRIVER = Model(), Platform(), Driver()
 
 _model = lru_cache(REMEMBERED)(Model)
 _profile = lru_cache(REMEMBERED)(Profile)
@@ -69,14 +81,11 @@ _platform = lru_cache(REMEMBERED)(Platform)
 def model(device: Raw) -> Model:
     """Of an entry of status.devices."""
     attributes = _map(device, "attributes")
-    extra = _map(attributes, "extra")
     return _model(
         _text(attributes, "vendor"),
         _text(attributes, "productName"),
-        _text(_map(extra, "cudaComputeCapability"), "version"),
         _mebibytes(_map(device, "capacity").get("memory")) or 0,
-        _map(extra, "migCapable").get("bool") is True,
-        _map(extra, "migEnabled").get("bool") is True,
+        _extra(_map(attributes, "extra")),
     )
 
 
@@ -86,22 +95,16 @@ def profile(partition: Raw) -> Profile:
     return _profile(
         _text(partition, "profile"),
         _mebibytes(capacity.get("memory")),
-        _count(capacity, "multiprocessors"),
-        _count(capacity, "copyEngines"),
-        _count(capacity, "decoders"),
-        _count(capacity, "encoders"),
-        _count(capacity, "jpegEngines"),
-        _count(capacity, "ofaEngines"),
+        _counts(capacity),
     )
 
 
 def platform(status: Raw) -> Platform:
     """Of a whole status."""
-    driver, machine = _driver(status), _map(status, "machine")
+    machine = _map(status, "machine")
     vgpu = _map(machine, "vgpu")
     return _platform(
-        _text(driver, "version"),
-        _text(driver, "cudaVersion"),
+        _drivers(status),
         _text(machine, "type"),
         _text(machine, "mode"),
         _text(machine, "clique"),
@@ -111,11 +114,31 @@ def platform(status: Raw) -> Platform:
     )
 
 
-def _driver(status: Raw) -> Raw:
-    """NVIDIA's: the labels are about it."""
+def _drivers(status: Raw) -> tuple[Driver, ...]:
     drivers = status.get("drivers")
     listed = drivers if isinstance(drivers, list) else []
-    return next((each for each in listed if isinstance(each, Mapping) and each.get("name") == NVIDIA), {})
+    return tuple(
+        Driver(_text(each, "name"), _text(each, "version"), _text(each, "cudaVersion"))
+        for each in listed
+        if isinstance(each, Mapping)
+    )
+
+
+def _extra(raw: Raw) -> tuple[tuple[str, Attribute], ...]:
+    """Attributes in DRA's typed form, each with its one value; numbers as text, lest a 1 be the same as true."""
+    found: list[tuple[str, Attribute]] = []
+    for name in sorted(raw):
+        value = next(iter(_map(raw, name).values()), None)
+        if isinstance(value, str | bool):
+            found.append((name, value))
+        elif isinstance(value, int):
+            found.append((name, str(value)))
+    return tuple(found)
+
+
+def _counts(capacity: Raw) -> tuple[tuple[str, int], ...]:
+    found = ((name, _count(capacity, name)) for name in sorted(capacity) if name != "memory")
+    return tuple((name, count) for name, count in found if count is not None)
 
 
 def _map(raw: Raw, key: str) -> Raw:

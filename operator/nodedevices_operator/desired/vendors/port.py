@@ -1,0 +1,31 @@
+"""The port of a vendor's labels: what its devices put on a Node, where a policy asks for feature discovery. Pure.
+
+A vendor answers from the record of a NodeDevices alone. Which of its labels may stand on the Node, what others have
+there, and when anything is written is decided for all vendors alike (desired.labels, concerns.labels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from nodedevices_operator.records.objects import NodeDevicesRecord
+
+
+class VendorLabels(Protocol):
+    """One vendor's labels. Frozen, without state."""
+
+    @property
+    def prefixes(self) -> Sequence[str]:
+        """How its labels begin, `nvidia.com/`: no two vendors' overlap. A label that does not is left out."""
+        ...
+
+    @property
+    def timestamp(self) -> str:
+        """A label below one of these that says when another label last changed, in seconds since 1970; empty: none."""
+        ...
+
+    def labels(self, record: NodeDevicesRecord) -> Mapping[str, str]:
+        """Its labels, without the timestamp; none where the node has no device of its. Follows from what a status says:
+        the same record, the same labels."""
+        ...

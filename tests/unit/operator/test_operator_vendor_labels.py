@@ -1,0 +1,93 @@
+"""A vendor's labels that are a file and a line of registration stand on the Node as NVIDIA's do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from nodedevices_api.sections import Labels
+from nodedevices_operator.desired.labels import plan_labels
+from nodedevices_operator.desired.vendors import registry
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_record
+from support.acme_labels import AcmeLabels
+from support.opfacts import device, record
+
+ON = Labels(feature_discovery=True)
+ACME = {
+    "acme.com/driver": "3.1",
+    "acme.com/fpga.count": "2",
+    "acme.com/fpga.lanes": "16",
+    "acme.com/fpga.shell": "x4",
+    "acme.com/region.luts": "4096",
+}
+
+
+@pytest.fixture
+def acme() -> Iterator[None]:
+    take_back = registry.add(AcmeLabels())
+    yield
+    take_back()
+
+
+def gpu(index: int) -> dict[str, Any]:
+    return device(index, attributes={"vendor": "nvidia", "productName": "NVIDIA T4"})
+
+
+def fpga(index: int, *, lanes: int = 16) -> dict[str, Any]:
+    extra = {"shell": {"string": "x4"}, "lanes": {"int": lanes}}
+    region = {"id": f"R-{index}", "name": f"r-{index}", "profile": "half", "capacity": {"luts": "4096"}}
+    return device(index, type="fpga", attributes={"vendor": "acme", "extra": extra}, partitions=[region])
+
+
+def node_devices(*devices: dict[str, Any]) -> NodeDevicesRecord:
+    drivers = [{"name": "nvidia", "version": "570.1"}, {"name": "acme", "version": "3.1"}]
+    return record(*devices, drivers=drivers)
+
+
+def node(labels: dict[str, str] | None = None, *, ours: bool = True) -> NodeRecord:
+    """With these labels, and whether we wrote them."""
+    fields: dict[str, Any] = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in labels or {}}}}
+    manager = {"manager": "nodedevices-operator-labels", "operation": "Apply", "fieldsV1": fields}
+    metadata = {"name": "n1", "uid": "u1", "labels": labels or {}, "managedFields": [manager] if ours else []}
+    return node_record({"metadata": metadata})
+
+
+@pytest.mark.usefixtures("acme")
+def test_both_vendors_labels_stand_side_by_side_and_neither_writes_the_others() -> None:
+    values = plan_labels(ON, node_devices(gpu(0), fpga(1), fpga(2)), node(), now=7).values
+    stamps = {"acme.com/changed": "7", "nvidia.com/gfd.timestamp": "7"}
+    assert {key: value for key, value in values.items() if key.startswith("acme.com/")} == {
+        **ACME,
+        "acme.com/changed": "7",
+    }
+    assert values["nvidia.com/gpu.count"] == "1"
+    assert {key: values[key] for key in stamps} == stamps
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_node_without_gpus_has_its_labels_alone() -> None:
+    values = plan_labels(ON, node_devices(fpga(1), fpga(2)), node(), now=7).values
+    assert values == ACME | {"acme.com/changed": "7"}
+
+
+@pytest.mark.usefixtures("acme")
+def test_the_timestamp_of_each_vendor_stays_until_a_label_changes() -> None:
+    first = plan_labels(ON, node_devices(gpu(0), fpga(1)), node(), now=7).values
+    again = plan_labels(ON, node_devices(gpu(0), fpga(1)), node(dict(first)), now=8)
+    assert again.values == first
+    changed = plan_labels(ON, node_devices(gpu(0), fpga(1, lanes=8)), node(dict(first)), now=9).values
+    assert changed["acme.com/changed"] == "9"
+
+
+@pytest.mark.usefixtures("acme")
+def test_its_label_of_another_owner_is_left_to_them() -> None:
+    item = node_devices(fpga(1), fpga(2))
+    plan = plan_labels(ON, item, node({"acme.com/fpga.count": "1"}, ours=False), now=7)
+    assert plan.reason == "Conflict"
+    assert "acme.com/fpga.count=1 (wanted: 2)" in plan.message
+    assert "acme.com/fpga.count" not in plan.values
+
+
+def test_devices_of_a_vendor_without_labels_have_none() -> None:
+    assert plan_labels(ON, node_devices(fpga(1)), node(), now=7).values == {}
