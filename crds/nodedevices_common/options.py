@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
         for extra in unknown:
             flag = extra.split("=", 1)[0]
             if flag.startswith("-"):
-                problems.append(f"{flag}: there is no such flag{nearest(flag, names)}")
+                problems.append(f"{flag}: unknown flag{nearest(flag, names)}")
             else:
                 problems.append(f"{show(extra)}; {rest}")
         for option in self._table:
@@ -133,7 +133,7 @@ def from_environment(options: Sequence[Option], environment: Mapping[str, str], 
     for variable in sorted(environment):
         if variable.startswith(prefix) and variable not in known and not _SERVICE_LINK.search(variable):
             hint = nearest(variable, known)
-            problems.append(f"environment variable {variable}: there is no such setting{hint}")
+            problems.append(f"environment variable {variable}: unknown setting{hint}")
     if problems:
         raise InputError(problems)
     return found
@@ -144,7 +144,7 @@ def read_text(option: Option, text: str, place: str) -> Value:
     if option.kind == "bool":
         lowered = text.strip().lower()
         if lowered not in TRUE | FALSE:
-            raise ValueError(f"{place}: {show(text)} is not a truth value; give true or false")
+            raise ValueError(f"{place}: {show(text)} is not true or false; give true or false")
         truth = lowered in TRUE
         return check(option, truth, place)
     if option.kind == "list":
@@ -156,7 +156,7 @@ def read_plain(option: Option, value: object, place: str) -> Value:
     """The value as it stands in a YAML or JSON file: of the right type already."""
     if option.kind == "bool":
         if not isinstance(value, bool):
-            raise ValueError(f"{place}: {show(value)} is not a truth value; give true or false, without quotes")
+            raise ValueError(f"{place}: {show(value)} is not true or false; give true or false, without quotes")
         return check(option, value, place)
     if option.kind == "list":
         items = [value] if isinstance(value, str) else value
@@ -176,7 +176,7 @@ def check(option: Option, value: Value, place: str) -> Value:
         if option.choices and each not in option.choices:
             near = nearest(each, option.choices)
             hint = near if near.startswith("; did") else f"; give {' or '.join(option.choices)}"
-            raise ValueError(f"{place}: {show(each)} is not possible{hint}")
+            raise ValueError(f"{place}: {show(each)} is not allowed{hint}")
         if option.works is not None and each not in option.works:
             works = " or ".join(show(word) for word in option.works) or "leaving it out"
             raise ValueError(f"{place}: {show(each)} is not implemented yet; {works} is")

@@ -99,7 +99,7 @@ class Agent:
         self._named: NamedFiles | None = None
         self._config_file: ConfigFile | ConfigFolder | None = None
         if local.config_dir is not None:
-            self._named = NamedFiles(folder=local.config_dir, error="it has not been read yet")
+            self._named = NamedFiles(folder=local.config_dir, error="not read yet")
             self._config_file = ConfigFolder(Path(local.config_dir), worker=config, on_change=self._on_files)
         elif local.config_file is not None:
             self._config_file = ConfigFile(Path(local.config_file), worker=config, on_change=self._on_file)
@@ -218,7 +218,7 @@ class Agent:
         self._file = outcome
         if outcome.config is not None and outcome.config.empty:
             log.warning(
-                "the configuration file is empty: flags, environment and defaults hold",
+                "the configuration file is empty: flags, environment and defaults apply",
                 file=self._local.config_file,
                 expected="version: v1, and flags, resources, sharing or imex",
             )

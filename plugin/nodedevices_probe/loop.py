@@ -41,7 +41,7 @@ EXIT_WANTS_FRESH_PROCESS = 75  # sysexits.h EX_TEMPFAIL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What one look at the hardware found."""
+    """What one query of the hardware found."""
 
     driver: Driver
     machine: Machine = field(default_factory=Machine)
@@ -124,7 +124,7 @@ class LineLoop:
             cut = f"{len(devices)} devices were found; only the first {MAX_DEVICES} are reported"
             devices, problems = devices[:MAX_DEVICES], (*problems, Problem(code="TooManyDevices", message=cut))
         if self.source.events.dropped:
-            message = f"{self.source.events.dropped} events found no room: too many different ones at once"
+            message = f"{self.source.events.dropped} events were dropped: too many different ones at once"
             problems = (*problems, Problem(code="EventsDropped", message=message))
         snapshot = Snapshot(
             probe=self.source.name,

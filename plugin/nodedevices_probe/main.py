@@ -68,13 +68,13 @@ def _parser() -> argparse.ArgumentParser:
         "--once", action="store_true", help="write one line and exit; try: nodedevices-probe ... --once | jq"
     )
     common.add_argument(
-        "--fd", type=_descriptor, metavar="N", help="write lines to this descriptor, and end with the parent"
+        "--fd", type=_descriptor, metavar="N", help="write lines to this descriptor, and exit with the parent"
     )
     common.add_argument(
         "--root", type=Path, default=Path("/"), metavar="DIR", help="where /sys and /proc are (default: /)"
     )
     parser = argparse.ArgumentParser(
-        prog="nodedevices-probe", description="What devices this machine has, one JSON line at a time."
+        prog="nodedevices-probe", description="Reports this machine's devices, one JSON line at a time."
     )
     parser.add_argument("--version", action="version", version=__version__)
     kinds = parser.add_subparsers(required=True, metavar="nvml | simulated")
@@ -85,13 +85,13 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=5.0,
         metavar="S",
-        help="ask the driver so often (default: 5); events come at once",
+        help="interval between queries of the driver (default: 5); events are reported at once",
     )
     nvml.add_argument(
         "--driver-root-ctr-path",
         default="/driver-root",
         metavar="DIR",
-        help="look for the library below this mounted root of the driver first (default: /driver-root)",
+        help="search the library below this mounted root of the driver first (default: /driver-root)",
     )
     nvml.set_defaults(source=_nvml)
 
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=1.0,
         metavar="S",
-        help="write an unchanged line again so often (default: 1, at most 5)",
+        help="interval after which an unchanged line is repeated (default: 1, at most 5)",
     )
     simulated.set_defaults(source=_simulated)
     return parser

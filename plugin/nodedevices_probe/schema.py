@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if path.exists() and path.read_text(encoding="utf-8") == rendered():
         return 0
-    sys.stderr.write(f"{path} is not what its source gives; run: make gen\n")
+    sys.stderr.write(f"{path} differs from its source; run: make gen\n")
     return 1
 
 

@@ -135,7 +135,7 @@ async def test_nvidia_ctk_makes_it_where_there_is_one(node: Node) -> None:
     node.agent.edit("profile: l4 x 3\n")  # which it does not know of: what it makes cannot be used any more
     await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 3)
     await node.agent.until(lambda: len(node.names()) == 3)
-    assert "has no GPU-" in node.agent.lines("nvidia-ctk made no CDI specification")[-1]["why"]
+    assert "has no GPU-" in node.agent.lines("nvidia-ctk failed to generate a CDI specification")[-1]["why"]
 
 
 async def test_the_toolkits_own_specification_is_used_as_soon_as_it_is_there(node: Node) -> None:
@@ -181,7 +181,7 @@ async def test_a_folder_that_cannot_be_written_is_refused_and_nothing_is_offered
     assert told["condition"] == "ConfigInvalid"
     assert told["message"] == (
         f"injection.deviceListStrategies: cdi-cri: cannot write {node.cdi}: Not a directory; install the component cdi "
-        "(manifests/components/cdi), or use envvar; nothing is offered until there is a good one"
+        "(manifests/components/cdi), or use envvar; nothing is offered until there is a valid configuration"
     )
     assert node.kubelet.allocatable(GPU) == 0
     node.cdi.unlink()
@@ -245,7 +245,7 @@ async def test_without_libraries_a_cdi_strategy_is_refused_and_a_file_of_nvidias
     assert said.startswith("injection.deviceListStrategies: cdi-cri: no CDI specification with the driver's libraries")
     assert "nvidia-ctk is not in the agent's image" in said
     assert "--cdi-without-libraries" in said
-    assert said.endswith("nothing is offered until there is a good one")
+    assert said.endswith("nothing is offered until there is a valid configuration")
     assert node.kubelet.allocatable(GPU) == 0
     assert theirs.read_text() == text
 
@@ -298,7 +298,7 @@ async def test_after_a_restart_without_any_specification_nothing_is_offered_unti
     file.unlink()
     node.agent.start()
     await node.agent.until(lambda: configuration(node)[0] == "ConfigInvalid")
-    assert configuration(node)[1].endswith("what it is missing for is withheld until then")
+    assert configuration(node)[1].endswith("devices that need it are not offered until then")
     assert node.kubelet.allocatable(GPU) == 0
     assert not node.files
     toolkit_has(node, 0, 1)

@@ -91,7 +91,9 @@ async def test_a_name_that_matches_nothing_is_in_effect_and_reported_once(
 ) -> None:
     write(config_file, "sharing: {timeSlicing: {resources: [{name: gpuu, replicas: 4}, {name: gpu, replicas: 2}]}}")
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    told = "sharing.timeSlicing.resources[0].name nvidia.com/gpuu: no such resource here; offered: nvidia.com/gpu"
+    told = (
+        "sharing.timeSlicing.resources[0].name nvidia.com/gpuu: no such resource on this node; offered: nvidia.com/gpu"
+    )
     found = agent.lines("configuration entry matches nothing on this node")
     assert [each["what"] for each in found] == [told]
     assert conditions(agent) == []
@@ -99,7 +101,7 @@ async def test_a_name_that_matches_nothing_is_in_effect_and_reported_once(
 
 async def test_an_empty_file_is_told(agent: AgentProcess, kubelet: StandInKubelet, config_file: Path) -> None:
     write(config_file, "# sharing comes later\n")
-    await agent.until(lambda: agent.lines("the configuration file is empty: flags, environment and defaults hold"))
+    await agent.until(lambda: agent.lines("the configuration file is empty: flags, environment and defaults apply"))
     assert kubelet.allocatable(GPU) == 4
 
 
@@ -169,7 +171,7 @@ async def test_outside_a_pod_the_agent_says_which_flags_would_help(kubelet: Stan
         tmp_path, plugin_folder=kubelet.plugin_folder, pod_resources_socket=kubelet.pod_resources_socket, arguments=()
     )
     async with made as agent:
-        message = "NodeDevices cannot be watched"
+        message = "failed to watch NodeDevices"
         await agent.until(lambda: agent.lines(message))
         told = agent.lines(message)[0]["error"]
         assert "the pod's service account" in told

@@ -133,7 +133,7 @@ async def test_a_fault_reaches_the_kubelet_while_the_state_file_cannot_be_writte
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     agent.edit(h100s(xid79=3))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
-    assert agent.lines("state not saved: a restart of the agent would forget it")
+    assert agent.lines("state file not written, a restart of the agent would lose the change")
     assert agent.alive
 
 
@@ -158,13 +158,16 @@ async def _through_a_disk_that_hangs(agent: AgentProcess, kubelet: StandInKubele
         agent.edit(h100s(lost=lost))
         # The others are held down.
         await kubelet.until(lambda lost=lost: kubelet.allocatable(GPU) == 7 - lost)  # type: ignore[misc]
-    await agent.until(lambda: agent.lines("state not saved: a restart of the agent would forget it"))
-    assert "does the disk hang?" in agent.lines("state not saved: a restart of the agent would forget it")[0]["error"]
+    await agent.until(lambda: agent.lines("state file not written, a restart of the agent would lose the change"))
+    assert (
+        "the disk may be hanging"
+        in agent.lines("state file not written, a restart of the agent would lose the change")[0]["error"]
+    )
     assert metric(agent, 'nodedevices_worker_call_seconds{worker="state-file"}') > 0
     assert agent.get("/healthz")[0] == 200
     saves = metric(agent, "nodedevices_state_file_writes_total")
     disk.let_go()
-    await agent.until(lambda: agent.lines("state file written again"))
+    await agent.until(lambda: agent.lines("state file writes succeed again"))
     await agent.until(lambda: len(json.loads(agent.state_file.read_text())["verdicts"]) == 6)
     assert metric(agent, "nodedevices_state_file_writes_total") <= saves + 2
 

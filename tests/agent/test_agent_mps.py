@@ -109,7 +109,7 @@ async def test_the_last_good_configuration_stays_until_the_daemon_of_the_new_one
     async with made as agent:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
         configure(agent, FOUR)
-        await agent.until(lambda: "the last good one stays in effect until it answers" in told(agent))
+        await agent.until(lambda: "the previous configuration stays in effect until it answers" in told(agent))
         assert kubelet.allocatable(GPU) == 2
         runner.start()
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
@@ -123,7 +123,7 @@ async def test_shares_are_withheld_while_their_daemon_is_dead_and_it_is_started_
     runner.die(GPU)
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
     assert kubelet.capacity(GPU) == 8
-    await agent.until(lambda: "its shares are withheld until it answers" in told(agent))
+    await agent.until(lambda: "its shares are not offered until it answers" in told(agent))
     await agent.until(lambda: 'reason="MpsDaemonDown"' in agent.get("/metrics")[1])
     runner.start()
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
@@ -274,7 +274,7 @@ async def test_where_the_state_is_lost_pods_with_whole_gpus_keep_them_and_client
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
         await kubelet.allocate(GPU, 1, pod="infer-0", namespace="ml")
         await again("no: configuration\n")
-        await agent.until(lambda: told(agent).endswith("nothing is offered until there is a good one"))
+        await agent.until(lambda: told(agent).endswith("nothing is offered until there is a valid configuration"))
         await again(FOUR)
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
         assert runner.commands(GPU).count("-d") == 1

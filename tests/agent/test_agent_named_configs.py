@@ -62,7 +62,7 @@ async def test_a_file_that_disappears_leaves_the_last_good_one_in_effect(
     async with make(DEFAULT_CONFIG="twice") as agent:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
         (configs / "twice").unlink()
-        await agent.until(lambda: "available: fourfold; the last good one stays in effect" in said(agent))
+        await agent.until(lambda: "available: fourfold; the previous configuration stays in effect" in said(agent))
         assert kubelet.allocatable(GPU) == 8
 
 

@@ -132,7 +132,7 @@ async def test_after_a_kubelet_restart_the_other_plugin_has_the_first_turn(
     await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
     rival.who = ""  # a kubelet that starts knows no ids
     await kubelet.restart()
-    await kubelet.until(lambda: "has 30 s to be first" in plugins.registrations()[0].message)
+    await kubelet.until(lambda: "has 30 s to register first" in plugins.registrations()[0].message)
     seen = len(rival.asked)
     await kubelet.until(lambda: len(rival.asked) > seen)
     assert kubelet.registered == []

@@ -72,7 +72,7 @@ async def test_an_agent_that_starts_before_the_kubelet_waits_for_it(
     plugins = DevicePlugins(folder=absent.plugin_folder, offer=allocator)
     await plugins.set_plan(plan(offered(8)))
     await absent.until(lambda: state_of(plugins) is RegistrationState.KUBELET_UNREACHABLE)
-    assert "kubelet.sock is not there" in plugins.registrations()[0].message
+    assert "kubelet.sock does not exist" in plugins.registrations()[0].message
     await absent.start()
     await absent.until(lambda: absent.allocatable(GPU) == 8)
     await plugins.stop()
@@ -192,7 +192,7 @@ async def test_an_accepted_registration_without_a_stream_starts_over_on_a_new_so
     kubelet.watch = False
     await plugins.set_plan(plan(offered(8)))
     await kubelet.until(lambda: len(kubelet.registered) >= 2)
-    assert "did not ask for its devices within 1 s" in plugins.registrations()[0].message
+    assert "did not call ListAndWatch within 1 s" in plugins.registrations()[0].message
     kubelet.watch = True
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     endpoints = [request.endpoint for request in kubelet.registered]

@@ -227,7 +227,9 @@ async def test_a_bug_in_the_answer_is_told_plainly_and_costs_only_that_pod(
 
     allocator.on_allocate = fail
     await registered(kubelet, plugins, plan(offered(2)))
-    with pytest.raises(AdmissionError, match=r"INTERNAL desc = NodeDevices failed to answer .*\(KeyError\)") as caught:
+    with pytest.raises(
+        AdmissionError, match=r"INTERNAL desc = NodeDevices failed to allocate .*\(KeyError\)"
+    ) as caught:
         await kubelet.allocate(GPU, 1)
     assert "secret detail" not in str(caught.value)
     allocator.on_allocate = None

@@ -91,7 +91,7 @@ def test_the_vendors_plugin_serves_and_we_show_its_resource_its_holders_and_faul
     assert cluster.marked("train", "False")["reason"] == "FallenOffBus"
     assert cluster.ids(cluster.b) == ids, "the vendor's plugin decides what is offered, not we"
     cluster.until(
-        "the node tells that the vendor still offers it", lambda: "not fit for use" in ready(cluster)["message"]
+        "the node tells that the vendor still offers it", lambda: "though not healthy" in ready(cluster)["message"]
     )
     cluster.alive(pod)
 

@@ -73,7 +73,7 @@ def test_a_policy_says_which_node_it_waits_for_and_whom_it_has_to_correct(
             lambda n=name: told(n) == ("Progressing", f"in effect on 0 of 1 nodes; n1: {why}"),  # type: ignore[misc]
         )
 
-    wrong = "sharing.resources[nvidia.com/gpu].replicas: 2: too many; the last good one stays in effect"
+    wrong = "sharing.resources[nvidia.com/gpu].replicas: 2: too many; the previous configuration stays in effect"
     node.conditions["ConfigApplied"] = ("False", "ConfigInvalid", wrong)
     node.facts["configuration"] = {"refused": {"section": "sharing", "message": wrong}}
     node.report()

@@ -105,7 +105,7 @@ async def test_a_section_of_a_policy_changes_what_the_kubelet_is_offered_and_its
 async def test_a_name_that_no_node_offers_is_told_on_the_node_and_to_the_policys_author(kubectl: Kubectl) -> None:
     entry = {"name": "nvidia.com/gpuu", "replicas": 3}
     kubectl.apply(policy("section", sharing={"strategy": "timeSlicing", "resources": [entry]}))
-    told = f"sharing.resources[0].name nvidia.com/gpuu: no such resource here; offered: {GPU}"
+    told = f"sharing.resources[0].name nvidia.com/gpuu: no such resource on this node; offered: {GPU}"
     await seen("on the node", lambda: condition(kubectl.get("nodedevices", NODE), "ConfigApplied")["message"] == told)
     await seen("on the policy", lambda: told in condition(kubectl.get("dp", "section"), "Applied").get("message", ""))
     for kind, name, about in (("nodedevices", NODE, "ConfigApplied"), ("dp", "section", "Applied")):
@@ -155,7 +155,7 @@ async def test_of_several_policies_the_one_fails_whose_section_the_agent_refuses
     why = (
         f"{NODE}: sharing.strategy: mps: needs the host's directory for MPS; install the component mps, "
         "or give --mps-root (MPS_ROOT); "
-        "the last good one stays in effect"
+        "the previous configuration stays in effect"
     )
     await seen("failed", lambda: told("strong") == ("Failed", f"1 of 1 nodes: {why}"))
     await seen("waits", lambda: told("beside") == ("Progressing", f"in effect on 0 of 1 nodes; {why}"))

@@ -185,7 +185,7 @@ FULL_NODE: Json = {
                 {
                     "section": "health",
                     "entry": "rules[0].reasons Xdi79",
-                    "message": "no such reason; there are: EccUncorrectable, Xid<number>",
+                    "message": "no such reason; known reasons: EccUncorrectable, Xid<number>",
                 }
             ],
             "waitingFor": [

@@ -65,7 +65,7 @@ def levels(fact: DeviceFact, vendor: FaultSource, *, present: bool) -> tuple[Con
         Condition(
             reason=RECOVERY_ACTION,
             state=HealthState.UNHEALTHY,
-            message=f"the driver asks for an action on this {what}",
+            message=f"the driver requires an action on this {what}",
             action=asked or NO_ACTION,
             evident=None if asked is None else asked != NO_ACTION,
         ),

@@ -153,7 +153,7 @@ def _view(inventory: Inventory, rules: HealthRules, vendors: FaultSources, now: 
     if not started:
         unknown = (STARTING, "the probe has not reported yet", False)
     elif unloaded:
-        unknown = (DRIVER_NOT_LOADED, "the driver is not loaded; its devices return when it is", False)
+        unknown = (DRIVER_NOT_LOADED, "the driver is not loaded; its devices return once it is", False)
     elif driver is not None and driver.state is DriverState.VERSION_MISMATCH:
         text = "driver and library versions differ; finish the driver upgrade: reload the driver or reboot the node"
         unknown = (VERSION_MISMATCH, text, False)
@@ -441,11 +441,11 @@ def _message(
 ) -> str:
     """What happened and what to do, for people. The same while nothing changes: no countdown in it."""
     if worst.reason == events.CORRELATING:
-        until = f"decided within {rules.correlation_seconds:.0f} s by what comes beside it"
-        parts = [worst.message, f"{until}, no new pod gets it until then" if withheld else until]
+        until = f"decided within {rules.correlation_seconds:.0f} s by the XIDs that follow it"
+        parts = [worst.message, f"{until}, not offered to new pods until then" if withheld else until]
     elif action == actions.NO_ACTION and worst.last_seen is not None:
         what = f"recovering from {worst.reason}" if is_reading else worst.message
-        now = "the driver asks for no action now" if says == actions.NO_ACTION else "no action is needed any more"
+        now = "the driver no longer requires an action" if says == actions.NO_ACTION else "no action is needed any more"
         parts = [what, f"{now}, Healthy {_well_again(worst, as_bad, rules)}"]
     else:
         parts = [worst.message, actions.advice(action)]

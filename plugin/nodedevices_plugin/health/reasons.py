@@ -37,14 +37,14 @@ def _why(glob: str, state: str, known: tuple[str, ...]) -> str:
     """Empty: it decides something."""
     about = matching(known, glob)
     if about and state != "Unhealthy" and levels.UNUSABLE.issuperset(about):
-        return f"{', '.join(about)} is Unhealthy whatever a rule says: there is nothing that a pod could use"
+        return f"{', '.join(about)} is Unhealthy whatever a rule says: a pod could not use it"
     if about:
         return ""
     near = [reason for reason in known if matching([reason.lower()], glob.lower())]
     if near:
         more = f" and {len(near) - 1} more" if len(near) > 1 else ""
-        return f"no such reason; upper and lower case count: {near[0]}{more} differs in nothing else"
-    return f"no such reason; there are: {', '.join(_folded(known)[:NAMED])}"
+        return f"no such reason; upper and lower case count: {near[0]}{more} is the same but for the case"
+    return f"no such reason; known reasons: {', '.join(_folded(known)[:NAMED])}"
 
 
 def _folded(known: Sequence[str]) -> list[str]:

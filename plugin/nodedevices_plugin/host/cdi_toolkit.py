@@ -233,19 +233,19 @@ def generate(request: CtkRequest) -> dict[str, Any]:
         raise CtkError(f"{CTK}: {error}") from error
     if done.returncode != 0:
         words = " ".join(done.stderr.decode(errors="replace").split())[-SHOWN:]
-        raise CtkError(f"{CTK}: status {done.returncode}: {words or 'it said nothing'}")
+        raise CtkError(f"{CTK}: status {done.returncode}: {words or 'no output'}")
     try:
         document = json.loads(done.stdout)
     except ValueError as error:
-        raise CtkError(f"{CTK}: what it made is not JSON: {error}") from error
+        raise CtkError(f"{CTK}: its output is not JSON: {error}") from error
     wrong = cdi_schema.problems(document)
     if wrong:
-        raise CtkError(f"{CTK}: what it made is not valid: {'; '.join(wrong[:3])}")
+        raise CtkError(f"{CTK}: its output is not valid: {'; '.join(wrong[:3])}")
     if document["kind"] != f"{cdi.VENDOR}/gpu":
-        raise CtkError(f"{CTK}: what it made is of kind {document['kind']}")
+        raise CtkError(f"{CTK}: its output is of kind {document['kind']}")
     missing = sorted(request.names - {each["name"] for each in document["devices"]})
     if missing:
-        raise CtkError(f"{CTK}: what it made has no {', '.join(missing[:3])}")
+        raise CtkError(f"{CTK}: its output has no {', '.join(missing[:3])}")
     return cdi.rerooted(document, request.host, mounted=driver_root)
 
 
@@ -292,11 +292,11 @@ class CtkSpec:
         if error is None:
             self.made, self.problem = answer.result(), ""
             self.names = frozenset(str(each["name"]) for each in self.made["devices"])
-            log.info("nvidia-ctk made the CDI specification", devices=len(self.names))
+            log.info("nvidia-ctk generated the CDI specification", devices=len(self.names))
         elif isinstance(error, CtkError):
             self.problem = str(error)
-            log.info("nvidia-ctk made no CDI specification", why=self.problem)
+            log.info("nvidia-ctk failed to generate a CDI specification", why=self.problem)
         else:
             self.problem = f"{CTK}: {error}"
-            log.error("nvidia-ctk made no CDI specification", exc_info=error)
+            log.error("nvidia-ctk failed to generate a CDI specification", exc_info=error)
         self._on_change()

@@ -96,7 +96,7 @@ class MpsDaemons(Periodic):
             if percentage == daemon.percentage:
                 self._missed[key] = 0
                 return READY
-            why = why or f"gives its clients {percentage} % and not {daemon.percentage} %"
+            why = why or f"limits its clients to {percentage} %, not {daemon.percentage} %"
         except ControlError as error:
             why = why or f"does not answer: {error}"
             missing = isinstance(error, ControlMissingError)  # then nobody can tell how the daemon is
@@ -149,5 +149,5 @@ def _write(file: Path, text: str, *, create: bool) -> str:
         replace(file, text)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
-        return f"cannot be asked for: {file}: {why}; mount the MPS root there (manifests/components/mps)"
+        return f"cannot be requested: {file}: {why}; mount the MPS root there (manifests/components/mps)"
     return ""

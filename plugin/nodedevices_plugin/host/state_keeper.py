@@ -48,12 +48,12 @@ class StateKeeper:
         try:
             state = self._file.load()
         except StateError as error:
-            self.lost = f"at the start: {error}"
+            self.lost = f"at start: {error}"
             self._metrics.state_failed()
             log.warning("state file unusable, starting without it", error=str(error))
             return State()
         if self._file.unread:
-            self.lost = f"at the start: {self._file.unread}"
+            self.lost = f"at start: {self._file.unread}"
             self._metrics.state_failed()
             log.warning("parts of the state file unusable", error=self._file.unread)
         else:
@@ -70,7 +70,7 @@ class StateKeeper:
         if self._writing is not None:
             if (hangs_at := self._written_at + HANGS_SECONDS) > now:
                 return hangs_at
-            self._not_written("a write has not returned; does the disk hang?")
+            self._not_written("a write has not returned; the disk may be hanging")
             return None
         if state == self._written:
             return None
@@ -95,7 +95,7 @@ class StateKeeper:
         if error is None:
             self.saved = from_saved(state.applied) if state.applied is not None else None
             if self.problem is not None:
-                log.info("state file written again")
+                log.info("state file writes succeed again")
             self.problem = None
             self._metrics.state_written()
             return
@@ -105,5 +105,5 @@ class StateKeeper:
 
     def _not_written(self, why: str) -> None:
         if why != self.problem:
-            log.warning("state not saved: a restart of the agent would forget it", error=why)
+            log.warning("state file not written, a restart of the agent would lose the change", error=why)
         self.problem = why

@@ -2,10 +2,10 @@
 
 A probe may crash, hang for ever inside the kernel, print garbage or write without end. Whatever it does, the agent's
 loop is never blocked: lines arrive on a pipe of their own, are capped in size and number per second and read on a
-thread of their own, and a bad one is counted while the last good one stays in effect. A child that ends is replaced
-after a back-off with jitter; one that is silent for too long is killed, and if the kernel does not let it die it is
-left behind, never waited for. Neither waits for the lines that are left: they are looked for between any two. What
-silence means for the devices is judged elsewhere. The child dies with the agent (see `main`).
+thread of their own, and a bad one is counted while the last good one stays in use. A child that ends is replaced after
+a back-off with jitter; one that is silent for too long is killed, and if the kernel does not let it die it is left
+behind, never waited for. Neither waits for the lines that are left: both are checked between any two. What silence
+means for the devices is judged elsewhere. The child dies with the agent (see `main`).
 """
 
 from __future__ import annotations

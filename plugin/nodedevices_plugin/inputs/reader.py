@@ -99,7 +99,7 @@ def parse_line(raw: bytes) -> Snapshot:
     # Another protocol has other rules: saying so helps more than saying which of ours it breaks.
     if isinstance(line, dict) and isinstance(line.get("protocol"), str) and line["protocol"] != PROTOCOL:
         found = _shown(line["protocol"])
-        raise ProbeLineError("protocol", f"{found} is not what this agent speaks; give {_shown(PROTOCOL)}")
+        raise ProbeLineError("protocol", f"{found} is not supported by this agent; give {_shown(PROTOCOL)}")
     snapshot: Snapshot = _SNAPSHOT(line)
     _check_whole(snapshot)
     return snapshot
@@ -173,7 +173,7 @@ def _time(value: Any) -> datetime:
         time = datetime.fromisoformat(value)
         in_utc = time.astimezone(UTC)
     except OverflowError:
-        raise _wrong(value, "it is no time on this clock") from None
+        raise _wrong(value, "it is not a valid time") from None
     except ValueError:
         raise _wrong(value, right) from None
     if time.tzinfo is None:
@@ -240,7 +240,7 @@ def _object(kind: type[Any]) -> Check:
             raise _wrong(value, "give an object")
         for key, right in replaced:
             if key in value:
-                raise ProbeLineError(key, f"is of an earlier form of the line; {right}")
+                raise ProbeLineError(key, f"is of an earlier version of the line; {right}")
         made = {}
         for key, name, inner, required in fields:
             if key in value:

@@ -45,7 +45,7 @@ class Waiting:
 
     @property
     def why(self) -> str:
-        turn = f"; the kubelet has started anew, and that plugin has {GIVE_WAY_SECONDS:.0f} s to be first"
+        turn = f"; the kubelet has restarted, and that plugin has {GIVE_WAY_SECONDS:.0f} s to register first"
         return self.who if self.until is None else self.who + turn
 
 

@@ -168,13 +168,13 @@ def lacks(
     listed_ids = {(each.resource, id_) for each in now_listed for id_ in each.ids}
     if recorded is not None:
         held = [(each.resource, id_) for each in recorded for id_ in each.ids]
-        why = "which its checkpoint gives to a container"
+        why = "which its checkpoint assigns to a container"
     else:
         held = [(each.resource, id_) for each in known if each.resource is not None for id_ in each.ids]
         why = "which a container had before"
     missing = next((f"{resource} {id_}, {why}" for resource, id_ in held if (resource, id_) not in listed_ids), "")
     if unreadable:
-        missing = f"what its checkpoint would tell ({unreadable})"
+        missing = f"the contents of its checkpoint ({unreadable})"
     if not missing:
         return ""
     own = f"this agent's own pod {'/'.join(own_pod)} and " if own_pod is not None else ""
@@ -260,7 +260,7 @@ class PodResourcesClient:
         self._looking = asyncio.Lock()
         self._look: tuple[float, tuple[Offer, ...] | None] | None = None  # time.monotonic() when it was asked
         self.with_offers = False
-        self.holdings = Holdings(state=HoldersState.UNAVAILABLE, message="the kubelet has not been asked yet")
+        self.holdings = Holdings(state=HoldersState.UNAVAILABLE, message="the kubelet has not been queried yet")
 
     async def list(self) -> Holdings:
         """Who holds what now. Never raises for the kubelet's reasons; takes at most 5 s, with offers 10 s.

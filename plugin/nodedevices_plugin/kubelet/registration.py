@@ -68,9 +68,9 @@ class Lost(Enum):
 
     STREAM = "the kubelet ended its stream"
     NEVER_CAME = "the kubelet opened no stream"
-    KUBELET = "there is a new kubelet.sock"
+    KUBELET = "kubelet.sock was recreated"
     SOCKET = "our socket was removed"
-    FORGOTTEN = "the kubelet no longer lists its devices, as after the end of another plugin that had the name"
+    FORGOTTEN = "the kubelet no longer lists its devices, possibly because another plugin of that name ended"
 
 
 class Listed:
@@ -167,7 +167,7 @@ class ResourcePlugin:
         """One registration, from looking for the kubelet until it is lost."""
         kubelet = sockets.identity(self._kubelet_socket)
         if kubelet is None:
-            why = f"{self._kubelet_socket} is not there: the kubelet is not running, or its folder is not mounted here"
+            why = f"{self._kubelet_socket} does not exist: the kubelet is not running, or its folder is not mounted"
             self._report(RegistrationState.KUBELET_UNREACHABLE, why)
             await asyncio.sleep(LOOK_SECONDS)
             return
@@ -229,7 +229,7 @@ class ResourcePlugin:
     def _told(self, lost: Lost) -> str:
         if lost is Lost.NEVER_CAME:
             seconds = f"{self._deadlines.stream_seconds:g} s"
-            return f"the kubelet accepted {self.name}, but did not ask for its devices within {seconds}"
+            return f"the kubelet accepted {self.name}, but did not call ListAndWatch within {seconds}"
         return f"{lost.value}; registering again"
 
     async def _after_lost_stream(self, *, lasted: float) -> None:

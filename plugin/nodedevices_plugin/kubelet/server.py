@@ -190,7 +190,7 @@ class ResourceServer:
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except Exception as error:
             log.exception("allocate failed", resource=self.name, ids=wanted)
-            text = f"NodeDevices failed to answer for {self.name} ({type(error).__name__}); its agent's log says more"
+            text = f"NodeDevices failed to allocate {self.name} ({type(error).__name__}); see the log of its agent"
             await refuse(context, grpc.StatusCode.INTERNAL, text)
         for ids in wanted:
             self._recent.add(self.name, ids)

@@ -9,7 +9,7 @@ from nodedevices_common.errors import RefusedError
 
 
 class PlanError(RefusedError):
-    """A configuration that makes no sense here: the last good one stays in effect, and this is shown where it was set.
+    """A configuration that does not fit this node: the previous one stays in effect, and this is shown at its source.
 
     `field` is its place (`sharing.resources[nvidia.com/gpu].replicas`), `value` what stands there, `hint` what would
     be right.

@@ -139,7 +139,7 @@ def _run(
         said.seek(0)
         answer = said.read(ANSWER_BYTES)
     if program.returncode != 0:
-        words = " ".join(answer.split())[-SHOWN:] or "it said nothing"
+        words = " ".join(answer.split())[-SHOWN:] or "no output"
         raise ControlError(f"{what}: status {program.returncode}: {words}")
     return answer
 

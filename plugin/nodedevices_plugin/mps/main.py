@@ -51,7 +51,7 @@ def run(root: Path) -> None:
             runner.step(time.monotonic())
         except Exception:
             # A bug of ours. The end of this container would be the end of every daemon and its clients.
-            log.exception("reconciliation failed; running daemons stay")
+            log.exception("reconciliation failed; running daemons continue")
     runner.stop()
     log.info("MPS runner stopped")
 

@@ -139,8 +139,8 @@ class Runner:
         if percentage == done.percentage:
             run.logged.clear()
             return
-        why = f"it gives its clients {percentage} % and not {done.percentage} %"
-        self._tell(run, "limits changed by somebody else; set again", done.resource, why)
+        why = f"it limits its clients to {percentage} %, not {done.percentage} %"
+        self._tell(run, "limits changed by another client; set again", done.resource, why)
         self._set_right(done, run)
 
     def _set_right(self, done: Daemon, run: _Run) -> None:
@@ -232,7 +232,7 @@ class Runner:
             return
         self._complaint = ""
         if found != self._wanted:
-            log.info("MPS control daemons wanted", resources=[each.resource for each in found])
+            log.info("MPS control daemons requested", resources=[each.resource for each in found])
         self._wanted = found
 
     def _remembered(self) -> tuple[Running, ...]:
@@ -241,7 +241,7 @@ class Runner:
         except FileNotFoundError:
             return ()
         except (OSError, wanted.WantedError) as error:
-            log.warning("failed to read what ran before", file=str(self._done_file), error=str(error))
+            log.warning("failed to read the previously running daemons", file=str(self._done_file), error=str(error))
             return ()
 
     def _remember(self) -> None:
@@ -271,4 +271,4 @@ class Runner:
     def _complain(self, text: str) -> None:
         if text != self._complaint:
             self._complaint = text
-            log.warning("file error; running daemons stay", error=text)
+            log.warning("file error; running daemons continue", error=text)

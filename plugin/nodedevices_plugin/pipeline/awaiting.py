@@ -71,7 +71,7 @@ def may_start(
         return ChangeDecision(apply=True)
     what = _waits(shared)
     if holdings.state is not HoldersState.SYNCED:
-        return wait((), f"{what}: which pods hold devices is not known ({holdings.message or holdings.state.value})")
+        return wait((), f"{what}: it is not known which pods hold devices ({holdings.message or holdings.state.value})")
     devices = {one.device_id for each in shared for one in each.ids}
 
     def beside(holder: Holder, id_: str) -> bool:

@@ -98,7 +98,8 @@ def _withheld(ours: Sequence[Held], inventory: Inventory) -> str:
     devices = listing(called[each.fact.id] for each in inventory.devices if each.fact.id in held)
     pods = pods_named([each.holder for each in ours if each.holder])
     who = f"these pods have ended: {pods}" if pods else "their pods, which the kubelet does not list yet, have ended"
-    return f"{devices}: held in another shape, and withheld from new pods until {who}; all else is in effect"
+    what = "held under another resource or id, and not offered to new pods until"
+    return f"{devices}: {what} {who}; everything else is applied"
 
 
 def _in_another_shape(ours: Sequence[Held]) -> tuple[WaitingPod, ...]:
@@ -130,9 +131,9 @@ def _message(problem: Problem, *, applied_once: bool) -> str:
     if problem.of in {"holders", "state"}:
         return problem.message
     if problem.awaits and problem.coming is None:
-        meanwhile = "its shares are withheld until it answers"
+        meanwhile = "its shares are not offered until it answers"
     elif not applied_once:
-        meanwhile = "nothing is offered until " + ("it answers" if problem.awaits else "there is a good one")
+        meanwhile = "nothing is offered until " + ("it answers" if problem.awaits else "there is a valid configuration")
     else:
-        meanwhile = "the last good one stays in effect" + (" until it answers" if problem.awaits else "")
+        meanwhile = "the previous configuration stays in effect" + (" until it answers" if problem.awaits else "")
     return f"{problem.message}; {meanwhile}"

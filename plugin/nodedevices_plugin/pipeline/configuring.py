@@ -168,7 +168,7 @@ def configure(
     elif plan is not None and (others := _ours(held_otherwise, plan, node)):
         status = of_holders(status, others, node.inventory)
     elif not standalone and (seen is None or seen.config is None):
-        kept = "the last one that it had" if spec is not None else "the node's own settings"
+        kept = "its last configuration" if spec is not None else "the node's own settings"
         message = f"the operator has not resolved this node: {kept} are in effect"
         status = replace(status, reason=names.NO_CONFIG, message=message)
     elif asked.note:
@@ -255,9 +255,8 @@ def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node
         return replace(_helpers_await(needs), coming=needs.helpers)
     if before.applied_once and (node.saved is None or node.saved.shape != asked.shape):
         what = ", ".join(sorted(changed_ids(running.plan or Plan(), plan))) or "what is offered"
-        message = (
-            f"the change of {what} waits until the state file has it: {node.unsaved_because or 'it is being written'}"
-        )
+        why = node.unsaved_because or "it is being written"
+        message = f"the change of {what} waits until the state file is written: {why}"
         return Problem(of="state", message=message, waits=True, to_save=asked, coming=needs.helpers)
     return replace(wanted, helpers=needs.helpers)
 
@@ -300,7 +299,7 @@ def _with_cdi(configured: Configured, node: Node) -> Configured:
     why = access.missing(active, node.devices)
     if not why:
         return replace(configured, status=replace(status, cdi_problem=access.stale(active, node.devices)))
-    status = replace(status, cdi_problem=f"CDI: {why}; what it is missing for is withheld until then")
+    status = replace(status, cdi_problem=f"CDI: {why}; devices that need it are not offered until then")
     if status.reason in {names.APPLIED, names.NO_CONFIG}:
         status = replace(status, reason=names.CONFIG_INVALID, refused=Refused(message=status.cdi_problem))
     withheld = access.withheld(plan, node.last_plan, node.devices)

@@ -197,8 +197,8 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
     """
     what = ", ".join(each.name for each in wanted.resources) or "nothing"
     if holdings.state is not HoldersState.SYNCED or holdings.offered is None:
-        why = holdings.message or "the kubelet has not been asked yet"
-        return wait((), f"serving {what} waits: what pods hold and other plugins offer is not known ({why})")
+        why = holdings.message or "the kubelet has not been queried yet"
+        return wait((), f"serving {what} waits: it is not known what pods hold and other plugins offer ({why})")
     ours = {(resource.name, each.id) for resource in wanted.resources for each in resource.ids}
     with_helper = {resource.name for resource in wanted.resources if run_by(resource)}
     devices = {each.device_id for resource in wanted.resources for each in resource.ids}

@@ -98,7 +98,7 @@ def owned(parts: Mapping[str, Inventory]) -> dict[str, Inventory]:
             owner = next((taken[each] for each in ids if each in taken), None)
             if owner is not None and device.present:
                 problems.append(
-                    Problem(code=SAME_ID, message=f"{device.fact.id} is reported by the probe {owner}, too")
+                    Problem(code=SAME_ID, message=f"{device.fact.id} is also reported by the probe {owner}")
                 )
             elif owner is None and (device.present or device.fact.id not in here):
                 taken |= dict.fromkeys(ids, name)

@@ -496,10 +496,10 @@ def _awaits(world: World, inputs: Inputs, local: Local, spec: SeenSpec | None, m
     if not local.standalone and spec is None:
         what = "the operator's configuration of this node"
     elif inputs.holdings.state is not HoldersState.SYNCED and inputs.holdings.possible is None:
-        what = "the kubelet to tell which pods hold devices"
+        what = "the kubelet's list of pods that hold devices"
     else:
         return ""
-    return f"no configuration is remembered here: the first registration waits for {what}, {seconds:.0f} s at most"
+    return f"no saved configuration: the first registration waits for {what}, {seconds:.0f} s at most"
 
 
 def _confirm(world: World, inputs: Inputs) -> _Confirm:
@@ -541,8 +541,8 @@ def _spent(value: str, verdicts: Mapping[str, Verdict]) -> tuple[str, ...]:
             continue
         missing = verdict.reason == MISSING
         if missing if word == "removed" else any(not each.confirmed for each in verdict.faults):
-            why = f"acted on before, and it counts once; the device is at fault again or still ({verdict.reason})"
-            spent.append(f"{entry}: {why}; to say it again, remove the annotation first")
+            why = f"already acted on once; the device still has or again has a fault ({verdict.reason})"
+            spent.append(f"{entry}: {why}; to confirm again, remove the annotation first")
     return tuple(spent)
 
 

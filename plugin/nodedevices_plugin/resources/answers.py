@@ -63,6 +63,6 @@ class Answers:
         offered = self._resources.get(resource)
         if offered is None:
             raise AllocationError(
-                f"{resource}: this node no longer offers it; delete the pod, so that it is scheduled anew"
+                f"{resource}: this node no longer offers it; delete the pod, so that it is scheduled again"
             )
         return offered

@@ -48,7 +48,7 @@ def decide_change(
     names = ", ".join(_named(name, current, wanted) for name in sorted(changed))
     if holdings.state is not HoldersState.SYNCED:
         why = f"{holdings.state.value}: {holdings.message}" if holdings.message else holdings.state.value
-        return wait((), f"the change of {names} waits: which pods hold devices is not known ({why})")
+        return wait((), f"the change of {names} waits: it is not known which pods hold devices ({why})")
     if not whole:
         with_helper = {each.name for plan in (current, wanted) for each in plan.resources if run_by(each)}
         changed = {name: ids for name, ids in changed.items() if name in with_helper}

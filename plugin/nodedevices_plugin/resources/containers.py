@@ -104,7 +104,7 @@ def _of_nobody(
         own = nodes.get(each.partition_id or each.device_id)
         if own is None:
             raise AllocationError(
-                f"{resource.name}: {each.id} is no longer on this node. Delete the pod, so that it is scheduled anew."
+                f"{resource.name}: {each.id} is no longer on this node. Delete the pod, so that it is scheduled again."
             )
         paths += own
     return ContainerEdits(

@@ -23,8 +23,8 @@ def grant(resource: OfferedResource, ids: Sequence[str], *, refuse_unhealthy: bo
             )
         if refuse_unhealthy and not found[each].healthy:
             raise AllocationError(
-                f"{resource.name}: {each} is out of service; `kubectl describe nodedevices` of this node says why. "
-                "Delete the pod, so that it is scheduled anew."
+                f"{resource.name}: {each} is out of service; see `kubectl describe nodedevices` for this node. "
+                "Delete the pod, so that it is scheduled again."
             )
     shares = any(each.replica is not None for each in found.values())
     if resource.fail_requests_greater_than_one and shares and len(wanted) > 1:

@@ -50,7 +50,7 @@ def prefer(
     if needed > len(free):
         if whole:
             return ()
-        raise AllocationError(f"{resource.name}: {size} requested, {len(known)} are available; ask for fewer.")
+        raise AllocationError(f"{resource.name}: {size} requested, {len(known)} are available; request fewer.")
     picked = _closest(must, free, needed, topology) if whole else _spread(resource, free, needed, packed=packed)
     chosen = {each.id for each in (*must, *picked)}
     return tuple(each.id for each in known if each.id in chosen)

@@ -53,7 +53,7 @@ def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str) -
         if rule.name not in named:
             offered = _listed(sorted(named)) or "nothing"
             near = _near(name for name in named if name.lower() == rule.name.lower())
-            message = f"no such resource here; offered: {offered}{near}"
+            message = f"no such resource on this node; offered: {offered}{near}"
             notes.append(Unmatched(section="sharing", entry=f"{place}[{number}].name {rule.name}", message=message))
         elif not chosen_units(named[rule.name], rule.devices):
             wanted = _cut(", ".join(rule.devices or ()))
@@ -62,7 +62,7 @@ def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str) -
             near = _near(
                 unit.id for unit in named[rule.name] if any(fnmatchcase(unit.id.lower(), each) for each in lower)
             )
-            message = f"no such device of {rule.name} here; there are: {here}{near}"
+            message = f"{rule.name} has no such device on this node; there are: {here}{near}"
             notes.append(Unmatched(section="sharing", entry=f"{place}[{number}].devices {wanted}", message=message))
     return notes
 
@@ -81,7 +81,7 @@ def _rules(found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] 
             else:
                 nearly = fitting(rule.match, found, stands_in=single, any_case=True)
                 near = _near(_kind(unit, rule.match) for unit in nearly)
-                message = f"no such device here; {_there_are(found, rule.match)}{near}"
+                message = f"no such device on this node; {_there_are(found, rule.match)}{near}"
             notes.append(Unmatched(section="resources", entry=entry, message=message))
         left = [unit for unit in left if unit not in mine]
     return notes
@@ -98,7 +98,7 @@ def _excludes(inventory: Inventory, exclude: Sequence[str]) -> list[Unmatched]:
         Unmatched(
             section="resources",
             entry=f"exclude[{number}] {_cut(pattern)}",
-            message="no device here has such an id; "
+            message="no device on this node has such an id; "
             + (f"did you mean {known[pattern]}?" if pattern in known else f"there are: {here}"),
         )
         for number, pattern in enumerate(exclude)
@@ -125,7 +125,7 @@ def _kind(unit: Unit, match: DeviceMatch) -> str:
 
 def _near(names: Iterable[str]) -> str:
     listed = _listed(sorted(set(names)))
-    return f"; upper and lower case count: {listed} differs in nothing else" if listed else ""
+    return f"; upper and lower case count: {listed} is the same but for the case" if listed else ""
 
 
 def _shown(match: DeviceMatch, *, pattern_only: bool) -> str:

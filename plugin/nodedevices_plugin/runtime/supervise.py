@@ -79,7 +79,7 @@ class Supervisor:
         while True:
             try:
                 await run()
-                problem = "it ended by itself"
+                problem = "it ended unexpectedly"
                 if part.failed(problem, self._clock()):
                     log.error("background task ended, restarting", part=name)
             except asyncio.CancelledError as error:
@@ -111,7 +111,7 @@ class Supervisor:
             if part.failing(now)
         ]
         hanging = [
-            f"{name}: a call has not returned for {seconds:.0f} s (does a disk or a mount hang?)"
+            f"{name}: a call has not returned for {seconds:.0f} s (a disk or a mount may be hanging)"
             for name, seconds in sorted(self.busy().items())
             if seconds >= HANGING_AFTER_SECONDS
         ]

@@ -195,7 +195,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="nodedevices-agent",
         usage="nodedevices-agent [--flag value ...]",
-        description="Finds this node's devices, judges their health, offers them to the kubelet and reports them.",
+        description="Discovers this node's devices, checks their health, offers them to the kubelet and reports them.",
         epilog="Strongest first: spec.config of the NodeDevices object, flags, environment, configuration file.",
     )
     parser.add_argument("--version", action="version", version=f"nodedevices-agent {__version__}")

@@ -59,7 +59,7 @@ def _named(named: NamedFiles, name: str, said_by: str) -> FileOutcome:
     found = named.files.get(name)
     place = f"configuration {show(name)} in {named.folder}"
     if found is None:
-        return FileOutcome(place=place, error=f"{said_by} asks for it, and there is no such file; {_available(named)}")
+        return FileOutcome(place=place, error=f"{said_by} names it, and there is no such file; {_available(named)}")
     return replace(found, place=place)
 
 

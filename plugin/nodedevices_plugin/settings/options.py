@@ -79,14 +79,14 @@ OPTIONS: tuple[Option, ...] = (
         default=False,
         variables=("NODEDEVICES_STANDALONE",),
         group="node",
-        help="never talk to an API server: serve the kubelet and metrics only",
+        help="never connect to an API server: serve the kubelet and metrics only",
     ),
     Option(
         name="kubeconfig",
         variables=("NODEDEVICES_KUBECONFIG", "KUBECONFIG"),
         group="node",
         metavar="FILE",
-        help="how to reach the API server; default: the pod's service account",
+        help="kubeconfig file; default: the pod's service account",
     ),
     Option(
         name="config-file",
@@ -101,7 +101,7 @@ OPTIONS: tuple[Option, ...] = (
         aliases=("config-file-srcdir",),
         group="node",
         metavar="DIR",
-        help="in the place of one file: a folder of them, such as a mounted ConfigMap; the Node's label "
+        help="instead of one file: a folder of them, such as a mounted ConfigMap; the Node's label "
         "nvidia.com/device-plugin.config names the one that applies, and may change at any time",
     ),
     Option(
@@ -118,7 +118,7 @@ OPTIONS: tuple[Option, ...] = (
         choices=("named", "single", "empty"),
         variables=("FALLBACK_STRATEGIES",),
         group="node",
-        help="with --config-dir, without label and default, the first that finds one: a file called default, "
+        help="with --config-dir, without label and default, the first of these that exists: a file called default, "
         "the only file, no file",
     ),
     Option(
@@ -135,7 +135,7 @@ OPTIONS: tuple[Option, ...] = (
         choices=("Serve", "Observe"),
         variables=("NODEDEVICES_SERVING_MODE",),
         group="node",
-        help="Serve: register with the kubelet; Observe: the vendor's own plugin does, and this agent only watches",
+        help="Serve: register with the kubelet; Observe: the vendor's own plugin does, and this agent only observes",
     ),
     Option(
         name="probe",
@@ -144,14 +144,14 @@ OPTIONS: tuple[Option, ...] = (
         variables=("NODEDEVICES_PROBE",),
         group="probe",
         metavar="PROBE",
-        help="nvml, simulated, or NAME=COMMAND for a program of your own; several run side by side",
+        help="nvml, simulated, or NAME=COMMAND for a program of your own; repeat it to run several",
     ),
     Option(
         name="simulated-file",
         variables=("NODEDEVICES_SIMULATED_FILE",),
         group="probe",
         metavar="FILE",
-        help="devices of the simulated probe; edits appear live",
+        help="file of the simulated probe's devices; edits take effect at once",
     ),
     Option(
         name="simulated-profile",
@@ -181,14 +181,14 @@ OPTIONS: tuple[Option, ...] = (
         variables=("NODEDEVICES_POD_RESOURCES_SOCKET",),
         group="kubelet",
         metavar="SOCKET",
-        help="where to ask who holds what",
+        help="socket of the kubelet's PodResources API",
     ),
     Option(
         name="state-file",
         variables=("NODEDEVICES_STATE_FILE",),
         group="kubelet",
         metavar="FILE",
-        help="what must survive a restart; default: nodedevices-state.json in the device-plugin directory",
+        help="state file, which must survive a restart; default: nodedevices-state.json in the device-plugin directory",
     ),
     Option(
         name="cdi-dir",
@@ -205,7 +205,7 @@ OPTIONS: tuple[Option, ...] = (
         variables=("NODEDEVICES_CDI_SPEC_DIRS",),
         group="kubelet",
         metavar="DIRS",
-        help="where the container toolkit's own CDI specification is looked for; the last outranks the others",
+        help="folders with the container toolkit's own CDI specification; the last takes precedence",
     ),
     Option(
         name="cdi-without-libraries",
@@ -213,15 +213,15 @@ OPTIONS: tuple[Option, ...] = (
         default=False,
         variables=("NODEDEVICES_CDI_WITHOUT_LIBRARIES",),
         group="kubelet",
-        help="where nothing gives a CDI specification with the driver's libraries, hand out one of device nodes alone; "
-        "false: a CDI strategy is refused there",
+        help="without a CDI specification that has the driver's libraries, offer one with device nodes alone; "
+        "false: refuse a CDI strategy then",
     ),
     Option(
         name="nvidia-ctk-program",
         variables=("NODEDEVICES_NVIDIA_CTK_PROGRAM",),
         group="kubelet",
         metavar="FILE",
-        help="nvidia-ctk, as this container has it; default: on PATH, else below --driver-root-ctr-path",
+        help="path of nvidia-ctk in this container; default: on PATH, else below --driver-root-ctr-path",
     ),
     Option(
         name="mps-dir",
@@ -296,7 +296,7 @@ OPTIONS: tuple[Option, ...] = (
     _nvidia(
         "fail-on-init-error",
         "failOnInitError",
-        "changes nothing: without a driver this agent goes on looking, and says so",
+        "has no effect: without a driver this agent keeps retrying and reports it",
         default=True,
         kind="bool",
     ),
@@ -334,7 +334,7 @@ OPTIONS: tuple[Option, ...] = (
     _nvidia(
         "driver-root-ctr-path",
         "plugin.containerDriverRoot",
-        "where the driver root is mounted in this container; the driver's library and /dev are looked for there first",
+        "where the driver root is mounted in this container; the driver's library and /dev are searched there first",
         default="/driver-root",
         aliases=("container-driver-root",),
     ),
@@ -346,7 +346,7 @@ OPTIONS: tuple[Option, ...] = (
     _nvidia(
         "nvidia-cdi-hook-path",
         "plugin.nvidiaCTKPath",
-        "hook in CDI specifications that nvidia-ctk generates, as the host has it",
+        "path on the host of the hook in CDI specifications that nvidia-ctk generates",
         default="/usr/bin/nvidia-ctk",
         aliases=("nvidia-ctk-path",),
     ),

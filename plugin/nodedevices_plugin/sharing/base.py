@@ -114,7 +114,7 @@ class Words:
 
     title: str  # of the mode, in a sentence: MPS
     program: str  # control daemon
-    hint: str = ""  # where to look when it does not answer: logs of nodedevices-mps
+    hint: str = ""  # where to look when it does not answer: see the logs of nodedevices-mps
     down: str  # a device's and a client's health reason while it does not answer: MpsDaemonDown
     down_means: str  # its clients cannot use the GPU
     restarted: str  # a client's health reason when another one answers: MpsDaemonRestarted
@@ -157,7 +157,7 @@ class Answer:
     message: str = ""
 
 
-UNASKED = Answer(state=HelperState.STARTING, message="has not been asked yet")
+UNASKED = Answer(state=HelperState.STARTING, message="has not been queried yet")
 BEING_STARTED = Answer(state=HelperState.STARTING, message="is being started")
 READY = Answer(state=HelperState.READY)
 
@@ -175,7 +175,7 @@ class Life:
 class HelperFacts:
     """What the outside says of the helpers, of all modes together.
 
-    answers: by Helper.key; one that is not in it has not been asked yet. lives: by resource. before: those that the
+    answers: by Helper.key; one that is not in it has not been queried yet. lives: by resource. before: those that the
     agent's run before this one wanted: what runs.
     """
 

@@ -121,7 +121,7 @@ def client_verdict(client: Client | None, resource: str, now: datetime) -> Verdi
     if client.reason == words.down:
         return _verdict(words.down, f"{_silent(words, resource)}; {words.down_means}", since, action="Inspect")
     when = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    what = f"the {words.title} {words.program} of {resource} was started anew at {when}"
+    what = f"the {words.title} {words.program} of {resource} was restarted at {when}"
     return _verdict(words.restarted, f"{what}; {words.state} from before are lost", since, action="RestartApp")
 
 
@@ -146,7 +146,7 @@ def with_helpers(
         since, kind = known.helpers.get(each.resource, SeenHelper()).down, by_strategy(each.mode).helper
         if since is not None and kind is not None:
             words = kind.words
-            text = f"{_silent(words, each.resource)}; its shares are withheld"
+            text = f"{_silent(words, each.resource)}; its shares are not offered"
             down |= {device: _verdict(words.down, text, since, action="Inspect") for device in each.device_ids}
     fit = {each for each in down if each not in verdicts or verdicts[each].offered}
     return {**verdicts, **{each: down[each] for each in fit}} if fit else verdicts
@@ -158,7 +158,7 @@ def _words(reason: str) -> Words | None:
 
 
 def _silent(words: Words, resource: str) -> str:
-    hint = f" ({words.hint} say why)" if words.hint else ""
+    hint = f" ({words.hint})" if words.hint else ""
     return f"the {words.title} {words.program} of {resource} does not answer{hint}"
 
 

@@ -122,7 +122,7 @@ class DaemonKind:
     words = Words(
         title="MPS",
         program="control daemon",
-        hint="logs of nodedevices-mps",
+        hint="see the logs of nodedevices-mps",
         down="MpsDaemonDown",
         down_means="its clients cannot use the GPU",
         restarted="MpsDaemonRestarted",

@@ -162,7 +162,7 @@ class KubeStore:
             except StoreError as error:
                 post(fail, error)
             except Exception as error:  # the thread may not end unseen: who reads would wait for ever
-                text = f"watch NodeDevices: the answer makes no sense: {type(error).__name__}: {str(error)[:300]}"
+                text = f"watch NodeDevices: invalid response: {type(error).__name__}: {str(error)[:300]}"
                 post(fail, StoreError(text, status=UNREADABLE))
 
         threading.Thread(target=work, name="kube-watch", daemon=True).start()

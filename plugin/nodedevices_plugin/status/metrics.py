@@ -35,14 +35,18 @@ _TELEMETRY: dict[str, tuple[str, str, float]] = {
     "temperature_celsius": ("temperature_celsius", "Temperature of the device.", 1.0),
     "power_milliwatts": ("power_watts", "Power drawn by the device.", 0.001),
     "ecc_uncorrectable_volatile": ("ecc_uncorrectable_volatile", "Uncorrected ECC errors since the last reset.", 1.0),
-    "ecc_uncorrectable_aggregate": ("ecc_uncorrectable_aggregate", "Uncorrected ECC errors of its life.", 1.0),
+    "ecc_uncorrectable_aggregate": (
+        "ecc_uncorrectable_aggregate",
+        "Uncorrected ECC errors over the device's lifetime.",
+        1.0,
+    ),
     "remapped_correctable": ("remapped_rows_correctable", "Rows remapped for correctable errors.", 1.0),
     "remapped_uncorrectable": ("remapped_rows_uncorrectable", "Rows remapped for uncorrectable errors.", 1.0),
-    "remap_pending": ("remap_pending", "A row remap waits for a reset.", 1.0),
+    "remap_pending": ("remap_pending", "A row remap is pending until a reset.", 1.0),
     "remap_failure": ("remap_failure", "A row could not be remapped.", 1.0),
     "nvlinks_inactive": ("nvlinks_inactive", "NVLinks that are down.", 1.0),
     "pcie_replays": ("pcie_replays", "PCIe replays.", 1.0),
-    "thermal_slowdown": ("thermal_slowdown", "Clocks are lowered because of heat.", 1.0),
+    "thermal_slowdown": ("thermal_slowdown", "Clocks are lowered because of the temperature.", 1.0),
 }
 
 
@@ -70,7 +74,7 @@ class Metrics:
         )
         self._step = Histogram(
             "nodedevices_step_seconds",
-            "Duration of one pass through inventory, health and plan.",
+            "Duration of one reconciliation: inventory, health and plan.",
             buckets=LATENCY_BUCKETS,
             registry=self.registry,
         )
@@ -191,7 +195,7 @@ class _State(Collector):
 
 def _probe(counters: ProbeCounters) -> Iterator[Metric]:
     for name, text, value in (
-        ("lines", "Total valid lines of the probe.", counters.lines),
+        ("lines", "Total valid lines read from the probe.", counters.lines),
         ("bad_lines", "Total invalid lines of the probe.", counters.bad_lines),
         ("starts", "Total probe processes started.", counters.starts),
         ("kills", "Total probe processes killed because they were silent.", counters.kills),
@@ -209,7 +213,7 @@ def _background(parts: Supervisor) -> Iterator[Metric]:
         failures.add_metric([name], count)
     busy = GaugeMetricFamily(
         "nodedevices_worker_call_seconds",
-        "Duration so far of the current call on a background thread; grows while a disk or a mount hangs.",
+        "Duration so far of the current call on a background thread; it grows while a disk or a mount hangs.",
         labels=["worker"],
     )
     for name, seconds in sorted(parts.busy().items()):
@@ -318,7 +322,9 @@ def _reading(readings: Readings, name: str) -> float | None:
 
 
 def _resources(facts: Facts) -> Iterator[Metric]:
-    capacity = GaugeMetricFamily("nodedevices_resource_capacity", "Ids that the resource has.", labels=["resource"])
+    capacity = GaugeMetricFamily(
+        "nodedevices_resource_capacity", "Ids of the resource, healthy or not.", labels=["resource"]
+    )
     healthy = GaugeMetricFamily(
         "nodedevices_resource_healthy", "Ids that are reported to the kubelet as Healthy.", labels=["resource"]
     )

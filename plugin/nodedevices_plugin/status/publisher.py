@@ -132,9 +132,9 @@ class Publisher:
         self._failures = 0
         self._not_before = 0.0
         self._asked_to_wait = 0.0  # until then, by the server's Retry-After, whatever news come
-        self._watching = Conversation("NodeDevices cannot be watched")
-        self._writing = Conversation("NodeDevices cannot be written")
-        self._asking = Conversation("the API server cannot be asked which Node the agent's token names")
+        self._watching = Conversation("failed to watch NodeDevices")
+        self._writing = Conversation("failed to write NodeDevices")
+        self._asking = Conversation("failed to read which Node the agent's token names")
 
     def want(self, status: Mapping[str, Any], *, may_create: bool) -> None:
         """The status this node should show, without `agent.heartbeatTime`. Never blocks."""
@@ -150,7 +150,7 @@ class Publisher:
         if self._keeps_vanishing:
             found.append(
                 f"NodeDevices was deleted {self._recreations} times in a row soon after it was created: the Node of "
-                f"uid {self._owner}, which the agent's token names, may be gone"
+                f"uid {self._owner}, which the agent's token names, may no longer exist"
             )
         return "; ".join(filter(None, found))
 
@@ -326,7 +326,7 @@ class Publisher:
 
     def _answered(self, conversation: Conversation) -> None:
         if conversation.works():
-            log.info(f"{conversation.what}: over", name=self._name)
+            log.info("requests to the API server succeed again", name=self._name)
         self._metrics.api_reachable(reachable=True)
         problems = (self._watching.error, self._asking.error, self._writing.error)
         self._metrics.publishing(works=not any(problems) and not self._keeps_vanishing)

@@ -480,7 +480,7 @@ def _problems(facts: Facts) -> list[str]:
     parts += [f"state file: {facts.state_problem}"] if facts.state_problem is not None else []
     parts += [f"CDI: {facts.cdi_problem}"] if facts.cdi_problem else []
     parts += [
-        f"{words.restarted}: containers started before lost their {words.state}: {listing(pods)}"
+        f"{words.restarted}: containers started before it lost their {words.state}: {listing(pods)}"
         for words, pods in _lost_clients(facts).items()
     ]
     return parts + [f"annotation {CONFIRM}: {each}" for each in facts.confirm_problems[:NAMED]]
@@ -505,10 +505,12 @@ def _observing(facts: Facts, observed: Plan) -> Condition:
         return _condition(facts, names.READY, status, reason, f"serving.mode Observe: {holdings.message}")
     live = [each for each in observed.resources if any(one.healthy for one in each.ids)]
     by = ", ".join(each.name for each in live) if live else "none of this node's devices"
-    parts = [f"serving.mode Observe: others offer {by} to the kubelet"]
+    parts = [f"serving.mode Observe: other plugins offer {by} to the kubelet"]
     if holdings.offered is None:
         parts = [
-            f"serving.mode Observe: what others offer to the kubelet is not known; {holdings.message}".rstrip("; ")
+            f"serving.mode Observe: it is not known what other plugins offer to the kubelet; {holdings.message}".rstrip(
+                "; "
+            )
         ]
     bad = {each for each, verdict in facts.verdicts.items() if not verdict.offered}
     still = {
@@ -517,7 +519,7 @@ def _observing(facts: Facts, observed: Plan) -> Condition:
     if still:
         called = device_names(facts.inventory)
         listed = listing(called[each.fact.id] for each in facts.inventory.devices if each.fact.id in still)
-        parts.append(f"still offered by them and not fit for use: {listed}")
+        parts.append(f"still offered by them though not healthy: {listed}")
     return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join([*parts, *_problems(facts)]))
 
 
@@ -556,7 +558,9 @@ def _config_applied(facts: Facts) -> Condition:
         parts.append(f"spec.unschedulable is not implemented yet: {ids} stay in service")
     parts += [each.text for each in config.unmatched[:NAMED]]
     more = len(config.unmatched) - NAMED
-    parts += [f"and {more} more entries match nothing here (status.configuration.unmatched)"] if more > 0 else []
+    parts += (
+        [f"and {more} more entries match nothing on this node (status.configuration.unmatched)"] if more > 0 else []
+    )
     return _condition(facts, names.CONFIG_APPLIED, status, config.reason, "; ".join(parts))
 
 

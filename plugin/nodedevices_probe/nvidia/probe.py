@@ -176,7 +176,7 @@ class NvmlSource:
             if fact.id not in doubted:
                 told.append(fact)
                 continue
-            why = f"GPU {fact.index}: {fact.readings.error}; it is asked again"
+            why = f"GPU {fact.index}: {fact.readings.error}; retrying"
             problems.append(Problem(code="OddAnswer", message=text(why, MAX_MESSAGE)))
             if fact.id in self._answered:
                 told.append(replace(self._answered[fact.id], index=fact.index))
@@ -243,7 +243,7 @@ class NvmlSource:
     def _unanswering(self, index: int, count: int, answering: set[str], asker: Asker) -> DeviceFact:
         """A GPU that tells nothing: who it was, or what the kernel's driver knows of the one in this place."""
         readings = Readings(
-            lost=asker.lost, error=None if asker.lost else asker.error or asker.refused or "its id is no id"
+            lost=asker.lost, error=None if asker.lost else asker.error or asker.refused or "it has no valid id"
         )
         last = self._last.get(index)
         if last is not None and last.id not in answering:

@@ -180,7 +180,7 @@ def test_a_mounted_driver_root_is_looked_at_and_the_hosts_paths_are_written(ctk:
     ("lines", "says"),
     [
         (["echo no driver >&2; exit 3"], "status 3: no driver"),
-        (["exit 1"], "status 1: it said nothing"),
+        (["exit 1"], "status 1: no output"),
         (["echo kind: x"], "not JSON"),
         (["printf '\\377'"], "not JSON"),
         (["echo '[]'"], "not valid"),
@@ -302,7 +302,7 @@ async def test_where_it_fails_the_one_before_is_kept_and_the_reason_told_once(
         await spec.want(TWO, patience_seconds=5)
     assert (spec.current(TWO), spec.names, spec.problem) == (None, frozenset(), "no driver")
     assert spec.made == document("GPU-0")
-    assert capsys.readouterr().out.count("nvidia-ctk made no CDI specification") == 1
+    assert capsys.readouterr().out.count("nvidia-ctk failed to generate a CDI specification") == 1
 
 
 async def test_while_it_is_at_work_nobody_waits_for_long() -> None:

@@ -37,7 +37,7 @@ def test_after_a_kubelet_restart_the_one_that_served_has_the_first_turn() -> Non
         assert turn is not None
         assert turn.until == 100.0 + GIVE_WAY_SECONDS
         assert turn.why.startswith(THEIRS)
-        assert "has 30 s to be first" in turn.why
+        assert "has 30 s to register first" in turn.why
         assert judge(turn, NEW, seen, now=turn.until - 0.1) == turn
         assert judge(turn, NEW, seen, now=turn.until) is None
 

@@ -153,5 +153,5 @@ def test_a_client_has_the_words_of_its_own_reason() -> None:
     verdict = client_verdict(clients[key(pod("a"))], GPU, at(101))
     assert verdict is not None
     assert (verdict.state, verdict.recovery_action) == (HealthState.UNHEALTHY, "RestartApp")
-    assert "was started anew at" in verdict.message
+    assert "was restarted at" in verdict.message
     assert client_verdict(None, GPU, at(0)) is None

@@ -168,7 +168,7 @@ def test_what_matches_nothing_is_named_while_it_is_in_effect() -> None:
         Unmatched(
             section="sharing",
             entry="resources[0].name nvidia.com/gpuu",
-            message="no such resource here; offered: nvidia.com/gpu",
+            message="no such resource on this node; offered: nvidia.com/gpu",
         ),
     )
     assert node.given(seen=seen(FOUR)).line().world.config.unmatched == ()
@@ -196,7 +196,7 @@ def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_
     node.given(helpers=facts({(GPU, 25): ""})).line()
     assert (node.config, node.offers()) == ("Applied", {GPU: (8, 8)})
     again = node.restarted().given(seen=seen(clients)).line()
-    assert again.config == "WaitingForDaemon", "after a restart the daemon has not been asked yet"
+    assert again.config == "WaitingForDaemon", "after a restart the daemon has not been queried yet"
 
 
 @pytest.mark.parametrize(
@@ -402,8 +402,10 @@ def test_a_change_waits_only_for_the_gpu_that_a_pod_holds_and_names_both() -> No
     node = Node().given(seen=seen({}, config_hash="a")).line()
     node.given(seen=seen(FOUR, config_hash="b"), holdings=held(holder(gpu_id(0)))).wait()
     assert node.config == "WaitingForHolders"
-    told = "gpu-0: held in another shape, and withheld from new pods until these pods have ended: ml/train-0"
-    assert node.world.config.message == f"{told}; all else is in effect"
+    told = (
+        "gpu-0: held under another resource or id, and not offered to new pods until these pods have ended: ml/train-0"
+    )
+    assert node.world.config.message == f"{told}; everything else is applied"
     assert node.world.config.waiting_for == (WaitingPod(namespace="ml", pod="train-0", resource=GPU, ids=(gpu_id(0),)),)
     assert node.offers() == {GPU: (8, 4)}
     assert node.world.config.applied_hash == "b"
@@ -505,7 +507,7 @@ def test_before_the_first_good_configuration_nothing_is_offered_and_a_restart_do
 ) -> None:
     node = Node(LOCAL, None, *THREE).given(**bad).line()
     assert (node.config, node.world.plan) == ("ConfigInvalid", None)
-    assert "nothing is offered until there is a good one" in node.world.config.message
+    assert "nothing is offered until there is a valid configuration" in node.world.config.message
     again = node.restarted().given(**bad).line()
     assert again.world.plan is None
     again.given(seen=seen({}), file=FileOutcome()).wait()
@@ -544,7 +546,8 @@ def test_cdi_names_that_no_file_can_have_are_refused_until_it_can_be_written() -
     assert (node.config, node.world.config.applied_hash, node.offers()) == ("ConfigInvalid", "a", {GPU: (2, 2)})
     assert node.world.config.message == (
         "injection.deviceListStrategies: cdi-cri: cannot write /var/run/cdi: Read-only file system; "
-        "install the component cdi (manifests/components/cdi), or use envvar; the last good one stays in effect"
+        "install the component cdi (manifests/components/cdi), or use envvar; "
+        "the previous configuration stays in effect"
     )
     assert node.world.active.effective.sections.injection.device_list_strategies == ("envvar",)
     node.given(cdi=WRITABLE).wait()
@@ -562,7 +565,7 @@ def test_cdi_names_that_no_file_can_have_are_refused_until_it_can_be_written() -
 def test_at_a_first_start_nothing_is_offered_by_cdi_until_its_files_can_be_written(asked: dict[str, Any]) -> None:
     node = Node().given(**asked, cdi=READ_ONLY).line()
     assert (node.config, node.world.plan) == ("ConfigInvalid" if "seen" in asked else node.config, None)
-    assert "nothing is offered until there is a good one" in node.world.config.message
+    assert "nothing is offered until there is a valid configuration" in node.world.config.message
     assert node.restarted().given(**asked, cdi=READ_ONLY).line().world.plan is None
     assert node.given(cdi=WRITABLE).wait().offers() == {GPU: (2, 2)}
 
@@ -608,8 +611,8 @@ def test_a_removal_that_a_person_confirms_takes_a_missing_device_away_once() -> 
     node.line(gpu(0), gpu(1)).line(gpu(0))
     assert node.offers() == {GPU: (2, 1)}, "the same word counts once"
     (told,) = node.world.confirm_spent
-    assert told.startswith(f"{gpu_id(1)}=removed: acted on before, and it counts once; the device is at fault again")
-    assert told.endswith("(Missing); to say it again, remove the annotation first")
+    assert told.startswith(f"{gpu_id(1)}=removed: already acted on once; the device still has or again has a fault")
+    assert told.endswith("(Missing); to confirm again, remove the annotation first")
     node.given(seen=seen({})).wait()
     assert node.world.confirm_spent == ()
     node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed")).wait()
@@ -622,7 +625,7 @@ def test_a_recovery_that_was_confirmed_before_a_new_fault_is_told_to_count_no_mo
     node.given(seen=again).line()
     assert (node.offers(), node.world.confirm_spent) == ({GPU: (2, 2)}, ())
     node.line(xids=(xid(79),))
-    assert "counts once; the device is at fault again or still (Xid79)" in node.world.confirm_spent[0]
+    assert "already acted on once; the device still has or again has a fault (Xid79)" in node.world.confirm_spent[0]
     assert node.restarted().given(seen=again).line().world.confirm_spent == node.world.confirm_spent
 
 

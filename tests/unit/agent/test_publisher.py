@@ -271,9 +271,9 @@ async def test_a_settled_node_is_not_asked_for_again(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        (403, "NodeDevices cannot be written for "),
+        (403, "failed to write NodeDevices for "),
         (404, "(is the NodeDevices CRD installed?)"),
-        (0, "NodeDevices cannot be written for "),
+        (0, "failed to write NodeDevices for "),
     ],
 )
 async def test_a_refusal_that_lasts_is_a_problem_until_it_is_over(desk: Desk, code: int, says: str) -> None:
@@ -302,7 +302,7 @@ async def test_a_watch_that_cannot_be_established_is_a_problem_although_writes_g
     desk.want(7)
     await desk.until(lambda: len(desk.store.statuses) == 2)
     desk.later += 65
-    assert desk.publisher.problem().startswith("NodeDevices cannot be watched for 6")
+    assert desk.publisher.problem().startswith("failed to watch NodeDevices for 6")
     assert not desk.counts.works
     desk.store.blind = None
     await desk.until(lambda: desk.publisher.problem() == "")

@@ -63,10 +63,10 @@ def test_label_then_default_then_fallbacks_as_nvidias_config_manager(
 
 def test_what_cannot_be_chosen_is_told_with_what_there_is() -> None:
     assert error(named("b", "a"), "x") == (
-        "configuration 'x' in /available-configs: the Node's label nvidia.com/device-plugin.config asks for it, and "
+        "configuration 'x' in /available-configs: the Node's label nvidia.com/device-plugin.config names it, and "
         "there is no such file; available: a, b"
     )
-    assert "--default-config asks for it" in error(named("a"), "", "x")
+    assert "--default-config names it" in error(named("a"), "", "x")
     assert "none of the fallbacks named, single finds one; available: a, b" in error(
         named("a", "b"), fallbacks=("named", "single")
     )

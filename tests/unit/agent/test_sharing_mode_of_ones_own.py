@@ -142,7 +142,7 @@ def test_its_shares_are_withheld_while_its_helper_is_silent_and_their_holders_ar
     node = Node().now(config(), helpers=keeper("one")).now(config(), share)
     node.now(config(), share, helpers=keeper("one", answers_=False))
     assert (node.world.config.reason, node.offers) == ("ConfigInvalid", {GPU: (6, 0)})
-    assert f"the window keeper of {GPU} does not run; its shares are withheld" in node.world.config.message
+    assert f"the window keeper of {GPU} does not run; its shares are not offered" in node.world.config.message
     shown = with_helpers(node.world.verdicts, node.world.state.clients, node.world.helpers)
     assert {each.reason for each in shown.values()} == {"WindowKeeperDown"}
     node.now(config(), share, helpers=keeper("two"))

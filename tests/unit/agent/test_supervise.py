@@ -80,7 +80,7 @@ async def test_a_part_that_ends_by_itself_has_failed(parts: Supervisor) -> None:
         await asyncio.sleep(0)
         part.waiting.set()
         await failed(parts, 1)
-        assert parts.problems() == ("looks failed 1 times in the last 0 s: it ended by itself",)
+        assert parts.problems() == ("looks failed 1 times in the last 0 s: it ended unexpectedly",)
 
 
 async def test_a_part_whose_own_task_was_cancelled_has_failed_and_goes_on(parts: Supervisor) -> None:
@@ -155,7 +155,7 @@ class HungWorker(Worker):
 
 def test_a_call_that_hangs_is_named() -> None:
     parts = Supervisor(workers=lambda: (HungWorker("files"),))
-    assert parts.problems() == ("files: a call has not returned for 35 s (does a disk or a mount hang?)",)
+    assert parts.problems() == ("files: a call has not returned for 35 s (a disk or a mount may be hanging)",)
     assert parts.hopeless() == ()
 
 

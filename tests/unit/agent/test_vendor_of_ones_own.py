@@ -204,7 +204,7 @@ def test_partitions_of_a_device_that_no_vendor_knows_have_a_rule_of_their_own_an
 
 def test_a_rule_for_devices_that_are_not_there_says_what_there_is() -> None:
     [note] = Node(gpu(0, readings=old()), nic()).now(named("example.com/fpga", type="fpga")).unmatched
-    assert "no such device here" in note
+    assert "no such device on this node" in note
     assert "ConnectX-7" in note
 
 

@@ -45,10 +45,10 @@ def test_every_problem_of_a_command_line_is_told_at_once() -> None:
     with pytest.raises(InputError) as caught:
         flags("--log-levle=info", "serve", "--fail=perhaps", "--log-level=loud")
     assert caught.value.problems == (
-        "--log-levle: there is no such flag; did you mean --log-level?",
+        "--log-levle: unknown flag; did you mean --log-level?",
         "'serve'; every argument is a flag",
-        "--log-level: 'loud' is not possible; give debug or info",
-        "--fail: 'perhaps' is not a truth value; give true or false",
+        "--log-level: 'loud' is not allowed; give debug or info",
+        "--fail: 'perhaps' is not true or false; give true or false",
     )
 
 
@@ -56,8 +56,8 @@ def test_a_variable_is_named_with_its_value_and_an_unknown_one_of_ours_is_a_typo
     with pytest.raises(InputError) as caught:
         variables(FAIL="perhaps", ND_LOG_LEVLE="debug")
     assert caught.value.problems == (
-        "environment variable FAIL: 'perhaps' is not a truth value; give true or false",
-        "environment variable ND_LOG_LEVLE: there is no such setting; did you mean ND_LOG_LEVEL?",
+        "environment variable FAIL: 'perhaps' is not true or false; give true or false",
+        "environment variable ND_LOG_LEVLE: unknown setting; did you mean ND_LOG_LEVEL?",
     )
 
 

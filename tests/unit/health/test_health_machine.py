@@ -103,7 +103,7 @@ def test_the_drivers_own_word_outranks_the_table_downwards() -> None:
     assert story.says() == ("Unhealthy", "Xid119")
     assert story.verdict().recovery_action == "None"
     assert story.verdict().message.startswith(
-        "GSP RPC timeout (XID 119); the driver asks for no action now, Healthy after"
+        "GSP RPC timeout (XID 119); the driver no longer requires an action, Healthy after"
     )
     assert keep_alive(story, gpu(0), seconds=HOLD).says() == ("Healthy", "")
 
@@ -447,7 +447,7 @@ def test_no_new_pod_gets_a_gpu_while_a_neighbour_that_may_be_fatal_is_undecided(
 def test_an_undecided_xid_is_shown_before_what_only_degrades() -> None:
     story = Story().line(gpu(0, readings=well(remap_pending=True)), at=0, xids=[xid(74)])
     assert (story.says(), story.verdict().offered) == (("Degraded", "Correlating"), False)
-    assert "no new pod gets it until then; also RowRemapPending" in story.verdict().message
+    assert "not offered to new pods until then; also RowRemapPending" in story.verdict().message
 
 
 def test_an_undecided_xid_withholds_a_gpu_whose_probe_is_silent() -> None:

@@ -25,14 +25,14 @@ def test_a_rule_about_a_reason_that_there_is_decides_something(reason: str) -> N
 
 def test_a_rule_about_no_reason_is_named_with_what_there_is() -> None:
     [note] = notes("Xid109", "Xdi79")
-    assert note.startswith("health.rules[0].reasons Xdi79: no such reason; there are: ")
+    assert note.startswith("health.rules[0].reasons Xdi79: no such reason; known reasons: ")
     assert "EccUncorrectable" in note
     assert "Xid<number>" in note
 
 
 def test_a_reason_in_the_wrong_case_is_named_with_the_right_one() -> None:
     assert notes("xid79") == [
-        "health.rules[0].reasons xid79: no such reason; upper and lower case count: Xid79 differs in nothing else"
+        "health.rules[0].reasons xid79: no such reason; upper and lower case count: Xid79 is the same but for the case"
     ]
 
 

@@ -233,7 +233,7 @@ def test_limits_that_somebody_changed_are_set_again_without_an_end_of_the_client
     ]
     assert machine.driver.running == {GPU: 25}
     assert machine.after(10).said() == []
-    assert "it gives its clients 80 % and not 25 %" in capsys.readouterr().out
+    assert "it limits its clients to 80 %, not 25 %" in capsys.readouterr().out
 
 
 def test_limits_that_cannot_be_set_now_are_tried_at_every_look_and_told_once(

@@ -143,7 +143,7 @@ def refused_for(
 
 
 SUPPLIERS = ("partitions", "sharing")
-TOO_MANY = "sharing.resources[nvidia.com/gpu].replicas: 16384: too many; the last good one stays in effect"
+TOO_MANY = "sharing.resources[nvidia.com/gpu].replicas: 16384: too many; the previous configuration stays in effect"
 
 
 def test_a_policy_that_is_overridden_is_not_blamed_for_the_stronger_ones_error() -> None:
@@ -188,7 +188,7 @@ def test_policies_that_do_not_fit_together_are_told_in_what() -> None:
 
 
 Entry = tuple[str, str, str]  # section, entry, message
-TYPO = ("sharing", "resources[0].name nvidia.com/gpuu", "no such resource here; offered: nvidia.com/gpu")
+TYPO = ("sharing", "resources[0].name nvidia.com/gpuu", "no such resource on this node; offered: nvidia.com/gpu")
 
 
 def text(entry: Entry) -> str:
@@ -213,7 +213,7 @@ def test_an_entry_that_matches_nothing_is_told_to_the_policys_author() -> None:
 
 
 def test_nodes_that_offer_different_things_count_together() -> None:
-    other = (*TYPO[:2], "no such resource here; offered: nvidia.com/mig-1g.10gb")
+    other = (*TYPO[:2], "no such resource on this node; offered: nvidia.com/mig-1g.10gb")
     message = applied({"a": shown(other), "b": shown(TYPO), "c": FORCE})[2]
     assert message == f"in effect on 3 nodes; on 2 of them {text(TYPO)}"
 
@@ -225,16 +225,16 @@ def test_what_another_policy_or_a_nodes_own_file_says_is_not_this_policys_matter
 def test_only_a_few_entries_are_told_and_how_many_more_there_are() -> None:
     notes = [(TYPO[0], TYPO[1].replace("[0]", f"[{number}]"), TYPO[2]) for number in range(20)]
     message = applied({"a": shown(*notes)})[2]
-    assert message.count("no such resource here") == 3
+    assert message.count("no such resource on this node") == 3
     assert message.endswith("and 17 more entries that match nothing on some nodes")
 
 
 # --- the truth of every section --------------------------------------------------------------------------------------
-NOPE = ("resources", "exclude[0] GPU-nope", "no device here has such an id; there are: GPU-0")
+NOPE = ("resources", "exclude[0] GPU-nope", "no device on this node has such an id; there are: GPU-0")
 
 
 def test_an_excluded_id_that_no_node_has_is_told_to_the_policys_author() -> None:
-    other = (*NOPE[:2], "no device here has such an id; there are: GPU-1")
+    other = (*NOPE[:2], "no device on this node has such an id; there are: GPU-1")
     message = applied({"a": shown(NOPE, sections=("resources",)), "b": shown(other, sections=("resources",))})[2]
     assert message == f"in effect on 2 nodes; on 2 of them {text(NOPE)}"
 

@@ -122,7 +122,7 @@ def test_keys_of_a_newer_probe_are_ignored() -> None:
 
 def test_another_protocol_is_refused_by_name_whatever_else_it_says() -> None:
     with pytest.raises(
-        ProbeLineError, match=re.escape(f"'nodedevices.io/probe/v2' is not what this agent speaks; give '{PROTOCOL}'")
+        ProbeLineError, match=re.escape(f"'nodedevices.io/probe/v2' is not supported by this agent; give '{PROTOCOL}'")
     ):
         parse_line(b'{"protocol": "nodedevices.io/probe/v2", "gadgets": []}')
 
@@ -152,9 +152,9 @@ def test_another_protocol_is_refused_by_name_whatever_else_it_says() -> None:
         ("devices.0.extra.shell", {"version": "1.2"}, "'1.2' is not allowed; give a semantic version such as 9.0.0"),
         ("devices.0.extra.vendor", {"string": "x"}, "devices[0].extra.vendor: has a field of its own"),
         ("devices.0.name", "GPU 3", "devices[0].name: 'GPU 3' is not allowed; give small letters, digits and hyphens"),
-        ("devices.0.memoryBytes", 1, "devices[0].memoryBytes: is of an earlier form of the line; give capacity, such"),
-        ("devices.0.migEnabled", True, "devices[0].migEnabled: is of an earlier form of the line; give extra, such as"),
-        ("devices.0.partitions.0.giSlices", 1, "devices[0].partitions[0].giSlices: is of an earlier form of the line"),
+        ("devices.0.memoryBytes", 1, "devices[0].memoryBytes: is of an earlier version of the line; give capacity"),
+        ("devices.0.migEnabled", True, "devices[0].migEnabled: is of an earlier version of the line; give extra,"),
+        ("devices.0.partitions.0.giSlices", 1, "devices[0].partitions[0].giSlices: is of an earlier version of the"),
         ("devices.0.productName", "a\x1b[31mb", "give text without control or invisible characters"),
         ("devices.0.productName", "a\u202eb", "give text without control or invisible characters"),
         ("devices.0.productName", "x" * 65, "devices[0].productName: "),
@@ -176,7 +176,7 @@ def test_another_protocol_is_refused_by_name_whatever_else_it_says() -> None:
         ("events.0.xid", 2**32, "events[0].xid: 4294967296 is not allowed"),
         ("events.0.time", "2026-11-21T10:42:00", "events[0].time: '2026-11-21T10:42:00' is not allowed; it names no"),
         ("time", 1763721720, "time: 1763721720 is not allowed"),
-        ("time", "0001-01-01T00:00:00+23:00", "time: '0001-01-01T00:00:00+23:00' is not allowed; it is no time"),
+        ("time", "0001-01-01T00:00:00+23:00", "time: '0001-01-01T00:00:00+23:00' is not allowed; it is not a valid"),
         ("driver.state", "loaded", "driver.state: 'loaded' is not allowed"),
         ("driver", None, "driver: None is not allowed"),
     ],

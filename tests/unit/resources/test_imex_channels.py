@@ -14,7 +14,7 @@ def test_no_channel_or_channel_0_may_be_asked_for(values: list[str | int]) -> No
 
 @pytest.mark.parametrize("values", [[1], ["1"], [0, 1], ["x"], ["-1"], [""], ["00"]])
 def test_another_channel_is_refused(values: list[str | int]) -> None:
-    with pytest.raises(PlanError, match=r"imex\.channelIDs: .*: only channel 0 can be asked for; give \[0\] or \[\]"):
+    with pytest.raises(PlanError, match=r"imex\.channelIDs: .*: only channel 0 can be requested; give \[0\] or \[\]"):
         imex.channel_ids(values)
 
 

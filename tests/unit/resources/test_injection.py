@@ -66,7 +66,7 @@ def test_a_whole_gpu_and_an_unknown_share_are_no_ids_of_a_shared_resource(each: 
 
 
 def test_an_unhealthy_id_is_refused_with_where_to_look() -> None:
-    with pytest.raises(AllocationError, match=r"out of service; `kubectl describe nodedevices`"):
+    with pytest.raises(AllocationError, match=r"out of service; see `kubectl describe nodedevices`"):
         allocate(offered(bad=1), [gpu_id(0), gpu_id(1)], CONTEXT)
 
 

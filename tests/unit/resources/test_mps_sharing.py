@@ -131,7 +131,7 @@ def test_without_mps_there_is_no_daemon() -> None:
 
 def test_shares_are_offered_when_the_daemon_with_their_limits_answers() -> None:
     plan = clients(gpu(0), gpu(1))
-    assert silent(plan, {}).endswith("control daemon of nvidia.com/gpu has not been asked yet")
+    assert silent(plan, {}).endswith("control daemon of nvidia.com/gpu has not been queried yet")
     assert silent(plan, said({("nvidia.com/gpu", 50): ""}))
     assert silent(plan, said({("nvidia.com/gpu", 25): "does not answer"})).endswith("nvidia.com/gpu does not answer")
     answers = said({("nvidia.com/gpu", 25): ""})

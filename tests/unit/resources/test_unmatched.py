@@ -37,26 +37,30 @@ def shared(*resources: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_name_that_is_not_offered() -> None:
     found = notes(sharing=shared({"name": "nvidia.com/gpuu", "replicas": 2}, {"name": "nvidia.com/gpu", "replicas": 2}))
-    assert found == ["sharing.resources[0].name nvidia.com/gpuu: no such resource here; offered: nvidia.com/gpu"]
+    assert found == [
+        "sharing.resources[0].name nvidia.com/gpuu: no such resource on this node; offered: nvidia.com/gpu"
+    ]
 
 
 @pytest.mark.parametrize("kind", ["timeSlicing", "mps"])
 def test_the_place_in_nvidias_file(kind: str) -> None:
     found = notes_of_file(f"sharing: {{{kind}: {{resources: [{{name: gpuu, replicas: 2}}]}}}}")
     assert found == [
-        f"sharing.{kind}.resources[0].name nvidia.com/gpuu: no such resource here; offered: nvidia.com/gpu"
+        f"sharing.{kind}.resources[0].name nvidia.com/gpuu: no such resource on this node; offered: nvidia.com/gpu"
     ]
 
 
 def test_whole_gpus_are_not_offered_where_mig_devices_are() -> None:
     found = notes(CUT, partitions={"strategy": "mixed"}, sharing=shared({"name": "nvidia.com/gpu", "replicas": 2}))
-    assert found == ["sharing.resources[0].name nvidia.com/gpu: no such resource here; offered: nvidia.com/mig-1g.10gb"]
+    assert found == [
+        "sharing.resources[0].name nvidia.com/gpu: no such resource on this node; offered: nvidia.com/mig-1g.10gb"
+    ]
 
 
 def test_devices_that_this_node_does_not_have() -> None:
     entry = {"name": "nvidia.com/gpu", "devices": ["7", "9"], "replicas": 2}
     assert notes(sharing=shared(entry)) == [
-        f"sharing.resources[0].devices 7, 9: no such device of nvidia.com/gpu here; there are: 0 ({gpu_id(0)})"
+        f"sharing.resources[0].devices 7, 9: nvidia.com/gpu has no such device on this node; there are: 0 ({gpu_id(0)})"
     ]
     assert notes(sharing=shared(entry | {"devices": ["0", "9"]})) == []
 
@@ -65,7 +69,7 @@ def test_a_pattern_over_models() -> None:
     rule = {"match": {"vendor": "nvidia", "productName": "*A100*"}, "name": "nvidia.com/a100"}
     found = notes(resources={"devices": [rule]})
     assert found == [
-        f"resources.devices[0].match vendor nvidia, productName *A100*: no such device here; there are: {H100}"
+        f"resources.devices[0].match vendor nvidia, productName *A100*: no such device on this node; there are: {H100}"
     ]
 
 
@@ -81,7 +85,7 @@ def test_an_amount_of_memory_is_told_with_what_the_devices_have() -> None:
     l4 = gpu(0, product_name="NVIDIA L4", memory_bytes=23034 << 20)
     big = {"match": {"minMemory": "24Gi"}, "name": "nvidia.com/big"}
     assert notes(l4, resources={"devices": [big]}) == [
-        "resources.devices[0].match minMemory 24Gi: no such device here; there are: NVIDIA L4 with 23034Mi"
+        "resources.devices[0].match minMemory 24Gi: no such device on this node; there are: NVIDIA L4 with 23034Mi"
     ]
     h100s = {"match": {"productName": "*H100*"}, "name": "nvidia.com/h100"}
     (told,) = notes(l4, gpu(1), resources={"devices": [h100s, big]})
@@ -101,21 +105,21 @@ def test_an_amount_of_memory_is_told_with_what_the_devices_have() -> None:
 )
 def test_a_match_that_differs_in_case_only_is_named(match: dict[str, Any], near: str) -> None:
     found = notes(resources={"devices": [{"match": match, "name": "nvidia.com/x"}]})
-    assert found[0].endswith(f"; upper and lower case count: {near} differs in nothing else")
+    assert found[0].endswith(f"; upper and lower case count: {near} is the same but for the case")
 
 
 def test_a_shared_name_or_device_that_differs_in_case_only_is_named() -> None:
     entry = {"name": "nvidia.com/gpu", "devices": [gpu_id(0).lower()], "replicas": 2}
     found = notes(sharing=shared({"name": "nvidia.com/GPU", "replicas": 2}, entry))
-    assert found[0].endswith("; upper and lower case count: nvidia.com/gpu differs in nothing else")
-    assert found[1].endswith(f"; upper and lower case count: {gpu_id(0)} differs in nothing else")
+    assert found[0].endswith("; upper and lower case count: nvidia.com/gpu is the same but for the case")
+    assert found[1].endswith(f"; upper and lower case count: {gpu_id(0)} is the same but for the case")
 
 
 def test_a_profile_where_no_mig_device_is_offered_and_where_there_are_others() -> None:
     rule = {"match": {"profile": "2g.*"}, "name": "nvidia.com/small"}
     assert "see partitions.strategy" in notes(resources={"devices": [rule]})[0]
     found = notes(CUT, partitions={"strategy": "mixed"}, resources={"devices": [rule]})
-    assert found == ["resources.devices[0].match profile 2g.*: no such device here; there are: 1g.10gb"]
+    assert found == ["resources.devices[0].match profile 2g.*: no such device on this node; there are: 1g.10gb"]
 
 
 def test_the_file_counts_its_two_lists_of_patterns_apart() -> None:
@@ -145,7 +149,7 @@ def test_what_matches_or_is_not_at_work_is_not_told(sections: dict[str, Any]) ->
 
 def test_an_excluded_id_that_no_device_has() -> None:
     assert notes(resources={"exclude": ["GPU-nope", gpu_id(0)]}) == [
-        f"resources.exclude[0] GPU-nope: no device here has such an id; there are: {gpu_id(0)}"
+        f"resources.exclude[0] GPU-nope: no device on this node has such an id; there are: {gpu_id(0)}"
     ]
     assert notes(CUT, resources={"exclude": [mig_id(0, 0)]}) == []
 
@@ -153,8 +157,8 @@ def test_an_excluded_id_that_no_device_has() -> None:
 def test_a_name_or_an_index_in_exclude_is_told_the_id() -> None:
     found = notes(gpu(0, minor=3), resources={"exclude": ["gpu-3", "0"]})
     assert found == [
-        f"resources.exclude[0] gpu-3: no device here has such an id; did you mean {gpu_id(0)}?",
-        f"resources.exclude[1] 0: no device here has such an id; did you mean {gpu_id(0)}?",
+        f"resources.exclude[0] gpu-3: no device on this node has such an id; did you mean {gpu_id(0)}?",
+        f"resources.exclude[1] 0: no device on this node has such an id; did you mean {gpu_id(0)}?",
     ]
 
 

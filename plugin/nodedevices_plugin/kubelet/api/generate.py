@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     differing = sorted(name for name in modules.keys() | present.keys() if modules.get(name) != present.get(name))
     for name in differing:
-        sys.stderr.write(f"{HERE / name} is not what its source gives; run: make gen\n")
+        sys.stderr.write(f"{HERE / name} differs from its source; run: make gen\n")
     return 1 if differing else 0
 
 

@@ -23,7 +23,7 @@ def channel_ids(values: Sequence[str | int]) -> tuple[int, ...]:
     asked = tuple(dict.fromkeys(str(each).strip() for each in values))
     if asked not in {(), ("0",)}:
         shown = ", ".join(each[:32] for each in asked[:4])
-        raise PlanError("imex.channelIDs", shown, "only channel 0 can be asked for; give [0] or []")
+        raise PlanError("imex.channelIDs", shown, "only channel 0 can be requested; give [0] or []")
     return tuple(int(each) for each in asked)
 
 

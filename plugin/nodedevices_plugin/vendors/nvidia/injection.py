@@ -139,7 +139,7 @@ def _handle(each: SchedulableId, resource: OfferedResource, context: InjectionCo
     handle = context.handles.get(each.partition_id or each.device_id)
     if handle is None:  # granted though it left: only where unhealthy ids are not refused
         raise AllocationError(
-            f"{resource.name}: {each.id} is no longer on this node. Delete the pod, so that it is scheduled anew."
+            f"{resource.name}: {each.id} is no longer on this node. Delete the pod, so that it is scheduled again."
         )
     return handle
 
