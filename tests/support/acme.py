@@ -39,6 +39,7 @@ class Acme:
     name = "acme"
     types = frozenset({"fpga"})
     host_paths = (CONTROL_NODE,)
+    dra_driver = "fpga.acme.com"
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         cut = {device.fact.id: partitions(device) if strategy != "none" else [] for device in devices}
@@ -49,6 +50,12 @@ class Acme:
 
     def containers(self, node: NodeView) -> Containers:
         return AcmeContainers(node.inventory, node.existing)
+
+    def claim_name(self, unit: Unit, device: str) -> str:
+        return f"{device}r{unit.partition.index}" if unit.partition else device
+
+    def claimed(self, name: str) -> Sequence[str]:
+        return (name,)
 
     def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:
         return 1 if one.pcie_root and one.pcie_root == other.pcie_root else 0

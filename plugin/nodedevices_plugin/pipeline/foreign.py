@@ -3,8 +3,8 @@
 With `serving.mode: Observe` a vendor's plugin serves the kubelet and this agent registers nothing. All that can be seen
 of that plugin is what PodResources tells: which ids it calls healthy (GetAllocatableResources leaves others out), and
 which ids pods hold. Here such ids are led back to the node's devices: `GPU-...` and `MIG-...`, shares of them
-(`GPU-...::3`), NVML indices (`3`, `0:1`) where deviceIDStrategy index is configured, and a DRA driver's `gpu-3` and
-`gpu-3-mig-1g.10gb-19-0`. Ids that lead nowhere are somebody else's devices and count for nothing.
+(`GPU-...::3`), a vendor's indices (`3`, `0:1`) where deviceIDStrategy index is configured, and the names that its DRA
+driver uses (`gpu-3`; vendors.base.ClaimNames). Ids that lead nowhere are somebody else's devices and count for nothing.
 
 What was seen once is remembered (state file): an id that its plugin calls unhealthy, and every id while that plugin is
 down, cannot be seen, and is still capacity and still that plugin's name.
@@ -27,16 +27,15 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Unit,
 )
-from nodedevices_plugin.model.device_names import device_names, plain
+from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.resources.changes import ChangeDecision, wait, waiting_for
 from nodedevices_plugin.resources.ids import compose, split
 from nodedevices_plugin.resources.occupancy import Held
 from nodedevices_plugin.sharing import none, time_slicing
 from nodedevices_plugin.sharing.helpers import run_by
 from nodedevices_plugin.vendors import registry
-from nodedevices_plugin.vendors.base import partitions
+from nodedevices_plugin.vendors.base import ClaimNames, partitions
 
-DRA_DRIVER = "gpu.nvidia.com"
 MAX_RESOURCES = 32  # SCHEMA: status.resources
 NAMED = 4  # of another plugin's resources, in one message
 Known = Mapping[str, tuple[str, ...]]  # resource -> ids seen of it
@@ -56,26 +55,28 @@ class _Unit:
 
 class Names:
     """The node's devices by every name that others give them. `index_prefix`: the domain of resources whose ids may be
-    NVML indices, None for none; a bare number under any other name is not one of our devices."""
+    indices, None for none; a bare number under any other name is not one of our devices."""
 
     def __init__(self, inventory: Inventory, *, index_prefix: str | None = None) -> None:
         self._index_prefix = None if index_prefix is None else f"{index_prefix}/"
         self._by_id: dict[str, _Unit] = {}
         self._by_index: dict[str, _Unit] = {}
-        self._by_claim: dict[str, _Unit] = {}
+        self._by_claim: dict[tuple[str, str], _Unit] = {}  # by DRA driver and name
+        self._drivers = {each.dra_driver: each for each in registry.vendors() if isinstance(each, ClaimNames)}
         called = device_names(inventory)
         for device in inventory.devices:
             fact = device.fact
-            whole = _Unit(fact.id)
-            self._by_id[fact.id] = self._by_claim[called[fact.id]] = whole
-            for part in fact.partitions:
-                piece = _Unit(fact.id, part.id)
-                self._by_id[part.id] = piece
-                self._by_claim[f"{called[fact.id]}-mig-{plain(part.profile)}-{part.start}"] = piece
-            indices = registry.index_ids(fact)
-            if indices is not None:  # a NIC has an index, too, and nobody hands it out by that
-                for unit in (Unit(device), *partitions(device)):
-                    self._by_index[indices.index_id(unit)] = self._by_id[unit.id]
+            units = (Unit(device), *partitions(device))
+            for unit in units:
+                self._by_id[unit.id] = _Unit(fact.id, unit.partition.id if unit.partition else None)
+            if (
+                indices := registry.index_ids(fact)
+            ) is not None:  # a NIC has an index, too, and nobody hands it out by that
+                self._by_index |= {indices.index_id(unit): self._by_id[unit.id] for unit in units}
+            if (claims := registry.claim_names(fact)) is not None:
+                for unit in units:
+                    name = claims.claim_name(unit, called[fact.id])
+                    self._by_claim[claims.dra_driver, name] = self._by_id[unit.id]
 
     def unit(self, resource: str, id_: str) -> tuple[_Unit, int | None] | None:
         """What an id of a resource is about, and which share of it; None: none of our devices."""
@@ -86,14 +87,13 @@ class Names:
         return None if found is None else (found, replica)
 
     def claimed(self, name: str) -> _Unit | None:
-        """Of `<driver>/<pool>/<device>`. A MIG device that is not in the inventory counts for its GPU."""
+        """Of `<driver>/<pool>/<device>`."""
         driver, _, rest = name.partition("/")
-        if driver != DRA_DRIVER:
+        vendor = self._drivers.get(driver)
+        if vendor is None:
             return None
-        parent, mig, tail = rest.rpartition("/")[2].partition("-mig-")
-        profile, _, start = tail.rpartition("-")
-        part = f"{parent}-mig-{plain(profile.rpartition('-')[0])}-{start}" if mig else parent
-        return self._by_claim.get(part) or self._by_claim.get(parent)
+        names = vendor.claimed(rest.rpartition("/")[2])
+        return next((self._by_claim[driver, each] for each in names if (driver, each) in self._by_claim), None)
 
 
 def named(holdings: Holdings, names: Names) -> Holdings:

@@ -3,8 +3,7 @@
 A vendor answers three questions: which things of its devices can be handed out (`units`), under which resource names
 where no rule of `resources.devices` says otherwise (`usual_name`), and what a container needs for those that it is
 given (`containers`). What only some have to say is an interface of its own, which a vendor may have or not: PairScore,
-OtherNames, IndexIds,
-HostPaths, FileFormat.
+OtherNames, IndexIds, ClaimNames, HostPaths, FileFormat.
 
 The agent does the rest, the same for all: rules, exclusion, sharing, ids, health, occupancy, preferred allocation, the
 kubelet, reports. A device whose vendor is not registered, or that is of a type which its vendor does not know, needs no
@@ -99,6 +98,25 @@ class IndexIds(Protocol):
 
     def index_id(self, unit: Unit) -> str:
         """One unit's alone on a node."""
+        ...
+
+
+@runtime_checkable
+class ClaimNames(Protocol):
+    """A vendor that has a DRA driver, and how that calls devices in claims (`<driver>/<pool>/<device>`)."""
+
+    @property
+    def dra_driver(self) -> str:
+        """gpu.nvidia.com"""
+        ...
+
+    def claim_name(self, unit: Unit, device: str) -> str:
+        """One unit's alone on a node, as `claimed` writes it. `device`: its device's name in NodeDevices, `gpu-3`."""
+        ...
+
+    def claimed(self, name: str) -> Sequence[str]:
+        """What the device of a claim is called here, the likeliest first; for a partition that is not listed its
+        device, lest that be taken for free."""
         ...
 
 

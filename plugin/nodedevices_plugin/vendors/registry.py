@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from nodedevices_probe.protocol import DeviceFact
 
-from nodedevices_plugin.vendors.base import FileFormat, IndexIds, Vendor
+from nodedevices_plugin.vendors.base import ClaimNames, FileFormat, IndexIds, Vendor
 from nodedevices_plugin.vendors.faults import FaultSource, FaultSources
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 
@@ -45,6 +45,12 @@ def index_ids(fact: DeviceFact) -> IndexIds | None:
     """Who says by which indices the device may be handed out; None: by none."""
     vendor = of(fact)
     return vendor if isinstance(vendor, IndexIds) else None
+
+
+def claim_names(fact: DeviceFact) -> ClaimNames | None:
+    """Who says what the device is called in claims; None: nobody."""
+    vendor = of(fact)
+    return vendor if isinstance(vendor, ClaimNames) else None
 
 
 def fault_sources() -> FaultSources:

@@ -160,6 +160,24 @@ def test_its_pair_score_decides_which_devices_are_preferred() -> None:
 
 
 @pytest.mark.usefixtures("acme")
+def test_what_its_dra_driver_gave_a_pod_is_nobody_elses() -> None:
+    def claim(device: str) -> Holder:
+        return Holder(namespace="ml", pod="a", container="c", resource=None, claim="ml/x", ids=(device,), since=START)
+
+    node = Node(gpu(0, readings=old()), fpga(0), fpga(1, "half", "half")).now(MIXED)
+    node.now(MIXED, claim("fpga.acme.com/n1/fpga-0"))
+    assert node.offers == {
+        "acme.com/fpga": [],
+        "acme.com/half": ["ACME-1-0", "ACME-1-1"],
+        "nvidia.com/gpu": [gpu_id(0)],
+    }
+    node.now(MIXED, claim("fpga.acme.com/n1/fpga-1r1"))
+    assert node.offers["acme.com/half"] == ["ACME-1-0"]
+    node.now(MIXED, claim("gpu.nvidia.com/n1/fpga-0"))
+    assert node.offers["acme.com/fpga"] == ["ACME-0"], "no driver but its own speaks of it"
+
+
+@pytest.mark.usefixtures("acme")
 def test_one_resource_may_have_devices_of_two_vendors_and_a_container_gets_what_each_of_them_says() -> None:
     node = Node(gpu(0, readings=old()), fpga(0)).now(named("example.com/accelerator", minMemory="0"))
     assert node.offers == {"example.com/accelerator": ["ACME-0", gpu_id(0)]}

@@ -1,4 +1,4 @@
-"""The resource names that clusters with NVIDIA's plugin use today.
+"""What clusters with NVIDIA's plugin and DRA driver call things today: resources, and devices in claims. Pure.
 
 NVIDIA's plugin is stricter with names in its configuration file than Kubernetes is (resource_names): 63 characters for
 the whole name, and a DNS-1123 subdomain after the slash.
@@ -6,9 +6,14 @@ the whole name, and a DNS-1123 subdomain after the slash.
 
 from __future__ import annotations
 
-from nodedevices_plugin.model import resource_names
+from collections.abc import Sequence
+
+from nodedevices_plugin.model import Unit, resource_names
+from nodedevices_plugin.model.device_names import plain
 
 DEFAULT_PREFIX = "nvidia.com"
+DRA_DRIVER = "gpu.nvidia.com"
+_MIG = "-mig-"
 
 
 def gpu(prefix: str) -> str:
@@ -27,3 +32,18 @@ def from_file(field: str, name: str) -> str:
     A name with another domain is taken as it is (NVIDIA's plugin refuses it). Raises PlanError.
     """
     return resource_names.check(field, name if "/" in name else f"{DEFAULT_PREFIX}/{name}")
+
+
+def claim(unit: Unit, gpu: str) -> str:
+    """`gpu-3`, and for a MIG device its profile and where it starts, which no two of a GPU share."""
+    part = unit.partition
+    return gpu if part is None else f"{gpu}{_MIG}{plain(part.profile)}-{part.start}"
+
+
+def claimed(name: str) -> Sequence[str]:
+    """Of `gpu-3` or `gpu-3-mig-1g.10gb-19-0`; a MIG device that is not listed counts for its GPU."""
+    parent, mig, tail = name.partition(_MIG)
+    if not mig:
+        return (name,)
+    profile, _, start = tail.rpartition("-")
+    return (f"{parent}{_MIG}{plain(profile.rpartition('-')[0])}-{start}", parent)

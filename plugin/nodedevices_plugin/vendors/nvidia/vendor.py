@@ -22,6 +22,7 @@ class Nvidia:
     types = units.TYPES
     host_paths = nodes.OPTIONAL_PATHS
     reasons: Sequence[str] = faults.REASONS
+    dra_driver = names.DRA_DRIVER
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         return units.units(devices, strategy, excluded)
@@ -51,6 +52,12 @@ class Nvidia:
 
     def index_id(self, unit: Unit) -> str:
         return unit.index
+
+    def claim_name(self, unit: Unit, device: str) -> str:
+        return names.claim(unit, device)
+
+    def claimed(self, name: str) -> Sequence[str]:
+        return names.claimed(name)
 
     def event(self, kind: str, code: int | None) -> Meaning | None:
         return faults.event(kind, code)
