@@ -115,12 +115,14 @@ DevicePolicy's."""
 class Condition(Loose):
     """A standard Kubernetes condition."""
 
-    type: Word = Field(description="What it is about.")
+    type: Word = Field(description="Type of the condition.")
     status: Status = Field(description="True, False or Unknown.")
-    reason: Word = Field(description="Why, in one word for programs.")
-    message: ConditionMessage = Field(description="Why, for people; may be empty.")
+    reason: Word = Field(description="Machine-readable reason, in CamelCase.")
+    message: ConditionMessage = Field(description="Human-readable message; may be empty.")
     last_transition_time: Time = Field(description="When the status last changed.")
-    observed_generation: Generation | None = Field(default=None, description="metadata.generation that it is about.")
+    observed_generation: Generation | None = Field(
+        default=None, description="metadata.generation that the condition is based on."
+    )
 
 
 def condition(

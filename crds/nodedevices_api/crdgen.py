@@ -174,7 +174,7 @@ def _condition(name: str, field: str = "status") -> str:
     return f'.status.conditions[?(@.type=="{name}")].{field}'
 
 
-AGE = Column("Age", ".metadata.creationTimestamp", "date", "Since when the object exists.")
+AGE = Column("Age", ".metadata.creationTimestamp", "date", "Time since the object was created.")
 
 KINDS = (
     Kind(
@@ -187,12 +187,17 @@ KINDS = (
             Column("Devices", ".status.summary.devices", "integer", "Physical devices."),
             Column("Healthy", ".status.summary.healthy", "integer", "Devices that are Healthy or Degraded."),
             Column("Held", ".status.summary.held", "integer", "Devices that a container holds."),
-            Column("Ready", _condition("Ready"), "string", "The agent runs, and the kubelet has its devices."),
-            Column("Stale", _condition("Stale"), "string", "The agent has not reported for too long."),
+            Column(
+                "Ready",
+                _condition("Ready"),
+                "string",
+                "Whether the agent runs and its resources are registered with the kubelet.",
+            ),
+            Column("Stale", _condition("Stale"), "string", "Whether the status may be out of date."),
             Column("Reason", ".status.summary.reason", "string", "Health reason of the worst device."),
             AGE,
             Column(
-                "Action", ".status.summary.recoveryAction", "string", "What brings the worst device back.", wide=True
+                "Action", ".status.summary.recoveryAction", "string", "Recovery action for the worst device.", wide=True
             ),
             Column(
                 "Config",
@@ -202,7 +207,7 @@ KINDS = (
                 wide=True,
             ),
             Column(
-                "Excluded", ".status.summary.excluded", "integer", "Devices kept back by resources.exclude.", wide=True
+                "Excluded", ".status.summary.excluded", "integer", "Devices excluded by resources.exclude.", wide=True
             ),
             Column(
                 "Driver", ".status.drivers[0].version", "string", "The devices' driver, the first of them.", wide=True

@@ -31,12 +31,12 @@ class DevicePolicySpec(Sections):
     """Which nodes, how strongly, and the sections that the policy sets."""
 
     node_selector: Annotated[LabelSelector, Atomic()] = Field(
-        description="Which nodes, by label. Write {} to select every node."
+        description="Selects nodes by label; {} selects every node."
     )
     priority: Annotated[Whole, Field(ge=-1000, le=1000)] = Field(
         default=0,
         json_schema_extra=in_schema(0),
-        description="Higher wins, section by section. Of equal ones the older policy wins.",
+        description="Higher wins, section by section; of equal priorities the older policy wins.",
     )
     mode: Literal["Enforce", "DryRun"] = Field(
         default="Enforce",
@@ -73,25 +73,25 @@ class NodeCounts(Loose):
 
     selected: Count = Field(description="Nodes that the selector matches.")
     applied: Count = Field(description="Nodes on which every section that it supplies is applied.")
-    overridden: Count = Field(description="Nodes on which a stronger policy supplies one of its sections.")
-    failed: Count = Field(description="Nodes that cannot apply it; their NodeDevices says why.")
+    overridden: Count = Field(description="Nodes on which a policy of higher precedence supplies one of its sections.")
+    failed: Count = Field(description="Nodes that cannot apply it; the reason is in their NodeDevices.")
 
 
 class DevicePolicyStatus(Loose):
-    """How far the policy is applied."""
+    """The observed state of the policy."""
 
     observed_generation: Generation | None = Field(default=None, description="metadata.generation that was resolved.")
-    nodes: Annotated[NodeCounts, Atomic()] | None = Field(default=None, description="On how many nodes.")
+    nodes: Annotated[NodeCounts, Atomic()] | None = Field(default=None, description="Numbers of nodes.")
     conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=8), Listed("map", "type")] = (
         Field(default=(), description="Accepted, Applied, Conflicted.")
     )
 
 
 class DevicePolicy(Root):
-    """How the devices of the selected nodes are offered, judged and reacted to."""
+    """How the devices of the selected nodes are offered, how their health is judged, and what follows a fault."""
 
     api_version: Literal["nodedevices.io/v1alpha1"] = Field(default=API_VERSION)
     kind: Literal["DevicePolicy"] = "DevicePolicy"
     metadata: ObjectMeta
-    spec: DevicePolicySpec = Field(description="What the policy sets, and on which nodes.")
-    status: DevicePolicyStatus = Field(default=DevicePolicyStatus(), description="How far the policy is applied.")
+    spec: DevicePolicySpec = Field(description="The sections that the policy sets, and the nodes that it selects.")
+    status: DevicePolicyStatus = Field(default=DevicePolicyStatus(), description="The observed state of the policy.")

@@ -90,13 +90,15 @@ class PolicyReference(Loose):
 
 
 class Unschedulable(Loose):
-    """A device that people took out of service: a cordon for one device."""
+    """A device taken out of service by hand: a cordon for one device."""
 
     id: DeviceId = Field(description="A GPU's or a MIG device's id.")
     reason: Annotated[str, StringConstraints(min_length=1, max_length=256)] = Field(
-        description="Why, for people: RMA 4711."
+        description="Human-readable reason, such as RMA 4711."
     )
-    by: Annotated[str, StringConstraints(max_length=253)] | None = Field(default=None, description="Who took it out.")
+    by: Annotated[str, StringConstraints(max_length=253)] | None = Field(
+        default=None, description="Who took the device out of service."
+    )
     until: Time | None = Field(default=None, description="Back in service from this time on; absent: until removed.")
 
     cel_rules = (
@@ -115,7 +117,7 @@ class NodeDevicesSpec(Loose):
     config: Annotated[Sections, Atomic()] | None = Field(
         default=None,
         description="The effective configuration: the sections that policies set, each replacing the node's own. "
-        "Absent: nobody has resolved this node yet, the agent keeps the last good one. Empty: resolved, no policy sets "
+        "Absent: not resolved yet, the agent keeps its last valid configuration. Empty: resolved, no policy sets "
         "anything. Written by the operator.",
     )
     config_name: Annotated[str, StringConstraints(max_length=253)] | None = Field(
@@ -130,10 +132,12 @@ class NodeDevicesSpec(Loose):
     )
     policies: Annotated[
         tuple[Annotated[PolicyReference, Atomic()], ...], Field(max_length=32), Listed("map", "name")
-    ] = Field(default=(), description="The policies that select this node, strongest first. Written by the operator.")
+    ] = Field(
+        default=(), description="The policies that select this node, highest precedence first. Written by the operator."
+    )
     unschedulable: Annotated[
         tuple[Annotated[Unschedulable, Atomic()], ...], Field(max_length=128), Listed("map", "id")
-    ] = Field(default=(), description="Devices that people took out of service. Written by people.")
+    ] = Field(default=(), description="Devices taken out of service by hand. Written by users.")
 
 
 # --- status ----------------------------------------------------------------------------------------------------------
@@ -146,13 +150,13 @@ class Summary(Loose):
     unhealthy: Count = Field(description="Devices that are Unhealthy.")
     unknown: Count = Field(description="Devices whose state cannot be determined.")
     held: Count = Field(description="Devices that a container holds, wholly or in part.")
-    unschedulable: Count = Field(description="Devices that people took out of service.")
+    unschedulable: Count = Field(description="Devices taken out of service by hand.")
     excluded: Count = Field(
         default=0, description="Devices that resources.exclude keeps from being offered, wholly or in part."
     )
     model: Short = Field(description="The product name; mixed for several, empty for none.")
     models: Count = Field(description="How many different product names.")
-    reason: ReasonText = Field(description="Health reason of the worst device; empty when all are well.")
+    reason: ReasonText = Field(description="Health reason of the worst device; empty when all are healthy.")
     recovery_action: ReasonText = Field(description="Recovery action of the worst device.")
 
 
@@ -167,14 +171,16 @@ class Driver(Loose):
 
 
 class Probe(Loose):
-    """A probe that the agent runs, and how it does."""
+    """A probe that the agent runs, and its state."""
 
     name: ProbeName = Field(description="nvml, simulated, or the name given with --probe NAME=COMMAND.")
     state: ProbeState = Field(
         description="Ready; Starting (no report yet); Silent (no report for 15 s); Failed (it does not start or writes "
         "no good report); NoDriver (it runs, and its driver is not loaded)."
     )
-    message: HealthMessage = Field(default="", description="Why, for people; what else the probe complains of.")
+    message: HealthMessage = Field(
+        default="", description="Human-readable explanation, with further problems that the probe reports."
+    )
     since: Time = Field(description="When this state began.")
     devices: Count = Field(description="Devices that it reports, missing ones included.")
 
@@ -197,7 +203,7 @@ class Machine(Loose):
 
 
 class Agent(Loose):
-    """The agent that reports."""
+    """The agent that writes this status."""
 
     version: Short = Field(description="The agent's version.")
     boot_id: Short = Field(description="The node's boot id.")
@@ -208,11 +214,11 @@ class Agent(Loose):
 class Attribute(Loose):
     """The value of an attribute, in the form of a ResourceSlice: exactly one of the fields is set."""
 
-    string: Short | None = Field(default=None, description="A text.")
+    string: Short | None = Field(default=None, description="A string.")
     integer: Annotated[Whole, Field(ge=-INTEGER_MAX, le=INTEGER_MAX)] | None = Field(
-        default=None, description="A whole number."
+        default=None, description="An integer."
     )
-    boolean: Flag | None = Field(default=None, description="True or false.")
+    boolean: Flag | None = Field(default=None, description="A boolean.")
     version: Annotated[str, StringConstraints(pattern=SEMANTIC_VERSION_PATTERN, max_length=64)] | None = Field(
         default=None, description="A semantic version: 9.0.0."
     )
@@ -223,7 +229,7 @@ class DeviceAttributes(Loose):
     ResourceSlice's attributes."""
 
     uuid: Annotated[str, StringConstraints(max_length=96)] | None = Field(
-        default=None, description="The UUID that the maker's tools show, where it is not the id."
+        default=None, description="The UUID shown by the vendor's tools, where it differs from the id."
     )
     vendor: Short | None = Field(default=None, description="nvidia")
     product_name: Short | None = Field(default=None, description="NVIDIA H100 80GB HBM3")
@@ -232,7 +238,7 @@ class DeviceAttributes(Loose):
     pci_bus_id: Short | None = Field(default=None, description="0000:1b:00.0")
     pcie_root: Short | None = Field(default=None, description="pci0000:16")
     numa_node: Annotated[Whole, Field(ge=0, le=MAX_NUMA_NODE)] | None = Field(
-        default=None, description="Absent: the machine does not say."
+        default=None, description="Absent: not reported by the machine."
     )
     minor: Annotated[Whole, Field(ge=0, le=MAX_MINOR)] | None = Field(
         default=None, description="The minor number of its device node: 3 for /dev/nvidia3."
@@ -260,13 +266,15 @@ class DeviceHealth(Loose):
     """Whether a device is well."""
 
     state: HealthState = Field(
-        description="Healthy; Degraded (reported, still offered); Unhealthy (not offered); Unknown (nobody can tell)."
+        description="Healthy; Degraded (reported, still offered); Unhealthy (not offered); Unknown (not known)."
     )
-    reason: ReasonText = Field(default="", description="Why, in one word: Xid79, Missing, RowRemapFailure.")
-    message: HealthMessage = Field(default="", description="Why, for people.")
+    reason: ReasonText = Field(default="", description="Machine-readable reason: Xid79, Missing, RowRemapFailure.")
+    message: HealthMessage = Field(default="", description="Human-readable message.")
     since: Time = Field(description="When this state and reason began.")
     xid: Count | None = Field(default=None, description="The XID, where one is the reason.")
-    recovery_action: Word | None = Field(default=None, description="What brings it back: RebootNode, ResetDevice.")
+    recovery_action: Word | None = Field(
+        default=None, description="Recommended recovery action: RebootNode, ResetDevice."
+    )
     fault_domain: FaultDomain | None = Field(
         default=None, description="Where the fault lies: Application, Device or Node."
     )
@@ -280,10 +288,10 @@ class Holder(Loose):
     pod_uid: Uid | None = Field(default=None, description="The pod's uid, where it is known.")
     container: Annotated[str, StringConstraints(max_length=63)] = Field(description="The container.")
     resource: Annotated[str, StringConstraints(max_length=317)] | None = Field(
-        default=None, description="The extended resource by which it was given."
+        default=None, description="The extended resource by which it was allocated."
     )
     claim: Annotated[str, StringConstraints(max_length=253)] | None = Field(
-        default=None, description="The ResourceClaim by which it was given (DRA)."
+        default=None, description="The ResourceClaim by which it was allocated (DRA)."
     )
     shares: Count | None = Field(
         default=None, description="How many shares of the device it has; absent: the whole device."
@@ -292,8 +300,8 @@ class Holder(Loose):
         tuple[Annotated[str, StringConstraints(max_length=128)], ...],
         Field(max_length=MAX_HOLDER_IDS),
         Listed("atomic"),
-    ] = Field(default=(), description="The ids given, for shares of the device only, and the first of them only.")
-    since: MicroTime = Field(description="When it was given, or first seen; in microseconds.")
+    ] = Field(default=(), description="The allocated ids: only for shares of the device, and only the first of them.")
+    since: MicroTime = Field(description="When it was allocated, or first observed; with microseconds.")
     health: DeviceHealth | None = Field(
         default=None,
         description="Only where it differs from the device's: what happened to this container alone, such as "
@@ -314,8 +322,8 @@ class Shares(Loose):
     """A device that several containers share."""
 
     total: Count = Field(description="How many shares the device has.")
-    held: Count = Field(description="How many of them containers hold.")
-    unit: Quantity | None = Field(default=None, description="How much memory a share is, where it is memory.")
+    held: Count = Field(description="How many of them are held by containers.")
+    unit: Quantity | None = Field(default=None, description="Memory of each share, where memory is shared.")
 
 
 class Partition(Loose):
@@ -328,7 +336,7 @@ class Partition(Loose):
     ci: Count | None = Field(default=None, description="Compute instance (NVIDIA).")
     start: Count | None = Field(default=None, description="First memory slice.")
     size: Count | None = Field(default=None, description="Memory slices.")
-    capacity: Capacity = Field(default={}, description="What it has, by name: memory, multiprocessors.")
+    capacity: Capacity = Field(default={}, description="Capacities by name: memory, multiprocessors.")
     health: DeviceHealth | None = Field(default=None, description="Only where it differs from its device's.")
     excluded: Excluded = None
     holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), Listed("atomic")] = Field(
@@ -347,17 +355,19 @@ class Device(Loose):
     type: Word = Field(description="gpu, nic, fpga, vf, dpu, generic.")
     index: Annotated[Whole, Field(ge=0, le=MAX_INDEX)] = Field(description="The driver's order.")
     probe: ProbeName | None = Field(default=None, description="Which probe reports it.")
-    attributes: Annotated[DeviceAttributes, Atomic()] | None = Field(default=None, description="What it is.")
+    attributes: Annotated[DeviceAttributes, Atomic()] | None = Field(
+        default=None, description="Attributes of the device."
+    )
     capacity: Capacity = Field(
-        default={}, description="What it has, by name: memory: 80Gi, multiprocessors: 132, vfs: 16. Engines are counts."
+        default={}, description="Capacities by name: memory: 80Gi, multiprocessors: 132, vfs: 16. Engines are counts."
     )
     links: Annotated[tuple[Link, ...], Field(max_length=16), Listed("atomic")] = Field(
         default=(), description="Direct connections; only what changes placement."
     )
-    health: Annotated[DeviceHealth, Atomic()] = Field(description="Whether it is well.")
+    health: Annotated[DeviceHealth, Atomic()] = Field(description="Health of the device.")
     excluded: Excluded = None
     partitions: Annotated[tuple[Partition, ...], Field(max_length=MAX_PARTITIONS), Listed("atomic")] = Field(
-        default=(), description="MIG devices and the like."
+        default=(), description="Parts of the device, such as MIG devices."
     )
     shares: Annotated[Shares, Atomic()] | None = Field(
         default=None, description="Only where the device is shared: how many shares there are, and how many are held."
@@ -375,36 +385,35 @@ class Resource(Loose):
     """An extended resource of this node."""
 
     name: ResourceName = Field(description="nvidia.com/gpu")
-    capacity: Count = Field(description="How many there are.")
-    healthy: Count = Field(description="How many are reported to the kubelet as Healthy.")
-    allocated: Count = Field(description="How many are held.")
+    capacity: Count = Field(description="Number of ids.")
+    healthy: Count = Field(description="Number of ids that are reported to the kubelet as Healthy.")
+    allocated: Count = Field(description="Number of ids that containers hold.")
     sharing: Word = Field(description="none, timeSlicing, mps or memory.")
     replicas: Count | None = Field(default=None, description="Shares of each device.")
-    managed_by: Word = Field(description="Who owns the number on the Node: plugin, operator or dra.")
+    managed_by: Word = Field(description="Who owns the resource on the Node: plugin, operator or dra.")
 
 
 class Refusal(Loose):
     """Why a configuration is not applied. The last good one stays."""
 
     section: Short = Field(
-        default="", description="The section at fault; absent: none of a policy's, as of a missing configuration file."
+        default="",
+        description="The section with the error; absent: no section of a policy, such as a missing file.",
     )
     field: Place = Field(default="", description="The field, where it is known: sharing.resources[0].replicas.")
-    message: ConditionMessage = Field(description="What is wrong, for people.")
+    message: ConditionMessage = Field(description="Human-readable error.")
 
 
 class Unmatched(Loose):
-    """An entry of the applied configuration that is about nothing on this node."""
+    """An entry of the applied configuration that matches nothing on this node."""
 
     section: Short = Field(description="Its section: sharing.")
-    entry: Place = Field(
-        description="Its place in the section, and what stands there: resources[0].name example.com/x."
-    )
-    message: HealthMessage = Field(description="What there is instead, for people.")
+    entry: Place = Field(description="Its path in the section, and its value: resources[0].name example.com/x.")
+    message: HealthMessage = Field(description="Human-readable message: what exists instead.")
 
 
 class WaitingFor(Loose):
-    """A pod that holds what a change of the configuration waits for."""
+    """A pod that must end before a change of the configuration is applied."""
 
     namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
     pod: Annotated[str, StringConstraints(max_length=253)] = Field(description="The pod.")
@@ -422,17 +431,18 @@ class ConfigurationStatus(Loose):
     """How the node's configuration stands; the condition ConfigApplied says the same for people."""
 
     sources: Annotated[tuple[Word, ...], Field(max_length=8), Listed("atomic")] = Field(
-        default=(), description="Where it comes from, strongest first: policy, flags, environment, file."
+        default=(),
+        description="Where the configuration comes from, highest precedence first: policy, flags, environment, file.",
     )
-    refused: Refusal | None = Field(default=None, description="Why what is asked for is not applied.")
+    refused: Refusal | None = Field(default=None, description="Why the requested configuration is not applied.")
     unmatched: Annotated[tuple[Unmatched, ...], Field(max_length=MAX_UNMATCHED), Listed("atomic")] = Field(
         default=(), description="Entries that match nothing on this node."
     )
     waiting_for: Annotated[tuple[WaitingFor, ...], Field(max_length=MAX_WAITING_FOR), Listed("atomic")] = Field(
-        default=(), description="Pods whose end a change waits for."
+        default=(), description="Pods that must end before a change is applied."
     )
     waiting_for_daemons: Count | None = Field(
-        default=None, description="Of how many resources the helper, such as an MPS daemon, is awaited."
+        default=None, description="Number of resources whose helper, such as an MPS daemon, is not ready yet."
     )
 
 
@@ -440,20 +450,20 @@ class RetiredResource(Loose):
     """A resource that the agent no longer offers: its zero may be removed from the Node."""
 
     name: ResourceName = Field(description="The name no longer offered.")
-    since: Time = Field(description="Since when.")
+    since: Time = Field(description="When the agent stopped offering it.")
 
 
 class AffectedPod(Loose):
-    """A pod that carries our condition because of a device here."""
+    """A pod that has the condition nodedevices.io/DeviceHealthy because of a fault."""
 
     namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
     name: Annotated[str, StringConstraints(max_length=253)] = Field(description="The pod.")
     uid: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(description="The pod's uid.")
     device: DeviceId = Field(
-        description="The device because of which; unknown: it was marked under an earlier NodeDevices of the node."
+        description="The faulty device; unknown: the pod was marked under an earlier NodeDevices of the node."
     )
     reason: ReasonText = Field(description="The health reason that the pod shows.")
-    since: Time = Field(description="Since when.")
+    since: Time = Field(description="When the fault began.")
 
 
 class NodeDevicesStatus(Loose):
@@ -464,21 +474,19 @@ class NodeDevicesStatus(Loose):
     )
     applied_config_hash: Hash | None = Field(default=None, description="spec.configHash that the agent has applied.")
     node_uid: Uid | None = Field(default=None, description="The Node's uid: a recreated node is another node.")
-    summary: Annotated[Summary, Atomic()] | None = Field(
-        default=None, description="The node in a few integers and one reason."
-    )
+    summary: Annotated[Summary, Atomic()] | None = Field(default=None, description="Summary of the node's devices.")
     drivers: Annotated[
         tuple[Annotated[Driver, Atomic()], ...], Field(max_length=MAX_DRIVERS), Listed("map", "name")
     ] = Field(default=(), description="The devices' drivers that are loaded.")
     machine: Annotated[Machine, Atomic()] | None = Field(
-        default=None, description="What node labels need and no device has."
+        default=None, description="Facts about the machine, for node labels."
     )
     probes: Annotated[tuple[Annotated[Probe, Atomic()], ...], Field(max_length=MAX_PROBES), Listed("map", "name")] = (
         Field(default=(), description="The probes that the agent runs.")
     )
-    agent: Annotated[Agent, Atomic()] | None = Field(default=None, description="The agent that reports.")
+    agent: Annotated[Agent, Atomic()] | None = Field(default=None, description="The agent that writes this status.")
     configuration: Annotated[ConfigurationStatus, Atomic()] | None = Field(
-        default=None, description="What the agent has to say about its configuration."
+        default=None, description="State of the agent's configuration."
     )
     devices: Annotated[tuple[Annotated[Device, Atomic()], ...], Field(max_length=MAX_DEVICES), Listed("map", "id")] = (
         Field(default=(), description="Physical devices, by type and index.")
@@ -492,7 +500,8 @@ class NodeDevicesStatus(Loose):
     affected_pods: Annotated[
         tuple[Annotated[AffectedPod, Atomic()], ...], Field(max_length=MAX_AFFECTED_PODS), Listed("map", "uid")
     ] = Field(
-        default=(), description="Pods that carry our condition because of a device here. Written by the operator."
+        default=(),
+        description="Pods with the condition nodedevices.io/DeviceHealthy because of a fault. Written by the operator.",
     )
     conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=16), Listed("map", "type")] = (
         Field(
@@ -504,7 +513,7 @@ class NodeDevicesStatus(Loose):
 
 
 class NodeDevices(Root):
-    """What devices a node has, who holds them, whether they are well, and how they are offered."""
+    """What devices a node has, who holds them, their health, and how they are offered."""
 
     api_version: Literal["nodedevices.io/v1alpha1"] = Field(default=API_VERSION)
     kind: Literal["NodeDevices"] = "NodeDevices"
@@ -515,4 +524,4 @@ class NodeDevices(Root):
         json_schema_extra=in_schema({}),
         description="The desired state of this node.",
     )
-    status: NodeDevicesStatus = Field(default=NodeDevicesStatus(), description="What is on this node.")
+    status: NodeDevicesStatus = Field(default=NodeDevicesStatus(), description="The observed state of this node.")

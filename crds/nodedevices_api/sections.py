@@ -75,15 +75,15 @@ class Serving(Strict):
 
     mode: Literal["Serve", "Observe"] = Field(
         default="Serve",
-        description="Serve: our device plugin offers the devices. Observe: the vendor's own plugin goes on serving the "
-        "kubelet, and NodeDevices watches, reports and reacts.",
+        description="Serve: NodeDevices' device plugin offers the devices. Observe: the vendor's own plugin serves the "
+        "kubelet, and NodeDevices observes, reports and reacts.",
     )
 
 
 class DeviceMatch(Strict):
     """Which devices a rule is about: all that is given must match; empty matches every device."""
 
-    vendor: Word | None = Field(default=None, description="The maker, as in attributes.vendor: nvidia.")
+    vendor: Word | None = Field(default=None, description="The vendor, as in attributes.vendor: nvidia.")
     product_name: Glob | None = Field(default=None, description="Glob over attributes.productName: NVIDIA H100*.")
     type: Word | None = Field(default=None, description="The device's type: gpu.")
     profile: Glob | None = Field(default=None, description="Glob over a partition's profile: 1g.*.")
@@ -94,7 +94,7 @@ class DeviceMatch(Strict):
 
 
 class ResourceRule(Strict):
-    """Devices that match are offered under this name; the first rule that matches a device decides."""
+    """Devices that match are offered under this name; the first rule that matches a device applies."""
 
     match: DeviceMatch = Field(description="Which devices.")
     name: ResourceName = Field(description="The extended resource, such as nvidia.com/gpu.")
@@ -105,11 +105,12 @@ class Resources(Strict):
 
     devices: Annotated[tuple[ResourceRule, ...], Field(max_length=32), Listed("atomic")] = Field(
         default=(),
-        description="Rules, the first match decides. None: each vendor's usual name, nvidia.com/gpu. A device that no "
-        "vendor here knows, such as a NIC, has none: it is offered where a rule says its type, id or vendor.",
+        description="Rules; the first match applies. Without one, the vendor's default name "
+        "(nvidia.com/gpu). A device without a known vendor, such as a NIC, has none: it is offered only where "
+        "a rule matches its type, id or vendor.",
     )
     exclude: Annotated[tuple[Glob, ...], Field(max_length=64), Listed("set")] = Field(
-        default=(), description="Devices never offered: ids, or globs over ids."
+        default=(), description="Devices that are never offered: ids, or globs over ids."
     )
 
 
@@ -154,7 +155,7 @@ class Sharing(Strict):
     rename_by_default: Flag = Field(default=False, description="Offer shares as <name>.shared.")
     fail_requests_greater_than_one: Flag = Field(
         default=False,
-        description="Refuse a container that asks for more than one share. With mps, true where it is not given.",
+        description="Refuse a container that requests more than one share. With mps, true where it is not given.",
     )
     resources: Annotated[
         tuple[Annotated[SharedResource, Atomic()], ...], Field(max_length=32), Listed("map", "name")
@@ -196,7 +197,7 @@ class Injection(Strict):
         Listed("set"),
     ] = Field(default=("envvar",), description="How devices are passed to the container runtime.")
     device_id_strategy: Literal["uuid", "index"] = Field(
-        default="uuid", description="Which of a device's ids the container runtime gets."
+        default="uuid", description="Which id of a device is passed to the container runtime."
     )
     pass_device_specs: Flag = Field(default=False, description="Also pass the device nodes themselves.")
 
@@ -204,10 +205,10 @@ class Injection(Strict):
 class DegradedRule(Strict):
     """A reading that makes a device Degraded while it lasts: reported, and still offered."""
 
-    signal: Signal = Field(description="Which reading of the probe.")
-    threshold: Annotated[Whole, Field(ge=0, le=INTEGER_MAX)] = Field(description="At this value or above.")
+    signal: Signal = Field(description="A reading of the probe.")
+    threshold: Annotated[Whole, Field(ge=0, le=INTEGER_MAX)] = Field(description="Threshold: this value or above.")
     for_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] = Field(
-        default=0, description="For at least this long; 0: at once."
+        default=0, description="Minimum duration in seconds; 0: at once."
     )
 
 
@@ -223,13 +224,13 @@ class HealthProbe(Strict):
 
 
 class HealthRule(Strict):
-    """What some reasons mean on these nodes: the first rule that matches a reason decides."""
+    """Overrides the state of some health reasons; the first rule that matches a reason applies."""
 
     reasons: Annotated[tuple[ReasonGlob, ...], Field(min_length=1, max_length=MAX_REASONS), Listed("set")] = Field(
         description="Health reasons, or globs over them: Xid109, Xid14*, RowRemapPending."
     )
     state: Literal["Ignored", "Degraded", "Unhealthy"] = Field(
-        description="Ignored: they change nothing. Degraded: shown, and the device is still offered. Unhealthy: not "
+        description="Ignored: no effect. Degraded: shown, and the device is still offered. Unhealthy: not "
         "offered. A device that is missing, lost or does not answer is Unhealthy whatever a rule says."
     )
     hold_down_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] | None = Field(
@@ -251,7 +252,8 @@ class Health(Strict):
     """What makes a device unhealthy, and when it is well again."""
 
     rules: Annotated[tuple[HealthRule, ...], Field(max_length=64), Listed("atomic")] = Field(
-        default=(), description="What some reasons mean here, whatever the catalogue says; the first match decides."
+        default=(),
+        description="Override the state of some reasons, whatever the catalogue says; the first match applies.",
     )
     degraded: Annotated[tuple[DegradedRule, ...], Field(max_length=32), Listed("atomic")] = Field(
         default=(), description="Readings that make a device Degraded."
@@ -261,7 +263,7 @@ class Health(Strict):
     )
     forget_missing_seconds: Annotated[Whole, Field(ge=60, le=INT32_MAX)] | None = Field(
         default=None,
-        description="Forget a vanished device after so many seconds; absent: never, until a person confirms it.",
+        description="Seconds after which a vanished device is forgotten; absent: only when its removal is confirmed.",
     )
     probe: HealthProbe = Field(default=HealthProbe(), description="How often devices are probed.")
 
@@ -285,7 +287,7 @@ class Evict(Strict):
 
 
 class FaultRule(Strict):
-    """Different consequences for some faults: the first rule that matches decides."""
+    """Different actions for some faults; the first rule that matches applies."""
 
     reasons: Annotated[tuple[Word, ...], Field(min_length=1, max_length=64), Listed("set")] | None = Field(
         default=None, description="Health reasons, such as Xid79; absent: any."
@@ -293,8 +295,8 @@ class FaultRule(Strict):
     recovery_actions: (
         Annotated[tuple[RecoveryAction, ...], Field(min_length=1, max_length=16), Listed("set")] | None
     ) = Field(default=None, description="Recovery actions, such as RebootNode; absent: any.")
-    taint: Taint | None = Field(default=None, description="The taint for these faults; absent: as in general.")
-    evict: Evict | None = Field(default=None, description="Eviction for these faults; absent: as in general.")
+    taint: Taint | None = Field(default=None, description="The taint for these faults; absent: that of faults.taint.")
+    evict: Evict | None = Field(default=None, description="Eviction for these faults; absent: that of faults.evict.")
 
 
 PERCENT_PATTERN = r"^(100|[1-9]?[0-9])%$"
@@ -343,9 +345,11 @@ class Breaker(Strict):
     """When so many nodes fail at once that acting would make it worse, actions stop and reports go on."""
 
     percent: Annotated[Whole, Field(ge=0, le=100)] = Field(description="Percent of the selected nodes, 0 to 100.")
-    window_seconds: Annotated[Whole, Field(ge=1, le=DAY_SECONDS)] = Field(description="Failing within these seconds.")
+    window_seconds: Annotated[Whole, Field(ge=1, le=DAY_SECONDS)] = Field(
+        description="Faults counted within these seconds."
+    )
     reset_after_seconds: Annotated[Whole, Field(ge=1, le=INT32_MAX)] | None = Field(
-        default=None, description="Act again after so many seconds; absent: only a person closes the breaker."
+        default=None, description="Seconds after which actions resume; absent: only a user closes the breaker."
     )
 
 
@@ -371,9 +375,11 @@ class Faults(Strict):
     taint: Taint = Field(default=Taint(), description="The taint on the Node.")
     evict: Evict = Field(default=Evict(), description="Eviction of holding pods.")
     rules: Annotated[tuple[FaultRule, ...], Field(max_length=32), Listed("atomic")] = Field(
-        default=(), description="Different consequences for some faults; the first match decides."
+        default=(), description="Different actions for some faults; the first match applies."
     )
-    budget: Budget | None = Field(default=None, description="Needed before anything is taken out of service.")
+    budget: Budget | None = Field(
+        default=None, description="Limits of the actions; required before anything is taken out of service."
+    )
     breaker: Breaker | None = Field(default=None, description="Stops actions in a mass fault.")
 
     cel_rules = (
@@ -403,8 +409,8 @@ class CapacityEntry(Strict):
     match: DeviceMatch | None = Field(
         default=None, description="Which devices perDevice and sumOf count; absent: every GPU. Not by profile."
     )
-    per_node: Count | None = Field(default=None, description="This many on each selected node.")
-    per_device: Count | None = Field(default=None, description="This many for each device in scope.")
+    per_node: Count | None = Field(default=None, description="This number on each selected node.")
+    per_device: Count | None = Field(default=None, description="This number for each device in scope.")
     sum_of: Literal["memoryMiB"] | None = Field(
         default=None, description="The sum over the devices in scope: memoryMiB, their memory in MiB."
     )
@@ -537,7 +543,9 @@ class Sections(Strict):
     injection: Annotated[Injection, Atomic()] | None = Field(
         default=None, description="How a container gets its devices."
     )
-    health: Annotated[Health, Atomic()] | None = Field(default=None, description="What makes a device unhealthy.")
+    health: Annotated[Health, Atomic()] | None = Field(
+        default=None, description="What makes a device Unhealthy or Degraded."
+    )
     faults: Annotated[Faults, Atomic()] | None = Field(default=None, description="What happens when a device fails.")
     capacity: Capacity | None = Field(default=None, description="Extended resources that the operator owns.")
     labels: Annotated[Labels, Atomic()] | None = Field(default=None, description="Labels on the Node.")
