@@ -70,11 +70,12 @@ format: $(VENV)/.stamp ## Let ruff format and fix what it can
 	@$(RUN)/ruff check --fix $(SOURCES)
 
 .PHONY: gen
-gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, the probe line's schema, protobuf modules
+gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, the probe line's schema, protobuf modules, PrometheusRule
 	$(call say,gen)
 	@$(RUN)/python -m nodedevices_api.generate crds --reference docs/reference
 	@$(RUN)/python -m nodedevices_probe.schema crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate
+	@manifests/components/prometheus/generate
 
 .PHONY: gen-check
 gen-check: $(VENV)/.stamp ## Fail when a generated file differs from its source
@@ -82,6 +83,7 @@ gen-check: $(VENV)/.stamp ## Fail when a generated file differs from its source
 	@$(RUN)/python -m nodedevices_api.generate --check crds --reference docs/reference
 	@$(RUN)/python -m nodedevices_probe.schema --check crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate --check
+	@manifests/components/prometheus/generate --check
 
 include tests/cluster/cluster.mk
 

@@ -34,12 +34,12 @@ GPU = "nvidia.com/gpu"
 SINCE = START - timedelta(minutes=5)
 LABELS = tuple[tuple[str, str], ...]
 
-Samples = Mapping[str, Mapping[LABELS, float]]
+Samples = dict[str, dict[LABELS, float]]
 """Metric -> its series' labels, sorted -> value."""
 
 
 def parsed(text: str) -> Samples:
-    found: dict[str, dict[LABELS, float]] = {}
+    found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value

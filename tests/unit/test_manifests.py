@@ -407,11 +407,42 @@ def test_the_runtime_class_is_the_mps_daemons_too(tmp_path: Path) -> None:
 
 
 @needs_kubectl
+def test_what_prometheus_scrapes_are_the_ports_of_our_pods(tmp_path: Path) -> None:
+    monitors = of_kind(with_component("prometheus", tmp_path), "PodMonitor")
+    services = of_kind(with_component("metrics-services", tmp_path), "Service")
+    for workload in workloads(overlay("default")):
+        name, labels = workload["metadata"]["name"], workload["spec"]["template"]["metadata"]["labels"]
+        monitor, service = monitors[name]["spec"], services[name]["spec"]
+        assert monitor["selector"]["matchLabels"].items() <= labels.items()
+        assert service["selector"].items() <= labels.items()
+        [endpoint], [port] = monitor["podMetricsEndpoints"], service["ports"]
+        [container] = pod(workload)["containers"]
+        assert (endpoint["port"], port["targetPort"]) == ("http", "http")
+        assert {"name": "http", "containerPort": port["port"], "protocol": "TCP"} in [
+            {"protocol": "TCP", **each} for each in container["ports"]
+        ]
+        assert endpoint["honorLabels"] is True
+
+
+@needs_kubectl
+@pytest.mark.parametrize("name", ["prometheus", "metrics-services"])
+def test_what_a_component_adds_is_what_was_reviewed(name: str, tmp_path: Path) -> None:
+    before = overlay("default")
+    changed = with_component(name, tmp_path)
+    assert [each for each in before if each not in changed] == []
+    golden(name, [each for each in changed if each not in before])
+
+
+@needs_kubectl
 @pytest.mark.parametrize("name", ["default", "demo"])
 def test_what_users_install_is_what_was_reviewed(name: str) -> None:
     objects = [one for one in overlay(name) if one["kind"] != "CustomResourceDefinition"]
+    golden(name, objects)
+
+
+def golden(name: str, objects: list[dict[str, Any]]) -> None:
     text = yaml.safe_dump_all(objects, sort_keys=True, width=120)
-    golden = GOLDEN / f"{name}.golden.yaml"
+    file = GOLDEN / f"{name}.golden.yaml"
     if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(text)
-    assert text == golden.read_text(), f"{golden.name} differs: UPDATE_GOLDEN=1 writes it anew"
+        file.write_text(text)
+    assert text == file.read_text(), f"{file.name} differs: UPDATE_GOLDEN=1 writes it anew"
