@@ -92,7 +92,7 @@ def _convert(node: Json, definitions: Json, path: str) -> Json:
     if "x-default-in-schema" in node:
         result["default"] = node["x-default-in-schema"]
     if "description" in result:
-        result["description"] = " ".join(result["description"].split()) + _built_in(node) + _not_at_work(path)
+        result["description"] = " ".join(result["description"].split()) + _built_in(node) + _not_implemented(path)
     if "x-kubernetes-int-or-string" in node:
         result.pop("type", None)
     if result.get("type") == "integer":
@@ -109,14 +109,14 @@ def _convert(node: Json, definitions: Json, path: str) -> Json:
     if "items" in node:
         result["items"] = _convert(node["items"], definitions, f"{path}[]")
     if path.split(".")[1:2] == ["spec"] and result.get("pattern") in PATTERN_HINTS:
-        result |= _told(result.pop("pattern"), "x-kubernetes-int-or-string" in result)
+        result |= _pattern_rule(result.pop("pattern"), "x-kubernetes-int-or-string" in result)
     unknown = set(node) - KEYWORDS - _DROPPED - {"const", "items", "patternProperties", "properties"}
     if unknown:
         raise UnsupportedSchema(f"{path}: {', '.join(sorted(unknown))}")
     return result
 
 
-def _told(pattern: str, number_too: bool) -> Json:
+def _pattern_rule(pattern: str, number_too: bool) -> Json:
     """The rule in place of a pattern; the API server puts field and value before its message."""
     right = f"string(self).matches(r'{pattern}')" if number_too else f"self.matches(r'{pattern}')"
     rule = f"type(self) == int || {right}" if number_too else right
@@ -132,7 +132,7 @@ def _built_in(node: Json) -> str:
     return f" Built-in default: {words}."
 
 
-def _not_at_work(path: str) -> str:
+def _not_implemented(path: str) -> str:
     """Of a field in a spec that this version does not act on."""
     _, _, place = path.partition(".spec.")
     text = remark(place.replace("[]", "")) if place and not path.endswith("[]") else ""

@@ -88,7 +88,7 @@ class Connection:
 
     peer: str
     opened: float
-    asked: bool = False  # its request is complete
+    complete: bool = False  # its request is complete
 
 
 def peer_of(host: str) -> str:
@@ -112,7 +112,7 @@ def makes_room(connections: Collection[Connection], peer: str) -> Connection | N
         candidates = [each for each in connections if counts[each.peer] == most]
     else:
         return None
-    return min(candidates, key=lambda each: (each.asked, each.opened))
+    return min(candidates, key=lambda each: (each.complete, each.opened))
 
 
 class HttpServer:
@@ -195,7 +195,7 @@ class HttpServer:
                 head = await _read_head(loop, accepted)
             if head is None:
                 return
-            connection.asked = True
+            connection.complete = True
             answer, with_body = self._answer(head)
             text = (
                 f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"

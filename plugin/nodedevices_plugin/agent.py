@@ -45,13 +45,13 @@ from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.model import Plan, RegistrationState
 from nodedevices_plugin.model.probe_counters import sum_of
-from nodedevices_plugin.pipeline.asking import ask
 from nodedevices_plugin.pipeline.configuring import ActiveConfig
 from nodedevices_plugin.pipeline.foreign import Names, offered_text, other_plugins
 from nodedevices_plugin.pipeline.inventory import owned
+from nodedevices_plugin.pipeline.requesting import request_config
 from nodedevices_plugin.pipeline.step import Inputs, Step, assess, begin, decide
 from nodedevices_plugin.resources.answers import Answers
-from nodedevices_plugin.resources.changes import nobody_holds
+from nodedevices_plugin.resources.changes import none_held
 from nodedevices_plugin.runtime.memory import keep_small
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.runtime.worker import Worker
@@ -91,7 +91,7 @@ class Agent:
         self._probes: tuple[Probe, ...] = ()
         self._conditions_read = False
         self._facts: Facts | None = None
-        self._plan_told: Plan | None = None
+        self._plan_sent: Plan | None = None
         workers = tuple(map(Worker, ("files", "cdi", "host-paths", "config-file", "kubelet-checkpoint")))
         self._files, looks, paths, config, kubelet_files = workers
         self._sharing = Managers(local, on_change=self._wake.set)
@@ -284,16 +284,16 @@ class Agent:
             registrations=self._plugins.registrations(),
             existing=self._paths.existing,
             helpers=self._sharing.facts,
-            cdi=self._cdi.here,
+            cdi=self._cdi.environment,
             saved=self._state.saved,
             unsaved_because=self._state.problem or "",
         )
         assessment = assess(self._world, inputs, self._local, now=now, monotonic=began)
         if assessment.uses_cdi:
             await self._cdi.toolkit.ready()
-            if (request := assessment.to_look_for(inputs.existing, self._cdi.here)) is not None:
+            if (request := assessment.toolkit_request(inputs.existing, self._cdi.environment)) is not None:
                 await self._cdi.ask(request, first=self._world.plan is None)
-            inputs = replace(inputs, cdi=self._cdi.here)
+            inputs = replace(inputs, cdi=self._cdi.environment)
         outcome = decide(assessment, inputs, self._local)
         before, self._world = self._world, outcome.world
         self._metrics.stepped(time.monotonic() - began)
@@ -301,13 +301,13 @@ class Agent:
         again = await self._state.keep(self._world.state, time.monotonic())
         was = before.active
         taken_over = was.applied_once and was.effective.observing and not self._world.active.effective.observing
-        await self._update_kubelet(inputs.arrived if taken else None, insist=taken_over)
+        await self._update_kubelet(inputs.arrived if taken else None, allow_next=taken_over)
         self._sharing.want(self._world.helpers)
         self._holders.with_offers = _offers_count(self._world.active)
         self._report(outcome, now)
         return min((each for each in (outcome.deadline, again) if each is not None), default=None)
 
-    async def _update_kubelet(self, arrived: float | None, *, insist: bool) -> None:
+    async def _update_kubelet(self, arrived: float | None, *, allow_next: bool) -> None:
         plan = self._world.plan
         if plan is None:
             return
@@ -315,11 +315,11 @@ class Agent:
             await self._prepare()
         packed = self._world.active.effective.node.packed
         self._answers.use(plan, self._world.inventory, self._world.access.containers, packed=packed)
-        if plan == self._plan_told:
+        if plan == self._plan_sent:
             return
-        before, self._plan_told = self._plan_told, plan
+        before, self._plan_sent = self._plan_sent, plan
         try:
-            await self._plugins.set_plan(plan, insist=insist)
+            await self._plugins.set_plan(plan, allow_next=allow_next)
         except ValueError as error:
             log.error("failed to pass the plan to the kubelet, keeping the previous one", error=str(error))  # noqa: TRY400
             return
@@ -343,11 +343,11 @@ class Agent:
         """What is there before an id is handed out; nothing where another plugin serves, whose files have the same
         names."""
         if not self._world.active.effective.observing:
-            await self._cdi.keep(self._world.access, free=self._nobody_holds)
+            await self._cdi.keep(self._world.access, free=self._none_held)
 
-    def _nobody_holds(self) -> bool:
+    def _none_held(self) -> bool:
         recent = self._plugins.recent_allocations()
-        return nobody_holds(self._holders.holdings, recent, monotonic=time.monotonic())
+        return none_held(self._holders.holdings, recent, monotonic=time.monotonic())
 
     def _report(self, outcome: Step, now: datetime) -> None:
         world = self._world
@@ -394,8 +394,8 @@ class Agent:
         """Where the driver's root is mounted here. That waits for no pods, and a bad file does not change it."""
         given = self._local.given.get("driver-root-ctr-path")
         if given is None:
-            asked = self._world.asked.effective or ask(self._local, self._file, None).effective
-            given = (asked or self._world.active.effective).node.driver_root_here
+            requested = self._world.requested.effective or request_config(self._local, self._file, None).effective
+            given = (requested or self._world.active.effective).node.driver_root_here
         return Path(str(given) or "/")
 
     def _http_servers(self) -> list[HttpServer]:

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             boot_id=System(options.root).boot_id(),
         )
         if options.once:
-            return _told(loop.once())
+            return _report_problems(loop.once())
         else:
             loop.run()
     except CheckError as error:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _told(facts: Facts) -> int:
+def _report_problems(facts: Facts) -> int:
     """The exit status of --once: 1 where the file that was named could not be used, so that a script can check one."""
     unusable = [each for each in facts.problems if each.code in {"FileInvalid", "FileMissing"}]
     for each in unusable:

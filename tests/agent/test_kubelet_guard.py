@@ -142,7 +142,7 @@ async def test_what_was_decided_to_be_taken_over_is_registered_beside_the_other_
     kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
 ) -> None:
     rival.who = "another device plugin serves it"
-    await plugins.set_plan(plan(offered(8)), insist=True)
+    await plugins.set_plan(plan(offered(8)), allow_next=True)
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     assert (rival.asked, rival.prepared) == ([], 1)
     await kubelet.restart()  # and what this kubelet has is another question

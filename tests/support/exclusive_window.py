@@ -13,8 +13,8 @@ from pathlib import Path
 
 from nodedevices_plugin.model import ContainerEdits, Inventory, OfferedResource, PlanError, SchedulableId
 from nodedevices_plugin.sharing.base import (
+    NOT_QUERIED,
     READY,
-    UNASKED,
     Answer,
     Helper,
     HelperFacts,
@@ -119,7 +119,7 @@ class Keepers:
             await asyncio.sleep(0.05)
 
     def _missing(self) -> Answer:
-        return Answer(state=HelperState.SILENT, message="does not run") if self._folder.exists() else UNASKED
+        return Answer(state=HelperState.SILENT, message="does not run") if self._folder.exists() else NOT_QUERIED
 
     def _instance(self, resource: str) -> str:
         file = self._folder / resource.replace("/", "_")

@@ -18,7 +18,7 @@ GPU = "nvidia.com/gpu"
 MEMORY = "nodedevices.io/gpu-memory-mib"
 NOW = "2026-11-21T12:00:00Z"
 SINCE = "2026-11-21T11:59:00Z"
-NOT_AT_WORK = {"budget": {"perHour": 1}}  # of faults: what no version does yet
+NOT_IMPLEMENTED = {"budget": {"perHour": 1}}  # of faults: what no version does yet
 
 
 def health(state: str = "Healthy", reason: str = "", **more: Any) -> dict[str, Any]:

@@ -35,9 +35,9 @@ from nodedevices_operator.records.names import POLICIES, named
 RELIST_SECONDS = 600.0
 JITTER = 0.1
 BACKOFF = Backoff(initial_seconds=1.0, max_seconds=30.0, jitter=0.2)  # after a failed LIST
-MAX_QUESTIONS = 500  # by name, for one LIST: a list that misses more is not believed this time
+MAX_CONFIRMED = 500  # by name, for one LIST: a list that misses more is not believed this time
 MISSING_BACKOFF = replace(BACKOFF, max_seconds=5.0)  # while the CRDs are missing: asking costs next to nothing
-ASK_SECONDS = 30.0  # between two small questions: kopf does not report that the API server is away
+CHECK_SECONDS = 30.0  # between two small questions: kopf does not report that the API server is away
 AGAIN_SECONDS = 5.0  # after the last object that kopf listed by itself
 HEARING_SECONDS = 10.0  # for the watch to deliver what a LIST has shown
 CRDS = {kind: f"{kind.value.rpartition('/')[2]}.{GROUP}" for kind in (Kind.NODE_DEVICES, Kind.POLICY)}
@@ -119,7 +119,7 @@ class Relister:
         until = self._clock() + seconds
         while (left := until - self._clock()) > 0 and not self._soon.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left, ASK_SECONDS)):
+                async with asyncio.timeout(min(left, CHECK_SECONDS)):
                     await self._soon.wait()
             if self._clock() < until and not self.problem:
                 try:
@@ -192,12 +192,12 @@ class Relister:
                 missed += self._take(self._cache.observe(kind, record, believe=earlier))
             await asyncio.sleep(0)  # a page of 500 takes a while to read; others go first
         absent = sorted(set(before) - seen)
-        if len(absent) > MAX_QUESTIONS:
+        if len(absent) > MAX_CONFIRMED:
             log.warning(
                 "relist lacks many known objects, confirming deletions one by one", kind=kind.name, missing=len(absent)
             )
-        for name in absent[:MAX_QUESTIONS]:
-            missed += await self._ask(kind, before[name])
+        for name in absent[:MAX_CONFIRMED]:
+            missed += await self._confirm(kind, before[name])
         if self._cache.synced and missed:
             self._metrics.missed.labels(kind.name.lower()).inc(missed)
         return missed, back
@@ -206,7 +206,7 @@ class Relister:
         """Whether a LIST shows an earlier state than the one that was known before it began, and still is."""
         return before is not None and self._cache.records(kind).get(record.name) is before and older(record, before)
 
-    async def _ask(self, kind: Kind, before: Record) -> int:
+    async def _confirm(self, kind: Kind, before: Record) -> int:
         """An object that a complete LIST did not show: is it really gone?"""
         if before.name not in self._cache.records(kind):
             return 0

@@ -16,7 +16,7 @@ import structlog
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import CapacityEntry
 
-from nodedevices_operator.concerns.port import Info, Outcome, View, could_not
+from nodedevices_operator.concerns.port import Info, Outcome, View, failed_to
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.capacity import CapacityPlan, plan_capacity, requests
 from nodedevices_operator.kube.port import KubeError
@@ -74,7 +74,7 @@ class CapacityConcern:
             try:
                 requested = await self._requests(node.name, [entry.name for entry in entries])
             except KubeError as error:
-                return could_not("list the node's pods", error)
+                return failed_to("list the node's pods", error)
             memory.recheck = False
         return Observed(entries, node, ours, requested)
 
@@ -100,7 +100,7 @@ class CapacityConcern:
         try:
             view.wrote(Kind.NODE, await self._writer.capacity(node, plan.values))
         except KubeError as error:
-            return could_not("write the Node's capacity", error)
+            return failed_to("write the Node's capacity", error)
         log.info("capacity set", node=node.name, capacity=dict(plan.values))
         memory.names, memory.values = frozenset(plan.values), plan.values
         if lowers:

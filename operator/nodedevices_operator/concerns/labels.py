@@ -14,7 +14,7 @@ import structlog
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import Labels
 
-from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, could_not
+from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.labels import LabelPlan, plan_labels
 from nodedevices_operator.kube.port import KubeError
@@ -37,7 +37,7 @@ class Observed:
 class Desired:
     node: NodeRecord
     plan: LabelPlan
-    asked: bool  # whether a policy asks for labels
+    configured: bool  # whether a policy asks for labels
 
 
 class LabelsConcern:
@@ -66,7 +66,7 @@ class LabelsConcern:
 
     async def apply(self, view: View, desired: Desired) -> Outcome:
         node, plan = desired.node, desired.plan
-        outcome = Outcome((plan.status, plan.reason, plan.message) if desired.asked else Shown.REMOVED)
+        outcome = Outcome((plan.status, plan.reason, plan.message) if desired.configured else Shown.REMOVED)
         if plan.matches(node):
             return outcome
         if self._restless(node.name):
@@ -78,7 +78,7 @@ class LabelsConcern:
         try:
             view.wrote(Kind.NODE, await self._writer.labels(node, plan.values))
         except KubeError as error:
-            return could_not("write the Node's labels", error)
+            return failed_to("write the Node's labels", error)
         log.info("labels set", node=node.name, labels=len(plan.values))
         return outcome
 

@@ -30,7 +30,7 @@ from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import PODS, pod_path
 from nodedevices_operator.records.objects import Affected, Holder, NodeDevicesRecord
 
-ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one
+RECHECK_SECONDS = 60.0  # about a holder entry whose pod is another one
 RESTART_SECONDS = 30.0  # between two reads of a pod whose container has to be restarted
 NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
 
@@ -229,7 +229,7 @@ class PodMarksConcern:
             memory.uids[key] = str(pod["metadata"]["uid"])
             return memory.uids[key]
         if answer is Answer.NO:
-            memory.not_ours[key] = self._clock() + ASK_AGAIN_SECONDS
+            memory.not_ours[key] = self._clock() + RECHECK_SECONDS
         else:
             seen.unsure.add((holder.namespace, holder.pod))
             seen.requeue_after = NOT_YET_SECONDS

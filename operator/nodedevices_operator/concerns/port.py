@@ -153,7 +153,7 @@ def forbidden(error: Exception) -> bool:
     return isinstance(error, KubeError) and error.forbidden
 
 
-def could_not(what: str, error: KubeError) -> Outcome:
+def failed_to(what: str, error: KubeError) -> Outcome:
     """Of a concern whose condition says that it could not read or write what it needs."""
     reason = names.FORBIDDEN if error.forbidden else names.PENDING
     return Outcome(("False", reason, f"failed to {what}: {error}"), problems=(error,))

@@ -26,7 +26,7 @@ class Signs:
     """Of the agent's life, by the operator's monotonic clock."""
 
     heard: Heard
-    dark_since: float | None
+    lost_since: float | None
     now: float
     problems: tuple[KubeError, ...] = ()
 
@@ -34,7 +34,7 @@ class Signs:
 @dataclass(frozen=True, slots=True)
 class Judged:
     staleness: Staleness
-    dark_since: float | None
+    lost_since: float | None
     problems: tuple[KubeError, ...]
 
 
@@ -44,7 +44,7 @@ class StalenessConcern:
     def __init__(self, tools: Tools) -> None:
         self._kube = tools.writer.kube
         self._clock = tools.clock
-        self._dark_since: dict[str, float | None] = {}  # by node, what `judge` remembers
+        self._lost_since: dict[str, float | None] = {}  # by node, what `judge` remembers
 
     async def observe(self, view: View) -> Signs | Outcome:
         signs = self._signs(view)
@@ -61,19 +61,19 @@ class StalenessConcern:
         return self._signs(view)
 
     def desired(self, view: View, observed: Signs) -> Judged:
-        staleness, dark_since = judge(
-            view.record, view.node, heard=observed.heard, dark_since=observed.dark_since, now=observed.now
+        staleness, lost_since = judge(
+            view.record, view.node, heard=observed.heard, lost_since=observed.lost_since, now=observed.now
         )
-        return Judged(staleness, dark_since, observed.problems)
+        return Judged(staleness, lost_since, observed.problems)
 
     async def apply(self, view: View, desired: Judged) -> Outcome:
         found = view.staleness = desired.staleness
-        self._dark_since[view.record.name] = desired.dark_since
+        self._lost_since[view.record.name] = desired.lost_since
         return Outcome((found.status, found.reason, found.message), requeue_after=found.wait, problems=desired.problems)
 
     def forget(self, node: str) -> None:
-        self._dark_since.pop(node, None)
+        self._lost_since.pop(node, None)
 
     def _signs(self, view: View, *problems: KubeError) -> Signs:
         name, now = view.record.name, self._clock()
-        return Signs(view.cache.heard.get(name) or Heard(now), self._dark_since.get(name), now, problems)
+        return Signs(view.cache.heard.get(name) or Heard(now), self._lost_since.get(name), now, problems)

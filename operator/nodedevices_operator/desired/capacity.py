@@ -93,13 +93,13 @@ def amount(entry: CapacityEntry, devices: Sequence[DeviceRecord], resources: Seq
     if entry.per_node is not None:
         return entry.per_node
     in_scope = devices if entry.scope == "all" else offered(devices, resources)
-    counted = [device for device in in_scope if _meant(entry.match, device)]
+    counted = [device for device in in_scope if _matches(entry.match, device)]
     if entry.per_device is not None:
         return entry.per_device * len(counted)
     return sum(device.memory_mib for device in counted)
 
 
-def _meant(match: DeviceMatch | None, device: DeviceRecord) -> bool:
+def _matches(match: DeviceMatch | None, device: DeviceRecord) -> bool:
     return matches(
         match or EVERY_GPU,
         vendor=device.model.vendor,

@@ -28,7 +28,7 @@ class Staleness:
 
 
 def judge(
-    record: NodeDevicesRecord, node: NodeRecord | None, *, heard: Heard, dark_since: float | None, now: float
+    record: NodeDevicesRecord, node: NodeRecord | None, *, heard: Heard, lost_since: float | None, now: float
 ) -> tuple[Staleness, float | None]:
     """Whether the record is stale, and since when every served name shows allocatable 0 (to be given next time).
 
@@ -36,31 +36,31 @@ def judge(
     """
     shown = record.condition(names.STALE)
     standing = shown.reason if shown is not None and shown.status == "True" else ""
-    if node is None or not node.ready or not _dark(record, node):
-        dark_since = None
-    elif dark_since is None:
-        dark_since = now
+    if node is None or not node.ready or not _none_allocatable(record, node):
+        lost_since = None
+    elif lost_since is None:
+        lost_since = now
     quiet = now - heard.at
     if node is None or not node.ready:
         what = "the Node is not Ready" if node is not None else "there is no Node with this name"
         text = f"{what}; this status may be out of date"
-        return Staleness("True", names.NODE_NOT_READY, text, OVERDUE_AFTER_SECONDS), dark_since
+        return Staleness("True", names.NODE_NOT_READY, text, OVERDUE_AFTER_SECONDS), lost_since
     if quiet >= OVERDUE_AFTER_SECONDS or (standing == names.HEARTBEAT_OVERDUE and heard.first):
         text = "no heartbeat for 15 minutes; check the nodedevices-agent pod on this node"
-        return Staleness("True", names.HEARTBEAT_OVERDUE, text, OVERDUE_AFTER_SECONDS), dark_since
+        return Staleness("True", names.HEARTBEAT_OVERDUE, text, OVERDUE_AFTER_SECONDS), lost_since
     overdue_in = OVERDUE_AFTER_SECONDS - quiet
-    if dark_since is not None:
-        dark_for = now - dark_since
-        if dark_for >= LOST_AFTER_SECONDS or standing == names.AGENT_LOST:
+    if lost_since is not None:
+        lost_for = now - lost_since
+        if lost_for >= LOST_AFTER_SECONDS or standing == names.AGENT_LOST:
             text = (
                 "no device has been allocatable on the Node for a minute; check the nodedevices-agent pod on this node"
             )
-            return Staleness("True", names.AGENT_LOST, text, overdue_in), dark_since
-        return Staleness("False", names.FRESH, "", min(overdue_in, LOST_AFTER_SECONDS - dark_for)), dark_since
-    return Staleness("False", names.FRESH, "", overdue_in), dark_since
+            return Staleness("True", names.AGENT_LOST, text, overdue_in), lost_since
+        return Staleness("False", names.FRESH, "", min(overdue_in, LOST_AFTER_SECONDS - lost_for)), lost_since
+    return Staleness("False", names.FRESH, "", overdue_in), lost_since
 
 
-def _dark(record: NodeDevicesRecord, node: NodeRecord) -> bool:
+def _none_allocatable(record: NodeDevicesRecord, node: NodeRecord) -> bool:
     """The kubelet shows none of what the agent says is healthy (and the agent says so of something)."""
     served = [it.name for it in record.resources if it.managed_by == "plugin" and it.healthy > 0]
     return bool(served) and all(node.allocatable.get(name, 0) == 0 for name in served)

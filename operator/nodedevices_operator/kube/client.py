@@ -204,7 +204,7 @@ class KubeClient:
             retry = retry_after_seconds(response.getheader("Retry-After"))
             if response.status == 429 and retry is not None:
                 self._not_before = max(self._not_before, self._clock() + min(retry, MAX_PAUSE_SECONDS))
-            said, absent = _told(data, str(response.reason))
+            said, absent = _error_message(data, str(response.reason))
             raise KubeError(
                 f"{what}: {response.status} {said}", status=response.status, retry_after=retry, absent=absent
             )
@@ -223,7 +223,7 @@ def _nothing() -> None:
     return None
 
 
-def _told(data: bytes, reason: str) -> tuple[str, str | None]:
+def _error_message(data: bytes, reason: str) -> tuple[str, str | None]:
     """What the server said, bounded, and the name of the object that it says does not exist.
 
     A missing object has a Status with reason NotFound and its name; a missing collection (no CRD) has none.

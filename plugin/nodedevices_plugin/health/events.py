@@ -97,8 +97,10 @@ def notices(
     found: dict[tuple[str | None, str], Notice] = {}
     for event in events:
         owner = owners.get(event.device_id or "")
-        asked = vendors.values() if owner is None else (owner,)
-        meaning = next((known for vendor in asked if (known := vendor.event(event.kind, event.xid)) is not None), None)
+        candidates = vendors.values() if owner is None else (owner,)
+        meaning = next(
+            (known for vendor in candidates if (known := vendor.event(event.kind, event.xid)) is not None), None
+        )
         if meaning is None or meaning.code is None:
             continue
         kind = effect(meaning, rules)
@@ -141,15 +143,17 @@ def note_events(
             continue
         kind = effect(meaning, rules)
         if kind in _STATES:
-            _remember(result, _told_by(event_fault(meaning, _STATES[kind], when, boot_id), instance, event.sequence))
+            _remember(
+                result, _reported_in(event_fault(meaning, _STATES[kind], when, boot_id), instance, event.sequence)
+            )
         elif kind is Effect.UNDECIDED and CORRELATING not in result:
-            _remember(result, _told_by(_correlating(meaning, when, boot_id), instance, event.sequence))
+            _remember(result, _reported_in(_correlating(meaning, when, boot_id), instance, event.sequence))
     waiting = result.get(CORRELATING)
     if waiting is not None and came:
         heard = [xid for xid in dict.fromkeys((*waiting.neighbours, *came)) if xid != waiting.xid]
         newest = max(event.sequence for event in events if event.xid is not None)
         waiting = replace(waiting, neighbours=_bounded_neighbours(heard, rules, vendor))
-        result[CORRELATING] = _told_by(waiting, instance, newest)
+        result[CORRELATING] = _reported_in(waiting, instance, newest)
     return _bounded(result)
 
 
@@ -207,7 +211,7 @@ def decide_correlating(
             state = _STATES.get(kind) if meaning.reason not in rest else None
         if state is not None:
             decided = event_fault(meaning, state, waiting.since, waiting.boot_id)
-            decided = _told_by(decided, waiting.instance, waiting.sequence)
+            decided = _reported_in(decided, waiting.instance, waiting.sequence)
             _remember(rest, replace(decided, last_seen=waiting.last_seen))
     return _bounded(rest)
 
@@ -232,7 +236,7 @@ def _action(meaning: Meaning, state: HealthState) -> str:
     return meaning.repair if state is HealthState.UNHEALTHY and needs_no_action(meaning.action) else meaning.action
 
 
-def _told_by(fault: Fault, instance: str, sequence: int) -> Fault:
+def _reported_in(fault: Fault, instance: str, sequence: int) -> Fault:
     return replace(fault, instance=instance, sequence=sequence)
 
 
@@ -248,7 +252,7 @@ def _remember(faults: dict[str, Fault], news: Fault) -> None:
     if known is None:
         faults[news.reason] = news
     elif known.last_seen is None or (news.last_seen is not None and news.last_seen > known.last_seen):
-        faults[news.reason] = _told_by(replace(news, since=known.since), known.instance, known.sequence)
+        faults[news.reason] = _reported_in(replace(news, since=known.since), known.instance, known.sequence)
 
 
 def _bounded(faults: Mapping[str, Fault]) -> dict[str, Fault]:

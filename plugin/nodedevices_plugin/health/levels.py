@@ -35,7 +35,7 @@ def levels(fact: DeviceFact, vendor: FaultSource, *, present: bool) -> tuple[Con
     """Every condition of a device, evident or not. `present`: the last good line listed it."""
     readings = fact.readings
     answers = present and not readings.lost and readings.error is None
-    asked = readings.recovery_action if answers else None
+    driver_action = readings.recovery_action if answers else None
     what = fact.type.upper() if fact.type in _CALLED else "device"
     own = vendor.read(readings)
     return (
@@ -66,8 +66,8 @@ def levels(fact: DeviceFact, vendor: FaultSource, *, present: bool) -> tuple[Con
             reason=RECOVERY_ACTION,
             state=HealthState.UNHEALTHY,
             message=f"the driver requires an action on this {what}",
-            action=asked or NO_ACTION,
-            evident=None if asked is None else asked != NO_ACTION,
+            action=driver_action or NO_ACTION,
+            evident=None if driver_action is None else driver_action != NO_ACTION,
         ),
         *(own if answers else (replace(each, evident=None) for each in own)),
     )

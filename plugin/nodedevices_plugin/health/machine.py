@@ -310,8 +310,8 @@ def _gone_before(fault: Fault, device: InventoryDevice, says: str | None, view: 
         return fault
     away = not device.present or device.fact.readings.lost
     its_own_absence = fault.reason in {levels.MISSING, levels.FALLEN_OFF_BUS}
-    asked = says not in {None, actions.NO_ACTION}
-    return replace(fault, left=True) if asked or (away and not its_own_absence) else fault
+    action_required = says not in {None, actions.NO_ACTION}
+    return replace(fault, left=True) if action_required or (away and not its_own_absence) else fault
 
 
 def _read_since(fault: Fault, inventory: Inventory) -> bool:
@@ -366,7 +366,7 @@ def _action_gone(fault: Fault, says: str | None, subject: _Subject, inventory: I
     return fault.action in actions.PROVEN_BY_RETURN and (fault.left or fault.driver_reloaded)
 
 
-def _still_asked(fault: Fault, says: str | None, subject: _Subject, inventory: Inventory) -> str:
+def _required_action(fault: Fault, says: str | None, subject: _Subject, inventory: Inventory) -> str:
     """The action to show for a fault: the driver's own word before the catalogue's, nothing once it was done."""
     if fault.last_seen is None:
         return fault.action
@@ -386,7 +386,9 @@ def _verdict(
         worst = None
     if worst is not None:
         as_bad = [fault for fault in ordered if fault.state is worst.state]
-        action = max((_still_asked(fault, says, subject, view.inventory) for fault in as_bad), key=actions.action_rank)
+        action = max(
+            (_required_action(fault, says, subject, view.inventory) for fault in as_bad), key=actions.action_rank
+        )
         verdict = Verdict(
             state=worst.state,
             reason=worst.reason,

@@ -17,7 +17,7 @@ from nodedevices_plugin.vendors.nvidia.cdi import CdiEnvironment, CtkRequest
 
 
 class CdiKeeper:
-    """`on_change` is called on the loop when `here` may be another."""
+    """`on_change` is called on the loop when `environment` may be another."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class CdiKeeper:
         return self._files.problem
 
     @property
-    def here(self) -> CdiEnvironment:
+    def environment(self) -> CdiEnvironment:
         """What CDI finds on this node now."""
         sources = [each is not None and cdi_libraries.whole(each) for each in self._sources()]
         return CdiEnvironment(

@@ -32,8 +32,8 @@ from nodedevices_plugin.vendors.nvidia.cdi import CtkRequest
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 5.0
-FIRST_LOOK_SECONDS = 2.0
+CHECK_SECONDS = 5.0
+FIRST_CHECK_SECONDS = 2.0
 MAX_BYTES = 2 << 20  # a spec of 16 GPUs in 7 parts each has less than 1
 MAX_VALUES = 30_000  # keys and values; the garbage collector, too, holds the interpreter
 MAX_FILES = 64
@@ -56,7 +56,7 @@ class ToolkitSpecs(Periodic):
     """
 
     def __init__(self, folders: Sequence[Path], *, worker: Worker, on_change: Callable[[], None]) -> None:
-        super().__init__(self._look_if_wanted, seconds=LOOK_SECONDS, patience_seconds=FIRST_LOOK_SECONDS)
+        super().__init__(self._search_if_wanted, seconds=CHECK_SECONDS, patience_seconds=FIRST_CHECK_SECONDS)
         self._folders = tuple(folders)
         self._worker = worker
         self._on_change = on_change
@@ -74,11 +74,11 @@ class ToolkitSpecs(Periodic):
         if self._signature is None:
             await self.first()
 
-    async def _look_if_wanted(self) -> None:
+    async def _search_if_wanted(self) -> None:
         if self.wanted:
-            await self._look()
+            await self._search()
 
-    async def _look(self) -> None:
+    async def _search(self) -> None:
         found = await self._worker.run(partial(_read, self._folders, self._signature))
         if found is None:
             return
@@ -263,8 +263,8 @@ class CtkSpec:
         self._on_change = on_change
         self._make = make
         self._request: CtkRequest | None = None
-        self._asked: asyncio.Future[dict[str, Any]] | None = None
-        self._asked_at = 0.0  # time.monotonic()
+        self._running: asyncio.Future[dict[str, Any]] | None = None
+        self._started_at = 0.0  # time.monotonic()
         self.made: Document | None = None
         self.names: frozenset[str] = frozenset()
         self.problem = ""
@@ -275,19 +275,19 @@ class CtkSpec:
 
     async def want(self, request: CtkRequest, *, patience_seconds: float) -> None:
         """Asks, where it was not asked that before or has failed since; returns with the answer, or after a moment."""
-        failed = self._asked is None and time.monotonic() - self._asked_at >= CTK_RETRY_SECONDS
+        failed = self._running is None and time.monotonic() - self._started_at >= CTK_RETRY_SECONDS
         if request != self._request or (failed and not self.names):
-            self._request, self._asked_at = request, time.monotonic()
+            self._request, self._started_at = request, time.monotonic()
             self.names, self.problem = frozenset(), ""
-            asked = self._asked = self._toolkit.submit(lambda: self._make(request))
-            asked.add_done_callback(partial(self._answered, request))
-            await asyncio.wait((asked,), timeout=patience_seconds)
+            running = self._running = self._toolkit.submit(lambda: self._make(request))
+            running.add_done_callback(partial(self._answered, request))
+            await asyncio.wait((running,), timeout=patience_seconds)
             await asyncio.sleep(0)  # its callback
 
     def _answered(self, request: CtkRequest, answer: asyncio.Future[dict[str, Any]]) -> None:
         if request != self._request or answer.cancelled():
             return
-        self._asked = None
+        self._running = None
         error = answer.exception()
         if error is None:
             self.made, self.problem = answer.result(), ""

@@ -24,8 +24,8 @@ from nodedevices_plugin.sharing.mps import Daemon
 
 log = structlog.get_logger(__name__)
 
-ASK_SECONDS = 5.0  # a daemon that answers
-ASK_AGAIN_SECONDS = 1.0  # one that does not
+POLL_SECONDS = 5.0  # a daemon that answers
+RETRY_SECONDS = 1.0  # one that does not
 PATIENCE_SECONDS = 10.0  # what a start may take before the problem is reported
 MISSED = 2  # questions in a row without an answer, before one that did answer is silent
 
@@ -66,7 +66,7 @@ class MpsDaemons(Periodic):
 
     async def _reconcile(self) -> None:
         """Write which are wanted, and ask each once."""
-        self._pause = ASK_AGAIN_SECONDS  # should it fail
+        self._pause = RETRY_SECONDS  # should it fail
         daemons = self._wanted or ()
         text = wanted.to_text(daemons)
         unwritten = await self._worker.run(lambda: _write(self._file, text, create=bool(daemons)))
@@ -74,7 +74,7 @@ class MpsDaemons(Periodic):
         now = time.monotonic()
         self._since = {each.key: self._since.get(each.key, now) for each in daemons}
         self._alive = {each.resource: self._alive.get(each.resource) for each in daemons}
-        found: dict[Hashable, Answer] = {each.key: await self._asked(each, unwritten) for each in daemons}
+        found: dict[Hashable, Answer] = {each.key: await self._query(each, unwritten) for each in daemons}
         which = await self._worker.run(
             lambda: _which(self._running)
         )  # read after they answered: it is not an older one
@@ -84,12 +84,12 @@ class MpsDaemons(Periodic):
             self._facts = facts
             self._on_change()
         again = any(each != READY for each in found.values()) or any(self._missed.values())
-        self._pause = (ASK_AGAIN_SECONDS if again else ASK_SECONDS) if daemons or self._problem else None
+        self._pause = (RETRY_SECONDS if again else POLL_SECONDS) if daemons or self._problem else None
 
-    async def _asked(self, daemon: Daemon, unwritten: str) -> Answer:
+    async def _query(self, daemon: Daemon, unwritten: str) -> Answer:
         """What it answers, in words that stay the same while nothing changes."""
         key = daemon.key
-        why, tell_now, silent = unwritten, bool(unwritten), False
+        why, report_now, silent = unwritten, bool(unwritten), False
         try:
             percentage = await self._worker.run(lambda: self._control.percentage(daemon.resource))
             self._alive[daemon.resource] = True
@@ -100,7 +100,7 @@ class MpsDaemons(Periodic):
         except ControlError as error:
             why = why or f"does not answer: {error}"
             missing = isinstance(error, ControlMissingError)  # then nobody can tell how the daemon is
-            tell_now, silent = tell_now or missing, not missing
+            report_now, silent = report_now or missing, not missing
         self._missed = {one: count for one, count in self._missed.items() if one in self._since}
         self._missed[key] = self._missed.get(key, 0) + 1
         if self._facts.answers.get(key) == READY and self._missed[key] < MISSED:
@@ -108,7 +108,7 @@ class MpsDaemons(Periodic):
         starting = time.monotonic() - self._since[key] < PATIENCE_SECONDS
         if silent and self._missed[key] >= MISSED and not starting:
             self._alive[daemon.resource] = False
-        return BEING_STARTED if starting and not tell_now else Answer(state=HelperState.SILENT, message=why)
+        return BEING_STARTED if starting and not report_now else Answer(state=HelperState.SILENT, message=why)
 
     def _say(self, problem: str) -> None:
         if problem != self._problem:

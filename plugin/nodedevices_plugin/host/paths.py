@@ -20,8 +20,8 @@ from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.vendors.base import HostPaths as Wanted
 from nodedevices_plugin.vendors.registry import vendors
 
-LOOK_SECONDS = 5.0
-FIRST_LOOK_SECONDS = 1.0  # a file system that hangs must not keep the node's devices away
+CHECK_SECONDS = 5.0
+FIRST_CHECK_SECONDS = 1.0  # a file system that hangs must not keep the node's devices away
 MAX_OF_A_KIND = 256
 
 
@@ -32,13 +32,13 @@ class HostPaths(Periodic):
     """
 
     def __init__(self, driver_root: Callable[[], Path], *, worker: Worker, on_change: Callable[[], None]) -> None:
-        super().__init__(self._look, seconds=LOOK_SECONDS, patience_seconds=FIRST_LOOK_SECONDS)
+        super().__init__(self._check, seconds=CHECK_SECONDS, patience_seconds=FIRST_CHECK_SECONDS)
         self._driver_root = driver_root
         self._worker = worker
         self._on_change = on_change
         self.existing: frozenset[str] = frozenset()
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         existing = await self._worker.run(partial(look, self._driver_root()))
         if existing != self.existing:
             self.existing = existing

@@ -33,7 +33,7 @@ class _Followed(Periodic, ABC):
     """Reads one path: at the start, every second, and when asked."""
 
     def __init__(self, path: Path, *, worker: Worker) -> None:
-        super().__init__(self._look, seconds=POLL_SECONDS, patience_seconds=FIRST_READ_SECONDS)
+        super().__init__(self._check, seconds=POLL_SECONDS, patience_seconds=FIRST_READ_SECONDS)
         self._path = path
         self._worker = worker
         self._problem: str | None = None
@@ -47,13 +47,13 @@ class _Followed(Periodic, ABC):
     def _failed(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
-            self._tell(problem)
+            self._report(problem)
 
     @abstractmethod
-    async def _look(self) -> None: ...
+    async def _check(self) -> None: ...
 
     @abstractmethod
-    def _tell(self, problem: str) -> None: ...
+    def _report(self, problem: str) -> None: ...
 
 
 class ConfigFile(_Followed):
@@ -64,7 +64,7 @@ class ConfigFile(_Followed):
         self._on_change = on_change
         self._digest: bytes | None = None
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         try:
             raw = await self._worker.run(lambda: _read(self._path))
         except OSError as error:
@@ -78,7 +78,7 @@ class ConfigFile(_Followed):
         self._digest, self._problem = digest, None
         self._on_change(outcome)
 
-    def _tell(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         self._on_change(FileOutcome(error=problem))
 
 
@@ -93,7 +93,7 @@ class ConfigFolder(_Followed):
         self._on_change = on_change
         self._known: _Known | None = None
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         try:
             found = await self._worker.run(lambda: _read_folder(self._path))
         except OSError as error:
@@ -109,7 +109,7 @@ class ConfigFolder(_Followed):
         if not same:
             self._on_change(NamedFiles(folder=str(self._path), files={name: it[1] for name, it in now.items()}))
 
-    def _tell(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         self._on_change(NamedFiles(folder=str(self._path), error=problem))
 
 

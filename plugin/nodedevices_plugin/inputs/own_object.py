@@ -8,7 +8,7 @@ from typing import Any
 from nodedevices_api.conditions import Condition
 
 from nodedevices_plugin.model import CONFIRM
-from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.status.client import Object
 from nodedevices_plugin.status.publisher import AGENT_CONDITIONS
 

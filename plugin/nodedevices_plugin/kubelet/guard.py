@@ -8,7 +8,7 @@ only, and the kubelet makes all ids of a plugin unhealthy at once when its strea
 
 Not asked, and registered at once: a name that this process has registered with this very kubelet (a stream that was
 lost is ours to renew), one that another agent of ours serves (a rolling update with overlap), one that was taken over
-on purpose (`insist`). Where the kubelet does not tell, nobody is in the way; but one that was seen before is there
+on purpose (`allow_next`). Where the kubelet does not tell, nobody is in the way; but one that was seen before is there
 until the kubelet says that it is not. A kubelet that starts anew knows no ids for a moment: the one that we waited for
 then has the first turn, for a while.
 """
@@ -22,7 +22,7 @@ from time import monotonic
 
 from nodedevices_plugin.kubelet import sockets
 
-LOOK_AGAIN_SECONDS = 1.0  # while another one serves; the kubelet answers 100 calls a second, to all callers together
+RECHECK_SECONDS = 1.0  # while another one serves; the kubelet answers 100 calls a second, to all callers together
 GIVE_WAY_SECONDS = 30.0  # NVIDIA's plugin is back within seconds of a new kubelet.sock, and retries every 30 s
 
 Others = Callable[[str, Collection[str]], Awaitable[str | None]]
@@ -70,17 +70,17 @@ class Guard:
         self._others = others
         self._lists = lists
         self._ours: dict[str, sockets.Identity] = {}  # names that are registered, or being so, with which kubelet
-        self._insisted: set[str] = set()
+        self._allowed_next: set[str] = set()
         self._waiting: dict[str, Waiting] = {}
 
-    def insist(self, names: Iterable[str]) -> None:
+    def allow_next(self, names: Iterable[str]) -> None:
         """The next registration of each of these is nobody's but ours to decide: it was decided."""
-        self._insisted.update(names)
+        self._allowed_next.update(names)
 
     async def why_not(self, name: str, kubelet: sockets.Identity, *, own_socket: str = "") -> str:
         """Why it must not be registered with this kubelet now; "" when it may. Takes as long as `others` does."""
         waiting = None
-        ours = self._ours.get(name) == kubelet or name in self._insisted
+        ours = self._ours.get(name) == kubelet or name in self._allowed_next
         if self._others is not None and not ours and not sockets.of_our_kind(self._folder, name, other_than=own_socket):
             own = [each for each, of in self._ours.items() if of == kubelet]
             waiting = judge(self._waiting.get(name), kubelet, await self._others(name, own), now=monotonic())
@@ -99,7 +99,7 @@ class Guard:
         self._ours[name] = kubelet
 
     def registered(self, name: str) -> None:
-        self._insisted.discard(name)
+        self._allowed_next.discard(name)
 
     def not_registered(self, name: str) -> None:
         self._ours.pop(name, None)

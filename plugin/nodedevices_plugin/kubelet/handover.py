@@ -25,12 +25,12 @@ from nodedevices_plugin.kubelet import rpc, sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 
 SETTLE_SECONDS = 0.1  # the kubelet has then done with our stream; its late end would take the new registration down
-LOOK_SECONDS = 1.0  # from Register to the look whether the kubelet lists its devices
+CHECK_SECONDS = 1.0  # from Register to the look whether the kubelet lists its devices
 ATTEMPTS = 3
-ASKED_IDS = 3  # of ours; a plugin need not answer for one that is broken
-ASK_SECONDS = 1.0
+IDS_TRIED = 3  # of ours; a plugin need not answer for one that is broken
+PREFERRED_SECONDS = 1.0
 REGISTER_SECONDS = 15.0  # the kubelet dials for up to 10 s inside Register
-NOBODYS_ID = "nodedevices-asks-for-an-id-that-nobody-has"
+UNKNOWN_ID = "nodedevices-unknown-id"
 ALREADY = "already connected"  # 1.37's word
 
 log = structlog.get_logger(__name__)
@@ -57,10 +57,10 @@ async def hand_over(
             if ALREADY in (error.details() or ""):
                 return True
             log.warning("handover failed", resource=resource, socket=plugin.name, error=rpc.reason(error))
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             continue
         log.info("handed over to the other device plugin", resource=resource, socket=plugin.name)
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(CHECK_SECONDS)
         if await lists(resource) is not False:
             return True
     log.warning("the kubelet lists nothing of the other device plugin; delete its pod", resource=resource)
@@ -79,9 +79,9 @@ async def _plugin_of(resource: str, ids: Sequence[str], folder: Path) -> Path | 
 
 
 async def _knows(plugin: Path, ids: Sequence[str]) -> bool:
-    if await _prefers(plugin, NOBODYS_ID):
+    if await _prefers(plugin, UNKNOWN_ID):
         return False  # it returns whatever it is given
-    for each in ids[:ASKED_IDS]:
+    for each in ids[:IDS_TRIED]:
         if await _prefers(plugin, each):
             return True
     return False
@@ -89,6 +89,6 @@ async def _knows(plugin: Path, ids: Sequence[str]) -> bool:
 
 async def _prefers(plugin: Path, id_: str) -> bool:
     try:
-        return await rpc.preferred(plugin, [id_], timeout_seconds=ASK_SECONDS) == (id_,)
+        return await rpc.preferred(plugin, [id_], timeout_seconds=PREFERRED_SECONDS) == (id_,)
     except grpc.aio.AioRpcError:
         return False

@@ -71,32 +71,32 @@ class DevicePlugins:
         self._keep = keep
         self._recent = RecentAllocations(on_change)
         self._plugins: dict[str, ResourcePlugin] = {}
-        self._told: dict[str, OfferedResource] = {}  # what each of them shows
+        self._shown: dict[str, OfferedResource] = {}  # what each of them shows
         self._one_at_a_time = asyncio.Lock()
         self._swept = False
         self._handing_over: set[asyncio.Task[bool]] = set()
 
-    async def set_plan(self, plan: Plan, *, insist: bool = False) -> None:
+    async def set_plan(self, plan: Plan, *, allow_next: bool = False) -> None:
         """Tell the kubelet this. Raises SnapshotError (a ValueError) and then changes nothing.
 
-        `insist`: it was decided that this plan is served beside another plugin, whose names are taken over with it.
+        `allow_next`: it was decided that this plan is served beside another plugin, whose names are taken over with it.
         Returns when the resources that are gone are stopped, at most about a second each; registering goes on by
         itself, see `registrations`.
         """
         async with self._one_at_a_time:
-            asked = {each.name: each for each in plan.resources if each.ids or each.name in self._plugins}
-            changed = {name: each for name, each in asked.items() if each != self._told.get(name)}
+            desired = {each.name: each for each in plan.resources if each.ids or each.name in self._plugins}
+            changed = {name: each for name, each in desired.items() if each != self._shown.get(name)}
             shown = {name: snapshot(each) for name, each in changed.items()}  # raises: all or nothing
-            before, self._told = self._told, asked
+            before, self._shown = self._shown, desired
             self._sweep()
-            for task in self._handing_over if asked else ():
+            for task in self._handing_over if desired else ():
                 task.cancel()
-            gone = [self._plugins.pop(name) for name in self._plugins.keys() - asked.keys()]
-            await self._end(gone, before, hand_over=not asked)
-            if insist:
-                self._guard.insist(asked.keys() - self._plugins.keys())
+            gone = [self._plugins.pop(name) for name in self._plugins.keys() - desired.keys()]
+            await self._end(gone, before, hand_over=not desired)
+            if allow_next:
+                self._guard.allow_next(desired.keys() - self._plugins.keys())
             for name, encoded in shown.items():
-                healthy = any(each.healthy for each in asked[name].ids)
+                healthy = any(each.healthy for each in desired[name].ids)
                 if name in self._plugins:
                     self._plugins[name].show(encoded, healthy=healthy)
                 else:
@@ -135,8 +135,8 @@ class DevicePlugins:
     async def stop(self) -> None:
         """Stops serving; the kubelet shows 0 allocatable, running pods keep their devices."""
         async with self._one_at_a_time:
-            plugins, before = list(self._plugins.values()), self._told
-            self._plugins, self._told = {}, {}
+            plugins, before = list(self._plugins.values()), self._shown
+            self._plugins, self._shown = {}, {}
             await self._end(plugins, before, hand_over=True)
             if self._handing_over:
                 await asyncio.wait(self._handing_over, timeout=LEAVING_SECONDS)

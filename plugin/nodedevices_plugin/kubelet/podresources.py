@@ -42,9 +42,9 @@ DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIST_DEADLINE_SECONDS = 5.0
 CHECKPOINT_SECONDS = 2.0  # a disk that hangs must not make holders old
 SHOWN_AFTER_SECONDS = 0.5  # an Allocate is in List once the kubelet has taken our answer: milliseconds
-LOOK_DEADLINE_SECONDS = 0.5  # before a first registration, which must not wait long for it
-LOOK_RETRY_SECONDS = 0.05  # after "rejected by rate limit": the kubelet's bucket gets 100 tokens a second
-LOOK_SHARED_SECONDS = 0.25  # several resources that are registered together are one question
+OFFERS_DEADLINE_SECONDS = 0.5  # before a first registration, which must not wait long for it
+OFFERS_RETRY_SECONDS = 0.05  # after "rejected by rate limit": the kubelet's bucket gets 100 tokens a second
+OFFERS_SHARED_SECONDS = 0.25  # several resources that are registered together are one question
 LEAST_GAP_SECONDS = 1.0  # between two Lists: the kubelet allows 100/s with a burst of 10, to all callers together
 BACKOFF = Backoff(initial_seconds=2.0, max_seconds=60.0)
 
@@ -258,7 +258,7 @@ class PodResourcesClient:
         self._refusals = 0
         self._not_before = 0.0
         self._looking = asyncio.Lock()
-        self._look: tuple[float, tuple[Offer, ...] | None] | None = None  # time.monotonic() when it was asked
+        self._latest_offers: tuple[float, tuple[Offer, ...] | None] | None = None  # time.monotonic() when it was asked
         self.with_offers = False
         self.holdings = Holdings(state=HoldersState.UNAVAILABLE, message="the kubelet has not been queried yet")
 
@@ -268,8 +268,8 @@ class PodResourcesClient:
         While it backs off after "rejected by rate limit", or after an answer that was too large, the kubelet is not
         asked, and the answer is the last one.
         """
-        asked = monotonic()
-        if asked < self._not_before:
+        started = monotonic()
+        if started < self._not_before:
             return self.holdings
         offered, message = None, ""
         kubelet = sockets.identity(self._socket)
@@ -293,7 +293,7 @@ class PodResourcesClient:
             recorded=recorded,
             unreadable=unreadable,
             now=datetime.now(UTC),
-            taken=asked,
+            taken=started,
         )
         if holdings.state is not HoldersState.SYNCED:
             return self._set(replace(holdings, offered=offered))
@@ -313,13 +313,13 @@ class PodResourcesClient:
     async def offered_now(self) -> tuple[Offer, ...] | None:
         """What the kubelet may hand out just now, of every plugin. None where it does not tell within half a second."""
         async with self._looking:
-            asked = monotonic()
-            if self._look is None or asked - self._look[0] > LOOK_SHARED_SECONDS:
-                self._look = (asked, await self._look_now())
-            return self._look[1]
+            started = monotonic()
+            if self._latest_offers is None or started - self._latest_offers[0] > OFFERS_SHARED_SECONDS:
+                self._latest_offers = (started, await self._list_offers())
+            return self._latest_offers[1]
 
-    async def _look_now(self) -> tuple[Offer, ...] | None:
-        deadline = monotonic() + LOOK_DEADLINE_SECONDS
+    async def _list_offers(self) -> tuple[Offer, ...] | None:
+        deadline = monotonic() + OFFERS_DEADLINE_SECONDS
         while (left := deadline - monotonic()) > 0:
             try:
                 return offers(await rpc.allocatable_resources(self._socket, timeout_seconds=left))
@@ -327,7 +327,7 @@ class PodResourcesClient:
                 if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or rpc.answer_too_large(error):
                     log.debug("failed to list allocatable devices", why=rpc.reason(error))
                     return None
-            await asyncio.sleep(LOOK_RETRY_SECONDS)
+            await asyncio.sleep(OFFERS_RETRY_SECONDS)
         return None
 
     async def _offers(self) -> tuple[tuple[Offer, ...] | None, str]:

@@ -34,13 +34,13 @@ from nodedevices_probe.protocol import MAX_MESSAGE, text
 
 from nodedevices_plugin.kubelet import rpc, sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
-from nodedevices_plugin.kubelet.guard import LOOK_AGAIN_SECONDS, Guard
+from nodedevices_plugin.kubelet.guard import RECHECK_SECONDS, Guard
 from nodedevices_plugin.kubelet.offer import KubeletOffer
 from nodedevices_plugin.kubelet.server import RecentAllocations, ResourceServer, options
 from nodedevices_plugin.model import Registration, RegistrationState
 
 KUBELET_SOCKET = "kubelet.sock"
-LOOK_SECONDS = 0.25
+CHECK_SECONDS = 0.25
 STREAM_LOST_DELAY_SECONDS = 0.02  # at once; the kubelet has then finished with the old stream
 SHORT_STREAM_SECONDS = 5.0  # a stream that ended earlier counts as one that failed
 QUICK_RETRIES = 3  # so many short streams in a row are met at once, the next ones with back-off
@@ -169,14 +169,14 @@ class ResourcePlugin:
         if kubelet is None:
             why = f"{self._kubelet_socket} does not exist: the kubelet is not running, or its folder is not mounted"
             self._report(RegistrationState.KUBELET_UNREACHABLE, why)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             return
         own_socket = self._server.path.name if self._server is not None else ""
         if why := await self._guard.why_not(self.name, kubelet, own_socket=own_socket):
             self.let_through = False
             await self._stop_server()
             self._report(RegistrationState.SERVED_BY_ANOTHER, why)
-            await self._wait(LOOK_AGAIN_SECONDS, kubelet)
+            await self._wait(RECHECK_SECONDS, kubelet)
             return
         await self._prepare()
         self.let_through = True
@@ -195,7 +195,7 @@ class ResourcePlugin:
         self._failures = 0
         registered_at = monotonic()
         lost = await self._until_lost(server, stream=before + 1, kubelet=kubelet)
-        self._report(RegistrationState.PENDING, self._told(lost))
+        self._report(RegistrationState.PENDING, self._message(lost))
         await self._stop_server()
         if lost is Lost.STREAM:
             await self._after_lost_stream(lasted=monotonic() - registered_at)
@@ -223,10 +223,10 @@ class ResourcePlugin:
             if sockets.identity(self._kubelet_socket) not in (kubelet, None):
                 return Lost.KUBELET
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(CHECK_SECONDS):
                     await server.stream_change.wait()
 
-    def _told(self, lost: Lost) -> str:
+    def _message(self, lost: Lost) -> str:
         if lost is Lost.NEVER_CAME:
             seconds = f"{self._deadlines.stream_seconds:g} s"
             return f"the kubelet accepted {self.name}, but did not call ListAndWatch within {seconds}"
@@ -244,7 +244,7 @@ class ResourcePlugin:
         if code is grpc.StatusCode.UNAVAILABLE:  # nobody listens on it: a kubelet that ended, or is about to start
             why = f"no kubelet answers on {self._kubelet_socket}: {details}"
             self._report(RegistrationState.KUBELET_UNREACHABLE, why)
-            await self._wait(LOOK_SECONDS * 2, kubelet)
+            await self._wait(CHECK_SECONDS * 2, kubelet)
         elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
             why = f"the kubelet did not answer Register within {self._deadlines.register_seconds:g} s"
             self._report(RegistrationState.KUBELET_UNREACHABLE, why)
@@ -262,7 +262,7 @@ class ResourcePlugin:
         """Sleeps, but not longer than this kubelet.sock is the one in place: a new kubelet is met at once."""
         end = monotonic() + seconds
         while (left := end - monotonic()) > 0:
-            await asyncio.sleep(min(left, LOOK_SECONDS))
+            await asyncio.sleep(min(left, CHECK_SECONDS))
             if sockets.identity(self._kubelet_socket) != kubelet:
                 self._failures = self._short_streams = 0
                 return

@@ -26,7 +26,7 @@ from nodedevices_plugin.sharing import mps
 CONTROL = "nvidia-cuda-mps-control"
 SMI = "nvidia-smi"
 PERCENTAGE = "get_default_active_thread_percentage"
-ASK_SECONDS = 3.0
+ANSWER_SECONDS = 3.0
 START_SECONDS = 20.0
 SMI_SECONDS = 20.0
 QUIT_SECONDS = 10.0
@@ -60,7 +60,7 @@ class Control:
         except (ValueError, OverflowError):
             raise ControlError(f"{PERCENTAGE}: answered {answer[:SHOWN]!r}, which is no number") from None
 
-    def ask(self, resource: str, command: str, *, seconds: float = ASK_SECONDS) -> str:
+    def ask(self, resource: str, command: str, *, seconds: float = ANSWER_SECONDS) -> str:
         """One command to a running daemon: what it answered."""
         given = command + "\n"
         return _run([CONTROL], self._environment(resource), given=given, bounded=True, seconds=seconds).strip()

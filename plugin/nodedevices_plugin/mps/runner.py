@@ -31,7 +31,7 @@ from nodedevices_plugin.sharing.mps import Daemon, Gpu
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 5.0  # between two questions to a daemon that answers
+CHECK_SECONDS = 5.0  # between two questions to a daemon that answers
 MISSED = 2  # questions in a row without an answer: it is dead
 BACKOFF = Backoff(initial_seconds=1.0, max_seconds=60.0, jitter=0.0)
 
@@ -57,7 +57,7 @@ class _Run:
     process: Process | None = None  # None: not looked for yet, or of another's making
     instance: str = ""  # of the process that it is, or was before the runner started; "": of another's making
     started: datetime | None = None
-    asked: float = 0.0
+    checked: float = 0.0
     missed: int = 0
     failures: int = 0
     not_before: float = 0.0
@@ -98,7 +98,7 @@ class Runner:
                 run.failures += 1
                 delay = BACKOFF.after(run.failures)
                 run.not_before, run.done = now + delay, None
-                self._tell(run, "MPS control daemon not running", daemon.resource, error, again_in_seconds=delay)
+                self._warn_once(run, "MPS control daemon not running", daemon.resource, error, again_in_seconds=delay)
 
     def stop(self) -> None:
         """Every daemon of ours ends, and the GPUs go back to everybody."""
@@ -111,22 +111,22 @@ class Runner:
         if run.done is not None and run.process is not None and not self._daemons.alive(run.process):
             log.warning("MPS control daemon ended, restarting", resource=daemon.resource)
             run.done = None
-        if run.done is not None and now - run.asked >= (LOOK_SECONDS if not run.missed else 0):
-            run.asked = now
-            self._look(run.done, run)
+        if run.done is not None and now - run.checked >= (CHECK_SECONDS if not run.missed else 0):
+            run.checked = now
+            self._check(run.done, run)
         if run.done == daemon:
             return
         before = run.done
         self._take_gpus(daemon, run)
         if before is None or before.percentage != daemon.percentage:
             self._start(daemon, run)
-            run.asked = now
+            run.checked = now
         changed = [gpu for gpu in daemon.gpus if before is None or gpu not in before.gpus]
         self._limit(mps.memory_commands(changed), daemon.resource, run)
         run.done, run.failures, run.missed, run.logged = daemon, 0, 0, set()
         log.info("MPS control daemon ready", resource=daemon.resource, gpus=len(daemon.gpus), percent=daemon.percentage)
 
-    def _look(self, done: Daemon, run: _Run) -> None:
+    def _check(self, done: Daemon, run: _Run) -> None:
         try:
             percentage = self._daemons.percentage(done.resource)
         except ControlError as error:
@@ -140,7 +140,7 @@ class Runner:
             run.logged.clear()
             return
         why = f"it limits its clients to {percentage} %, not {done.percentage} %"
-        self._tell(run, "limits changed by another client; set again", done.resource, why)
+        self._warn_once(run, "limits changed by another client; set again", done.resource, why)
         self._set_right(done, run)
 
     def _set_right(self, done: Daemon, run: _Run) -> None:
@@ -149,7 +149,7 @@ class Runner:
             servers = mps.servers(self._daemons.ask(done.resource, mps.SERVERS))
         except ControlError as error:
             servers = ()
-            self._tell(run, "MPS servers not listed", done.resource, error)
+            self._warn_once(run, "MPS servers not listed", done.resource, error)
         commands = [command for server in servers for command in mps.server_commands(server, done)]
         self._limit((*mps.memory_commands(done.gpus), *commands), done.resource, run)
         self._limit((mps.thread_command(done.percentage),), done.resource, run)  # what is looked at comes last
@@ -159,7 +159,7 @@ class Runner:
             try:
                 self._daemons.ask(resource, command)
             except ControlError as error:  # of one GPU
-                self._tell(run, "limit not set", resource, error)
+                self._warn_once(run, "limit not set", resource, error)
 
     def _start(self, daemon: Daemon, run: _Run) -> None:
         """One that runs with the right limits is taken over. One whose process has ended does not run, whatever
@@ -199,7 +199,7 @@ class Runner:
                 self._daemons.set_mode(gpu.id, EXCLUSIVE)
             except ControlError as error:
                 failed.append(error)
-                self._tell(run, "compute mode not set", daemon.resource, error, gpu=gpu.id)
+                self._warn_once(run, "compute mode not set", daemon.resource, error, gpu=gpu.id)
         if failed and len(failed) == len(daemon.gpus):
             raise failed[0]
         self._release(gone, run)
@@ -262,7 +262,7 @@ class Runner:
         except OSError as error:  # a crash would leave GPUs to this daemon alone; without one nothing is lost
             self._complain(f"{self._done_file}: {error.strerror or error}")
 
-    def _tell(self, run: _Run, message: str, resource: str, error: ControlError | str, **more: object) -> None:
+    def _warn_once(self, run: _Run, message: str, resource: str, error: ControlError | str, **more: object) -> None:
         text = f"{message}: {error}"
         if text not in run.logged:
             run.logged.add(text)

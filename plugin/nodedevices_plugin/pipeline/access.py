@@ -45,7 +45,7 @@ class Devices:
 
     inventory: Inventory
     existing: Set[str]
-    here: CdiEnvironment
+    environment: CdiEnvironment
 
 
 def access(effective: Effective, devices: Devices) -> Access:
@@ -76,24 +76,25 @@ def uses_cdi(effective: Effective | None) -> bool:
     return not CDI_STRATEGIES.isdisjoint(listed)
 
 
-def refusal(active: Effective | None, asked: Effective, devices: Devices) -> PlanError | None:
+def refusal(active: Effective | None, requested: Effective, devices: Devices) -> PlanError | None:
     """Why containers would get CDI names that no file has, or devices without the driver's libraries. None: they would
     not, or it is so in effect already, and what fails then is said beside it (`missing`, host.cdi_files).
 
     active: the configuration in effect; None: there is none yet.
     """
-    if not uses_cdi(asked):
+    if not uses_cdi(requested):
         return None
-    here, specs = devices.here, _specs(asked, devices)
+    environment, specs = devices.environment, _specs(requested, devices)
     in_effect = uses_cdi(active)
     why = ""
-    if not in_effect and here.unwritable and (specs or not cdi.present_units(devices.inventory)):
-        why = f"cannot write {here.unwritable}; install the component cdi (manifests/components/cdi), or use envvar"
-    elif not asked.node.cdi_without_libraries and not (
+    if not in_effect and environment.unwritable and (specs or not cdi.present_units(devices.inventory)):
+        what = "install the component cdi (manifests/components/cdi), or use envvar"
+        why = f"cannot write {environment.unwritable}; {what}"
+    elif not requested.node.cdi_without_libraries and not (
         active is not None and in_effect and not active.node.cdi_without_libraries
     ):
-        why = cdi_libraries.missing(specs, here, active=in_effect)
-    listed = (asked.sections.injection or Injection()).device_list_strategies
+        why = cdi_libraries.missing(specs, environment, active=in_effect)
+    listed = (requested.sections.injection or Injection()).device_list_strategies
     strategies = ", ".join(each for each in listed if each in CDI_STRATEGIES)
     return PlanError("injection.deviceListStrategies", strategies, why) if why else None
 
@@ -102,14 +103,14 @@ def missing(active: Effective | None, devices: Devices) -> str:
     """Why devices of the configuration in effect would come without the driver's libraries. Empty: they do not."""
     if active is None or not uses_cdi(active) or active.node.cdi_without_libraries:
         return ""
-    return cdi_libraries.missing(_specs(active, devices), devices.here, active=True)
+    return cdi_libraries.missing(_specs(active, devices), devices.environment, active=True)
 
 
 def stale(active: Effective, devices: Devices) -> str:
     """What is wrong with the source of the libraries while the last good one is used. Empty: nothing."""
     if not uses_cdi(active) or active.node.cdi_without_libraries:
         return ""
-    return cdi_libraries.stale(_specs(active, devices), devices.here)
+    return cdi_libraries.stale(_specs(active, devices), devices.environment)
 
 
 def withheld(plan: Plan, shown: Plan | None, devices: Devices) -> Plan:
@@ -119,9 +120,9 @@ def withheld(plan: Plan, shown: Plan | None, devices: Devices) -> Plan:
     return cdi_libraries.withheld(plan, _elsewhere(devices), shown, others=others)
 
 
-def to_look_for(active: Effective | None, asked: Effective | None, devices: Devices) -> CtkRequest | None:
+def toolkit_request(active: Effective | None, requested: Effective | None, devices: Devices) -> CtkRequest | None:
     """What nvidia-ctk has to be asked for before it can be decided: for what would be refused or withheld without."""
-    lacking = asked if asked is not None and refusal(active, asked, devices) is not None else None
+    lacking = requested if requested is not None and refusal(active, requested, devices) is not None else None
     if lacking is None and missing(active, devices):
         lacking = active
     return access(lacking, devices).request if lacking is not None else None
@@ -129,7 +130,7 @@ def to_look_for(active: Effective | None, asked: Effective | None, devices: Devi
 
 def _nvidia(effective: Effective, devices: Devices) -> Local:
     """What NVIDIA's flags and CDI's specifications say of this node."""
-    node, toolkit = effective.node, devices.here.toolkit
+    node, toolkit = effective.node, devices.environment.toolkit
     return Local(
         host=node.host(devices.existing),
         cdi_annotation_prefix=node.cdi_annotation_prefix,
@@ -139,7 +140,7 @@ def _nvidia(effective: Effective, devices: Devices) -> Local:
 
 def _elsewhere(devices: Devices) -> Set[str]:
     """Devices and MIG devices that the container toolkit's own specification has."""
-    return cdi.toolkit_names(devices.inventory, devices.here.toolkit).keys()
+    return cdi.toolkit_names(devices.inventory, devices.environment.toolkit).keys()
 
 
 def _specs(effective: Effective, devices: Devices) -> tuple[CdiSpec, ...]:

@@ -31,10 +31,10 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.pipeline import access
-from nodedevices_plugin.pipeline.asking import RequestedConfig, SeenObject
 from nodedevices_plugin.pipeline.awaiting import Awaited, awaited, known_clients, may_begin, may_start
 from nodedevices_plugin.pipeline.config_status import ConfigStatus, Problem, of_holders, of_problem
 from nodedevices_plugin.pipeline.foreign import Names, take_over
+from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change, drained
 from nodedevices_plugin.resources.occupancy import Held, protect
@@ -79,12 +79,12 @@ class Node:
     # ours takes it away.
     not_ours: Set[str]
     vendors: FaultSources  # whose health reasons rules may name
-    cdi_here: CdiEnvironment  # CDI names are handed out where files that have them can be written
+    cdi: CdiEnvironment  # CDI names are handed out where files that have them can be written
 
     @property
     def devices(self) -> access.Devices:
         """As it matters for how containers get them."""
-        return access.Devices(inventory=self.inventory, existing=self.existing, here=self.cdi_here)
+        return access.Devices(inventory=self.inventory, existing=self.existing, environment=self.cdi)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class _Change:
 
 def configure(
     before: ActiveConfig,
-    asked: RequestedConfig,
+    requested: RequestedConfig,
     node: Node,
     *,
     spec: SeenSpec | None,
@@ -133,7 +133,7 @@ def configure(
     standalone: bool,
 ) -> Configured:
     """The configuration and the plan from now on."""
-    wanted = _wanted(before, asked, node)
+    wanted = _wanted(before, requested, node)
     if before.applied_once and isinstance(wanted, _Change):  # what has no ids waits for nothing
         before = replace(before, effective=wanted.effective.in_shape_of(before.effective))
     running = _running(before, node)
@@ -158,7 +158,7 @@ def configure(
         generation=seen.generation if seen is not None else None,
         unschedulable=seen.unschedulable if seen is not None else (),
         applied_hash=after.applied_hash,
-        sources=asked.sources,
+        sources=requested.sources,
     )
     held_otherwise: tuple[Held, ...] = ()
     if plan is not None and not after.effective.observing:
@@ -171,10 +171,10 @@ def configure(
         kept = "its last configuration" if spec is not None else "the node's own settings"
         message = f"the operator has not resolved this node: {kept} are in effect"
         status = replace(status, reason=names.NO_CONFIG, message=message)
-    elif asked.note:
-        status = replace(status, message=asked.note)
+    elif requested.note:
+        status = replace(status, message=requested.note)
     if problem is None:
-        status = replace(status, unmatched=_unmatched(after.effective, node, asked.from_file))
+        status = replace(status, unmatched=_unmatched(after.effective, node, requested.from_file))
     to_save = problem.to_save if problem is not None else None
     configured = Configured(
         active=after,
@@ -199,16 +199,16 @@ def _ours(held_otherwise: Sequence[Held], plan: Plan, node: Node) -> list[Held]:
     return [each for each in held_otherwise if each.device_id in offered - theirs]
 
 
-def _wanted(before: ActiveConfig, asked: RequestedConfig, node: Node) -> _Change | Problem:
+def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Change | Problem:
     """What is asked for, with its plan, or why it cannot be."""
-    if asked.effective is None:
-        return Problem(of=asked.source, field=asked.field, message=asked.error or "")
-    if why := access.refusal(before.effective if before.applied_once else None, asked.effective, node.devices):
+    if requested.effective is None:
+        return Problem(of=requested.source, field=requested.field, message=requested.error or "")
+    if why := access.refusal(before.effective if before.applied_once else None, requested.effective, node.devices):
         return Problem(of="cdi", field=why.field, message=str(why))
-    if not before.applied_once and node.awaits and not asked.effective.observing:
+    if not before.applied_once and node.awaits and not requested.effective.observing:
         return Problem(of="operator", message=node.awaits, waits=True)
     try:
-        return _Change(effective=asked.effective, plan=_made(asked.effective, node))
+        return _Change(effective=requested.effective, plan=_made(requested.effective, node))
     except PlanError as error:
         return Problem(of="plan", field=error.field, message=str(error))
 
@@ -241,29 +241,29 @@ def _helpers_await(needs: Awaited) -> Problem:
 
 def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node) -> _Change | Problem | None:
     """What is asked for, or why it cannot take effect; None: it is in effect."""
-    asked, plan = wanted.effective, wanted.plan
-    if before.applied_once and asked.shape == before.effective.shape:
+    requested, plan = wanted.effective, wanted.plan
+    if before.applied_once and requested.shape == before.effective.shape:
         return None
     needs = _awaited(plan, node)
-    decision = _may(before, asked, plan, needs=needs, running=running, node=node)
+    decision = _may(before, requested, plan, needs=needs, running=running, node=node)
     if not decision.apply:
         known = node.holdings.state is HoldersState.SYNCED
-        shown = plan if known and not asked.observing else None
+        shown = plan if known and not requested.observing else None
         waiting_for = decision.waiting_for
         return Problem(of="holders", message=decision.message, waits=True, waiting_for=waiting_for, takes_away=shown)
     if needs.why:
         return replace(_helpers_await(needs), coming=needs.helpers)
-    if before.applied_once and (node.saved is None or node.saved.shape != asked.shape):
+    if before.applied_once and (node.saved is None or node.saved.shape != requested.shape):
         what = ", ".join(sorted(changed_ids(running.plan or Plan(), plan))) or "what is offered"
         why = node.unsaved_because or "it is being written"
         message = f"the change of {what} waits until the state file is written: {why}"
-        return Problem(of="state", message=message, waits=True, to_save=asked, coming=needs.helpers)
+        return Problem(of="state", message=message, waits=True, to_save=requested, coming=needs.helpers)
     return replace(wanted, helpers=needs.helpers)
 
 
 def _may(
     before: ActiveConfig,
-    asked: Effective,
+    requested: Effective,
     wanted: Plan,
     *,
     needs: Awaited,
@@ -271,17 +271,17 @@ def _may(
     node: Node,
 ) -> ChangeDecision:
     """Whether it may be in effect at once, but for the devices that pods hold."""
-    ids = Names(node.inventory, index_prefix=(before.effective if before.applied_once else asked).index_prefix)
+    ids = Names(node.inventory, index_prefix=(before.effective if before.applied_once else requested).index_prefix)
     clients = running.clients
     if not before.applied_once:
         decision = may_begin(needs.unanswered, wanted, node.holdings, ids)
         clients = known_clients(wanted, node.inventory, node.helpers)
-    elif before.effective.observing and not asked.observing:
+    elif before.effective.observing and not requested.observing:
         decision = take_over(wanted, node.holdings, ids)
     else:
         resources = running.plan.resources if running.plan is not None else ()
         current = Plan(resources=tuple(each for each in resources if each.name not in node.not_ours))
-        decision = decide_change(current, wanted, node.holdings, node.unlisted, whole=asked.observing)
+        decision = decide_change(current, wanted, node.holdings, node.unlisted, whole=requested.observing)
     return may_start(needs.unanswered, node.holdings, ids, clients=clients) if decision.apply else decision
 
 

@@ -237,13 +237,13 @@ def other_plugins(
     domain, which is one vendor's. `own`: names that the kubelet has of us.
     """
     planned = [each for each in plan.resources if _domain(each.name) == _domain(resource)]
-    asked = {each.name for each in planned}
+    planned_names = {each.name for each in planned}
     devices = {one.device_id for each in planned for one in each.ids}
     found = []
     for offer in offered:
         if _domain(offer.resource) != _domain(resource) or offer.resource in own:
             continue
-        same = offer.resource in asked
+        same = offer.resource in planned_names
         ids = tuple(each for each in offer.ids if same or _device(names, offer.resource, each) in devices)
         if ids:
             found.append(replace(offer, ids=ids))

@@ -35,10 +35,10 @@ from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline.access import Access
-from nodedevices_plugin.pipeline.asking import RequestedConfig, SeenObject, ask
 from nodedevices_plugin.pipeline.config_status import ConfigStatus, refusal
 from nodedevices_plugin.pipeline.configuring import ActiveConfig, Node, configure
 from nodedevices_plugin.pipeline.foreign import Names, held, named, observe, remembered
+from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State, restored_devices, to_save
 from nodedevices_plugin.resources.changes import RECENT_SECONDS, not_listed
 from nodedevices_plugin.resources.ids import physical_id
@@ -98,8 +98,8 @@ class World:
     helpers: tuple[Helper, ...] | None = None  # what sharing modes want to run; None: nobody knows yet
     access: Access = field(default_factory=Access)  # how containers get what they are granted
     state: State  # what the state file should say
-    asked: RequestedConfig = field(default_factory=RequestedConfig)
-    asked_for: tuple[FileOutcome, SeenSpec | None] | None = None  # what `asked` was made of
+    requested: RequestedConfig = field(default_factory=RequestedConfig)
+    requested_from: tuple[FileOutcome, SeenSpec | None] | None = None  # what `requested` was made of
     confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
     confirm_spent: tuple[str, ...] = ()  # what of it was acted on, and its device is at fault again or still
     departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
@@ -191,8 +191,8 @@ class Assessment:
     probes: Mapping[str, Inventory]
     verdicts: Mapping[str, Verdict]
     spec: SeenSpec | None
-    asked: RequestedConfig
-    asked_for: tuple[FileOutcome, SeenSpec | None]
+    requested: RequestedConfig
+    requested_from: tuple[FileOutcome, SeenSpec | None]
 
     @property
     def active(self) -> Effective | None:
@@ -202,14 +202,14 @@ class Assessment:
     @property
     def uses_cdi(self) -> bool:
         """Whether containers get devices by CDI name, or are to."""
-        return access.uses_cdi(self.active) or access.uses_cdi(self.asked.effective)
+        return access.uses_cdi(self.active) or access.uses_cdi(self.requested.effective)
 
-    def to_look_for(self, existing: Set[str], here: CdiEnvironment) -> CtkRequest | None:
+    def toolkit_request(self, existing: Set[str], environment: CdiEnvironment) -> CtkRequest | None:
         """What nvidia-ctk has to be asked for, lest something be refused or withheld for want of its answer."""
         if self.inventory.line_monotonic is None:
             return None
-        devices = access.Devices(inventory=self.inventory, existing=existing, here=here)
-        return access.to_look_for(self.active, self.asked.effective, devices)
+        devices = access.Devices(inventory=self.inventory, existing=existing, environment=environment)
+        return access.toolkit_request(self.active, self.requested.effective, devices)
 
 
 def assess(
@@ -263,7 +263,7 @@ def assess(
     if inputs.files is not None:
         name = spec.config_name if spec is not None else ""
         file = choose(inputs.files, name, default=local.default_config, fallbacks=local.fallback_strategies)
-    asked_for = (file, spec)
+    requested_from = (file, spec)
     return Assessment(
         world=world,
         now=now,
@@ -277,15 +277,15 @@ def assess(
         probes=probes,
         verdicts=verdicts,
         spec=spec,
-        asked=world.asked if world.asked_for == asked_for else ask(local, file, spec),
-        asked_for=asked_for,
+        requested=world.requested if world.requested_from == requested_from else request_config(local, file, spec),
+        requested_from=requested_from,
     )
 
 
 def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     """What follows: configuration, plan, what containers get, what is saved and reported."""
     world, now, monotonic, inventory, verdicts = of.world, of.now, of.monotonic, of.inventory, of.verdicts
-    asked, spec = of.asked, of.spec
+    requested, spec = of.requested, of.spec
     active, plan, config, refused = world.active, world.plan, world.config, ""
     helpers = world.helpers
     listed = _listed(world.listed, inputs)
@@ -298,7 +298,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             verdicts=verdicts,
             holdings=inputs.holdings,
             unlisted=unlisted,
-            held=held(inputs.holdings, unlisted, _names(active, asked, inventory)),
+            held=held(inputs.holdings, unlisted, _names(active, requested, inventory)),
             last_plan=world.plan,
             offered=frozenset(world.state.offered),
             saved=inputs.saved,
@@ -308,16 +308,18 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             helpers=inputs.helpers,
             not_ours=served_by_others(inputs.registrations),
             vendors=of.vendors,
-            cdi_here=inputs.cdi,
+            cdi=inputs.cdi,
         )
-        outcome = configure(active, asked, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
+        outcome = configure(active, requested, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
         helpers, applied = outcome.helpers, outcome.to_save
         active, plan, refused = outcome.active, outcome.plan, outcome.refused
         config = replace(world.config, generation=outcome.status.generation) if outcome.saving else outcome.status
-    elif asked.error is not None:
-        refused_for = refusal(asked.field, asked.error)
-        config = replace(config, reason=CONFIG_INVALID, message=asked.error, refused=refused_for, sources=asked.sources)
-        refused = asked.source
+    elif requested.error is not None:
+        refused_for = refusal(requested.field, requested.error)
+        config = replace(
+            config, reason=CONFIG_INVALID, message=requested.error, refused=refused_for, sources=requested.sources
+        )
+        refused = requested.source
     observed: Plan | None = None
     if active.applied_once and active.effective.observing:
         others = Names(inventory, index_prefix=active.effective.index_prefix)
@@ -342,7 +344,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             now=now,
         ),
     )
-    devices = access.Devices(inventory=inventory, existing=inputs.existing, here=inputs.cdi)
+    devices = access.Devices(inventory=inventory, existing=inputs.existing, environment=inputs.cdi)
     after = World(
         inventory=inventory,
         probes=of.probes,
@@ -356,8 +358,8 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         helpers=helpers,
         access=access.access(active.effective, devices) if plan is not None else Access(),
         state=state,
-        asked=asked,
-        asked_for=of.asked_for,
+        requested=requested,
+        requested_from=of.requested_from,
         confirm_problems=of.confirm.problems,
         confirm_spent=_spent(of.confirm.value, verdicts),
         departed=_departed(world.departed, inventory, now),
@@ -479,8 +481,8 @@ def _recent_over(unlisted: Sequence[RecentAllocate], monotonic: float) -> float 
     return over if over > monotonic else monotonic + LIST_AGAIN_SECONDS
 
 
-def _names(active: ActiveConfig, asked: RequestedConfig, inventory: Inventory) -> Names:
-    effective = active.effective if active.applied_once else asked.effective or active.effective
+def _names(active: ActiveConfig, requested: RequestedConfig, inventory: Inventory) -> Names:
+    effective = active.effective if active.applied_once else requested.effective or active.effective
     return Names(inventory, index_prefix=effective.index_prefix)
 
 

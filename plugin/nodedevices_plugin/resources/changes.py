@@ -71,7 +71,7 @@ def not_listed(
     return tuple(each for each in recent if each not in listed and holdings.taken - each.monotonic < RECENT_SECONDS)
 
 
-def nobody_holds(holdings: Holdings, recent: Sequence[RecentAllocate], *, monotonic: float) -> bool:
+def none_held(holdings: Holdings, recent: Sequence[RecentAllocate], *, monotonic: float) -> bool:
     """Whether it is known that no pod of this node has a device."""
     young = any(monotonic - each.monotonic < RECENT_SECONDS for each in recent)
     return holdings.state is HoldersState.SYNCED and not holdings.holders and not young

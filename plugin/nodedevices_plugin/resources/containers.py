@@ -74,13 +74,13 @@ def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
     if shares := [each for each in grant.ids if each.replica is not None]:
         parts.append(sharing_of(grant.resource).edits(grant.resource, shares, node.modes))
     # One that gets nothing of a vendor's resource is told so: an image may ask for everything.
-    asked = grant.ids or grant.resource.ids[:1]
-    for vendor in dict.fromkeys(node.vendors.get(each.device_id) for each in asked):
+    ids = grant.ids or grant.resource.ids[:1]
+    for vendor in dict.fromkeys(node.vendors.get(each.device_id) for each in ids):
         own = tuple(each for each in grant.ids if node.vendors.get(each.device_id) == vendor)
         if vendor is not None:
             parts.append(node.by_vendor[vendor].edits(replace(grant, ids=own)))
         else:
-            parts.append(_of_nobody(grant.resource, own, node.nodes))
+            parts.append(_without_vendor(grant.resource, own, node.nodes))
     return merged(parts)
 
 
@@ -96,7 +96,7 @@ def merged(parts: Iterable[ContainerEdits]) -> ContainerEdits:
     )
 
 
-def _of_nobody(
+def _without_vendor(
     resource: OfferedResource, granted: Sequence[SchedulableId], nodes: Mapping[str, tuple[str, ...]]
 ) -> ContainerEdits:
     paths: list[str] = []

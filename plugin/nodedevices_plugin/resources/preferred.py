@@ -38,13 +38,13 @@ def prefer(
     for ids that this resource does not have, where the others do not suffice, and for shares when there are too few.
     """
     required = frozenset(must_include)
-    asked = frozenset(available)
-    known = [each for each in resource.ids if each.id in asked or each.id in required]
-    _check_known(resource, known, asked, required, size)
+    allowed = frozenset(available)
+    known = [each for each in resource.ids if each.id in allowed or each.id in required]
+    _check_known(resource, known, allowed, required, size)
     must = [each for each in known if each.id in required]
     free = [each for each in known if each.id not in required]
     needed = size - len(must)
-    if needed < 0 or size <= 0 or not required <= asked:
+    if needed < 0 or size <= 0 or not required <= allowed:
         return ()
     whole = all(each.replica is None and each.partition_id is None for each in resource.ids)
     if needed > len(free):
@@ -59,12 +59,12 @@ def prefer(
 def _check_known(
     resource: OfferedResource,
     known: Sequence[SchedulableId],
-    asked: frozenset[str],
+    allowed: frozenset[str],
     required: frozenset[str],
     size: int,
 ) -> None:
     """The kubelet may name an id that we stopped listing a moment ago: no harm while the others suffice."""
-    strange = (asked | required) - {each.id for each in known}
+    strange = (allowed | required) - {each.id for each in known}
     if strange and (len(known) < size or strange & required):
         shown = ", ".join(each[:128] for each in sorted(strange)[:3])
         raise AllocationError(f"{resource.name}: this node does not offer {shown} (any more).")

@@ -29,7 +29,7 @@ def units(inventory: Inventory, strategy: str, exclude: Sequence[str] = ()) -> t
             continue
         vendor = registry.of(device.fact)
         if vendor is None:
-            found[device.fact.id] = _of_nobody(device, strategy)
+            found[device.fact.id] = _without_vendor(device, strategy)
         else:
             of.setdefault(vendor.name, (vendor, []))[1].append(device)
     for vendor, devices in of.values():
@@ -44,7 +44,7 @@ def excluded_by(device_id: str, exclude: Sequence[str]) -> str | None:
     return next((pattern for pattern in exclude if fnmatchcase(device_id, pattern)), None)
 
 
-def _of_nobody(device: InventoryDevice, strategy: str) -> list[Unit]:
+def _without_vendor(device: InventoryDevice, strategy: str) -> list[Unit]:
     """Never both: whoever has the device has its partitions. One whose partitions are all gone is whole again, and
     those that pods still hold stay listed."""
     parts = partitions(device) if strategy != "none" else []

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 START_AGAIN_SECONDS = 1.0
 WELL_AFTER_SECONDS = 60.0  # without a failure
-HOPELESS_AFTER_SECONDS = 600.0  # of failures that are never WELL_AFTER_SECONDS apart
+UNHEALTHY_AFTER_SECONDS = 600.0  # of failures that are never WELL_AFTER_SECONDS apart
 HANGING_AFTER_SECONDS = 30.0
 MAX_PROBLEM = 300
 
@@ -54,8 +54,8 @@ class Part:
     def failing(self, now: float) -> bool:
         return self.in_a_row > 0 and now - self.failed_at < WELL_AFTER_SECONDS
 
-    def hopeless(self, now: float) -> bool:
-        return self.failing(now) and now - self.failing_since >= HOPELESS_AFTER_SECONDS
+    def unhealthy(self, now: float) -> bool:
+        return self.failing(now) and now - self.failing_since >= UNHEALTHY_AFTER_SECONDS
 
 
 class Supervisor:
@@ -117,13 +117,13 @@ class Supervisor:
         ]
         return (*failing, *hanging)
 
-    def hopeless(self) -> tuple[str, ...]:
+    def unhealthy(self) -> tuple[str, ...]:
         """What /healthz says: the parts that have kept failing for ten minutes."""
         now = self._clock()
         return tuple(
             f"{name} has kept failing for {now - part.failing_since:.0f} s: {part.problem}"
             for name, part in sorted(self._parts.items())
-            if part.hopeless(now)
+            if part.unhealthy(now)
         )
 
 

@@ -157,7 +157,7 @@ class Answer:
     message: str = ""
 
 
-UNASKED = Answer(state=HelperState.STARTING, message="has not been queried yet")
+NOT_QUERIED = Answer(state=HelperState.STARTING, message="has not been queried yet")
 BEING_STARTED = Answer(state=HelperState.STARTING, message="is being started")
 READY = Answer(state=HelperState.READY)
 

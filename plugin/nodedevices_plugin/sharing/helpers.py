@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
 from nodedevices_plugin.model import Inventory, OfferedResource, Plan
-from nodedevices_plugin.sharing.base import READY, UNASKED, Answer, Helper, HelperState
+from nodedevices_plugin.sharing.base import NOT_QUERIED, READY, Answer, Helper, HelperState
 from nodedevices_plugin.sharing.registry import helper_kind
 
 Answers = Mapping[Hashable, Answer]
@@ -79,4 +79,4 @@ def withheld(plan: Plan, shown: Plan | None, answers: Answers) -> Plan:
 
 def _answer(resource: OfferedResource, answers: Answers) -> Answer:
     kind = helper_kind(resource)
-    return READY if kind is None or not resource.ids else answers.get(kind.key(resource), UNASKED)
+    return READY if kind is None or not resource.ids else answers.get(kind.key(resource), NOT_QUERIED)

@@ -76,7 +76,7 @@ class Situation:
     listed: bool  # the API server told us whether the object is there
     exists: bool
     owner_known: bool = True  # since the object last vanished or a write was refused
-    owner_asked_at: float | None = None
+    owner_read_at: float | None = None
     owner_seconds: float = OWNER_SECONDS
     owner_wrong: bool = False
     written: Mapping[str, Any] | None = None  # what we last wrote successfully, without heartbeatTime
@@ -119,8 +119,8 @@ def decide(situation: Situation, bucket: TokenBucket, now: float) -> Step:
         return Step(need=Need.OWNER, wait=0.0)
     if not situation.exists or situation.owner_wrong:
         create = max(bucket.wait(now), _recreate_wait(situation, now))
-        if not situation.exists and situation.owner_asked_at is not None:
-            ask = situation.owner_asked_at + situation.owner_seconds - now
+        if not situation.exists and situation.owner_read_at is not None:
+            ask = situation.owner_read_at + situation.owner_seconds - now
             if ask < create:
                 return Step(need=Need.OWNER, wait=max(0.0, ask))
         return Step(need=Need.CREATE, wait=create)

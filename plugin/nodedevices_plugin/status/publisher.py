@@ -126,15 +126,15 @@ class Publisher:
         self._owner_seconds = owner_seconds
         self._credentials_seconds = credentials_seconds
         self._owner_known = False
-        self._asked_with: object = None  # the credentials of that time
-        self._owner_asked_at: float | None = None
+        self._read_with: object = None  # the credentials of that time
+        self._owner_read_at: float | None = None
         self._owner: str | None = None
         self._failures = 0
         self._not_before = 0.0
-        self._asked_to_wait = 0.0  # until then, by the server's Retry-After, whatever news come
+        self._retry_not_before = 0.0  # until then, by the server's Retry-After, whatever news come
         self._watching = Conversation("failed to watch NodeDevices")
         self._writing = Conversation("failed to write NodeDevices")
-        self._asking = Conversation("failed to read which Node the agent's token names")
+        self._reading_owner = Conversation("failed to read which Node the agent's token names")
 
     def want(self, status: Mapping[str, Any], *, may_create: bool) -> None:
         """The status this node should show, without `agent.heartbeatTime`. Never blocks."""
@@ -146,7 +146,7 @@ class Publisher:
     def problem(self) -> str:
         """Why this node's NodeDevices cannot be kept up to date; empty while it can."""
         now = self._clock()
-        found = [each.problem(now) for each in (self._watching, self._asking, self._writing)]
+        found = [each.problem(now) for each in (self._watching, self._reading_owner, self._writing)]
         if self._keeps_vanishing:
             found.append(
                 f"NodeDevices was deleted {self._recreations} times in a row soon after it was created: the Node of "
@@ -186,7 +186,7 @@ class Publisher:
         self._listed = True
         self._object = item
         self._on_object(item)
-        self._not_before = self._asked_to_wait  # the server answers: what waits behind a back-off may try now
+        self._not_before = self._retry_not_before  # the server answers: what waits behind a back-off may try now
         self._wake.set()
 
     def _vanished(self) -> None:
@@ -202,7 +202,7 @@ class Publisher:
     # --- writing -----------------------------------------------------------------------------------------------------
     async def _write(self) -> None:
         while True:
-            if self._owner_known and self._store.credentials() != self._asked_with:
+            if self._owner_known and self._store.credentials() != self._read_with:
                 self._owner_known = False
             step = pacing.decide(self._situation(), self._bucket, self._clock())
             wait = step.wait
@@ -212,7 +212,7 @@ class Publisher:
                 await self._sleep(self._credentials_seconds if wait is None else min(wait, self._credentials_seconds))
                 continue
             if step.need is Need.OWNER:
-                await self._try(self._asking, self._fetch_owner())
+                await self._try(self._reading_owner, self._fetch_owner())
                 continue
             self._bucket.take(self._clock())
             writes = self._create() if step.need is Need.CREATE else self._apply(step.cause or Cause.CHANGE)
@@ -238,7 +238,7 @@ class Publisher:
             listed=self._listed,
             exists=self._object is not None,
             owner_known=self._owner_known,
-            owner_asked_at=self._owner_asked_at,
+            owner_read_at=self._owner_read_at,
             owner_seconds=self._owner_seconds,
             owner_wrong=self._owner is not None and self._owner not in {each.get("uid") for each in owners},
             written=self._written,
@@ -260,15 +260,15 @@ class Publisher:
 
     async def _fetch_owner(self) -> None:
         owner: str | None = None
-        asked_with = self._store.credentials()
+        read_with = self._store.credentials()
         try:
             owner = await self._store.node_uid()
         except StoreError as error:
             if error.status not in (403, 404):
                 raise
-        before, first = self._owner, self._owner_asked_at is None
-        self._owner, self._owner_known, self._owner_asked_at = owner, True, self._clock()
-        self._asked_with = asked_with
+        before, first = self._owner, self._owner_read_at is None
+        self._owner, self._owner_known, self._owner_read_at = owner, True, self._clock()
+        self._read_with = read_with
         if first and owner is None:
             log.warning(
                 "the token names no Node, so the NodeDevices object gets no owner: delete it by hand with the node",
@@ -314,8 +314,8 @@ class Publisher:
         first = error.status in (401, 409) and self._failures == 0  # a new token, or a newer version: try at once
         self._failures += 1
         wait = 0.0 if first else WRITE_BACKOFF.after(self._failures, self._draw)
-        self._asked_to_wait = self._clock() + (error.retry_after or 0.0)
-        self._not_before = max(self._clock() + wait, self._asked_to_wait)
+        self._retry_not_before = self._clock() + (error.retry_after or 0.0)
+        self._not_before = max(self._clock() + wait, self._retry_not_before)
 
     def _failed(self, conversation: Conversation, error: StoreError) -> None:
         self._metrics.publish_failed(error.status)
@@ -328,7 +328,7 @@ class Publisher:
         if conversation.works():
             log.info("requests to the API server succeed again", name=self._name)
         self._metrics.api_reachable(reachable=True)
-        problems = (self._watching.error, self._asking.error, self._writing.error)
+        problems = (self._watching.error, self._reading_owner.error, self._writing.error)
         self._metrics.publishing(works=not any(problems) and not self._keeps_vanishing)
 
     async def _sleep(self, seconds: float) -> None:

@@ -37,8 +37,8 @@ class Readiness:
 
     def healthz(self) -> Answer:
         """That this is answered says that the loop runs."""
-        hopeless = self._parts.hopeless()
-        return Answer(503, f"{'; '.join(hopeless)}\n".encode()) if hopeless else Answer(200, b"ok\n")
+        unhealthy = self._parts.unhealthy()
+        return Answer(503, f"{'; '.join(unhealthy)}\n".encode()) if unhealthy else Answer(200, b"ok\n")
 
     def readyz(self) -> Answer:
         wrong = [*self._parts.problems(), *self._not_serving(), *filter(None, [self._publisher_problem()])]

@@ -499,9 +499,9 @@ def _observing(facts: Facts, observed: Plan) -> Condition:
     """Nothing is registered here; PodResources is the only way to the kubelet."""
     holdings = facts.holdings
     if holdings.state is HoldersState.UNAVAILABLE:
-        asking = holdings.taken == 0.0 and facts.running_seconds < STARTING_SECONDS
-        status: Status = "Unknown" if asking else "False"
-        reason = names.STARTING if asking else names.KUBELET_UNREACHABLE
+        starting = holdings.taken == 0.0 and facts.running_seconds < STARTING_SECONDS
+        status: Status = "Unknown" if starting else "False"
+        reason = names.STARTING if starting else names.KUBELET_UNREACHABLE
         return _condition(facts, names.READY, status, reason, f"serving.mode Observe: {holdings.message}")
     live = [each for each in observed.resources if any(one.healthy for one in each.ids)]
     by = ", ".join(each.name for each in live) if live else "none of this node's devices"

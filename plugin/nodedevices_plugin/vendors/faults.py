@@ -79,9 +79,10 @@ class FaultSource(Protocol):
         is asked for again by it, also after a restart of the agent: it must always have a meaning."""
         ...
 
-    def decide(self, code: int, together: Sequence[int], asked: str | None) -> HealthState | None:
-        """What an undecided event comes to. `together`: the codes of all that came within the window. `asked`: the
-        recovery action that the driver itself asks for, None where it does not say. Returns None for nothing."""
+    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
+        """What an undecided event comes to. `together`: the codes of all that came within the window.
+        `driver_action`: the recovery action that the driver reports, None where it reports none. Returns None for
+        nothing."""
         ...
 
     def read(self, readings: Readings) -> tuple[Condition, ...]:
@@ -106,7 +107,7 @@ class Plain:
             return None
         return Meaning(reason=f"Code{code}", effect=Effect.DEGRADED, message=f"event {code}", code=code)
 
-    def decide(self, code: int, together: Sequence[int], asked: str | None) -> HealthState | None:
+    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
         return None
 
     def read(self, readings: Readings) -> tuple[Condition, ...]:

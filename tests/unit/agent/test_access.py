@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.model import ContainerEdits, HoldersState, Holdings
-from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Assessment, Inputs, World, assess, begin, decide
 from nodedevices_plugin.resources.containers import edits
@@ -39,25 +39,25 @@ class Node:
         self.saved: State = State()
         self.world: World = begin(State(), LOCAL, now=START, monotonic=self.clock)
 
-    def assessed(self, asked: dict[str, Any]) -> tuple[Assessment, Inputs]:
+    def assessed(self, requested: dict[str, Any]) -> tuple[Assessment, Inputs]:
         self.clock += 1
         inputs = Inputs(
             snapshot=snapshot(*DEVICES),
             arrived=self.clock,
-            seen=SeenObject(exists=True, generation=1, config=asked),
+            seen=SeenObject(exists=True, generation=1, config=requested),
             holdings=Holdings(state=HoldersState.SYNCED, taken=1.0),
             saved=from_saved(self.saved.applied) if self.saved.applied is not None else None,
         )
         at = START + timedelta(seconds=self.clock)
         return assess(self.world, inputs, LOCAL, now=at, monotonic=self.clock), inputs
 
-    def to_look_for(self, asked: dict[str, Any], here: CdiEnvironment) -> CtkRequest | None:
-        return self.assessed(asked)[0].to_look_for(frozenset(), here)
+    def toolkit_request(self, requested: dict[str, Any], environment: CdiEnvironment) -> CtkRequest | None:
+        return self.assessed(requested)[0].toolkit_request(frozenset(), environment)
 
-    def now(self, asked: dict[str, Any], here: CdiEnvironment) -> Node:
+    def now(self, requested: dict[str, Any], environment: CdiEnvironment) -> Node:
         for _ in range(2):  # a change, and its save
-            assessment, inputs = self.assessed(asked)
-            self.world = decide(assessment, replace(inputs, cdi=here), LOCAL).world
+            assessment, inputs = self.assessed(requested)
+            self.world = decide(assessment, replace(inputs, cdi=environment), LOCAL).world
             self.saved = self.world.state
         return self
 
@@ -70,7 +70,7 @@ class Node:
 
 def test_what_would_be_refused_without_a_specification_is_asked_for_before_it_is_decided() -> None:
     node = Node()
-    request = node.to_look_for(BY_CDI, NOTHING)
+    request = node.toolkit_request(BY_CDI, NOTHING)
     assert request is not None
     assert (sorted(request.names), request.hook_path) == (sorted([gpu_id(0), gpu_id(1)]), "/usr/bin/nvidia-ctk")
     assert node.now(BY_CDI, NOTHING).world.config.reason == "ConfigInvalid"
@@ -78,7 +78,7 @@ def test_what_would_be_refused_without_a_specification_is_asked_for_before_it_is
 
 
 @pytest.mark.parametrize(
-    ("asked", "here"),
+    ("requested", "environment"),
     [
         pytest.param(BY_CDI, MADE, id="it is made"),
         pytest.param(BY_CDI, TOOLKIT, id="the container toolkit has all"),
@@ -86,8 +86,8 @@ def test_what_would_be_refused_without_a_specification_is_asked_for_before_it_is
         pytest.param(BY_CDI | {"serving": {"mode": "Observe"}}, NOTHING, id="another plugin serves"),
     ],
 )
-def test_nothing_is_asked_for_that_is_not_needed(asked: dict[str, Any], here: CdiEnvironment) -> None:
-    assert Node().to_look_for(asked, here) is None
+def test_nothing_is_asked_for_that_is_not_needed(requested: dict[str, Any], environment: CdiEnvironment) -> None:
+    assert Node().toolkit_request(requested, environment) is None
 
 
 def test_before_the_first_line_nobody_knows_for_which_devices_to_ask() -> None:
@@ -95,7 +95,7 @@ def test_before_the_first_line_nobody_knows_for_which_devices_to_ask() -> None:
     assessment, inputs = node.assessed(BY_CDI)
     assert assessment.uses_cdi
     nothing = assess(node.world, replace(inputs, snapshot=None), LOCAL, now=START, monotonic=1.0)
-    assert nothing.to_look_for(frozenset(), NOTHING) is None
+    assert nothing.toolkit_request(frozenset(), NOTHING) is None
 
 
 def test_while_cdi_is_refused_the_way_in_effect_goes_on() -> None:
@@ -103,7 +103,7 @@ def test_while_cdi_is_refused_the_way_in_effect_goes_on() -> None:
     assert node.world.config.reason == "ConfigInvalid"
     assert not node.given().cdi_devices
     assert (node.world.access.specs, node.world.access.request) == ((), None)
-    assert node.to_look_for(BY_CDI, NOTHING) is not None, "and it is asked for again"
+    assert node.toolkit_request(BY_CDI, NOTHING) is not None, "and it is asked for again"
 
 
 def test_other_names_take_effect_with_the_last_good_libraries_and_nvidia_ctk_is_asked_for_them() -> None:

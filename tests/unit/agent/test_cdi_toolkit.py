@@ -44,7 +44,7 @@ class Watched:
 
     async def look(self) -> dict[str, list[str]]:
         self.specs.wanted = True
-        await self.specs._look()
+        await self.specs._search()
         return {each.name: sorted(each.nodes) for each in self.specs.devices}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.model import HoldersState, Holdings
-from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
 from nodedevices_plugin.settings.flags import parse

@@ -21,7 +21,7 @@ from nodedevices_plugin.host.sharing_managers import register
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.podresources import taken_from
 from nodedevices_plugin.model import HoldersState, Holdings, Offer, Plan, RecentAllocate
-from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved

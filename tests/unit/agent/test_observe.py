@@ -9,7 +9,7 @@ from typing import Any
 from nodedevices_api import nodedevices as api
 from nodedevices_api.conditions import find
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, Registration, RegistrationState
-from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved

@@ -55,10 +55,10 @@ def test_who_owns_it_is_asked_before_anything_is_written() -> None:
 
 
 def test_while_an_object_that_keeps_vanishing_waits_who_owns_it_is_asked_every_ten_seconds() -> None:
-    vanished = replace(SETTLED, exists=False, recreations=4, created_at=100.0, owner_asked_at=100.0)
+    vanished = replace(SETTLED, exists=False, recreations=4, created_at=100.0, owner_read_at=100.0)
     step = decide(vanished, TokenBucket(now=100.0), 103.0)
     assert (step.need, step.wait) == (Need.OWNER, 7.0)
-    step = decide(replace(vanished, owner_asked_at=215.0), TokenBucket(now=100.0), 218.0)
+    step = decide(replace(vanished, owner_read_at=215.0), TokenBucket(now=100.0), 218.0)
     assert (step.need, step.wait) == (Need.CREATE, 2.0)
 
 

@@ -20,7 +20,7 @@ from nodedevices_plugin.model import (
     Unmatched,
     WaitingPod,
 )
-from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved
@@ -40,7 +40,7 @@ THREE = tuple(gpu(number, readings=old()) for number in range(3))
 LOCAL = parse_flags(["--node-name=n1", "--operator-wait-seconds=0"], {})
 ALONE = parse_flags(["--standalone"], {})
 NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
-UNASKED = Holdings(state=HoldersState.UNAVAILABLE, message="not asked yet")
+NOT_QUERIED = Holdings(state=HoldersState.UNAVAILABLE, message="not asked yet")
 FOUR = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 4}]}}
 TWO = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]}}
 CLIENTS = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 4}]}}
@@ -276,7 +276,7 @@ def test_a_configuration_that_fits_no_longer_after_a_restart_asks_for_the_end_of
     ],
 )
 def test_at_a_first_start_no_daemon_is_asked_for_under_pods_that_hold_its_gpus(pod: Holder) -> None:
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=UNASKED).line()
+    node = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=NOT_QUERIED).line()
     assert (node.config, node.world.helpers, node.world.plan) == ("WaitingForHolders", None, None)
     node.given(holdings=held(pod)).line()
     assert (node.config, node.world.helpers, node.world.plan) == ("WaitingForHolders", None, None)
@@ -324,7 +324,7 @@ def test_a_daemon_stays_wanted_while_the_change_that_it_answers_for_waits_for_th
 
 def test_after_a_restart_daemons_are_wanted_at_once_with_their_clients_and_before_the_kubelet_has_told() -> None:
     node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
-    for holdings in (UNASKED, held(holder(f"{gpu_id(0)}::1"))):
+    for holdings in (NOT_QUERIED, held(holder(f"{gpu_id(0)}::1"))):
         again = node.restarted().given(seen=seen(CLIENTS), holdings=holdings).line()
         assert again.world.helpers == node.world.helpers
 
@@ -387,12 +387,12 @@ def test_silence_is_told_after_fifteen_seconds_and_the_deadline_says_when_to_loo
 
 # --- configuration ----------------------------------------------------------------------------------------------------
 def test_the_first_configuration_holds_at_once_even_if_nobody_knows_the_holders() -> None:
-    node = Node().given(file=FileOutcome(config=sliced(4)), holdings=UNASKED).line()
+    node = Node().given(file=FileOutcome(config=sliced(4)), holdings=NOT_QUERIED).line()
     assert node.offers() == {GPU: (8, 8)}
 
 
 def test_a_later_one_waits_until_the_holders_are_known() -> None:
-    node = Node().given(seen=seen({})).line().given(seen=seen(FOUR, config_hash="b"), holdings=UNASKED).wait()
+    node = Node().given(seen=seen({})).line().given(seen=seen(FOUR, config_hash="b"), holdings=NOT_QUERIED).wait()
     assert (node.config, node.offers()) == ("WaitingForHolders", {GPU: (2, 2)})
     node.given(holdings=NOBODY).wait()
     assert (node.config, node.world.config.applied_hash, node.offers()) == ("Applied", "b", {GPU: (8, 8)})
@@ -556,17 +556,17 @@ def test_cdi_names_that_no_file_can_have_are_refused_until_it_can_be_written() -
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         {"seen": seen({"injection": {"deviceListStrategies": ["envvar", "cdi-annotations"]}})},
         {"file": FileOutcome(config=parse_file(b"flags: {plugin: {deviceListStrategy: [cdi-cri]}}"))},
     ],
 )
-def test_at_a_first_start_nothing_is_offered_by_cdi_until_its_files_can_be_written(asked: dict[str, Any]) -> None:
-    node = Node().given(**asked, cdi=READ_ONLY).line()
-    assert (node.config, node.world.plan) == ("ConfigInvalid" if "seen" in asked else node.config, None)
+def test_at_a_first_start_nothing_is_offered_by_cdi_until_its_files_can_be_written(requested: dict[str, Any]) -> None:
+    node = Node().given(**requested, cdi=READ_ONLY).line()
+    assert (node.config, node.world.plan) == ("ConfigInvalid" if "seen" in requested else node.config, None)
     assert "nothing is offered until there is a valid configuration" in node.world.config.message
-    assert node.restarted().given(**asked, cdi=READ_ONLY).line().world.plan is None
+    assert node.restarted().given(**requested, cdi=READ_ONLY).line().world.plan is None
     assert node.given(cdi=WRITABLE).wait().offers() == {GPU: (2, 2)}
 
 
@@ -666,7 +666,7 @@ moves = st.lists(
     st.tuples(
         st.sampled_from(["line", "fewer", "xid", "wait", "restart"]),
         st.sampled_from([None, {}, FOUR, TWO]),
-        st.sampled_from([NOBODY, UNASKED, held(holder(gpu_id(0)))]),
+        st.sampled_from([NOBODY, NOT_QUERIED, held(holder(gpu_id(0)))]),
     ),
     max_size=12,
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from nodedevices_plugin.host.sharing_managers import register
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
-from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved
@@ -52,8 +52,8 @@ class Node:
         self.inputs = Inputs(holdings=NOBODY)
         self.world: World = begin(state or State(), LOCAL, now=START, monotonic=self.clock)
 
-    def now(self, asked: dict[str, Any], *holders: Holder, **inputs: Any) -> Node:
-        seen = SeenObject(exists=True, generation=1, config=asked)
+    def now(self, requested: dict[str, Any], *holders: Holder, **inputs: Any) -> Node:
+        seen = SeenObject(exists=True, generation=1, config=requested)
         self.inputs = replace(self.inputs, seen=seen, holdings=replace(NOBODY, holders=holders), **inputs)
         for _ in range(2):
             self.clock += 1
@@ -101,7 +101,7 @@ def test_its_shares_are_offered_when_its_helper_answers_and_its_containers_get_i
 
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("requested", "said"),
     [
         (config(9), f"sharing.resources[{GPU}].replicas: 9: a device has 8 windows at most"),
         (
@@ -111,9 +111,9 @@ def test_its_shares_are_offered_when_its_helper_answers_and_its_containers_get_i
     ],
 )
 def test_what_it_cannot_do_is_refused_in_its_words_and_the_last_good_configuration_stays(
-    asked: dict[str, Any], said: str
+    requested: dict[str, Any], said: str
 ) -> None:
-    node = Node().now(config(), helpers=RUNS).now(asked)
+    node = Node().now(config(), helpers=RUNS).now(requested)
     assert (node.world.config.reason, node.offers) == ("ConfigInvalid", {GPU: (6, 6)})
     assert said in node.world.config.message
 

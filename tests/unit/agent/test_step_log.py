@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from nodedevices_plugin.model import CONFIRM, HoldersState, Holdings
-from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.settings.flags import parse as parse_flags

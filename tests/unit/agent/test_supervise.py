@@ -111,9 +111,9 @@ async def test_a_part_that_keeps_failing_fails_liveness_after_ten_minutes(parts:
 
     async with kept(parts, fails):
         await failed(parts, 10)
-        assert parts.hopeless() == ()
+        assert parts.unhealthy() == ()
         await failed(parts, 22)
-        assert parts.hopeless()[0].startswith("looks has kept failing for 6")
+        assert parts.unhealthy()[0].startswith("looks has kept failing for 6")
 
 
 async def test_failures_that_are_far_apart_never_fail_liveness(parts: Supervisor, clock: Clock) -> None:
@@ -123,7 +123,7 @@ async def test_failures_that_are_far_apart_never_fail_liveness(parts: Supervisor
 
     async with kept(parts, fails_now_and_then):
         await failed(parts, 12)
-        assert parts.hopeless() == ()
+        assert parts.unhealthy() == ()
 
 
 async def test_cancelling_ends_it(parts: Supervisor) -> None:
@@ -145,7 +145,7 @@ async def test_a_call_that_does_not_return_is_shown_and_is_no_reason_to_restart(
     assert parts.problems() == ()
     let_go.set()
     await call
-    assert parts.hopeless() == ()
+    assert parts.unhealthy() == ()
 
 
 class HungWorker(Worker):
@@ -156,7 +156,7 @@ class HungWorker(Worker):
 def test_a_call_that_hangs_is_named() -> None:
     parts = Supervisor(workers=lambda: (HungWorker("files"),))
     assert parts.problems() == ("files: a call has not returned for 35 s (a disk or a mount may be hanging)",)
-    assert parts.hopeless() == ()
+    assert parts.unhealthy() == ()
 
 
 async def test_what_is_given_up_behind_a_call_that_hangs_does_not_pile_up() -> None:

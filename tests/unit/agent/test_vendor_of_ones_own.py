@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Holder, HoldersState, Holdings
 from nodedevices_plugin.model.probe_counters import ProbeCounters
-from nodedevices_plugin.pipeline.asking import SeenObject
+from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.resources.answers import Answers
@@ -78,7 +78,7 @@ class Node:
         self.world: World = begin(State(), local, now=START, monotonic=self.clock)
         self.answers = Answers(Metrics(facts=lambda: None, probe=ProbeCounters).allocated)
 
-    def now(self, asked: dict[str, Any] | None = None, *holders: Holder) -> Node:
+    def now(self, requested: dict[str, Any] | None = None, *holders: Holder) -> Node:
         saved = None
         for _ in range(2):
             self.clock += 1
@@ -87,7 +87,7 @@ class Node:
             inputs = Inputs(
                 snapshot=snapshot(*self.devices),
                 arrived=self.clock,
-                seen=SeenObject(exists=True, generation=1, config=asked or {}),
+                seen=SeenObject(exists=True, generation=1, config=requested or {}),
                 holdings=replace(NOBODY, holders=holders, taken=self.clock),
                 existing=self.existing,
                 saved=saved,

@@ -31,7 +31,7 @@ def follow(*looks: tuple[float, NodeDevicesRecord, NodeRecord | None]) -> list[S
     for now, item, here in looks:
         if item.heartbeat != beat:
             heard, beat = Heard(now, first=False), item.heartbeat
-        answer, dark = judge(item, here, heard=heard, dark_since=dark, now=now)
+        answer, dark = judge(item, here, heard=heard, lost_since=dark, now=now)
         said.append(answer)
     return said
 
@@ -99,7 +99,7 @@ def silence(seconds: float) -> tuple[float, bool, bool, bool]:
 def test_the_next_reconcile_is_no_later_than_the_answer_changes_by_itself(
     steps: list[tuple[float, bool, bool, bool]],
 ) -> None:
-    dark_since: float | None = None
+    lost_since: float | None = None
     heard = Heard(0.0)
     now, beat = 0.0, 0
     for passed, dark, ready, beats in steps:
@@ -109,9 +109,9 @@ def test_the_next_reconcile_is_no_later_than_the_answer_changes_by_itself(
             heard = Heard(now, first=False)
         item = record(device(0), heartbeat=f"2026-11-21T12:00:{beat % 60:02}Z")
         here = node({GPU: 1}, allocatable={GPU: 0 if dark else 1}, ready="True" if ready else "False")
-        said, dark_since = judge(item, here, heard=heard, dark_since=dark_since, now=now)
+        said, lost_since = judge(item, here, heard=heard, lost_since=lost_since, now=now)
         assert said.wait > 0
         assert (said.status == "True") == (said.reason != "Fresh")
         if ready:
-            early, _ = judge(item, here, heard=heard, dark_since=dark_since, now=now + said.wait * 0.99)
+            early, _ = judge(item, here, heard=heard, lost_since=lost_since, now=now + said.wait * 0.99)
             assert early.reason == said.reason

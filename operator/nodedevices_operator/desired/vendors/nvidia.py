@@ -59,8 +59,8 @@ def _labels(record: NodeDevicesRecord) -> dict[str, str]:
     labels = {
         "gpu.machine": _clean((platform.machine or "unknown").replace(" ", "-")),
         "gpu.mode": platform.mode if platform.mode in {"compute", "graphics"} else "unknown",
-        "mig.capable": _truth(any(device.model.attribute("migCapable") is True for device in devices)),
-        "mps.capable": _truth(mps and not mig),
+        "mig.capable": _boolean(any(device.model.attribute("migCapable") is True for device in devices)),
+        "mps.capable": _boolean(mps and not mig),
         **_versions(platform),
         **_models(record, [device for device in devices if device.model.product]),
     }
@@ -246,5 +246,5 @@ def _clean(text: str) -> str:
     return plain[:MAX_VALUE].strip("-_.")
 
 
-def _truth(value: bool) -> str:
+def _boolean(value: bool) -> str:
     return "true" if value else "false"

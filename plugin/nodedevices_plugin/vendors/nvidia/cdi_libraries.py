@@ -118,27 +118,27 @@ def choose(
     return tuple(chosen)
 
 
-def missing(specs: Sequence[CdiSpec], here: CdiEnvironment, *, active: bool) -> str:
+def missing(specs: Sequence[CdiSpec], environment: CdiEnvironment, *, active: bool) -> str:
     """Why our specification of the GPUs would have no libraries; empty: it has them, or none of ours is needed.
 
     active: containers get their devices by it already, so that the last good one counts.
     """
     gpus = next((each for each in specs if each.kind == GPU_KIND), None)
-    if gpus is None or here.toolkit_libraries or (active and here.kept):
+    if gpus is None or environment.toolkit_libraries or (active and environment.kept):
         return ""
-    if {str(each["name"]) for each in gpus.document["devices"]} <= here.made:
+    if {str(each["name"]) for each in gpus.document["devices"]} <= environment.made:
         return ""
-    found = "; ".join(each for each in (here.toolkit_problem, here.made_problem) if each)
+    found = "; ".join(each for each in (environment.toolkit_problem, environment.made_problem) if each)
     return f"no CDI specification with the driver's libraries is there{f' ({found})' if found else ''}; {_WAYS}"
 
 
-def stale(specs: Sequence[CdiSpec], here: CdiEnvironment) -> str:
+def stale(specs: Sequence[CdiSpec], environment: CdiEnvironment) -> str:
     """What is wrong with the source of the libraries while the last good one is used; empty: nothing."""
     gpus = next((each for each in specs if each.kind == GPU_KIND), None)
-    if gpus is None or {str(each["name"]) for each in gpus.document["devices"]} <= here.made:
+    if gpus is None or {str(each["name"]) for each in gpus.document["devices"]} <= environment.made:
         return ""
-    problem = "; ".join(each for each in (here.toolkit_problem, here.made_problem) if each)
-    if here.toolkit_libraries and problem and not here.toolkit_problem:
+    problem = "; ".join(each for each in (environment.toolkit_problem, environment.made_problem) if each)
+    if environment.toolkit_libraries and problem and not environment.toolkit_problem:
         problem = "the container toolkit's own specification lacks some of these devices"
     return f"CDI: {problem}; the last good one is used" if problem else ""
 

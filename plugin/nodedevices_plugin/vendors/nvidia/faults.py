@@ -113,14 +113,14 @@ def event(kind: str, code: int | None) -> Meaning | None:
     return _EVENTS.get(kind)
 
 
-def decide(code: int, together: Sequence[int], asked: str | None) -> HealthState | None:
+def decide(code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
     """What an XID comes to when nothing worse came beside it."""
     row = look_up(code)
     if code == CLEANUP:  # alone or after an application's error: a process was cleaned up
         return None
     if code == DOUBLE_BIT and CONTAINED_BESIDE_48 & set(together):
         return HealthState.DEGRADED
-    if row.action == "Inspect" or (code == NVLINK and asked == NO_ACTION):
+    if row.action == "Inspect" or (code == NVLINK and driver_action == NO_ACTION):
         return HealthState.DEGRADED
     return HealthState.UNHEALTHY
 

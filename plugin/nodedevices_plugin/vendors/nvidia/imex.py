@@ -20,17 +20,17 @@ def node(channel: int) -> str:
 
 def channel_ids(values: Sequence[str | int]) -> tuple[int, ...]:
     """What `imex.channelIDs` asks for. Raises PlanError for anything but [] and [0]."""
-    asked = tuple(dict.fromkeys(str(each).strip() for each in values))
-    if asked not in {(), ("0",)}:
-        shown = ", ".join(each[:32] for each in asked[:4])
+    requested = tuple(dict.fromkeys(str(each).strip() for each in values))
+    if requested not in {(), ("0",)}:
+        shown = ", ".join(each[:32] for each in requested[:4])
         raise PlanError("imex.channelIDs", shown, "only channel 0 can be requested; give [0] or []")
-    return tuple(int(each) for each in asked)
+    return tuple(int(each) for each in requested)
 
 
-def present(asked: Sequence[int], existing: Set[str], *, required: bool) -> tuple[int, ...]:
+def present(requested: Sequence[int], existing: Set[str], *, required: bool) -> tuple[int, ...]:
     """The channels that containers get here. Raises PlanError where a required one does not exist on the node."""
-    found = tuple(channel for channel in asked if node(channel) in existing)
-    for channel in asked:
+    found = tuple(channel for channel in requested if node(channel) in existing)
+    for channel in requested:
         if required and channel not in found:
             hint = f"{node(channel)} does not exist on this node; start nvidia-imex, or set imex.required to false"
             raise PlanError("imex.channelIDs", channel, hint)

@@ -62,8 +62,8 @@ class Nvidia:
     def event(self, kind: str, code: int | None) -> Meaning | None:
         return faults.event(kind, code)
 
-    def decide(self, code: int, together: Sequence[int], asked: str | None) -> HealthState | None:
-        return faults.decide(code, together, asked)
+    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
+        return faults.decide(code, together, driver_action)
 
     def read(self, readings: Readings) -> tuple[Condition, ...]:
         return faults.read(readings)

@@ -1,4 +1,4 @@
-"""What is asked of this node: its own settings, the file, and what the operator resolved, taken together. Pure."""
+"""The configuration requested for this node: its own settings, the file and what the operator resolved. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SeenObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedConfig:
-    """What file and `spec.config` ask for together: a configuration, or why there is none."""
+    """What file and `spec.config` request together: a configuration, or why there is none."""
 
     effective: Effective | None = None
     error: str | None = None
@@ -41,8 +41,8 @@ class RequestedConfig:
     from_file: frozenset[str] = frozenset()  # sections that the file gives
 
 
-def ask(local: Local, file: FileOutcome, spec: SeenSpec | None) -> RequestedConfig:
-    """What is asked for now. `spec`: the latest that the operator resolved, None for none ever."""
+def request_config(local: Local, file: FileOutcome, spec: SeenSpec | None) -> RequestedConfig:
+    """The configuration requested now. `spec`: the latest that the operator resolved, None for none ever."""
     if file.error is not None:
         return RequestedConfig(
             error=f"{file.place or f'configuration file {local.config_file}'}: {file.error}", source="file"
