@@ -41,7 +41,6 @@ from nodedevices_plugin.pipeline.foreign import Names, held, named, observe, rem
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State, restored_devices, to_save
 from nodedevices_plugin.resources.changes import RECENT_SECONDS, not_listed
-from nodedevices_plugin.resources.ids import physical_id
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
@@ -222,7 +221,9 @@ def assess(
     rules = HealthRules.from_section(effective.sections.health)
     forget = effective.sections.health.forget_missing_seconds
     confirm = _confirm(world, inputs)
-    held_parts = _held_partitions(_named(inputs.holdings, effective, world.inventory), world.inventory)
+    names = Names(world.inventory, index_prefix=effective.index_prefix)
+    unlisted = not_listed(inputs.recent, _listed(world.listed, inputs), inputs.holdings)
+    held_parts = _held_partitions(inputs.holdings, unlisted, names, world.inventory)
     cursors, events = dict(world.cursors), tuple[ProbeEvent, ...]()
     probes = {}
     source = inputs.source or next(iter(world.probes))
@@ -431,13 +432,14 @@ def _named(holdings: Holdings, effective: Effective, inventory: Inventory) -> Ho
     return named(holdings, Names(inventory, index_prefix=effective.index_prefix))
 
 
-def _held_partitions(holdings: Holdings, inventory: Inventory) -> frozenset[str]:
-    """Partitions that pods hold. Before the first List nobody knows: then every one that is listed counts as held."""
-    parts = frozenset(part.id for device in inventory.devices for part in device.fact.partitions)
+def _held_partitions(
+    holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names, inventory: Inventory
+) -> frozenset[str]:
+    """Partitions that are held, or may be: an Allocate that no List has shown yet counts. Before the first List nobody
+    knows: then every one that is listed counts as held."""
     if holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0:
-        return parts
-    held = {physical_id(each) for holder in holdings.holders for each in holder.ids}
-    return parts & held
+        return frozenset(part.id for device in inventory.devices for part in device.fact.partitions)
+    return frozenset(each.partition_id for each in held(holdings, unlisted, names) if each.partition_id is not None)
 
 
 def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:

@@ -32,10 +32,10 @@ from nodedevices_plugin.sharing.base import HelperFacts
 from nodedevices_plugin.vendors.nvidia.cdi import CdiEnvironment, ToolkitDevice
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
-from support.facts import START, gpu, gpu_id, old, snapshot, xid
+from support.facts import START, gpu, gpu_id, mig_id, old, partition, snapshot, xid
 from support.sharing import facts
 
-GPU = "nvidia.com/gpu"
+GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
 THREE = tuple(gpu(number, readings=old()) for number in range(3))
 LOCAL = parse_flags(["--node-name=n1", "--operator-wait-seconds=0"], {})
 ALONE = parse_flags(["--standalone"], {})
@@ -436,6 +436,22 @@ def test_a_change_to_or_from_mps_waits_as_a_whole_and_the_old_hash_stays() -> No
 def test_a_device_that_appears_does_not_wait_for_anybody() -> None:
     node = Node().given(holdings=held(holder(gpu_id(0)))).line()
     assert node.line(gpu(0), gpu(1), gpu(2)).offers() == {GPU: (3, 3)}
+
+
+def test_a_gpu_that_is_made_whole_under_a_mig_device_just_allocated_is_offered_to_nobody() -> None:
+    """The kubelet lists the pod only seconds later, when the MIG device is gone from the driver already."""
+    parts = tuple(partition(0, part, profile="3g.40gb", start=4 * part, size=4) for part in (0, 1))
+    cut = gpu(0, readings=old(), mig_enabled=True, partitions=parts)
+    node = Node(LOCAL, None, cut).given(seen=seen({"partitions": {"strategy": "mixed"}})).line()
+    assert node.offers() == {MIG: (2, 2)}
+    fresh = RecentAllocate(resource=MIG, ids=(mig_id(0, 1),), time=START, monotonic=node.clock)
+    node.given(recent=(fresh,)).line(gpu(0, readings=old()))
+    assert (node.config, node.offers().get(GPU)) == ("WaitingForHolders", (1, 0))
+    listed = replace(held(replace(holder(mig_id(0, 1)), resource=MIG)), taken=node.clock + 1)
+    node.given(holdings=listed).line(gpu(0, readings=old()))
+    assert (node.config, node.offers().get(GPU)) == ("WaitingForHolders", (1, 0))
+    node.given(holdings=replace(NOBODY, taken=node.clock + 1)).line(gpu(0, readings=old()))
+    assert (node.config, node.offers()) == ("Applied", {GPU: (1, 1)})
 
 
 def test_an_allocate_not_listed_yet_holds_a_change_back_for_half_a_minute() -> None:
