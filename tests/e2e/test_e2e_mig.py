@@ -8,7 +8,7 @@ import pytest
 from support import simulated
 from support.cluster import GPU, NAMESPACE, Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster, pytest.mark.timeout(180, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
 
 SMALL, MIDDLE, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb", "nvidia.com/mig-3g.40gb"
 MOUNTS = "/var/run/nvidia-container-devices"
@@ -147,6 +147,7 @@ def test_single_offers_mig_devices_as_gpus_and_a_fault_of_a_gpu_is_one_of_all_it
     pod = cluster.pod("part", cluster.a, {GPU: 1})
     [held] = cluster.visible("part")
     assert held.startswith("MIG-")
+    cluster.until("NodeDevices shows it", lambda: [gpu for gpu in range(8) if held in of_gpu(cluster, gpu)])
     [hit] = [gpu for gpu in range(8) if held in of_gpu(cluster, gpu)]
     cluster.until("NodeDevices names the holder", lambda: of_gpu(cluster, hit)[held].get("holders"))
     both = set(of_gpu(cluster, hit))

@@ -11,7 +11,7 @@ from support.cluster import GPU, NAMESPACE, Cluster
 from support.cluster_provider import ClusterProvider
 from support.kubectl import condition
 
-pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster, pytest.mark.timeout(180, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
 
 PLUGIN = "vendors-plugin"
 
@@ -131,9 +131,7 @@ def test_a_node_is_taken_over_with_its_pods_and_given_back_when_they_have_ended(
     pod = cluster.pod("train", cluster.b, {GPU: 2})
     held = cluster.held(cluster.b, "train")
     cluster.until("NodeDevices names the holders", lambda: cluster.summary(cluster.b).get("held") == 2)
-    cluster.until(
-        "the Node has them all", lambda: cluster.node_count(cluster.b, GPU) == 4
-    )  # the kubelet writes every 10 s
+    cluster.until("the Node has them all", lambda: cluster.node_count(cluster.b, GPU) == 4)
 
     cluster.drop_policy("observe")
     cluster.until("the node serves", lambda: "Observe" not in ready(cluster)["message"])

@@ -16,6 +16,6 @@ def rig() -> Iterator[RigCluster]:
     """The system installed on a fresh cluster, at its baseline."""
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("the real cluster needs Linux and root: namespaces, mounts and cgroups (run make test as root)")
-    with cluster_provider.of_rig("slow") as provider, RigCluster.opened(provider) as cluster:
+    with cluster_provider.of_rig("slow", quick=True) as provider, RigCluster.opened(provider) as cluster:
         cluster.reset()
         yield cluster

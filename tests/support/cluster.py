@@ -90,7 +90,7 @@ class Cluster:
             self.until(f"{node} is Ready", lambda n=node: self.condition("node", n, "Ready")["status"] == "True")  # type: ignore[misc]
 
     # --- what the API server shows ------------------------------------------------------------------------------------
-    def until(self, what: str, look: Callable[[], Any], seconds: float = 45) -> Any:
+    def until(self, what: str, look: Callable[[], Any], seconds: float = 90) -> Any:
         return wait_until(what, look, seconds=seconds)
 
     def never(self, what: str, look: Callable[[], object], seconds: float) -> None:
@@ -271,11 +271,14 @@ class Cluster:
     @classmethod
     @contextmanager
     def opened(cls, provider: ClusterProvider) -> Iterator[Self]:
-        """The world on a cluster: system installed, namespace and hands there; all of it gone afterwards."""
+        """The world on a cluster: namespace and node clients there, system installed; all of it gone afterwards.
+
+        The devices come first: a new agent without any waits 15 s for a configuration that nobody resolves.
+        """
         cluster = cls(provider.kubectl, provider.image, *provider.nodes, own_rig=provider.own_rig)
         try:
-            installing.install(provider.kubectl, provider.images)
             cluster.open()
+            installing.install(provider.kubectl, provider.images)
             yield cluster
         finally:
             if provider.own_rig is None:  # our own cluster goes as a whole
@@ -290,9 +293,11 @@ class Cluster:
     def open(self) -> None:
         self.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         self.kubectl.apply(*(node_client.pod(node, namespace=NAMESPACE, image=self.image) for node in (self.a, self.b)))
-        self.kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "-l", "app=hand", "--timeout=60s")
-        for node in (self.a, self.b):
+        ready = ("--for=condition=Ready", "pod", "-l", "app=hand", "--timeout=90s")
+        self.kubectl.run("wait", "-n", NAMESPACE, *ready, seconds=100)
+        for node, text in ((self.a, simulated.h100s()), (self.b, simulated.l4s())):
             self.node_clients[node] = self.reach(node)
+            self.hardware(node, text)
 
     def take_back(self) -> None:
         """What installation and tests made in a cluster that is not ours; at last the files on its nodes."""

@@ -32,7 +32,7 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProvid
         return
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("the real cluster needs Linux and root: namespaces, mounts and cgroups (run make test as root)")
-    with cluster_provider.of_rig("e2e") as own_rig:
+    with cluster_provider.of_rig("e2e", quick=True) as own_rig:
         yield own_rig
 
 

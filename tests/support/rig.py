@@ -85,8 +85,9 @@ class Rig:
 
 
 @contextmanager
-def running(name: str, *, keep: bool = False) -> Iterator[Rig]:
-    """A new cluster with our images. `keep` leaves it up when the block ends.
+def running(name: str, *, keep: bool = False, node_status: str = rig.NODE_STATUS) -> Iterator[Rig]:
+    """A new cluster with our images. `keep` leaves it up when the block ends; `node_status`: how often a kubelet writes
+    its Node.
 
     What an earlier run of that name left behind goes first; a run that is still at work keeps its own, and this one is
     called NAME-2. NotReached, with the one line that says why, when a cluster cannot be had here.
@@ -99,7 +100,7 @@ def running(name: str, *, keep: bool = False) -> Iterator[Rig]:
             name = own_name(name, ending)
             folder = layout.default_folder(name)
             rig.down(folder)
-            made = rig.up(name, folder, NODES, archives, progress)
+            made = rig.up(name, folder, NODES, archives, progress, node_status=node_status)
         except RigError as error:
             raise NotReached(str(error)) from error
         if not keep:

@@ -1,4 +1,4 @@
-"""One node: namespaces, a cable to the bridge, containerd, and a kubelet with default periods.
+"""One node: namespaces, a cable to the bridge, containerd, and a kubelet.
 
 A node is a network, a mount and a pid namespace; its paths are the default ones (the kubelet's device-plugin directory
 is fixed) and are private to it. Its first process ends with everything in it; kubelet and containerd are found by role.
@@ -51,8 +51,8 @@ def network(node: Node) -> str:
     return json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]})
 
 
-def kubelet(layout: Layout, node: Node) -> str:
-    """The kubelet's configuration. Periods are its defaults: tests and demo see what a user's cluster does."""
+def kubelet(layout: Layout, node: Node, node_status: str) -> str:
+    """The kubelet's configuration. Every period is its default, but for how often it writes its Node."""
     pki = layout.pki
     return json.dumps(
         {
@@ -79,6 +79,7 @@ def kubelet(layout: Layout, node: Node) -> str:
             "imageGCHighThresholdPercent": 100,
             "localStorageCapacityIsolation": False,
             "makeIPTablesUtilChains": False,
+            "nodeStatusUpdateFrequency": node_status,
         },
         indent=2,
     )
@@ -90,14 +91,14 @@ class NodeRunner:
         self._node = node
         self._binaries = binaries
 
-    def create(self, seed: Path) -> None:
+    def create(self, seed: Path, node_status: str) -> None:
         """Namespaces, group and cable; containerd is starting, with the images of the seed."""
         node, folder = self._node, self._node.folder
         folder.mkdir()
         seeds.plant(seed, folder / "containerd")
         (folder / "resolv.conf").write_bytes(Path("/etc/resolv.conf").read_bytes())
         (folder / "containerd.toml").write_text(CONTAINERD.format(pause=PAUSE, cni=self._binaries.cni))
-        (folder / "kubelet.json").write_text(kubelet(self._layout, node))
+        (folder / "kubelet.json").write_text(kubelet(self._layout, node, node_status))
         cgroups.make(node.cgroup)
         processes.start(
             self._layout.folder,

@@ -32,6 +32,7 @@ PROGRAMS = {
     "busybox": "busybox-static",
 }
 USABLE_SECONDS = 60
+NODE_STATUS = "10s"  # how often a kubelet writes its Node; by default, as on a user's cluster
 
 
 def preflight(count: int) -> None:
@@ -107,7 +108,15 @@ def open_rig(folder: Path) -> Rig:
     return Rig(plan, binaries.need())
 
 
-def up(name: str, folder: Path, count: int, images: Sequence[Path], progress: Progress) -> Rig:
+def up(
+    name: str,
+    folder: Path,
+    count: int,
+    images: Sequence[Path],
+    progress: Progress,
+    *,
+    node_status: str = NODE_STATUS,
+) -> Rig:
     """A new cluster, usable: nodes Ready and without taints, the default service account there, images imported."""
     preflight(count)
     programs = binaries.need()
@@ -117,7 +126,7 @@ def up(name: str, folder: Path, count: int, images: Sequence[Path], progress: Pr
             raise RigError(f"{what} ({folder}); take it down with: {down_command(name)}")
         try:
             rig = Rig(layout.make(name, folder, count), programs)
-            _up(rig, images, progress)
+            _up(rig, images, progress, node_status)
         except BaseException as error:
             logs = folder.with_name(f"{folder.name}.failed-log")
             shutil.rmtree(logs, ignore_errors=True)
@@ -134,7 +143,7 @@ def down_command(name: str) -> str:
     return "make cluster-down" if name == "default" else f"tests/cluster/cluster down --name {name}"
 
 
-def _up(rig: Rig, images: Sequence[Path], progress: Progress) -> None:
+def _up(rig: Rig, images: Sequence[Path], progress: Progress, node_status: str) -> None:
     plan = rig.layout
     rig.kubectl.parent.mkdir()
     rig.kubectl.symlink_to(rig.binaries["kubectl"])
@@ -144,7 +153,7 @@ def _up(rig: Rig, images: Sequence[Path], progress: Progress) -> None:
     if plan.count:
         planted = seed(images, rig.binaries, progress)
         for runner in rig.runners():
-            runner.create(planted)
+            runner.create(planted, node_status)
     progress.say("processes started")
     rig.control.wait_for_apiserver()
     progress.say("the API server is ready")
