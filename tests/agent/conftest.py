@@ -25,7 +25,7 @@ def allocator() -> EchoOffer:
 @pytest.fixture
 async def plugins(kubelet: StandInKubelet, allocator: EchoOffer) -> AsyncIterator[DevicePlugins]:
     """Not registered yet: that takes a plan. The kubelet's deadlines are short here."""
-    deadlines = Deadlines(register_seconds=1.0, stream_seconds=1.0)
+    deadlines = Deadlines(register_seconds=3.0, stream_seconds=3.0)
     plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, deadlines=deadlines)
     yield plugins
     await plugins.stop()

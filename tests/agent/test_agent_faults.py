@@ -212,7 +212,7 @@ async def test_a_probe_that_hangs_is_told_and_its_devices_stay_offered(
 ) -> None:
     updates = len(kubelet.views[GPU].updates)
     os.kill(agent.probe_pid, signal.SIGSTOP)
-    await agent.until(lambda: agent.lines("device not healthy"), patience=30)
+    await agent.until(lambda: agent.lines("device not healthy"))
     [told] = agent.lines("device not healthy")
     assert (told["reason"], len(told["devices"])) == ("ProbeSilent", 8)
     assert (kubelet.allocatable(GPU), len(kubelet.views[GPU].updates)) == (8, updates)

@@ -58,7 +58,7 @@ async def plugins(kubelet: StandInKubelet, allocator: EchoOffer, rival: Rival) -
     plugins = DevicePlugins(
         folder=kubelet.plugin_folder,
         offer=allocator,
-        deadlines=Deadlines(register_seconds=1.0, stream_seconds=1.0),
+        deadlines=Deadlines(register_seconds=3.0, stream_seconds=3.0),
         others=rival.others,
         lists=rival.lists,
         prepare=rival.prepare,

@@ -30,6 +30,7 @@ from nodedevices_plugin.model import (
 )
 from support.kubelet import AdmissionError, StandInKubelet
 from support.offers import GPU, EchoOffer, offered, plan
+from support.probes import eventually
 
 
 async def registered(kubelet: StandInKubelet, plugins: DevicePlugins, offer: Plan) -> None:
@@ -380,9 +381,8 @@ async def test_stop_leaves_no_task_no_file_descriptor_and_no_socket(allocator: E
     tasks, before = asyncio.all_tasks(), descriptors()
     for _ in range(3):
         await life()
-    await asyncio.sleep(0.1)  # grpc's own threads close their ends
-    assert asyncio.all_tasks() == tasks
-    assert descriptors() <= before
+    # grpc's own threads close their ends
+    await eventually(lambda: asyncio.all_tasks() == tasks and descriptors() <= before)
 
 
 async def test_stop_before_the_first_plan_is_fine(kubelet: StandInKubelet, plugins: DevicePlugins) -> None:

@@ -11,7 +11,7 @@ from support.kubectl import KubectlError
 
 LOG_LINES = 60
 # The first test's includes the cluster's start. By a signal: a thread would end pytest and leave the cluster behind.
-LIMIT_SECONDS = 180
+LIMIT_SECONDS = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from support import simulated
 from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster, pytest.mark.timeout(180, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
 
 
 def test_a_fault_reaches_kubelet_nodedevices_pod_and_node_and_so_does_the_recovery(cluster: Cluster) -> None:

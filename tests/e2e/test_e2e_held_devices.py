@@ -11,7 +11,7 @@ import pytest
 from support.cluster import GPU
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, method="signal")]
+pytestmark = [pytest.mark.e2e]
 
 AGENT = "nodedevices-agent"
 STATE_FILE = "/var/lib/kubelet/device-plugins/nodedevices-state.json"

@@ -16,7 +16,7 @@ from support.cluster import GPU, NAMESPACE, Cluster
 from support.overlay import container_patch, installed_with, write
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240, method="signal")]
+pytestmark = [pytest.mark.e2e]
 
 ROOT = "/var/lib/nodedevices/root"
 CONTROL = ("nvidiactl", "nvidia-uvm")

@@ -7,7 +7,7 @@ from support import simulated
 from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, Cluster
 from support.kubectl import condition
 
-pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster, pytest.mark.timeout(180, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
 
 
 def test_a_pod_finds_its_devices_in_its_container_and_no_other_pod_gets_them(cluster: Cluster) -> None:

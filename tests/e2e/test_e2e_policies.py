@@ -9,7 +9,7 @@ from support import simulated
 from support.cluster import GPU, HOLD_DOWN_SECONDS, Cluster
 from support.kubectl import KubectlError
 
-pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster, pytest.mark.timeout(180, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
 
 
 def sharing(replicas: int) -> dict[str, object]:

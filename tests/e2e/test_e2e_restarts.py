@@ -13,7 +13,7 @@ from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE
 from support.kubectl import NotReached
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240, method="signal")]
+pytestmark = [pytest.mark.e2e]
 
 # Words of their command lines, as `ps` shows them.
 AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"

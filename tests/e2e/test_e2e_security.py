@@ -10,7 +10,7 @@ from support import installing, simulated
 from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, SYSTEM, Cluster
 from support.kubectl import Kubectl, KubectlError
 
-pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster, pytest.mark.timeout(180, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
 
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 

@@ -10,7 +10,7 @@ from support.cluster import GPU, HEALTHY, NAMESPACE, SYSTEM, Cluster
 from support.overlay import MPS, PATH, agent_patch, container_patch, installed_with, write
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, method="signal")]
+pytestmark = [pytest.mark.e2e]
 
 PROGRAMS = "/var/lib/nodedevices/bin"
 PIPE = "/mps/nvidia.com/gpu/pipe"

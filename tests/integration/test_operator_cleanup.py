@@ -13,8 +13,6 @@ from support.fleet import GPU, MEMORY, FleetNode, get_pod, memory_capacity, owne
 from support.kubectl import Kubectl, condition, wait_until
 from support.operatorprocess import OperatorProcess
 
-pytestmark = pytest.mark.timeout(180)  # each waits for processes to start and to notice
-
 
 def clean_up(apiserver: ApiServer, *arguments: str) -> str:
     """What it said; it must end with 0."""

@@ -14,8 +14,6 @@ from support.crashes import CrashingKube, Killed, live
 from support.fleet import MEMORY, FleetNode, memory_capacity, pod, policy
 from support.kubectl import Kubectl, condition
 
-pytestmark = pytest.mark.timeout(180)  # each waits for processes to start and to notice
-
 MOST_CALLS = 80
 
 

@@ -11,8 +11,6 @@ from support.fleet import NAMESPACE, FleetNode, device_id, events, get_pod, pod,
 from support.kubectl import Kubectl, condition, wait_until
 from support.operatorprocess import OperatorProcess
 
-pytestmark = pytest.mark.timeout(180)  # each waits for processes to start and to notice
-
 DEVICE_HEALTHY = "nodedevices.io/DeviceHealthy"
 DEVICES_HEALTHY = "nodedevices.io/DevicesHealthy"
 

@@ -18,8 +18,6 @@ from support.fleet import MEMORY, FleetNode, get_pod, memory_capacity, pod, poli
 from support.kubectl import Kubectl, condition, wait_until
 from support.operatorprocess import OperatorProcess, service_account
 
-pytestmark = pytest.mark.timeout(180)  # each waits for processes to start and to notice
-
 ROOT = Path(__file__).parents[2]
 DEVICE_HEALTHY = "nodedevices.io/DeviceHealthy"
 CRDS = ("nodedevices.nodedevices.io", "devicepolicies.nodedevices.io")

@@ -16,7 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0  # three clusters may be starting beside a test
+STOP_SECONDS = 30
 NODE = "node-a"
 
 
@@ -67,7 +68,8 @@ class AgentProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
-        print(self.log.read_text())  # pytest shows it when the test fails
+        if self.log.exists():
+            print(self.log.read_text())  # pytest shows it when the test fails
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -93,13 +95,13 @@ class AgentProcess:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
         if self.process is not None:
-            self.process.wait(10)
+            self.process.wait(STOP_SECONDS)
 
     def terminate(self) -> int:
         """SIGTERM; the exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(10)
+        return self.process.wait(STOP_SECONDS)
 
     @property
     def alive(self) -> bool:
@@ -131,7 +133,7 @@ class AgentProcess:
         """GET from its HTTP server: status and body."""
         port = self.lines("serving metrics and health")[-1]["port"]
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ANSWER_SECONDS = 20
+ANSWER_SECONDS = 40
 OURS = "/apis/nodedevices.io/v1alpha1"
 PATHS = {
     "node": "/api/v1/nodes/{name}",

@@ -37,7 +37,7 @@ def apply(kubectl: Kubectl, images: Mapping[str, str], *, overlay: str = "demo")
         return kubectl.run("apply", "-k", name)
 
 
-def install(kubectl: Kubectl, images: Mapping[str, str], *, overlay: str = "demo", seconds: int = 90) -> str:
+def install(kubectl: Kubectl, images: Mapping[str, str], *, overlay: str = "demo", seconds: int = 150) -> str:
     """What `kubectl apply -k` printed, once everything is ready."""
     said = apply(kubectl, images, overlay=overlay)
     for what in (AGENT, OPERATOR):
@@ -49,7 +49,7 @@ def cleanup(kubectl: Kubectl) -> str:
     """`nodedevices-operator cleanup` as docs/operations.md says, with the operator away; what it said."""
     kubectl.run("scale", "-n", NAMESPACE, OPERATOR, "--replicas=0")
     label = "app.kubernetes.io/component=operator"
-    kubectl.run("wait", "-n", NAMESPACE, "--for=delete", "pod", "-l", label, "--timeout=60s", seconds=70)
+    kubectl.run("wait", "-n", NAMESPACE, "--for=delete", "pod", "-l", label, "--timeout=90s", seconds=100)
     spec = kubectl.json("get", "-n", NAMESPACE, OPERATOR)["spec"]["template"]["spec"]
     [container] = spec["containers"]
     container["args"] = ["cleanup"]
@@ -64,7 +64,7 @@ def cleanup(kubectl: Kubectl) -> str:
     }
     kubectl.apply(job)
     try:
-        kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Complete", "job/cleanup", "--timeout=60s", seconds=70)
+        kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Complete", "job/cleanup", "--timeout=90s", seconds=100)
     finally:
         said = kubectl.run("logs", "-n", NAMESPACE, "job/cleanup")
         kubectl.delete("job", "cleanup", namespace=NAMESPACE)

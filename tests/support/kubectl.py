@@ -40,7 +40,7 @@ class NotReached(Exception):  # noqa: N818 - reads as what happened
     """A state that did not come in time."""
 
 
-def wait_until(what: str, look: Callable[[], T | None], *, seconds: float = 30, every: float | None = None) -> T:
+def wait_until(what: str, look: Callable[[], T | None], *, seconds: float = 60, every: float | None = None) -> T:
     """The first truthy thing that `look` returns; it is called ever more rarely, or `every` so many seconds.
 
     A command or question that fails meanwhile counts as "not yet", and so does a field that an object has not got yet.
@@ -179,7 +179,7 @@ class Watch:
                 lines = []
 
     def first(
-        self, what: str, holds: Callable[[dict[str, Any]], object], *, after: float, seconds: float = 30
+        self, what: str, holds: Callable[[dict[str, Any]], object], *, after: float, seconds: float = 60
     ) -> tuple[float, dict[str, Any]]:
         """When the first state arrived, after that moment, of which this holds, and the state."""
 

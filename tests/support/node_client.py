@@ -21,7 +21,7 @@ from typing import Any
 from support.kubectl import Kubectl, wait_until
 
 PROGRAM = Path(__file__).with_name("node_client_remote.py")
-ANSWER_SECONDS = 20
+ANSWER_SECONDS = 40
 
 
 def pod(node: str, *, namespace: str, image: str) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class NodeClient:
         found: list[dict[str, Any]] = self.ask("holders")
         return found
 
-    def first_allocatable(self, resource: str, count: int, *, after: float, seconds: float = 30) -> float:
+    def first_allocatable(self, resource: str, count: int, *, after: float, seconds: float = 60) -> float:
         """When (after that moment) the kubelet first had that many ids of it; needs `ask("watch")` before."""
 
         def look() -> float | None:

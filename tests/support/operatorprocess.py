@@ -15,10 +15,10 @@ from types import TracebackType
 import yaml
 from support.kubectl import Kubectl, wait_until
 
-STOP_SECONDS = 15
+STOP_SECONDS = 30
 NAMESPACE = "nodedevices-system"
 RBAC = Path(__file__).parents[2] / "manifests" / "base" / "operator" / "rbac.yaml"
-START_SECONDS = 30
+START_SECONDS = 60
 
 
 class OperatorProcess:
@@ -55,7 +55,7 @@ class OperatorProcess:
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of one page; ConnectionError when nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=20) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

@@ -54,21 +54,21 @@ def installed_with(
         yield
     finally:
         for what in other:
-            cluster.kubectl.run("delete", "-n", SYSTEM, what, "--wait=true", seconds=90)
+            cluster.kubectl.run("delete", "-n", SYSTEM, what, "--wait=true", seconds=150)
         installing.install(cluster.kubectl, images)
 
 
 def _ready(cluster: Cluster, what: str) -> None:
     spec = cluster.kubectl.json("get", "-n", SYSTEM, what)["spec"]
     if spec["updateStrategy"]["type"] == "RollingUpdate":
-        cluster.kubectl.run("rollout", "status", what, "-n", SYSTEM, "--timeout=90s", seconds=100)
+        cluster.kubectl.run("rollout", "status", what, "-n", SYSTEM, "--timeout=150s", seconds=160)
         return
 
     def ready() -> bool:
         status = cluster.kubectl.json("get", "-n", SYSTEM, what)["status"]
         return bool(status["numberReady"] == status["desiredNumberScheduled"] > 0)
 
-    cluster.until(f"{what} is ready", ready, seconds=90)
+    cluster.until(f"{what} is ready", ready, seconds=150)
 
 
 def agent_patch(*env: tuple[str, str]) -> dict[str, Any]:

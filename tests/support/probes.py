@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.protocol import DeviceFact, Snapshot
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0  # three clusters may be starting beside a test
 COMMAND = (sys.executable, "-m", "nodedevices_probe.main")
 
 

@@ -12,7 +12,7 @@ from nodedevices_plugin.status.client import Object, StoreError
 from nodedevices_plugin.status.publisher import Publisher, owned
 from support.fakestore import FakeStore
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 class Counts:
