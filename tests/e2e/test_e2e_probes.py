@@ -1,0 +1,104 @@
+"""A second probe beside the simulated GPUs, on a real kubelet: a NIC and an FPGA, reported by a script in POSIX sh.
+
+It is installed as a user would: a ConfigMap with the script, mounted into the agent's container, and one probe more in
+its variable. The device nodes are made by the test, with the numbers of /dev/null, in the node's own /dev.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cluster import GPU, NAMESPACE, SYSTEM, Cluster
+from support.overlay import container_patch, installed_with, write
+from support.rig_cluster import RigCluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180, method="signal")]
+
+PROBE = Path(__file__).parent.parent / "support" / "probe.sh"
+SCRIPTS = "/opt/probes"
+SAYS = "/var/lib/nodedevices/shell"  # files in it change what the script says; the demo's overlay mounts what is above
+RDMA, FPGA = "example.com/rdma", "example.com/fpga"
+NODES = ("/dev/infiniband/uverbs0", "/dev/xclmgmt0")
+RULES = [
+    {"match": {"type": "nic", "vendor": "mellanox"}, "name": RDMA},
+    {"match": {"type": "fpga"}, "name": FPGA},
+]
+
+
+@pytest.fixture
+def with_second_probe(rig: RigCluster) -> Iterator[RigCluster]:
+    """Every agent runs the script beside its simulated GPUs; the device nodes are there on node b."""
+    for node in NODES:
+        rig.shell(rig.b, f"mkdir -p {Path(node).parent}; [ -e {node} ] || mknod -m 666 {node} c 1 3")
+    scripts = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "probes", "namespace": SYSTEM},
+        "data": {PROBE.name: PROBE.read_text()},
+    }
+    rig.kubectl.apply(scripts)
+    volume = {"name": "probes", "configMap": {"name": "probes", "defaultMode": 0o755}}
+    probes = ("NODEDEVICES_PROBE", f"simulated,shell={SCRIPTS}/{PROBE.name} {SAYS}")
+    agent = container_patch("nodedevices-agent", "agent", probes, volumes=[volume])
+    container = agent["spec"]["template"]["spec"]["containers"][0]
+    container["volumeMounts"] = [{"name": "probes", "mountPath": SCRIPTS}]
+    with installed_with(rig, patches=[agent]):
+        yield rig
+    rig.kubectl.delete("configmap", "probes", namespace=SYSTEM)
+
+
+def named(cluster: Cluster) -> dict[str, dict[str, Any]]:
+    """Name -> device, as NodeDevices of node b shows it."""
+    return {one["name"]: one for one in cluster.devices(cluster.b).values()}
+
+
+def test_a_nic_and_an_fpga_go_from_a_scripts_line_to_containers_and_to_nodedevices(
+    with_second_probe: RigCluster,
+) -> None:
+    rig = with_second_probe
+    rig.policy("probes", {"resources": {"devices": RULES}}, selector={"kubernetes.io/hostname": rig.b})
+    for resource in (RDMA, FPGA):
+        rig.until(f"the Node has one {resource}", lambda name=resource: rig.node_count(rig.b, name) == 1)  # type: ignore[misc]
+    pod = rig.pod("mpi", rig.b, {GPU: 1, RDMA: 1})
+    rig.pod("synth", rig.b, {FPGA: 1})
+
+    def inside(pod: str, script: str) -> str:
+        return rig.kubectl.exec(pod, "sh", "-euc", script, namespace=NAMESPACE).strip()
+
+    def reach(pod: str) -> list[str]:
+        """The device nodes that its container has and can write to."""
+        each = "if [ -c $node ]; then echo x >$node; echo $node; fi"
+        return inside(pod, f"for node in {' '.join(NODES)}; do {each}; done").split()
+
+    assert (reach("mpi"), reach("synth")) == ([NODES[0]], [NODES[1]])
+    assert inside("synth", "echo ${NVIDIA_VISIBLE_DEVICES:-none}") == "none"
+    (gpu,) = rig.visible("mpi")
+    assert rig.held(rig.b, "mpi") == {gpu, "0000:3b:00.0"}
+
+    def holders() -> dict[str, list[str]]:
+        return {name: [one["pod"] for one in each.get("holders", ())] for name, each in named(rig).items()}
+
+    expected: dict[str, list[str]] = {f"gpu-{index}": [] for index in range(4)}
+    expected |= {rig.devices(rig.b)[gpu]["name"]: ["mpi"], "nic-0": ["mpi"], "fpga-0": ["synth"]}
+    rig.until("NodeDevices names all the holders", lambda: holders() == expected)
+    status = rig.nodedevices(rig.b)["status"]
+    assert [(each["name"], each["state"], each["devices"]) for each in status["probes"]] == [
+        ("simulated", "Ready", 4),
+        ("shell", "Ready", 2),
+    ]
+    assert {name: each["probe"] for name, each in named(rig).items()} == {
+        name: "simulated" if name.startswith("gpu") else "shell" for name in expected
+    }
+    assert named(rig)["nic-0"]["attributes"]["extra"]["speedGbps"] == {"int": 400}
+
+    write(rig, rig.b, f"{SAYS}/lost", "")
+    assert rig.marked("synth", "False")["reason"] == "FallenOffBus"
+    rig.until("the Node has no FPGA to give", lambda: rig.node_count(rig.b, FPGA) == 0)
+    assert (rig.node_count(rig.b, GPU), rig.node_count(rig.b, RDMA)) == (4, 1), "another device's fault is not theirs"
+    rig.alive(pod)
+    rig.shell(rig.b, f"rm {SAYS}/lost")
+    rig.confirm_recovered(rig.b)
+    assert rig.marked("synth", "True")
