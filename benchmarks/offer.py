@@ -29,7 +29,6 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.server import RecentAllocations, ResourceServer, snapshot
 from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Verdict
-from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline import inventory
 from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.resources.containers import node_containers
@@ -165,7 +164,7 @@ def offered(case: Case, folder: Path) -> tuple[OfferedResource, Answers]:
     plan = make_plan(
         devices, {each.fact.id: well for each in devices.devices}, PlanSettings.from_sections(case.sections)
     )
-    answers = Answers(Metrics(facts=lambda: None, probe=ProbeCounters).allocated)
+    answers = Answers(Metrics(facts=lambda: None, probes=dict).allocated)
     answers.use(plan, devices, node_containers(devices, case.sections.injection or Injection()))
     [resource] = plan.resources
     return resource, answers

@@ -44,7 +44,6 @@ from nodedevices_plugin.kubelet.holders import HolderPoller
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.model import Plan, RegistrationState
-from nodedevices_plugin.model.probe_counters import sum_of
 from nodedevices_plugin.pipeline.configuring import ActiveConfig
 from nodedevices_plugin.pipeline.foreign import Names, offered_text, other_plugins
 from nodedevices_plugin.pipeline.inventory import owned
@@ -122,7 +121,7 @@ class Agent:
         }
         self._metrics = Metrics(
             facts=lambda: self._facts,
-            probe=lambda: sum_of(each.counters for each in self._probe_processes.values()),
+            probes=lambda: {name: each.counters for name, each in self._probe_processes.items()},
             parts=self._parts,
         )
         self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set)

@@ -1,7 +1,7 @@
 """A second probe beside the simulated GPUs, on a real kubelet: a NIC and an FPGA, reported by a script in POSIX sh.
 
 It is installed as a user would: a ConfigMap with the script, mounted into the agent's container, and one probe more in
-its variable. The device nodes are made by the test, with the numbers of /dev/null, in the node's own /dev.
+its variable. The device nodes are made by the test, with the numbers of /dev/null, in a folder of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ PROBE = Path(__file__).parent.parent / "support" / "probe.sh"
 SCRIPTS = "/opt/probes"
 SAYS = "/var/lib/nodedevices/shell"  # files in it change what the script says; the demo's overlay mounts what is above
 RDMA, FPGA = "example.com/rdma", "example.com/fpga"
-NODES = ("/dev/infiniband/uverbs0", "/dev/xclmgmt0")
+DEV = "/dev/nodedevices-e2e"  # the rig's nodes have the machine's /dev
+NODES = (f"{DEV}/infiniband/uverbs0", f"{DEV}/xclmgmt0")
 RULES = [
     {"match": {"type": "nic", "vendor": "mellanox"}, "name": RDMA},
     {"match": {"type": "fpga"}, "name": FPGA},
@@ -31,8 +32,9 @@ RULES = [
 @pytest.fixture
 def with_second_probe(rig: RigCluster) -> Iterator[RigCluster]:
     """Every agent runs the script beside its simulated GPUs; the device nodes are there on node b."""
+    rig.shell(rig.b, f"rm -rf {DEV}")
     for node in NODES:
-        rig.shell(rig.b, f"mkdir -p {Path(node).parent}; [ -e {node} ] || mknod -m 666 {node} c 1 3")
+        rig.shell(rig.b, f"mkdir -p {Path(node).parent}; mknod -m 666 {node} c 1 3")
     scripts = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -41,13 +43,16 @@ def with_second_probe(rig: RigCluster) -> Iterator[RigCluster]:
     }
     rig.kubectl.apply(scripts)
     volume = {"name": "probes", "configMap": {"name": "probes", "defaultMode": 0o755}}
-    probes = ("NODEDEVICES_PROBE", f"simulated,shell={SCRIPTS}/{PROBE.name} {SAYS}")
+    probes = ("NODEDEVICES_PROBE", f"simulated,shell={SCRIPTS}/{PROBE.name} {SAYS} {DEV}")
     agent = container_patch("nodedevices-agent", "agent", probes, volumes=[volume])
     container = agent["spec"]["template"]["spec"]["containers"][0]
     container["volumeMounts"] = [{"name": "probes", "mountPath": SCRIPTS}]
-    with installed_with(rig, patches=[agent]):
-        yield rig
-    rig.kubectl.delete("configmap", "probes", namespace=SYSTEM)
+    try:
+        with installed_with(rig, patches=[agent]):
+            yield rig
+    finally:
+        rig.kubectl.delete("configmap", "probes", namespace=SYSTEM)
+        rig.shell(rig.b, f"rm -rf {DEV}")
 
 
 def named(cluster: Cluster) -> dict[str, dict[str, Any]]:

@@ -91,7 +91,7 @@ def facts(**changes: Any) -> Facts:
 
 def agent(shown: Facts | None = None) -> Samples:
     latest = shown or facts()
-    return parsed(Metrics(facts=lambda: latest, probe=ProbeCounters).expose().decode())
+    return parsed(Metrics(facts=lambda: latest, probes=lambda: {"nvml": ProbeCounters()}).expose().decode())
 
 
 def operator(conditions: Mapping[str, tuple[str, str]] | None = None) -> Samples:

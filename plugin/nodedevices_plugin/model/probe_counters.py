@@ -1,9 +1,8 @@
-"""What a probe's process did since the agent started; for metrics."""
+"""What the agent has had from one probe since it started; for metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
@@ -14,9 +13,3 @@ class ProbeCounters:
     bad_lines: int = 0
     starts: int = 0
     kills: int = 0  # for silence
-
-
-def sum_of(counters: Iterable[ProbeCounters]) -> ProbeCounters:
-    """Of several probes."""
-    every = list(counters)
-    return ProbeCounters(**{each.name: sum(getattr(one, each.name) for one in every) for each in fields(ProbeCounters)})

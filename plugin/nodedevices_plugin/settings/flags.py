@@ -136,11 +136,12 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
         problems.append(f"--resource-prefix: {show(values['resource-prefix'])} is not a domain such as nvidia.com")
     simulated = [each for each in ("simulated-file", "simulated-profile") if values[each]]
     specs, wrong = probes.read(_list(values["probe"]))
-    problems += wrong
     runs_simulated = ProbeSpec("simulated") in specs
-    if runs_simulated and len(simulated) != 1:
+    if wrong:
+        problems += wrong  # what goes with the probes is judged once it is clear which are meant
+    elif runs_simulated and len(simulated) != 1:
         problems.append("--probe simulated: needs exactly one of --simulated-file and --simulated-profile")
-    if not runs_simulated and simulated:
+    elif not runs_simulated and simulated:
         problems.append(f"--{simulated[0]}: only goes with --probe simulated")
     if values["config-file"] and values["config-dir"]:
         problems.append("--config-dir: does not go with --config-file; give the folder or the one file")

@@ -2,15 +2,15 @@
 
 Counters and histograms are told as things happen. Everything that is a state (devices, holders, registrations) is read
 from the latest report's facts when somebody asks, so that a device that is gone leaves no stale series. Labels are
-bounded: a device's index and id, a resource's name, a closed set of words. Pods are named by device_holder alone, which
-has a series for each container that holds a device, and only while it does.
+bounded: a device's index and id, a resource's or a probe's name, a closed set of words. Pods are named by device_holder
+alone, which has a series for each container that holds a device, and only while it does.
 """
 
 from __future__ import annotations
 
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from nodedevices_common import __version__
 from nodedevices_probe.protocol import Readings
@@ -51,18 +51,18 @@ _TELEMETRY: dict[str, tuple[str, str, float]] = {
 
 
 class Metrics:
-    """The registry of one agent. `facts` and `probe` are asked when somebody scrapes."""
+    """The registry of one agent. `facts` and `probes` (counters by a probe's name) are asked when somebody scrapes."""
 
     def __init__(
         self,
         *,
         facts: Callable[[], Facts | None],
-        probe: Callable[[], ProbeCounters],
+        probes: Callable[[], Mapping[str, ProbeCounters]],
         parts: Supervisor | None = None,
     ) -> None:
         self._facts = facts
         self.registry = CollectorRegistry()
-        self.registry.register(_State(facts, probe, parts or Supervisor()))
+        self.registry.register(_State(facts, probes, parts or Supervisor()))
         ProcessCollector(registry=self.registry)
         info = Gauge("nodedevices_build_info", "Version of the agent.", ["version"], registry=self.registry)
         info.labels(version=__version__).set(1)
@@ -174,17 +174,17 @@ class Metrics:
 
 class _State(Collector):
     def __init__(
-        self, facts: Callable[[], Facts | None], probe: Callable[[], ProbeCounters], parts: Supervisor
+        self, facts: Callable[[], Facts | None], probes: Callable[[], Mapping[str, ProbeCounters]], parts: Supervisor
     ) -> None:
         self._facts = facts
-        self._probe = probe
+        self._probes = probes
         self._parts = parts
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        yield from _probe(self._probe())
+        yield from _probe_counters(self._probes())
         yield from _background(self._parts)
         facts = self._facts()
         if facts is not None:
@@ -193,14 +193,17 @@ class _State(Collector):
             yield _last_lines(facts)
 
 
-def _probe(counters: ProbeCounters) -> Iterator[Metric]:
-    for name, text, value in (
-        ("lines", "Total valid lines read from the probe.", counters.lines),
-        ("bad_lines", "Total invalid lines of the probe.", counters.bad_lines),
-        ("starts", "Total probe processes started.", counters.starts),
-        ("kills", "Total probe processes killed because they were silent.", counters.kills),
+def _probe_counters(probes: Mapping[str, ProbeCounters]) -> Iterator[Metric]:
+    for name, text in (
+        ("lines", "Total valid lines read from the probe."),
+        ("bad_lines", "Total invalid lines of the probe."),
+        ("starts", "Total probe processes started."),
+        ("kills", "Total probe processes killed because they were silent."),
     ):
-        yield CounterMetricFamily(f"nodedevices_probe_{name}", text, value=value)
+        family = CounterMetricFamily(f"nodedevices_probe_{name}", text, labels=["probe"])
+        for probe, counters in probes.items():
+            family.add_metric([probe], getattr(counters, name))
+        yield family
 
 
 def _background(parts: Supervisor) -> Iterator[Metric]:

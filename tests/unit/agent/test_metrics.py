@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nodedevices_plugin.model import Plan
-from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.report import ProbeFacts
 from support.exposed import GPU, SINCE, Samples, agent, facts, parsed
@@ -76,7 +75,7 @@ def test_a_resource_has_its_capacity_what_is_healthy_and_what_is_held() -> None:
 def test_the_first_refused_allocate_is_an_increase() -> None:
     """Prometheus' increase() does not see a series that begins at 1."""
     latest = facts()
-    metrics = Metrics(facts=lambda: latest, probe=ProbeCounters)
+    metrics = Metrics(facts=lambda: latest, probes=dict)
     refused = (("resource", GPU), ("result", "refused"))
     assert parsed(metrics.expose().decode())["nodedevices_allocations_total"][refused] == 0
     metrics.allocated(GPU, granted=False)

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.model import HoldersState, Holdings
+from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.report import Facts, ProbeFacts, report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState
 from support.facts import START, gpu, gpu_id, snapshot, xid
@@ -168,6 +170,19 @@ def test_devices_of_a_probe_that_is_no_longer_configured_are_forgotten() -> None
     assert set(node.states()) == {gpu_id(0), gpu_id(1)}
 
 
+def test_each_probe_is_counted_by_itself() -> None:
+    counters = {
+        "nvml": ProbeCounters(lines=7, starts=1),
+        "nics": ProbeCounters(lines=3, bad_lines=2, starts=4, kills=1),
+    }
+    scraped = Metrics(facts=lambda: None, probes=lambda: counters).expose().decode().splitlines()
+    assert {line for line in scraped if line.startswith("nodedevices_probe_")} == {
+        f'nodedevices_probe_{name}_total{{probe="{probe}"}} {value}'
+        for probe, values in {"nvml": (7.0, 0.0, 1.0, 0.0), "nics": (3.0, 2.0, 4.0, 1.0)}.items()
+        for name, value in zip(("lines", "bad_lines", "starts", "kills"), values, strict=True)
+    }
+
+
 # --- flags ------------------------------------------------------------------------------------------------------------
 def test_probes_are_named_in_their_order_and_a_command_is_split_as_a_shell_does() -> None:
     assert LOCAL.probes == ("nvml", "nics")
@@ -181,6 +196,7 @@ def test_probes_are_named_in_their_order_and_a_command_is_split_as_a_shell_does(
         ("rocm", "--probe: 'rocm' is not allowed; give nvml, simulated or NAME=COMMAND"),
         ("NICs=/x", "--probe: the name 'NICs' is not allowed; give at most 32 small letters, digits and hyphens"),
         ("nvml,nvml=/x", "--probe: nvml is there twice; give each probe its own name"),
+        ("simulated,simulated", "--probe: simulated is there twice; give each probe its own name"),
         ("nics=", "--probe nics: no command after =; give a program with its arguments"),
         ("nics=a 'b", '--probe nics: "a \'b" is not a command (No closing quotation)'),
         ("nics=unix:/run/x", "--probe nics: 'unix:/run/x': a socket is not implemented yet; give a command"),
@@ -189,4 +205,4 @@ def test_probes_are_named_in_their_order_and_a_command_is_split_as_a_shell_does(
 def test_a_probe_that_cannot_be_is_refused_with_what_is_right(given: str, complaint: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse(["--standalone", f"--probe={given}"], {})
-    assert complaint in refused.value.problems
+    assert refused.value.problems == (complaint,)

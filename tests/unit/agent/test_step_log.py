@@ -27,7 +27,7 @@ class Story:
         self.now = 100.0
         self.world: World = begin(State(), LOCAL, now=START, monotonic=self.now)
         self._step_log = StepLog(clock=lambda: self.now)
-        self._metrics = Metrics(facts=lambda: None, probe=lambda: None)  # type: ignore[arg-type,return-value]
+        self._metrics = Metrics(facts=lambda: None, probes=dict)
 
     def line(self, *problems: Problem, after: float = 1.0) -> list[str]:
         self.now += after

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Holder, HoldersState, Holdings
-from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
@@ -76,7 +75,7 @@ class Node:
         self.existing = existing
         self.local = local
         self.world: World = begin(State(), local, now=START, monotonic=self.clock)
-        self.answers = Answers(Metrics(facts=lambda: None, probe=ProbeCounters).allocated)
+        self.answers = Answers(Metrics(facts=lambda: None, probes=dict).allocated)
 
     def now(self, requested: dict[str, Any] | None = None, *holders: Holder) -> Node:
         saved = None
