@@ -77,9 +77,9 @@ def test_an_agent_can_neither_invent_a_node_nor_give_its_object_another_owner(cl
     with pytest.raises(KubectlError, match="may not write nodedevices no-such-node"):
         agent.run("create", "-f", "-", stdin=json.dumps(invented))
     owner = {"apiVersion": "v1", "kind": "Node", "name": cluster.b, "uid": cluster.node(cluster.b)["metadata"]["uid"]}
-    patch = json.dumps({"metadata": {"ownerReferences": [owner]}})
+    body = invented | {"metadata": {"name": cluster.a, "ownerReferences": [owner]}}
     with pytest.raises(KubectlError, match="only owner allowed"):
-        agent.run("patch", "nodedevices", cluster.a, "--type=merge", "-p", patch)
+        agent.run("apply", "--server-side", "--field-manager=e2e", "-f", "-", stdin=json.dumps(body))
 
 
 def test_an_agent_sees_no_pod_no_secret_and_no_node(cluster: Cluster, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def agent(nodes: tuple[FleetNode, FleetNode], apiserver: ApiServer, kubectl: Kub
 
     def active() -> bool:  # the API server hears of a new policy within a second
         try:
-            made.run("annotate", "nodedevices", "other", "a=b", "--dry-run=server")
+            patch(made, {"metadata": {"labels": {}}}, node="other", status=False)
         except KubectlError as error:
             return "may not write nodedevices other" in error.said
         return False
@@ -125,11 +125,12 @@ def test_it_reports_its_own_node_again_and_again_beside_the_operators_part(
     nodes: tuple[FleetNode, FleetNode], agent: Kubectl
 ) -> None:
     mine = nodes[0]
-    mine.kubectl = agent
+    admin, mine.kubectl = mine.kubectl, agent
     mine.fail(0)
     mine.recover(0)
     mine.conditions = {"ConfigApplied": ("False", "ConfigInvalid")}
     mine.report()
+    mine.kubectl = admin
     shown = mine.object
     assert condition(shown, "ConfigApplied")["reason"] == "ConfigInvalid"
     assert condition(shown, "Stale")["status"] == "False"
@@ -202,6 +203,11 @@ def test_everything_but_nodedevices_is_refused(agent: Kubectl) -> None:
     for what in (("get", "pods"), ("get", "secrets"), ("get", "nodes"), ("get", "events"), ("get", "devicepolicies")):
         with pytest.raises(KubectlError, match="forbidden"):
             agent.run(*what, *fleet_pods)
-    for verb, thing in (("delete", "nodedevices"), ("update", "nodedevices"), ("patch", "pods/status")):
+    for verb, thing in (
+        ("get", "nodedevices"),
+        ("delete", "nodedevices"),
+        ("update", "nodedevices"),
+        ("patch", "pods/status"),
+    ):
         with pytest.raises(KubectlError, match="no"):
             agent.run("auth", "can-i", verb, thing)

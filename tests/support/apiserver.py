@@ -43,6 +43,10 @@ class ApiServer:
     def logs(self) -> Path:
         return self._layout.logs
 
+    @property
+    def audit_log(self) -> Path:
+        return self._layout.audit_log
+
     def run(self, *args: str, stdin: str | None = None) -> str:
         """Output of one kubectl command; CalledProcessError when it fails, with stderr in its notes."""
         try:

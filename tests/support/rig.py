@@ -53,6 +53,11 @@ class Rig:
         """What etcd, the API server, kubelets, ... wrote."""
         return self.rig.layout.logs
 
+    @property
+    def audit_log(self) -> Path:
+        """What the API server was asked by our parts."""
+        return self.rig.layout.audit_log
+
     def node_argv(self, node: str) -> list[str]:
         """What to put before a command so that it runs in a node's network, mount and pid namespaces."""
         return self.rig.runner(node).argv()

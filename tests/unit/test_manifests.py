@@ -26,7 +26,7 @@ needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="no kubectl: `make cl
 # Everything that each part may do. A rule that is not here is not granted; one that is here is used by the code.
 GRANTED = {
     "nodedevices-agent": {
-        ("nodedevices.io", "nodedevices"): {"get", "list", "watch", "create", "patch"},
+        ("nodedevices.io", "nodedevices"): {"list", "watch", "create", "patch"},
         ("nodedevices.io", "nodedevices/status"): {"patch"},
     },
     "nodedevices-operator": {

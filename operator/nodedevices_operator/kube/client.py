@@ -20,6 +20,7 @@ import orjson
 import structlog
 from aiohttp import ClientError, ClientSSLError
 from kubernetes.aio import client
+from nodedevices_common import __version__
 from nodedevices_common.errors import retry_after_seconds
 from nodedevices_common.periodic import Periodic
 
@@ -37,6 +38,7 @@ PAGE_SIZE = 500
 MAX_PAGES = 400  # 200,000 objects
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
+USER_AGENT = f"{MANAGER}/{__version__}"  # by which an audit log knows whose request it was
 
 log = structlog.get_logger()
 
@@ -77,6 +79,7 @@ class KubeClient:
     def _use(self, known: Credentials) -> None:
         try:
             self._api: Any = client.ApiClient(known.configuration)  # typed only in parts
+            self._api.user_agent = USER_AGENT
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise CredentialsError(f"use the credentials: {type(error).__name__}: {error}") from error
         self._known = known

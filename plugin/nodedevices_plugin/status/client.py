@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nodedevices_api import GROUP, VERSION
+from nodedevices_common import __version__
 from nodedevices_common.errors import RequestError, retry_after_seconds
 
 from nodedevices_plugin.runtime.worker import Worker
 
 PLURAL = "nodedevices"
 FIELD_MANAGER = "nodedevices-agent"
+USER_AGENT = f"nodedevices-agent/{__version__}"  # by which an audit log knows whose request it was
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 NODE_UID = "authentication.kubernetes.io/node-uid"
 CONNECT_SECONDS = 3.0
@@ -239,7 +241,9 @@ class KubeStore:
                     raise StoreError(f"load credentials from {where}: {str(error).rstrip('.')}{hint}") from error
                 configuration.retries = False
                 configuration.connection_pool_maxsize = 2
-                self._made, self._made_from = client.CustomObjectsApi(client.ApiClient(configuration)), now
+                api = client.ApiClient(configuration)
+                api.user_agent = USER_AGENT
+                self._made, self._made_from = client.CustomObjectsApi(api), now
             return self._made
 
     def _open(self, what: str, call: Callable[[Any], Any]) -> Any:

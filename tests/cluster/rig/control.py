@@ -6,7 +6,9 @@ a leader, and the two clients may ask as often as they like. All of it listens o
 
 from __future__ import annotations
 
+import json
 import subprocess
+from pathlib import Path
 
 from cluster.rig import processes
 from cluster.rig.api import Api
@@ -15,6 +17,7 @@ from cluster.rig.layout import Layout
 from cluster.rig.pki import Authority
 from cluster.rig.problem import wait_for
 
+AUDITED_NAMESPACE = "nodedevices-system"  # the service accounts of this one are in the audit log
 READY_SECONDS = 90  # a cold page cache on two cores takes a tenth of it
 Child = subprocess.Popen[bytes]
 
@@ -73,6 +76,8 @@ class Control:
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             f"--service-cluster-ip-range={layout.services}",
+            f"--audit-policy-file={self._audit_policy()}",
+            f"--audit-log-path={layout.audit_log}",
             "--allow-privileged=true",
         ]
         if layout.count:
@@ -88,6 +93,17 @@ class Control:
             # controller-manager nobody makes service accounts: pods and tokens need them to be created by hand.
             flags += ["--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"]
         self._start("kube-apiserver", *flags)
+
+    def _audit_policy(self) -> Path:
+        """Who asked for what, and what became of it, of the parts of the system that is installed here."""
+        path = self._layout.folder / "audit-policy.json"
+        rules: list[dict[str, object]] = [
+            {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{AUDITED_NAMESPACE}"]},
+            {"level": "None"},
+        ]
+        policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}
+        path.write_text(json.dumps(policy))
+        return path
 
     def wait_for_apiserver(self, seconds: float = READY_SECONDS) -> None:
         wait_for("the API server is ready", self.api().ready, seconds=seconds, hint=f"see {self._layout.logs}")

@@ -87,6 +87,11 @@ class Layout:
         return self.folder / "log"
 
     @property
+    def audit_log(self) -> Path:
+        """The API server's, a line of JSON each."""
+        return self.logs / "audit.json"
+
+    @property
     def nodes(self) -> tuple[Node, ...]:
         return tuple(self._node(number) for number in range(1, self.count + 1))
 

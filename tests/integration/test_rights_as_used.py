@@ -1,0 +1,130 @@
+"""RBAC as small as what is used: the rules of the manifests beside the API server's audit log of the real agent and
+operator at work. A rule that nothing uses is too much, and a request that is refused is one too few."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from nodedevices_operator.kube.client import KubeClient
+from nodedevices_operator.manager import Manager
+from nodedevices_operator.metrics import Metrics
+from support import audit, fleet
+from support.access import kubeconfig, token_of_pod
+from support.agentprocess import AgentProcess
+from support.apiserver import ApiServer
+from support.audit import Right
+from support.fleet import MEMORY, FleetNode, get_pod, memory_capacity, pod, policy
+from support.kubectl import Kubectl, condition, wait_until
+from support.operatorprocess import NAMESPACE, OperatorProcess
+
+pytestmark = pytest.mark.timeout(180)  # each waits for processes to start and to notice
+
+BASE = Path(__file__).parents[2] / "manifests" / "base"
+AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
+PARTS = ("agent/rbac.yaml", "operator/rbac.yaml", "admission/own-node-only.yaml")
+DEVICE_HEALTHY = "nodedevices.io/DeviceHealthy"
+
+# Allowed on purpose and not seen here: why.
+UNSEEN: dict[str, dict[Right, str]] = {AGENT: {}, OPERATOR: {}}
+
+
+def documents(part: str) -> list[dict[str, Any]]:
+    return [each for each in yaml.safe_load_all((BASE / part).read_text()) if each]
+
+
+def granted(part: str) -> set[Right]:
+    return audit.granted(each for each in documents(f"{part}/rbac.yaml") if each["kind"].endswith("Role"))
+
+
+@pytest.fixture
+def begin(apiserver: ApiServer, kubectl: Kubectl) -> Iterator[int]:
+    """Roles and admission policies as installed, and a Node. Where the audit log begins."""
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    kubectl.apply(*(each for part in PARTS for each in documents(part)))
+    kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}})
+    fleet.namespace(kubectl)
+    yield audit.end(apiserver.audit_log)
+    kubectl.run("delete", "validatingadmissionpolicies,validatingadmissionpolicybindings", "nodedevices-own-node-only")
+
+
+@pytest.fixture
+def files(begin: int, apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path) -> dict[str, Path]:
+    """A kubeconfig of each part, with the token of one of its pods."""
+    return {
+        account: kubeconfig(
+            apiserver.kubeconfig,
+            tmp_path / f"{account}.kubeconfig",
+            token_of_pod(kubectl, account, namespace=NAMESPACE, node="node-a"),
+        )
+        for account in (AGENT, OPERATOR)
+    }
+
+
+def compare(log: Path, begin: int, account: str, part: str) -> None:
+    asked = [each for each in audit.requests(log, after=begin) if each.account == f"{NAMESPACE}:{account}"]
+    assert [each.text for each in asked if each.refused] == []
+    seen = audit.used(asked, f"{NAMESPACE}:{account}")
+    unseen = UNSEEN[account]
+    assert seen & unseen.keys() == set(), "used after all: take it off the list"
+    assert granted(part) - seen == unseen.keys(), "allowed, and used by nothing"
+
+
+def test_the_agents_role_holds_what_the_agent_uses_and_nothing_else(
+    apiserver: ApiServer, kubectl: Kubectl, begin: int, files: dict[str, Path], tmp_path: Path
+) -> None:
+    def reported() -> object:
+        return (kubectl.get("nodedevices", "node-a") or {}).get("status")
+
+    arguments = (f"--kubeconfig={files[AGENT]}",)
+    with AgentProcess(tmp_path, arguments=arguments):
+        wait_until("a report", reported)
+        kubectl.delete("nodedevices", "node-a")
+        wait_until("it is created again", reported)
+    compare(apiserver.audit_log, begin, AGENT, "agent")
+
+
+async def forgets_what_is_gone(operator: Path, kubectl: Kubectl) -> None:
+    """What a LIST lacks is asked for by name, before it is believed to be gone."""
+    client = await KubeClient.connect(str(operator))
+    try:
+        core = Manager(client, Metrics())  # without a watch
+        await core.relister.once()
+        kubectl.delete("node", "gone")
+        kubectl.delete("nd", "gone")
+        kubectl.delete("dp", "gone")
+        await core.relister.once()
+        assert "gone" not in {**core.cache.nodes, **core.cache.node_devices, **core.cache.policies}
+    finally:
+        await client.close()
+
+
+def test_the_operators_role_holds_what_the_operator_uses_and_nothing_else(
+    apiserver: ApiServer, kubectl: Kubectl, begin: int, files: dict[str, Path], tmp_path: Path
+) -> None:
+    node = FleetNode(kubectl, "n1").create()
+    pod(kubectl, "trainer", "n1")
+    node.hold(0, "trainer")
+    node.report()
+    with OperatorProcess(tmp_path, files[OPERATOR], "--relist-seconds=3"):
+        kubectl.apply(policy("everything", capacity=memory_capacity(), labels={"extra": {"example.com/tier": "gold"}}))
+        wait_until("capacity", lambda: MEMORY in node.capacity)
+        wait_until("labels", lambda: "example.com/tier" in node.node["metadata"]["labels"])
+        wait_until("policy", lambda: condition(kubectl.get("dp", "everything"), "Accepted"))
+        node.fail(0)
+        wait_until("pod", lambda: condition(get_pod(kubectl, "trainer"), DEVICE_HEALTHY))
+        wait_until("event", lambda: fleet.events(kubectl, get_pod(kubectl, "trainer")["metadata"]["uid"]))
+    FleetNode(kubectl, "gone").create()
+    kubectl.apply(policy("gone", labels={"extra": {}}))
+    asyncio.run(forgets_what_is_gone(files[OPERATOR], kubectl))
+    cleanup = [sys.executable, "-m", "nodedevices_operator", "cleanup", f"--kubeconfig={files[OPERATOR]}"]
+    done = subprocess.run(cleanup, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert MEMORY not in node.capacity
+    compare(apiserver.audit_log, begin, OPERATOR, "operator")
