@@ -122,5 +122,5 @@ def test_every_documented_metric_of_the_agent_stands_in_its_code() -> None:
 
 def test_every_recovery_action_has_its_advice_on_one_page() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
-    section = page.partition("## What a recovery action asks for")[2].partition("\n## ")[0]
+    section = page.partition("## What a recovery action means")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(get_args(RecoveryAction))
