@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -38,7 +38,9 @@ from nodedevices_plugin.host.sharing_managers import Managers
 from nodedevices_plugin.host.state_keeper import StateKeeper
 from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder
 from nodedevices_plugin.inputs.own_object import older_conditions, seen_object
-from nodedevices_plugin.inputs.process import ProbeProcess
+from nodedevices_plugin.inputs.probe_process import ProbeProcess
+from nodedevices_plugin.inputs.probe_socket import ProbeSocket
+from nodedevices_plugin.inputs.probe_source import ProbeSource
 from nodedevices_plugin.kubelet import checkpoint
 from nodedevices_plugin.kubelet.holders import HolderPoller
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
@@ -58,6 +60,7 @@ from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
+from nodedevices_plugin.settings.probes import ProbeSpec
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.clients import with_helpers
 from nodedevices_plugin.status.client import KubeStore, Object, Store
@@ -111,17 +114,15 @@ class Agent:
             on_change=self._wake.set,
         )
         self._step_log = StepLog()
-        self._probe_processes = {
-            each.name: ProbeProcess(
-                partial(self._probe_arguments, each.name),
-                on_snapshot=partial(self._on_snapshot, each.name),
-                command=each.command,
+        self._probe_sources = {
+            each.name: _probe_source(
+                each, partial(self._probe_arguments, each.name), partial(self._on_snapshot, each.name)
             )
             for each in local.probe_specs
         }
         self._metrics = Metrics(
             facts=lambda: self._facts,
-            probes=lambda: {name: each.counters for name, each in self._probe_processes.items()},
+            probes=lambda: {name: each.counters for name, each in self._probe_sources.items()},
             parts=self._parts,
         )
         self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set)
@@ -166,8 +167,8 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 keep = self._parts.keep
-                for name, process in self._probe_processes.items():
-                    tasks.create_task(keep(f"probe {name}", process.run))
+                for name, source in self._probe_sources.items():
+                    tasks.create_task(keep(f"probe {name}", source.run))
                 if self._config_file is not None:
                     await self._config_file.first()
                     tasks.create_task(keep("config-file", self._config_file.run))
@@ -202,7 +203,7 @@ class Agent:
 
     def _probe_error(self) -> str | None:
         """Why probes do not report."""
-        errors = {name: process.last_error for name, process in self._probe_processes.items()}
+        errors = {name: source.last_error for name, source in self._probe_sources.items()}
         several = len(errors) > 1
         return "; ".join(f"{name}: {why}" if several else why for name, why in errors.items() if why) or None
 
@@ -369,7 +370,7 @@ class Agent:
                     name=name,
                     inventory=part,
                     silent=name in outcome.silent,
-                    error=self._probe_processes[name].last_error,
+                    error=self._probe_sources[name].last_error,
                 )
                 for name, part in owned(world.probes).items()
             ),
@@ -411,6 +412,14 @@ def _excluded(active: ActiveConfig) -> tuple[str, ...]:
     """Nothing is kept back from what other plugins offer."""
     resources = active.effective.sections.resources
     return tuple(resources.exclude) if active.applied_once and not active.effective.observing and resources else ()
+
+
+def _probe_source(
+    spec: ProbeSpec, arguments: Callable[[], list[str]], on_snapshot: Callable[[Snapshot], None]
+) -> ProbeSource:
+    if spec.socket:
+        return ProbeSocket(spec.socket, name=spec.name, on_snapshot=on_snapshot)
+    return ProbeProcess(arguments, name=spec.name, on_snapshot=on_snapshot, command=spec.command)
 
 
 def _probe_arguments(name: str, local: Local, driver_root: Path) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from nodedevices_plugin.inputs.process import ProbeProcess
+from nodedevices_plugin.inputs.probe_process import ProbeProcess
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot
 from support.agentprocess import AgentProcess

@@ -6,7 +6,7 @@ agent does not know are ignored, since a newer probe of the same protocol may sa
 
 What a line may cost is bounded too, because the agent serves the kubelet while it reads: values are counted before they
 are parsed, a list's length is looked at before its elements, and the first error ends it. The checks are made once
-from the types and bounds in `protocol`. Nothing here does I/O; `process` calls it on a thread of its own.
+from the types and bounds in `protocol`. Nothing here does I/O; `probe_source` calls it on a thread of its own.
 """
 
 from __future__ import annotations

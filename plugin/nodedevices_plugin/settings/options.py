@@ -144,7 +144,8 @@ OPTIONS: tuple[Option, ...] = (
         variables=("NODEDEVICES_PROBE",),
         group="probe",
         metavar="PROBE",
-        help="nvml, simulated, or NAME=COMMAND for a program of your own; repeat it to run several",
+        help="nvml, simulated, NAME=COMMAND for a program of your own, or NAME=unix:/PATH for one that listens there; "
+        "repeat it to run several",
     ),
     Option(
         name="simulated-file",

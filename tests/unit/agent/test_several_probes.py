@@ -8,12 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from nodedevices_common.text import show
 from nodedevices_plugin.model import HoldersState, Holdings
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
 from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.settings.probes import ProbeSpec
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.report import Facts, ProbeFacts, report
@@ -190,16 +192,28 @@ def test_probes_are_named_in_their_order_and_a_command_is_split_as_a_shell_does(
     assert parse(["--standalone"], {"NODEDEVICES_PROBE": "nvml,x='a b' c"}).probe_specs[1].command == ("a b", "c")
 
 
+def test_a_socket_has_an_absolute_path_that_fits_into_an_address() -> None:
+    longest = "/" + "x" * 106
+    local = parse(["--standalone", "--probe=nvml=unix:/run/a.sock", f"--probe=nics=unix:{longest}"], {})
+    assert local.probe_specs == (ProbeSpec("nvml", socket="/run/a.sock"), ProbeSpec("nics", socket=longest))
+
+
+SOCKET = "give unix: and an absolute path of at most 107 bytes, as in unix:/run/nics/probe.sock"
+
+
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ("rocm", "--probe: 'rocm' is not allowed; give nvml, simulated or NAME=COMMAND"),
+        ("rocm", "--probe: 'rocm' is not allowed; give nvml, simulated, NAME=COMMAND or NAME=unix:/PATH"),
         ("NICs=/x", "--probe: the name 'NICs' is not allowed; give at most 32 small letters, digits and hyphens"),
         ("nvml,nvml=/x", "--probe: nvml is there twice; give each probe its own name"),
         ("simulated,simulated", "--probe: simulated is there twice; give each probe its own name"),
         ("nics=", "--probe nics: no command after =; give a program with its arguments"),
         ("nics=a 'b", '--probe nics: "a \'b" is not a command (No closing quotation)'),
-        ("nics=unix:/run/x", "--probe nics: 'unix:/run/x': a socket is not implemented yet; give a command"),
+        ("nics=unix:run/x", f"--probe nics: 'unix:run/x' is not allowed; {SOCKET}"),
+        ("nics=unix:", f"--probe nics: 'unix:' is not allowed; {SOCKET}"),
+        (f"nics=unix:/{'x' * 107}", f"--probe nics: {show('unix:/' + 'x' * 107)} is not allowed; {SOCKET}"),
+        (f"nics=unix:/{'é' * 54}", f"--probe nics: {show('unix:/' + 'é' * 54)} is not allowed; {SOCKET}"),
     ],
 )
 def test_a_probe_that_cannot_be_is_refused_with_what_is_right(given: str, complaint: str) -> None:

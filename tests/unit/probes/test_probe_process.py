@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from nodedevices_common.backoff import Backoff
-from nodedevices_plugin.inputs.process import BACKOFF, MIN_LINE_SPACING_SECONDS, LineSplitter, ProbeProcess
+from nodedevices_plugin.inputs.probe_process import BACKOFF, ProbeProcess
+from nodedevices_plugin.inputs.probe_source import MIN_LINE_SPACING_SECONDS, LineSplitter
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot, encode
 from support.probes import cancelled, eventually
 

@@ -1,0 +1,194 @@
+"""A probe as a child process of the agent, with a pipe of its own for its lines.
+
+A child that ends is replaced; one that is silent for too long is killed, and if the kernel does not let it die it is
+left behind, never waited for. Neither waits for the lines that are left to read. What a child prints goes to the
+agent's standard error. It dies with the agent, if it is ours (see nodedevices_probe.main); any other is killed at the
+agent's end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from nodedevices_common.backoff import Backoff
+from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
+from nodedevices_probe.protocol import Snapshot
+
+from nodedevices_plugin.inputs.probe_source import CHUNK_BYTES, END_AFTER_SILENCE_SECONDS, ProbeLines
+from nodedevices_plugin.model.probe_counters import ProbeCounters
+
+REAP_SECONDS = 2.0  # a killed child that is not gone by then is stuck in the kernel
+LAST_REAP_SECONDS = 0.2  # the same at the agent's own end, where nothing else may run any more
+EXIT_GRACE_SECONDS = 0.2  # for a child that has closed its pipe to exit by itself
+MAX_UNREAPED = 4  # children stuck in the kernel; with that many, no further one is started
+LAST_WORDS_SECONDS = 1.0  # so long the lines are read that a child left behind
+BACKOFF = Backoff(initial_seconds=0.2, max_seconds=30.0, jitter=0.2)  # before the next child
+
+
+class ProbeProcess:
+    """A ProbeSource: a child, and after it the next one.
+
+    `arguments` are those of `nodedevices-probe` (`["nvml"]`), asked for again and again: a child that has others is
+    replaced. `command` replaces the whole command line instead, and gets `--fd N` appended like ours.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str] | Callable[[], Sequence[str]] = (),
+        *,
+        on_snapshot: Callable[[Snapshot], None],
+        name: str = "",
+        command: Sequence[str] | None = None,
+        backoff: Backoff = BACKOFF,
+        kill_after_silence_seconds: float = END_AFTER_SILENCE_SECONDS,
+    ) -> None:
+        self._own = list(command) if command else None
+        self._arguments = arguments if callable(arguments) else lambda: arguments
+        self._lines = ProbeLines(
+            name, on_snapshot=on_snapshot, backoff=backoff, end_after_silence_seconds=kill_after_silence_seconds
+        )
+        self._child: subprocess.Popen[bytes] | None = None
+        self._unreaped: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def counters(self) -> ProbeCounters:
+        return self._lines.counters
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the last line or child was no good; None after a good line."""
+        return self._lines.last_error
+
+    @property
+    def pid(self) -> int | None:
+        """The running child's process id."""
+        return self._child.pid if self._child else None
+
+    def _command(self) -> list[str]:
+        return self._own or [sys.executable, "-m", "nodedevices_probe.main", *self._arguments()]
+
+    async def run(self) -> None:
+        """Keep a child running until this coroutine is cancelled; then the child is killed."""
+        await self._lines.keep(self._one_child)
+
+    async def _one_child(self) -> bool:
+        """Start a child and follow it to its end; True when it ended because it wants a new process."""
+        lines = self._lines
+        self._unreaped = [child for child in self._unreaped if child.poll() is None]
+        if len(self._unreaped) >= MAX_UNREAPED:
+            lines.last_error = f"{len(self._unreaped)} killed probes are stuck in the kernel; reboot the node"
+            return False
+        command = self._command()
+        try:
+            child, read_end = _spawn(command)
+        except (OSError, ValueError) as error:  # ValueError: an argument that no command line can hold
+            lines.last_error = f"failed to start the probe {command[0]}: {getattr(error, 'strerror', None) or error}"
+            return False
+        self._child = child
+        lines.counters.starts += 1
+        lines.log.info("probe started", pid=child.pid, command=" ".join(command))
+        grace_seconds = 0.0
+        try:
+            await self._follow(child, read_end, command)
+            grace_seconds = EXIT_GRACE_SECONDS
+        finally:
+            self._child = None
+            code = await self._end(child, grace_seconds)
+        if code is not None and code != -signal.SIGKILL:
+            last_words = f": {lines.last_error}" if lines.last_error else ""
+            lines.last_error = f"the probe exited with status {code}{last_words}"
+        elif lines.last_error is None:
+            lines.last_error = "the probe was killed"
+        return code == EXIT_WANTS_FRESH_PROCESS
+
+    async def _follow(self, child: subprocess.Popen[bytes], read_end: int, command: list[str]) -> None:
+        """Read until the child closes its end, exits, is silent for too long or is not the one that is wanted."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=CHUNK_BYTES)
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", buffering=0)
+        )
+        exited: float | None = None  # when it was first seen to have exited
+
+        def is_over() -> bool:
+            nonlocal exited
+            if command != self._command():
+                self._lines.last_error = "other arguments are configured"
+                return True
+            if exited is None and _has_exited(child):
+                exited = time.monotonic()
+            return exited is not None and time.monotonic() - exited >= LAST_WORDS_SECONDS
+
+        try:
+            await self._lines.read(reader, is_over)
+        finally:
+            transport.close()
+
+    async def _end(self, child: subprocess.Popen[bytes], grace_seconds: float) -> int | None:
+        """Make sure that the child and what it started is gone. Its exit status; None when the kernel keeps it."""
+        try:
+            await _wait_until(lambda: _has_exited(child), grace_seconds)  # its own status says more than our signal
+            _kill_session(child)
+            reaped = await _wait_until(lambda: child.poll() is not None, REAP_SECONDS)
+        except asyncio.CancelledError:  # the agent ends now, and takes its children along
+            _kill_session(child)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(LAST_REAP_SECONDS)
+            raise
+        if reaped:
+            return child.returncode
+        self._unreaped.append(child)
+        self._lines.log.error("probe cannot be killed", pid=child.pid, left_behind=len(self._unreaped))
+        return None
+
+
+def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+    read_end, write_end = os.pipe()
+    try:
+        child = subprocess.Popen(  # noqa: S603  the command is ours or the test's
+            [*command, "--fd", str(write_end)],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
+            pass_fds=(write_end,),
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(read_end)
+        raise
+    finally:
+        os.close(write_end)
+    return child, read_end
+
+
+def _kill_session(child: subprocess.Popen[bytes]) -> None:
+    """Kill the child and whatever it started, unless it is reaped: from then on its id may be somebody else's."""
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+def _has_exited(child: subprocess.Popen[bytes]) -> bool:
+    """Whether the child has ended; it stays unreaped."""
+    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+async def _wait_until(done: Callable[[], bool], seconds: float) -> bool:
+    """Look every 10 ms, for at most so long, whether it is done."""
+    deadline = time.monotonic() + seconds
+    while not (ready := done()) and time.monotonic() < deadline:  # noqa: ASYNC110  the kernel has no event for this
+        await asyncio.sleep(0.01)
+    return ready
+
+
+def _has_descriptor(stream: object) -> bool:
+    try:
+        return stream.fileno() >= 0  # type: ignore[attr-defined,no-any-return]
+    except (AttributeError, OSError, ValueError):
+        return False

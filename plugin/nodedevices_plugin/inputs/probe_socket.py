@@ -1,0 +1,73 @@
+"""A probe that runs elsewhere, such as in a container of its own, and listens on a unix socket.
+
+The agent connects as a client and reads the same lines that a child writes. A connection that ends, cannot be made or
+brings no good line for too long is followed by the next one; half a line at its end is dropped. Who may make a socket
+at that path speaks for the probe's devices: that is for the folder's permissions to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from nodedevices_common.backoff import Backoff
+from nodedevices_probe.protocol import Snapshot
+
+from nodedevices_plugin.inputs.probe_source import CHUNK_BYTES, END_AFTER_SILENCE_SECONDS, ProbeLines
+from nodedevices_plugin.model.probe_counters import ProbeCounters
+
+CONNECT_SECONDS = 5.0
+BACKOFF = Backoff(initial_seconds=0.2, max_seconds=5.0, jitter=0.2)  # below the 15 s of silence that are reported
+
+
+class ProbeSocket:
+    """A ProbeSource: a connection, and after it the next one."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        on_snapshot: Callable[[Snapshot], None],
+        name: str = "",
+        backoff: Backoff = BACKOFF,
+        end_after_silence_seconds: float = END_AFTER_SILENCE_SECONDS,
+    ) -> None:
+        self._path = path
+        self._lines = ProbeLines(
+            name, on_snapshot=on_snapshot, backoff=backoff, end_after_silence_seconds=end_after_silence_seconds
+        )
+
+    @property
+    def counters(self) -> ProbeCounters:
+        return self._lines.counters
+
+    @property
+    def last_error(self) -> str | None:
+        return self._lines.last_error
+
+    async def run(self) -> None:
+        await self._lines.keep(self._connection)
+
+    async def _connection(self) -> bool:
+        lines = self._lines
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, writer = await asyncio.open_unix_connection(self._path, limit=CHUNK_BYTES)
+        except OSError as error:
+            lines.last_error = f"failed to connect to {self._path}: {_why(error)}"
+            return False
+        lines.counters.starts += 1
+        lines.log.info("probe connected", socket=self._path)
+        try:
+            await lines.read(reader)
+        except OSError as error:
+            lines.last_error = f"{self._path}: {_why(error)}"
+        finally:
+            writer.transport.abort()
+        if lines.last_error is None:
+            lines.last_error = f"the probe at {self._path} closed the connection"
+        return False
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or (f"no answer for {CONNECT_SECONDS:g} s" if isinstance(error, TimeoutError) else str(error))

@@ -1,0 +1,156 @@
+"""What one probe says, whichever way its lines come: cut, checked, counted and handed on.
+
+A probe may crash, hang for ever inside the kernel, print garbage or write without end. Whatever it does, the agent's
+loop is never blocked: lines are capped in size and in number per second and read on a thread of their own, and a bad
+one is counted while the last good one stays in use. A probe that ends, or goes away, is started or connected to
+again after a back-off with jitter; so is one that is silent for too long. What silence means for the devices is judged
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+from nodedevices_common.backoff import Backoff
+from nodedevices_probe.protocol import MAX_LINE_BYTES, Snapshot
+
+from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
+from nodedevices_plugin.model.probe_counters import ProbeCounters
+from nodedevices_plugin.runtime.worker import Worker
+
+log = structlog.get_logger(__name__)
+
+END_AFTER_SILENCE_SECONDS = 45.0  # three times the 15 s after which silence is reported
+LIVED_WELL_SECONDS = 10.0  # a probe that wrote good lines for this long earns a quick restart
+MIN_LINE_SPACING_SECONDS = 0.02  # at most 50 lines a second are read; the pipe holds back a probe that writes more
+LINE_SPACING_FACTOR = 3.0  # a line that took long to read is followed by a pause of so many times that
+CHUNK_BYTES = 1 << 16
+_TICK_SECONDS = 0.5
+
+
+class ProbeSource(Protocol):
+    """A stream of snapshots of one probe. Each good line is handed on once, on the event loop, to a function that must
+    not block; everything else that happens is counted and said here, and never raised."""
+
+    @property
+    def counters(self) -> ProbeCounters: ...
+
+    @property
+    def last_error(self) -> str | None:
+        """Why there is no good line; None after one."""
+        ...
+
+    async def run(self) -> None:
+        """Keep the stream going until this coroutine is cancelled; then nothing of it is left."""
+        ...
+
+
+class LineSplitter:
+    """Cuts a stream of bytes into lines; of a line longer than the cap nothing is kept but the fact."""
+
+    def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+        self._overlong = False
+
+    def feed(self, chunk: bytes) -> list[bytes | None]:
+        """Every line that this chunk completes, without its newline; None for one that was too long."""
+        lines: list[bytes | None] = []
+        *complete, rest = chunk.split(b"\n")
+        for part in complete:
+            self._add(part)
+            lines.append(None if self._overlong else bytes(self._buffer))
+            self._buffer.clear()
+            self._overlong = False
+        self._add(rest)
+        return lines
+
+    def _add(self, part: bytes) -> None:
+        if self._overlong or len(self._buffer) + len(part) > self._limit:
+            self._overlong = True
+            self._buffer.clear()
+        else:
+            self._buffer += part
+
+
+class ProbeLines:
+    """The lines of one probe, over all its processes or connections. `name`: the probe's, for the log."""
+
+    def __init__(
+        self, name: str, *, on_snapshot: Callable[[Snapshot], None], backoff: Backoff, end_after_silence_seconds: float
+    ) -> None:
+        self.log = log.bind(probe=name) if name else log
+        self._on_snapshot = on_snapshot
+        self._backoff = backoff
+        self._end_after = end_after_silence_seconds
+        self._last_complaint = ""
+        self._reading = Worker("probe-lines")
+        self.counters = ProbeCounters()
+        self.last_error: str | None = None
+
+    async def keep(self, session: Callable[[], Awaitable[bool]]) -> None:
+        """One session after the other; a session says whether it ended because the probe wanted a new one."""
+        failures = 0
+        while True:
+            started = time.monotonic()
+            lines_before = self.counters.lines
+            planned = await session()
+            lived_well = self.counters.lines > lines_before and time.monotonic() - started >= LIVED_WELL_SECONDS
+            failures = 1 if lived_well or planned else failures + 1
+            delay = self._backoff.after(failures)
+            level = self.log.info if planned else self.log.warning
+            level("probe ended", cause=self.last_error, restart_in_seconds=round(delay, 1))
+            await asyncio.sleep(delay)
+
+    async def read(self, reader: asyncio.StreamReader, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Until the stream ends, no good line came for too long, or `is_over`, whatever is left to read then."""
+        splitter = LineSplitter()
+        heard = time.monotonic()
+        while True:
+            chunk = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_SECONDS):
+                    chunk = await reader.read(CHUNK_BYTES)
+            if chunk == b"" or self._is_silent(heard) or is_over():
+                return
+            for line in splitter.feed(chunk) if chunk else ():
+                began = time.monotonic()
+                if await self._take(line):
+                    heard = time.monotonic()
+                took = time.monotonic() - began
+                await asyncio.sleep(max(MIN_LINE_SPACING_SECONDS, LINE_SPACING_FACTOR * took))
+                if self._is_silent(heard) or is_over():
+                    return
+
+    def _is_silent(self, heard: float) -> bool:
+        if time.monotonic() - heard < self._end_after:
+            return False
+        self.counters.kills += 1
+        self.last_error = f"no good line for {self._end_after:g} s; started again"
+        return True
+
+    async def _take(self, line: bytes | None) -> bool:
+        """Hand on one line; True when it was good."""
+        try:
+            if line is None:
+                raise ProbeLineError("", f"more than {MAX_LINE_BYTES} bytes without an end; the rest was dropped")
+            snapshot = await self._reading.run(lambda: parse_line(line))
+        except ProbeLineError as error:
+            self.counters.bad_lines += 1
+            self.last_error = str(error)
+            if self._last_complaint != error.place + error.problem[:32]:
+                self._last_complaint = error.place + error.problem[:32]
+                self.log.warning("probe line refused", error=str(error), bad_lines=self.counters.bad_lines)
+            return False
+        if self._last_complaint:
+            self.log.info("probe lines are valid again", bad_lines=self.counters.bad_lines)
+            self._last_complaint = ""
+        self.counters.lines += 1
+        self.last_error = None
+        self._on_snapshot(snapshot)
+        return True
