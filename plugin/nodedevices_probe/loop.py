@@ -2,12 +2,13 @@
 
 A line is written when a look found something new, at once when an event came in, and as a heartbeat at least every
 5 s, since silence means problem. Lines are at least 0.1 s apart, so that a flood of events costs ten lines a second.
-An event is written before the hardware is asked again: asking a broken device may take for ever. If the reader has
-gone, the probe ends.
+An event is written before the hardware is asked again: asking a broken device may take for ever. If the reader of a
+child has gone, the probe ends; one that listens on a socket goes on looking, and keeps events for the next reader.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import time
@@ -74,6 +75,8 @@ class LineLoop:
     write: Callable[[bytes], None]
     repeat_seconds: float = HEARTBEAT_SECONDS  # an unchanged line again after so long; never longer than the heartbeat
     boot_id: str = ""
+    is_read: Callable[[], bool] = lambda: True  # False: nobody would get a line now, and none is written
+    _interval: float | None = None  # what the reader wants, in the place of the source's own
     _instance: str = field(default_factory=lambda: secrets.token_hex(8))
     _sequence: int = 0
     _written: Facts | None = None
@@ -92,19 +95,31 @@ class LineLoop:
         newest = self.source.events.newest()
         return replace(self.source.look(), read_after=newest)
 
+    def set_interval(self, seconds: float | None) -> None:
+        """From now on, look so often; None: as often as the source does by itself. May be called by any thread."""
+        if seconds != self._interval:
+            self._interval = seconds
+            self.source.events.wake.set()
+
+    def say_again(self) -> None:
+        """Write a line now, for somebody who has just begun to read. May be called by any thread."""
+        self._written_at = -math.inf
+        self.source.events.wake.set()
+
     def run(self) -> None:
         """For ever."""
-        events, every = self.source.events, self.source.look_every_seconds
-        repeat = min(self.repeat_seconds, HEARTBEAT_SECONDS)
+        events = self.source.events
         facts = Facts(driver=NO_DRIVER, silent=True)  # nothing is said before the first look
         looked_at = look_at = time.monotonic()
         while True:
-            wait_until = look_at if facts.silent else min(look_at, self._written_at + repeat)
+            every = self.source.look_every_seconds if self._interval is None else self._interval
+            repeat = min(self.repeat_seconds if self._interval is None else self._interval, HEARTBEAT_SECONDS)
+            wait_until = look_at if self._is_quiet(facts) else min(look_at, self._written_at + repeat)
             if events.wake.wait(max(0.0, wait_until - time.monotonic())):
                 events.wake.clear()
                 look_at = min(look_at, looked_at + LOOK_SPACING_SECONDS)
             written_before = self._sequence
-            if not facts.silent and (events.pending() or time.monotonic() >= self._written_at + repeat):
+            if not self._is_quiet(facts) and (events.pending() or time.monotonic() >= self._written_at + repeat):
                 self._write_line(facts)
             if time.monotonic() >= look_at:
                 if facts.needs_fresh_process:
@@ -112,10 +127,13 @@ class LineLoop:
                 facts = self._look()
                 looked_at = time.monotonic()
                 look_at = looked_at + (min(every, LOOK_SPACING_SECONDS) if facts.look_again else every)
-                if not facts.silent and (facts != self._written or events.pending()):
+                if not self._is_quiet(facts) and (facts != self._written or events.pending()):
                     self._write_line(facts)
             if self._sequence != written_before:
                 time.sleep(LINE_SPACING_SECONDS)
+
+    def _is_quiet(self, facts: Facts) -> bool:
+        return facts.silent or not self.is_read()
 
     def _write_line(self, facts: Facts) -> None:
         self._sequence += 1

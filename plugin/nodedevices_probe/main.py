@@ -1,8 +1,9 @@
 """The command `nodedevices-probe`: looks at hardware of one kind and writes what it sees, one JSON line at a time.
 
-Lines go to the descriptor given by --fd, or to the standard output. Before anything else is loaded, descriptor 1 is
-made the standard error's, so that a library which prints cannot corrupt a line. With --fd the probe is the agent's
-child and ends with it, even when it hangs inside a driver. It exits with 75 when only a new process can go on.
+Lines go to the descriptor given by --fd, to every client of the socket of --listen, or to the standard output.
+Before anything else is loaded, descriptor 1 is made the standard error's, so that a library which prints cannot corrupt
+a line. With --fd the probe is the agent's child and ends with it, even when it hangs inside a driver. It exits with 75
+when only a new process can go on.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import os
 import platform
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nodedevices_common import __version__
+from nodedevices_common import __version__, unix_socket
 
+from nodedevices_probe import wanted
 from nodedevices_probe.check import CheckError
+from nodedevices_probe.listening import Listener
 from nodedevices_probe.loop import Facts, LineLoop, Source, write_all
 from nodedevices_probe.sysfs import System
 
@@ -41,6 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             repeat_seconds=options.interval_seconds,
             boot_id=System(options.root).boot_id(),
         )
+        if options.listen is not None:
+            listener = Listener(options.listen, on_client=loop.say_again, set_interval=loop.set_interval)
+            loop.write, loop.is_read = listener.write, listener.has_clients
+        elif options.fd is not None:
+            wants = (lambda: os.read(0, wanted.MAX_BYTES), loop.set_interval)
+            threading.Thread(target=wanted.follow, args=wants, name="wanted", daemon=True).start()
         if options.once:
             return _report_problems(loop.once())
         else:
@@ -64,11 +74,15 @@ def _report_problems(facts: Facts) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument(
+    way = common.add_mutually_exclusive_group()
+    way.add_argument(
         "--once", action="store_true", help="write one line and exit; try: nodedevices-probe ... --once | jq"
     )
-    common.add_argument(
+    way.add_argument(
         "--fd", type=_descriptor, metavar="N", help="write lines to this descriptor, and exit with the parent"
+    )
+    way.add_argument(
+        "--listen", type=_socket, metavar="unix:PATH", help="write lines to every client of this unix socket"
     )
     common.add_argument(
         "--root", type=Path, default=Path("/"), metavar="DIR", help="where /sys and /proc are (default: /)"
@@ -141,6 +155,13 @@ def _descriptor(value: str) -> int:
     if not value.isdecimal() or not 3 <= int(value) <= 65535:
         raise argparse.ArgumentTypeError(f"{value!r} is not allowed; give an open file descriptor, 3 or above")
     return int(value)
+
+
+def _socket(value: str) -> Path:
+    try:
+        return Path(unix_socket.path_of(value))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _seconds(value: str) -> float:

@@ -1,0 +1,99 @@
+"""A unix socket on which a probe's lines can be read: for an agent in another container, and for people.
+
+Every client gets every line from its connection on, the first one at once, and may say how often it wants them
+(`wanted`). One that does not read for a second, or has gone, is dropped; a fifth one takes the place of the first. Only
+the probe's own user may connect. While nobody is connected no line is written, so that what happened meanwhile is in
+the next client's first line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from nodedevices_probe.check import CheckError
+from nodedevices_probe.wanted import MAX_BYTES, follow
+
+MAX_CLIENTS = 4
+WRITE_SECONDS = 1
+OWNER_ALONE = 0o177  # as a umask: rw-------
+
+
+class Listener:
+    """`on_client` is called whenever somebody has connected, `set_interval` with what one of them wants; both on
+    threads of this listener's."""
+
+    def __init__(
+        self, path: Path, *, on_client: Callable[[], None], set_interval: Callable[[float | None], None]
+    ) -> None:
+        self._on_client = on_client
+        self._set_interval = set_interval
+        self._clients: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._server = _bound(path)
+        threading.Thread(target=self._accept, name="clients", daemon=True).start()
+
+    def has_clients(self) -> bool:
+        return bool(self._clients)
+
+    def write(self, line: bytes) -> None:
+        with self._lock:
+            clients = list(self._clients)
+        for client in clients:
+            try:
+                client.sendall(line)
+            except OSError:  # TimeoutError too
+                self._drop(client)
+
+    def _accept(self) -> None:
+        while True:
+            client, _ = self._server.accept()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", WRITE_SECONDS, 0))
+            with self._lock:
+                self._clients.append(client)
+                oldest = self._clients[0] if len(self._clients) > MAX_CLIENTS else None
+            if oldest is not None:
+                self._drop(oldest)
+            threading.Thread(target=self._follow, args=[client], name="client", daemon=True).start()
+            self._on_client()
+
+    def _follow(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            follow(lambda: client.recv(MAX_BYTES), self._set_interval)
+        self._drop(client)
+
+    def _drop(self, client: socket.socket) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            self._clients.remove(client)
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
+        client.close()
+
+
+def _bound(path: Path) -> socket.socket:
+    """A listening socket there; what an ended probe left behind is replaced. Raises CheckError."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError), socket.socket(socket.AF_UNIX) as other:
+            other.connect(str(path))
+            raise CheckError(f"--listen unix:{path}: another program listens there already")
+        if path.is_socket():
+            path.unlink()
+        before = os.umask(OWNER_ALONE)
+        try:
+            server.bind(str(path))
+        finally:
+            os.umask(before)
+        server.listen(MAX_CLIENTS)
+    except OSError as error:
+        server.close()
+        raise CheckError(f"--listen unix:{path}: {error.strerror or error}") from error
+    except CheckError:
+        server.close()
+        raise
+    return server

@@ -1,0 +1,200 @@
+"""`nodedevices-probe --listen unix:/PATH`: agents and people read the lines there, come and go, and lose nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from nodedevices_plugin.inputs.reader import parse_line
+from nodedevices_probe import wanted
+from nodedevices_probe.protocol import PROTOCOL, Snapshot
+from support.probes import COMMAND, PATIENCE_SECONDS
+from support.simulated import strike
+
+
+def until(fits: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not fits():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def write(file: Path, **more: object) -> None:
+    file.with_suffix(".new").write_text(yaml.safe_dump({"profile": "l4 x 2", **more}))
+    file.with_suffix(".new").replace(file)
+
+
+class Client:
+    """Somebody who has connected; used as a context, so that nothing stays open."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(PATIENCE_SECONDS)
+        try:
+            self.socket.connect(str(path))
+        except OSError:
+            self.socket.close()
+            raise
+        self.lines = self.socket.makefile("rb")
+
+    def line(self) -> Snapshot:
+        read = self.lines.readline()
+        assert read, "the probe has closed the connection"
+        return parse_line(read.rstrip(b"\n"))
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lines.close()
+        self.socket.close()
+
+
+def devices_at(path: Path) -> int:
+    try:
+        with Client(path) as client:
+            return len(client.line().devices)
+    except OSError:
+        return 0
+
+
+@contextmanager
+def listening(folder: Path, *arguments: str) -> Iterator[Path]:
+    """A simulated probe of FOLDER/devices.yaml, and where it listens."""
+    path = folder / "probe.sock"
+    what = ["simulated", "--file", str(folder / "devices.yaml"), "--listen", f"unix:{path}", *arguments]
+    process = subprocess.Popen([*COMMAND, *what], stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        until(lambda: devices_at(path))
+        yield path
+        assert process.poll() is None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Iterator[Path]:
+    write(tmp_path / "devices.yaml")
+    with listening(tmp_path) as path:
+        yield path
+
+
+def test_every_client_gets_its_first_line_at_once_and_each_line_from_then_on(probe: Path) -> None:
+    with Client(probe) as one, Client(probe) as other:
+        assert [len(each.line().devices) for each in (one, other)] == [2, 2]
+        write(probe.with_name("devices.yaml"), devices=[{"index": 1, "absent": True}])
+        for each in (one, other):
+            until(lambda each=each: len(each.line().devices) == 1)  # type: ignore[misc]
+
+
+def test_what_happened_while_nobody_was_connected_is_in_the_next_clients_first_line(probe: Path) -> None:
+    with Client(probe) as first:
+        sequence = first.line().sequence
+    time.sleep(0.3)
+    write(probe.with_name("devices.yaml"), events=[strike(1, 79)])
+    time.sleep(1.5)
+    with Client(probe) as second:
+        line = second.line()
+    assert [each.xid for each in line.events] == [79]
+    assert line.sequence <= sequence + 2, "no line was written for nobody"
+
+
+def test_a_client_that_does_not_read_holds_no_other_back(probe: Path) -> None:
+    with Client(probe) as stuck, Client(probe) as reader:
+        stuck.socket.sendall(wanted.encode(0.1))
+        sequences = [reader.line().sequence for _ in range(20)]
+    assert sequences == list(range(sequences[0], sequences[0] + 20))
+
+
+def test_a_client_says_how_often_it_wants_lines(probe: Path) -> None:
+    with Client(probe) as client:
+        client.socket.sendall(b"nonsense\n" + wanted.encode(0.1))
+        first = client.line()
+        until(lambda: client.line().sequence >= first.sequence + 10)
+
+
+def test_a_fifth_client_takes_the_place_of_the_first(probe: Path) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(probe)) for _ in range(5)]
+        assert all(each.line() for each in clients[1:])
+        until(lambda: not clients[0].lines.readline())
+
+
+def test_only_its_own_user_may_connect_and_what_an_ended_probe_left_is_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "devices.yaml")
+    for _ in range(2):
+        with listening(tmp_path) as path:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("unix:probe.sock", "give unix: and an absolute path of at most 107 bytes, as in unix:/run/nics/probe.sock"),
+        ("/run/x", "'/run/x' is not allowed"),
+        ("unix:/nonexistent/probe.sock", "--listen unix:/nonexistent/probe.sock: No such file or directory"),
+    ],
+)
+def test_where_nothing_can_listen_the_probe_says_why_and_ends(value: str, says: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, "simulated", "--profile", "l4", "--listen", value],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+def test_a_second_probe_does_not_take_a_socket_that_another_one_listens_on(probe: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "simulated", "--profile", "l4", "--listen", f"unix:{probe}"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "another program listens there already" in done.stderr
+    assert devices_at(probe) == 2
+
+
+# --- what the agent wants ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("seconds", [None, 1, 2.5, 10])
+def test_what_the_agent_writes_is_what_a_probe_reads(seconds: float | None) -> None:
+    assert wanted.interval(wanted.encode(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"[" * 4000,
+        b"{}",
+        b'{"protocol": "other", "intervalSeconds": 1}',
+        *(b'{"protocol": "%s", "intervalSeconds": %s}' % (PROTOCOL.encode(), each) for each in (b"0", b"true", b'"1"')),
+    ],
+)
+def test_what_is_not_understood_changes_nothing_and_the_next_line_counts(line: bytes) -> None:
+    seen: list[float | None] = []
+    chunks = iter([line + b"\n" + wanted.encode(3)[:10], wanted.encode(3)[10:], b""])
+    wanted.follow(lambda: next(chunks), seen.append)
+    assert seen == [3.0]
+
+
+def test_a_line_of_a_newer_agent_that_says_more_is_understood() -> None:
+    assert wanted.interval(b'{"protocol": "%s", "intervalSeconds": 2, "more": {}}' % PROTOCOL.encode()) == 2
