@@ -59,6 +59,12 @@ FORBIDDEN: Final = "Forbidden"
 
 LABELS_SYNCED: Final = "LabelsSynced"  # only where a policy asks for labels; reasons as of CapacitySynced
 
+TAINT_SYNCED: Final = "TaintSynced"  # only where a policy taints Nodes
+EVICTIONS_SYNCED: Final = "EvictionsSynced"  # only where a policy evicts pods
+REFUSED: Final = "Refused"  # by the policy's budget
+STOPPED: Final = "Stopped"  # by the circuit breaker
+BLOCKED: Final = "Blocked"  # by a PodDisruptionBudget
+
 STALE: Final = "Stale"
 NODE_NOT_READY: Final = "NodeNotReady"
 AGENT_LOST: Final = "AgentLost"
@@ -86,6 +92,8 @@ NOT_MONITORED: Final = (
 EVENT_FAULT: Final = "DeviceFault"
 EVENT_RECOVERED: Final = "DeviceRecovered"
 EVENTS_SUPPRESSED: Final = "EventsSuppressed"
+EVENT_EVICTION: Final = "DeviceFaultEviction"
+EVENT_BLOCKED: Final = "EvictionBlocked"
 
 REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     READY: {
@@ -103,12 +111,14 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     POLICY_RESOLVED: {"True": (RESOLVED, NO_POLICY), "False": (CONFLICT, POLICY_INVALID)},
     CAPACITY_SYNCED: {"True": (IN_SYNC, NOTHING_OWNED), "False": (PENDING, FORBIDDEN, CONFLICT)},
     LABELS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, CONFLICT)},
+    TAINT_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, REFUSED, STOPPED)},
+    EVICTIONS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, REFUSED, STOPPED, BLOCKED)},
     STALE: {"True": (NODE_NOT_READY, AGENT_LOST, HEARTBEAT_OVERDUE), "False": (FRESH,)},
     ACCEPTED: {"True": (ACCEPTED,), "False": (NOT_SUPPORTED_YET, INVALID)},
     APPLIED: {"True": (APPLIED,), "False": (NOT_ACCEPTED, NO_NODES, PROGRESSING, FAILED)},
     CONFLICTED: {"True": (SAME_PRIORITY,), "False": (NO_CONFLICT,)},
 }
-"""Which reasons a condition of ours can have, by its status. The first eight are a NodeDevices'; the last three a
+"""Which reasons a condition of ours can have, by its status. The first ten are a NodeDevices'; the last three a
 DevicePolicy's."""
 
 

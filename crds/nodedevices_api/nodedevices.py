@@ -507,7 +507,8 @@ class NodeDevicesStatus(Loose):
         Field(
             default=(),
             description="Ready, DevicesHealthy, ConfigApplied and HoldersKnown by the agent; PolicyResolved, "
-            "CapacitySynced, Stale and, where a policy asks for labels, LabelsSynced by the operator.",
+            "CapacitySynced, Stale and, where a policy asks for them, LabelsSynced, TaintSynced and EvictionsSynced by "
+            "the operator.",
         )
     )
 

@@ -269,20 +269,30 @@ class Health(Strict):
 
 
 class Taint(Strict):
-    """The taint nodedevices.io/device-fault on the Node while a device is at fault."""
+    """The taint nodedevices.io/device-fault on the Node while a device is at fault; its value is the reason."""
 
-    effect: TaintEffect = Field(default="None", description="None sets no taint.")
+    effect: TaintEffect = Field(
+        default="None",
+        description="None sets no taint. NoSchedule keeps new pods away. NoExecute also ends every pod on the Node "
+        "that does not tolerate it, whatever its PodDisruptionBudget says.",
+    )
 
 
 class Evict(Strict):
-    """Whether pods that hold a faulty device are evicted."""
+    """Whether pods that hold a faulty device are evicted, by the Eviction API: PodDisruptionBudgets are honoured.
+
+    Never evicted are pods of DaemonSets, static pods, and pods with the annotation nodedevices.io/evict: "false".
+    """
 
     mode: EvictMode = Field(default="Never", description="Never, AfterGrace (after graceSeconds) or Immediate.")
     grace_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] | None = Field(
-        default=None, description="With AfterGrace: seconds between the fault and the eviction."
+        default=None,
+        description="With AfterGrace: seconds between the pod's condition False, or the fault where no condition is "
+        "written, and the eviction; absent: 60.",
     )
     exclude_namespaces: Annotated[tuple[Glob, ...], Field(max_length=64), Listed("set")] = Field(
-        default=(), description="Globs of namespaces whose pods are never evicted."
+        default=(),
+        description="Globs of namespaces whose pods are never evicted. Those of evict hold for its rules, too.",
     )
 
 
@@ -323,10 +333,13 @@ class Budget(Strict):
     """How much of the fleet actions may take out of service."""
 
     max_unavailable: MaxUnavailable | None = Field(
-        default=None, description="Nodes out of service at one time: a number, or 0% to 100% of the selected nodes."
+        default=None,
+        description="Nodes out of service at one time: a number, or 0% to 100%, rounded down, of the nodes whose "
+        "faults section is this policy's. Out of service is a node that is not Ready, cordoned, tainted for a fault, "
+        "or whose pods are being evicted.",
     )
     per_hour: Annotated[Whole, Field(ge=0, le=INT32_MAX)] | None = Field(
-        default=None, description="Actions in one hour at most."
+        default=None, description="Actions (a taint, a pod's eviction) in one hour at most; never more than 200."
     )
 
     cel_rules = (
@@ -338,13 +351,25 @@ class Budget(Strict):
             found="maxUnavailable %s",
             values="self.maxUnavailable",
         ),
+        Rule(
+            "has(self.maxUnavailable) || has(self.perHour)",
+            "a budget has maxUnavailable, perHour or both",
+            lambda it: it.max_unavailable is not None or it.per_hour is not None,
+            found="'budget has neither'",
+        ),
     )
 
 
 class Breaker(Strict):
-    """When so many nodes fail at once that acting would make it worse, actions stop and reports go on."""
+    """When so many nodes fail at once that acting would make it worse, actions stop and reports go on.
 
-    percent: Annotated[Whole, Field(ge=0, le=100)] = Field(description="Percent of the selected nodes, 0 to 100.")
+    The actions of every policy stop. A user resumes them with the annotation nodedevices.io/resume-actions: TIME on
+    ConfigMap nodedevices-actions.
+    """
+
+    percent: Annotated[Whole, Field(ge=0, le=100)] = Field(
+        description="Share of the nodes above which it opens, 0 to 100 percent; one node alone never opens it."
+    )
     window_seconds: Annotated[Whole, Field(ge=1, le=DAY_SECONDS)] = Field(
         description="Faults counted within these seconds."
     )
@@ -377,10 +402,10 @@ class Faults(Strict):
     rules: Annotated[tuple[FaultRule, ...], Field(max_length=32), Listed("atomic")] = Field(
         default=(), description="Different actions for some faults; the first match applies."
     )
-    budget: Budget | None = Field(
-        default=None, description="Limits of the actions; required before anything is taken out of service."
+    budget: Budget | None = Field(default=None, description="Limits of the actions. NoExecute and evictions need one.")
+    breaker: Breaker | None = Field(
+        default=None, description="Stops actions in a mass fault; absent: more than 50 % within 300 s."
     )
-    breaker: Breaker | None = Field(default=None, description="Stops actions in a mass fault.")
 
     cel_rules = (
         Rule(

@@ -1,7 +1,7 @@
 """Which parts of a DevicePolicy are implemented in this version. The rest is complete in shape, and refused by name.
 
 Every section is implemented, some in part: there a field counts only when its value differs from the built-in default.
-`faults.taint.effect: None` or `evict.mode: Never` ask for nothing that is not so already, and pass.
+`health.probe.intervalSeconds: 5` asks for nothing that is not so already, and passes.
 `sharing.strategy` is implemented for all but memory.
 
 The same is said in the CRDs and in their reference pages (`remark`), so that nobody plans with a field that is refused.
@@ -26,7 +26,7 @@ _IMPLEMENTED: dict[str, frozenset[str]] = {
     "partitions": frozenset({"strategy"}),
     "injection": frozenset({"device_list_strategies", "device_id_strategy", "pass_device_specs"}),
     "health": frozenset({"rules", "hold_down_seconds"}),
-    "faults": frozenset({"pod_condition", "event", "node_condition"}),
+    "faults": frozenset({"pod_condition", "event", "node_condition", "taint", "evict", "rules", "budget", "breaker"}),
     "labels": frozenset({"feature_discovery", "extra"}),
 }
 _MEMORY_UNIT = "sharing.resources.memoryUnit"

@@ -6,11 +6,13 @@ What it uses of the API (the whole of its RBAC; `cleanup` uses the same):
     nodedevices.io  nodedevices/status       patch                  own conditions, affectedPods
     nodedevices.io  devicepolicies           get list watch
     nodedevices.io  devicepolicies/status    patch
-    core            nodes                    get list watch patch   labels
+    core            nodes                    get list watch patch   labels, the taint nodedevices.io/device-fault
     core            nodes/status             patch                  own capacity and condition, retired zeros
     core            pods                     get list               holders by name; one node's before a capacity is set
     core            pods/status              patch                  condition .../DeviceHealthy
-    core            events                   create                 DeviceFault, DeviceRecovered
+    core            pods/eviction            create                 where a policy evicts
+    core            events                   create                 on pods and NodeDevices
+    core            configmaps               create get patch       nodedevices-actions, in its own namespace
 
 HTTP on :9736: /metrics, /healthz (this process works), /readyz (it sees: everything was listed and is watched); the
 latter two on :9738 as well, for the kubelet's probes alone. Missing CRDs, missing permissions and an absent API server
@@ -78,7 +80,13 @@ async def run(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     kube = await KubeClient.connect(settings.kubeconfig)
     metrics = Metrics()
-    manager = Manager(kube, metrics, relist_seconds=settings.relist_seconds, retired_seconds=settings.retired_seconds)
+    manager = Manager(
+        kube,
+        metrics,
+        namespace=settings.namespace,
+        relist_seconds=settings.relist_seconds,
+        retired_seconds=settings.retired_seconds,
+    )
 
     def ended(why: str) -> None:
         if not stop.is_set():

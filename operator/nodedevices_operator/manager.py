@@ -18,10 +18,13 @@ from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
 from nodedevices_operator.desired.policy_status import NodeOutcome
+from nodedevices_operator.desired.pools import pools
 from nodedevices_operator.desired.problems import node_problems
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.reconcile.fleet import KEY as FLEET_KEY
+from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate
 from nodedevices_operator.reconcile.node import ConcernError, NodeReconciler
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS, PolicyReconciler
 from nodedevices_operator.records.kinds import Kind, Record
@@ -40,6 +43,7 @@ class Manager:
         kube: Kube,
         metrics: Metrics,
         *,
+        namespace: str = NAMESPACE,
         relist_seconds: float = RELIST_SECONDS,
         retired_seconds: float = SETTLED_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -49,12 +53,21 @@ class Manager:
         self.metrics = metrics
         self.nodes = KeyQueue(clock)
         self.policies = KeyQueue(clock)
+        self.fleet = KeyQueue(clock)
         self._clock = clock
         outcomes: dict[str, NodeOutcome] = {}
         writer = Writer(kube, metrics)
+        self._gate = FleetGate(
+            kube,
+            metrics,
+            namespace=namespace,
+            pools=lambda: pools(self.cache.node_devices, self.cache.nodes),
+            ask=self.fleet.add,
+            answered=self.nodes.add,
+        )
         self._node = NodeReconciler(
             cache=self.cache,
-            tools=Tools.over(writer, metrics, clock=clock, retired_seconds=retired_seconds),
+            tools=Tools.over(writer, metrics, gate=self._gate, clock=clock, retired_seconds=retired_seconds),
             metrics=metrics,
             dirty=self.dirty,
             outcomes=outcomes,
@@ -82,6 +95,7 @@ class Manager:
 
     def _synced(self) -> None:
         self._unseen = set(self.cache.node_devices)
+        self.fleet.add(FLEET_KEY)
         self.dirty(Dirty(frozenset(self._unseen), frozenset(self.cache.policies)))
 
     def _went_back(self) -> None:
@@ -104,6 +118,7 @@ class Manager:
                 )
                 for index in range(POLICY_WORKERS)
             ),
+            asyncio.create_task(self.fleet.run(self.reconcile_fleet, failure=self._failed), name="fleet"),
         ]
 
     async def reconcile_node(self, name: str) -> float | None:
@@ -116,6 +131,9 @@ class Manager:
         if self._unseen:  # counts of half the nodes would only be corrected a moment later
             raise RetryLater(SUM_UP_SECONDS, f"{len(self._unseen)} nodes have not been reconciled yet")
         return await self._measured("policy", self._policy.reconcile, name)
+
+    async def reconcile_fleet(self, key: str) -> float | None:
+        return await self._measured("fleet", self._gate.reconcile, key)
 
     async def _measured(
         self, kind: str, reconcile: Callable[[str], Awaitable[float | None]], name: str
@@ -142,7 +160,7 @@ class Manager:
         if isinstance(error, RetryLater):
             log.debug("requeued", key=key, why=str(error))
         elif isinstance(error, KubeError):
-            if error.status == 404:  # a deletion that no watch has delivered
+            if error.status == 404 and key != FLEET_KEY:  # a deletion that no watch has delivered
                 self.relister.again()
             log.warning("write failed", key=key, error=str(error), retry_seconds=round(delay, 1))
         else:
@@ -160,6 +178,7 @@ class Manager:
         cache, metrics, now = self.cache, self.metrics, self._clock()
         metrics.queue_depth.labels("node").set(len(self.nodes))
         metrics.queue_depth.labels("policy").set(len(self.policies))
+        metrics.queue_depth.labels("fleet").set(len(self.fleet))
         records = cache.node_devices.values()
         metrics.nodes.set(len(records))
         metrics.faults.set(

@@ -49,6 +49,16 @@ class Metrics:
             "Total Events not written because their node had used up its budget.",
             registry=own,
         )
+        self.actions = Counter(
+            f"{PREFIX}_actions",
+            "Total actions on faults (Taint, Evict), by kind and result: granted, refused (by a budget), stopped (by "
+            "the breaker), blocked (by a PodDisruptionBudget), done.",
+            ["kind", "result"],
+            registry=own,
+        )
+        self.breaker_open = Gauge(
+            f"{PREFIX}_breaker_open", "1 while the circuit breaker stops all actions on faults.", registry=own
+        )
         self.queue_depth = Gauge(
             f"{PREFIX}_queue_depth", "Keys that are queued or being reconciled, by kind.", ["kind"], registry=own
         )

@@ -5,6 +5,7 @@ How they are written and read is nodedevices_common.options': NODEDEVICES_HTTP_A
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,13 @@ from nodedevices_common.options import Given, Option, Parser, from_environment
 
 from nodedevices_operator.cache.relist import RELIST_SECONDS
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS
+from nodedevices_operator.reconcile.fleet import NAMESPACE
 
 PREFIX = "NODEDEVICES_"
 HTTP_ADDRESS = ":9736"
 HEALTH_ADDRESS = ":9738"
 MAX_SECONDS = 86400.0
+OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 def _option(
@@ -49,6 +52,11 @@ OPTIONS = (
     ),
     _option("log-level", "minimum level of log messages", "info", choices=logs.LEVELS),
     _option("log-format", "auto: JSON unless on a terminal", "auto", choices=logs.FORMATS),
+    _option(
+        "namespace",
+        f"of ConfigMap nodedevices-actions, the record of actions on faults; else the pod's own, else {NAMESPACE}",
+        metavar="NAME",
+    ),
     _option("relist-seconds", "interval between full LISTs, ± 10 %", f"{RELIST_SECONDS:.0f}", metavar="SECONDS"),
     _option(
         "retired-seconds",
@@ -67,6 +75,7 @@ class Settings:
     health_address: Address
     log_level: logs.Level
     log_format: logs.Format
+    namespace: str
     relist_seconds: float
     retired_seconds: float
     dry_run: bool
@@ -91,6 +100,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         health_address=_address(given["health-address"]),
         log_level=cast("logs.Level", given["log-level"].value),
         log_format=cast("logs.Format", given["log-format"].value),
+        namespace=_namespace(given["namespace"]),
         relist_seconds=_seconds(given["relist-seconds"]),
         retired_seconds=_seconds(given["retired-seconds"]),
         dry_run=parsed.dry_run,
@@ -122,6 +132,19 @@ def _address(given: Given) -> Address:
         return parse_address(str(given.value))
     except ValueError as error:
         raise InputError(f"{given.place}: {error}") from error
+
+
+def _namespace(given: Given) -> str:
+    name = str(given.value)
+    if not name:
+        try:
+            name = OWN_NAMESPACE.read_text(encoding="utf-8").strip()
+        except OSError:
+            name = ""
+        return name or NAMESPACE
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
+        raise InputError(f"{given.place}: {name!r} is not allowed; give the name of a namespace")
+    return name
 
 
 def _seconds(given: Given) -> float:

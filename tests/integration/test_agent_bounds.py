@@ -153,7 +153,9 @@ def test_other_affected_pods_are_refused(agent: Kubectl, entries: list[dict[str,
         patch(agent, {"status": {"affectedPods": entries}})
 
 
-@pytest.mark.parametrize("kind", ["PolicyResolved", "CapacitySynced", "LabelsSynced", "Stale"])
+@pytest.mark.parametrize(
+    "kind", ["PolicyResolved", "CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "Stale"]
+)
 def test_a_condition_of_the_operators_is_refused(agent: Kubectl, kind: str) -> None:
     made = STALE | {"type": kind, "status": "True", "reason": "Lie"}
     with pytest.raises(KubectlError, match="may not write the operator's conditions"):

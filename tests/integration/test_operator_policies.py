@@ -115,10 +115,10 @@ def test_a_policy_with_a_field_that_is_not_at_work_is_not_applied_and_names_it(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
     node = FleetNode(kubectl, "n1").create()
-    kubectl.apply(policy("ahead", sharing=TWO, faults={"budget": {"perHour": 1}}))
+    kubectl.apply(policy("ahead", sharing=TWO, health={"forgetMissingSeconds": 600}))
     told = wait_until("told", lambda: condition(kubectl.get("dp", "ahead"), "Accepted"))
     assert (told["status"], told["reason"]) == ("False", "NotSupportedYet")
-    assert "faults.budget" in told["message"]
+    assert "health.forgetMissingSeconds" in told["message"]
     wait_until("resolved without it", lambda: config(node) == {})
     kubectl.apply(policy("trial", mode="DryRun", sharing=TWO))
     told = wait_until("told", lambda: condition(kubectl.get("dp", "trial"), "Accepted"))
@@ -132,7 +132,7 @@ def test_an_edit_that_is_not_accepted_leaves_the_last_good_configuration_in_effe
     node = FleetNode(kubectl, "n1").create()
     kubectl.apply(policy("shared", sharing=FOUR))
     wait_until("in effect", lambda: config(node) == {"sharing": FOUR})
-    kubectl.apply(policy("shared", sharing=TWO, faults={"budget": {"perHour": 1}}))
+    kubectl.apply(policy("shared", sharing=TWO, health={"forgetMissingSeconds": 600}))
     wait_until("refused", lambda: condition(kubectl.get("dp", "shared"), "Accepted").get("status") == "False")
     wait_until("said on the node", lambda: resolved(node).get("reason") == "PolicyInvalid")
     assert config(node) == {"sharing": FOUR}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from nodedevices_api.sections import Sections
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.concerns.port import Concern, Outcome, Shown, View
 from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired.fleet import Action, Answer
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
@@ -34,10 +35,23 @@ class Result:
         return self.shown[2] if isinstance(self.shown, tuple) else ""
 
 
+class Granting:
+    """A fleet gate that grants everything; `proposed` is what every node wants, by kind."""
+
+    def __init__(self) -> None:
+        self.proposed: dict[tuple[str, str], Sequence[Action]] = {}
+
+    def propose(self, node: str, kind: str, actions: Sequence[Action]) -> None:
+        self.proposed[node, kind] = actions
+
+    def answer(self, _action: Action) -> Answer | None:
+        return Answer(granted=True)
+
+
 def tools(kube: Any, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> Tools:
     """`kube` needs no more of the port than the concern uses."""
     metrics = Metrics()
-    return Tools.over(Writer(kube, metrics), metrics, clock=clock, wall=wall)
+    return Tools.over(Writer(kube, metrics), metrics, gate=Granting(), clock=clock, wall=wall)
 
 
 def view(record: NodeDevicesRecord, node: NodeRecord | None, sections: Sections) -> View:

@@ -526,6 +526,11 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "a rule's eviction without a budget", policy(faults={"rules": [{"evict": {"mode": "AfterGrace"}}]}), _BUDGET
     ),
+    Refusal(
+        "a budget of nothing",
+        policy(faults={"evict": {"mode": "Immediate"}, "budget": {}}),
+        "a budget has maxUnavailable, perHour or both",
+    ),
     *(
         Refusal(
             f"maxUnavailable {value!r}",

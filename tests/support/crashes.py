@@ -68,9 +68,15 @@ async def live(kube: Kube) -> Manager:
     manager = Manager(kube, Metrics())
     await manager.relister.once()
     count = 0
-    while (name := manager.nodes.take()) is not None:
-        await manager.reconcile_node(name)
-        manager.nodes.done(name)
+    while True:
+        if (name := manager.nodes.take()) is not None:
+            await manager.reconcile_node(name)
+            manager.nodes.done(name)
+        elif (name := manager.fleet.take()) is not None:
+            await manager.reconcile_fleet(name)
+            manager.fleet.done(name)
+        else:
+            break
         count += 1
         assert count < MOST_RECONCILES, f"it never comes to rest; it goes on reconciling {name}"
     for policy in sorted(manager.cache.policies):

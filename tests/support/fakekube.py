@@ -80,6 +80,8 @@ class FakeKube:
     async def create(self, path: str, body: Object) -> Object:
         self._called("create", path)
         self.writes.append(("create", path, copy.deepcopy(body)))
+        if body["kind"] == "Eviction":
+            return self._evict(path.removesuffix("/eviction"), body)
         if body["kind"] != "Event":
             where = f"{path}/{body['metadata']['name']}"
             if where in self.objects:
@@ -93,7 +95,21 @@ class FakeKube:
     async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
         self._called("patch", path)
         self.writes.append(("patch", path, copy.deepcopy(operations)))
-        return copy.deepcopy(self.objects[path.removesuffix("/status")])
+        where = path.removesuffix("/status")
+        patched = copy.deepcopy(self.objects[where])
+        for operation in operations:
+            _patch(patched, operation)
+        return self.put(where, patched) if patched != self.objects[where] else patched
+
+    def _evict(self, where: str, body: Object) -> Object:
+        """The pod begins to end, as with a kubelet that takes its time."""
+        if where not in self.objects:
+            raise KubeError(f"POST {where}/eviction: 404", status=404)
+        pod = self.objects[where]
+        if body["deleteOptions"]["preconditions"]["uid"] != pod["metadata"]["uid"]:
+            raise KubeError(f"POST {where}/eviction: 409", status=409)
+        self.put(where, pod | {"metadata": pod["metadata"] | {"deletionTimestamp": "2026-11-21T12:00:00Z"}})
+        return {"kind": "Status", "status": "Success"}
 
     def _called(self, verb: str, path: str) -> None:
         error = self.fails(verb, path)
@@ -148,10 +164,37 @@ class FakeKube:
         item["metadata"]["managedFields"] = others
 
 
+def _patch(item: Any, operation: Mapping[str, Any]) -> None:
+    """One operation of a JSON patch; 422 where it does not fit."""
+    *way, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+    try:
+        for part in way:
+            item = item[int(part)] if isinstance(item, list) else item[part]
+        if isinstance(item, list):
+            place: Any = len(item) if last == "-" else int(last)
+        else:
+            place = last
+        match operation["op"]:
+            case "test" if item[place] != operation["value"]:
+                raise KubeError(f"PATCH: {operation['path']} is another", status=422)
+            case "remove":
+                del item[place]
+            case "add" if isinstance(item, list):
+                item.insert(place, copy.deepcopy(operation["value"]))
+            case "add":
+                item[place] = copy.deepcopy(operation["value"])
+    except (KeyError, IndexError) as error:
+        raise KubeError(f"PATCH: there is no {operation['path']}", status=422) from error
+
+
 async def settle(manager: Manager) -> int:
-    """Reconcile every node that is ready now. Returns how many reconciliations that were."""
+    """Reconcile every node that is ready now, and the fleet. Returns how many reconciliations of nodes that were."""
     count = 0
-    while (name := manager.nodes.take()) is not None:
-        manager.nodes.done(name, await manager.reconcile_node(name))
-        count += 1
-    return count
+    while True:
+        if (name := manager.nodes.take()) is not None:
+            manager.nodes.done(name, await manager.reconcile_node(name))
+            count += 1
+        elif (name := manager.fleet.take()) is not None:
+            manager.fleet.done(name, await manager.reconcile_fleet(name))
+        else:
+            return count

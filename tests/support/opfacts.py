@@ -18,7 +18,7 @@ GPU = "nvidia.com/gpu"
 MEMORY = "nodedevices.io/gpu-memory-mib"
 NOW = "2026-11-21T12:00:00Z"
 SINCE = "2026-11-21T11:59:00Z"
-NOT_IMPLEMENTED = {"budget": {"perHour": 1}}  # of faults: what no version does yet
+NOT_IMPLEMENTED = {"forgetMissingSeconds": 600}  # of health: what no version does yet
 
 
 def health(state: str = "Healthy", reason: str = "", **more: Any) -> dict[str, Any]:
@@ -82,6 +82,7 @@ def raw_node(
     ready: str = "True",
     allocatable: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
+    spec: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {"f:status": {"f:capacity": {f"f:{name}": {} for name in owned}}}
     managed = [{"manager": "nodedevices-operator-capacity", "operation": "Apply", "fieldsV1": fields}] if owned else []
@@ -93,6 +94,7 @@ def raw_node(
             "managedFields": managed,
             "resourceVersion": "1",
         },
+        "spec": dict(spec or {}),
         "status": {
             "capacity": {name: str(value) for name, value in (capacity or {}).items()},
             "allocatable": {name: str(value) for name, value in (allocatable or capacity or {}).items()},

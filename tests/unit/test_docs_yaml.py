@@ -117,6 +117,9 @@ def check(document: Any, text: str) -> None:
             {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}, stays]}
             for key, value in vendor.CHART_TERMS
         ]
+    elif kind == "Job":
+        check({"podFailurePolicy": document["spec"]["podFailurePolicy"]}, text)
+        assert document["spec"]["template"]["spec"]["restartPolicy"] == "Never", "else there is no podFailurePolicy"
     elif keys == {"podFailurePolicy"}:
         [rule] = document["podFailurePolicy"]["rules"]
         assert [each["type"] for each in rule["onPodConditions"]] == [POD_DEVICE_HEALTHY]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_plugin.settings.options import BY_NAME
 from support.kustomize import ROOT, kubectl, render
 
@@ -38,6 +39,7 @@ GRANTED = {
         ("", "nodes/status"): {"patch"},
         ("", "pods"): {"get", "list"},
         ("", "pods/status"): {"patch"},
+        ("", "pods/eviction"): {"create"},
         ("", "events"): {"create"},
     },
 }
@@ -80,6 +82,18 @@ def test_each_part_may_do_exactly_what_is_listed(default: list[dict[str, Any]]) 
         for name, role in of_kind(default, "ClusterRole").items()
     }
     assert granted == GRANTED
+
+
+def test_the_operator_writes_one_config_map_and_that_in_its_own_namespace(default: list[dict[str, Any]]) -> None:
+    [(name, role)] = of_kind(default, "Role").items()
+    assert (name, role["metadata"]["namespace"]) == ("nodedevices-operator", "nodedevices-system")
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [RECORD], "verbs": ["get", "patch"]},
+    ]
+    binding = of_kind(default, "RoleBinding")[name]
+    assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": name, "namespace": "nodedevices-system"}]
 
 
 def test_no_role_grants_a_wildcard_a_secret_or_exec(default: list[dict[str, Any]]) -> None:

@@ -9,7 +9,7 @@ file in this folder and a line in registry.py (docs/extending.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -23,6 +23,7 @@ from nodedevices_common.errors import InputError
 
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.desired.configuration import Configuration
+from nodedevices_operator.desired.fleet import Action, Answer
 from nodedevices_operator.desired.policy_status import Hindrance, Verdict
 from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.kube.port import KubeError, Object
@@ -91,6 +92,19 @@ class Concern(Protocol[Observed, Desired]):
         ...
 
 
+class ActionGate(Protocol):
+    """What takes something from running pods is proposed here first, and done only once it is granted. The node is
+    reconciled again when an answer changes."""
+
+    def propose(self, node: str, kind: str, actions: Sequence[Action]) -> None:
+        """What the node wants done of that kind now, in the place of what it wanted before; nothing withdraws it."""
+        ...
+
+    def answer(self, action: Action) -> Answer | None:
+        """None: not decided yet, and nobody acts."""
+        ...
+
+
 @dataclass(slots=True)
 class View:
     """One reconciliation of one node: what is known of it, and what concerns have found so far.
@@ -151,6 +165,13 @@ class View:
 
 def forbidden(error: Exception) -> bool:
     return isinstance(error, KubeError) and error.forbidden
+
+
+def not_granted(answer: Answer | None) -> Verdict:
+    """Of a concern whose condition says that an action waits for its grant."""
+    if answer is None:
+        return "False", names.PENDING, "the action is not recorded yet"
+    return "False", names.STOPPED if answer.stopped else names.REFUSED, answer.reason
 
 
 def failed_to(what: str, error: KubeError) -> Outcome:

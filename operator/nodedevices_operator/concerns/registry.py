@@ -1,8 +1,9 @@
 """The concerns of a node, in the order in which they run; one line for each.
 
-The order matters in four places. Configuration comes first: the others act by what it resolves. Staleness comes before
-the Node's condition, which says it. What stands on the Node comes before what is written to its pods. And pod marks
-come last but for Events: they write NodeDevices.status with the outcomes of those before them, then the pods.
+The order matters in five places. Configuration comes first: the others act by what it resolves. Staleness comes before
+the Node's condition, which says it. What stands on the Node comes before what is written to its pods. Pod
+marks write NodeDevices.status with the outcomes of those before them, then the pods. And a pod is evicted when it has
+been marked: its condition is what a Job's podFailurePolicy goes by.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Any
 from nodedevices_operator.concerns.capacity import CapacityConcern
 from nodedevices_operator.concerns.configuration import ConfigurationConcern
 from nodedevices_operator.concerns.device_events import DeviceEventsConcern
+from nodedevices_operator.concerns.evictions import EvictionsConcern
 from nodedevices_operator.concerns.labels import LabelsConcern
 from nodedevices_operator.concerns.node_condition import NodeConditionConcern
 from nodedevices_operator.concerns.pod_marks import PodMarksConcern
 from nodedevices_operator.concerns.port import Concern
 from nodedevices_operator.concerns.retired_zeros import RetiredZerosConcern
 from nodedevices_operator.concerns.staleness import StalenessConcern
+from nodedevices_operator.concerns.taint import TaintConcern
 from nodedevices_operator.concerns.tools import Tools
 
 Factory = Callable[[Tools], Concern[Any, Any]]
@@ -30,6 +33,8 @@ CONCERNS: tuple[Factory, ...] = (
     RetiredZerosConcern,
     LabelsConcern,
     NodeConditionConcern,
+    TaintConcern,
     PodMarksConcern,
+    EvictionsConcern,
     DeviceEventsConcern,
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nodedevices_operator.concerns.events import NodeEvents
+from nodedevices_operator.concerns.port import ActionGate
 from nodedevices_operator.concerns.status import NodeStatus
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.metrics import Metrics
@@ -22,6 +23,7 @@ class Tools:
     metrics: Metrics
     events: NodeEvents
     status: NodeStatus
+    gate: ActionGate
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     retired_seconds: float = SETTLED_SECONDS  # --retired-seconds
@@ -32,10 +34,11 @@ class Tools:
         writer: Writer,
         metrics: Metrics,
         *,
+        gate: ActionGate,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         retired_seconds: float = SETTLED_SECONDS,
     ) -> Tools:
         """The usual set."""
         events = NodeEvents(writer, metrics, clock)
-        return cls(writer, metrics, events, NodeStatus(writer), clock, wall, retired_seconds)
+        return cls(writer, metrics, events, NodeStatus(writer), gate, clock, wall, retired_seconds)

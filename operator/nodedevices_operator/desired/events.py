@@ -1,4 +1,5 @@
-"""Events DeviceFault and DeviceRecovered, and EventsSuppressed for those that were too many. Pure.
+"""Events DeviceFault and DeviceRecovered, DeviceFaultEviction and EvictionBlocked, and EventsSuppressed for those that
+were too many. Pure.
 
 The name is a hash of (uid of the object, device, reason, since), so that telling the same thing again is a 409 and no
 duplicate, whoever writes it and however often the operator was killed.
@@ -11,7 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodedevices_api import API_VERSION
-from nodedevices_api.conditions import EVENT_FAULT, EVENT_RECOVERED, EVENTS_SUPPRESSED
+from nodedevices_api.conditions import (
+    EVENT_BLOCKED,
+    EVENT_EVICTION,
+    EVENT_FAULT,
+    EVENT_RECOVERED,
+    EVENTS_SUPPRESSED,
+)
 from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT
 from nodedevices_common.text import clip
 
@@ -51,6 +58,16 @@ def fault(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
 def recovered(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
     """The fault is over."""
     return _event(about, what, (EVENT_RECOVERED, "Normal"), message, now)
+
+
+def evicting(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
+    """The pod is about to be evicted, because of what it holds."""
+    return _event(about, what, (EVENT_EVICTION, "Warning"), message, now)
+
+
+def blocked(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
+    """A PodDisruptionBudget does not allow it now."""
+    return _event(about, what, (EVENT_BLOCKED, "Warning"), message, now)
 
 
 def suppressed(about: About, count: int, since: str, limit: str, now: str) -> dict[str, Any]:

@@ -27,6 +27,10 @@ MAX_NOTES = 3  # entries that match nothing, in a message
 MAX_FAILURES = 3  # different ones, in a message
 REASON_LIMIT = 300  # characters of one node's reason, in a policy's message
 SERVED = ("resources", "sharing", "partitions", "injection")  # sections that say what is served to the kubelet, and how
+_HELD_BACK = {
+    names.TAINT_SYNCED: (names.PENDING, names.REFUSED, names.STOPPED),
+    names.EVICTIONS_SYNCED: (names.PENDING, names.REFUSED, names.STOPPED, names.BLOCKED),
+}
 SILENT = "its agent has not applied it yet"
 
 Verdict = tuple[str, str, str]  # status, reason, message
@@ -141,15 +145,19 @@ def node_outcome(
 
 
 def hindrances(
-    record: NodeDevicesRecord, verdicts: Mapping[str, Verdict | None], kinds: Mapping[str, str]
+    record: NodeDevicesRecord, verdicts: Mapping[str, Verdict | None], sections: Mapping[str, str]
 ) -> dict[str, Hindrance]:
     """Sections that are not in effect by the conditions with which the operator tells of its own writes: those that it
-    has just found, else those that stand on the object. `kinds` are these conditions, by section."""
+    has just found, else those that stand on the object. `sections` are the conditions' sections.
+
+    An action that waits for its grace, or that a budget, the breaker or a PodDisruptionBudget holds back, is what the
+    policy asks for.
+    """
     found = {}
-    for section, kind in kinds.items():
+    for kind, section in sections.items():
         shown = record.condition(kind)
         verdict = verdicts.get(kind, (shown.status, shown.reason, shown.message) if shown is not None else None)
-        if verdict is not None and verdict[0] != "True":
+        if verdict is not None and verdict[0] != "True" and verdict[1] not in _HELD_BACK.get(kind, ()):
             found[section] = Hindrance(f"{verdict[1]}: {verdict[2]}", passing=verdict[1] == names.PENDING)
     return found
 

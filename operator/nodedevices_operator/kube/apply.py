@@ -14,11 +14,12 @@ from typing import Any
 from nodedevices_api.fields import rfc3339
 
 from nodedevices_operator.desired.configuration import Configuration
+from nodedevices_operator.desired.consequences import taint_patch
 from nodedevices_operator.kube.port import Kube, KubeError, Object
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.names import identified, named
-from nodedevices_operator.records.objects import Affected, NodeDevicesRecord, NodeRecord, PolicyRecord
+from nodedevices_operator.records.objects import Affected, NodeDevicesRecord, NodeRecord, PolicyRecord, TaintRecord
 
 
 def utc_now() -> str:
@@ -108,6 +109,28 @@ class Writer:
         if condition is not None:
             body["status"] = {"conditions": [dict(condition)]}
         return await self.apply(names.POD_CONDITION, f"{names.pod_path(pod.namespace, pod.name)}/status", body)
+
+    async def taint(self, node: NodeRecord, wanted: TaintRecord | None) -> Object:
+        """Exactly this taint of our key on the Node, or none; the Node is read for it. 409 or 422 when it changed in
+        between, or is another one."""
+        path = named(names.NODES, node.name)
+        raw = await self.kube.get(path)
+        if raw["metadata"]["uid"] != node.uid:
+            raise KubeError(f"GET {path}: it is another Node by now", status=409)
+        operations = taint_patch(raw, names.TAINT, wanted)
+        if not operations:
+            return raw
+        return await self._counted("taint", lambda: self.kube.json_patch(path, operations))
+
+    async def evict(self, namespace: str, name: str, uid: str) -> None:
+        """Ask for the pod's end by the Eviction API; it is the pod of that uid, or none (409)."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        await self._counted("eviction", lambda: self.kube.create(names.eviction_path(namespace, name), body))
 
     async def policy_status(self, policy: PolicyRecord, status: Mapping[str, Any]) -> Object:
         """DevicePolicy.status, which is all ours."""

@@ -39,6 +39,8 @@ MAX_PAGES = 400  # 200,000 objects
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
 USER_AGENT = f"{MANAGER}/{__version__}"  # by which an audit log knows whose request it was
+BUDGET_CAUSE = "DisruptionBudget"  # policy/v1: the cause of a refused eviction
+SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 
 log = structlog.get_logger()
 
@@ -205,11 +207,15 @@ class KubeClient:
                 raise KubeError(f"{what}: no answer: {type(error).__name__}: {str(error)[:300]}") from error
         if not 200 <= response.status <= 299:
             retry = retry_after_seconds(response.getheader("Retry-After"))
-            if response.status == 429 and retry is not None:
+            said, absent, blocked = _error_message(data, str(response.reason))
+            if response.status == 429 and retry is not None and not blocked:
                 self._not_before = max(self._not_before, self._clock() + min(retry, MAX_PAUSE_SECONDS))
-            said, absent = _error_message(data, str(response.reason))
             raise KubeError(
-                f"{what}: {response.status} {said}", status=response.status, retry_after=retry, absent=absent
+                f"{what}: {response.status} {said}",
+                status=response.status,
+                retry_after=None if blocked else retry,
+                absent=absent,
+                blocked=blocked,
             )
         try:
             return cast("dict[str, Any]", orjson.loads(data))
@@ -226,16 +232,21 @@ def _nothing() -> None:
     return None
 
 
-def _error_message(data: bytes, reason: str) -> tuple[str, str | None]:
-    """What the server said, bounded, and the name of the object that it says does not exist.
+def _error_message(data: bytes, reason: str) -> tuple[str, str | None, str]:
+    """What the server said, bounded; the name of the object that it says does not exist; and why a PodDisruptionBudget
+    does not allow the eviction that it refused.
 
-    A missing object has a Status with reason NotFound and its name; a missing collection (no CRD) has none.
+    A missing object has a Status with reason NotFound and its name; a missing collection (no CRD) has none. A refused
+    eviction has a cause DisruptionBudget, with 429; or, where several budgets are about the pod, a 500 that says so.
     """
     try:
         status = orjson.loads(data)
         said = str(status["message"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        return (data.decode(errors="replace").strip() or reason)[:500], None
+        return (data.decode(errors="replace").strip() or reason)[:500], None, ""
     details = status.get("details")
-    name = details.get("name") if isinstance(details, dict) and status.get("reason") == "NotFound" else None
-    return said[:500], name if isinstance(name, str) else None
+    details = details if isinstance(details, dict) else {}
+    name = details.get("name") if status.get("reason") == "NotFound" else None
+    causes = [it for it in details.get("causes") or () if isinstance(it, dict) and it.get("reason") == BUDGET_CAUSE]
+    blocked = str(causes[0].get("message") or said) if causes else said if SEVERAL_BUDGETS in said else ""
+    return said[:500], name if isinstance(name, str) else None, blocked[:500]

@@ -16,10 +16,17 @@ class KubeError(RequestError):
     """A request of the operator's that did not succeed."""
 
     def __init__(
-        self, message: str, *, status: int = 0, retry_after: float | None = None, absent: str | None = None
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        retry_after: float | None = None,
+        absent: str | None = None,
+        blocked: str = "",
     ) -> None:
         super().__init__(message, status=status, retry_after=retry_after)
         self.absent = absent  # the name of the object that the API server says does not exist
+        self.blocked = blocked  # why a PodDisruptionBudget does not allow an eviction now, in the API server's words
 
     @property
     def gone(self) -> bool:

@@ -122,7 +122,7 @@ class NodeReconciler:
         hindered = hindrances(
             view.record,
             {kind: None if isinstance(it, Shown) else it for kind, it in verdicts.items()},
-            {info.section: info.condition for info in self._infos if info.section and info.condition},
+            {info.condition: info.section for info in self._infos if info.section and info.condition},
         )
         for info in self._infos:
             hindrance = view.outcomes[info.name].hindrance

@@ -20,6 +20,8 @@ POD_CONDITION = f"{MANAGER}-pod-condition"  # Pod.status.conditions
 POLICY_STATUS = f"{MANAGER}-policy-status"  # DevicePolicy.status
 FLEET = f"{MANAGER}-fleet"  # the ConfigMap of the fleet gate
 
+TAINT = "nodedevices.io/device-fault"  # key of our taint on Nodes
+
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 NODE_DEVICES = f"/apis/{GROUP}/{VERSION}/nodedevices"
@@ -33,6 +35,10 @@ def named(collection: str, name: str) -> str:
 
 def pod_path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+
+
+def eviction_path(namespace: str, name: str) -> str:
+    return f"{pod_path(namespace, name)}/eviction"
 
 
 def events_path(namespace: str) -> str:

@@ -24,7 +24,7 @@ from nodedevices_api.supported import unsupported_fields
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.errors import InputError
 
-from nodedevices_operator.records.names import CAPACITY, LABELS, NODE_CONDITION
+from nodedevices_operator.records.names import CAPACITY, LABELS, NODE_CONDITION, TAINT
 from nodedevices_operator.records.traits import (
     UNKNOWN_MODEL,
     UNKNOWN_PLATFORM,
@@ -170,6 +170,14 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class TaintRecord:
+    """A taint of our key on a Node."""
+
+    effect: str
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeRecord:
     name: str
     uid: str
@@ -181,6 +189,8 @@ class NodeRecord:
     labels_owned: frozenset[str] = frozenset()  # label keys of our field manager
     condition: ConditionRecord | None = None  # ours
     condition_owned: bool = False  # our field manager has that condition
+    cordoned: bool = False  # spec.unschedulable
+    taints: tuple[TaintRecord, ...] = ()  # those of our key
     resource_version: str = field(default="", compare=False)
 
 
@@ -319,7 +329,7 @@ def _holders(raw: Raw) -> tuple[Holder, ...]:
 
 def node_record(raw: Raw) -> NodeRecord:
     """The record of a Node."""
-    metadata, status = _map(raw, "metadata"), _map(raw, "status")
+    metadata, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
     conditions = _conditions(status)
     ready = next((item for item in conditions if item.type == "Ready"), None)
     owned, labels_owned, condition_owned = _ownership(metadata)
@@ -334,6 +344,12 @@ def node_record(raw: Raw) -> NodeRecord:
         labels_owned=labels_owned,
         condition=next((item for item in conditions if item.type == NODE_DEVICES_HEALTHY), None),
         condition_owned=condition_owned,
+        cordoned=spec.get("unschedulable") is True,
+        taints=tuple(
+            TaintRecord(intern(_text(it, "effect")), intern(_text(it, "value")))
+            for it in _items(spec, "taints")
+            if it.get("key") == TAINT
+        ),
         resource_version=_text(metadata, "resourceVersion"),
     )
 

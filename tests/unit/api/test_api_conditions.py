@@ -69,6 +69,8 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
         "PolicyResolved": {"True": ["Resolved", "NoPolicy"], "False": ["Conflict", "PolicyInvalid"]},
         "CapacitySynced": {"True": ["InSync", "NothingOwned"], "False": ["Pending", "Forbidden", "Conflict"]},
         "LabelsSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Conflict"]},
+        "TaintSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Refused", "Stopped"]},
+        "EvictionsSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Refused", "Stopped", "Blocked"]},
         "Stale": {"True": ["NodeNotReady", "AgentLost", "HeartbeatOverdue"], "False": ["Fresh"]},
         "Accepted": {"True": ["Accepted"], "False": ["NotSupportedYet", "Invalid"]},
         "Applied": {"True": ["Applied"], "False": ["NotAccepted", "NoNodes", "Progressing", "Failed"]},

@@ -225,7 +225,7 @@ def test_a_field_that_is_not_at_work_says_so_and_no_other_does() -> None:
             "devicepolicies.spec.sharing.strategy",
             "memory is not implemented yet: a policy that sets it is refused with",
         ),
-        ("nodedevices.spec.config.faults.taint", "Not implemented yet: a policy that sets it is refused with"),
+        ("nodedevices.spec.config.health.degraded", "Not implemented yet: a policy that sets it is refused with"),
         ("nodedevices.spec.unschedulable", "Not implemented yet: the devices stay in service"),
         ("nodedevices.spec.unschedulable[].until", "Not implemented yet."),
     ],

@@ -107,13 +107,9 @@ def test_what_is_at_work_passes() -> None:
 def test_fields_that_are_not_at_work_are_named_with_their_place() -> None:
     assert unsupported(
         health={"holdDownSeconds": 5, "forgetMissingSeconds": 99, "probe": {"intervalSeconds": 2}},
-        faults={"taint": {"effect": "NoSchedule"}, "evict": {"mode": "AfterGrace"}, "budget": {"perHour": 1}},
         sharing={"strategy": "memory", "resources": [{"name": "nvidia.com/gpu", "memoryUnit": "1Gi"}]},
         mode="DryRun",
     ) == [
-        "faults.budget",
-        "faults.evict.mode",
-        "faults.taint.effect",
         "health.forgetMissingSeconds",
         "health.probe.intervalSeconds",
         "mode: DryRun",
@@ -125,7 +121,7 @@ def test_fields_that_are_not_at_work_are_named_with_their_place() -> None:
 def test_a_field_that_asks_for_nothing_new_passes() -> None:
     assert (
         unsupported(
-            faults={"taint": {"effect": "None"}, "evict": {"mode": "Never"}},
+            faults={"taint": {"effect": "NoSchedule"}, "evict": {"mode": "AfterGrace"}, "budget": {"perHour": 1}},
             health={"rules": [], "probe": {"intervalSeconds": 5}},
             sharing={"strategy": "none"},
         )
@@ -135,13 +131,6 @@ def test_a_field_that_asks_for_nothing_new_passes() -> None:
 
 def test_the_full_policy_is_not_all_at_work_yet() -> None:
     assert unsupported_fields(parse(DevicePolicySpec, FULL_POLICY["spec"])) == [
-        "faults.breaker",
-        "faults.budget",
-        "faults.evict.excludeNamespaces",
-        "faults.evict.graceSeconds",
-        "faults.evict.mode",
-        "faults.rules",
-        "faults.taint.effect",
         "health.degraded",
         "health.forgetMissingSeconds",
         "health.probe.intervalSeconds",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from nodedevices_operator.concerns.labels import LabelsConcern
 from nodedevices_operator.concerns.port import Concern, View
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired.fleet import from_data
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.reconcile.fleet import KEY, NAME
 from nodedevices_operator.reconcile.node import ConcernError
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
@@ -29,6 +32,7 @@ from support.opfacts import GPU, MEMORY, device, holder, node_devices, raw_node,
 ITEM = f"{names.NODE_DEVICES}/n1"
 NODE = f"{names.NODES}/n1"
 POD = "/api/v1/namespaces/ml/pods/trainer"
+RECORD = names.config_map_path("nodedevices-system", NAME)
 
 
 def broken(make: Factory, method: str, error: Exception) -> Factory:
@@ -60,6 +64,16 @@ def own_rig() -> FakeKube:
     return made
 
 
+def acting_rig() -> FakeKube:
+    """The same, with a policy that taints the Node and evicts the pod as well."""
+    made = own_rig()
+    acts = {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"maxUnavailable": 1}}
+    spec = made.objects[f"{names.POLICIES}/p"]["spec"]
+    made.put(f"{names.POLICIES}/p", raw_policy("p", **(spec | {"faults": acts})))
+    made.objects[NODE]["spec"] = {"taints": [{"key": "example.com/other", "effect": "NoSchedule"}]}
+    return made
+
+
 @pytest.fixture
 def kube() -> FakeKube:
     return own_rig()
@@ -85,6 +99,14 @@ def done(kube: FakeKube) -> dict[str, bool]:
         "labels": kube.objects[NODE]["metadata"]["labels"].get("example.com/a") == "b",
         "node-condition": condition(kube, NODE, "nodedevices.io/DevicesHealthy")[0] != "",
         "pod-marks": condition(kube, POD, "nodedevices.io/DeviceHealthy") == ("False", "Xid79"),
+    }
+
+
+def acted(kube: FakeKube) -> dict[str, bool]:
+    """The same of what needs a grant."""
+    return {
+        "taint": [it.get("value") for it in kube.objects[NODE]["spec"]["taints"]] == [None, "Xid79"],
+        "evictions": "deletionTimestamp" in kube.objects[POD]["metadata"],
     }
 
 
@@ -136,11 +158,11 @@ async def test_a_policy_has_not_applied_where_the_concern_of_its_section_fails(
 # --- each alone ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("method", ["observe", "desired", "apply"])
 @pytest.mark.parametrize("make", CONCERNS, ids=lambda make: make.info.name)
-async def test_a_concern_that_fails_keeps_no_other_from_being_reconciled(
-    kube: FakeKube, make: Any, method: str
-) -> None:
+async def test_a_concern_that_fails_keeps_no_other_from_being_reconciled(make: Any, method: str) -> None:
+    kube = acting_rig()
     await settle(await synced(kube))  # what the broken one would have to decide first stands on the objects
     kube.put(POD, raw_pod())
+    kube.objects[NODE]["spec"]["taints"].pop()
     kube.objects[NODE]["status"]["conditions"] = raw_node()["status"]["conditions"]
     kube.objects[NODE]["metadata"]["labels"] = {}
     kube.objects[NODE]["status"]["capacity"].pop(MEMORY)
@@ -153,6 +175,13 @@ async def test_a_concern_that_fails_keeps_no_other_from_being_reconciled(
         del others["node-condition"]  # which says how stale the node is
     assert all(others.values()), others
     assert counted(manager, make.info.name, "failed") == 1
+    await manager.reconcile_fleet(KEY)
+    with pytest.raises(ConcernError, match=make.info.name):
+        await manager.reconcile_node("n1")
+    granted = {name: it for name, it in acted(kube).items() if name != make.info.name}
+    if make.info.name == "staleness":
+        granted = {}  # what may be stale changes nothing on the Node and evicts nobody
+    assert all(granted.values()), granted
 
 
 async def test_a_failed_concern_is_reconciled_again(kube: FakeKube) -> None:
@@ -282,8 +311,14 @@ def end_state(kube: FakeKube) -> tuple[Any, ...]:
     """What the operator answers for, without times."""
     item = kube.objects[ITEM]
     events = sorted((it["reason"], it["involvedObject"]["kind"]) for it in kube.events)
-    conditions = [condition(kube, ITEM, kind) for kind in ("PolicyResolved", "CapacitySynced", "LabelsSynced", "Stale")]
-    return item["spec"], conditions, [it["name"] for it in item["status"]["affectedPods"]], done(kube), events
+    kinds = ("PolicyResolved", "CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "Stale")
+    conditions = [condition(kube, ITEM, kind) for kind in kinds]
+    marked = [it["name"] for it in item["status"]["affectedPods"]]
+    taints = kube.objects[NODE].get("spec", {}).get("taints")
+    evicted = "deletionTimestamp" in kube.objects[POD]["metadata"]
+    record = from_data(kube.objects.get(RECORD, {}).get("data", {}))
+    actions = [action for action, _ in record.actions] if record is not None else None
+    return item["spec"], conditions, marked, done(kube), events, taints, evicted, actions
 
 
 async def crashes(kube: FakeKube, dies_at: int) -> int:
@@ -296,9 +331,9 @@ async def crashes(kube: FakeKube, dies_at: int) -> int:
     return len(first.calls)
 
 
-async def through(dies_at: int) -> tuple[Any, int]:
+async def through(rig: Callable[[], FakeKube], dies_at: int) -> tuple[Any, int]:
     """The states after a fault and after its end, each with a life that dies; and the most calls of a life."""
-    kube = own_rig()
+    kube = rig()
     made = await crashes(kube, dies_at)
     at_fault = end_state(kube)
     raw = kube.objects[ITEM]
@@ -308,8 +343,17 @@ async def through(dies_at: int) -> tuple[Any, int]:
 
 
 async def test_killed_at_any_call_and_restarted_it_reaches_the_same_end_state() -> None:
-    unbroken, calls = await through(0)
+    unbroken, calls = await through(own_rig, 0)
     assert unbroken[0][2] == ["trainer"]
     assert unbroken[1][2] == []
     for dies_at in range(1, calls + 1):
-        assert (await through(dies_at))[0] == unbroken, f"died at call {dies_at}"
+        assert (await through(own_rig, dies_at))[0] == unbroken, f"died at call {dies_at}"
+
+
+async def test_killed_at_any_call_it_taints_and_evicts_once_and_takes_the_taint_back() -> None:
+    unbroken, calls = await through(acting_rig, 0)
+    assert [it.kind for it in unbroken[0][7]] == ["Evict", "Taint"]
+    assert [len(it[5]) for it in unbroken] == [2, 1]
+    assert [it[6] for it in unbroken] == [True, True]
+    for dies_at in range(1, calls + 1):
+        assert (await through(acting_rig, dies_at))[0] == unbroken, f"died at call {dies_at}"

@@ -52,11 +52,11 @@ def test_applied_says_how_far_it_is() -> None:
 
 
 def test_a_refused_policy_says_what_it_is_refused_for_and_where_an_earlier_one_goes_on() -> None:
-    refused = policy("p", generation=2, sharing=sharing(2), faults=NOT_IMPLEMENTED)
+    refused = policy("p", generation=2, sharing=sharing(2), health=NOT_IMPLEMENTED)
     nodes = {"a": NodeOutcome(CHOSEN, {"p": Outcome(("sharing",), generation=1)}, active=True)}
     conditions = {it["type"]: it for it in said(nodes, refused)["conditions"]}
     assert conditions["Accepted"]["reason"] == "NotSupportedYet"
-    assert "faults.budget" in conditions["Accepted"]["message"]
+    assert "health.forgetMissingSeconds" in conditions["Accepted"]["message"]
     assert conditions["Applied"]["reason"] == "NotAccepted"
     assert "earlier generation stays in effect on 1 nodes" in conditions["Applied"]["message"]
 
@@ -276,17 +276,24 @@ def test_a_policy_that_does_not_supply_the_section_is_in_effect() -> None:
         ("CapacitySynced", "Pending", "capacity", True),
         ("LabelsSynced", "Conflict", "labels", False),
         ("LabelsSynced", "Forbidden", "labels", False),
+        ("TaintSynced", "Forbidden", "faults", False),
     ],
 )
 def test_the_conditions_of_a_node_tell_which_sections_are_not_in_effect(
     kind: str, reason: str, section: str, passing: bool
 ) -> None:
     expected = {section: Hindrance(f"{reason}: why", passing=passing)}
-    kinds = {"capacity": "CapacitySynced", "labels": "LabelsSynced"}
+    kinds = {"CapacitySynced": "capacity", "LabelsSynced": "labels", "TaintSynced": "faults"}
     assert hindrances(record(), {kind: ("False", reason, "why")}, kinds) == expected
     on_object = replace(record(), conditions=(ConditionRecord(kind, "False", reason, "why"),))
     assert hindrances(on_object, {}, kinds) == expected
     assert hindrances(on_object, {kind: ("True", "InSync", "")}, kinds) == {}
+
+
+@pytest.mark.parametrize("reason", ["Pending", "Refused", "Stopped", "Blocked"])
+def test_a_policy_whose_evictions_are_held_back_by_its_own_limits_is_in_effect(reason: str) -> None:
+    kinds = {"EvictionsSynced": "faults"}
+    assert hindrances(record(), {"EvictionsSynced": ("False", reason, "why")}, kinds) == {}
 
 
 def test_what_has_no_effect_while_another_plugin_serves_is_told() -> None:

@@ -1,0 +1,276 @@
+"""Evicting the pods that hold what is at fault, as a policy asks; decided in desired/consequences.py.
+
+A pod is evicted when it is the holder (as for marks: of this node, by uid), its grace is over, nothing keeps it, and
+the fleet gate has granted it. The order is the promise: the record of the action, the Event on the pod, the eviction
+with the pod's uid as a precondition. Killed in between, the next life finds the same pod and the same record. A pod
+that is being deleted is done, whoever deletes it.
+
+PodDisruptionBudgets are honoured: a refused eviction is shown on the pod and on the NodeDevices, and tried again with
+back-off. What is remembered only saves calls: which pod a holder entry means, and when to try again. A stale
+NodeDevices, or one whose agent cannot say who holds what, evicts nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import structlog
+from nodedevices_api import conditions as names
+from nodedevices_common.backoff import Backoff
+
+from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, forbidden, not_granted
+from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired import consequences, events, pods
+from nodedevices_operator.desired.consequences import Due
+from nodedevices_operator.desired.fleet import Action
+from nodedevices_operator.desired.pods import Answer
+from nodedevices_operator.desired.policy_status import Verdict
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.records.names import pod_path
+from nodedevices_operator.records.objects import Holder
+
+EVICT = "Evict"  # kind of an Action
+ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one, or a pod that is kept
+NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
+BLOCKED = Backoff(initial_seconds=5.0, max_seconds=120.0, jitter=0.2)
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_TOLD = 5  # pods in the condition
+# Of the condition, what a person can help with first.
+_ORDER = (names.FORBIDDEN, names.STOPPED, names.REFUSED, names.BLOCKED, names.PENDING, names.IN_SYNC)
+
+log = structlog.get_logger()
+
+Key = tuple[Holder, str, str]  # of a holder entry, its device, and since when that is at fault
+
+
+@dataclass(slots=True)
+class Subject:
+    """A pod that a holder entry means; rebuilt from the cluster when lost. Times are by the monotonic clock."""
+
+    uid: str = ""  # "": it is not the pod that is meant
+    due: datetime = LONG_AGO
+    kept: str = ""  # why it is not evicted
+    leaving: bool = False
+    again: float = 0.0  # when to read or try it again
+    tries: int = 0  # that were blocked
+    blocked: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    subjects: Sequence[tuple[Due, Subject]]
+    problems: tuple[KubeError, ...]
+    not_yet: bool  # a pod does not say enough about itself so far
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of each pod, and when to go on."""
+
+    lines: list[tuple[str, str]] = field(default_factory=list)  # reason, text
+    waits: list[float] = field(default_factory=list)
+    problems: list[Exception] = field(default_factory=list)
+
+    def verdict(self) -> Verdict:
+        lines = sorted(self.lines, key=lambda it: (_ORDER.index(it[0]), it[1]))
+        reason = lines[0][0] if lines else names.IN_SYNC
+        texts = [text for _, text in lines[:MAX_TOLD]]
+        more = len(lines) - len(texts)
+        message = "; ".join([*texts, *([f"and {more} more"] if more else [])]) or "no pod is to be evicted"
+        return "True" if reason == names.IN_SYNC else "False", reason, message
+
+
+class EvictionsConcern:
+    info = Info("evictions", section="faults", condition=names.EVICTIONS_SYNCED)
+
+    def __init__(self, tools: Tools) -> None:
+        self._writer = tools.writer
+        self._metrics = tools.metrics
+        self._events = tools.events
+        self._gate = tools.gate
+        self._clock = tools.clock
+        self._wall = tools.wall
+        self._subjects: dict[str, dict[Key, Subject]] = {}  # by node
+
+    def forget(self, node: str) -> None:
+        self._subjects.pop(node, None)
+        self._gate.propose(node, EVICT, ())
+
+    async def observe(self, view: View) -> Seen | Outcome:
+        target, name = view.target(), view.record.name
+        if target is None or view.staleness is None:
+            return Outcome()
+        section = target[1].faults
+        if not consequences.evicts(section):
+            self.forget(name)
+            return Outcome(Shown.REMOVED)
+        due = consequences.evictions(view.record, section)
+        if due and (why := _unknown(view)):
+            self._gate.propose(name, EVICT, ())
+            return Outcome(("False", names.PENDING, why))
+        known = self._subjects.get(name, {})
+        found: dict[Key, Subject] = {}
+        problems: list[KubeError] = []
+        not_yet = False
+        for each in due:
+            key = _key(each)
+            subject = known.get(key)
+            if subject is None or ((not subject.uid or subject.kept) and subject.again <= self._clock()):
+                try:
+                    subject = await self._meet(each, name)
+                except KubeError as error:
+                    problems.append(error)
+                    continue
+            if subject is None:
+                not_yet = True
+            else:
+                found[key] = subject
+        self._subjects[name] = found
+        subjects = [(each, found[_key(each)]) for each in due if _key(each) in found]
+        return Seen(subjects, tuple(problems), not_yet)
+
+    def desired(self, view: View, observed: Seen) -> Seen:
+        return observed  # what is to be done about each is in it; when, the clock and the gate say
+
+    async def apply(self, view: View, desired: Seen) -> Outcome:
+        node, now = view.record.name, datetime.fromtimestamp(self._wall(), UTC)
+        tally = Tally(problems=list(desired.problems), waits=[NOT_YET_SECONDS] if desired.not_yet else [])
+        ready: list[tuple[Due, Subject, Action]] = []
+        for due, subject in desired.subjects:
+            pod = _shown(due)
+            if not subject.uid:
+                tally.waits.append(ASK_AGAIN_SECONDS)
+            elif subject.leaving:
+                tally.lines.append((names.IN_SYNC, f"{pod} is ending"))
+            elif subject.kept:
+                tally.lines.append((names.IN_SYNC, f"{pod} is not evicted: {subject.kept}"))
+                tally.waits.append(ASK_AGAIN_SECONDS)
+            elif subject.due > now:
+                tally.lines.append(
+                    (names.PENDING, f"{pod} is evicted after {subject.due.strftime('%Y-%m-%dT%H:%M:%SZ')}")
+                )
+                tally.waits.append((subject.due - now).total_seconds())
+            else:
+                ready.append((due, subject, _action(node, due, subject)))
+        self._gate.propose(node, EVICT, [action for _, _, action in ready])
+        for due, subject, action in ready:
+            answer = self._gate.answer(action)
+            if answer is not None and answer.granted:
+                await self._evict(view, due, subject, tally)
+                continue
+            _, reason, text = not_granted(answer)
+            tally.lines.append((reason, f"{_shown(due)}: {text}"))
+        return Outcome(tally.verdict(), min(tally.waits, default=None), tuple(tally.problems))
+
+    async def _meet(self, due: Due, node: str) -> Subject | None:
+        """Read the pod. None: it does not say enough about itself so far."""
+        holder = due.holding.holder
+        nobody = Subject(again=self._clock() + ASK_AGAIN_SECONDS)
+        try:
+            pod = await self._writer.kube.get(pod_path(holder.namespace, holder.pod))
+        except KubeError as error:
+            if error.status == 404:
+                return nobody
+            raise
+        answer = pods.match_holder(pod, due.holding, node)
+        if answer is not Answer.YES:
+            return nobody if answer is Answer.NO else None
+        return Subject(
+            uid=str(pod["metadata"]["uid"]),
+            due=consequences.due_at(due, pod),
+            kept=consequences.kept(pod),
+            leaving=consequences.leaving(pod),
+            again=nobody.again,
+        )
+
+    async def _evict(self, view: View, due: Due, subject: Subject, tally: Tally) -> None:
+        """One try, where it is time for one."""
+        holder, shown = due.holding.holder, _shown(due)
+        wait = subject.again - self._clock() if subject.tries else 0.0
+        if wait <= 0:
+            try:
+                fresh = await self._meet(due, view.record.name)
+                if fresh is None or fresh.uid != subject.uid or fresh.kept or fresh.leaving:
+                    self._subjects[view.record.name].pop(_key(due), None)  # met anew, next time
+                    tally.waits.append(NOT_YET_SECONDS)
+                    tally.lines.append((names.PENDING, f"{shown} has changed"))
+                    return
+                await self._event(view, due, subject, "")
+                await self._writer.evict(holder.namespace, holder.pod, subject.uid)
+            except KubeError as error:
+                await self._refused(view, due, subject, error, tally)
+                return
+            subject.leaving, subject.blocked = True, ""
+            self._metrics.actions.labels(EVICT, "done").inc()
+            log.info("pod evicted", node=view.record.name, pod=shown, fault=due.holding.health.reason)
+            tally.lines.append((names.IN_SYNC, f"{shown} is ending"))
+            return
+        tally.lines.append((names.BLOCKED, f"{shown}: {subject.blocked}"))
+        tally.waits.append(wait)
+
+    async def _refused(self, view: View, due: Due, subject: Subject, error: KubeError, tally: Tally) -> None:
+        shown = _shown(due)
+        if error.blocked:
+            subject.tries, subject.blocked = subject.tries + 1, error.blocked
+            wait = BLOCKED.after(subject.tries)
+            subject.again = self._clock() + wait
+            tally.waits.append(wait)
+            tally.lines.append((names.BLOCKED, f"{shown}: {error.blocked}"))
+            self._metrics.actions.labels(EVICT, "blocked").inc()
+            try:
+                await self._event(view, due, subject, error.blocked)
+            except KubeError as not_written:
+                tally.problems.append(not_written)
+        elif error.gone:
+            self._subjects[view.record.name].pop(_key(due), None)
+            tally.waits.append(NOT_YET_SECONDS)
+            tally.lines.append((names.PENDING, f"{shown} is gone, or another one"))
+        else:
+            tally.problems.append(error)
+            reason = names.FORBIDDEN if forbidden(error) else names.PENDING
+            tally.lines.append((reason, f"could not evict {shown}: {error}"))
+
+    async def _event(self, view: View, due: Due, subject: Subject, blocked: str) -> None:
+        """On the pod: before the first try, and when one is blocked for the first time. Nobody's refusal stops us."""
+        sections = view.sections
+        if sections is None or not sections.faults.event or subject.tries > (1 if blocked else 0):
+            return
+        holding, now = due.holding, self._writer.now()
+        about = events.About("Pod", holding.holder.pod, subject.uid, holding.holder.namespace)
+        what = events.Fault(view.record.name, holding.device, holding.health.reason, holding.health.since)
+        if blocked:
+            text = f"{pods.fault_text(holding)} The eviction is blocked, and tried again: {blocked}"
+            body = events.blocked(about, what, text, now)
+        else:
+            body = events.evicting(about, what, f"evicting the pod: {pods.fault_text(holding)}", now)
+        try:
+            await self._events.write(view.record.name, body)
+        except KubeError as error:
+            if not (error.forbidden or error.status == 404):
+                raise
+            log.warning("event refused", error=str(error))
+
+
+def _key(due: Due) -> Key:
+    return due.holding.holder, due.holding.device, due.holding.health.since
+
+
+def _shown(due: Due) -> str:
+    return f"{due.holding.holder.namespace}/{due.holding.holder.pod}"
+
+
+def _action(node: str, due: Due, subject: Subject) -> Action:
+    health = due.holding.health
+    return Action(health.since, node, EVICT, f"{_shown(due)}/{subject.uid}", health.reason)
+
+
+def _unknown(view: View) -> str:
+    """Why nobody can say who holds what; empty: the agent does."""
+    if view.staleness is not None and view.staleness.status == "True":
+        return f"nobody is evicted while the NodeDevices is stale: {view.staleness.message}"
+    known = view.record.condition(names.HOLDERS_KNOWN)
+    if known is None or known.status != "True":
+        return "nobody is evicted while the agent does not know who holds the devices"
+    return ""

@@ -1,0 +1,99 @@
+"""The taint nodedevices.io/device-fault on the Node, as a policy asks; decided in desired/consequences.py.
+
+What it newly takes from pods goes through the fleet gate: a taint where there was none, or NoExecute in the place of
+NoSchedule. To take it back, or to name another reason, needs no grant. The list of taints is one value for server-side
+apply, so our entry is changed by a JSON patch that holds for the very Node that was read; others' taints stay.
+
+A stale NodeDevices puts no taint there and takes none away; a policy that taints no longer does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+from nodedevices_api import conditions as names
+from nodedevices_api.sections import Faults
+
+from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to, not_granted
+from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired.consequences import Tainting, stronger, tainting, taints
+from nodedevices_operator.desired.fleet import Action
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.records.kinds import Kind
+from nodedevices_operator.records.objects import NodeRecord
+
+TAINT = "Taint"  # kind of an Action
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    node: NodeRecord
+    section: Faults
+    stale: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    node: NodeRecord
+    asked: bool  # the policy taints Nodes
+    kept: bool = False  # whatever stands there
+    tainting: Tainting | None = None
+
+
+class TaintConcern:
+    info = Info("taint", section="faults", condition=names.TAINT_SYNCED)
+
+    def __init__(self, tools: Tools) -> None:
+        self._writer = tools.writer
+        self._metrics = tools.metrics
+        self._gate = tools.gate
+
+    def forget(self, node: str) -> None:
+        self._gate.propose(node, TAINT, ())
+
+    async def observe(self, view: View) -> Observed | Outcome:
+        target = view.target()
+        if target is None or view.staleness is None:
+            return Outcome()
+        node, sections = target
+        return Observed(node, sections.faults, view.staleness.status == "True")
+
+    def desired(self, view: View, observed: Observed) -> Desired:
+        node, section, asked = observed.node, observed.section, taints(observed.section)
+        if asked and observed.stale:
+            return Desired(node, asked, kept=True)
+        return Desired(node, asked, tainting=tainting(view.record, section, node.taints))
+
+    async def apply(self, view: View, desired: Desired) -> Outcome:
+        node, wanted = desired.node, desired.tainting
+        action = None
+        if wanted is not None and stronger(wanted.taint, node.taints):
+            action = Action(wanted.since, node.name, TAINT, wanted.taint.effect, wanted.reason)
+        self._gate.propose(node.name, TAINT, () if action is None else (action,))
+        if desired.kept:
+            return Outcome()
+        if action is not None:
+            answer = self._gate.answer(action)
+            if answer is None or not answer.granted:
+                return Outcome(not_granted(answer))
+        taint = None if wanted is None else wanted.taint
+        if node.taints != (() if taint is None else (taint,)):
+            try:
+                view.wrote(Kind.NODE, await self._writer.taint(node, taint))
+            except KubeError as error:
+                return failed_to("write the Node's taint", error)
+            log.info(
+                "taint set",
+                node=node.name,
+                effect=taint.effect if taint else "none",
+                reason=taint.value if taint else "",
+            )
+            if action is not None:
+                self._metrics.actions.labels(TAINT, "done").inc()
+        if not desired.asked:
+            return Outcome(Shown.REMOVED)
+        text = "no fault asks for a taint" if taint is None else f"tainted {taint.effect} for {taint.value}"
+        return Outcome(("True", names.IN_SYNC, text))

@@ -1,0 +1,210 @@
+"""What a fault leads to by policy: the taint of its Node, and the eviction of the pods that hold the device. Pure.
+
+A fault is a device, or a partition, that is Unhealthy. One that is not decided yet (Correlating) or that is a
+workload's own leads to nothing. Of the rules the first that matches decides; what it does not set is as in general.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any
+
+from nodedevices_api.sections import Evict, Faults, Taint
+
+from nodedevices_operator.desired import pods
+from nodedevices_operator.desired.pods import Holding
+from nodedevices_operator.records.objects import Health, NodeDevicesRecord, TaintRecord
+
+GRACE_SECONDS = 60  # of AfterGrace without graceSeconds
+KEEP = "nodedevices.io/evict"  # annotation of a pod; "false": it is never evicted by us
+MIRROR = "kubernetes.io/config.mirror"  # annotation of a static pod's mirror
+EFFECTS = ("None", "NoSchedule", "NoExecute")  # the stronger the later
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Tainting:
+    """The taint that a Node shall have, and the fault that it is for."""
+
+    taint: TaintRecord
+    reason: str = ""
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A pod that holds what is at fault, and is to be evicted."""
+
+    holding: Holding
+    grace: timedelta
+
+
+def consequences(section: Faults, health: Health) -> tuple[Taint, Evict]:
+    """What the policy says of this fault."""
+    for rule in section.rules:
+        if rule.reasons is not None and health.reason not in rule.reasons:
+            continue
+        if rule.recovery_actions is not None and (health.action or "None") not in rule.recovery_actions:
+            continue
+        return rule.taint or section.taint, rule.evict or section.evict
+    return section.taint, section.evict
+
+
+def taints(section: Faults) -> bool:
+    """Whether the policy taints Nodes for any fault."""
+    return any(
+        it is not None and it.effect != "None" for it in (section.taint, *(rule.taint for rule in section.rules))
+    )
+
+
+def evicts(section: Faults) -> bool:
+    """Whether the policy evicts pods for any fault."""
+    return any(it is not None and it.mode != "Never" for it in (section.evict, *(rule.evict for rule in section.rules)))
+
+
+def unhealthy(record: NodeDevicesRecord) -> list[Health]:
+    """The faults of the node's devices and partitions, the oldest first."""
+    found = {
+        (part.health.since, part.health.reason): part.health
+        for device in record.devices
+        for part in device.parts
+        if _acted_on(part.health)
+    }
+    return [found[key] for key in sorted(found)]
+
+
+def _acted_on(health: Health) -> bool:
+    return health.state == "Unhealthy" and health.domain != "Application" and health.reason != pods.UNDECIDED
+
+
+# --- the taint -------------------------------------------------------------------------------------------------------
+def tainting(record: NodeDevicesRecord, section: Faults, shown: Sequence[TaintRecord]) -> Tainting | None:
+    """The taint that the Node shall have. `shown` are those of our key that it has.
+
+    The strongest effect of all faults, for the oldest of these. What stands there already stays while a fault asks for
+    it, and while nobody can tell how a device is.
+    """
+    if not taints(section):
+        return None
+    asked = [(EFFECTS.index(consequences(section, health)[0].effect), health) for health in unhealthy(record)]
+    most = max((rank for rank, _ in asked), default=0)
+    held = max(shown, key=lambda taint: _rank(taint.effect), default=None)
+    unclear = any(
+        part.health.state == "Unknown" or part.health.reason == pods.UNDECIDED
+        for device in record.devices
+        for part in device.parts
+    )
+    if held is not None and unclear and _rank(held.effect) > most:
+        return Tainting(held)
+    strongest = [health for rank, health in asked if rank == most] if most else []
+    if not strongest:
+        return None
+    health = next((it for it in strongest if held is not None and held.value == _value(it.reason)), strongest[0])
+    return Tainting(TaintRecord(EFFECTS[most], _value(health.reason)), health.reason, health.since)
+
+
+def stronger(taint: TaintRecord, shown: Sequence[TaintRecord]) -> bool:
+    """Whether it takes more from pods than what the Node shows already."""
+    return _rank(taint.effect) > max((_rank(each.effect) for each in shown), default=0)
+
+
+def _rank(effect: str) -> int:
+    return EFFECTS.index(effect) if effect in EFFECTS else 0
+
+
+def _value(reason: str) -> str:
+    return reason if _LABEL_VALUE.fullmatch(reason) else ""
+
+
+def taint_patch(node: Mapping[str, Any], key: str, wanted: TaintRecord | None) -> list[dict[str, Any]]:
+    """JSON patch operations that leave exactly the wanted taint of our key on a Node, and every other taint as it is;
+    empty: it is so. They hold for this resourceVersion only."""
+    listed = (node.get("spec") or {}).get("taints") or []
+    ours = [place for place, taint in enumerate(listed) if taint.get("key") == key]
+    body = (
+        None
+        if wanted is None
+        else {"key": key, "effect": wanted.effect} | ({"value": wanted.value} if wanted.value else {})
+    )
+    if [{name: listed[place].get(name) or "" for name in ("effect", "value")} for place in ours] == (
+        [] if wanted is None else [{"effect": wanted.effect, "value": wanted.value}]
+    ):
+        return []
+    metadata = node["metadata"]
+    operations: list[dict[str, Any]] = [
+        {"op": "test", "path": f"/metadata/{name}", "value": metadata[name]} for name in ("uid", "resourceVersion")
+    ]
+    operations += [{"op": "remove", "path": f"/spec/taints/{place}"} for place in reversed(ours)]
+    if body is not None and listed:
+        operations.append({"op": "add", "path": "/spec/taints/-", "value": body})
+    elif body is not None:
+        operations.append({"op": "add", "path": "/spec/taints", "value": [body]})
+    return operations
+
+
+# --- evictions -------------------------------------------------------------------------------------------------------
+def evictions(record: NodeDevicesRecord, section: Faults) -> list[Due]:
+    """Who is to be evicted, each pod once and by what is due first, as far as NodeDevices and policy say; whether the
+    pod is the holder, and may be evicted, only the pod itself can say (`kept`)."""
+    if not evicts(section):
+        return []
+    found: dict[tuple[str, str], tuple[datetime, Due]] = {}
+    for holding in pods.holdings(record):
+        holder, evict = holding.holder, consequences(section, holding.health)[1]
+        if not _acted_on(holding.health) or evict.mode == "Never":
+            continue
+        excluded = (*section.evict.exclude_namespaces, *evict.exclude_namespaces)  # a rule takes no exclusion back
+        if any(fnmatchcase(holder.namespace, each) for each in excluded):
+            continue
+        due = Due(holding, _grace(evict))
+        at = (_time(holding.health.since) or datetime.min.replace(tzinfo=UTC)) + due.grace
+        key = (holder.namespace, holder.pod)
+        if key not in found or at < found[key][0]:
+            found[key] = (at, due)
+    return [found[key][1] for key in sorted(found)]
+
+
+def _grace(evict: Evict) -> timedelta:
+    if evict.mode == "Immediate":
+        return timedelta()
+    return timedelta(seconds=GRACE_SECONDS if evict.grace_seconds is None else evict.grace_seconds)
+
+
+def due_at(due: Due, pod: Mapping[str, Any]) -> datetime:
+    """When the pod's grace is over. It begins when its condition says that the device is at fault, by the operator's
+    clock; where no condition is written, with the fault, by the node's."""
+    shown = pods.own_condition(pod)
+    began = _time(shown.since) if shown is not None and shown.status == "False" else None
+    return (began or _time(due.holding.health.since) or datetime.min.replace(tzinfo=UTC)) + due.grace
+
+
+def kept(pod: Mapping[str, Any]) -> str:
+    """Why the pod is not evicted; empty: it may be."""
+    metadata = pod.get("metadata") or {}
+    annotations = metadata.get("annotations") or {}
+    if str(annotations.get(KEEP, "")).lower() == "false":
+        return f"its annotation {KEEP} says so"
+    if MIRROR in annotations:
+        return "it is a static pod"
+    if any(
+        owner.get("kind") == "DaemonSet" and owner.get("controller") for owner in metadata.get("ownerReferences") or ()
+    ):
+        return "it belongs to a DaemonSet"
+    return ""
+
+
+def leaving(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod is being deleted."""
+    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else None

@@ -1,0 +1,263 @@
+"""What a fault leads to: which taint, whose eviction, and what counts as out of service; all of it pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nodedevices_api.errors import parse
+from nodedevices_api.sections import Faults
+from nodedevices_operator.desired import consequences
+from nodedevices_operator.desired.consequences import KEEP, MIRROR, due_at, kept, taint_patch, tainting
+from nodedevices_operator.desired.pools import limits, pools
+from nodedevices_operator.records.names import TAINT
+from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord, node_devices_record
+from support.opfacts import SINCE, device, holder, node, node_devices, raw_node, raw_pod, record
+
+LATER = "2026-11-21T11:59:30Z"
+NO_SCHEDULE = {"taint": {"effect": "NoSchedule"}}
+IMMEDIATE = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 1}}
+
+
+def section(**fields: Any) -> Faults:
+    return parse(Faults, fields)
+
+
+def lost(index: int, reason: str = "Xid79", **more: Any) -> dict[str, Any]:
+    made = device(index, "Unhealthy", reason, holders=[holder(f"pod-{index}")])
+    return made | {"health": made["health"] | more}
+
+
+def wanted(*devices: dict[str, Any], faults: Faults, shown: tuple[TaintRecord, ...] = ()) -> TaintRecord | None:
+    found = tainting(record(*devices), faults, shown)
+    return None if found is None else found.taint
+
+
+# --- the taint -------------------------------------------------------------------------------------------------------
+def test_a_fault_taints_with_its_reason_and_its_end_takes_the_taint_away() -> None:
+    faults = section(**NO_SCHEDULE)
+    taint = TaintRecord("NoSchedule", "Xid79")
+    assert wanted(lost(0), faults=faults) == taint
+    assert wanted(device(0), faults=faults, shown=(taint,)) is None
+    assert wanted(device(0, "Degraded", "NvlinkDown"), faults=faults, shown=(taint,)) is None
+
+
+def test_the_first_rule_that_matches_decides_and_what_it_does_not_set_is_as_in_general() -> None:
+    faults = section(
+        taint={"effect": "NoSchedule"},
+        rules=[
+            {"reasons": ["Xid48"], "taint": {"effect": "None"}},
+            {"recoveryActions": ["RebootNode"], "taint": {"effect": "NoExecute"}},
+            {"reasons": ["Xid95"], "evict": {"mode": "Immediate"}},
+        ],
+        budget={"perHour": 1},
+    )
+    assert wanted(lost(0, "Xid48", recoveryAction="RebootNode"), faults=faults) is None
+    assert wanted(lost(0, "Xid79", recoveryAction="RebootNode"), faults=faults) == TaintRecord("NoExecute", "Xid79")
+    assert wanted(lost(0, "Xid95"), faults=faults) == TaintRecord("NoSchedule", "Xid95")
+    assert [it.grace.total_seconds() for it in consequences.evictions(record(lost(0, "Xid95")), faults)] == [0]
+    assert consequences.evictions(record(lost(0, "Xid48")), faults) == []
+
+
+def test_a_rule_with_both_needs_reason_and_action() -> None:
+    rule = {"reasons": ["Xid79"], "recoveryActions": ["RebootNode"], "taint": {"effect": "NoSchedule"}}
+    assert wanted(lost(0, recoveryAction="Replace"), faults=section(rules=[rule])) is None
+    assert wanted(lost(0, recoveryAction="RebootNode"), faults=section(rules=[rule])) is not None
+
+
+def test_the_strongest_effect_wins_and_the_oldest_fault_names_it() -> None:
+    faults = section(
+        taint={"effect": "NoSchedule"},
+        rules=[{"reasons": ["Xid79", "Xid95"], "taint": {"effect": "NoExecute"}}],
+        budget={"perHour": 1},
+    )
+    devices = (lost(0, "Xid48"), lost(1, "Xid95", since=LATER), lost(2, "Xid79"))
+    assert wanted(*devices, faults=faults) == TaintRecord("NoExecute", "Xid79")
+
+
+def test_a_taint_keeps_its_reason_while_that_fault_lasts() -> None:
+    shown = (TaintRecord("NoSchedule", "Xid95"),)
+    assert wanted(lost(0), lost(1, "Xid95", since=LATER), faults=section(**NO_SCHEDULE), shown=shown) == shown[0]
+
+
+@pytest.mark.parametrize(("state", "reason"), [("Unknown", "ProbeSilent"), ("Degraded", "Correlating")])
+def test_a_taint_stays_while_nobody_can_tell_and_none_is_put(state: str, reason: str) -> None:
+    faults, shown = section(**NO_SCHEDULE), (TaintRecord("NoSchedule", "Xid79"),)
+    assert wanted(device(0, state, reason), faults=faults, shown=shown) == shown[0]
+    assert wanted(device(0, state, reason), faults=faults) is None
+
+
+def test_a_policy_that_taints_no_longer_takes_the_taint_away_whatever_is_known() -> None:
+    shown = (TaintRecord("NoSchedule", "Xid79"),)
+    assert wanted(lost(0), device(1, "Unknown", "ProbeSilent"), faults=section(), shown=shown) is None
+
+
+def test_a_workloads_own_error_leads_to_nothing() -> None:
+    faults = section(**NO_SCHEDULE, **IMMEDIATE)
+    own = lost(0, "Xid31", faultDomain="Application")
+    assert wanted(own, faults=faults) is None
+    assert consequences.evictions(record(own), faults) == []
+
+
+def test_a_partition_that_fails_alone_taints_its_node() -> None:
+    part = {"id": "MIG-1", "name": "mig-1", "profile": "1g.10gb", "health": {"state": "Unhealthy", "reason": "Xid95"}}
+    assert wanted(device(0, partitions=[part]), faults=section(**NO_SCHEDULE)) == TaintRecord("NoSchedule", "Xid95")
+
+
+def test_what_no_label_value_can_say_is_left_out_of_the_taint() -> None:
+    assert wanted(lost(0, "a reason/with all sorts"), faults=section(**NO_SCHEDULE)) == TaintRecord("NoSchedule")
+
+
+def tainted(*taints: dict[str, Any]) -> dict[str, Any]:
+    return raw_node() | {"spec": {"taints": list(taints)}}
+
+
+OTHER = {"key": "example.com/other", "effect": "NoSchedule"}
+OURS = {"key": TAINT, "effect": "NoSchedule", "value": "Xid79"}
+TESTS = [
+    {"op": "test", "path": "/metadata/uid", "value": "node-uid"},
+    {"op": "test", "path": "/metadata/resourceVersion", "value": "1"},
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "wish", "operations"),
+    [
+        ([], TaintRecord("NoSchedule", "Xid79"), [{"op": "add", "path": "/spec/taints", "value": [OURS]}]),
+        ([OTHER], TaintRecord("NoSchedule", "Xid79"), [{"op": "add", "path": "/spec/taints/-", "value": OURS}]),
+        ([OURS, OTHER], None, [{"op": "remove", "path": "/spec/taints/0"}]),
+        (
+            [OURS, OTHER, OURS | {"effect": "NoExecute"}],
+            TaintRecord("NoSchedule"),
+            [
+                {"op": "remove", "path": "/spec/taints/2"},
+                {"op": "remove", "path": "/spec/taints/0"},
+                {"op": "add", "path": "/spec/taints/-", "value": {"key": TAINT, "effect": "NoSchedule"}},
+            ],
+        ),
+    ],
+    ids=["first", "beside another", "gone", "two of ours"],
+)
+def test_only_the_taint_of_our_key_is_changed_and_only_on_the_node_that_was_read(
+    before: list[dict[str, Any]], wish: TaintRecord | None, operations: list[dict[str, Any]]
+) -> None:
+    assert taint_patch(tainted(*before), TAINT, wish) == TESTS + operations
+
+
+@pytest.mark.parametrize(
+    ("before", "wish"), [([OTHER], None), ([OURS], TaintRecord("NoSchedule", "Xid79")), ([], None)]
+)
+def test_a_node_that_has_the_taint_already_is_not_written(
+    before: list[dict[str, Any]], wish: TaintRecord | None
+) -> None:
+    assert taint_patch(tainted(*before), TAINT, wish) == []
+
+
+# --- evictions -------------------------------------------------------------------------------------------------------
+def test_pods_of_excluded_namespaces_are_not_evicted_not_even_by_a_rule() -> None:
+    faults = section(
+        evict={"mode": "Never", "excludeNamespaces": ["m?", "kube-*"]},
+        rules=[{"reasons": ["Xid79"], "evict": {"mode": "Immediate"}}],
+        budget={"perHour": 1},
+    )
+    elsewhere = device(1, "Unhealthy", "Xid79", holders=[holder("b") | {"namespace": "web"}])
+    assert [it.holding.holder.pod for it in consequences.evictions(record(lost(0), elsewhere), faults)] == ["b"]
+
+
+def test_a_pod_of_several_bad_devices_is_evicted_once_and_for_what_is_due_first() -> None:
+    faults = section(
+        evict={"mode": "AfterGrace"},
+        rules=[{"reasons": ["Xid95"], "evict": {"mode": "Immediate"}}],
+        budget={"perHour": 1},
+    )
+    both = [device(index, "Unhealthy", reason, holders=[holder()]) for index, reason in enumerate(("Xid79", "Xid95"))]
+    [due] = consequences.evictions(record(*both), faults)
+    assert (due.holding.health.reason, due.grace.total_seconds()) == ("Xid95", 0)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "at"),
+    [
+        ([], "2026-11-21T12:00:00+00:00"),
+        ([{"status": "False", "lastTransitionTime": "2026-11-21T12:10:00Z"}], "2026-11-21T12:11:00+00:00"),
+        ([{"status": "True", "lastTransitionTime": "2026-11-21T12:10:00Z"}], "2026-11-21T12:00:00+00:00"),
+    ],
+    ids=["not marked", "marked", "not yet"],
+)
+def test_the_grace_begins_with_the_mark(conditions: list[dict[str, Any]], at: str) -> None:
+    faults = section(evict={"mode": "AfterGrace"}, budget={"perHour": 1})
+    [due] = consequences.evictions(record(lost(0)), faults)
+    shown = [{"type": "nodedevices.io/DeviceHealthy", "reason": "Xid79"} | it for it in conditions]
+    assert due_at(due, raw_pod(conditions=shown)).isoformat() == at
+
+
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        ({}, ""),
+        ({"annotations": {KEEP: "true"}}, ""),
+        ({"annotations": {KEEP: "false"}}, "its annotation"),
+        ({"annotations": {MIRROR: "x"}}, "a static pod"),
+        ({"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}, "a DaemonSet"),
+        ({"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}, ""),
+    ],
+)
+def test_some_pods_are_never_evicted(metadata: dict[str, Any], why: str) -> None:
+    pod = raw_pod()
+    found = kept(pod | {"metadata": pod["metadata"] | metadata})
+    assert (why in found) if why else found == ""
+
+
+# --- budgets ---------------------------------------------------------------------------------------------------------
+def fleet_record(name: str, *devices: dict[str, Any], generation: int = 1, **faults: Any) -> NodeDevicesRecord:
+    spec = {
+        "config": {"faults": faults},
+        "policies": [{"name": "p", "generation": generation, "priority": 0, "sections": ["faults"]}],
+    }
+    raw = node_devices(*devices, spec=spec)
+    return node_devices_record(raw | {"metadata": raw["metadata"] | {"name": name}})
+
+
+def test_a_policys_nodes_are_those_that_take_their_section_from_it() -> None:
+    records = {name: fleet_record(name, lost(0) if name == "b" else device(0), budget={"perHour": 3}) for name in "abc"}
+    records["d"] = record(device(0))
+    [pool] = pools(records, {name: node() for name in "abcd"})
+    assert (pool.policy, set(pool.nodes), pool.limits.per_hour) == ("p", {"a", "b", "c"}, 3)
+    assert pool.faults == {"b": {SINCE}}
+
+
+def test_a_node_that_is_not_ready_cordoned_tainted_or_unknown_is_out_of_service() -> None:
+    records = {name: fleet_record(name, device(0)) for name in ("well", "away", "cordoned", "tainted", "unknown")}
+    nodes = {
+        "well": node(),
+        "away": node(ready="False"),
+        "cordoned": node(spec={"unschedulable": True}),
+        "tainted": node(spec={"taints": [OURS]}),
+    }
+    [pool] = pools(records, nodes)
+    assert pool.out == {"away", "cordoned", "tainted", "unknown"}
+
+
+def test_while_a_policy_is_rolled_out_its_newest_budget_counts() -> None:
+    old = fleet_record("a", device(0), budget={"perHour": 9})
+    new = fleet_record("b", device(0), generation=2, budget={"perHour": 1})
+    [pool] = pools({"b": new, "a": old}, {})
+    assert pool.limits.per_hour == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "nodes", "most"), [(3, 100, 3), ("10%", 39, 3), ("10%", 9, 0), ("100%", 7, 7), (None, 9, None)]
+)
+def test_a_share_of_the_nodes_is_rounded_down(given: object, nodes: int, most: int | None) -> None:
+    budget = {"perHour": 1} if given is None else {"maxUnavailable": given}
+    assert limits({"budget": budget}, nodes).max_unavailable == most
+
+
+def test_without_a_breaker_half_of_the_nodes_in_five_minutes_stop_actions() -> None:
+    found = limits({}, 10)
+    assert (found.percent, found.window_seconds, found.reset_seconds) == (50, 300, None)
+
+
+def test_a_section_that_cannot_be_read_allows_nothing() -> None:
+    found = limits({"budget": "of a newer version"}, 10)
+    assert (found.per_hour, found.max_unavailable) == (0, 0)
