@@ -23,6 +23,8 @@ PROBE_UNAVAILABLE: Final = "ProbeUnavailable"
 DRIVER_NOT_LOADED: Final = "DriverNotLoaded"
 KUBELET_UNREACHABLE: Final = "KubeletUnreachable"
 REGISTRATION_REJECTED: Final = "RegistrationRejected"
+SERVED_BY_ANOTHER: Final = "ServedByAnother"
+AGENT_STOPPED: Final = "AgentStopped"
 STARTING: Final = "Starting"
 
 DEVICES_HEALTHY: Final = "DevicesHealthy"
@@ -98,7 +100,14 @@ EVENT_BLOCKED: Final = "EvictionBlocked"
 REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     READY: {
         "True": (AGENT_RUNNING,),
-        "False": (PROBE_UNAVAILABLE, DRIVER_NOT_LOADED, KUBELET_UNREACHABLE, REGISTRATION_REJECTED),
+        "False": (
+            PROBE_UNAVAILABLE,
+            DRIVER_NOT_LOADED,
+            KUBELET_UNREACHABLE,
+            REGISTRATION_REJECTED,
+            SERVED_BY_ANOTHER,
+            AGENT_STOPPED,
+        ),
         "Unknown": (STARTING,),
     },
     DEVICES_HEALTHY: {"True": (ALL_HEALTHY,), "False": (DEVICE_FAULT,), "Unknown": (PROBE_SILENT,)},

@@ -187,7 +187,7 @@ class Agent:
                 tasks.create_task(keep("memory", lambda: keep_small(self._files)))
                 tasks.create_task(keep("loop", self._loop))
         finally:
-            await asyncio.gather(self._plugins.stop(), return_exceptions=True)
+            await asyncio.gather(self._plugins.stop(), self._report_stop(), return_exceptions=True)
             log.info("agent stopped")
 
     def reload(self) -> None:
@@ -388,6 +388,11 @@ class Agent:
         self._conditions, self._probes = status.conditions, status.probes
         something = bool(world.inventory.devices) or world.inventory.accelerators_on_bus > 0
         self._publisher.want(to_dict(status), may_create=something)
+
+    async def _report_stop(self) -> None:
+        if self._publisher is not None and self._facts is not None:
+            facts = replace(self._facts, previous=self._conditions, stopping=True, now=datetime.now(UTC))
+            await self._publisher.stop(to_dict(report(facts)))
 
     # --- the rest ----------------------------------------------------------------------------------------------------
     def _driver_root(self) -> Path:

@@ -194,7 +194,7 @@ def test_where_observe_was_forgotten_the_vendors_plugin_goes_on_until_it_is_remo
     told = cluster.until(
         "the node says who serves it", lambda: (c := ready(cluster)).get("status") == "False" and c, 90
     )
-    assert told["reason"] == "RegistrationRejected"
+    assert told["reason"] == "ServedByAnother"
     assert f"another device plugin serves {GPU} to this kubelet: 4 healthy ids" in told["message"]
     assert "set serving.mode: Observe" in told["message"]
     assert condition(cluster.agent(cluster.b), "Ready")["status"] == "False"

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from support import simulated
-from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE
+from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, SYSTEM
 from support.kubectl import NotReached
 from support.rig_cluster import RigCluster
 
@@ -51,6 +51,34 @@ def test_a_killed_agent_is_back_with_the_same_ids_and_verdicts(rig: RigCluster) 
     assert (health["state"], health["reason"], health["since"]) == ("Unhealthy", "Xid79", since)
     rig.alive(pod)
     rig.marked("stays", "False")
+
+
+def test_an_agent_that_is_replaced_flips_no_mark_and_one_that_is_taken_away_makes_its_node_stale(
+    rig: RigCluster,
+) -> None:
+    pod = rig.pod("stays", rig.a, {GPU: 1})
+    [bad] = rig.held(rig.a, "stays")
+    rig.hardware(rig.a, simulated.h100s(xid79=rig.devices(rig.a)[bad]["index"]))
+    mark = rig.marked("stays", "False")
+    fresh = rig.condition("nodedevices", rig.a, "Stale")
+    agent = rig.agent(rig.a)["metadata"]["name"]
+
+    rig.kubectl.run("delete", "pod", "-n", SYSTEM, agent)
+    rig.until("another agent serves", lambda: rig.condition("nodedevices", rig.a, "Ready")["status"] == "True")
+    assert rig.agent(rig.a)["metadata"]["name"] != agent
+    assert rig.marked("stays", "False") == mark
+    assert rig.condition("nodedevices", rig.a, "Stale") == fresh
+
+    rig.kubectl.run("label", "node", rig.a, "nodedevices.io/agent=away")
+    try:
+        rig.until("it says so", lambda: rig.condition("nodedevices", rig.a, "Ready")["reason"] == "AgentStopped")
+        rig.until("it is stale", lambda: rig.condition("nodedevices", rig.a, "Stale")["reason"] == "AgentLost", 20)
+        assert rig.marked("stays", "False") == mark
+    finally:
+        rig.kubectl.run("label", "node", rig.a, "nodedevices.io/agent-")
+    rig.until("it is believed again", lambda: rig.condition("nodedevices", rig.a, "Stale")["status"] == "False")
+    assert rig.marked("stays", "False") == mark
+    rig.alive(pod)
 
 
 def test_a_killed_probe_changes_nothing_at_the_kubelet(rig: RigCluster) -> None:

@@ -6,7 +6,10 @@ what it needs; tokens come by TokenRequest. The processes are this process's chi
 
 from __future__ import annotations
 
+import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -84,6 +87,16 @@ class ApiServer:
     def restart(self) -> None:
         self.stop_apiserver()
         self.start_apiserver()
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Inside, it takes connections and answers nothing."""
+        child = self._control.children["kube-apiserver"]
+        child.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            child.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """Both, for good."""

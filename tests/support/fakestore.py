@@ -25,6 +25,7 @@ class FakeStore:
         self.item = item
         self.problem: StoreError | None = None
         self.blind: StoreError | None = None  # while set, raised by a new watch
+        self.hangs = False  # while set, no write is answered
         self.calls: list[str] = []
         self.statuses: list[dict[str, Any]] = []
         self._version = 100
@@ -52,6 +53,8 @@ class FakeStore:
     async def apply_status(self, name: str, status: Mapping[str, Any]) -> Object:
         self.calls.append("status")
         self._raise()
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.item is None:
             raise StoreError(f'nodedevices "{name}" not found', status=404)
         if self.uid and self.item["metadata"]["ownerReferences"] != [{"uid": self.uid}]:

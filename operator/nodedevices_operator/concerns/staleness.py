@@ -12,7 +12,7 @@ from nodedevices_api import conditions as names
 
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS, Staleness, judge
+from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS, Since, Staleness, judge
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.names import NODE_DEVICES, named
@@ -26,7 +26,7 @@ class Signs:
     """Of the agent's life, by the operator's monotonic clock."""
 
     heard: Heard
-    lost_since: float | None
+    since: Since
     now: float
     problems: tuple[KubeError, ...] = ()
 
@@ -34,7 +34,7 @@ class Signs:
 @dataclass(frozen=True, slots=True)
 class Judged:
     staleness: Staleness
-    lost_since: float | None
+    since: Since
     problems: tuple[KubeError, ...]
 
 
@@ -44,7 +44,7 @@ class StalenessConcern:
     def __init__(self, tools: Tools) -> None:
         self._kube = tools.writer.kube
         self._clock = tools.clock
-        self._lost_since: dict[str, float | None] = {}  # by node, what `judge` remembers
+        self._since: dict[str, Since] = {}  # by node, what `judge` remembers
 
     async def observe(self, view: View) -> Signs | Outcome:
         signs = self._signs(view)
@@ -61,19 +61,17 @@ class StalenessConcern:
         return self._signs(view)
 
     def desired(self, view: View, observed: Signs) -> Judged:
-        staleness, lost_since = judge(
-            view.record, view.node, heard=observed.heard, lost_since=observed.lost_since, now=observed.now
-        )
-        return Judged(staleness, lost_since, observed.problems)
+        staleness, since = judge(view.record, view.node, heard=observed.heard, since=observed.since, now=observed.now)
+        return Judged(staleness, since, observed.problems)
 
     async def apply(self, view: View, desired: Judged) -> Outcome:
         found = view.staleness = desired.staleness
-        self._lost_since[view.record.name] = desired.lost_since
+        self._since[view.record.name] = desired.since
         return Outcome((found.status, found.reason, found.message), requeue_after=found.wait, problems=desired.problems)
 
     def forget(self, node: str) -> None:
-        self._lost_since.pop(node, None)
+        self._since.pop(node, None)
 
     def _signs(self, view: View, *problems: KubeError) -> Signs:
         name, now = view.record.name, self._clock()
-        return Signs(view.cache.heard.get(name) or Heard(now), self._lost_since.get(name), now, problems)
+        return Signs(view.cache.heard.get(name) or Heard(now), self._since.get(name, Since()), now, problems)

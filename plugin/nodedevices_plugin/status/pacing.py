@@ -65,6 +65,7 @@ class Cause(StrEnum):
     CHANGE = "change"
     REPAIR = "repair"
     HEARTBEAT = "heartbeat"
+    STOP = "stop"  # the agent ends: at once, and once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

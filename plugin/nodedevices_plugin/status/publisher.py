@@ -37,6 +37,7 @@ WATCH_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=15.0)
 WRITE_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
 REFUSED_SECONDS = 10.0  # until /readyz says that the API server refuses: one refusal may be a token or a version
 CREDENTIALS_SECONDS = 10.0  # between two checks whether the kubelet has refreshed the token
+STOP_SECONDS = 4.0  # for the last write: less than the pod's termination grace, 10 s
 SILENT_SECONDS = 60.0  # until it says that the API server does not answer
 OPERATOR_FIELDS = frozenset({"affectedPods"})
 AGENT_CONDITIONS = frozenset({"Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown"})
@@ -102,6 +103,7 @@ class Publisher:
         draw: Draw = random.uniform,
         owner_seconds: float = pacing.OWNER_SECONDS,
         credentials_seconds: float = CREDENTIALS_SECONDS,
+        stop_seconds: float = STOP_SECONDS,
     ) -> None:
         self._store = store
         self._name = name
@@ -125,6 +127,7 @@ class Publisher:
         self._recreations = 0
         self._owner_seconds = owner_seconds
         self._credentials_seconds = credentials_seconds
+        self._stop_seconds = stop_seconds
         self._owner_known = False
         self._read_with: object = None  # the credentials of that time
         self._owner_read_at: float | None = None
@@ -162,6 +165,19 @@ class Publisher:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch(), name="publisher-watch")
             tasks.create_task(self._write(), name="publisher-write")
+
+    async def stop(self, status: Mapping[str, Any]) -> None:
+        """One last write, after `run` has ended; it takes 4 s at most. Nothing is written where nothing of this agent
+        is shown: it has not reported yet, or another agent of this node has since."""
+        agent = ((self._object or {}).get("status") or {}).get("agent") or {}
+        if self._own_status is None or agent.get("startTime") != (status.get("agent") or {}).get("startTime"):
+            return
+        self._wanted = status
+        try:
+            async with asyncio.timeout(self._stop_seconds):
+                await self._apply(Cause.STOP)
+        except (StoreError, TimeoutError) as error:
+            log.warning("failed to write that the agent stopped", name=self._name, error=str(error) or "no answer")
 
     # --- the object as the API server has it -------------------------------------------------------------------------
     async def _watch(self) -> None:

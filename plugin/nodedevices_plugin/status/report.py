@@ -86,6 +86,7 @@ class Facts:
     previous: tuple[Condition, ...] = ()
     previous_probes: tuple[api.Probe, ...] = ()
     previous_departed: Mapping[str, datetime] = field(default_factory=dict)  # partition id -> since when it is gone
+    stopping: bool = False  # the last report of this agent
     now: datetime
 
 
@@ -435,6 +436,9 @@ def _condition(facts: Facts, kind: str, status: Status, reason: str, message: st
 
 
 def _ready(facts: Facts) -> Condition:
+    if facts.stopping:
+        text = "the agent was stopped; what stands here is from then, and pods keep the devices that they hold"
+        return _condition(facts, names.READY, "False", names.AGENT_STOPPED, text)
     silent = {each.name: each.error or SILENT_MESSAGE for each in facts.probes if each.silent}
     if silent:
         return _condition(facts, names.READY, "False", names.PROBE_UNAVAILABLE, _named(facts, silent))
@@ -460,7 +464,7 @@ def _ready(facts: Facts) -> Condition:
         by_state[each.state].append(each)
     for state, reason in (
         (RegistrationState.REJECTED, names.REGISTRATION_REJECTED),
-        (RegistrationState.SERVED_BY_ANOTHER, names.REGISTRATION_REJECTED),
+        (RegistrationState.SERVED_BY_ANOTHER, names.SERVED_BY_ANOTHER),
         (RegistrationState.KUBELET_UNREACHABLE, names.KUBELET_UNREACHABLE),
     ):
         if by_state[state]:
@@ -468,7 +472,7 @@ def _ready(facts: Facts) -> Condition:
             return _condition(facts, names.READY, "False", reason, said)
     if by_state[RegistrationState.PENDING]:
         before = find(facts.previous, names.READY)
-        if before is not None and before.reason != names.PROBE_UNAVAILABLE:
+        if before is not None and before.reason not in {names.PROBE_UNAVAILABLE, names.AGENT_STOPPED}:
             return before  # registering again takes moments: not worth a change of the condition
         waiting = ", ".join(each.resource for each in by_state[RegistrationState.PENDING])
         return _condition(facts, names.READY, "Unknown", names.STARTING, f"registering {waiting}")

@@ -54,6 +54,7 @@ class Desk:
             draw=lambda low, _: low,
             owner_seconds=0.05,
             credentials_seconds=0.05,
+            stop_seconds=0.05,
         )
 
     def want(self, healthy: int = 8, *, may_create: bool = True, **more: Any) -> None:
@@ -265,6 +266,64 @@ async def test_a_settled_node_is_not_asked_for_again(desk: Desk) -> None:
         desk.want(healthy)
         await desk.until(lambda healthy=healthy: desk.store.statuses[-1]["devices"] == status(healthy)["devices"])  # type: ignore[misc]
     assert desk.store.asked == 1
+
+
+# --- the last write ---------------------------------------------------------------------------------------------------
+STOPPED = status(
+    agent={"startTime": "then"}, conditions=[{"type": "Ready", "status": "False", "reason": "AgentStopped"}]
+)
+
+
+@pytest.fixture
+async def settled() -> Desk:
+    """A publisher that has written its status, and ended."""
+    desk = Desk(FakeStore())
+    running = asyncio.create_task(desk.publisher.run())
+    desk.want(agent={"startTime": "then"})
+    await desk.until(lambda: desk.store.statuses)
+    running.cancel()
+    await asyncio.wait([running])
+    return desk
+
+
+async def test_the_last_write_is_made_at_once_whatever_was_written_before(settled: Desk) -> None:
+    await settled.publisher.stop(STOPPED)
+    assert settled.store.statuses[-1]["conditions"] == STOPPED["conditions"]
+    assert settled.store.statuses[-1]["agent"].keys() == {"startTime", "heartbeatTime"}
+    assert settled.counts.causes[-1] == "stop"
+
+
+async def test_an_agent_that_has_written_nothing_has_no_last_word() -> None:
+    desk = Desk(FakeStore())
+    await desk.publisher.stop(STOPPED)
+    assert desk.store.calls == []
+
+
+async def test_the_word_of_an_agent_that_came_meanwhile_stands(settled: Desk) -> None:
+    settled.store.hangs = True
+    running = asyncio.create_task(settled.publisher.run())
+    settled.store.patch_status(agent={"startTime": "later"})
+    await settled.until(lambda: (settled.seen[-1] or {}).get("status", {}).get("agent") == {"startTime": "later"})
+    running.cancel()
+    await asyncio.wait([running])
+    settled.store.hangs = False
+    await settled.publisher.stop(STOPPED)
+    assert settled.store.statuses[-1]["conditions"] == []
+
+
+@pytest.mark.parametrize("problem", [StoreError("no answer"), StoreError("no", status=503)])
+async def test_a_last_write_that_is_refused_does_not_keep_the_agent(settled: Desk, problem: StoreError) -> None:
+    settled.store.problem = problem
+    await settled.publisher.stop(STOPPED)
+    assert settled.store.statuses[-1]["conditions"] == []
+
+
+async def test_an_api_server_that_does_not_answer_keeps_the_agent_for_a_bounded_time(settled: Desk) -> None:
+    settled.store.hangs = True
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await settled.publisher.stop(STOPPED)
+    assert settled.store.calls[-1] == "status"
+    assert settled.store.statuses[-1]["conditions"] == []
 
 
 # --- what /readyz says ------------------------------------------------------------------------------------------------

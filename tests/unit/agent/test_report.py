@@ -412,6 +412,22 @@ def test_registering_again_does_not_change_what_ready_said() -> None:
     assert condition(facts(previous=before, **registered(RegistrationState.PENDING)), "Ready")[0] == "True"
 
 
+def test_an_agent_that_ends_says_so_and_leaves_all_else_as_it_was() -> None:
+    made = facts(verdicts={gpu_id(0): bad()} | healthy(gpu(1)))
+    last = report(replace(made, stopping=True))
+    assert condition(replace(made, stopping=True), "Ready")[:2] == ("False", "AgentStopped")
+    others = [each for each in report(made).conditions if each.type != "Ready"]
+    assert [each for each in last.conditions if each.type != "Ready"] == others
+    assert (last.devices, last.resources, last.summary) == (report(made).devices, report(made).resources, last.summary)
+
+
+def test_an_agent_that_came_back_does_not_go_on_saying_that_it_was_stopped() -> None:
+    before = report(facts(stopping=True)).conditions
+    registering = facts(previous=before, **registered(RegistrationState.PENDING))
+    assert condition(registering, "Ready")[:2] == ("Unknown", "Starting")
+    assert condition(facts(previous=before), "Ready")[:2] == ("True", "AgentRunning")
+
+
 def test_what_is_wrong_with_the_configuration_is_a_field_each_and_the_message_names_a_few() -> None:
     config = ConfigStatus(
         sources=("policy", "file"),
@@ -486,7 +502,7 @@ def test_a_name_that_another_plugin_serves_is_told_on_ready_and_no_id_of_it_coun
     why = f"another device plugin serves {GPU} to this kubelet"
     theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message=why)
     made = facts(registrations=(theirs,))
-    assert condition(made, "Ready") == ("False", "RegistrationRejected", f"{GPU}: {why}")
+    assert condition(made, "Ready") == ("False", "ServedByAnother", f"{GPU}: {why}")
     [resource] = report(made).resources
     assert (resource.capacity, resource.healthy) == (2, 0)
 

@@ -53,7 +53,14 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
     assert {kind: {status: list(reasons) for status, reasons in table.items()} for kind, table in REASONS.items()} == {
         "Ready": {
             "True": ["AgentRunning"],
-            "False": ["ProbeUnavailable", "DriverNotLoaded", "KubeletUnreachable", "RegistrationRejected"],
+            "False": [
+                "ProbeUnavailable",
+                "DriverNotLoaded",
+                "KubeletUnreachable",
+                "RegistrationRejected",
+                "ServedByAnother",
+                "AgentStopped",
+            ],
             "Unknown": ["Starting"],
         },
         "DevicesHealthy": {"True": ["AllHealthy"], "False": ["DeviceFault"], "Unknown": ["ProbeSilent"]},

@@ -130,6 +130,22 @@ def well(index: int, *holders: str) -> Raw:
     return device(index, holders=[holder(name) for name in holders])
 
 
+# --- an agent that stops ---------------------------------------------------------------------------------------------
+async def test_the_stop_of_an_agent_and_its_return_write_nothing_to_any_pod() -> None:
+    cluster = Cluster()
+    cluster.pod("train", "n1")
+    cluster.pod("other", "n1")
+    await cluster.start(n1=[lost(0, "train"), well(1, "other")])
+    marked = cluster.shown("train")
+    cluster.kube.writes.clear()
+    for ready in ("AgentStopped", "AgentRunning"):
+        status = "False" if ready == "AgentStopped" else "True"
+        await cluster.report("n1", lost(0, "train"), well(1, "other"), conditions={"Ready": (status, ready)})
+    assert cluster.kube.written("/pods/") == []
+    assert cluster.shown("train") == marked
+    assert cluster.affected("n1") == ["train"]
+
+
 # --- whose pods ------------------------------------------------------------------------------------------------------
 async def test_an_entry_that_names_another_nodes_pod_takes_no_mark_from_it() -> None:
     cluster = Cluster()

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from nodedevices_operator.desired.stale import (
     LOST_AFTER_SECONDS,
     OVERDUE_AFTER_SECONDS,
+    STOPPED_AFTER_SECONDS,
+    Since,
     Staleness,
     judge,
 )
@@ -26,12 +28,12 @@ def marked(reason: str, **more: Any) -> NodeDevicesRecord:
 
 def follow(*looks: tuple[float, NodeDevicesRecord, NodeRecord | None]) -> list[Staleness]:
     """What is said at each look; every heartbeat came just then."""
-    heard, beat, dark = Heard(looks[0][0]), looks[0][1].heartbeat, None
+    heard, beat, since = Heard(looks[0][0]), looks[0][1].heartbeat, Since()
     said = []
     for now, item, here in looks:
         if item.heartbeat != beat:
             heard, beat = Heard(now, first=False), item.heartbeat
-        answer, dark = judge(item, here, heard=heard, lost_since=dark, now=now)
+        answer, since = judge(item, here, heard=heard, since=since, now=now)
         said.append(answer)
     return said
 
@@ -90,28 +92,60 @@ def test_a_node_that_is_not_ready_for_hours_is_not_reconciled_every_second() -> 
     assert [it.wait for it in said] == [OVERDUE_AFTER_SECONDS, OVERDUE_AFTER_SECONDS]
 
 
-def silence(seconds: float) -> tuple[float, bool, bool, bool]:
-    return (seconds, False, True, False)
+def stopped(**more: str) -> NodeDevicesRecord:
+    said = {"Ready": ("False", "AgentStopped")} | {kind: ("True", reason) for kind, reason in more.items()}
+    return record(device(0), device(1), conditions=said)
 
 
-@given(st.lists(st.tuples(st.floats(0.1, 400), st.booleans(), st.booleans(), st.booleans()), max_size=20))
+def test_an_agent_that_said_that_it_was_stopped_is_lost_after_15_seconds() -> None:
+    bye = stopped()
+    said = follow((0, ITEM, BRIGHT), (1, bye, BRIGHT), (15, bye, DARK), (16, bye, DARK))
+    assert [it.reason for it in said] == ["Fresh", "Fresh", "Fresh", "AgentLost"]
+    assert said[1].wait == STOPPED_AFTER_SECONDS
+    assert said[-1].message == (
+        "the agent was stopped and has not come back; check the nodedevices-agent pod on this node"
+    )
+
+
+def test_an_agent_that_was_stopped_and_came_back_in_time_was_never_stale() -> None:
+    said = follow((0, stopped(), BRIGHT), (14, ITEM, BRIGHT), (20, ITEM, BRIGHT), (30, stopped(), BRIGHT))
+    assert [it.reason for it in said] == ["Fresh"] * 4
+
+
+def test_what_is_known_of_a_stopped_agent_outlives_the_operator_and_its_heartbeat() -> None:
+    lost = stopped(Stale="AgentLost")
+    said = follow(
+        (0, lost, BRIGHT), (OVERDUE_AFTER_SECONDS + 1, lost, BRIGHT), (OVERDUE_AFTER_SECONDS + 2, ITEM, BRIGHT)
+    )
+    assert [it.reason for it in said] == ["AgentLost", "AgentLost", "HeartbeatOverdue"]
+
+
+STEPS = st.tuples(st.floats(0.1, 400), st.booleans(), st.booleans(), st.booleans(), st.booleans())
+
+
+def silence(seconds: float) -> tuple[float, bool, bool, bool, bool]:
+    return (seconds, False, True, False, False)
+
+
+@given(st.lists(STEPS, max_size=20))
 @example([silence(242), silence(345), silence(130.5), silence(182)])  # half a second before the heartbeat is overdue
 def test_the_next_reconcile_is_no_later_than_the_answer_changes_by_itself(
-    steps: list[tuple[float, bool, bool, bool]],
+    steps: list[tuple[float, bool, bool, bool, bool]],
 ) -> None:
-    lost_since: float | None = None
+    since = Since()
     heard = Heard(0.0)
     now, beat = 0.0, 0
-    for passed, dark, ready, beats in steps:
+    for passed, dark, ready, beats, ends in steps:
         now += passed
         if beats:
             beat += 1
             heard = Heard(now, first=False)
-        item = record(device(0), heartbeat=f"2026-11-21T12:00:{beat % 60:02}Z")
+        ready_said = {"Ready": ("False", "AgentStopped") if ends else ("True", "AgentRunning")}
+        item = record(device(0), heartbeat=f"2026-11-21T12:00:{beat % 60:02}Z", conditions=ready_said)
         here = node({GPU: 1}, allocatable={GPU: 0 if dark else 1}, ready="True" if ready else "False")
-        said, lost_since = judge(item, here, heard=heard, lost_since=lost_since, now=now)
+        said, since = judge(item, here, heard=heard, since=since, now=now)
         assert said.wait > 0
         assert (said.status == "True") == (said.reason != "Fresh")
         if ready:
-            early, _ = judge(item, here, heard=heard, lost_since=lost_since, now=now + said.wait * 0.99)
+            early, _ = judge(item, here, heard=heard, since=since, now=now + said.wait * 0.99)
             assert early.reason == said.reason
