@@ -67,6 +67,7 @@ MAX_WAITING_IDS = 8  # of one pod
 MAX_HOLDERS = 64
 MAX_HOLDER_IDS = 8
 MAX_AFFECTED_PODS = 256
+MAX_NOTICES = 4  # of one device
 
 Uid = Annotated[str, StringConstraints(max_length=64)]
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]*$", max_length=64)]
@@ -280,6 +281,18 @@ class DeviceHealth(Loose):
     )
 
 
+class Notice(Loose):
+    """What happened on a device and changed no state: an error of the program that used it, or one that was contained.
+    The device stays in service."""
+
+    code: Word = Field(description="What it was, as a health reason: Xid31.")
+    message: Line = Field(description="What it means and what to do, for people.")
+    partition: DeviceId | None = Field(default=None, description="The partition that it was about, where it is known.")
+    since: Time = Field(description="When it came first.")
+    time: Time = Field(description="When it came last; repeats are added once a minute.")
+    count: Count = Field(description="How often it has come since then; forgotten a day after the last.")
+
+
 class Holder(Loose):
     """A container that has the device, as the kubelet shows it."""
 
@@ -365,6 +378,9 @@ class Device(Loose):
         default=(), description="Direct connections; only what changes placement."
     )
     health: Annotated[DeviceHealth, Atomic()] = Field(description="Health of the device.")
+    notices: Annotated[tuple[Notice, ...], Field(max_length=MAX_NOTICES), Listed("atomic")] = Field(
+        default=(), description="What came and changed no state, the newest first: was it the code, or the device?"
+    )
     excluded: Excluded = None
     partitions: Annotated[tuple[Partition, ...], Field(max_length=MAX_PARTITIONS), Listed("atomic")] = Field(
         default=(), description="Parts of the device, such as MIG devices."

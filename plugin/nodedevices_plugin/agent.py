@@ -360,6 +360,7 @@ class Agent:
             registrations=self._plugins.registrations(),
             config=world.config,
             retired=world.state.retired,
+            notices=world.state.notices,
             mig_strategy=world.active.effective.sections.partitions.strategy,
             exclude=_excluded(world.active),
             clients=world.state.clients.clients,

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.agentprocess import NODE, AgentProcess
 from support.apiserver import ApiServer
 from support.kubectl import Kubectl, condition, wait_until
-from support.simulated import h100s
+from support.simulated import h100s, strike
 
 SIXTEEN = {
     "sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]},
@@ -71,6 +72,21 @@ def test_the_object_shows_the_devices_and_every_field_of_it_is_the_agents(
     assert agent.lines(
         "the token names no Node, so the NodeDevices object gets no owner: delete it by hand with the node"
     )
+
+
+def test_a_programs_error_is_noticed_at_its_device_which_stays_well(agent: AgentProcess, kubectl: Kubectl) -> None:
+    agent.edit(yaml.safe_dump({"profile": "h100 x 8", "events": [strike(3, 31)]}))
+
+    def noticed() -> list[dict[str, Any]]:
+        return [device for device in status(kubectl)["devices"] if device.get("notices")]
+
+    [device] = wait_until("the notice", noticed)
+    [notice] = device["notices"]
+    assert (device["index"], device["health"]["state"]) == (3, "Healthy")
+    assert (notice["code"], notice["count"]) == ("Xid31", 1)
+    assert notice["message"] == "GPU memory page fault (XID 31); restart the application"
+    counted = f'nodedevices_xids_total{{index="3",uuid="{device["id"]}",xid="31"}} 1.0'
+    assert counted in agent.get("/metrics")[1].splitlines()
 
 
 def test_a_fault_is_in_the_status_with_its_reason_and_action(agent: AgentProcess, kubectl: Kubectl) -> None:

@@ -50,14 +50,6 @@ def test_a_node_whose_agent_was_stopped_is_stale_within_20_seconds_and_not_when_
     wait_until("fresh", lambda: shown(kubectl, "Stale")["status"] == "False")
 
 
-def test_an_agent_that_is_replaced_in_time_is_never_stale(agent: AgentProcess, kubectl: Kubectl) -> None:
-    fresh = shown(kubectl, "Stale")
-    agent.terminate()
-    agent.start()
-    wait_until("it is back", lambda: shown(kubectl, "Ready")["reason"] == "KubeletUnreachable")
-    assert shown(kubectl, "Stale") == fresh
-
-
 def test_an_api_server_that_hangs_does_not_keep_an_agent_beyond_its_grace(
     agent: AgentProcess, apiserver: ApiServer, kubectl: Kubectl
 ) -> None:

@@ -24,7 +24,7 @@ _EFFECTS = {"Ignored": Effect.COUNTED, "Degraded": Effect.DEGRADED, "Unhealthy":
 _STATES = {Effect.DEGRADED: HealthState.DEGRADED, Effect.UNHEALTHY: HealthState.UNHEALTHY}
 MAX_FAULTS = 16  # of one device: a device that has more different ones is judged by the worst
 MAX_NEIGHBOURS = 16
-MAX_NOTICES = 256  # of one line
+MAX_LOGGED = 256  # of one line
 OLDEST_NEWS = timedelta(seconds=60)  # so long a probe repeats an event; one that seems older: a clock was set
 CORRELATING = "Correlating"
 
@@ -38,8 +38,8 @@ class EventCursor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """An event that leaves the device's state alone but that people want to know of: a log line, a count."""
+class LoggedEvent:
+    """Events of one line that leave the device's state alone but that are worth a log line."""
 
     device_id: str | None
     xid: int
@@ -89,12 +89,12 @@ def under_rules(fault: Fault, rules: HealthRules, vendor: FaultSource) -> Fault 
     return replace(fault, state=state, action=action)
 
 
-def notices(
+def logged_events(
     events: Iterable[ProbeEvent], rules: HealthRules, owners: Mapping[str, FaultSource], vendors: FaultSources
-) -> tuple[Notice, ...]:
-    """What leaves every state alone, and all whose device the driver did not name; one notice per (device, reason),
+) -> tuple[LoggedEvent, ...]:
+    """What leaves every state alone, and all whose device the driver did not name; one entry per (device, reason),
     oldest first. `owners`: the vendors of the devices and partitions by id."""
-    found: dict[tuple[str | None, str], Notice] = {}
+    found: dict[tuple[str | None, str], LoggedEvent] = {}
     for event in events:
         owner = owners.get(event.device_id or "")
         candidates = vendors.values() if owner is None else (owner,)
@@ -108,9 +108,9 @@ def notices(
             continue
         key = (event.device_id, meaning.reason)
         before = found.get(key)
-        if before is None and len(found) >= MAX_NOTICES:
+        if before is None and len(found) >= MAX_LOGGED:
             continue
-        found[key] = Notice(
+        found[key] = LoggedEvent(
             device_id=event.device_id,
             xid=meaning.code,
             time=event.time if before is None else max(before.time, event.time),

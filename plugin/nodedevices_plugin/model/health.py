@@ -44,6 +44,21 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """An event that came and changed no state, with its repeats; the device stays in service."""
+
+    code: str  # as a health reason: Xid31
+    partition: str = ""  # the one that it was about; empty: the whole device, or it is not known
+    message: str
+    since: datetime  # of the first
+    time: datetime  # of the newest that `count` covers
+    count: int
+    counted: datetime  # when `count` last changed
+    newest: datetime  # of all
+    repeats: int = 0  # that came since, and are added later (health.notices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What is known about one physical device (or one partition, where it differs from its GPU).
 

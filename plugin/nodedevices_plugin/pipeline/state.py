@@ -26,7 +26,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_probe.protocol import Readings
 from pydantic import TypeAdapter, ValidationError
 
-from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Verdict
+from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Notice, Verdict
 from nodedevices_plugin.pipeline.older_state import as_written_now
 from nodedevices_plugin.sharing.clients import Clients
 
@@ -64,6 +64,7 @@ class State:
     observed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what others offer: resource -> ids
     retired: Mapping[str, datetime] = field(default_factory=dict)  # resource names no longer offered, since when
     confirmed: str = ""  # the nodedevices.io/confirm annotation that was acted on
+    notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device (health.notices)
     clients: Clients = field(default_factory=Clients)  # which helper of a sharing mode each client came to
 
 
@@ -90,7 +91,8 @@ def to_save(state: State, inventory: Inventory, verdicts: Mapping[str, Verdict])
 
 
 def same_but_times(one: State, other: State) -> bool:
-    """Whether they differ in nothing but when a fault was last seen: worth a write now and then, not at each line."""
+    """Whether they differ in nothing but when a fault was last seen, and what is only noticed: worth a write now and
+    then, not at each line, and nothing that the kubelet has to wait for."""
     return _without_times(one) == _without_times(other)
 
 
@@ -101,7 +103,7 @@ def _without_times(state: State) -> State:
         )
         for key, each in state.verdicts.items()
     }
-    return replace(state, verdicts=verdicts)
+    return replace(state, verdicts=verdicts, notices={})
 
 
 def restored_devices(state: State, now: datetime) -> tuple[InventoryDevice, ...]:

@@ -17,7 +17,8 @@ from datetime import datetime, timedelta
 from nodedevices_api.conditions import CONFIG_INVALID
 from nodedevices_probe.protocol import ProbeEvent, Snapshot
 
-from nodedevices_plugin.health.events import EventCursor, Notice, fresh_events, notices
+from nodedevices_plugin.health import notices
+from nodedevices_plugin.health.events import EventCursor, LoggedEvent, fresh_events, logged_events
 from nodedevices_plugin.health.levels import MISSING
 from nodedevices_plugin.health.machine import clock_set, judge_all, next_deadline
 from nodedevices_plugin.health.rules import HealthRules
@@ -112,7 +113,7 @@ class Step:
     """A step's outcome, besides the world: what is only worth telling, and when to look again."""
 
     world: World
-    notices: tuple[Notice, ...] = ()
+    logged: tuple[LoggedEvent, ...] = ()
     xids: tuple[ProbeEvent, ...] = ()
     confirmed: tuple[str, ...] = ()  # entries of the annotation that this step acted on
     refused: str = ""
@@ -336,6 +337,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         observed=remembered(observed) if observed is not None else world.state.observed if plan is None else {},
         retired=retired,
         confirmed=of.confirm.value,
+        notices=notices.follow(world.state.notices, of.events, inventory, of.rules, of.vendors, now=now),
         clients=follow(
             world.state.clients,
             plan if observed is None else Plan(),
@@ -380,7 +382,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     ]
     return Step(
         world=after,
-        notices=notices(of.events, of.rules, _owners(inventory, of.vendors), of.vendors),
+        logged=logged_events(of.events, of.rules, _owners(inventory, of.vendors), of.vendors),
         xids=tuple(event for event in of.events if event.xid is not None),
         confirmed=of.confirm.understood,
         refused=refused,

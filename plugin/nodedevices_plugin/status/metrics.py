@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from nodedevices_common import __version__
-from nodedevices_probe.protocol import Readings
+from nodedevices_probe.protocol import DeviceFact, Readings
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -24,6 +24,7 @@ from nodedevices_plugin.resources.ids import physical_id
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.report import Facts, allocated, offered, reported_healthy
 
+MAX_XID_SERIES = 4096
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
 # Of nodedevices_devices. missing: the driver no longer lists it. unschedulable: no device is, while spec.unschedulable
@@ -127,7 +128,13 @@ class Metrics:
             "nodedevices_state_file_writes_total", "Total writes of the state file.", registry=self.registry
         )
 
-        self._xids = Counter("nodedevices_xids_total", "Total XIDs, by number.", ["xid"], registry=self.registry)
+        self._xids = Counter(
+            "nodedevices_xids_total",
+            "Total XIDs, by device and number; without a device: the driver did not name it.",
+            ["index", "uuid", "xid"],
+            registry=self.registry,
+        )
+        self._xid_series: set[tuple[str, str, str]] = set()
 
     def expose(self) -> bytes:
         facts = self._facts()
@@ -161,9 +168,14 @@ class Metrics:
     def config_refused(self, source: str) -> None:
         self._config_errors.labels(source=source).inc()
 
-    def xid(self, number: int, count: int) -> None:
-        # NVIDIA's numbers end below 200; anything else is one series.
-        self._xids.labels(xid=str(number) if 0 < number < 1024 else "other").inc(count)
+    def xid(self, number: int, count: int, device: DeviceFact | None) -> None:
+        # NVIDIA's numbers end below 200; anything else is one series. Devices come and go; their series stay.
+        xid = str(number) if 0 < number < 1024 else "other"
+        series = (str(device.index), device.id, xid) if device is not None else ("", "", xid)
+        if series not in self._xid_series and len(self._xid_series) >= MAX_XID_SERIES:
+            series = ("", "", "other")
+        self._xid_series.add(series)
+        self._xids.labels(*series).inc(count)
 
     def state_failed(self) -> None:
         self._state_errors.inc()

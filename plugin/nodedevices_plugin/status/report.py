@@ -26,6 +26,7 @@ from nodedevices_plugin.model import (
     Holdings,
     Inventory,
     InventoryDevice,
+    Notice,
     OfferedResource,
     Plan,
     Registration,
@@ -74,6 +75,7 @@ class Facts:
     registrations: tuple[Registration, ...] = ()
     config: ConfigStatus = field(default_factory=ConfigStatus)
     retired: Mapping[str, datetime] = field(default_factory=dict)
+    notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device, the newest first
     mig_strategy: str = ""  # in effect
     exclude: tuple[str, ...] = ()  # resources.exclude in effect
     clients: Mapping[str, Client] = field(default_factory=dict)  # of sharing modes' helpers, by sharing.clients.key
@@ -199,6 +201,7 @@ def _device(
         capacity=fact.capacity,
         links=tuple(api.Link(kind=each.kind, to=each.to, count=each.count) for each in fact.links[:MAX_LINKS]),
         health=_health(facts.verdicts.get(fact.id), facts.now),
+        notices=tuple(map(_notice, facts.notices.get(fact.id, ())[: api.MAX_NOTICES])),
         excluded=excluded_by(fact.id, facts.exclude),
         partitions=tuple(_partition(part, device, facts, held, names) for part in fact.partitions),
         shares=shares.get(fact.id),
@@ -251,6 +254,17 @@ def _health(verdict: Verdict | None, now: datetime) -> api.DeviceHealth:
         xid=verdict.xid,
         recovery_action=verdict.recovery_action if verdict.state is not HealthState.HEALTHY else None,
         fault_domain=_domain(verdict.fault_domain),
+    )
+
+
+def _notice(notice: Notice) -> api.Notice:
+    return api.Notice(
+        code=notice.code,
+        message=notice.message,
+        partition=notice.partition or None,
+        since=_second(notice.since),
+        time=_second(notice.time),
+        count=notice.count,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
+from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import CONFIRM, HealthState, Inventory, Plan, Verdict
 from nodedevices_plugin.pipeline.step import Step, World
@@ -53,10 +54,12 @@ class StepLog:
             _plan(before.plan, after.plan)
         self._config(before, outcome, metrics)
         self._probe(problems(after.inventory))
-        for notice in outcome.notices:
-            log.info("xid noticed", device=notice.device_id, xid=notice.xid, count=notice.count, what=notice.message)
-        for event in outcome.xids:
-            metrics.xid(event.xid or 0, event.count)
+        for each in outcome.logged:
+            log.info("xid noticed", device=each.device_id, xid=each.xid, count=each.count, what=each.message)
+        if outcome.xids:
+            devices = _devices(after.inventory)
+            for event in outcome.xids:
+                metrics.xid(event.xid or 0, event.count, devices.get(event.device_id or ""))
         if after.confirm_problems != before.confirm_problems:
             for problem in after.confirm_problems:
                 log.warning("invalid annotation", annotation=CONFIRM, problem=problem)
@@ -96,6 +99,12 @@ class StepLog:
                 log.warning("configuration entry matches nothing on this node", what=note.text)
         if before.active.effective != outcome.world.active.effective:
             log.info("active configuration changed", hash=outcome.world.active.applied_hash)
+
+
+def _devices(inventory: Inventory) -> dict[str, DeviceFact]:
+    """Devices by their own ids and those of their partitions."""
+    found = {part.id: device.fact for device in inventory.devices for part in device.fact.partitions}
+    return found | {device.fact.id: device.fact for device in inventory.devices}
 
 
 def _verdicts(before: Mapping[str, Verdict], after: Mapping[str, Verdict]) -> None:

@@ -121,7 +121,7 @@ def test_a_number_is_read_by_the_catalogue_of_the_devices_own_vendor() -> None:
     """8 is an application's error there, too; 79 is a fatal XID of a GPU and nothing known of a NIC."""
     node = Node().line(nic()).line(nic(), codes=(8, 79))
     assert node.last is not None
-    assert [(each.device_id, each.message) for each in node.last.notices] == [
+    assert [(each.device_id, each.message) for each in node.last.logged] == [
         (NIC, "a queue pair of a program broke (8)")
     ]
     assert node.says() == WELL

@@ -322,6 +322,14 @@ def test_a_daemon_stays_wanted_while_the_change_that_it_answers_for_waits_for_th
     assert (node.config, node.world.helpers, node.offers()) == ("Applied", wanted, {GPU: (8, 8)})
 
 
+def test_a_programs_error_takes_nothing_from_the_kubelet_and_is_still_known_after_a_restart() -> None:
+    node = Node().line().line(xids=(xid(31, after=101),))
+    assert node.offers() == {GPU: (2, 2)}
+    again = node.restarted().line(instance="second")
+    [[notice]] = again.world.state.notices.values()
+    assert (list(again.world.state.notices), notice.code, notice.count) == ([gpu_id(0)], "Xid31", 1)
+
+
 def test_after_a_restart_daemons_are_wanted_at_once_with_their_clients_and_before_the_kubelet_has_told() -> None:
     node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
     for holdings in (NOT_QUERIED, held(holder(f"{gpu_id(0)}::1"))):

@@ -15,6 +15,7 @@ from nodedevices_plugin.model import (
     HoldersState,
     Holdings,
     Inventory,
+    Notice,
     OfferedResource,
     Plan,
     Refused,
@@ -410,6 +411,26 @@ def test_ready_says_what_stands_in_the_way(changes: dict[str, Any], expected: tu
 def test_registering_again_does_not_change_what_ready_said() -> None:
     before = report(facts()).conditions
     assert condition(facts(previous=before, **registered(RegistrationState.PENDING)), "Ready")[0] == "True"
+
+
+def test_what_a_program_did_stands_at_its_device_and_the_device_stays_well() -> None:
+    def noticed(code: str, **more: Any) -> Notice:
+        known: dict[str, Any] = {"message": "m", "since": START, "time": START, "counted": START, "newest": START}
+        return Notice(code=code, count=2, **{**known, **more})
+
+    many = [noticed("Xid31", partition="MIG-1"), *(noticed(f"Xid{number}") for number in range(8, 14))]
+    status = report(facts(notices={gpu_id(1): tuple(many)}))
+    one, other = status.devices
+    assert (one.notices, other.health.state) == ((), "Healthy")
+    assert [each.code for each in other.notices] == ["Xid31", "Xid8", "Xid9", "Xid10"]
+    assert to_dict(other.notices[0]) == {
+        "code": "Xid31",
+        "message": "m",
+        "partition": "MIG-1",
+        "since": "2026-11-21T10:00:00Z",
+        "time": "2026-11-21T10:00:00Z",
+        "count": 2,
+    }
 
 
 def test_an_agent_that_ends_says_so_and_leaves_all_else_as_it_was() -> None:

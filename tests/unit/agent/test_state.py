@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict
+from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Notice, Verdict
 from nodedevices_plugin.pipeline.state import (
     EPOCH,
     SeenSpec,
@@ -274,3 +274,11 @@ def test_newer_evidence_of_a_known_fault_is_not_urgent_but_a_new_fault_is() -> N
     other = replace(BAD, faults=(FAULT, replace(FAULT, reason="Xid48", xid=48)))
     assert same_but_times(FULL, replace(FULL, verdicts={"GPU-1": again}))
     assert not same_but_times(FULL, replace(FULL, verdicts={"GPU-1": other}))
+
+
+def test_a_notice_is_saved_and_nothing_waits_for_it(file: StateFile) -> None:
+    notice = Notice(code="Xid31", message="m", since=NOW, time=NOW, count=3, counted=NOW, newest=NOW, repeats=2)
+    noticed = replace(FULL, notices={"GPU-1": (notice,)})
+    assert same_but_times(FULL, noticed)
+    file.save(noticed)
+    assert file.load() == noticed

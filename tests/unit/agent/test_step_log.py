@@ -12,9 +12,9 @@ from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.step_log import PROBLEMS_SECONDS, StepLog
-from nodedevices_probe.protocol import DeviceFact, Problem
+from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Problem
 from structlog.testing import capture_logs
-from support.facts import START, gpu, gpu_id, snapshot, well
+from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot, well, xid
 
 WRONG = Problem(code="FileInvalid", message="devices.yaml: profile: 'h9' is not known")
 LOCAL = parse_flags(["--standalone"], {})
@@ -38,6 +38,19 @@ class Story:
             for entry in self._logged(inputs)
             if "probe reports" in str(entry["event"])
         ]
+
+    def events(self, *events: ProbeEvent) -> dict[tuple[str, str], float | None]:
+        """The XIDs that have been counted by then."""
+        self.now += 1
+        cut = gpu(1, partitions=(partition(1, 1),), mig_enabled=True)
+        line = snapshot(gpu(0), cut, events=events)
+        self._logged(Inputs(snapshot=line, arrived=self.now, holdings=Holdings(state=HoldersState.SYNCED)))
+        found = self._metrics.registry.get_sample_value
+        return {
+            (index, number): found("nodedevices_xids_total", {"index": index, "uuid": uuid, "xid": number})
+            for index, uuid in (("0", gpu_id(0)), ("1", gpu_id(1)), ("", ""))
+            for number in ("31", "79")
+        }
 
     def devices(self, *facts: DeviceFact) -> list[tuple[str, str, Any]]:
         """What is logged of devices, each with how loud."""
@@ -106,6 +119,17 @@ def test_a_complaint_that_counts_does_not_flood_the_log() -> None:
         for number in range(100)
     ]
     assert sum(map(len, lines)) == 2
+
+
+def test_xids_are_counted_by_device_a_mig_devices_for_its_gpu() -> None:
+    named = replace(xid(31, sequence=3), device_id=mig_id(1, 1))
+    counted = Story().events(xid(31, sequence=1, count=5), xid(79, None, sequence=2), named, xid(31, 7, sequence=4))
+    assert {key: value for key, value in counted.items() if value} == {
+        ("0", "31"): 5.0,
+        ("1", "31"): 1.0,
+        ("", "79"): 1.0,
+        ("", "31"): 1.0,
+    }
 
 
 def test_of_a_persons_word_only_what_was_understood_is_called_confirmed() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nodedevices_api.sections import Health, HealthProbe, HealthRule
-from nodedevices_plugin.health.events import MAX_NOTICES, EventCursor, fresh_events, notices
+from nodedevices_plugin.health.events import MAX_LOGGED, EventCursor, fresh_events, logged_events
 from nodedevices_plugin.health.rules import HealthRules
 from support.facts import REGISTERED, START, gpu_id, ruled, snapshot, xid
 
@@ -30,30 +30,30 @@ def test_events_are_heard_in_their_order() -> None:
 
 
 def test_application_xids_are_told_though_no_state_changes() -> None:
-    told = notices([xid(31), xid(79), xid(43)], HealthRules(), {}, REGISTERED)
+    told = logged_events([xid(31), xid(79), xid(63)], HealthRules(), {}, REGISTERED)
     assert [(each.device_id, each.xid, each.message) for each in told] == [
         (gpu_id(0), 31, "GPU memory page fault (XID 31)")
     ]
 
 
 def test_equal_notices_are_folded() -> None:
-    told = notices([xid(31, count=3), xid(31, after=5, count=4), xid(31, 1)], HealthRules(), {}, REGISTERED)
+    told = logged_events([xid(31, count=3), xid(31, after=5, count=4), xid(31, 1)], HealthRules(), {}, REGISTERED)
     assert [(each.device_id, each.count) for each in told] == [(gpu_id(0), 7), (gpu_id(1), 1)]
     assert (told[0].time - START).total_seconds() == 5
 
 
 def test_an_xid_without_a_device_is_told_since_it_can_mark_none() -> None:
-    assert [each.xid for each in notices([xid(79, None)], HealthRules(), {}, REGISTERED)] == [79]
+    assert [each.xid for each in logged_events([xid(79, None)], HealthRules(), {}, REGISTERED)] == [79]
 
 
 def test_an_ignored_xid_is_not_told_and_a_fatal_one_is_a_state() -> None:
-    assert notices([xid(31)], ruled({"Xid31": "Ignored"}), {}, REGISTERED) == ()
-    assert notices([xid(31)], ruled({"Xid31": "Unhealthy"}), {}, REGISTERED) == ()
+    assert logged_events([xid(31)], ruled({"Xid31": "Ignored"}), {}, REGISTERED) == ()
+    assert logged_events([xid(31)], ruled({"Xid31": "Unhealthy"}), {}, REGISTERED) == ()
 
 
 def test_notices_of_one_line_are_bounded() -> None:
     many = [replace(xid(31), device_id=f"GPU-{number}") for number in range(1000)]
-    assert len(notices(many, HealthRules(), {}, REGISTERED)) == MAX_NOTICES
+    assert len(logged_events(many, HealthRules(), {}, REGISTERED)) == MAX_LOGGED
 
 
 def test_rules_come_from_the_section() -> None:

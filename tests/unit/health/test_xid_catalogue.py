@@ -23,7 +23,7 @@ def test_the_catalogue_has_every_number_of_nvidias_that_is_in_use() -> None:
     [
         (13, Effect.NOTICE, "RestartApp", "Application"),
         (31, Effect.NOTICE, "RestartApp", "Application"),
-        (43, Effect.COUNTED, "None", "Device"),
+        (43, Effect.NOTICE, "RestartApp", "Application"),
         (45, Effect.UNDECIDED, "None", "Device"),
         (48, Effect.UNDECIDED, "ResetDevice", "Device"),
         (54, Effect.UNHEALTHY, "Inspect", "Device"),

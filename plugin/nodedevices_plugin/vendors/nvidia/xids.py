@@ -104,7 +104,17 @@ _ROWS: tuple[Xid, ...] = (
     # --- IGNORE ---------------------------------------------------------------------------------------------------
     _counted(37, "ROBUST_CHANNEL_FECS_ERR_UNIMP_FIRMWARE_METHOD", "driver firmware error"),
     _counted(38, "ROBUST_CHANNEL_FECS_ERR_WATCHDOG_TIMEOUT", "driver firmware error"),
-    _counted(43, "ROBUST_CHANNEL_RESETCHANNEL_VERIF_ERROR", "GPU stopped processing"),
+    # The catalogue asks for nothing; its text says that a program hit a fault of its own and has to end.
+    Xid(
+        43,
+        "ROBUST_CHANNEL_RESETCHANNEL_VERIF_ERROR",
+        "GPU stopped processing",
+        "IGNORE",
+        _APP,
+        "RestartApp",
+        "Application",
+        source="field",
+    ),
     _counted(44, "ROBUST_CHANNEL_GR_FAULT_DURING_CTXSW", "graphics engine fault during context switch"),
     _counted(63, "INFOROM_DRAM_RETIREMENT_EVENT", "GPU memory row remapping recorded"),  # readings tell the rest
     _counted(66, "ROBUST_CHANNEL_FECS_ERR_REG_ACCESS_VIOLATION", "illegal access by the driver"),

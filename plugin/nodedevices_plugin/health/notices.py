@@ -1,0 +1,104 @@
+"""Notices: events that changed no device's state, kept for those who ask "was it the code, or the GPU?". Pure.
+
+A program's own error (XID 31), a contained memory error, the clean-up after a killed process. What a policy's rules
+ignore leaves none. Each is kept for a day after it came last, a few for each device, the newest first.
+
+A program may fail a thousand times a second. The first of its errors is shown at once; repeats are added up, and shown
+once a minute, so that a flood costs a write of the status a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from nodedevices_api.bounds import INT32_MAX
+from nodedevices_probe.protocol import ProbeEvent
+
+from nodedevices_plugin.health.actions import advice
+from nodedevices_plugin.health.events import OLDEST_NEWS, effect
+from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.model import Inventory, InventoryDevice, Notice
+from nodedevices_plugin.vendors.faults import Effect, FaultSources, Meaning, source_of
+
+KEPT = timedelta(days=1)  # after it came last
+SHOWN_AGAIN = timedelta(seconds=60)  # repeats of a notice
+MAX_KEPT = 16  # of one device; fewer are shown
+
+Notices = Mapping[str, tuple[Notice, ...]]  # by device, the newest first
+
+
+def follow(
+    before: Notices,
+    events: Sequence[ProbeEvent],
+    inventory: Inventory,
+    rules: HealthRules,
+    vendors: FaultSources,
+    *,
+    now: datetime,
+) -> dict[str, tuple[Notice, ...]]:
+    """The notices of every device of the inventory after these events, those that are not judged before."""
+    devices = {device.fact.id: device for device in inventory.devices}
+    owners = {part.id: device for device in inventory.devices for part in device.fact.partitions}
+    found = {own: {(each.code, each.partition): each for each in before[own]} for own in devices if own in before}
+    for event in events:
+        named = event.device_id or ""
+        device = devices.get(named) or owners.get(named)
+        if device is None:
+            continue
+        meaning = source_of(vendors, device.fact.vendor).event(event.kind, event.xid)
+        if meaning is None or not _noticed(meaning, rules):
+            continue
+        of_device = found.setdefault(device.fact.id, {})
+        part = _partition(event, device)
+        when = max(min(event.time, now), now - OLDEST_NEWS)
+        known = of_device.get((meaning.reason, part))
+        of_device[meaning.reason, part] = (
+            _new(meaning, part, when, event.count, now)
+            if known is None
+            else replace(known, repeats=known.repeats + event.count, newest=max(known.newest, when))
+        )
+    kept = {own: _kept(notices.values(), now) for own, notices in found.items()}
+    return {own: notices for own, notices in kept.items() if notices}
+
+
+def _noticed(meaning: Meaning, rules: HealthRules) -> bool:
+    kind = effect(meaning, rules)
+    return kind is Effect.NOTICE or (kind is Effect.UNDECIDED and not meaning.may_be_unhealthy)
+
+
+def _partition(event: ProbeEvent, device: InventoryDevice) -> str:
+    """The partition that the event names; empty: none."""
+    for part in device.fact.partitions:
+        same_instance = event.gi is not None and part.gi == event.gi and event.ci in {None, part.ci}
+        if part.id == event.device_id or same_instance:
+            return part.id
+    return ""
+
+
+def _new(meaning: Meaning, partition: str, when: datetime, count: int, now: datetime) -> Notice:
+    message = "; ".join(filter(None, (meaning.message, advice(meaning.action))))
+    return Notice(
+        code=meaning.reason,
+        partition=partition,
+        message=message,
+        since=when,
+        time=when,
+        count=min(count, INT32_MAX),
+        counted=now,
+        newest=when,
+    )
+
+
+def _kept(notices: Iterable[Notice], now: datetime) -> tuple[Notice, ...]:
+    settled = (_settled(each, now) for each in notices if abs(now - each.newest) < KEPT)
+    return tuple(sorted(settled, key=lambda each: (-each.time.timestamp(), each.code, each.partition))[:MAX_KEPT])
+
+
+def _settled(notice: Notice, now: datetime) -> Notice:
+    """With its repeats shown, where it is time. A time that is not yet is one that a clock wrote which was set back."""
+    if notice.repeats and not timedelta(0) <= now - notice.counted < SHOWN_AGAIN:
+        count = min(notice.count + notice.repeats, INT32_MAX)
+        return replace(notice, count=count, time=min(notice.newest, now), counted=now, repeats=0)
+    return notice
