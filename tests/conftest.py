@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
 E2E = "e2e"  # the folder whose tests share a real cluster
 SECOND_HALF = ("faults", "held_devices", "mig", "migration", "policies", "security")  # files of it with a second one
+# By default structlog draws a logged exception with rich, and every frame's variables: a second of CPU each.
+_plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _plain])
 # Tests do not assert times: a busy machine is not a counterexample.
 settings.register_profile("nodedevices", deadline=None)
 settings.load_profile("nodedevices")
