@@ -124,6 +124,7 @@ class Agent:
             facts=lambda: self._facts,
             probes=lambda: {name: each.counters for name, each in self._probe_sources.items()},
             parts=self._parts,
+            telemetry=local.telemetry,
         )
         self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set)
         self._answers = Answers(self._metrics.allocated)
@@ -430,7 +431,7 @@ def _probe_source(
 
 def _probe_arguments(name: str, local: Local, driver_root: Path) -> list[str]:
     if name != "simulated":
-        return [name, f"--driver-root-ctr-path={driver_root}"]
+        return [name, f"--driver-root-ctr-path={driver_root}", *(["--telemetry"] if local.telemetry else [])]
     what = ["--file", local.simulated_file] if local.simulated_file else ["--profile", local.simulated_profile or ""]
     return ["simulated", *what, "--node-name", local.node_name]
 

@@ -107,6 +107,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="search the library below this mounted root of the driver first (default: /driver-root)",
     )
+    nvml.add_argument(
+        "--telemetry", action="store_true", help="read fan, utilization, memory used and clocks, too (default: no)"
+    )
     nvml.set_defaults(source=_nvml)
 
     simulated = kinds.add_parser("simulated", parents=[common], help="devices described by a file, or a known machine")
@@ -148,7 +151,12 @@ def _nvml(options: argparse.Namespace) -> Source:
     from nodedevices_probe.nvidia.probe import NvmlSource  # noqa: PLC0415  a simulated probe needs no pynvml,
 
     library = Library(options.driver_root_ctr_path)
-    return NvmlSource(look_every_seconds=options.interval_seconds, system=System(options.root), library=library)
+    return NvmlSource(
+        look_every_seconds=options.interval_seconds,
+        telemetry=options.telemetry,
+        system=System(options.root),
+        library=library,
+    )
 
 
 def _descriptor(value: str) -> int:

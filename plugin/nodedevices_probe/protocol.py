@@ -89,7 +89,8 @@ Quantity = Annotated[str, Bounds(pattern=QUANTITY_PATTERN, max_length=32)]
 Capacity = Annotated[dict[AttributeName, Quantity], Bounds(max_length=MAX_CAPACITIES)]
 NodePath = Annotated[str, Bounds(pattern=DEVICE_NODE, max_length=96)]
 Count = Annotated[int, Bounds(ge=0, le=MAX_INTEGER)]
-Small = Annotated[int, Bounds(ge=0, le=65535)]
+MAX_SMALL = 65535
+Small = Annotated[int, Bounds(ge=0, le=MAX_SMALL)]
 Xid = Annotated[int, Bounds(ge=0, le=INT32_MAX)]
 
 T = TypeVar("T")
@@ -230,6 +231,12 @@ class Readings(_Wire):
     thermal_slowdown: bool | None = None
     temperature_celsius: Annotated[int, Bounds(ge=-300, le=1000)] | None = None
     power_milliwatts: Count | None = None
+    # Telemetry: says nothing about health; read where it is switched on.
+    fan_percent: Small | None = None
+    utilization_percent: Small | None = None
+    memory_used_bytes: Count | None = None
+    sm_clock_mhz: Small | None = None
+    memory_clock_mhz: Small | None = None
     conditions: UpTo16[PlainWord] = ()  # what else holds now, in the words of the device's vendor: linkDown
 
 

@@ -83,9 +83,9 @@ class FakeMachine:
         folder = {"current": str(self._libraries.current), "old": str(self._libraries.old), "none": ""}[age]
         return {"LD_LIBRARY_PATH": folder, "NVML_STATE": str(self._state)}
 
-    def look(self, *, age: str = "current", driver_root: Path | str = "") -> Snapshot:
-        """One line. `age`: of the library that the system's loader finds."""
-        return once(self._arguments(driver_root), environment=self.environment(age=age))
+    def look(self, *more: str, age: str = "current", driver_root: Path | str = "") -> Snapshot:
+        """One line, with `more` arguments. `age`: of the library that the system's loader finds."""
+        return once([*self._arguments(driver_root), *more], environment=self.environment(age=age))
 
     @contextmanager
     def probe(

@@ -4,7 +4,7 @@
  * said has a default, so that `count=8` is a healthy machine. Keys, where <g> is a GPU's index and <m> a MIG index:
  *   init=<code>            nvmlInit and, while it is not 0, every other call answer this
  *   count=<n>  driver=<text>  cuda=<int>  hang=<function>  fail.<function>=<code>
- *   gpu<g>.uuid|name|bus=<text>  gpu<g>.minor|memory_mib|numa|temperature=<int>
+ *   gpu<g>.uuid|name|bus=<text>  gpu<g>.minor|memory_mib|used_mib|numa|temperature|fan|utilization=<int>
  *   gpu<g>.lost=1          every question about it answers GPU_IS_LOST
  *   gpu<g>.fail.<function>=<code>  gpu<g>.odd.<function>=<n>  (the first n calls answer UNKNOWN)
  *   gpu<g>.recovery|remap_pending|remap_failure|remap_uncorrectable|ecc_volatile|sram|slowdown|links_down=<int>
@@ -32,6 +32,7 @@ typedef struct { unsigned long long wanted[MAX_GPUS]; int next; } EventSet;
 /* nvml.h */
 typedef struct { char legacy[16]; unsigned domain, bus, device, pci_id, subsystem; char bus_id[32]; } PciInfo;
 typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { Device *device; unsigned long long type, data; unsigned gi, ci; } EventData;
 typedef struct { unsigned field, scope; long long timestamp, latency; int type, result;
                  union { double d; unsigned ui; unsigned long long ull; } value; } FieldValue;
@@ -194,7 +195,26 @@ int nvmlDeviceGetPciInfo_v3(Device *device, PciInfo *out) {
 
 int nvmlDeviceGetMemoryInfo(Device *device, Memory *out) {
     CHECK(device->gpu);
-    *out = (Memory){.total = (unsigned long long)gpu_number(device->gpu, "memory_mib", 81559) << 20};
+    *out = (Memory){.total = (unsigned long long)gpu_number(device->gpu, "memory_mib", 81559) << 20,
+                    .used = (unsigned long long)gpu_number(device->gpu, "used_mib", 512) << 20};
+    return OK;
+}
+
+int nvmlDeviceGetFanSpeed(Device *device, unsigned *out) {
+    CHECK(device->gpu);
+    *out = (unsigned)gpu_number(device->gpu, "fan", 0);
+    return *out ? OK : NOT_SUPPORTED; /* a board without a fan */
+}
+
+int nvmlDeviceGetUtilizationRates(Device *device, Utilization *out) {
+    CHECK(device->gpu);
+    *out = (Utilization){.gpu = (unsigned)gpu_number(device->gpu, "utilization", 0)};
+    return OK;
+}
+
+int nvmlDeviceGetClockInfo(Device *device, unsigned type, unsigned *out) {
+    CHECK(device->gpu);
+    *out = type == 1 ? 1980 : 2619; /* NVML_CLOCK_SM, NVML_CLOCK_MEM */
     return OK;
 }
 

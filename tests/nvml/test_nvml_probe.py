@@ -232,6 +232,26 @@ def test_readings_say_what_the_driver_says(machine: FakeMachine, said: Any, read
     assert getattr(only.readings, reading) == value
 
 
+def test_telemetry_is_read_where_it_is_asked_for_and_a_board_without_a_fan_has_none(machine: FakeMachine) -> None:
+    machine.say(count=2, gpu0__fan=40, gpu0__utilization=87, gpu0__used_mib=1024)
+
+    with_fan, without = (each.readings for each in machine.look("--telemetry").devices)
+    [plain, _] = (each.readings for each in machine.look().devices)
+
+    assert (with_fan.fan_percent, with_fan.utilization_percent, with_fan.memory_used_bytes) == (40, 87, 1 << 30)
+    assert (with_fan.sm_clock_mhz, with_fan.memory_clock_mhz) == (1980, 2619)
+    assert (without.fan_percent, without.error, without.utilization_percent) == (None, None, 0)
+    assert (plain.fan_percent, plain.utilization_percent, plain.memory_used_bytes) == (None, None, None)
+
+
+def test_a_driver_that_tells_no_telemetry_is_no_error_of_the_gpu(machine: FakeMachine) -> None:
+    machine.say(count=1, gpu0__fail__nvmlDeviceGetUtilizationRates=999, gpu0__fail__nvmlDeviceGetClockInfo=999)
+
+    [only] = machine.look("--telemetry").devices
+
+    assert (only.readings.error, only.readings.utilization_percent, only.readings.sm_clock_mhz) == (None, None, None)
+
+
 @pytest.mark.parametrize("code", [10, 19, 20, 999])
 def test_one_odd_return_code_is_no_error_of_the_gpu(machine: FakeMachine, code: str) -> None:
     machine.say(count=2)

@@ -40,6 +40,7 @@ class Local:
 
     node_name: str
     standalone: bool
+    telemetry: bool
     kubeconfig: str | None
     config_file: str | None
     config_dir: str | None = None
@@ -93,6 +94,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     return Local(
         node_name=str(values["node-name"]) or socket.gethostname().lower(),
         standalone=bool(values["standalone"]),
+        telemetry=bool(values["telemetry"]),
         kubeconfig=str(values["kubeconfig"]) or None,
         config_file=str(values["config-file"]) or None,
         config_dir=str(values["config-dir"]) or None,

@@ -162,6 +162,15 @@ OPTIONS: tuple[Option, ...] = (
         help="devices of the simulated probe by name, such as 'h100 x 8'",
     ),
     Option(
+        name="telemetry",
+        kind="bool",
+        default=False,
+        variables=("NODEDEVICES_TELEMETRY",),
+        group="probe",
+        help="metrics of temperature, power, fan, utilization, memory used, clocks and error counts, for clusters "
+        "without NVIDIA's DCGM exporter",
+    ),
+    Option(
         name="device-plugin-dir",
         default=f"{KUBELET}/device-plugins",
         variables=("NODEDEVICES_DEVICE_PLUGIN_DIR",),

@@ -31,23 +31,46 @@ LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 # is not implemented.
 DEVICE_STATES = (*(state.value.lower() for state in HealthState), "missing", "unschedulable")
 
-# Reading -> (metric, help, factor). Only readings that the hardware gives are shown.
+_DEVICE = ["index", "uuid"]  # labels of what is said of a device
+
+# Reading -> (metric, help, factor). Only readings that the hardware gives are shown, and only where telemetry is on.
 _TELEMETRY: dict[str, tuple[str, str, float]] = {
-    "temperature_celsius": ("temperature_celsius", "Temperature of the device.", 1.0),
-    "power_milliwatts": ("power_watts", "Power drawn by the device.", 0.001),
-    "ecc_uncorrectable_volatile": ("ecc_uncorrectable_volatile", "Uncorrected ECC errors since the last reset.", 1.0),
+    "temperature_celsius": ("nodedevices_device_temperature_celsius", "Temperature of the device.", 1.0),
+    "power_milliwatts": ("nodedevices_device_power_watts", "Power drawn by the device.", 0.001),
+    "fan_percent": ("nodedevices_device_fan_speed_ratio", "Speed of the fan, as a share of its highest.", 0.01),
+    "utilization_percent": (
+        "nodedevices_device_utilization_ratio",
+        "Share of the time in which the device computed.",
+        0.01,
+    ),
+    "memory_used_bytes": ("nodedevices_device_memory_used_bytes", "Memory of the device in use.", 1.0),
+    "sm_clock_mhz": ("nodedevices_device_sm_clock_hertz", "Clock of the multiprocessors.", 1e6),
+    "memory_clock_mhz": ("nodedevices_device_memory_clock_hertz", "Clock of the memory.", 1e6),
+    "ecc_uncorrectable_volatile": (
+        "nodedevices_device_ecc_uncorrectable_volatile",
+        "Uncorrected ECC errors since the last reset.",
+        1.0,
+    ),
     "ecc_uncorrectable_aggregate": (
-        "ecc_uncorrectable_aggregate",
+        "nodedevices_device_ecc_uncorrectable_aggregate",
         "Uncorrected ECC errors over the device's lifetime.",
         1.0,
     ),
-    "remapped_correctable": ("remapped_rows_correctable", "Rows remapped for correctable errors.", 1.0),
-    "remapped_uncorrectable": ("remapped_rows_uncorrectable", "Rows remapped for uncorrectable errors.", 1.0),
-    "remap_pending": ("remap_pending", "A row remap is pending until a reset.", 1.0),
-    "remap_failure": ("remap_failure", "A row could not be remapped.", 1.0),
-    "nvlinks_inactive": ("nvlinks_inactive", "NVLinks that are down.", 1.0),
-    "pcie_replays": ("pcie_replays", "PCIe replays.", 1.0),
-    "thermal_slowdown": ("thermal_slowdown", "Clocks are lowered because of the temperature.", 1.0),
+    "remapped_correctable": (
+        "nodedevices_device_remapped_rows_correctable",
+        "Rows remapped for correctable errors.",
+        1.0,
+    ),
+    "remapped_uncorrectable": (
+        "nodedevices_device_remapped_rows_uncorrectable",
+        "Rows remapped for uncorrectable errors.",
+        1.0,
+    ),
+    "remap_pending": ("nodedevices_device_remap_pending", "A row remap is pending until a reset.", 1.0),
+    "remap_failure": ("nodedevices_device_remap_failure", "A row could not be remapped.", 1.0),
+    "nvlinks_inactive": ("nodedevices_device_nvlinks_inactive", "NVLinks that are down.", 1.0),
+    "pcie_replays": ("nodedevices_device_pcie_replays", "PCIe replays.", 1.0),
+    "thermal_slowdown": ("nodedevices_device_thermal_slowdown", "Clocks are lowered because of the temperature.", 1.0),
 }
 
 
@@ -60,10 +83,11 @@ class Metrics:
         facts: Callable[[], Facts | None],
         probes: Callable[[], Mapping[str, ProbeCounters]],
         parts: Supervisor | None = None,
+        telemetry: bool = False,
     ) -> None:
         self._facts = facts
         self.registry = CollectorRegistry()
-        self.registry.register(_State(facts, probes, parts or Supervisor()))
+        self.registry.register(_State(facts, probes, parts or Supervisor(), telemetry=telemetry))
         ProcessCollector(registry=self.registry)
         info = Gauge("nodedevices_build_info", "Version of the agent.", ["version"], registry=self.registry)
         info.labels(version=__version__).set(1)
@@ -186,11 +210,17 @@ class Metrics:
 
 class _State(Collector):
     def __init__(
-        self, facts: Callable[[], Facts | None], probes: Callable[[], Mapping[str, ProbeCounters]], parts: Supervisor
+        self,
+        facts: Callable[[], Facts | None],
+        probes: Callable[[], Mapping[str, ProbeCounters]],
+        parts: Supervisor,
+        *,
+        telemetry: bool,
     ) -> None:
         self._facts = facts
         self._probes = probes
         self._parts = parts
+        self._telemetry = telemetry
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -201,6 +231,8 @@ class _State(Collector):
         facts = self._facts()
         if facts is not None:
             yield from _devices(facts)
+            if self._telemetry:
+                yield from _telemetry(facts.inventory.devices)
             yield from _resources(facts)
             yield _last_lines(facts)
 
@@ -249,7 +281,7 @@ def _last_lines(facts: Facts) -> Metric:
 
 
 def _devices(facts: Facts) -> Iterator[Metric]:
-    label = ["index", "uuid"]
+    label = _DEVICE
     by_state = GaugeMetricFamily(
         "nodedevices_devices", "Devices, by state; each device is in one of them.", labels=["state"]
     )
@@ -290,7 +322,6 @@ def _devices(facts: Facts) -> Iterator[Metric]:
         by_state.add_metric([state], tally[state])
     yield from (by_state, info, healthy, since, unwell)
     yield from _holders(facts, label)
-    yield from _telemetry(facts.inventory.devices, label)
 
 
 def _holders(facts: Facts, label: list[str]) -> Iterator[Metric]:
@@ -320,9 +351,9 @@ def _held(facts: Facts) -> defaultdict[str, list[tuple[str, str, str, str]]]:
     return held
 
 
-def _telemetry(devices: tuple[InventoryDevice, ...], label: list[str]) -> Iterator[Metric]:
+def _telemetry(devices: tuple[InventoryDevice, ...]) -> Iterator[Metric]:
     for reading, (name, text, factor) in _TELEMETRY.items():
-        family = GaugeMetricFamily(f"nodedevices_device_{name}", text, labels=label)
+        family = GaugeMetricFamily(name, text, labels=_DEVICE)
         for device in devices:
             value = _reading(device.fact.readings, reading) if device.present else None
             if value is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from ctypes import byref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pynvml
@@ -20,6 +20,7 @@ from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import Asker
 from nodedevices_probe.protocol import (
     MAX_INTEGER,
+    MAX_SMALL,
     DeviceFact,
     Link,
     PciePath,
@@ -229,6 +230,24 @@ def read_health(asker: Asker, handle: Any, *, nvlinks_inactive: int | None) -> R
         temperature_celsius=within(temperature, *TEMPERATURES),
         power_milliwatts=_count(power),
     )
+
+
+def read_telemetry(asker: Asker, handle: Any, readings: Readings) -> Readings:
+    """The same with what bears on nothing and changes all the time."""
+    memory = asker.ask("nvmlDeviceGetMemoryInfo", handle, telemetry=True)
+    utilization = asker.ask("nvmlDeviceGetUtilizationRates", handle, telemetry=True)
+    return replace(
+        readings,
+        fan_percent=_small(asker.ask("nvmlDeviceGetFanSpeed", handle, telemetry=True)),
+        utilization_percent=_small(utilization.gpu) if utilization is not None else None,
+        memory_used_bytes=_count(memory.used) if memory is not None else None,
+        sm_clock_mhz=_small(asker.ask("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM, telemetry=True)),
+        memory_clock_mhz=_small(asker.ask("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_MEM, telemetry=True)),
+    )
+
+
+def _small(value: int | None) -> int | None:
+    return within(value, 0, MAX_SMALL)
 
 
 def _count(value: int | None) -> int | None:

@@ -32,6 +32,7 @@ from nodedevices_probe.nvidia.facts import (
     pcie_path,
     read_health,
     read_links,
+    read_telemetry,
 )
 from nodedevices_probe.nvidia.library import Library
 from nodedevices_probe.nvidia.mig import MigDevices
@@ -68,6 +69,7 @@ class NvmlSource:
     """NVIDIA GPUs."""
 
     look_every_seconds: float
+    telemetry: bool = False
     system: System = field(default_factory=System)
     library: Library = field(default_factory=Library)
     name: str = "nvml"
@@ -228,6 +230,8 @@ class NvmlSource:
             self._mig.read(asker, handle, minor=fact.minor, memory_bytes=memory_bytes(fact.capacity)) if enabled else ()
         )
         readings = read_health(asker, handle, nvlinks_inactive=inactive)
+        if self.telemetry:
+            readings = read_telemetry(asker, handle, readings)
         if asker.lost:  # it fell off the bus while we asked: what it said before still describes it
             before = next((last for last in self._last.values() if last.id == identity), fact)
             return _Gpu(replace(before, index=index, readings=Readings(lost=True)), known)

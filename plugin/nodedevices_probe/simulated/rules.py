@@ -57,6 +57,11 @@ READINGS: Mapping[str, tuple[str, Rule]] = {
     "thermalSlowdown": ("thermal_slowdown", Flag()),
     "temperatureCelsius": ("temperature_celsius", Integer(-300, 1000)),
     "powerMilliwatts": ("power_milliwatts", _COUNT),
+    "fanPercent": ("fan_percent", _SMALL),
+    "utilizationPercent": ("utilization_percent", _SMALL),
+    "memoryUsedBytes": ("memory_used_bytes", _COUNT),
+    "smClockMhz": ("sm_clock_mhz", _SMALL),
+    "memoryClockMhz": ("memory_clock_mhz", _SMALL),
 }
 TEXTS: Mapping[str, str] = {
     "productName": "product_name",

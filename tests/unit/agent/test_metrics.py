@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from nodedevices_plugin.model import Plan
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.report import ProbeFacts
 from support.exposed import GPU, SINCE, Samples, agent, facts, parsed
-from support.facts import START, gpu_id, inventory_of
+from support.facts import START, gpu, gpu_id, inventory_of, well
 
 
 def of(samples: Samples, metric: str, *labels: str) -> dict[tuple[str, ...], float]:
@@ -92,3 +93,30 @@ def test_each_probe_says_when_its_last_line_came() -> None:
 def test_before_the_first_plan_there_is_nothing_of_resources() -> None:
     assert "nodedevices_resource_capacity" not in agent(replace(facts(), plan=None))
     assert "nodedevices_resource_capacity" not in agent(replace(facts(), plan=Plan()))
+
+
+def test_telemetry_is_shown_in_base_units_and_only_where_it_is_switched_on() -> None:
+    readings = well(
+        temperature_celsius=61,
+        power_milliwatts=350_500,
+        fan_percent=40,
+        utilization_percent=87,
+        memory_used_bytes=1 << 30,
+        sm_clock_mhz=1980,
+        ecc_uncorrectable_volatile=3,
+    )
+    latest = facts(inventory=inventory_of(gpu(0, readings=readings)))
+    expected = {
+        "temperature_celsius": 61,
+        "power_watts": 350.5,
+        "fan_speed_ratio": 0.4,
+        "utilization_ratio": 0.87,
+        "memory_used_bytes": 1 << 30,
+        "sm_clock_hertz": 1.98e9,
+        "ecc_uncorrectable_volatile": 3,
+    }
+    on = parsed(Metrics(facts=lambda: latest, probes=dict, telemetry=True).expose().decode())
+    shown = {name: of(on, f"nodedevices_device_{name}", "uuid")[gpu_id(0),] for name in expected}
+    assert shown == pytest.approx(expected)
+    assert "nodedevices_device_memory_clock_hertz" not in on
+    assert not [name for name in agent(latest) if name.removeprefix("nodedevices_device_") in expected]
