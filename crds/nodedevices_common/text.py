@@ -29,4 +29,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         found = next(each for each in names if each.lower() == close[0])
         return f"; did you mean {found}?"
-    return f"; known here: {', '.join(names)}" if 0 < len(names) <= 12 else ""
+    return f"; known: {', '.join(names)}" if 0 < len(names) <= 12 else ""

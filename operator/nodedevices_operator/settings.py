@@ -118,7 +118,7 @@ def _parser() -> Parser:
         nargs="?",
         default="run",
         metavar="run|cleanup",
-        help="run (default); cleanup: remove every key of ours from Nodes, pods, NodeDevices and DevicePolicies",
+        help="run (default); cleanup: remove all that NodeDevices wrote to Nodes, pods, NodeDevices and DevicePolicies",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="cleanup only: log what would be removed, and change nothing"

@@ -438,7 +438,7 @@ def test_no_library_is_a_normal_case(machine: FakeMachine) -> None:
     assert seen.driver.state is DriverState.NOT_LOADED
     assert seen.devices == ()
     assert codes(seen) == ["DriverNotLoaded"]
-    assert "libnvidia-ml.so.1 is not where the system looks for libraries" in seen.problems[0].message
+    assert "libnvidia-ml.so.1 is not where the system searches for libraries" in seen.problems[0].message
 
 
 def test_the_library_below_the_drivers_root_is_enough(machine: FakeMachine) -> None:

@@ -175,7 +175,9 @@ class KubeClient:
         request = _Request(f"{method} {path}", method, path, query or {}, body, content_type)
         left = self._not_before - self._clock()
         if left > 0:
-            raise KubeError(f"{request.what}: not sent, the API server asked to wait", status=429, retry_after=left)
+            raise KubeError(
+                f"{request.what}: not sent yet, the API server requested a delay", status=429, retry_after=left
+            )
         used = self._api
         try:
             return await self._send(request)

@@ -69,7 +69,7 @@ class Lost(Enum):
     STREAM = "the kubelet ended its stream"
     NEVER_CAME = "the kubelet opened no stream"
     KUBELET = "kubelet.sock was recreated"
-    SOCKET = "our socket was removed"
+    SOCKET = "the plugin's socket was removed"
     FORGOTTEN = "the kubelet no longer lists its devices, possibly because another plugin of that name ended"
 
 

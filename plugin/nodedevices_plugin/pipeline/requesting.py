@@ -51,7 +51,7 @@ def request_config(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Re
     if local.config_dir is None and spec is not None and spec.config_name:
         note = (
             f"the Node's label nvidia.com/device-plugin.config names the configuration {spec.config_name!r}, and no "
-            "folder of configurations is mounted here (--config-dir): the label changes nothing; install the component "
+            "folder of configurations is mounted (--config-dir): the label has no effect; install the component "
             "named-configs (manifests/components/named-configs), or remove the label"
         )
     given = spec.config if spec is not None else {}

@@ -51,7 +51,7 @@ class Library:
         if self.problem:
             return self.problem
         where = "" if self.root in {"", "/"} else f"neither below {self.root} nor "
-        return f"{NAME} is {where or 'not '}where the system looks for libraries"
+        return f"{NAME} is {where or 'not '}where the system searches for libraries"
 
 
 def find(root: Path) -> Path | None:
