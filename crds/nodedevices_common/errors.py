@@ -14,10 +14,28 @@ supervisor that logs it as a bug. What the standard library raises is wrapped wh
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Self
 
 
 class NodeDevicesError(Exception):
     """Everything that is raised on purpose."""
+
+
+class Problem(str):
+    """One thing to correct, as a line for people that knows which place it is about; empty: the whole."""
+
+    __slots__ = ("place",)
+    place: str
+
+    def __new__(cls, text: str, place: str = "") -> Self:
+        made = super().__new__(cls, text)
+        made.place = place
+        return made
+
+    @classmethod
+    def at(cls, place: str, text: str) -> Self:
+        """`place: text`"""
+        return cls(f"{place}: {text}", place)
 
 
 class InputError(NodeDevicesError, ValueError):
@@ -26,7 +44,7 @@ class InputError(NodeDevicesError, ValueError):
 
     def __init__(self, problems: str | Iterable[str], place: str = "") -> None:
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
-        self.place = place
+        self.place = place or next((it.place for it in self.problems[:1] if isinstance(it, Problem)), "")
         super().__init__("; ".join(self.problems))
 
 

@@ -17,6 +17,11 @@ def clip(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def place_of(section: str, entry: str) -> str:
+    """Where an entry of a section stands: `sharing.resources[0].name x`, and `capacity[0].match` where it is a list."""
+    return f"{section}{entry}" if entry.startswith("[") else f"{section}.{entry}"
+
+
 def show(value: object) -> str:
     """The value as it may stand in a message: quoted, cut, never expanded without end."""
     return _short.repr(value)

@@ -17,7 +17,7 @@ from typing import Any
 
 from nodedevices_api import conditions as names
 from nodedevices_common.conditions import build, same
-from nodedevices_common.text import clip
+from nodedevices_common.text import clip, place_of
 
 from nodedevices_operator.desired.configuration import Configuration, Outcome
 from nodedevices_operator.records.objects import NodeDevicesRecord, PolicyRecord
@@ -164,7 +164,8 @@ def hindrances(
 
 def _notes(configuration: Configuration, record: NodeDevicesRecord) -> tuple[Note, ...]:
     found = tuple(
-        Note(it.section, it.entry, f"{it.section}.{it.entry}: {it.message}") for it in record.configuration.unmatched
+        Note(it.section, it.entry, f"{place_of(it.section, it.entry)}: {it.message}")
+        for it in record.configuration.unmatched
     )
     serving = configuration.config.get("serving")
     if isinstance(serving, Mapping) and serving.get("mode") == "Observe":

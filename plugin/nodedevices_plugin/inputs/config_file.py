@@ -128,7 +128,7 @@ def _parsed(raw: bytes) -> FileOutcome:
     try:
         return FileOutcome(config=file.parse(raw))
     except ConfigError as error:
-        return FileOutcome(error=str(error))
+        return FileOutcome(error=str(error), field=error.field)
 
 
 def _read(path: Path) -> bytes:

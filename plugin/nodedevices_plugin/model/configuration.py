@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nodedevices_common.text import place_of
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
@@ -25,7 +27,7 @@ class Unmatched:
     @property
     def text(self) -> str:
         """For people."""
-        return f"{self.section}.{self.entry}: {self.message}"
+        return f"{place_of(self.section, self.entry)}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

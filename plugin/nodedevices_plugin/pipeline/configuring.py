@@ -39,7 +39,7 @@ from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change, drained
 from nodedevices_plugin.resources.occupancy import Held, protect
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan, refresh_health
-from nodedevices_plugin.resources.unmatched import unmatched
+from nodedevices_plugin.resources.unmatched import unmatched, unmatched_capacity
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.helpers import shares, withheld
@@ -320,8 +320,12 @@ def _plan_settings(effective: Effective) -> PlanSettings:
 
 def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[Unmatched, ...]:
     """Of a configuration that is in effect, and so has a plan."""
-    rules = effective.sections.health.rules
-    return (*unmatched(node.inventory, _plan_settings(effective), from_file), *reasons.unmatched(rules, node.vendors))
+    sections = effective.sections
+    return (
+        *unmatched(node.inventory, _plan_settings(effective), from_file),
+        *reasons.unmatched(sections.health.rules, node.vendors),
+        *unmatched_capacity(node.inventory, sections.capacity),
+    )
 
 
 def _plan(effective: Effective, node: Node) -> tuple[Plan, PlanError | None]:

@@ -34,7 +34,7 @@ class RequestedConfig:
 
     effective: Effective | None = None
     error: str | None = None
-    field: str = ""  # which field of `spec.config` the error is about, where it is known
+    field: str = ""  # which field of `spec.config` or of the file the error is about, where it is known
     source: str = ""  # file | spec: what has to be corrected
     sources: tuple[str, ...] = ()  # where the configuration comes from, strongest first
     note: str = ""  # for people, while it is in effect: which of several files it is
@@ -43,10 +43,16 @@ class RequestedConfig:
 
 def request_config(local: Local, file: FileOutcome, spec: SeenSpec | None) -> RequestedConfig:
     """The configuration requested now. `spec`: the latest that the operator resolved, None for none ever."""
+    given = spec.config if spec is not None else {}
+    by = {
+        "policy": bool(given),
+        **dict.fromkeys(local.sources, True),
+        "file": file.config is not None or file.error is not None,
+    }
+    sources = tuple(name for name, says in by.items() if says)
     if file.error is not None:
-        return RequestedConfig(
-            error=f"{file.place or f'configuration file {local.config_file}'}: {file.error}", source="file"
-        )
+        error = f"{file.place or f'configuration file {local.config_file}'}: {file.error}"
+        return RequestedConfig(error=error, field=file.field, source="file", sources=sources)
     note = file.place
     if local.config_dir is None and spec is not None and spec.config_name:
         note = (
@@ -54,9 +60,6 @@ def request_config(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Re
             "folder of configurations is mounted (--config-dir): the label has no effect; install the component "
             "named-configs (manifests/components/named-configs), or remove the label"
         )
-    given = spec.config if spec is not None else {}
-    by = {"policy": bool(given), **dict.fromkeys(local.sources, True), "file": file.config is not None}
-    sources = tuple(name for name, says in by.items() if says)
     from_file = frozenset(
         name for name in ("resources", "sharing") if getattr(file.config, name, None) is not None and name not in given
     )

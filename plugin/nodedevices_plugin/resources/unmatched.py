@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 
 from nodedevices_api.base import to_dict
-from nodedevices_api.sections import DeviceMatch, Sharing
+from nodedevices_api.matching import matches
+from nodedevices_api.sections import CapacityEntry, DeviceMatch, Sharing
+from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
 from nodedevices_plugin.model.device_names import device_names
@@ -104,6 +106,45 @@ def _excludes(inventory: Inventory, exclude: Sequence[str]) -> list[Unmatched]:
         for number, pattern in enumerate(exclude)
         if not any(fnmatchcase(each, pattern) for each in ids)
     ]
+
+
+def unmatched_capacity(inventory: Inventory, capacity: Sequence[CapacityEntry]) -> tuple[Unmatched, ...]:
+    """A note for each entry of `capacity` whose match no device of this node has: the operator counts none for it. A
+    node without devices has none."""
+    facts = [device.fact for device in inventory.devices]
+    notes = []
+    for number, entry in enumerate(capacity):
+        if entry.match is None or not facts or any(_counted(entry.match, fact) for fact in facts):
+            continue
+        wanted = _cut(_shown(entry.match, pattern_only=False))
+        near = _near(_what(fact, entry.match) for fact in facts if _counted(entry.match, fact, any_case=True))
+        there_are = _listed(sorted({_what(fact, entry.match) for fact in facts}))
+        message = f"{entry.name} counts no device on this node; there are: {there_are}{near}"
+        notes.append(Unmatched(section="capacity", entry=f"[{number}].match {wanted}".rstrip(), message=message))
+    return tuple(notes)
+
+
+def _counted(match: DeviceMatch, fact: DeviceFact, *, any_case: bool = False) -> bool:
+    """As the operator counts: devices, never partitions."""
+    return matches(
+        match,
+        vendor=fact.vendor,
+        product_name=fact.product_name,
+        type=fact.type,
+        memory_bytes=memory_bytes(fact.capacity),
+        ids=(fact.id,),
+        any_case=any_case,
+    )
+
+
+def _what(fact: DeviceFact, match: DeviceMatch) -> str:
+    """What a person compares with the match."""
+    parts = [fact.product_name or fact.id]
+    parts += [fact.id] if match.ids is not None and fact.product_name else []
+    parts += [f"of vendor {fact.vendor}"] if match.vendor is not None else []
+    parts += [f"of type {fact.type}"] if match.type is not None else []
+    parts += [f"with {memory_bytes(fact.capacity) // MEBIBYTE}Mi"] if match.min_memory is not None else []
+    return " ".join(parts)
 
 
 def _there_are(found: Sequence[Unit], match: DeviceMatch) -> str:

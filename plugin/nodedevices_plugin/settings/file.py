@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nodedevices_api.sections import Resources, Sharing
+from nodedevices_common.errors import Problem
 from nodedevices_common.options import Value, read_plain
 from nodedevices_common.text import nearest, show
 
@@ -50,11 +51,12 @@ class FileConfig:
 class FileOutcome:
     """The configuration file as it was read last: its content, or why it cannot be used. Neither: there is none.
 
-    `place` is for people, where it is one of several (settings.named).
+    `place` is for people, where it is one of several (settings.named). `field`: where in the file the error is.
     """
 
     config: FileConfig | None = None
     error: str | None = None
+    field: str = ""
     place: str = ""
 
 
@@ -82,7 +84,7 @@ def from_document(document: object) -> FileConfig:
     for key, value in document.items():
         if key == "version":
             if value not in ("v1", "", None):
-                problems.append(f"version: {show(value)} is not known; give v1")
+                problems.append(Problem.at("version", f"{show(value)} is not known; give v1"))
         elif key in ("flags", "imex"):
             _flags(str(key), value, flags, problems, unused)
         elif key == "sharing":
@@ -91,7 +93,9 @@ def from_document(document: object) -> FileConfig:
             resources = file_format().file_resources(value, problems)
         else:
             known = ("version", "flags", "sharing", "imex", "resources")
-            problems.append(f"{show(key)[1:-1]}: unknown key{_misplaced(str(key)) or nearest(str(key), known)}")
+            problems.append(
+                Problem.at(show(key)[1:-1], f"unknown key{_misplaced(str(key)) or nearest(str(key), known)}")
+            )
     if problems:
         raise ConfigError(problems)
     return FileConfig(flags=flags, resources=resources, sharing=sharing, unused=tuple(unused))
@@ -101,7 +105,7 @@ def _flags(place: str, value: object, flags: dict[str, Value], problems: list[st
     if value is None:
         return
     if not isinstance(value, dict):
-        problems.append(f"{place}: {show(value)} is not a mapping")
+        problems.append(Problem.at(place, f"{show(value)} is not a mapping"))
         return
     for key, item in value.items():
         path = f"{place}.{key}"
@@ -112,7 +116,7 @@ def _flags(place: str, value: object, flags: dict[str, Value], problems: list[st
             try:
                 flags[option.name] = read_plain(option, item, path)
             except ValueError as error:
-                problems.append(str(error))
+                problems.append(Problem(str(error), path))
         elif any(each.startswith(f"{path}.") for each in BY_KEY):
             _flags(path, item, flags, problems, unused)
         elif path in FEATURE_DISCOVERY:
@@ -120,7 +124,7 @@ def _flags(place: str, value: object, flags: dict[str, Value], problems: list[st
         else:
             below = [each.removeprefix(f"{place}.") for each in (*BY_KEY, *FEATURE_DISCOVERY) if each.startswith(place)]
             known = {each.partition(".")[0] for each in below}
-            problems.append(f"{path}: unknown key{_misplaced(str(key)) or nearest(str(key), known)}")
+            problems.append(Problem.at(path, f"unknown key{_misplaced(str(key)) or nearest(str(key), known)}"))
 
 
 def _feature_discovery(path: str, value: object, problems: list[str], unused: list[str]) -> None:
@@ -128,9 +132,11 @@ def _feature_discovery(path: str, value: object, problems: list[str], unused: li
     if not keys or value is None:
         unused += [path] if value is not None else []
     elif not isinstance(value, dict):
-        problems.append(f"{path}: {show(value)} is not a mapping")
+        problems.append(Problem.at(path, f"{show(value)} is not a mapping"))
     else:
-        problems += [f"{path}.{key}: unknown key{nearest(str(key), keys)}" for key in value if key not in keys]
+        problems += [
+            Problem.at(f"{path}.{key}", f"unknown key{nearest(str(key), keys)}") for key in value if key not in keys
+        ]
         unused += [f"{path}.{key}" for key, item in value.items() if item is not None]
 
 

@@ -15,7 +15,7 @@ class ConfigError(InputError):
 
     def __init__(self, problems: Iterable[str], field: str = "") -> None:
         super().__init__(problems, place=field)
-        self.field = field
+        self.field = self.place
 
     def __str__(self) -> str:
         more = len(self.problems) - SHOWN

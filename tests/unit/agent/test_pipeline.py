@@ -28,6 +28,7 @@ from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
+from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import HelperFacts
 from nodedevices_plugin.vendors.nvidia.cdi import CdiEnvironment, ToolkitDevice
 from nodedevices_probe.nvidia import attributes as nvidia
@@ -237,6 +238,26 @@ def test_a_bad_file_is_no_sections_fault_even_before_the_first_line() -> None:
     assert node.world.config.refused is not None
     assert (node.world.config.refused.section, node.world.config.refused.field) == ("", "")
     assert "not YAML" in node.world.config.refused.message
+
+
+def test_what_is_refused_of_a_file_is_named_by_section_and_field_too() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_file(b"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}")
+    outcome = FileOutcome(error=str(caught.value), field=caught.value.field)
+    node = Node().given(seen=seen({}), file=outcome).line()
+    refused = node.world.config.refused
+    assert refused is not None
+    assert (refused.section, refused.field) == ("sharing", "sharing.timeSlicing.resources[0].replicas")
+    assert node.world.config.sources == ("file",)
+
+
+def test_a_capacity_that_counts_nothing_here_is_named_even_where_others_serve_the_kubelet() -> None:
+    entry = {"name": "example.com/a100", "match": {"productName": "*A100*"}, "perDevice": 1}
+    node = Node().given(seen=seen({"capacity": [entry]})).line()
+    [note] = node.world.config.unmatched
+    assert (note.section, note.entry) == ("capacity", "[0].match productName *A100*")
+    observing = Node().given(seen=seen({"serving": {"mode": "Observe"}, "capacity": [entry]})).line()
+    assert observing.world.config.unmatched == (note,)
 
 
 def test_it_is_said_where_a_configuration_comes_from_the_strongest_first() -> None:

@@ -141,6 +141,33 @@ def test_what_cannot_be_is_refused_with_its_place_and_what_would_be_right(text: 
     assert says in refused(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("version: v2", "version"),
+        ("flags: {migStrategy: some}", "flags.migStrategy"),
+        ("flags: {plugin: {deviceListStrategies: envvar}}", "flags.plugin.deviceListStrategies"),
+        ("flags: [a]", "flags"),
+        (
+            "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}",
+            "sharing.timeSlicing.resources[0].replicas",
+        ),
+        ("sharing: {timeSlicing: {resources: [{replicas: 2}]}}", "sharing.timeSlicing.resources[0].name"),
+        ("sharing: {timeSlicing: {}, mps: {}}", "sharing"),
+        ("resources: {gpus: [{pattern: 'a;b', name: x}]}", "resources.gpus[0].pattern"),
+        ("resources: {gpus: [{pattern: '*', name: 'a b'}]}", "resources.gpus[0].name"),
+        ("resources: {gpu: []}", "resources.gpu"),
+        ("sharring: {}", "sharring"),
+        ("[]", ""),
+        ("a: [", ""),
+    ],
+)
+def test_the_place_of_the_first_error_is_a_field(text: str, field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text.encode())
+    assert caught.value.field == field
+
+
 def test_a_file_that_is_too_large_or_not_text_is_refused() -> None:
     assert "262144 are the most" in refused(b"#" * (1 << 18) + b"\n")
     assert "too many values" in refused("[" + "1," * 20_000 + "]")

@@ -116,6 +116,20 @@ def test_a_file_of_every_older_version_is_read_whole(tmp_path: Path, name: str) 
     assert (state.confirmed, list(state.retired)) == ("GPU-2=removed", ["nvidia.com/gpu.shared"])
 
 
+def test_a_file_of_the_contracts_second_revision_is_read_with_all_that_it_added(tmp_path: Path) -> None:
+    path = tmp_path / "nodedevices-state.json"
+    shutil.copyfile(STATES / "v1-2026-11-22.json", path)
+    state = StateFile(path).load()
+    [device] = state.devices
+    assert (device.fact.extra, device.fact.capacity) == ({"migEnabled": Attribute(boolean=True)}, {"memory": "80Gi"})
+    assert [(part.gi, part.capacity) for part in device.fact.partitions] == [(1, {"memory": "1Gi"})]
+    assert state.verdicts["GPU-1"].faults[0].action == "ResetDevice"
+    [notice] = state.notices["GPU-1"]
+    assert (notice.code, notice.partition, notice.count, notice.repeats) == ("Xid31", "MIG-1", 3, 2)
+    assert state.clients.clients["ml/train-0/main/nvidia.com/gpu"].reason == "MpsDaemonRestarted"
+    assert state.observed == {"nvidia.com/gpu": ("GPU-1",)}
+
+
 def test_what_an_older_file_says_of_a_device_is_kept(file: StateFile) -> None:
     document = json.loads((STATES / "v1-2026-11-21.json").read_bytes())
     more = {"memoryBytes": 85520809984, "computeCapability": "9.0", "migCapable": True, "migEnabled": True}

@@ -212,6 +212,12 @@ def test_an_entry_that_matches_nothing_is_told_to_the_policys_author() -> None:
     assert message == f"in effect on 2 nodes; on 2 of them {text(TYPO)}"
 
 
+def test_an_entry_of_a_section_that_is_a_list_is_named_by_its_place_in_it() -> None:
+    nothing = ("capacity", "[1].match type nic", "example.com/x counts no device on this node")
+    _, _, message = applied({"a": shown(nothing, sections=("capacity",))})
+    assert message.endswith("capacity[1].match type nic: example.com/x counts no device on this node")
+
+
 def test_nodes_that_offer_different_things_count_together() -> None:
     other = (*TYPO[:2], "no such resource on this node; offered: nvidia.com/mig-1g.10gb")
     message = applied({"a": shown(other), "b": shown(TYPO), "c": FORCE})[2]

@@ -8,7 +8,7 @@ import pytest
 from nodedevices_api.sections import Sections
 from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.resources.plan import PlanSettings
-from nodedevices_plugin.resources.unmatched import unmatched
+from nodedevices_plugin.resources.unmatched import unmatched, unmatched_capacity
 from nodedevices_plugin.settings.file import parse
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import gpu, gpu_id, inventory_of, mig_id, partition
@@ -63,6 +63,40 @@ def test_devices_that_this_node_does_not_have() -> None:
         f"sharing.resources[0].devices 7, 9: nvidia.com/gpu has no such device on this node; there are: 0 ({gpu_id(0)})"
     ]
     assert notes(sharing=shared(entry | {"devices": ["0", "9"]})) == []
+
+
+def capacities(*entries: dict[str, Any], devices: tuple[DeviceFact, ...] = (gpu(0),)) -> list[str]:
+    sections = Sections.model_validate({"capacity": list(entries)})
+    return [each.text for each in unmatched_capacity(inventory_of(*devices), sections.capacity or ())]
+
+
+def test_a_capacity_that_counts_no_device_of_the_node() -> None:
+    a100 = {"name": "example.com/a100", "match": {"vendor": "nvidia", "productName": "*A100*"}, "perDevice": 1}
+    every = {"name": "example.com/gpus", "perDevice": 1}
+    h100 = {"name": "example.com/h100", "match": {"productName": "*H100*"}, "perDevice": 1}
+    assert capacities(every, a100, h100) == [
+        (
+            "capacity[1].match vendor nvidia, productName *A100*: example.com/a100 counts no device on this node; "
+            f"there are: {H100} of vendor nvidia"
+        )
+    ]
+    assert capacities(a100, devices=()) == [], "a node without devices has no notes"
+
+
+def test_a_capacity_that_missed_by_its_case_or_asks_for_more_memory_than_there_is() -> None:
+    small = gpu(0, product_name="NVIDIA L4", memory_bytes=23034 << 20)
+    near = {"name": "example.com/x", "match": {"productName": "*l4"}, "perDevice": 1}
+    large = {"name": "example.com/y", "match": {"minMemory": "24Gi", "type": "gpu"}, "sumOf": "memoryMiB"}
+    assert capacities(near, large, devices=(small,)) == [
+        (
+            "capacity[0].match productName *l4: example.com/x counts no device on this node; there are: NVIDIA L4; "
+            "upper and lower case count: NVIDIA L4 is the same but for the case"
+        ),
+        (
+            "capacity[1].match type gpu, minMemory 24Gi: example.com/y counts no device on this node; there are: "
+            "NVIDIA L4 of type gpu with 23034Mi"
+        ),
+    ]
 
 
 def test_a_pattern_over_models() -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from nodedevices_api.errors import parse
 from nodedevices_api.fields import GLOB_PATTERN
 from nodedevices_api.sections import ALL_DEVICES, FIRST, Resources, Sharing
-from nodedevices_common.errors import InputError
+from nodedevices_common.errors import InputError, Problem
 from nodedevices_common.text import nearest
 
 from nodedevices_plugin.model import PlanError, resource_names
@@ -49,7 +49,9 @@ def resources(value: object, problems: list[str]) -> Resources | None:
             where = f"resources.{kind}[{place}]"
             fields = _mapping(entry, where, ("pattern", "name"), problems)
             missing = [key for key in ("pattern", "name") if not isinstance(fields.get(key), str) or not fields[key]]
-            problems += [f"{where}.{key}: missing; every entry has a pattern and a name" for key in missing]
+            problems += [
+                Problem.at(f"{where}.{key}", "missing; every entry has a pattern and a name") for key in missing
+            ]
             if not missing:
                 match = _match(kind, fields["pattern"], problems, f"{where}.pattern")
                 rules.append({"match": match, "name": _name(fields["name"], f"{where}.name", problems)})
@@ -63,7 +65,8 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
     before = len(problems)
     given = {key: item for key, item in _mapping(value, "sharing", tuple(KINDS), problems).items() if item is not None}
     if len(given) > 1:
-        problems.append("sharing: timeSlicing and mps are both given, and a device can have one; leave one out")
+        text = "timeSlicing and mps are both given, and a device can have one; leave one out"
+        problems.append(Problem.at("sharing", text))
     if len(problems) > before or not given:
         return None
     kind, body = next(iter(given.items()))
@@ -71,7 +74,7 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
     fields = {key: item for key, item in _mapping(body, where, SHARING_KEYS, problems).items() if item is not None}
     entries = _list(fields.get("resources"), f"{where}.resources", problems)
     if not entries and len(problems) == before:
-        problems.append(f"{where}.resources: missing; list at least one resource with its replicas")
+        problems.append(Problem.at(f"{where}.resources", "missing; list at least one resource with its replicas"))
     section: dict[str, Any] = {**KINDS[kind]}
     section |= {key: item for key, item in fields.items() if key != "resources"}
     section["resources"] = [
@@ -94,7 +97,7 @@ def rule_places(resources: Resources) -> list[str]:
 def _entry(value: object, where: str, problems: list[str]) -> dict[str, Any]:
     fields = {key: item for key, item in _mapping(value, where, ENTRY_KEYS, problems).items() if item is not None}
     missing = [key for key in ("name", "replicas") if key not in fields]
-    problems += [f"{where}.{key}: missing; every resource has a name and replicas" for key in missing]
+    problems += [Problem.at(f"{where}.{key}", "missing; every resource has a name and replicas") for key in missing]
     for key in ("name", "rename"):
         if isinstance(fields.get(key), str):
             fields[key] = _name(fields[key], f"{where}.{key}", problems)
@@ -110,17 +113,16 @@ def _devices(value: object, where: str, problems: list[str]) -> list[str] | None
     if isinstance(value, int) and not isinstance(value, bool):
         if value > 0:
             return [f"{FIRST}{value}"]
-        problems.append(f"{where}: {value}: a count of devices must be more than 0; leave it out for all")
+        problems.append(Problem.at(where, f"{value}: a count of devices must be more than 0; leave it out for all"))
         return None
     if not isinstance(value, list):
-        problems.append(f"{where}: {_shown(value)}: give all, a count, or a list of indices and UUIDs")
+        problems.append(Problem.at(where, f"{_shown(value)}: give all, a count, or a list of indices and UUIDs"))
         return None
     for item in value:
         number = isinstance(item, int) and not isinstance(item, bool) and item >= 0
         if not number and not (isinstance(item, str) and (_INDEX.fullmatch(item) or _UUID.fullmatch(item))):
-            problems.append(
-                f'{where}: {_shown(item)}: give an index (0), a MIG index ("0:1"), GPU-<uuid> or MIG-<uuid>'
-            )
+            text = f'{_shown(item)}: give an index (0), a MIG index ("0:1"), GPU-<uuid> or MIG-<uuid>'
+            problems.append(Problem.at(where, text))
     return [str(item) for item in value]
 
 
@@ -129,7 +131,7 @@ def _match(kind: str, pattern: str, problems: list[str], where: str) -> dict[str
     glob = re.sub(r"[?\[]", lambda found: f"[{found[0]}]", pattern)
     glob = resource_names.plain_profile(glob) if kind == "mig" else glob
     if re.fullmatch(GLOB_PATTERN, glob) is None:
-        problems.append(f"{where}: {_shown(pattern)}: letters, digits, spaces, . _ : - and * are allowed")
+        problems.append(Problem.at(where, f"{_shown(pattern)}: letters, digits, spaces, . _ : - and * are allowed"))
     return {"profile": glob} if kind == "mig" else {"vendor": "nvidia", "productName": glob}
 
 
@@ -137,16 +139,16 @@ def _name(name: str, where: str, problems: list[str]) -> str:
     try:
         return names.from_file(where, name)
     except PlanError as error:
-        problems.append(str(error))
+        problems.append(Problem(str(error), where))
         return name
 
 
 def _mapping(value: object, where: str, known: tuple[str, ...], problems: list[str]) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        problems.append(f"{where}: {_shown(value)} is not a mapping")
+        problems.append(Problem.at(where, f"{_shown(value)} is not a mapping"))
         return {}
     unknown = [str(key) for key in value if key not in known]
-    problems += [f"{where}.{_shown(key)}: unknown key{_hint(where, key, known)}" for key in unknown]
+    problems += [Problem.at(f"{where}.{_shown(key)}", f"unknown key{_hint(where, key, known)}") for key in unknown]
     return {key: item for key, item in value.items() if key in known}
 
 
@@ -160,7 +162,7 @@ def _list(value: object, where: str, problems: list[str]) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        problems.append(f"{where}: {_shown(value)} is not a list")
+        problems.append(Problem.at(where, f"{_shown(value)} is not a list"))
         return []
     return value
 
@@ -169,7 +171,8 @@ def _parsed(model: type[M], value: object, where: str, problems: list[str]) -> M
     try:
         return parse(model, value, where)
     except InputError as error:
-        problems += error.problems
+        first, *others = error.problems
+        problems += [Problem(first, error.place), *others]
         return None
 
 
