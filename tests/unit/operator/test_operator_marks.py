@@ -431,7 +431,7 @@ async def test_a_configuration_stored_with_such_a_label_is_written_anew_without_
     """Also where its policy is refused for another reason, and the previous configuration stays in effect."""
     stored = {"faults": {"podCondition": "Never"}, "labels": {"extra": {"example.com/pool": "a", **RESERVED}}}
     cluster = Cluster()
-    cluster.policy(**stored | {"faults": {"podCondition": "Never", "taint": {"effect": "NoSchedule"}}})
+    cluster.policy(**stored | {"health": {"forgetMissingSeconds": 600}})
     refs = [{"name": "p", "generation": 1, "priority": 0, "sections": ["faults", "labels"]}]
     spec = {"config": stored, "configHash": "old", "policies": refs}
     cluster.pod("trainer", "a")

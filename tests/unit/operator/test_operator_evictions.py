@@ -1,0 +1,316 @@
+"""Evictions and the taint, each concern alone, its API server in memory: who, when, and what holds them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from nodedevices_api.errors import parse
+from nodedevices_api.sections import Sections
+from nodedevices_operator.concerns.evictions import BLOCKED, EVICT, EvictionsConcern
+from nodedevices_operator.concerns.port import Concern, Outcome
+from nodedevices_operator.concerns.taint import TAINT, TaintConcern
+from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired.consequences import KEEP
+from nodedevices_operator.desired.fleet import Action, Answer
+from nodedevices_operator.desired.stale import Staleness
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records import names
+from nodedevices_operator.records.objects import NodeDevicesRecord, node_record
+from support.concerns import Result, view
+from support.fakekube import FakeKube
+from support.opfacts import SINCE, device, holder, raw_node, raw_pod, record
+
+POD = "/api/v1/namespaces/ml/pods/trainer"
+NODE = f"{names.NODES}/n1"
+START = datetime.fromisoformat(SINCE)
+SAID = "The disruption budget web needs 2 healthy pods and has 2 currently"
+IMMEDIATE = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 9}}
+GRACE = {"evict": {"mode": "AfterGrace", "graceSeconds": 100}, "budget": {"perHour": 9}}
+LOST = record(device(0, "Unhealthy", "Xid79", holders=[holder()]))
+WELL = record(device(0, holders=[holder()]))
+
+
+class Gate:
+    """Answers what a test says; `proposed` is what is wanted now, by kind."""
+
+    def __init__(self) -> None:
+        self.proposed: dict[str, Sequence[Action]] = {}
+        self.says: Answer | None = Answer(granted=True)
+
+    def propose(self, _node: str, kind: str, actions: Sequence[Action]) -> None:
+        self.proposed[kind] = tuple(actions)
+
+    def answer(self, _action: Action) -> Answer | None:
+        return self.says
+
+
+class One:
+    """One concern of node n1, which pod ml/trainer runs on."""
+
+    def __init__(self, make: Callable[[Tools], Concern[Any, Any]], **faults: Any) -> None:
+        self.seconds = 0.0  # since the fault
+        self.gate, self.kube, self.metrics = Gate(), FakeKube(), Metrics()
+        self.sections = parse(Sections, {"faults": faults})
+        self.stale = "False"
+        self.kube.put(POD, raw_pod())
+        self.kube.put(NODE, raw_node())
+        writer = Writer(self.kube, self.metrics, now=lambda: self.now.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        made = Tools.over(writer, self.metrics, gate=self.gate, clock=lambda: self.seconds, wall=self.wall)
+        self.concern = make(made)
+
+    def wall(self) -> float:
+        return self.now.timestamp()
+
+    @property
+    def now(self) -> datetime:
+        return (START + timedelta(seconds=self.seconds)).astimezone(UTC)
+
+    async def run(self, shown: NodeDevicesRecord = LOST) -> Result:
+        seen = view(shown, node_record(self.kube.objects[NODE]), self.sections)
+        seen.staleness = Staleness(self.stale, "NodeNotReady", "the Node is not ready", 0.0)
+        found = await self.concern.observe(seen)
+        if not isinstance(found, Outcome):
+            found = await self.concern.apply(seen, self.concern.desired(seen, found))
+        return Result(found.verdict, found.requeue_after, found.retried)
+
+    def pod(self, **metadata: Any) -> None:
+        made = raw_pod()
+        self.kube.put(POD, made | {"metadata": made["metadata"] | metadata})
+
+    def blocks(self, error: KubeError | None) -> None:
+        self.kube.fails = lambda verb, path: error if (verb, path) == ("create", f"{POD}/eviction") else None
+
+    @property
+    def evicted(self) -> bool:
+        return "deletionTimestamp" in self.kube.objects[POD]["metadata"]
+
+    @property
+    def tries(self) -> int:
+        return len(self.kube.written("/eviction"))
+
+    @property
+    def events(self) -> list[str]:
+        return [it["reason"] for it in self.kube.events]
+
+    @property
+    def taints(self) -> list[Any]:
+        listed: list[Any] = self.kube.objects[NODE]["spec"].get("taints", [])
+        return listed
+
+    def counted(self, kind: str, result: str) -> float:
+        labels = {"kind": kind, "result": result}
+        return self.metrics.registry.get_sample_value("nodedevices_operator_actions_total", labels) or 0.0
+
+
+@pytest.fixture
+def one() -> One:
+    return One(EvictionsConcern, **IMMEDIATE)
+
+
+# --- evictions -------------------------------------------------------------------------------------------------------
+async def test_an_event_is_written_before_the_pod_is_evicted_and_both_once(one: One) -> None:
+    assert (await one.run()).reason == "InSync"
+    assert [path.rpartition("/")[2] for _, path, _ in one.kube.writes] == ["events", "eviction"]
+    assert one.kube.writes[1][2]["deleteOptions"] == {"preconditions": {"uid": "pod-trainer"}}
+    found = await one.run()
+    assert (found.message, one.tries, one.events) == ("ml/trainer is ending", 1, ["DeviceFaultEviction"])
+    assert one.counted(EVICT, "done") == 1
+
+
+async def test_without_a_grant_nothing_is_done_and_the_reason_is_shown(one: One) -> None:
+    for answer, reason in (
+        (None, "Pending"),
+        (Answer(False, "used up"), "Refused"),
+        (Answer(False, "x", True), "Stopped"),
+    ):
+        one.gate.says = answer
+        found = await one.run()
+        assert (found.reason, one.kube.writes) == (reason, [])
+        assert [it.target for it in one.gate.proposed[EVICT]] == ["ml/trainer/pod-trainer"]
+
+
+async def test_nothing_is_proposed_before_the_grace_is_over() -> None:
+    one = One(EvictionsConcern, **GRACE)
+    one.seconds = 99.0
+    found = await one.run()
+    assert (found.reason, found.again, one.gate.proposed[EVICT]) == ("Pending", 1.0, ())
+    assert found.message == "ml/trainer is evicted after 2026-11-21T12:00:40Z"
+    one.seconds = 100.0
+    await one.run()
+    assert one.evicted
+
+
+async def test_a_device_that_is_well_in_time_evicts_nobody() -> None:
+    one = One(EvictionsConcern, **GRACE)
+    await one.run()
+    one.seconds = 200.0
+    found = await one.run(WELL)
+    assert (found.reason, found.message, one.evicted) == ("InSync", "no pod is to be evicted", False)
+
+
+async def test_a_blocked_eviction_is_shown_and_tried_again_with_longer_waits(one: One) -> None:
+    one.blocks(KubeError("429", status=429, blocked=SAID))
+    waits = []
+    for _ in range(3):
+        found = await one.run()
+        assert (found.reason, found.message, found.retried) == ("Blocked", f"ml/trainer: {SAID}", False)
+        assert found.again is not None
+        waits.append(found.again)
+        tries = one.tries
+        assert (await one.run()).reason == "Blocked"
+        assert one.tries == tries, "not before it is time"
+        one.seconds += found.again
+    assert waits == sorted(waits)
+    assert waits[0] >= BLOCKED.initial_seconds * (1 - BLOCKED.jitter)
+    assert one.events == ["DeviceFaultEviction", "EvictionBlocked"]
+    assert one.counted(EVICT, "blocked") == 3
+    one.blocks(None)
+    await one.run()
+    assert one.evicted
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "retried"),
+    [(KubeError("no", status=403), "Forbidden", False), (KubeError("no answer"), "Pending", True)],
+)
+async def test_an_eviction_that_fails_is_tried_again(one: One, error: KubeError, reason: str, retried: bool) -> None:
+    one.blocks(error)
+    found = await one.run()
+    assert (found.reason, found.retried, one.evicted) == (reason, retried, False)
+    one.blocks(None)
+    await one.run()
+    assert one.evicted
+
+
+async def test_a_pod_that_was_made_anew_under_its_name_is_not_evicted_for_the_old_one(one: One) -> None:
+    one.gate.says = None
+    await one.run()
+    one.pod(uid="another")
+    one.gate.says = Answer(granted=True)
+    assert (await one.run()).reason == "Pending"
+    assert one.tries == 0
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"annotations": {KEEP: "false"}},
+        {"annotations": {"kubernetes.io/config.mirror": "x"}},
+        {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]},
+    ],
+)
+async def test_a_pod_that_is_kept_is_shown_and_left(one: One, metadata: dict[str, Any]) -> None:
+    one.pod(**metadata)
+    found = await one.run()
+    assert found.message.startswith("ml/trainer is not evicted: ")
+    assert (found.reason, one.kube.writes, one.gate.proposed[EVICT]) == ("InSync", [], ())
+
+
+async def test_an_annotation_that_comes_while_an_eviction_waits_is_heeded(one: One) -> None:
+    one.gate.says = Answer(granted=False, reason="used up")
+    await one.run()
+    one.pod(annotations={KEEP: "false"})
+    one.gate.says = Answer(granted=True)
+    await one.run()
+    assert (await one.run()).message.startswith("ml/trainer is not evicted: ")
+    assert one.tries == 0
+
+
+@pytest.mark.parametrize("where", ["other node", "finished", "leaving", "gone"])
+async def test_a_pod_that_is_elsewhere_or_has_ended_is_left(one: One, where: str) -> None:
+    pod = raw_pod()
+    match where:
+        case "other node":
+            pod["spec"]["nodeName"] = "n2"
+        case "finished":
+            pod["status"]["phase"] = "Failed"
+        case "leaving":
+            pod["metadata"]["deletionTimestamp"] = SINCE
+        case _:
+            pod["metadata"]["uid"] = ""
+    one.kube.put(POD, pod)
+    if where == "gone":
+        del one.kube.objects[POD]
+    assert (await one.run()).reason == "InSync"
+    assert (one.tries, one.gate.proposed[EVICT]) == (0, ())
+
+
+async def test_nobody_is_evicted_while_the_report_is_stale_or_holders_are_not_known(one: One) -> None:
+    one.stale = "True"
+    assert (await one.run()).message == "nobody is evicted while the NodeDevices is stale: the Node is not ready"
+    one.stale = "False"
+    unknown = record(
+        device(0, "Unhealthy", "Xid79", holders=[holder()]),
+        conditions={"HoldersKnown": ("Unknown", "PodResourcesUnavailable")},
+    )
+    assert (await one.run(unknown)).reason == "Pending"
+    assert (one.tries, one.gate.proposed[EVICT]) == (0, ())
+
+
+async def test_without_events_none_is_written() -> None:
+    one = One(EvictionsConcern, event=False, **IMMEDIATE)
+    await one.run()
+    assert (one.evicted, one.events) == (True, [])
+
+
+async def test_a_policy_that_evicts_no_longer_takes_its_condition_and_proposals_back(one: One) -> None:
+    one.gate.says = None
+    await one.run()
+    one.sections = Sections()
+    assert (await one.run()).reason == "REMOVED"
+    assert one.gate.proposed[EVICT] == ()
+
+
+# --- the taint -------------------------------------------------------------------------------------------------------
+async def test_a_taint_waits_for_its_grant_and_its_removal_does_not() -> None:
+    one = One(TaintConcern, taint={"effect": "NoSchedule"})
+    one.gate.says = Answer(granted=False, reason="used up")
+    found = await one.run()
+    assert (found.reason, found.message, one.taints) == ("Refused", "used up", [])
+    one.gate.says = Answer(granted=True)
+    found = await one.run()
+    ours = {"key": names.TAINT, "effect": "NoSchedule", "value": "Xid79"}
+    assert (found.message, one.taints) == ("tainted NoSchedule for Xid79", [ours])
+    one.gate.says = None
+    found = await one.run(WELL)
+    assert (found.message, one.taints, one.gate.proposed[TAINT]) == ("no fault asks for a taint", [], ())
+
+
+async def test_a_stale_report_neither_taints_nor_takes_a_taint_away_and_a_policy_without_one_does() -> None:
+    one = One(TaintConcern, taint={"effect": "NoSchedule"})
+    one.stale = "True"
+    await one.run()
+    assert one.taints == []
+    one.stale = "False"
+    await one.run()
+    one.stale = "True"
+    await one.run(WELL)
+    assert len(one.taints) == 1
+    one.sections = Sections()
+    await one.run()
+    assert one.taints == []
+
+
+async def test_a_node_that_changed_between_read_and_write_is_tried_again() -> None:
+    one = One(TaintConcern, taint={"effect": "NoSchedule"})
+    one.kube.fails = lambda verb, _path: KubeError("it has changed", status=422) if verb == "patch" else None
+    found = await one.run()
+    assert (found.reason, found.retried) == ("Pending", True)
+
+
+async def test_a_node_of_another_uid_is_not_tainted() -> None:
+    one = One(TaintConcern, taint={"effect": "NoSchedule"})
+    get = one.kube.get
+
+    async def another(path: str) -> Any:
+        found = dict(await get(path))
+        return found | {"metadata": {**found["metadata"], "uid": "another"}}
+
+    one.kube.get = another  # type: ignore[method-assign]
+    assert (await one.run()).retried
+    assert one.taints == []
