@@ -83,6 +83,7 @@ SAME_PRIORITY: Final = "SamePriority"
 NOT_ACCEPTED: Final = "NotAccepted"
 NO_NODES: Final = "NoNodes"
 PROGRESSING: Final = "Progressing"
+DRY_RUN: Final = "DryRun"
 FAILED: Final = "Failed"
 
 # --- elsewhere in the cluster ----------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     EVICTIONS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, REFUSED, STOPPED, BLOCKED)},
     STALE: {"True": (NODE_NOT_READY, AGENT_LOST, HEARTBEAT_OVERDUE), "False": (FRESH,)},
     ACCEPTED: {"True": (ACCEPTED,), "False": (NOT_SUPPORTED_YET, INVALID)},
-    APPLIED: {"True": (APPLIED,), "False": (NOT_ACCEPTED, NO_NODES, PROGRESSING, FAILED)},
+    APPLIED: {"True": (APPLIED,), "False": (NOT_ACCEPTED, NO_NODES, PROGRESSING, FAILED, DRY_RUN)},
     CONFLICTED: {"True": (SAME_PRIORITY,), "False": (NO_CONFLICT,)},
 }
 """Which reasons a condition of ours can have, by its status. The first ten are a NodeDevices'; the last three a

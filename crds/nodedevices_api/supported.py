@@ -9,14 +9,9 @@ The same is said in the CRDs and in their reference pages (`remark`), so that no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nodedevices_api.base import Strict, wire_name
 from nodedevices_api.defaults import with_defaults
 from nodedevices_api.sections import SECTION_NAMES, Sections
-
-if TYPE_CHECKING:  # the agent has no use for policies
-    from nodedevices_api.devicepolicy import DevicePolicySpec
 
 # Section -> its implemented fields. Without `capacity`, a list, which is implemented with every field of its entries.
 _IMPLEMENTED: dict[str, frozenset[str]] = {
@@ -31,7 +26,7 @@ _IMPLEMENTED: dict[str, frozenset[str]] = {
 }
 _MEMORY_UNIT = "sharing.resources.memoryUnit"
 # Implemented field -> its value that is not.
-_VALUES_NOT_IMPLEMENTED = {"mode": "DryRun", "sharing.strategy": "memory"}
+_VALUES_NOT_IMPLEMENTED = {"sharing.strategy": "memory"}
 _UNSCHEDULABLE = "unschedulable"  # of NodeDevices: people's, and no policy's
 _REFUSED = "a policy that sets it is refused with NotSupportedYet"
 
@@ -66,14 +61,9 @@ def remark(place: str) -> str:
     return ""
 
 
-def unsupported_fields(spec: DevicePolicySpec) -> list[str]:
-    """Dotted wire names of what the policy asks for and this version does not do, sorted; empty: all is implemented."""
-    found = [f"mode: {spec.mode}"] if spec.mode == _VALUES_NOT_IMPLEMENTED["mode"] else []
-    return sorted(found + unsupported_sections(spec))
-
-
 def unsupported_sections(sections: Sections) -> list[str]:
-    """The same of sections alone: what an agent finds in `spec.config`."""
+    """Dotted wire names of what a policy, or a node's `spec.config`, asks for and this version does not do, sorted;
+    empty: all is implemented."""
     found: list[str] = []
     for name in SECTION_NAMES:
         section = getattr(sections, name)

@@ -120,10 +120,23 @@ def test_a_policy_with_a_field_that_is_not_at_work_is_not_applied_and_names_it(
     assert (told["status"], told["reason"]) == ("False", "NotSupportedYet")
     assert "health.forgetMissingSeconds" in told["message"]
     wait_until("resolved without it", lambda: config(node) == {})
-    kubectl.apply(policy("trial", mode="DryRun", sharing=TWO))
-    told = wait_until("told", lambda: condition(kubectl.get("dp", "trial"), "Accepted"))
-    assert (told["reason"], "mode" in told["message"]) == ("NotSupportedYet", True)
+
+
+def test_a_dry_run_says_what_it_would_change_and_changes_nothing(operator: OperatorProcess, kubectl: Kubectl) -> None:
+    node = FleetNode(kubectl, "n1").create()
+    node.hold(0, "trainer")
+    node.fail(0)
+    faults = {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"perHour": 1}}
+    kubectl.apply(policy("trial", mode="DryRun", sharing=TWO, faults=faults))
+    told = wait_until("told", lambda: condition(kubectl.get("dp", "trial"), "Applied"))
+    assert condition(kubectl.get("dp", "trial"), "Accepted")["status"] == "True"
+    assert (told["status"], told["reason"]) == ("False", "DryRun")
+    assert told["message"] == (
+        "it would be active on 1 of 1 nodes; n1: would change sharing, faults, would taint the Node NoSchedule for "
+        "Xid79, would evict fleet/trainer"
+    )
     assert config(node) == {}
+    assert not [it for it in node.node["spec"].get("taints", []) if it["key"].startswith("nodedevices.io")]
 
 
 def test_an_edit_that_is_not_accepted_leaves_the_last_good_configuration_in_effect(

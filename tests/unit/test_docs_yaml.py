@@ -19,7 +19,7 @@ from nodedevices_api.conditions import POD_DEVICE_HEALTHY
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections
-from nodedevices_api.supported import unsupported_fields, unsupported_sections
+from nodedevices_api.supported import unsupported_sections
 from nodedevices_plugin.settings import file
 from nodedevices_probe.simulated import file as simulated_file
 from support import vendor
@@ -138,7 +138,7 @@ def check(document: Any, text: str) -> None:
 
 def policy(document: dict[str, Any]) -> None:
     spec = parse(DevicePolicy, document).spec
-    assert unsupported_fields(spec) == []
+    assert unsupported_sections(spec) == []
     if spec.sharing is None and spec.partitions is None:
         return
     # A product's label tells of sharing and MIG. A policy that is selected by what it changes goes back and forth.

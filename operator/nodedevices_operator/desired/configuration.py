@@ -51,6 +51,17 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """What a DryRun policy would be for this node, if it were enforced."""
+
+    supplies: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()  # names of the older policies of the same priority that would win
+    changes: tuple[str, ...] = ()  # the sections that would be others than now
+    misfit: str = ""  # why it could not take effect beside the other policies
+    faults: Mapping[str, Any] | None = None  # the section `faults`, where it would supply that
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     config: Mapping[str, Any]
     config_name: str
@@ -60,6 +71,7 @@ class Configuration:
     reason: str
     message: str
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    trials: Mapping[str, Trial] = field(default_factory=dict)  # of DryRun policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,11 @@ def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previou
     """The node's configuration. `policies` are all there are, in any order; `labels` are the Node's."""
     contenders, refused = _contenders(labels, policies, previous)
     config, outcomes, conflicts = _merge(contenders)
+    trials = {
+        policy.name: _trial(policy, contenders, config)
+        for policy in policies
+        if policy.dry_run and policy.spec is not None and policy.selects(labels)
+    }
     problems = list(refused)
     refs = _references(contenders, outcomes)
     misfit = _misfit(orjson.dumps(config))
@@ -106,6 +123,7 @@ def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previou
         reason=reason,
         message=message,
         outcomes=outcomes,
+        trials=trials,
     )
 
 
@@ -133,12 +151,11 @@ def _contenders(
     found: list[_Contender] = []
     refused: list[str] = []
     for policy in policies:
+        if policy.dry_run:
+            continue
         if policy.spec is not None:
             if policy.selects(labels):
-                place = (policy.name, policy.generation, policy.priority, policy.created)
-                found.append(_Contender(*place, policy.sections))
-            continue
-        if policy.dry_run:
+                found.append(_contender(policy))
             continue
         last = before.get(policy.name)
         if not (policy.selects(labels) or (policy.selector is None and last is not None)):
@@ -151,6 +168,24 @@ def _contenders(
         refused.append(line)
     found.sort(key=lambda contender: contender.rank)
     return found, sorted(refused)
+
+
+def _contender(policy: PolicyRecord) -> _Contender:
+    return _Contender(policy.name, policy.generation, policy.priority, policy.created, policy.sections)
+
+
+def _trial(policy: PolicyRecord, contenders: Sequence[_Contender], config: Mapping[str, Any]) -> Trial:
+    """The policy as one contender more. `config` is what the others come to without it."""
+    among = sorted([*contenders, _contender(policy)], key=lambda contender: contender.rank)
+    would, outcomes, _ = _merge(among)
+    mine = outcomes[policy.name]
+    return Trial(
+        supplies=mine.supplies,
+        conflicts=mine.conflicts,
+        changes=tuple(each for each in mine.supplies if not _equal(each, would[each], config.get(each, {}))),
+        misfit=_misfit(orjson.dumps(would)),
+        faults=would["faults"] if "faults" in mine.supplies else None,
+    )
 
 
 def _merge(contenders: Sequence[_Contender]) -> tuple[dict[str, Any], dict[str, Outcome], list[str]]:
@@ -188,10 +223,14 @@ def _merge(contenders: Sequence[_Contender]) -> tuple[dict[str, Any], dict[str, 
 
 def _same(section: str, one: _Contender, other: _Contender) -> bool:
     """Whether two policies ask for the same: `{}` and a section that spells out the defaults do."""
-    if one.sections[section] == other.sections[section]:
+    return _equal(section, one.sections[section], other.sections[section])
+
+
+def _equal(section: str, one: object, other: object) -> bool:
+    if one == other:
         return True
     try:
-        mine, theirs = (with_defaults(parse(Sections, {section: it.sections[section]})) for it in (one, other))
+        mine, theirs = (with_defaults(parse(Sections, {section: it})) for it in (one, other))
     except InputError:
         return False
     return to_dict(mine) == to_dict(theirs)

@@ -19,8 +19,9 @@ from nodedevices_api import conditions as names
 from nodedevices_common.conditions import build, same
 from nodedevices_common.text import clip, place_of
 
-from nodedevices_operator.desired.configuration import Configuration, Outcome
-from nodedevices_operator.records.objects import NodeDevicesRecord, PolicyRecord
+from nodedevices_operator.desired.configuration import Configuration, Outcome, Trial
+from nodedevices_operator.desired.trial import preview
+from nodedevices_operator.records.objects import NodeDevicesRecord, PolicyRecord, TaintRecord
 
 MAX_NAMES = 5  # in a message
 MAX_NOTES = 3  # entries that match nothing, in a message
@@ -65,6 +66,7 @@ class NodeOutcome:
     misfit: str = ""  # why it cannot be: the policies do not fit together
     waiting: str = ""  # why it is not yet
     unmatched: tuple[Note, ...] = ()  # what of it matches nothing there, or has no effect
+    trials: Mapping[str, tuple[Trial, str]] = field(default_factory=dict)  # of DryRun policies, and what would change
     hindered: Mapping[str, Hindrance] = field(
         default_factory=dict
     )  # sections that the operator could not put in effect
@@ -112,6 +114,8 @@ class Tally:
     failing: tuple[tuple[str, str], ...] = ()  # nodes by name, each with why
     waiting: tuple[tuple[str, str], ...] = ()  # the same of nodes that have not failed; those that only are silent last
     unmatched: tuple[tuple[str, int], ...] = ()  # notes on entries that match nothing, and on how many nodes
+    would_supply: int = 0  # nodes, of a DryRun policy
+    would: tuple[tuple[str, str], ...] = ()  # nodes by name that it would change, each with what
 
 
 def node_outcome(
@@ -120,6 +124,8 @@ def node_outcome(
     configuration: Configuration,
     record: NodeDevicesRecord,
     hindered: Mapping[str, Hindrance] | None = None,
+    *,
+    taints: Sequence[TaintRecord] = (),
 ) -> NodeOutcome:
     """What the node's resolved configuration, the agent's answer and our own writes mean for its policies."""
     applied = record.condition(names.CONFIG_APPLIED)
@@ -141,6 +147,7 @@ def node_outcome(
         refused_section=record.configuration.refused_section,
         unmatched=_notes(configuration, record) if active else (),
         hindered=dict(hindered or {}),
+        trials={name: (it, preview(it, record, taints)) for name, it in configuration.trials.items()},
     )
 
 
@@ -182,11 +189,18 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
     failing: list[tuple[str, str]] = []
     waiting: list[tuple[str, str]] = []
     notes: list[Note] = []
+    would: list[tuple[str, str]] = []
+    would_supply = 0
     for node, outcome in nodes.items():
         mine = (outcome.outcomes or {}).get(policy.name)
         if policy.name not in outcome.selected and mine is None:
             continue
         selected += 1
+        if policy.name in outcome.trials:
+            trial, text = outcome.trials[policy.name]
+            would_supply += bool(trial.supplies)
+            older |= set(trial.conflicts)
+            would += [(node, text)] if text else []
         if mine is None:
             continue
         overridden += bool(mine.overridden)
@@ -214,6 +228,8 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
         failing=tuple(sorted(failing)),
         waiting=tuple(sorted(waiting, key=lambda each: (each[1] == SILENT, each))),
         unmatched=_counted(notes, applied=applied),
+        would_supply=would_supply,
+        would=tuple(sorted(would)),
     )
 
 
@@ -278,6 +294,13 @@ def _applied(policy: PolicyRecord, counts: Tally) -> Verdict:
         return "False", names.NOT_ACCEPTED, f"see the condition Accepted{kept}"
     if not counts.selected:
         return "False", names.NO_NODES, "spec.nodeSelector matches no node with devices"
+    if policy.dry_run:
+        changed = _listed(counts.would, most=MAX_FAILURES) or "no node would change"
+        return (
+            "False",
+            names.DRY_RUN,
+            f"it would be active on {counts.would_supply} of {counts.selected} nodes; {changed}",
+        )
     if counts.failed:
         parts = _listed(counts.failing, most=MAX_FAILURES)
         return "False", names.FAILED, f"{counts.failed} of {counts.selected} nodes: {parts}"

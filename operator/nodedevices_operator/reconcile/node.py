@@ -128,7 +128,9 @@ class NodeReconciler:
             hindrance = view.outcomes[info.name].hindrance
             if info.section and hindrance is not None:
                 hindered[info.section] = hindrance
-        outcome = node_outcome(view.node.labels, self._cache.policies, view.configuration, view.record, hindered)
+        outcome = node_outcome(
+            view.node.labels, self._cache.policies, view.configuration, view.record, hindered, taints=view.node.taints
+        )
         before = self._outcomes.get(name)
         if before != outcome:
             self._outcomes[name] = outcome

@@ -20,7 +20,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.meta import LabelSelector
 from nodedevices_api.quantity import to_bytes
 from nodedevices_api.sections import RESERVED_LABEL, reserved_label
-from nodedevices_api.supported import unsupported_fields
+from nodedevices_api.supported import unsupported_sections
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.errors import InputError
 
@@ -396,7 +396,7 @@ def policy_record(raw: Raw) -> PolicyRecord:
             selector = parse(LabelSelector, spec_raw.get("nodeSelector"))
         except InputError:
             selector = None
-    if spec is not None and (fields := unsupported_fields(spec)):
+    if spec is not None and (fields := unsupported_sections(spec)):
         refusal = "NotSupportedYet"
         problem = (
             f"not implemented in this version: {', '.join(fields)}; the policy is not applied until they are removed"

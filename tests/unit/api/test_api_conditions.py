@@ -80,7 +80,7 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
         "EvictionsSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Refused", "Stopped", "Blocked"]},
         "Stale": {"True": ["NodeNotReady", "AgentLost", "HeartbeatOverdue"], "False": ["Fresh"]},
         "Accepted": {"True": ["Accepted"], "False": ["NotSupportedYet", "Invalid"]},
-        "Applied": {"True": ["Applied"], "False": ["NotAccepted", "NoNodes", "Progressing", "Failed"]},
+        "Applied": {"True": ["Applied"], "False": ["NotAccepted", "NoNodes", "Progressing", "Failed", "DryRun"]},
         "Conflicted": {"True": ["SamePriority"], "False": ["NoConflict"]},
     }
 

@@ -14,7 +14,7 @@ from nodedevices_api.devicepolicy import DevicePolicySpec
 from nodedevices_api.errors import parse
 from nodedevices_api.fields import PATTERN_HINTS, RESOURCE_NAME_PATTERN
 from nodedevices_api.meta import ObjectMeta
-from nodedevices_api.supported import FIELDS_NOT_IMPLEMENTED, unsupported_fields
+from nodedevices_api.supported import FIELDS_NOT_IMPLEMENTED, unsupported_sections
 from pydantic import Field
 from support.contract import FULL_POLICY
 
@@ -207,8 +207,8 @@ def test_a_field_that_is_not_at_work_says_so_and_no_other_does() -> None:
         for path, node in ALL
         if "not implemented yet: a policy" in node.get("description", "").lower() and path.startswith("devicepolicies")
     }
-    assert marked == FIELDS_NOT_IMPLEMENTED | {"mode", "sharing.strategy"}
-    whole = unsupported_fields(parse(DevicePolicySpec, FULL_POLICY["spec"]))
+    assert marked == FIELDS_NOT_IMPLEMENTED | {"sharing.strategy"}
+    whole = unsupported_sections(parse(DevicePolicySpec, FULL_POLICY["spec"]))
     refused = {".".join(re.sub(r":.*", "", each).split(".")[:2]) for each in whole}
     assert refused == {".".join(each.split(".")[:2]) for each in marked} - {"sharing.strategy"}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nodedevices_api import quantity
 from nodedevices_api.devicepolicy import DevicePolicySpec
 from nodedevices_api.errors import parse
-from nodedevices_api.supported import unsupported_fields
+from nodedevices_api.supported import unsupported_sections
 from nodedevices_api.versions import dra_version
 from support.contract import FULL_POLICY
 
@@ -78,7 +78,7 @@ def test_a_version_takes_dras_form(text: str, version: str | None) -> None:
 
 
 def unsupported(**spec: Any) -> list[str]:
-    return unsupported_fields(parse(DevicePolicySpec, {"nodeSelector": {}, **spec}))
+    return unsupported_sections(parse(DevicePolicySpec, {"nodeSelector": {}, **spec}))
 
 
 def test_what_is_at_work_passes() -> None:
@@ -108,11 +108,9 @@ def test_fields_that_are_not_at_work_are_named_with_their_place() -> None:
     assert unsupported(
         health={"holdDownSeconds": 5, "forgetMissingSeconds": 99, "probe": {"intervalSeconds": 2}},
         sharing={"strategy": "memory", "resources": [{"name": "nvidia.com/gpu", "memoryUnit": "1Gi"}]},
-        mode="DryRun",
     ) == [
         "health.forgetMissingSeconds",
         "health.probe.intervalSeconds",
-        "mode: DryRun",
         "sharing.resources.memoryUnit",
         "sharing.strategy: memory",
     ]
@@ -130,11 +128,10 @@ def test_a_field_that_asks_for_nothing_new_passes() -> None:
 
 
 def test_the_full_policy_is_not_all_at_work_yet() -> None:
-    assert unsupported_fields(parse(DevicePolicySpec, FULL_POLICY["spec"])) == [
+    assert unsupported_sections(parse(DevicePolicySpec, FULL_POLICY["spec"])) == [
         "health.degraded",
         "health.forgetMissingSeconds",
         "health.probe.intervalSeconds",
         "health.probe.withdrawAfterSeconds",
-        "mode: DryRun",
         "sharing.resources.memoryUnit",
     ]

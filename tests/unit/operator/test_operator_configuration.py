@@ -74,6 +74,31 @@ def test_a_dry_run_takes_no_part_and_spoils_nothing() -> None:
     assert (found.config, found.reason) == ({}, "NoPolicy")
 
 
+def test_a_dry_run_says_what_it_would_supply_and_what_of_that_would_be_new() -> None:
+    faults = {"podCondition": "Always"}
+    trial = policy("trial", 5, mode="DryRun", sharing=sharing(2), faults=faults, labels={"featureDiscovery": False})
+    there = [policy("a", sharing=sharing(4), faults=faults), policy("b", 9, health={"holdDownSeconds": 1})]
+    found = resolve({}, [*there, trial], NONE)
+    assert found.config == resolve({}, there, NONE).config
+    assert found.trials["trial"].supplies == ("sharing", "faults", "labels")
+    assert found.trials["trial"].changes == ("sharing",)
+    assert found.trials["trial"].faults == faults
+
+
+def test_a_dry_run_says_that_it_would_lose_and_that_it_would_not_fit() -> None:
+    weaker = policy("trial", mode="DryRun", created="2026-11-21T11:00:00Z", sharing=sharing(2))
+    found = resolve({}, [policy("a", sharing=sharing(4)), weaker], NONE).trials["trial"]
+    assert (found.supplies, found.conflicts) == ((), ("a",))
+    named = policy("a", resources={"devices": [{"match": {}, "name": "example.com/x"}]})
+    same = policy("trial", mode="DryRun", capacity=[{"name": "example.com/x", "perNode": 1}])
+    assert "example.com/x" in resolve({}, [named, same], NONE).trials["trial"].misfit
+
+
+def test_a_dry_run_that_selects_other_nodes_says_nothing_here() -> None:
+    elsewhere = policy("trial", mode="DryRun", selector={"matchLabels": {"a": "b"}}, sharing=sharing(2))
+    assert resolve({}, [elsewhere], NONE).trials == {}
+
+
 def test_an_edit_that_is_refused_leaves_what_the_policy_gave_this_node() -> None:
     before = Previous({"sharing": sharing(4)}, (PolicyRef("p", 3, 0, ("sharing",)),))
     edited = policy("p", generation=4, sharing=sharing(2), health=NOT_IMPLEMENTED)

@@ -8,8 +8,10 @@ import pytest
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Faults
 from nodedevices_operator.desired import consequences
+from nodedevices_operator.desired.configuration import Trial
 from nodedevices_operator.desired.consequences import KEEP, MIRROR, due_at, kept, taint_patch, tainting
 from nodedevices_operator.desired.pools import limits, pools
+from nodedevices_operator.desired.trial import preview
 from nodedevices_operator.records.names import TAINT
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord, node_devices_record
 from support.opfacts import SINCE, device, holder, node, node_devices, raw_node, raw_pod, record
@@ -261,3 +263,16 @@ def test_without_a_breaker_half_of_the_nodes_in_five_minutes_stop_actions() -> N
 def test_a_section_that_cannot_be_read_allows_nothing() -> None:
     found = limits({"budget": "of a newer version"}, 10)
     assert (found.per_hour, found.max_unavailable) == (0, 0)
+
+
+# --- what a DryRun policy says ---------------------------------------------------------------------------------------
+def test_a_dry_run_names_the_taint_and_the_pods() -> None:
+    faults = NO_SCHEDULE | IMMEDIATE
+    found = preview(Trial(("faults",), changes=("faults",), faults=faults), record(lost(0), lost(1)), ())
+    assert found == ("would change faults, would taint the Node NoSchedule for Xid79, would evict ml/pod-0, ml/pod-1")
+    assert preview(Trial(("faults",), faults=faults), record(device(0)), ()) == ""
+
+
+def test_a_dry_run_names_so_many_pods_and_counts_the_rest() -> None:
+    found = preview(Trial(("faults",), faults=IMMEDIATE), record(*map(lost, range(7))), ())
+    assert found.endswith("ml/pod-4 and 2 more")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from nodedevices_common.conditions import ConditionRecord
-from nodedevices_operator.desired.configuration import Outcome, Previous, resolve
+from nodedevices_operator.desired.configuration import Outcome, Previous, Trial, resolve
 from nodedevices_operator.desired.policy_status import (
     Hindrance,
     NodeOutcome,
@@ -311,3 +311,27 @@ def test_what_has_no_effect_while_another_plugin_serves_is_told() -> None:
     assert applied(nodes, watching)[2] == (
         "in effect on 1 nodes; on 1 of them sharing.* has no effect while serving.mode is Observe"
     )
+
+
+def test_a_dry_run_counts_its_nodes_and_says_what_would_change() -> None:
+    trial = policy("p", mode="DryRun", sharing=sharing(2))
+    text = "would change sharing"
+    nodes = {
+        "a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), text)}),
+        "b": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(conflicts=("older",)), "")}),
+        "c": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), text)}),
+    }
+    status = said(nodes, trial)
+    conditions = {it["type"]: it for it in status["conditions"]}
+    assert (conditions["Accepted"]["status"], conditions["Applied"]["reason"]) == ("True", "DryRun")
+    assert conditions["Applied"]["message"] == (
+        "it would be active on 2 of 3 nodes; a: would change sharing; and 1 more node"
+    )
+    assert conditions["Conflicted"]["status"] == "True"
+    assert status["nodes"] == {"selected": 3, "applied": 0, "overridden": 0, "failed": 0}
+
+
+def test_a_dry_run_that_changes_nothing_says_so() -> None:
+    nodes = {"a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), "")})}
+    message = applied(nodes, policy("p", mode="DryRun", sharing=sharing(2)))[2]
+    assert message == "it would be active on 1 of 1 nodes; no node would change"
