@@ -1,13 +1,15 @@
 """Logs of agent, probe and operator: structlog to stderr, one line per change.
 
 JSON unless stderr is a terminal (or the format says otherwise). The message is constant, everything else is key and
-value. Libraries that use `logging` (kopf, aiohttp) go through the same formatter when asked. The probe uses
-it, too: it imports nothing else of ours.
+value. What others name (devices, pods, errors of a server) is untrusted: characters that would end a line, move a
+terminal's cursor or turn the direction of writing come out as escapes. Libraries that use `logging` (kopf, aiohttp) go
+through the same formatter when asked. The probe uses it, too: it imports nothing else of ours.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import MutableMapping
 from typing import Any, Final, Literal, get_args
@@ -17,6 +19,10 @@ import structlog
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "json", "text"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
+# Controls (C0 is JSON's own matter), directions of writing, separators of lines, characters without a width.
+_HIDDEN: Final = "\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+_HIDDEN_IN_JSON: Final = re.compile(f"[{_HIDDEN}]")
+_HIDDEN_IN_TEXT: Final = re.compile(f"[\x00-\x1f{_HIDDEN}]")
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 
 
@@ -28,17 +34,15 @@ def configure(level: Level = "info", format: Format = "auto", *, stdlib: bool = 
     number = getattr(logging, level.upper())
     text = sys.stderr.isatty() if format == "auto" else format == "text"
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-        if text
-        else structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if text else _json_line
     )
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp" if text else "time"),
     ]
-    if not text:  # the console renderer prints exceptions itself
-        shared.append(structlog.processors.format_exc_info)
+    # The console renderer prints exceptions itself.
+    shared.append(_escaped if text else structlog.processors.format_exc_info)
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
@@ -47,6 +51,22 @@ def configure(level: Level = "info", format: Format = "auto", *, stdlib: bool = 
     )
     if stdlib:
         _route_stdlib(number, shared, renderer)
+
+
+def _json_line(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
+    line = str(_JSON(logger, method, event))
+    return _HIDDEN_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+
+_JSON: Final = structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+
+
+def _escaped(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Strings for a terminal; anything else is shown as its repr, which escapes by itself."""
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = _HIDDEN_IN_TEXT.sub(lambda found: ascii(found[0])[1:-1], value)
+    return event
 
 
 def _route_stdlib(level: int, shared: list[structlog.typing.Processor], renderer: structlog.typing.Processor) -> None:

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import logging, structlog
 from nodedevices_common import logs
@@ -51,6 +53,29 @@ def test_text_is_for_people() -> None:
     assert "device unhealthy" in lines[0]
     assert "device=gpu-3" in lines[0]
     assert not lines[0].startswith("{")
+
+
+HOSTILE = """
+import structlog
+from nodedevices_common import logs
+logs.configure({arguments})
+log = structlog.get_logger()
+names = dict(pod="a\\x1b[2J\\r\\n{{}}", device="\\u202eb\\x9b1m\\u2028", ids=["\\x1b\\n"])
+log.info("pod marked", error=ValueError("\\x1b\\n"), **names)
+"""
+
+
+@pytest.mark.parametrize("arguments", ["", "format='text'"])
+def test_what_others_name_neither_ends_a_line_nor_moves_a_terminals_cursor(arguments: str) -> None:
+    [line] = run(arguments, HOSTILE)
+    assert "pod marked" in line
+    assert [character for character in line if not character.isprintable()] == []
+
+
+def test_what_is_escaped_in_json_is_read_as_it_was() -> None:
+    [line] = run("", HOSTILE)
+    shown = json.loads(line)
+    assert (shown["pod"], shown["device"]) == ("a\x1b[2J\r\n{}", "\u202eb\x9b1m\u2028")
 
 
 def test_the_level_holds_for_both_kinds_of_logger() -> None:
