@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nodedevices_operator.concerns.budget import Budget
 from nodedevices_operator.desired import events
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.metrics import Metrics
@@ -27,23 +28,13 @@ LIMIT = f"at most {BURST} at once, then one every {SECONDS_PER_EVENT:g} s"
 
 
 @dataclass(slots=True)
-class _Budget:
+class _Spoken:
     """Of one node. Times are by the monotonic clock."""
 
-    tokens: float
-    filled: float  # when the tokens were counted
+    budget: Budget
     suppressed: int = 0
     first: str = ""  # when the first of them was suppressed, for people
     due: float = 0.0  # when to sum up
-
-    def take(self, now: float) -> bool:
-        """Whether one more may be written; if so, it is counted."""
-        self.tokens = min(float(BURST), self.tokens + (now - self.filled) / SECONDS_PER_EVENT)
-        self.filled = now
-        if self.tokens < 1.0:
-            return False
-        self.tokens -= 1.0
-        return True
 
 
 class NodeEvents:
@@ -53,32 +44,33 @@ class NodeEvents:
         self._writer = writer
         self._metrics = metrics
         self._clock = clock
-        self._nodes: dict[str, _Budget] = {}
+        self._nodes: dict[str, _Spoken] = {}
 
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
     async def write(self, node: str, body: Mapping[str, Any]) -> None:
         """Write the Event, or count it where the node has had too many. May raise KubeError."""
-        now = self._clock()
-        budget = self._nodes.setdefault(node, _Budget(float(BURST), now))
-        if budget.take(now):
+        spoken = self._nodes.get(node)
+        if spoken is None:
+            spoken = self._nodes[node] = _Spoken(Budget(BURST, SECONDS_PER_EVENT, self._clock))
+        if spoken.budget.take():
             await self._writer.event(body)
             return
-        if not budget.suppressed:
-            budget.first, budget.due = self._writer.now(), now + SUM_UP_SECONDS
-        budget.suppressed += 1
+        if not spoken.suppressed:
+            spoken.first, spoken.due = self._writer.now(), self._clock() + SUM_UP_SECONDS
+        spoken.suppressed += 1
         self._metrics.suppressed_events.inc()
 
     async def sum_up(self, record: NodeDevicesRecord) -> float | None:
         """Tell how many were suppressed, when it is time. Returns the seconds until then; None: there are none."""
-        budget = self._nodes.get(record.name)
-        if budget is None or not budget.suppressed:
+        spoken = self._nodes.get(record.name)
+        if spoken is None or not spoken.suppressed:
             return None
-        wait = budget.due - self._clock()
+        wait = spoken.due - self._clock()
         if wait > 0:
             return wait
         about = events.About("NodeDevices", record.name, record.uid)
-        await self._writer.event(events.suppressed(about, budget.suppressed, budget.first, LIMIT, self._writer.now()))
-        budget.suppressed = 0
+        await self._writer.event(events.suppressed(about, spoken.suppressed, spoken.first, LIMIT, self._writer.now()))
+        spoken.suppressed = 0
         return None

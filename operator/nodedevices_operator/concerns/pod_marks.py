@@ -22,6 +22,7 @@ from nodedevices_api.conditions import HOLDERS_KNOWN
 from nodedevices_api.sections import Faults
 from nodedevices_common.conditions import same
 
+from nodedevices_operator.concerns.budget import Budget
 from nodedevices_operator.concerns.port import Info, Outcome, View, hindered
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events, pods
@@ -33,6 +34,10 @@ from nodedevices_operator.records.objects import Affected, Holder, NodeDevicesRe
 RECHECK_SECONDS = 60.0  # about a holder entry whose pod is another one
 RESTART_SECONDS = 30.0  # between two reads of a pod whose container has to be restarted
 NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
+# Reads of pods that one node may cause. A node has a few hundred pods, and each is read once or twice for a fault; what
+# an agent invents beyond that waits, and its node with it.
+READS_AT_ONCE, SECONDS_PER_READ = 1024, 0.1
+READS_WAIT_SECONDS = 10.0
 
 log = structlog.get_logger()
 
@@ -44,6 +49,7 @@ Mark = tuple[str, str, str, str]  # device, since, state, text
 class Memory:
     """Of one node; rebuilt from the cluster when lost."""
 
+    reads: Budget
     uids: dict[Key, str] = field(default_factory=dict)  # which pod a holder entry means
     not_ours: dict[Key, float] = field(default_factory=dict)  # until when not to read the pod again
     marked: dict[str, Mark] = field(default_factory=dict)  # uid -> what its condition says
@@ -66,6 +72,11 @@ class Seen:
     unsure: set[tuple[str, str]] = field(default_factory=set)  # pods of which it is not known yet who they are
     requeue_after: float | None = None
     problems: list[KubeError] = field(default_factory=list)
+    exhausted: KubeError | None = None  # no more pods are read in this reconciliation
+
+    def problem(self, error: KubeError) -> None:
+        if error not in self.problems:
+            self.problems.append(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +118,9 @@ class PodMarksConcern:
         view.affected = pods.bounded((*record.affected, *left))
         if not view.reported or sections is None:
             return Outcome(problems=tuple(problems))
-        memory = self._nodes.setdefault(record.name, Memory())
+        memory = self._nodes.get(record.name)
+        if memory is None:
+            memory = self._nodes[record.name] = Memory(Budget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
         known = {entry.uid: entry for entry in (*left, *record.affected)}
         seen = Seen(record, sections.faults, memory, known, problems=problems)
         always = sections.faults.pod_condition == "Always"
@@ -179,7 +192,7 @@ class PodMarksConcern:
             try:
                 await self._fault_event(seen, uid, holding)
             except KubeError as error:
-                seen.problems.append(error)
+                seen.problem(error)
         for entry in plan.leaving:
             try:
                 if await self._take_back(seen, entry):
@@ -189,7 +202,7 @@ class PodMarksConcern:
                 if error.gone:
                     gone.add(entry.uid)
                 else:
-                    seen.problems.append(error)
+                    seen.problem(error)
         return tuple(entry for entry in plan.entries if entry.uid not in gone)
 
     # --- finding -----------------------------------------------------------------------------------------------------
@@ -221,7 +234,7 @@ class PodMarksConcern:
         try:
             pod = await self._read(seen, holder.namespace, holder.pod)
         except KubeError as error:
-            seen.problems.append(error)
+            seen.problem(error)
             seen.unsure.add((holder.namespace, holder.pod))
             return None
         answer = Answer.NO if pod is None else pods.match_holder(pod, holding, seen.record.name)
@@ -243,7 +256,7 @@ class PodMarksConcern:
         try:
             pod = await self._read(seen, holding.holder.namespace, holding.holder.pod)
         except KubeError as error:
-            seen.problems.append(error)
+            seen.problem(error)
             return False
         if pod is not None and pods.restarted(pod, holding):
             seen.memory.restarted.add(key)
@@ -262,7 +275,7 @@ class PodMarksConcern:
         try:
             pod = await self._read(seen, holding.holder.namespace, holding.holder.pod)
         except KubeError as error:
-            seen.problems.append(error)
+            seen.problem(error)
             return False
         if pod is not None and pods.own_condition(pod) is not None:
             return True
@@ -273,6 +286,11 @@ class PodMarksConcern:
         for pod in seen.found.values():
             if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name):
                 return pod
+        if seen.exhausted is None and not seen.memory.reads.take():
+            text = f"node {seen.record.name} names more than {READS_AT_ONCE} pods at once; the rest waits"
+            seen.exhausted = KubeError(text, status=429, retry_after=READS_WAIT_SECONDS)
+        if seen.exhausted is not None:
+            raise seen.exhausted
         try:
             pod = await self._writer.kube.get(pod_path(namespace, name))
         except KubeError as error:
@@ -395,7 +413,7 @@ class PodMarksConcern:
             seen.memory.uids.pop((holding.holder, holding.device), None)
             seen.requeue_after = NOT_YET_SECONDS
         else:
-            seen.problems.append(error)
+            seen.problem(error)
         seen.memory.marked.pop(uid, None)
 
 

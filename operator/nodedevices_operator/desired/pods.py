@@ -21,6 +21,7 @@ from nodedevices_common import conditions
 from nodedevices_common.conditions import ConditionRecord
 
 from nodedevices_operator.desired.capacity import FINISHED
+from nodedevices_operator.records.names import is_pod
 from nodedevices_operator.records.objects import Affected, DeviceRecord, Health, Holder, NodeDevicesRecord
 
 # startTime has whole seconds and is written after Allocate, by the same clock (SCHEMA "Whose pod").
@@ -83,7 +84,10 @@ class Answer(Enum):
 
 
 def holdings(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Holding]:
-    """Everybody who holds something that is not Healthy (or, with `healthy_too`, anything), worst first."""
+    """Everybody who holds something that is not Healthy (or, with `healthy_too`, anything), worst first.
+
+    An agent's word: whom no pod can be called like is nobody.
+    """
     found = [
         Holding(
             holder=holder,
@@ -97,7 +101,7 @@ def holdings(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Ho
         for part in device.parts
         for holder in part.holders
         for own in [_own_health(holder, part.health)]
-        if healthy_too or (own or part.health).state != "Healthy"
+        if (healthy_too or (own or part.health).state != "Healthy") and is_pod(holder.namespace, holder.pod)
     ]
     found.sort(key=lambda it: (-it.severity, it.holder.namespace, it.holder.pod, it.device, it.holder.container))
     return found
@@ -138,7 +142,7 @@ def match_holder(pod: Mapping[str, Any], holding: Holding, node: str) -> Answer:
     start, since = _time(status.get("startTime")), _time(holder.since)
     if start is None or since is None:
         return Answer.NOT_YET
-    return Answer.YES if start <= since + START_TIME_SLACK else Answer.NO
+    return Answer.YES if start - since <= START_TIME_SLACK else Answer.NO
 
 
 def on_node(pod: Mapping[str, Any], node: str) -> bool:

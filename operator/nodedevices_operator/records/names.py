@@ -4,6 +4,7 @@ nothing but the contract, so that whoever reads or writes an object can use it.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -31,6 +32,15 @@ POLICIES = f"/apis/{GROUP}/{VERSION}/devicepolicies"
 def named(collection: str, name: str) -> str:
     """The path of one cluster-scoped object."""
     return f"{collection}/{quote(name, safe='')}"
+
+
+_POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def is_pod(namespace: str, name: str) -> bool:
+    """Whether a pod can be called so. In a path, `..` would be another object."""
+    return _NAMESPACE.fullmatch(namespace) is not None and _POD_NAME.fullmatch(name) is not None
 
 
 def pod_path(namespace: str, name: str) -> str:
