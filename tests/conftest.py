@@ -7,6 +7,8 @@ each), and each other file by itself. The longest starts first and the rest goes
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,11 @@ SECOND_HALF = ("faults", "held_devices", "mig", "migration", "policies", "securi
 # By default structlog draws a logged exception with rich, and every frame's variables: a second of CPU each.
 _plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
 structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _plain])
+# The tests start hundreds of processes, and half of an agent's start would be to compile what nobody has changed:
+# they keep what was compiled, beside the packages and not among the sources.
+sys.dont_write_bytecode = False
+sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix) / "bytecode")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Tests do not assert times: a busy machine is not a counterexample.
 settings.register_profile("nodedevices", deadline=None)
 settings.load_profile("nodedevices")

@@ -25,7 +25,6 @@ from support.agentprocess import AgentProcess
 from support.kubelet import Owner, StandInKubelet
 
 PATIENCE_SECONDS = 40.0  # a machine under load starts a process in many times a second
-_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
 QUIET_SECONDS = 3.0  # after which the recorded plugin counted as one that does not register
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
@@ -45,8 +44,7 @@ class Observed:
         return bool(self.resources)
 
 
-async def play(vector: Vector, bytecode: Path) -> Observed:
-    """One vector. `bytecode`: where the agents keep what Python compiled, which is a third of a start."""
+async def play(vector: Vector) -> Observed:
     with tempfile.TemporaryDirectory(prefix="nd-vector-") as name:
         folder = Path(name)
         host = Host(vector, folder)
@@ -57,7 +55,7 @@ async def play(vector: Vector, bytecode: Path) -> Observed:
                 pod_resources_socket=kubelet.pod_resources_socket,
                 devices=devices_file(vector, struck=False),
                 arguments=("--standalone", "--log-format=json", *host.arguments),
-                environment=host.environment | _BYTECODE | {"PYTHONPYCACHEPREFIX": str(bytecode)},
+                environment=host.environment,
             )
             if host.mps is not None:
                 host.mps.start()
@@ -246,7 +244,7 @@ def _encode(message: Any) -> bytes:
     return encoded
 
 
-def play_all(vectors: list[Vector], *, at_once: int, bytecode: Path) -> dict[str, Observed]:
+def play_all(vectors: list[Vector], *, at_once: int) -> dict[str, Observed]:
     """Every vector played, several at once."""
 
     async def run() -> dict[str, Observed]:
@@ -256,7 +254,7 @@ def play_all(vectors: list[Vector], *, at_once: int, bytecode: Path) -> dict[str
         async def worker() -> None:
             for vector in waiting:
                 try:
-                    found[vector.name] = await play(vector, bytecode)
+                    found[vector.name] = await play(vector)
                 except Exception:  # this case fails and says why; the others are played
                     found[vector.name] = Observed(log=traceback.format_exc())
 

@@ -18,14 +18,14 @@ Played = dict[str, Observed]
 
 
 @pytest.fixture(scope="module")
-def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Played:
+def played(request: pytest.FixtureRequest) -> Played:
     """The selected cases, all played before the first of them is judged."""
     chosen = [
         item.callspec.params["name"]
         for item in request.session.items
         if item.path == request.path and hasattr(item, "callspec") and "name" in item.callspec.params
     ]
-    return play_all([VECTORS[name] for name in chosen], at_once=AT_ONCE, bytecode=tmp_path_factory.mktemp("bytecode"))
+    return play_all([VECTORS[name] for name in chosen], at_once=AT_ONCE)
 
 
 @pytest.mark.timeout(300)  # the first test waits for all of them
