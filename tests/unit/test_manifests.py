@@ -237,6 +237,7 @@ def test_another_namespace_and_other_names_are_a_line_each_in_a_kustomization(tm
     """With every component: tests/integration/test_agent_bounds.py tries what is installed so."""
     relative = os.path.relpath(MANIFESTS, tmp_path.resolve())
     components = sorted(folder.name for folder in (MANIFESTS / "components").iterdir())
+    components.remove("operator-namespace")  # two namespaces, which cannot both be called so
     document = {
         "namespace": "gpu-tools",
         "namePrefix": "my-",
@@ -293,6 +294,34 @@ def with_component(name: str, folder: Path) -> list[dict[str, Any]]:
         f"resources: [{relative}/overlays/default]\ncomponents: [{relative}/components/{name}]\n"
     )
     return render(folder, KUBECTL)
+
+
+def test_a_drain_never_waits_for_the_operator(default: list[dict[str, Any]]) -> None:
+    budget = of_kind(default, "PodDisruptionBudget")["nodedevices-operator"]["spec"]
+    operator = of_kind(default, "Deployment")["nodedevices-operator"]
+    assert budget["selector"] == operator["spec"]["selector"]
+    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+
+
+@needs_kubectl
+def test_the_operator_namespace_component_moves_the_operator_and_restricts_what_is_there(tmp_path: Path) -> None:
+    changed = with_component("operator-namespace", tmp_path)
+    here = of_kind(changed, "Namespace")
+    levels = {name: it["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] for name, it in here.items()}
+    assert levels == {"nodedevices-system": "privileged", "nodedevices-operator": "restricted"}
+    changed.remove(here["nodedevices-operator"])
+    moved = 0
+    for one in changed:
+        metadata = one["metadata"]
+        if metadata.get("namespace") == "nodedevices-operator":
+            assert metadata["name"] == "nodedevices-operator"
+            metadata["namespace"] = "nodedevices-system"
+            moved += 1
+        for subject in one.get("subjects", []):
+            assert (subject["namespace"] == "nodedevices-operator") is (subject["name"] == "nodedevices-operator")
+            subject["namespace"] = "nodedevices-system"
+    assert moved >= 4, "account, Deployment, network policy, disruption budget"
+    assert changed == overlay("default")
 
 
 @needs_kubectl

@@ -20,7 +20,7 @@ from support.fakekube import FakeKube, Raw
 from support.opfacts import GPU, MEMORY, SINCE, device, holder, node_devices, raw_policy, resource
 
 LIAR, NEIGHBOUR = "liar", "neighbour"
-POLICY = {
+POLICY: dict[str, Any] = {
     "capacity": [{"name": MEMORY, "sumOf": "memoryMiB"}],
     "labels": {"featureDiscovery": True, "extra": {"example.com/tier": "gold"}},
 }
