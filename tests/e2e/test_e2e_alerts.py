@@ -1,0 +1,83 @@
+"""A real Prometheus scrapes the real agents and operator, and the alerts of a fault fire and end with it.
+
+With alerts that fire after a second: how long a condition really has to last is tested by promtool (tests/alerts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import prometheus_server, simulated
+from support.cluster import GPU, NAMESPACE, SYSTEM
+from support.prometheus import program
+from support.prometheus_server import SERVICES, Server
+from support.rig_cluster import RigCluster
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(180, method="signal"),
+    pytest.mark.skipif(program("prometheus") is None, reason="no prometheus: `make cluster-tools` gets one"),
+]
+JOBS = ("services", "pods")
+
+
+@pytest.fixture
+def prometheus(rig: RigCluster, tmp_path: Path) -> Iterator[Server]:
+    """One that has scraped every agent and the operator, by Services and by pods."""
+    rig.kubectl.run("apply", "-f", str(SERVICES / "services.yaml"))
+    try:
+        with prometheus_server.running(rig.rig.kubeconfig, tmp_path, hold="1s") as server:
+            pods = [rig.agent(rig.a), rig.agent(rig.b), rig.operator()]
+            expected = {(job, pod["metadata"]["name"]): "up" for job in JOBS for pod in pods}
+            rig.until("every target is up", lambda: server.up() == expected or None)
+            yield server
+    finally:
+        rig.kubectl.run("delete", "-f", str(SERVICES / "services.yaml"), "--ignore-not-found")
+
+
+def test_a_fault_on_a_held_device_alerts_by_node_device_and_pod_until_it_is_over(
+    rig: RigCluster, prometheus: Server
+) -> None:
+    rig.pod("victim", rig.a, {GPU: 1})
+    rig.pod("bystander", rig.a, {GPU: 1})
+    [bad] = rig.held(rig.a, "victim")
+    index = rig.devices(rig.a)[bad]["index"]
+    holder = f'nodedevices_device_holder{{namespace="{NAMESPACE}"}}'
+    shown = rig.until(
+        "the holders are scraped both ways", lambda: (found := prometheus.series(holder)) and len(found) == 4 and found
+    )
+    for job in JOBS:
+        assert {(one["node"], one["pod"]) for one in shown if one["job"] == job} == {
+            (rig.a, "victim"),
+            (rig.a, "bystander"),
+        }
+    assert not prometheus.alerts()
+
+    rig.hardware(rig.a, simulated.h100s(xid79=index))
+    expected = {"NodeDevicesDeviceUnhealthy", "NodeDevicesUnhealthyDeviceHeld", "NodeDevicesDeviceLost"}
+    rig.until("the alerts fire", lambda: prometheus.firing() == expected)
+    alerts = prometheus.alerts()
+    assert set(alerts) == expected
+    for [alert] in alerts.values():
+        assert (alert["labels"]["node"], alert["labels"]["uuid"]) == (rig.a, bad)
+    [held] = alerts["NodeDevicesUnhealthyDeviceHeld"]
+    assert (held["labels"]["namespace"], held["labels"]["pod"]) == (NAMESPACE, "victim")
+    [unhealthy] = alerts["NodeDevicesDeviceUnhealthy"]
+    assert unhealthy["annotations"]["description"].startswith(f"{bad}: Xid79, recovery action ResetBus.")
+
+    rig.hardware(rig.a, simulated.h100s())
+    rig.until("the alerts are over", lambda: not prometheus.alerts())
+
+
+def test_an_operator_that_is_gone_is_noticed_until_another_is_ready(rig: RigCluster, prometheus: Server) -> None:
+    assert not prometheus.alerts()
+    rig.operators(0)
+    try:
+        rig.until("its alert fires", lambda: prometheus.firing() == {"NodeDevicesOperatorDown"})
+    finally:
+        rig.operators(1)
+    rig.until("the alert is over", lambda: not prometheus.alerts())
+    ready = prometheus.series("nodedevices_operator_ready == 1")
+    assert {one["pod"] for one in ready if one["namespace"] == SYSTEM} == {rig.operator()["metadata"]["name"]}
