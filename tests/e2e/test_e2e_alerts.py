@@ -28,10 +28,16 @@ def prometheus(rig: RigCluster, tmp_path: Path) -> Iterator[Server]:
     """One that has scraped every agent and the operator, by Services and by pods."""
     rig.kubectl.run("apply", "-f", str(SERVICES / "services.yaml"))
     try:
-        with prometheus_server.running(rig.rig.kubeconfig, tmp_path, hold="1s") as server:
+        with prometheus_server.running(rig.kubectl, tmp_path, hold="1s") as server:
             pods = [rig.agent(rig.a), rig.agent(rig.b), rig.operator()]
             expected = {(job, pod["metadata"]["name"]): "up" for job in JOBS for pod in pods}
-            rig.until("every target is up", lambda: server.up() == expected or None)
+
+            def scraped() -> bool:  # the endpoint slices of new Services take a moment
+                server.discover()
+                return server.up() == expected
+
+            rig.until("every target is up", scraped)
+            rig.until("no alert is left of the start", lambda: not server.alerts())
             yield server
     finally:
         rig.kubectl.run("delete", "-f", str(SERVICES / "services.yaml"), "--ignore-not-found")
@@ -53,7 +59,7 @@ def test_a_fault_on_a_held_device_alerts_by_node_device_and_pod_until_it_is_over
             (rig.a, "victim"),
             (rig.a, "bystander"),
         }
-    assert not prometheus.alerts()
+    rig.never("an alert is even pending", prometheus.alerts, seconds=3)
 
     rig.hardware(rig.a, simulated.h100s(xid79=index))
     expected = {"NodeDevicesDeviceUnhealthy", "NodeDevicesUnhealthyDeviceHeld", "NodeDevicesDeviceLost"}
@@ -72,12 +78,12 @@ def test_a_fault_on_a_held_device_alerts_by_node_device_and_pod_until_it_is_over
 
 
 def test_an_operator_that_is_gone_is_noticed_until_another_is_ready(rig: RigCluster, prometheus: Server) -> None:
-    assert not prometheus.alerts()
     rig.operators(0)
     try:
         rig.until("its alert fires", lambda: prometheus.firing() == {"NodeDevicesOperatorDown"})
     finally:
         rig.operators(1)
+    prometheus.discover()
     rig.until("the alert is over", lambda: not prometheus.alerts())
     ready = prometheus.series("nodedevices_operator_ready == 1")
     assert {one["pod"] for one in ready if one["namespace"] == SYSTEM} == {rig.operator()["metadata"]["name"]}

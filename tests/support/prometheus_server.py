@@ -3,6 +3,10 @@
 It has two jobs: `services` is the configuration that the component metrics-services ships, `pods` what the Prometheus
 Operator makes of our PodMonitors. Both scrape every second. Of the alerts' durations only the seconds that are given
 here are left: what they are is tested with promtool (tests/alerts), which has a clock of its own.
+
+Debian builds Prometheus without its Kubernetes discovery. So `discover` asks the API server in its place and writes
+what it would have found, in its own words (`__meta_kubernetes_...`), where Prometheus reads targets from files. Which
+of them are scraped, and with which labels, is decided by the relabelling that users have.
 """
 
 from __future__ import annotations
@@ -14,16 +18,20 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from support.kubectl import Kubectl
 from support.prometheus import COMPONENT, RULES, program
 
 SERVICES = COMPONENT.parent / "metrics-services"
+SYSTEM = "nodedevices-system"
+META = "__meta_kubernetes"
+Target = Mapping[str, Any]
 ANSWER_SECONDS = 5
 STOP_SECONDS = 10
 
@@ -31,6 +39,15 @@ STOP_SECONDS = 10
 @dataclass(frozen=True)
 class Server:
     url: str
+    kubectl: Kubectl
+    folder: Path
+
+    def discover(self) -> None:
+        """Prometheus scrapes what the cluster has now."""
+        for name, found in (("services", endpoints(self.kubectl)), ("pods", pods(self.kubectl))):
+            new = self.folder / f"{name}.new"
+            new.write_text(json.dumps(list(found)))
+            new.rename(targets(self.folder, name))
 
     def ask(self, path: str, **query: str) -> Any:
         """`data` of an answer. ConnectionError while there is none."""
@@ -63,7 +80,7 @@ class Server:
 
 
 @contextmanager
-def running(kubeconfig: Path, folder: Path, *, hold: str) -> Iterator[Server]:
+def running(kubectl: Kubectl, folder: Path, *, hold: str) -> Iterator[Server]:
     """One that runs until the block ends. `hold`: how long a condition has to last until its alert fires, and how long
     it fires on."""
     found = program("prometheus")
@@ -73,7 +90,7 @@ def running(kubeconfig: Path, folder: Path, *, hold: str) -> Iterator[Server]:
     document = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(folder / "rules.yaml")],
-        "scrape_configs": [service_job(kubeconfig), *pod_jobs(kubeconfig)],
+        "scrape_configs": [service_job(folder), *pod_jobs(folder)],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(document))
     with socket.socket() as free:
@@ -93,7 +110,9 @@ def running(kubeconfig: Path, folder: Path, *, hold: str) -> Iterator[Server]:
             stderr=subprocess.STDOUT,
         )
     try:
-        yield Server(f"http://{address}")
+        server = Server(f"http://{address}", kubectl, folder)
+        server.discover()
+        yield server
     finally:
         process.terminate()
         try:
@@ -103,41 +122,92 @@ def running(kubeconfig: Path, folder: Path, *, hold: str) -> Iterator[Server]:
             process.wait()
 
 
-def service_job(kubeconfig: Path) -> dict[str, Any]:
-    """The one that we ship, from outside the cluster and faster."""
+def targets(folder: Path, name: str) -> Path:
+    """The file that Prometheus reads targets from."""
+    return folder / f"{name}.json"
+
+
+def service_job(folder: Path) -> dict[str, Any]:
+    """The one that we ship, but for the discovery, and faster."""
     [job] = yaml.safe_load((SERVICES / "scrape.yaml").read_text())["scrape_configs"]
-    [discovery] = job["kubernetes_sd_configs"]
-    outside = {**discovery, "kubeconfig_file": str(kubeconfig)}
-    return {**job, "job_name": "services", "scrape_interval": "1s", "kubernetes_sd_configs": [outside]}
+    [discovery] = job.pop("kubernetes_sd_configs")
+    assert discovery == {"role": "endpointslice", "namespaces": {"names": [SYSTEM]}}
+    found = [{"files": [str(targets(folder, "services"))]}]
+    return {**job, "job_name": "services", "scrape_interval": "1s", "file_sd_configs": found}
 
 
-def pod_jobs(kubeconfig: Path) -> Iterator[dict[str, Any]]:
+def endpoints(kubectl: Kubectl) -> Iterator[Target]:
+    """As role `endpointslice` finds them."""
+    services = {one["metadata"]["name"]: one["metadata"]["labels"] for one in listed(kubectl, "services")}
+    for one in listed(kubectl, "endpointslices"):
+        service = one["metadata"]["labels"]["kubernetes.io/service-name"]
+        for endpoint in one.get("endpoints") or ():
+            for port in one["ports"]:
+                yield {
+                    "targets": [f"{endpoint['addresses'][0]}:{port['port']}"],
+                    "labels": {
+                        f"{META}_namespace": SYSTEM,
+                        f"{META}_endpointslice_port_name": port["name"],
+                        f"{META}_pod_name": endpoint["targetRef"]["name"],
+                        f"{META}_pod_node_name": endpoint["nodeName"],
+                        **labels_as(f"{META}_service_label", services[service]),
+                    },
+                }
+
+
+def pods(kubectl: Kubectl) -> Iterator[Target]:
+    """As role `pod` finds them: every port of every container."""
+    for pod in listed(kubectl, "pods"):
+        for container in pod["spec"]["containers"] if pod["status"].get("podIP") else ():
+            for port in container.get("ports", ()):
+                yield {
+                    "targets": [f"{pod['status']['podIP']}:{port['containerPort']}"],
+                    "labels": {
+                        f"{META}_namespace": SYSTEM,
+                        f"{META}_pod_name": pod["metadata"]["name"],
+                        f"{META}_pod_node_name": pod["spec"]["nodeName"],
+                        f"{META}_pod_container_name": container["name"],
+                        f"{META}_pod_container_port_name": port["name"],
+                        **labels_as(f"{META}_pod_label", pod["metadata"]["labels"]),
+                    },
+                }
+
+
+def listed(kubectl: Kubectl, kind: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = kubectl.json("get", kind, "-n", SYSTEM)["items"]
+    return found
+
+
+def labels_as(prefix: str, labels: Mapping[str, str]) -> dict[str, str]:
+    return {f"{prefix}_{sanitized(key)}": value for key, value in labels.items()}
+
+
+def sanitized(key: str) -> str:
+    """A Kubernetes label's key in the name of a label of Prometheus."""
+    return re.sub(r"[^a-zA-Z0-9_]", "_", key)
+
+
+def pod_jobs(folder: Path) -> Iterator[dict[str, Any]]:
     """As the Prometheus Operator writes them (pkg/prometheus/promcfg.go, generatePodMonitorConfig)."""
     for monitor in yaml.safe_load_all((COMPONENT / "podmonitors.yaml").read_text()):
         [endpoint] = monitor["spec"]["podMetricsEndpoints"]
         labels = monitor["spec"]["selector"]["matchLabels"]
-        meta = "__meta_kubernetes_pod"
+        meta = f"{META}_pod"
         yield {
             "job_name": monitor["metadata"]["name"],
             "honor_labels": endpoint["honorLabels"],
-            "kubernetes_sd_configs": [
-                {
-                    "role": "pod",
-                    "namespaces": {"names": [monitor["metadata"]["namespace"]]},
-                    "kubeconfig_file": str(kubeconfig),
-                }
-            ],
+            "file_sd_configs": [{"files": [str(targets(folder, "pods"))]}],
             "relabel_configs": [
                 *(
                     {
                         "action": "keep",
-                        "source_labels": [f"{meta}_label_{re.sub(r'[^a-zA-Z0-9_]', '_', key)}"],
+                        "source_labels": [f"{meta}_label_{sanitized(key)}"],
                         "regex": value,
                     }
                     for key, value in labels.items()
                 ),
                 {"action": "keep", "source_labels": [f"{meta}_container_port_name"], "regex": endpoint["port"]},
-                {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
+                {"source_labels": [f"{META}_namespace"], "target_label": "namespace"},
                 {"source_labels": [f"{meta}_container_name"], "target_label": "container"},
                 {"source_labels": [f"{meta}_name"], "target_label": "pod"},
                 {"target_label": "job", "replacement": "pods"},

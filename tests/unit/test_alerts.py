@@ -19,7 +19,7 @@ import yaml
 from nodedevices_plugin.model import HealthState, Registration, RegistrationState
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.status.report import Facts
-from support import exposed
+from support import exposed, prometheus_server
 from support.exposed import GPU, Samples, verdict
 from support.prometheus import COMPONENT, METRIC, ROOT, RULES, firing, program, promtool, rules, series
 
@@ -125,6 +125,15 @@ def test_the_prometheusrule_is_what_the_rule_file_makes() -> None:
     assert done.returncode == 0, done.stdout
     made = yaml.safe_load((COMPONENT / "prometheusrule.yaml").read_text())
     assert made["spec"] == yaml.safe_load(RULES.read_text())
+
+
+@needs_promtool
+def test_prometheus_takes_what_users_scrape_with(tmp_path: Path) -> None:
+    """But for the discovery, which Debian's promtool does not know."""
+    file = tmp_path / "prometheus.yml"
+    jobs = [prometheus_server.service_job(tmp_path), *prometheus_server.pod_jobs(tmp_path)]
+    file.write_text(yaml.safe_dump({"scrape_configs": jobs}))
+    promtool("check", "config", str(file))
 
 
 @needs_promtool
