@@ -90,15 +90,23 @@ def facts(**changes: Any) -> Facts:
 
 
 def agent(shown: Facts | None = None) -> Samples:
+    return parsed(agent_text(shown))
+
+
+def agent_text(shown: Facts | None = None) -> str:
     latest = shown or facts()
-    return parsed(Metrics(facts=lambda: latest, probes=lambda: {"nvml": ProbeCounters()}).expose().decode())
+    return Metrics(facts=lambda: latest, probes=lambda: {"nvml": ProbeCounters()}, telemetry=True).expose().decode()
 
 
 def operator(conditions: Mapping[str, tuple[str, str]] | None = None) -> Samples:
+    return parsed(operator_text(conditions))
+
+
+def operator_text(conditions: Mapping[str, tuple[str, str]] | None = None) -> str:
     """A fleet of one node with these conditions, else one whose agent is lost and whose capacity is not in sync."""
     bad = {"Stale": ("True", "AgentLost"), "CapacitySynced": ("False", "Conflict")}
     shown = node_devices(device(0, "Unhealthy", "Xid79"), conditions=bad if conditions is None else conditions)
     manager = Manager(None, OperatorMetrics())  # type: ignore[arg-type]  # nothing is written
     manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, shown))
     manager.gauge()
-    return parsed(manager.metrics.render().decode())
+    return manager.metrics.render().decode()

@@ -25,11 +25,11 @@ def program(name: str) -> str | None:
     return str(unpacked) if unpacked.exists() else shutil.which(name)
 
 
-def promtool(*arguments: str) -> str:
+def promtool(*arguments: str, stdin: str = "") -> str:
     """What it prints; AssertionError with it when it finds fault."""
     found = program("promtool")
     assert found is not None
-    done = subprocess.run([found, *arguments], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run([found, *arguments], input=stdin, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

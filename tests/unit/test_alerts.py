@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -125,6 +126,12 @@ def test_the_prometheusrule_is_what_the_rule_file_makes() -> None:
     assert done.returncode == 0, done.stdout
     made = yaml.safe_load((COMPONENT / "prometheusrule.yaml").read_text())
     assert made["spec"] == yaml.safe_load(RULES.read_text())
+
+
+@needs_promtool
+@pytest.mark.parametrize("text", [exposed.agent_text, exposed.operator_text])
+def test_metrics_are_named_and_explained_as_prometheus_asks(text: Callable[[], str]) -> None:
+    assert promtool("check", "metrics", stdin=text()) == ""
 
 
 @needs_promtool

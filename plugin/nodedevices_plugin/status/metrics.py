@@ -14,7 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from nodedevices_common import __version__
 from nodedevices_probe.protocol import DeviceFact, Readings
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -25,6 +33,9 @@ from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.report import Facts, allocated, offered, reported_healthy
 
 MAX_XID_SERIES = 4096
+# One more series for each counter and histogram, which Prometheus does not need.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
 # Of nodedevices_devices. missing: the driver no longer lists it. unschedulable: no device is, while spec.unschedulable

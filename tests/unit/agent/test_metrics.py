@@ -119,4 +119,5 @@ def test_telemetry_is_shown_in_base_units_and_only_where_it_is_switched_on() -> 
     shown = {name: of(on, f"nodedevices_device_{name}", "uuid")[gpu_id(0),] for name in expected}
     assert shown == pytest.approx(expected)
     assert "nodedevices_device_memory_clock_hertz" not in on
-    assert not [name for name in agent(latest) if name.removeprefix("nodedevices_device_") in expected]
+    off = parsed(Metrics(facts=lambda: latest, probes=dict).expose().decode())
+    assert not [name for name in off if name.removeprefix("nodedevices_device_") in expected]
