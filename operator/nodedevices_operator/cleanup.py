@@ -3,7 +3,8 @@
 Run it when the operator is gone (a running one would write them again). Everything is found from the objects'
 managedFields, so nothing that another owns is touched, and running it again finds nothing. Removing is what
 server-side apply does with keys that the next apply leaves out. A condition of our type that somebody else wrote last
-is removed by JSON patch. Objects that cannot be cleaned are said, and counted in the result; the rest goes on.
+is removed by JSON patch, and so is our taint. Objects that cannot be cleaned are said, and counted in the result; the
+rest goes on.
 
 Two kinds of pods keep the condition: those that have ended (it is evidence, and they are never written), and those
 whose readinessGates name it: they would never be ready again without it, and keep it as True/NotMonitored.
@@ -20,6 +21,7 @@ from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, POD_DEVICE_HEALTHY
 from nodedevices_common.conditions import same
 
 from nodedevices_operator.desired import pods
+from nodedevices_operator.desired.consequences import taint_patch
 from nodedevices_operator.kube.apply import utc_now
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.records import names
@@ -28,6 +30,7 @@ from nodedevices_operator.records.names import identified, named, pod_path
 log = structlog.get_logger()
 
 
+TAINT_TRIES = 5
 OURS = f"{names.MANAGER}-"  # every field manager of the operator begins so
 
 
@@ -81,15 +84,17 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
         for entry in metadata.get("managedFields") or ()
         if str(entry.get("manager")).startswith(OURS) and entry.get("operation") == "Apply"
     ]
-    if not found and _index(item, place.condition) is None:
+    tainted = place.kind == "Node" and bool(taint_patch(item, names.TAINT, None))
+    if not found and not tainted and _index(item, place.condition) is None:
         return 0, 0
+    keys = _said(found, place, tainted=tainted)
     if place.kind == "Pod":
         if pods.finished(item):
             return 0, 0
         if pods.gated(item):
             return await _release(kube, item, path, shown, dry_run=dry_run)
     if dry_run:
-        log.info("would remove", kind=place.kind, name=shown, keys=_said(found, place))
+        log.info("would remove", kind=place.kind, name=shown, keys=keys)
         return 1, 0
     try:
         for entry in found:
@@ -100,13 +105,31 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
             at = f"/status/conditions/{index}"
             test = {"op": "test", "path": f"{at}/type", "value": place.condition}
             await kube.json_patch(f"{path}/status", [test, {"op": "remove", "path": at}])
+        if tainted:
+            await _untaint(kube, path, uid)
     except KubeError as error:
         if error.gone:  # the object went meanwhile, and our keys with it
             return 0, 0
         log.warning("failed to remove", kind=place.kind, name=shown, error=str(error))
         return 0, 1
-    log.info("removed", kind=place.kind, name=shown, keys=_said(found, place))
+    log.info("removed", kind=place.kind, name=shown, keys=keys)
     return 1, 0
+
+
+async def _untaint(kube: Kube, path: str, uid: str) -> None:
+    """A Node changes often, and its list of taints is changed as it was read: try it some times."""
+    for left in reversed(range(TAINT_TRIES)):
+        node = await kube.get(path)
+        operations = taint_patch(node, names.TAINT, None) if node["metadata"]["uid"] == uid else []
+        if not operations:
+            return
+        try:
+            await kube.json_patch(path, operations)
+        except KubeError as error:
+            if error.status not in {409, 422} or not left:
+                raise KubeError(str(error)) from error  # whatever its status, the Node is there
+        else:
+            return
 
 
 async def _release(kube: Kube, pod: Mapping[str, Any], path: str, shown: str, *, dry_run: bool) -> tuple[int, int]:
@@ -136,8 +159,9 @@ def _index(item: Mapping[str, Any], kind: str) -> int | None:
     return next((place for place, it in enumerate(conditions) if kind and it.get("type") == kind), None)
 
 
-def _said(found: list[Mapping[str, Any]], place: _Place) -> list[str]:
-    return [key for entry in found for key in _keys(entry)] or [f"status.conditions: {place.condition}"]
+def _said(found: list[Mapping[str, Any]], place: _Place, *, tainted: bool) -> list[str]:
+    keys = [key for entry in found for key in _keys(entry)] + ([f"spec.taints: {names.TAINT}"] if tainted else [])
+    return keys or [f"status.conditions: {place.condition}"]
 
 
 def _keys(entry: Mapping[str, Any]) -> list[str]:

@@ -306,6 +306,16 @@ async def test_what_is_right_is_not_written_again(kube: FakeKube) -> None:
     assert [write for write in kube.writes if write[0] != "create"] == []
 
 
+async def test_cleanup_takes_our_taint_from_a_busy_node_and_leaves_the_others() -> None:
+    kube = acting_rig()
+    await settle(await synced(kube))
+    assert acted(kube) == {"taint": True, "evictions": True}
+    tries = [KubeError("it has changed", status=422), KubeError("it has changed", status=409)]
+    kube.fails = lambda verb, path: tries.pop() if tries and (verb, path) == ("patch", NODE) else None
+    assert await clean_up(kube, dry_run=False) == 0
+    assert [it["key"] for it in kube.objects[NODE]["spec"]["taints"]] == ["example.com/other"]
+
+
 # --- killed ----------------------------------------------------------------------------------------------------------
 def end_state(kube: FakeKube) -> tuple[Any, ...]:
     """What the operator answers for, without times."""
