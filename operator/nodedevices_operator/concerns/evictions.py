@@ -35,7 +35,6 @@ EVICT = "Evict"  # kind of an Action
 ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one, or a pod that is kept
 NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
 BLOCKED = Backoff(initial_seconds=5.0, max_seconds=120.0, jitter=0.2)
-LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_TOLD = 5  # pods in the condition
 # Of the condition, what a person can help with first.
 _ORDER = (names.FORBIDDEN, names.STOPPED, names.REFUSED, names.BLOCKED, names.PENDING, names.IN_SYNC)
@@ -50,7 +49,7 @@ class Subject:
     """A pod that a holder entry means; rebuilt from the cluster when lost. Times are by the monotonic clock."""
 
     uid: str = ""  # "": it is not the pod that is meant
-    due: datetime = LONG_AGO
+    began: datetime = consequences.LONG_AGO  # its grace
     kept: str = ""  # why it is not evicted
     leaving: bool = False
     again: float = 0.0  # when to read or try it again
@@ -147,11 +146,9 @@ class EvictionsConcern:
             elif subject.kept:
                 tally.lines.append((names.IN_SYNC, f"{pod} is not evicted: {subject.kept}"))
                 tally.waits.append(ASK_AGAIN_SECONDS)
-            elif subject.due > now:
-                tally.lines.append(
-                    (names.PENDING, f"{pod} is evicted after {subject.due.strftime('%Y-%m-%dT%H:%M:%SZ')}")
-                )
-                tally.waits.append((subject.due - now).total_seconds())
+            elif (at := subject.began + due.grace) > now:
+                tally.lines.append((names.PENDING, f"{pod} is evicted after {at.strftime('%Y-%m-%dT%H:%M:%SZ')}"))
+                tally.waits.append((at - now).total_seconds())
             else:
                 ready.append((due, subject, _action(node, due, subject)))
         self._gate.propose(node, EVICT, [action for _, _, action in ready])
@@ -179,7 +176,7 @@ class EvictionsConcern:
             return nobody if answer is Answer.NO else None
         return Subject(
             uid=str(pod["metadata"]["uid"]),
-            due=consequences.due_at(due, pod),
+            began=consequences.grace_begins(due, pod),
             kept=consequences.kept(pod),
             leaving=consequences.leaving(pod),
             again=nobody.again,

@@ -23,6 +23,7 @@ GRACE_SECONDS = 60  # of AfterGrace without graceSeconds
 KEEP = "nodedevices.io/evict"  # annotation of a pod; "false": it is never evicted by us
 MIRROR = "kubernetes.io/config.mirror"  # annotation of a static pod's mirror
 EFFECTS = ("None", "NoSchedule", "NoExecute")  # the stronger the later
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -157,11 +158,13 @@ def evictions(record: NodeDevicesRecord, section: Faults) -> list[Due]:
         holder, evict = holding.holder, consequences(section, holding.health)[1]
         if not _acted_on(holding.health) or evict.mode == "Never":
             continue
+        if not holder.claim and "/" not in holder.resource:
+            continue  # every pod has cpu: that it holds a device, only a device's resource says
         excluded = (*section.evict.exclude_namespaces, *evict.exclude_namespaces)  # a rule takes no exclusion back
         if any(fnmatchcase(holder.namespace, each) for each in excluded):
             continue
         due = Due(holding, _grace(evict))
-        at = (_time(holding.health.since) or datetime.min.replace(tzinfo=UTC)) + due.grace
+        at = (_time(holding.health.since) or LONG_AGO) + due.grace
         key = (holder.namespace, holder.pod)
         if key not in found or at < found[key][0]:
             found[key] = (at, due)
@@ -174,12 +177,12 @@ def _grace(evict: Evict) -> timedelta:
     return timedelta(seconds=GRACE_SECONDS if evict.grace_seconds is None else evict.grace_seconds)
 
 
-def due_at(due: Due, pod: Mapping[str, Any]) -> datetime:
-    """When the pod's grace is over. It begins when its condition says that the device is at fault, by the operator's
-    clock; where no condition is written, with the fault, by the node's."""
+def grace_begins(due: Due, pod: Mapping[str, Any]) -> datetime:
+    """When the pod's condition says that the device is at fault, by the operator's clock; where no condition is
+    written, with the fault, by the node's."""
     shown = pods.own_condition(pod)
     began = _time(shown.since) if shown is not None and shown.status == "False" else None
-    return (began or _time(due.holding.health.since) or datetime.min.replace(tzinfo=UTC)) + due.grace
+    return began or _time(due.holding.health.since) or LONG_AGO
 
 
 def kept(pod: Mapping[str, Any]) -> str:

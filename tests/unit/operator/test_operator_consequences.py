@@ -9,7 +9,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Faults
 from nodedevices_operator.desired import consequences
 from nodedevices_operator.desired.configuration import Trial
-from nodedevices_operator.desired.consequences import KEEP, MIRROR, due_at, kept, taint_patch, tainting
+from nodedevices_operator.desired.consequences import KEEP, MIRROR, grace_begins, kept, taint_patch, tainting
 from nodedevices_operator.desired.pools import limits, pools
 from nodedevices_operator.desired.trial import preview
 from nodedevices_operator.records.names import TAINT
@@ -166,6 +166,12 @@ def test_pods_of_excluded_namespaces_are_not_evicted_not_even_by_a_rule() -> Non
     assert [it.holding.holder.pod for it in consequences.evictions(record(lost(0), elsewhere), faults)] == ["b"]
 
 
+@pytest.mark.parametrize("resource", ["", "cpu", "memory"])
+def test_an_agents_word_evicts_nobody_who_asked_for_no_device(resource: str) -> None:
+    held = device(0, "Unhealthy", "Xid79", holders=[holder(resource=resource)])
+    assert consequences.evictions(record(held), section(**IMMEDIATE)) == []
+
+
 def test_a_pod_of_several_bad_devices_is_evicted_once_and_for_what_is_due_first() -> None:
     faults = section(
         evict={"mode": "AfterGrace"},
@@ -190,7 +196,7 @@ def test_the_grace_begins_with_the_mark(conditions: list[dict[str, Any]], at: st
     faults = section(evict={"mode": "AfterGrace"}, budget={"perHour": 1})
     [due] = consequences.evictions(record(lost(0)), faults)
     shown = [{"type": "nodedevices.io/DeviceHealthy", "reason": "Xid79"} | it for it in conditions]
-    assert due_at(due, raw_pod(conditions=shown)).isoformat() == at
+    assert (grace_begins(due, raw_pod(conditions=shown)) + due.grace).isoformat() == at
 
 
 @pytest.mark.parametrize(

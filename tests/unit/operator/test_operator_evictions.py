@@ -145,6 +145,15 @@ async def test_nothing_is_proposed_before_the_grace_is_over() -> None:
     assert one.evicted
 
 
+async def test_a_grace_that_is_edited_counts_at_once() -> None:
+    one = One(EvictionsConcern, **GRACE)
+    one.seconds = 50.0
+    await one.run()
+    one.sections = parse(Sections, {"faults": GRACE | {"evict": {"mode": "AfterGrace", "graceSeconds": 40}}})
+    await one.run()
+    assert one.evicted
+
+
 async def test_a_device_that_is_well_in_time_evicts_nobody() -> None:
     one = One(EvictionsConcern, **GRACE)
     await one.run()
