@@ -28,7 +28,8 @@ pytestmark = pytest.mark.timeout(180)  # each waits for processes to start and t
 
 BASE = Path(__file__).parents[2] / "manifests" / "base"
 AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
-PARTS = ("agent/rbac.yaml", "operator/rbac.yaml", "admission/own-node-only.yaml")
+POLICIES = ("nodedevices-own-node-only", "nodedevices-operator-own-keys")
+PARTS = ("agent/rbac.yaml", "operator/rbac.yaml", "admission/own-node-only.yaml", "admission/operator-own-keys.yaml")
 DEVICE_HEALTHY = "nodedevices.io/DeviceHealthy"
 
 # Allowed on purpose and not seen here: why.
@@ -51,7 +52,8 @@ def begin(apiserver: ApiServer, kubectl: Kubectl) -> Iterator[int]:
     kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}})
     fleet.namespace(kubectl)
     yield audit.end(apiserver.audit_log)
-    kubectl.run("delete", "validatingadmissionpolicies,validatingadmissionpolicybindings", "nodedevices-own-node-only")
+    kubectl.run("delete", "validatingadmissionpolicies,validatingadmissionpolicybindings", *POLICIES)
+    kubectl.delete("configmap", "nodedevices-actions", namespace=NAMESPACE)
 
 
 @pytest.fixture
@@ -109,17 +111,24 @@ def test_the_operators_role_holds_what_the_operator_uses_and_nothing_else(
     apiserver: ApiServer, kubectl: Kubectl, begin: int, files: dict[str, Path], tmp_path: Path
 ) -> None:
     node = FleetNode(kubectl, "n1").create()
-    pod(kubectl, "trainer", "n1")
-    node.hold(0, "trainer")
+    for index, name in enumerate(("trainer", "second")):
+        pod(kubectl, name, "n1")
+        node.hold(index, name)
     node.report()
+    labels = {"extra": {"example.com/tier": "gold"}}
+    faults = {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"perHour": 100}}
     with OperatorProcess(tmp_path, files[OPERATOR], "--relist-seconds=3"):
-        kubectl.apply(policy("everything", capacity=memory_capacity(), labels={"extra": {"example.com/tier": "gold"}}))
+        kubectl.apply(policy("everything", capacity=memory_capacity(), labels=labels, faults=faults))
         wait_until("capacity", lambda: MEMORY in node.capacity)
         wait_until("labels", lambda: "example.com/tier" in node.node["metadata"]["labels"])
         wait_until("policy", lambda: condition(kubectl.get("dp", "everything"), "Accepted"))
         node.fail(0)
         wait_until("pod", lambda: condition(get_pod(kubectl, "trainer"), DEVICE_HEALTHY))
         wait_until("event", lambda: fleet.events(kubectl, get_pod(kubectl, "trainer")["metadata"]["uid"]))
+        wait_until("eviction", lambda: "deletionTimestamp" in get_pod(kubectl, "trainer")["metadata"])
+        wait_until("taint", lambda: "nodedevices.io/device-fault" in str(node.node["spec"].get("taints")))
+        node.fail(1)  # the record of actions is there by now, and written again
+        wait_until("eviction", lambda: "deletionTimestamp" in get_pod(kubectl, "second")["metadata"])
     FleetNode(kubectl, "gone").create()
     kubectl.apply(policy("gone", labels={"extra": {}}))
     asyncio.run(forgets_what_is_gone(files[OPERATOR], kubectl))
