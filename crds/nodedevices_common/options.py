@@ -45,6 +45,60 @@ class Option:
     metavar: str = ""
 
 
+def like_its_flags(
+    name: str,
+    help_text: str,
+    *,
+    group: str,
+    default: Value,
+    key: str | None = None,
+    kind: Kind = "text",
+    aliases: tuple[str, ...] = (),
+    variables: tuple[str, ...] = (),
+    choices: tuple[str, ...] = (),
+    works: tuple[str, ...] | None = None,
+) -> Option:
+    """An option whose variables, where it says no others, are called as its flags are: --mig-strategy, MIG_STRATEGY."""
+    return Option(
+        name=name,
+        help=help_text,
+        group=group,
+        kind=kind,
+        default=default,
+        variables=variables or tuple(each.upper().replace("-", "_") for each in (name, *aliases)),
+        aliases=aliases,
+        key=key,
+        choices=choices,
+        works=works,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What settings are by name: what was given, else the option's default."""
+
+    given: Mapping[str, Value]
+    options: Mapping[str, Option]
+
+    def said(self, *names: str) -> bool:
+        """Whether one of them was given."""
+        return any(name in self.given for name in names)
+
+    def value(self, name: str) -> Value:
+        return self.given.get(name, self.options[name].default)
+
+    def text(self, name: str) -> str:
+        return str(self.value(name))
+
+    def truth(self, name: str) -> bool:
+        return bool(self.value(name))
+
+    def items(self, name: str) -> tuple[str, ...]:
+        """Of a list."""
+        value = self.value(name)
+        return value if isinstance(value, tuple) else ()
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """A value, and where it was given: `--log-level`, `environment variable LOG_LEVEL`."""

@@ -176,8 +176,8 @@ class Agent:
                 # What fails here fails again in `run`, where it is counted and shown.
                 await asyncio.gather(self._paths.first(), self._cdi.first(), return_exceptions=True)
                 tasks.create_task(keep("host-paths", self._paths.run))
-                tasks.create_task(keep("cdi-folder", self._cdi.folder.run))
-                tasks.create_task(keep("cdi", self._cdi.toolkit.run))
+                for name, run in self._cdi.parts.items():
+                    tasks.create_task(keep(name, run))
                 for mode, manager in self._sharing.by_mode.items():
                     tasks.create_task(keep(mode, manager.run))
                 tasks.create_task(keep("holders", self._poller.run))
@@ -285,16 +285,16 @@ class Agent:
             registrations=self._plugins.registrations(),
             existing=self._paths.existing,
             helpers=self._sharing.facts,
-            cdi=self._cdi.environment,
+            cdi=self._cdi.environments,
             saved=self._state.saved,
             unsaved_because=self._state.problem or "",
         )
         assessment = assess(self._world, inputs, self._local, now=now, monotonic=began)
         if assessment.uses_cdi:
-            await self._cdi.toolkit.ready()
-            if (request := assessment.toolkit_request(inputs.existing, self._cdi.environment)) is not None:
-                await self._cdi.ask(request, first=self._world.plan is None)
-            inputs = replace(inputs, cdi=self._cdi.environment)
+            await self._cdi.ready()
+            requests = assessment.program_requests(inputs.existing, self._cdi.environments)
+            await self._cdi.ask(requests, first=self._world.plan is None)
+            inputs = replace(inputs, cdi=self._cdi.environments)
         outcome = decide(assessment, inputs, self._local)
         before, self._world = self._world, outcome.world
         self._metrics.stepped(time.monotonic() - began)

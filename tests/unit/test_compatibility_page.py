@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_plugin.settings.file import FEATURE_DISCOVERY
-from nodedevices_plugin.settings.options import BY_KEY, OPTIONS
+from nodedevices_plugin.settings.options import OPTIONS, by_key
 from nodedevices_plugin.vendors.nvidia.health_variables import DISABLE_VARIABLE, ENABLE_VARIABLE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -19,7 +19,15 @@ TAKE_ALONG = DOCS.parent / "manifests" / "from-nvidia" / "take-along.jq"
 PAGES = ("compatibility.md", "migrate-from-nvidia.md")
 FLAGS = {f"--{name}" for option in OPTIONS for name in (option.name, *option.aliases)}
 VARIABLES = {variable for option in OPTIONS for variable in option.variables} | {DISABLE_VARIABLE, ENABLE_VARIABLE}
-KEYS = {*BY_KEY, *FEATURE_DISCOVERY, "version", "resources.gpus", "resources.mig", "sharing.timeSlicing", "sharing.mps"}
+KEYS = {
+    *by_key(),
+    *FEATURE_DISCOVERY,
+    "version",
+    "resources.gpus",
+    "resources.mig",
+    "sharing.timeSlicing",
+    "sharing.mps",
+}
 OTHERS_VARIABLES = {
     "CUDA_MPS_PIPE_DIRECTORY",  # what a container gets
     "NVIDIA_NAMESPACE", "NVIDIA_DAEMONSET", "AGENT_IMAGE", "OPERATOR_IMAGE", "OVERLAY", "DRAIN_TIMEOUT", "NODE",
@@ -62,7 +70,7 @@ def test_every_key_of_the_file_exists() -> None:
 
 def test_every_setting_is_on_the_page_under_every_name() -> None:
     text = (DOCS / PAGES[0]).read_text()
-    told = FLAGS | VARIABLES | {*BY_KEY} | {"flags.useNodeFeatureAPI", "flags.gfd.*"}
+    told = FLAGS | VARIABLES | {*by_key()} | {"flags.useNodeFeatureAPI", "flags.gfd.*"}
     assert {name for name in told if f"`{name}`" not in text} == set()
 
 

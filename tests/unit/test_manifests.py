@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
-from nodedevices_plugin.settings.options import BY_NAME
+from nodedevices_plugin.settings.options import by_name
 from support.kustomize import ROOT, kubectl, render
 
 MANIFESTS = ROOT / "manifests"
@@ -376,7 +376,7 @@ def test_the_driver_root_component_shows_the_agent_the_host_read_only_and_as_it_
     spec = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])
     host = {"path": "/", "type": "DirectoryOrCreate"}  # a driver container's folder may come later
     spec["volumes"].remove({"name": "driver-root", "hostPath": host})
-    where = BY_NAME["driver-root-ctr-path"].default
+    where = by_name()["driver-root-ctr-path"].default
     more = {"readOnly": True, "mountPropagation": "HostToContainer"}
     spec["containers"][0]["volumeMounts"].remove({"name": "driver-root", "mountPath": where, **more})
     assert changed == overlay("default")

@@ -15,7 +15,7 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 
@@ -27,9 +27,8 @@ from nodedevices_common.periodic import Periodic
 from nodedevices_plugin.host.cdi_toolkit import read_bounded
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.vendors import cdi_schema
-from nodedevices_plugin.vendors.nvidia import cdi
-from nodedevices_plugin.vendors.nvidia.cdi import CdiSpec
-from nodedevices_plugin.vendors.nvidia.cdi_libraries import Document, merged
+from nodedevices_plugin.vendors.cdi import CdiSource, CdiSpec, Document
+from nodedevices_plugin.vendors.cdi_libraries import merged
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +36,6 @@ RETRY_SECONDS = 10.0
 CHECK_SECONDS = 5.0
 PATIENCE_SECONDS = 1.0
 MODE = 0o644  # the container runtime reads it, whoever that runs as
-GPU_FILE = f"{cdi.VENDOR}-gpu.json"
 
 
 class CdiFolder(Periodic):
@@ -67,11 +65,12 @@ class CdiError(OperationError):
 class CdiFiles:
     """Keeps the files as they should be. `keep` may be called at every step; it does something when something changed.
 
-    problem: why a file is not as it should be; empty: all are.
+    source: which files are one vendor's. problem: why a file is not as it should be; empty: all are.
     """
 
-    def __init__(self, folder: Path, *, worker: Worker) -> None:
+    def __init__(self, folder: Path, source: CdiSource, *, worker: Worker) -> None:
         self._folder = folder
+        self._source = source
         self._worker = worker
         self._written: tuple[CdiSpec, ...] | None = None
         self._failed_at: float | None = None  # time.monotonic()
@@ -81,14 +80,14 @@ class CdiFiles:
 
     @property
     def before(self) -> Document | None:
-        """The GPUs' specification from before this process."""
-        return self._before.get(GPU_FILE)
+        """The specification with libraries from before this process."""
+        return self._before.get(self._source.libraries_file)
 
     async def first(self) -> None:
         """Looks what there is, unless it takes too long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_SECONDS):
-                self._before = await self._worker.run(lambda: _documents(self._folder))
+                self._before = await self._worker.run(lambda: _documents(self._folder, self._source.files))
 
     async def keep(self, specs: tuple[CdiSpec, ...], *, free: bool = False) -> None:
         """Returns when they are written, or after a moment: a folder that hangs must not hold the kubelet back.
@@ -135,21 +134,21 @@ class CdiFiles:
             except OSError as error:
                 if error.errno != errno.EROFS:  # whoever mounted it so wants nothing changed there
                     raise CdiError(f"{self._folder / name}: {error.strerror or error}") from error
-        return _found(self._folder)
+        return _found(self._folder, self._source.files)
 
 
-def _found(folder: Path) -> frozenset[str]:
-    names = {name for each in cdi.FILE_NAMES for name in (each, unfinished(Path(each)).name)}
+def _found(folder: Path, files: Set[str]) -> frozenset[str]:
+    names = {name for each in files for name in (each, unfinished(Path(each)).name)}
     try:
         return frozenset(names & {each.name for each in folder.iterdir()})
     except OSError:
         return frozenset()
 
 
-def _documents(folder: Path) -> Mapping[str, Document]:
+def _documents(folder: Path, files: Set[str]) -> Mapping[str, Document]:
     """The specifications in files of our names, by file, as far as they are valid."""
     found = {}
-    for name in cdi.FILE_NAMES & _found(folder):
+    for name in files & _found(folder, files):
         with contextlib.suppress(OSError, ValueError):
             document = read_bounded(folder / name)
             if isinstance(document, dict) and not cdi_schema.problems(document):

@@ -1,23 +1,25 @@
-"""CDI on this node, as the agent sees it and keeps it: the folder, the container toolkit's specifications, nvidia-ctk
-and our own files behind one door. What is needed is decided elsewhere (access); here it is looked for, and written.
+"""CDI on this node, as the agent sees it and keeps it: the folder, container toolkits' specifications, programs of
+vendors and our own files behind one door. What is needed is decided elsewhere (pipeline.access); here it is looked
+for, and written, for each vendor whose devices may have CDI names (vendors.cdi).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from nodedevices_plugin.host.cdi_files import CdiFiles, CdiFolder
-from nodedevices_plugin.host.cdi_toolkit import FIRST_PATIENCE_SECONDS, LATER_PATIENCE_SECONDS, CtkSpec, ToolkitSpecs
+from nodedevices_plugin.host.cdi_program import FIRST_PATIENCE_SECONDS, LATER_PATIENCE_SECONDS, ProgramSpec
+from nodedevices_plugin.host.cdi_toolkit import ToolkitSpecs
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.runtime.worker import Worker
-from nodedevices_plugin.vendors.nvidia import cdi_libraries
-from nodedevices_plugin.vendors.nvidia.cdi import CdiEnvironment, CtkRequest
+from nodedevices_plugin.vendors import cdi_libraries, registry
+from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, Document, SpecRequest
 
 
 class CdiKeeper:
-    """`on_change` is called on the loop when `environment` may be another."""
+    """For all vendors. `on_change` is called on the loop when `environments` may be another."""
 
     def __init__(
         self,
@@ -28,55 +30,84 @@ class CdiKeeper:
         looks: Worker,
         on_change: Callable[[], None],
     ) -> None:
-        self.folder = CdiFolder(folder, worker=looks, on_change=on_change)
-        self.toolkit = ToolkitSpecs(spec_folders, worker=looks, on_change=on_change)
-        self._ctk = CtkSpec(on_change=on_change)
-        self._files = CdiFiles(folder, worker=files)
+        self._folder = CdiFolder(folder, worker=looks, on_change=on_change)
+        self._vendors = {
+            name: _OfVendor(
+                ToolkitSpecs(spec_folders, vendor.cdi_source, worker=looks, on_change=on_change),
+                CdiFiles(folder, vendor.cdi_source, worker=files),
+                on_change=on_change,
+            )
+            for name, vendor in registry.cdi_vendors().items()
+        }
         self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def parts(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """What is to run beside the agent, by name."""
+        toolkits = {f"cdi {name}": each.toolkit.run for name, each in self._vendors.items()}
+        return {"cdi-folder": self._folder.run, **toolkits}
 
     @property
     def problem(self) -> str:
         """Why a file of ours is not as it should be. Empty: all are."""
-        return self._files.problem
+        return "; ".join(each.files.problem for each in self._vendors.values() if each.files.problem)
 
     @property
-    def environment(self) -> CdiEnvironment:
-        """What CDI finds on this node now."""
-        sources = [each is not None and cdi_libraries.whole(each) for each in self._sources()]
-        return CdiEnvironment(
-            unwritable=self.folder.problem,
-            toolkit=self.toolkit.devices,
-            toolkit_libraries=bool(self.toolkit.devices) and sources[0],
-            toolkit_problem=self.toolkit.problem,
-            made=self._ctk.names,
-            made_problem=self._ctk.problem,
-            kept=any(sources),
-        )
+    def environments(self) -> Mapping[str, CdiEnvironment]:
+        """What CDI finds on this node now, by vendor."""
+        return {name: each.environment(self._folder.problem) for name, each in self._vendors.items()}
 
     async def first(self) -> None:
         """What there is at the start, unless it takes too long."""
-        await asyncio.gather(self.folder.first(), self._files.first(), return_exceptions=True)
+        looks = (each.files.first() for each in self._vendors.values())
+        await asyncio.gather(self._folder.first(), *looks, return_exceptions=True)
 
-    async def ask(self, request: CtkRequest, *, first: bool) -> None:
-        """nvidia-ctk, where it was not asked the same before. Returns with its answer, or after a moment. first: while
-        nothing is offered yet there is time."""
+    async def ready(self) -> None:
+        """From now on container toolkits' specifications are wanted; returns when they were looked at, or soon."""
+        await asyncio.gather(*(each.toolkit.ready() for each in self._vendors.values()))
+
+    async def ask(self, requests: Mapping[str, SpecRequest], *, first: bool) -> None:
+        """Vendors' programs, where one was not asked the same before. Returns with the answers, or after a moment.
+        first: while nothing is offered yet there is time."""
         patience = FIRST_PATIENCE_SECONDS if first else LATER_PATIENCE_SECONDS
-        await self._ctk.want(request, patience_seconds=patience)
+        asked = ((self._vendors[name], request) for name, request in requests.items())
+        await asyncio.gather(*(of.program.want(request, patience_seconds=patience) for of, request in asked))
 
     async def keep(self, access: Access, *, free: Callable[[], bool]) -> None:
         """Our files as they are to be, from the best source that there is. free: whether it is known that no pod has a
         device, so that what is no longer needed may go."""
         async with self._one_at_a_time:
-            if access.request is not None:
-                await self.ask(access.request, first=False)
-            specs = cdi_libraries.choose(
-                access.specs,
-                self._ctk.current(access.request),
-                self._sources(),
-                nodes_will_do=access.nodes_will_do,
-            )
-            await self._files.keep(specs, free=free())
+            requests = {name: each.request for name, each in access.cdi.items() if each.request is not None}
+            await self.ask(requests, first=False)
+            for name, each in self._vendors.items():
+                await each.keep(access.cdi.get(name) or CdiNeeds(), free=free())
 
-    def _sources(self) -> tuple[cdi_libraries.Document | None, ...]:
+
+class _OfVendor:
+    """Of one vendor."""
+
+    def __init__(self, toolkit: ToolkitSpecs, files: CdiFiles, *, on_change: Callable[[], None]) -> None:
+        self.toolkit = toolkit
+        self.files = files
+        self.program = ProgramSpec(on_change=on_change)
+
+    def environment(self, unwritable: str) -> CdiEnvironment:
+        sources = [each is not None and cdi_libraries.whole(each) for each in self._sources()]
+        return CdiEnvironment(
+            unwritable=unwritable,
+            toolkit=self.toolkit.devices,
+            toolkit_libraries=bool(self.toolkit.devices) and sources[0],
+            toolkit_problem=self.toolkit.problem,
+            made=self.program.names,
+            made_problem=self.program.problem,
+            kept=any(sources),
+        )
+
+    async def keep(self, needs: CdiNeeds, *, free: bool) -> None:
+        made = self.program.current(needs.request)
+        specs = cdi_libraries.choose(needs.specs, made, self._sources(), nodes_will_do=needs.nodes_will_do)
+        await self.files.keep(specs, free=free)
+
+    def _sources(self) -> tuple[Document | None, ...]:
         """Where the driver's libraries may come from, the best first."""
-        return (self.toolkit.source, self._ctk.made, self._files.before)
+        return (self.toolkit.source, self.program.made, self.files.before)

@@ -43,8 +43,8 @@ from nodedevices_plugin.resources.unmatched import unmatched, unmatched_capacity
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.helpers import shares, withheld
+from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_plugin.vendors.faults import FaultSources
-from nodedevices_plugin.vendors.nvidia.cdi import CdiEnvironment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +79,12 @@ class Node:
     # ours takes it away.
     not_ours: Set[str]
     vendors: FaultSources  # whose health reasons rules may name
-    cdi: CdiEnvironment  # CDI names are handed out where files that have them can be written
+    cdi: Mapping[str, CdiEnvironment]  # by vendor; CDI names are handed out where files that have them can be written
 
     @property
     def devices(self) -> access.Devices:
         """As it matters for how containers get them."""
-        return access.Devices(inventory=self.inventory, existing=self.existing, environment=self.cdi)
+        return access.Devices(inventory=self.inventory, existing=self.existing, cdi=self.cdi)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,19 +296,19 @@ def _with_cdi(configured: Configured, node: Node) -> Configured:
     active = configured.active.effective if configured.active.applied_once else None
     if plan is None or active is None:
         return configured
-    why = access.missing(active, node.devices)
+    why = "; ".join(access.missing(active, node.devices).values())
     if not why:
         return replace(configured, status=replace(status, cdi_problem=access.stale(active, node.devices)))
     status = replace(status, cdi_problem=f"CDI: {why}; devices that need it are not offered until then")
     if status.reason in {names.APPLIED, names.NO_CONFIG}:
         status = replace(status, reason=names.CONFIG_INVALID, refused=Refused(message=status.cdi_problem))
-    withheld = access.withheld(plan, node.last_plan, node.devices)
+    withheld = access.withheld(plan, node.last_plan, active, node.devices)
     return replace(configured, plan=withheld, status=status, refused=configured.refused or "cdi")
 
 
 def _made(effective: Effective, node: Node) -> Plan:
     if not effective.observing:
-        effective.node.check(node.existing)
+        access.check(effective, node.devices)
     return make_plan(node.inventory, node.verdicts, _plan_settings(effective))
 
 

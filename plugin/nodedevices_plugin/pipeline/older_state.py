@@ -14,6 +14,7 @@ from nodedevices_api.quantity import from_bytes
 from nodedevices_api.sections import MAX_REASONS
 from nodedevices_api.versions import dra_version
 from nodedevices_probe.nvidia.attributes import CUDA_COMPUTE_CAPABILITY, MIG_CAPABLE, MIG_ENABLED
+from nodedevices_probe.nvidia.attributes import VENDOR as NVIDIA
 
 _COUNTS = ("multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
 
@@ -26,6 +27,10 @@ def as_written_now(document: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(whole, Mapping) and isinstance(sections := whole.get(within), Mapping):
             node = whole.get("node")
             result[part] = {**whole, within: _sections(sections, node if isinstance(node, Mapping) else {})}
+            if (
+                isinstance(node, Mapping) and "vendors" not in node
+            ):  # what only NVIDIA's flags say stood beside the rest
+                result[part]["node"] = {**node, "vendors": {NVIDIA: node}}
     if isinstance(devices := document.get("devices"), list):
         result["devices"] = [_device(each) if isinstance(each, Mapping) else each for each in devices]
     if isinstance(verdicts := document.get("verdicts"), Mapping):

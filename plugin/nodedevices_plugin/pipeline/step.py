@@ -50,8 +50,8 @@ from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.clients import follow
 from nodedevices_plugin.sharing.clients import restored as restored_clients
+from nodedevices_plugin.vendors.cdi import CdiEnvironment, SpecRequest
 from nodedevices_plugin.vendors.faults import FaultSource, FaultSources, source_of
-from nodedevices_plugin.vendors.nvidia.cdi import CdiEnvironment, CtkRequest
 from nodedevices_plugin.vendors.registry import fault_sources
 
 SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's word no longer counts
@@ -77,7 +77,7 @@ class Inputs:
     registrations: tuple[Registration, ...] = ()
     existing: frozenset[str] = frozenset()  # the node's optional device nodes (host.paths)
     helpers: HelperFacts = field(default_factory=HelperFacts)  # what sharing modes await
-    cdi: CdiEnvironment = field(default_factory=CdiEnvironment)
+    cdi: Mapping[str, CdiEnvironment] = field(default_factory=dict)  # what CDI finds, by vendor
     saved: Effective | None = None  # the configuration that the state file has; None: none, or it is not known
     unsaved_because: str = ""  # why the state file cannot be written
 
@@ -204,12 +204,12 @@ class Assessment:
         """Whether containers get devices by CDI name, or are to."""
         return access.uses_cdi(self.active) or access.uses_cdi(self.requested.effective)
 
-    def toolkit_request(self, existing: Set[str], environment: CdiEnvironment) -> CtkRequest | None:
-        """What nvidia-ctk has to be asked for, lest something be refused or withheld for want of its answer."""
+    def program_requests(self, existing: Set[str], cdi: Mapping[str, CdiEnvironment]) -> Mapping[str, SpecRequest]:
+        """What vendors' programs have to be asked for, lest something be refused or withheld for want of an answer."""
         if self.inventory.line_monotonic is None:
-            return None
-        devices = access.Devices(inventory=self.inventory, existing=existing, environment=environment)
-        return access.toolkit_request(self.active, self.requested.effective, devices)
+            return {}
+        devices = access.Devices(inventory=self.inventory, existing=existing, cdi=cdi)
+        return access.program_requests(self.active, self.requested.effective, devices)
 
 
 def assess(
@@ -347,7 +347,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             now=now,
         ),
     )
-    devices = access.Devices(inventory=inventory, existing=inputs.existing, environment=inputs.cdi)
+    devices = access.Devices(inventory=inventory, existing=inputs.existing, cdi=inputs.cdi)
     after = World(
         inventory=inventory,
         probes=of.probes,

@@ -25,6 +25,7 @@ from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.registry import of as sharing_of
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import Containers, NodeView
+from nodedevices_plugin.vendors.cdi import CdiEnvironment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +46,20 @@ def node_containers(
     *,
     existing: Set[str] = frozenset(),
     local: Mapping[str, object] | None = None,
+    cdi: Mapping[str, CdiEnvironment] | None = None,
     modes: Settings | None = None,
 ) -> NodeContainers:
-    """From the devices and the effective `injection` section. `local`: what only one vendor's flags say, by vendor."""
-    own = local or {}
+    """From the devices and the effective `injection` section. By vendor: `local`, what only its flags say; `cdi`, what
+    CDI finds for it."""
     by_vendor = {
         vendor.name: vendor.containers(
-            NodeView(inventory=inventory, injection=injection, existing=existing, local=own.get(vendor.name))
+            NodeView(
+                inventory=inventory,
+                injection=injection,
+                existing=existing,
+                local=(local or {}).get(vendor.name),
+                cdi=(cdi or {}).get(vendor.name) or CdiEnvironment(),
+            )
         )
         for vendor in registry.vendors()
     }

@@ -13,16 +13,16 @@ from typing import Any
 from nodedevices_api.base import to_dict
 from nodedevices_api.defaults import Resolved, with_defaults
 from nodedevices_api.errors import parse
-from nodedevices_api.sections import SECTION_NAMES, Health, Injection, Partitions, Sections, Serving
+from nodedevices_api.sections import SECTION_NAMES, Sections, Serving
 from nodedevices_api.supported import unsupported_sections
 from nodedevices_common.errors import InputError
-from nodedevices_common.options import Value
 
+from nodedevices_plugin.settings import options
 from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.node import NodeSettings, from_plain, node_settings, to_plain
-from nodedevices_plugin.settings.options import BY_NAME
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.vendors.registry import own_flags
 
 SPEC_CONFIG = "spec.config"
 
@@ -65,36 +65,17 @@ class Effective:
 
 def resolve(local: Local, file: FileConfig | None, spec_config: Mapping[str, Any] | None) -> Effective:
     """The configuration that these three ask for. ConfigError names what in `spec.config` cannot be."""
-    values: dict[str, Value] = {**(file.flags if file else {}), **local.given}
-
-    def value(name: str) -> Value:
-        return values.get(name, BY_NAME[name].default)
-
-    strategies = value("device-list-strategy")
-    own = {
-        "serving": to_dict(Serving.model_validate({"mode": local.serving_mode})),
-        "partitions": to_dict(Partitions.model_validate({"strategy": value("mig-strategy")})),
-        "injection": to_dict(
-            Injection.model_validate(
-                {
-                    "deviceListStrategies": strategies if isinstance(strategies, tuple) else (strategies,),
-                    "deviceIDStrategy": value("device-id-strategy"),
-                    "passDeviceSpecs": value("pass-device-specs"),
-                }
-            )
-        ),
-    }
-    if rules := local.xids.rules():
-        own["health"] = to_dict(Health(rules=rules))
+    values = options.values({**(file.flags if file else {}), **local.given})
+    own: dict[str, Any] = {"serving": to_dict(Serving.model_validate({"mode": local.serving_mode}))}
+    for vendor in own_flags().values():
+        own = {**vendor.sections(values), **own}  # of two that ask for a section the first has it
     if file is not None:
         for name, section in (("resources", file.resources), ("sharing", file.sharing)):
             if section is not None:
                 own[name] = to_dict(section)
     theirs = to_dict(sections_of(spec_config)) if spec_config is not None else {}
     merged = parse(Sections, own | theirs)
-    return Effective(
-        sections=with_defaults(merged), resource_prefix=local.resource_prefix, node=node_settings(local, values)
-    )
+    return Effective(sections=with_defaults(merged), resource_prefix=local.resource_prefix, node=node_settings(values))
 
 
 def sections_of(spec_config: Mapping[str, Any]) -> Sections:

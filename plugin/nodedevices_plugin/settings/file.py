@@ -19,7 +19,7 @@ from nodedevices_common.options import Value, read_plain
 from nodedevices_common.text import nearest, show
 
 from nodedevices_plugin.runtime import safe_yaml
-from nodedevices_plugin.settings.options import BY_KEY
+from nodedevices_plugin.settings.options import by_key
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.registry import file_format
 
@@ -109,7 +109,7 @@ def _flags(place: str, value: object, flags: dict[str, Value], problems: list[st
         return
     for key, item in value.items():
         path = f"{place}.{key}"
-        option = BY_KEY.get(path)
+        option = by_key().get(path)
         if option is not None:
             if item is None:
                 continue  # NVIDIA: null is "not set"
@@ -117,12 +117,14 @@ def _flags(place: str, value: object, flags: dict[str, Value], problems: list[st
                 flags[option.name] = read_plain(option, item, path)
             except ValueError as error:
                 problems.append(Problem(str(error), path))
-        elif any(each.startswith(f"{path}.") for each in BY_KEY):
+        elif any(each.startswith(f"{path}.") for each in by_key()):
             _flags(path, item, flags, problems, unused)
         elif path in FEATURE_DISCOVERY:
             _feature_discovery(path, item, problems, unused)
         else:
-            below = [each.removeprefix(f"{place}.") for each in (*BY_KEY, *FEATURE_DISCOVERY) if each.startswith(place)]
+            below = [
+                each.removeprefix(f"{place}.") for each in (*by_key(), *FEATURE_DISCOVERY) if each.startswith(place)
+            ]
             known = {each.partition(".")[0] for each in below}
             problems.append(Problem.at(path, f"unknown key{_misplaced(str(key)) or nearest(str(key), known)}"))
 
@@ -142,7 +144,7 @@ def _feature_discovery(path: str, value: object, problems: list[str], unused: li
 
 def _misplaced(key: str) -> str:
     """Where a key belongs that is known, but not here."""
-    for path in BY_KEY:
+    for path in by_key():
         if path.rsplit(".", 1)[1] == key:
             return f"; it belongs at {path}"
     if key in SHARING_KEYS:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 
 from nodedevices_common import __version__
 from nodedevices_common.errors import InputError
@@ -17,15 +17,9 @@ from nodedevices_common.options import Parser, Value, from_environment, values_o
 from nodedevices_common.text import show
 
 from nodedevices_plugin.settings import probes
-from nodedevices_plugin.settings.options import BY_NAME, OPTIONS
+from nodedevices_plugin.settings.options import by_name, options, variables, vendors_flags
 from nodedevices_plugin.settings.probes import ProbeSpec
 from nodedevices_plugin.settings.problems import ConfigError
-from nodedevices_plugin.vendors.nvidia.health_variables import (
-    DISABLE_VARIABLE,
-    ENABLE_VARIABLE,
-    EnvironmentXids,
-    rules_from_environment,
-)
 
 OWN_PREFIX = "NODEDEVICES_"
 CONFIGURING = frozenset({"serving-mode", "resource-prefix"})  # beside the options that a file has
@@ -59,16 +53,12 @@ class Local:
     log_level: str
     log_format: str
     health_address: Address | None
-    given: Mapping[str, Value]  # option name -> value, for options that a file could also set
+    given: Mapping[str, Value]  # name -> value, for options that a file could also set, and all that vendors bring
     cdi_dir: str = "/var/run/cdi"
     cdi_spec_dirs: tuple[str, ...] = ()
-    cdi_without_libraries: bool = False
-    ctk_program: str = ""
     mps_dir: str = "/mps"
     own_pod: tuple[str, str] | None = None  # namespace and name; None: a plain process
     operator_wait_seconds: float = 0.0  # for the operator's word, before a first registration without a state file
-    # NVIDIA's, which have no flag and no key in the file
-    xids: EnvironmentXids = field(default_factory=EnvironmentXids)
     sources: tuple[str, ...] = ()  # which of flags and environment say something of what a configuration can say
 
     @property
@@ -80,16 +70,16 @@ class Local:
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     """The local settings. Raises ConfigError; `--help` and `--version` print and raise SystemExit(0)."""
     try:
-        variables = values_of(from_environment(OPTIONS, environment, prefix=OWN_PREFIX))
+        in_environment = values_of(from_environment(options(), environment, prefix=OWN_PREFIX))
         flags = values_of(_parser().read(arguments, rest="every argument is a flag (see --help)")[1])
     except InputError as error:
         raise ConfigError(error.problems) from error
-    given = variables | flags
-    values = {option.name: given.get(option.name, option.default) for option in OPTIONS}
+    alone = {name: environment[name] for name in variables() if environment.get(name, "").strip(" ,")}
+    given = in_environment | flags
+    values = {option.name: given.get(option.name, option.default) for option in options()}
     problems = _between(values, given)
     if problems:
         raise ConfigError(problems)
-    xids = rules_from_environment(environment.get(DISABLE_VARIABLE, ""), environment.get(ENABLE_VARIABLE, ""))
     directory = str(values["device-plugin-dir"]).rstrip("/") or "/"
     return Local(
         node_name=str(values["node-name"]) or socket.gethostname().lower(),
@@ -115,14 +105,11 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
         log_format=str(values["log-format"]),
         cdi_dir=str(values["cdi-dir"]),
         cdi_spec_dirs=_list(values["cdi-spec-dirs"]),
-        cdi_without_libraries=bool(values["cdi-without-libraries"]),
-        ctk_program=str(values["nvidia-ctk-program"]),
         mps_dir=str(values["mps-dir"]),
         own_pod=(str(values["pod-namespace"]), str(values["pod-name"])) if values["pod-name"] else None,
         operator_wait_seconds=float(_seconds(str(values["operator-wait-seconds"]))),
-        xids=xids,
-        given={name: value for name, value in given.items() if BY_NAME[name].key is not None},
-        sources=_sources(flags, variables, by_variables_alone=xids != EnvironmentXids()),
+        given={name: value for name, value in given.items() if name in _passed_on()} | alone,
+        sources=_sources(flags, in_environment, by_variables_alone=bool(alone)),
     )
 
 
@@ -170,9 +157,15 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
     return problems
 
 
+def _passed_on() -> Set[str]:
+    """Names of the options that are part of the configuration, and not of this module's Local alone."""
+    with_key = {option.name for option in options() if option.key is not None}
+    return with_key | {option.name for each in vendors_flags() for option in each.options}
+
+
 def _sources(flags: Iterable[str], variables: Iterable[str], *, by_variables_alone: bool) -> tuple[str, ...]:
     def configure(names: Iterable[str]) -> bool:
-        return any(BY_NAME[name].key is not None or name in CONFIGURING for name in names)
+        return any(by_name()[name].key is not None or name in CONFIGURING for name in names)
 
     found = {"flags": configure(flags), "environment": configure(variables) or by_variables_alone}
     return tuple(name for name, says in found.items() if says)
@@ -207,8 +200,8 @@ def _parser() -> Parser:
         "probe": "the hardware",
         "kubelet": "the kubelet",
         "service": "logs and metrics",
-        "NVIDIA": "as NVIDIA's device plugin has them, with DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS",
+        **{each.group: each.title for each in vendors_flags()},
     }
     for group, title in titles.items():
-        parser.add_options([each for each in OPTIONS if each.group == group], title=title)
+        parser.add_options([each for each in options() if each.group == group], title=title)
     return parser

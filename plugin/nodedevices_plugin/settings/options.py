@@ -1,48 +1,27 @@
 """The table of settings: name on the command line, variables, key in the configuration file, what is allowed.
 
-NVIDIA's device plugin's names are kept where it has one (its v0.20.0 flags, variables and `flags.*` keys), so that a
-DaemonSet written for it says the same things here. `works` are the values that are at work in this version; others of
+The agent's own are here; what only one vendor's devices need its vendor brings (vendors.flags). NVIDIA's device
+plugin's names are kept where it has one (its v0.20.0 flags, variables and `flags.*` keys), so that a DaemonSet written
+for it says the same things here. `works` are the values that are at work in this version; others of
 `choices` are refused by name as not implemented yet, so that nobody believes that they apply.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
-from nodedevices_common.options import Kind, Option, Value
+from nodedevices_common.options import Option, Value, Values, like_its_flags
+
+from nodedevices_plugin.vendors.flags import VendorFlags
+from nodedevices_plugin.vendors.registry import own_flags
 
 KUBELET = "/var/lib/kubelet"
 HTTP_ADDRESS = ":9735"  # not 9400, where NVIDIA's dcgm-exporter listens
 HEALTH_ADDRESS = ":9737"
 
 
-def _nvidia(
-    name: str,
-    key: str | None,
-    text: str,
-    *,
-    default: Value,
-    kind: Kind = "text",
-    works: tuple[str, ...] | None = None,
-    choices: tuple[str, ...] = (),
-    aliases: tuple[str, ...] = (),
-    variables: tuple[str, ...] = (),
-) -> Option:
-    return Option(
-        name=name,
-        help=text,
-        group="NVIDIA",
-        kind=kind,
-        default=default,
-        variables=variables or tuple(each.upper().replace("-", "_") for each in (name, *aliases)),
-        aliases=aliases,
-        key=None if key is None else key if key.startswith("imex.") else f"flags.{key}",
-        choices=choices,
-        works=works,
-    )
-
-
-OPTIONS: tuple[Option, ...] = (
+OWN: tuple[Option, ...] = (
     Option(
         name="node-name",
         variables=("NODE_NAME",),
@@ -218,22 +197,6 @@ OPTIONS: tuple[Option, ...] = (
         help="folders with the container toolkit's own CDI specification; the last takes precedence",
     ),
     Option(
-        name="cdi-without-libraries",
-        kind="bool",
-        default=False,
-        variables=("NODEDEVICES_CDI_WITHOUT_LIBRARIES",),
-        group="kubelet",
-        help="without a CDI specification that has the driver's libraries, offer one with device nodes alone; "
-        "false: refuse a CDI strategy then",
-    ),
-    Option(
-        name="nvidia-ctk-program",
-        variables=("NODEDEVICES_NVIDIA_CTK_PROGRAM",),
-        group="kubelet",
-        metavar="FILE",
-        help="path of nvidia-ctk in this container; default: on PATH, else below --driver-root-ctr-path",
-    ),
-    Option(
         name="mps-dir",
         default="/mps",
         variables=("NODEDEVICES_MPS_DIR",),
@@ -273,110 +236,72 @@ OPTIONS: tuple[Option, ...] = (
         group="service",
         help="json for machines, text for people; auto: text on a terminal",
     ),
-    # --- NVIDIA's -----------------------------------------------------------------------------------------------------
-    _nvidia(
-        "mig-strategy",
-        "migStrategy",
-        "how MIG devices are offered",
-        default="none",
-        choices=("none", "single", "mixed"),
-    ),
-    _nvidia(
-        "device-list-strategy",
-        "plugin.deviceListStrategy",
-        "how a container gets its devices; one or several",
-        default=("envvar",),
-        kind="list",
-        choices=("envvar", "volume-mounts", "cdi-annotations", "cdi-cri"),
-    ),
-    _nvidia(
-        "device-id-strategy",
-        "plugin.deviceIDStrategy",
-        "what a container's devices are called",
-        default="uuid",
-        choices=("uuid", "index"),
-    ),
-    _nvidia(
-        "pass-device-specs",
-        "plugin.passDeviceSpecs",
-        "give device nodes to the container runtime",
-        default=False,
-        kind="bool",
-    ),
-    _nvidia(
-        "fail-on-init-error",
-        "failOnInitError",
-        "has no effect: without a driver this agent keeps retrying and reports it",
-        default=True,
-        kind="bool",
-    ),
-    _nvidia(
+    # --- which NVIDIA's plugin has, and every vendor's devices can need ----------------------------------------------
+    like_its_flags(
         "shared-devices-allocation-policy",
-        "plugin.sharedDevicesAllocationPolicy",
         "replicas come from the least shared device, or are packed",
+        group="NVIDIA",
+        key="flags.plugin.sharedDevicesAllocationPolicy",
         default="distributed",
         choices=("distributed", "packed"),
     ),
-    _nvidia(
-        "device-discovery-strategy",
-        "deviceDiscoveryStrategy",
-        "how devices are found",
-        default="auto",
-        choices=("auto", "nvml", "tegra"),
-        works=("auto", "nvml"),
-    ),
-    _nvidia(
-        "driver-root",
-        "nvidiaDriverRoot",
-        "where the driver is installed on the host",
-        default="/",
-        aliases=("nvidia-driver-root",),
-        variables=("NVIDIA_DRIVER_ROOT",),
-    ),
-    _nvidia(
-        "dev-root",
-        "nvidiaDevRoot",
-        "where the host's /dev is; default: the driver root",
-        default="",
-        aliases=("nvidia-dev-root",),
-        variables=("NVIDIA_DEV_ROOT",),
-    ),
-    _nvidia(
+    like_its_flags(
         "driver-root-ctr-path",
-        "plugin.containerDriverRoot",
         "where the driver root is mounted in this container; the driver's library and /dev are searched there first",
+        group="NVIDIA",
+        key="flags.plugin.containerDriverRoot",
         default="/driver-root",
         aliases=("container-driver-root",),
     ),
-    _nvidia("gdrcopy-enabled", "gdrcopyEnabled", "give GDRCopy to containers", default=False, kind="bool"),
-    _nvidia("gds-enabled", "gdsEnabled", "give GPUDirect Storage to containers", default=False, kind="bool"),
-    _nvidia("mofed-enabled", "mofedEnabled", "give MOFED devices to containers", default=False, kind="bool"),
-    _nvidia("mps-root", "mpsRoot", "the host's directory for MPS, needed where MPS is used", default=""),
-    _nvidia("cdi-annotation-prefix", "plugin.cdiAnnotationPrefix", "prefix of CDI annotations", default="cdi.k8s.io/"),
-    _nvidia(
-        "nvidia-cdi-hook-path",
-        "plugin.nvidiaCTKPath",
-        "path on the host of the hook in CDI specifications that nvidia-ctk generates",
-        default="/usr/bin/nvidia-ctk",
-        aliases=("nvidia-ctk-path",),
-    ),
-    _nvidia("cdi-feature-flags", None, "features of the CDI library in nvidia-ctk", default=(), kind="list"),
-    _nvidia("cdi-disable-hooks", None, "CDI hooks to leave out, or all", default=(), kind="list"),
-    _nvidia(
-        "imex-channel-ids",
-        "imex.channelIDs",
-        "IMEX channels for every container; 0 is the only one",
-        default=(),
-        kind="list",
-        choices=("0",),
-    ),
-    _nvidia(
-        "imex-required",
-        "imex.required",
-        "offer nothing while an IMEX channel is missing",
-        default=False,
-        kind="bool",
+    like_its_flags(
+        "mps-root",
+        "the host's directory for MPS, needed where MPS is used",
+        group="NVIDIA",
+        key="flags.mpsRoot",
+        default="",
     ),
 )
-BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
-BY_KEY: Mapping[str, Option] = {option.key: option for option in OPTIONS if option.key}
+
+
+def vendors_flags() -> tuple[VendorFlags, ...]:
+    return tuple(vendor.flags for vendor in own_flags().values())
+
+
+def options() -> tuple[Option, ...]:
+    """All that there are, with those of the registered vendors."""
+    return _all(vendors_flags())
+
+
+def by_name() -> Mapping[str, Option]:
+    return _by_name(options())
+
+
+def by_key() -> Mapping[str, Option]:
+    return _by_key(options())
+
+
+def variables() -> tuple[str, ...]:
+    """What vendors read from the environment alone."""
+    return tuple(name for each in vendors_flags() for name in each.variables)
+
+
+def values(given: Mapping[str, Value]) -> Values:
+    return Values(given, by_name())
+
+
+@cache
+def _all(of_vendors: tuple[VendorFlags, ...]) -> tuple[Option, ...]:
+    return (*OWN, *(option for each in of_vendors for option in each.options))
+
+
+@cache
+def _by_name(of: tuple[Option, ...]) -> Mapping[str, Option]:
+    return {option.name: option for option in of}
+
+
+@cache
+def _by_key(of: tuple[Option, ...]) -> Mapping[str, Option]:
+    return {option.key: option for option in of if option.key}
+
+
+OPTIONS = options()  # as the agent comes, for pages and tests that list them

@@ -3,7 +3,8 @@
 A vendor answers three questions: which things of its devices can be handed out (`units`), under which resource names
 where no rule of `resources.devices` says otherwise (`usual_name`), and what a container needs for those that it is
 given (`containers`). What only some have to say is an interface of its own, which a vendor may have or not: PairScore,
-OtherNames, IndexIds, ClaimNames, HostPaths, FileFormat.
+OtherNames, IndexIds, ClaimNames, HostPaths, Requirements, CdiVendor, FileFormat; vendors.flags has OwnFlags, and
+vendors.faults FaultSource.
 
 The agent does the rest, the same for all: rules, exclusion, sharing, ids, health, occupancy, preferred allocation, the
 kubelet, reports. A device whose vendor is not registered, or that is of a type which its vendor does not know, needs no
@@ -23,6 +24,7 @@ from nodedevices_api.sections import Injection, Resources, Sharing
 from nodedevices_probe.protocol import DeviceFact, PciePath
 
 from nodedevices_plugin.model import ContainerEdits, Grant, Inventory, InventoryDevice, Unit
+from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, CdiSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +32,14 @@ class NodeView:
     """What the agent knows of the node, besides its devices' health, when it decides what containers need.
 
     injection: the effective section. existing: those of HostPaths.host_paths that are there. local: what only this
-    vendor's flags and files say, a frozen value of its own type; None: nothing.
+    vendor's flags say (vendors.flags), a frozen value of its own type; None: nothing. cdi: what CDI finds for it.
     """
 
     inventory: Inventory = field(default_factory=Inventory)
     injection: Injection = field(default_factory=Injection)
     existing: Set[str] = frozenset()
     local: object = None
+    cdi: CdiEnvironment = field(default_factory=CdiEnvironment)
 
 
 class Containers(Protocol):
@@ -126,6 +129,27 @@ class HostPaths(Protocol):
 
     @property
     def host_paths(self) -> Collection[str]: ...
+
+
+@runtime_checkable
+class Requirements(Protocol):
+    """A vendor whose flags can require something of the host."""
+
+    def check(self, node: NodeView) -> None:
+        """Raises PlanError where it is not there: then a configuration is not taken, and what is offered stays."""
+        ...
+
+
+@runtime_checkable
+class CdiVendor(Protocol):
+    """A vendor whose containers may get devices by CDI name (vendors.cdi)."""
+
+    @property
+    def cdi_source(self) -> CdiSource: ...
+
+    def cdi(self, node: NodeView) -> CdiNeeds:
+        """What is needed of ours, beside the container toolkit's own specification (`node.cdi`), for devices of now."""
+        ...
 
 
 @runtime_checkable

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from nodedevices_probe.protocol import DeviceFact
 
-from nodedevices_plugin.vendors.base import ClaimNames, FileFormat, IndexIds, Vendor
+from nodedevices_plugin.vendors.base import CdiVendor, ClaimNames, FileFormat, IndexIds, Vendor
 from nodedevices_plugin.vendors.faults import FaultSource, FaultSources
+from nodedevices_plugin.vendors.flags import OwnFlags
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 
 _VENDORS: dict[str, Vendor] = {}
@@ -56,6 +57,16 @@ def claim_names(fact: DeviceFact) -> ClaimNames | None:
 def fault_sources() -> FaultSources:
     """The vendors that say what is wrong with their devices."""
     return {name: vendor for name, vendor in _VENDORS.items() if isinstance(vendor, FaultSource)}
+
+
+def cdi_vendors() -> Mapping[str, CdiVendor]:
+    """The vendors whose devices may have CDI names, by their names."""
+    return {name: vendor for name, vendor in _VENDORS.items() if isinstance(vendor, CdiVendor)}
+
+
+def own_flags() -> Mapping[str, OwnFlags]:
+    """The vendors that have some, by their names."""
+    return {name: vendor for name, vendor in _VENDORS.items() if isinstance(vendor, OwnFlags)}
 
 
 def file_format() -> FileFormat:

@@ -15,7 +15,9 @@ from nodedevices_plugin.resources.containers import edits
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CdiEnvironment, CtkRequest, ToolkitDevice
+from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, ToolkitDevice
+from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND
+from nodedevices_plugin.vendors.nvidia.ctk import CtkRequest
 from support.facts import START, gpu, gpu_id, old, snapshot
 
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0", "--nvidia-cdi-hook-path=/usr/bin/nvidia-ctk"], {})
@@ -52,14 +54,23 @@ class Node:
         return assess(self.world, inputs, LOCAL, now=at, monotonic=self.clock), inputs
 
     def toolkit_request(self, requested: dict[str, Any], environment: CdiEnvironment) -> CtkRequest | None:
-        return self.assessed(requested)[0].toolkit_request(frozenset(), environment)
+        request = self.assessed(requested)[0].program_requests(frozenset(), {"nvidia": environment}).get("nvidia")
+        assert request is None or isinstance(request, CtkRequest)
+        return request
 
     def now(self, requested: dict[str, Any], environment: CdiEnvironment) -> Node:
         for _ in range(2):  # a change, and its save
             assessment, inputs = self.assessed(requested)
-            self.world = decide(assessment, replace(inputs, cdi=environment), LOCAL).world
+            self.world = decide(assessment, replace(inputs, cdi={"nvidia": environment}), LOCAL).world
             self.saved = self.world.state
         return self
+
+    @property
+    def cdi(self) -> tuple[tuple[str, ...], CtkRequest | None]:
+        """The kinds of the specifications that are needed, and what nvidia-ctk is asked for."""
+        needs = self.world.access.cdi.get("nvidia") or CdiNeeds()
+        assert needs.request is None or isinstance(needs.request, CtkRequest)
+        return tuple(each.kind for each in needs.specs), needs.request
 
     def given(self) -> ContainerEdits:
         """What a container with the first GPU gets."""
@@ -95,29 +106,30 @@ def test_before_the_first_line_nobody_knows_for_which_devices_to_ask() -> None:
     assessment, inputs = node.assessed(BY_CDI)
     assert assessment.uses_cdi
     nothing = assess(node.world, replace(inputs, snapshot=None), LOCAL, now=START, monotonic=1.0)
-    assert nothing.toolkit_request(frozenset(), NOTHING) is None
+    assert not nothing.program_requests(frozenset(), {"nvidia": NOTHING})
 
 
 def test_while_cdi_is_refused_the_way_in_effect_goes_on() -> None:
     node = Node().now(PLAIN, NOTHING).now(BY_CDI, NOTHING)
     assert node.world.config.reason == "ConfigInvalid"
     assert not node.given().cdi_devices
-    assert (node.world.access.specs, node.world.access.request) == ((), None)
+    assert node.cdi == ((), None)
     assert node.toolkit_request(BY_CDI, NOTHING) is not None, "and it is asked for again"
 
 
 def test_other_names_take_effect_with_the_last_good_libraries_and_nvidia_ctk_is_asked_for_them() -> None:
     node = Node().now(BY_CDI, MADE).now(BY_INDEX, MADE)
-    assert node.world.access.request is not None
-    assert (sorted(node.world.access.request.names), node.world.access.request.id_strategy) == (["0", "1"], "index")
+    _, request = node.cdi
+    assert request is not None
+    assert (sorted(request.names), request.id_strategy) == (["0", "1"], "index")
 
 
 def test_what_containers_get_follows_from_what_is_in_effect() -> None:
     node = Node().now(BY_CDI, MADE)
-    assert [each.kind for each in node.world.access.specs] == [GPU_KIND]
+    assert node.cdi[0] == (GPU_KIND,)
     assert node.given().cdi_devices == (f"{GPU_KIND}={gpu_id(0)}",)
     node.now(BY_CDI, TOOLKIT)
-    assert (node.world.access.specs, node.world.access.request) == ((), None)
+    assert node.cdi == ((), None)
     assert node.given().cdi_devices == ("nvidia.com/gpu=0",)
     node.now(PLAIN, TOOLKIT)
     assert node.given().envs == {"NVIDIA_VISIBLE_DEVICES": gpu_id(0)}

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 import yaml
 from nodedevices_plugin.host.cdi_files import CdiFiles
-from nodedevices_plugin.host.cdi_toolkit import CtkError, CtkSpec, ToolkitSpecs, generate
+from nodedevices_plugin.host.cdi_program import ProgramError, ProgramSpec, generate
+from nodedevices_plugin.host.cdi_toolkit import ToolkitSpecs
 from nodedevices_plugin.runtime.worker import Worker
-from nodedevices_plugin.vendors.nvidia.cdi import CdiSpec, CtkRequest, Host
+from nodedevices_plugin.vendors.cdi import CdiSpec, SpecRequest
+from nodedevices_plugin.vendors.nvidia.cdi import SOURCE, Host
+from nodedevices_plugin.vendors.nvidia.ctk import CtkRequest
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"
 FILE = "k8s.device-plugin.nvidia.com-gpu.json"
@@ -37,7 +40,7 @@ def document(*names: str, kind: str = KIND, library: bool = False) -> dict[str, 
 class Watched:
     def __init__(self, *folders: Path) -> None:
         self.changes = 0
-        self.specs = ToolkitSpecs(folders, worker=Worker("test"), on_change=self._changed)
+        self.specs = ToolkitSpecs(folders, SOURCE, worker=Worker("test"), on_change=self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
@@ -118,11 +121,11 @@ def answers(folder: Path, made: Mapping[str, Any]) -> None:
 
 
 def test_without_nvidia_ctk_it_says_where_it_looked(ctk: Path, tmp_path: Path) -> None:
-    with pytest.raises(CtkError, match=r"^nvidia-ctk is not in the agent's image$"):
+    with pytest.raises(ProgramError, match=r"^nvidia-ctk is not in the agent's image$"):
         generate(REQUEST)
-    with pytest.raises(CtkError, match=f"nor below {tmp_path}$"):
+    with pytest.raises(ProgramError, match=f"nor below {tmp_path}$"):
         generate(replace(REQUEST, driver_root=str(tmp_path)))
-    with pytest.raises(CtkError, match=r"/opt/nvidia-ctk \(--nvidia-ctk-program\): there is no such program"):
+    with pytest.raises(ProgramError, match=r"/opt/nvidia-ctk \(--nvidia-ctk-program\): there is no such program"):
         generate(replace(REQUEST, program="/opt/nvidia-ctk"))
 
 
@@ -188,7 +191,7 @@ def test_a_mounted_driver_root_is_looked_at_and_the_hosts_paths_are_written(ctk:
 )
 def test_nvidia_ctk_that_fails_says_why(ctk: Path, lines: list[str], says: str) -> None:
     program(ctk, *lines)
-    with pytest.raises(CtkError, match=says):
+    with pytest.raises(ProgramError, match=says):
         generate(REQUEST)
 
 
@@ -202,7 +205,7 @@ def test_nvidia_ctk_that_fails_says_why(ctk: Path, lines: list[str], says: str) 
 )
 def test_a_spec_that_cannot_be_used_is_refused(ctk: Path, made: dict[str, Any], says: str) -> None:
     answers(ctk, made)
-    with pytest.raises(CtkError, match=says):
+    with pytest.raises(ProgramError, match=says):
         generate(REQUEST)
 
 
@@ -218,7 +221,7 @@ def names(folder: Path) -> list[str]:
 async def test_where_another_file_is_of_our_name_its_devices_stay_until_no_pod_holds_any(tmp_path: Path) -> None:
     theirs = document("GPU-0", "GPU-1", "GPU-gone", library=True)
     (tmp_path / FILE).write_text(json.dumps(theirs))
-    files = CdiFiles(tmp_path, worker=Worker("test"))
+    files = CdiFiles(tmp_path, SOURCE, worker=Worker("test"))
     await files.first()
     assert files.before == theirs
     await files.keep(minimal("GPU-0", "GPU-1"))
@@ -233,7 +236,7 @@ async def test_a_file_that_is_no_longer_wanted_goes_when_no_pod_holds_a_device_a
     tmp_path: Path,
 ) -> None:
     (tmp_path / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
-    files = CdiFiles(tmp_path, worker=Worker("test"))
+    files = CdiFiles(tmp_path, SOURCE, worker=Worker("test"))
     await files.keep(minimal("GPU-0"))
     await files.keep((), free=False)
     assert names(tmp_path) == ["GPU-0"]
@@ -247,7 +250,7 @@ async def test_files_of_our_names_from_before_the_start_go_in_the_same_way(tmp_p
     for name in ("gpu.json", "gds.json", "other.json"):
         (tmp_path / f"k8s.device-plugin.nvidia.com-{name}").write_text("{}")
     (tmp_path / ".k8s.device-plugin.nvidia.com-gds.json.new").touch()  # killed while it wrote
-    files = CdiFiles(tmp_path, worker=Worker("test"))
+    files = CdiFiles(tmp_path, SOURCE, worker=Worker("test"))
     for _ in range(2):
         await files.keep(minimal("GPU-0"), free=False)
     assert len(os.listdir(tmp_path)) == 4  # noqa: PTH208
@@ -262,7 +265,7 @@ async def test_files_of_our_names_from_before_the_start_go_in_the_same_way(tmp_p
 
 async def test_a_folder_that_cannot_be_written_is_a_problem_until_it_can(tmp_path: Path) -> None:
     (tmp_path / "cdi").touch()
-    files = CdiFiles(tmp_path / "cdi", worker=Worker("test"))
+    files = CdiFiles(tmp_path / "cdi", SOURCE, worker=Worker("test"))
     await files.keep(minimal("GPU-0"))
     assert f"{tmp_path}/cdi" in files.problem
 
@@ -272,13 +275,13 @@ TWO = replace(REQUEST, names=frozenset({"GPU-0", "GPU-1"}))
 
 
 async def test_what_it_made_is_had_for_that_request_only(tmp_path: Path) -> None:
-    asked: list[CtkRequest] = []
+    asked: list[SpecRequest] = []
 
-    def make(request: CtkRequest) -> dict[str, Any]:
+    def make(request: SpecRequest) -> dict[str, Any]:
         asked.append(request)
         return document(*sorted(request.names))
 
-    spec = CtkSpec(make=make)
+    spec = ProgramSpec(make=make)
     for _ in range(3):
         await spec.want(REQUEST, patience_seconds=5)
     assert (spec.current(REQUEST), set(spec.names), spec.problem) == (document("GPU-0"), {"GPU-0"}, "")
@@ -291,12 +294,12 @@ async def test_what_it_made_is_had_for_that_request_only(tmp_path: Path) -> None
 async def test_where_it_fails_the_one_before_is_kept_and_the_reason_told_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def make(request: CtkRequest) -> dict[str, Any]:
+    def make(request: SpecRequest) -> dict[str, Any]:
         if request == TWO:
-            raise CtkError("no driver")
+            raise ProgramError("no driver")
         return document(*request.names)
 
-    spec = CtkSpec(make=make)
+    spec = ProgramSpec(make=make)
     await spec.want(REQUEST, patience_seconds=5)
     for _ in range(3):
         await spec.want(TWO, patience_seconds=5)
@@ -308,11 +311,11 @@ async def test_where_it_fails_the_one_before_is_kept_and_the_reason_told_once(
 async def test_while_it_is_at_work_nobody_waits_for_long() -> None:
     go, changed = Event(), Event()
 
-    def make(request: CtkRequest) -> dict[str, Any]:
+    def make(request: SpecRequest) -> dict[str, Any]:
         go.wait(30)
         return document(*request.names)
 
-    spec = CtkSpec(make=make, on_change=changed.set)
+    spec = ProgramSpec(make=make, on_change=changed.set)
     await spec.want(REQUEST, patience_seconds=0.01)
     assert (spec.current(REQUEST), spec.problem) == (None, "")
     go.set()

@@ -13,7 +13,8 @@ import pytest
 from nodedevices_plugin.host.cdi_files import CdiError, CdiFiles, CdiFolder, unwritable, write
 from nodedevices_plugin.host.paths import HostPaths, look
 from nodedevices_plugin.runtime.worker import Worker
-from nodedevices_plugin.vendors.nvidia.cdi import CdiSpec
+from nodedevices_plugin.vendors.cdi import CdiSpec
+from nodedevices_plugin.vendors.nvidia.cdi import SOURCE
 
 
 def touch(root: Path, *paths: str) -> None:
@@ -103,7 +104,7 @@ async def test_a_folder_that_cannot_be_written_is_told_once_and_stops_nothing(
 ) -> None:
     folder = tmp_path / "cdi"
     folder.touch()
-    files = CdiFiles(folder, worker=Worker("test"))
+    files = CdiFiles(folder, SOURCE, worker=Worker("test"))
     await files.keep((spec(),))
     await files.keep((spec(),))
     assert capsys.readouterr().out.count("CDI specifications not written") == 1
@@ -113,7 +114,7 @@ async def test_a_folder_that_hangs_holds_nobody_for_long(tmp_path: Path) -> None
     worker, hangs = Worker("test"), threading.Event()
     busy = worker.submit(hangs.wait)
     async with asyncio.timeout(10):
-        await CdiFiles(tmp_path, worker=worker).keep((spec(),))
+        await CdiFiles(tmp_path, SOURCE, worker=worker).keep((spec(),))
     hangs.set()
     await busy
 

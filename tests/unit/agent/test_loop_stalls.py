@@ -28,6 +28,7 @@ from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings.file import MAX_BYTES, FileOutcome
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_plugin.vendors.nvidia.cdi import SOURCE
 from nodedevices_probe.protocol import MAX_LINE_BYTES, encode
 from support.facts import START, gpu, partition, snapshot
 from support.probes import cancelled, eventually
@@ -160,4 +161,4 @@ async def test_no_configuration_file_stops_the_loop(what: str, tmp_path: Path) -
 @pytest.mark.parametrize("name", HOSTILE_SPECS)
 async def test_no_specification_of_the_toolkit_stops_the_loop(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(HOSTILE_SPECS[name])
-    await check(ToolkitSpecs([tmp_path], worker=Worker("cdi"), on_change=lambda: None).ready)
+    await check(ToolkitSpecs([tmp_path], SOURCE, worker=Worker("cdi"), on_change=lambda: None).ready)

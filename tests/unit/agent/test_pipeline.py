@@ -30,7 +30,7 @@ from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import HelperFacts
-from nodedevices_plugin.vendors.nvidia.cdi import CdiEnvironment, ToolkitDevice
+from nodedevices_plugin.vendors.cdi import CdiEnvironment, ToolkitDevice
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 from support.facts import START, gpu, gpu_id, mig_id, old, partition, snapshot, xid
@@ -92,6 +92,8 @@ class Node:
         return self._step(None)
 
     def given(self, **inputs: Any) -> Node:
+        if "cdi" in inputs:
+            inputs["cdi"] = {"nvidia": inputs["cdi"]}
         self.inputs = replace(self.inputs, **inputs)
         return self
 

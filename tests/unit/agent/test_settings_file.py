@@ -13,6 +13,15 @@ from nodedevices_plugin.settings.file import FileConfig, from_document, parse
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.settings.node import NodeSettings
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
+
+
+def own_of(node: NodeSettings) -> NvidiaSettings:
+    """What NVIDIA's flags say of it."""
+    own = node.vendors["nvidia"]
+    assert isinstance(own, NvidiaSettings)
+    return own
+
 
 SLICED = b"""
 version: v1
@@ -254,7 +263,7 @@ def test_what_is_in_effect_survives_the_state_file() -> None:
     node = ("--gds-enabled", "--imex-channel-ids=0", "--dev-root=/host", "--mps-root=/m", "--cdi-annotation-prefix=x/")
     arguments = ("--resource-prefix=example.com", *node)
     now = effective(text=SLICED, arguments=arguments, spec={"health": {"holdDownSeconds": 7}})
-    assert now.node.imex_channels == (0,)
+    assert own_of(now.node).imex_channels == (0,)
     assert from_saved(to_saved(now)) == now
 
 
@@ -266,7 +275,7 @@ def test_everything_that_nvidias_file_has_is_taken_and_what_is_of_no_use_here_is
     assert now.sections.injection.device_list_strategies == ("envvar", "cdi-cri")
     assert (now.sections.injection.device_id_strategy, now.sections.injection.pass_device_specs) == ("index", True)
     assert [rule.name for rule in now.sections.resources.devices] == ["nvidia.com/h100", "nvidia.com/small"]
-    assert now.node == NodeSettings(
+    assert own_of(now.node) == NvidiaSettings(
         driver_root="/run/nvidia/driver",
         dev_root="/host",
         features=("gdrcopy", "gds", "mofed"),
@@ -275,9 +284,8 @@ def test_everything_that_nvidias_file_has_is_taken_and_what_is_of_no_use_here_is
         cdi_annotation_prefix="example.com/",
         cdi_hook_path="/usr/bin/nvidia-ctk",
         driver_root_here="/driver-root",
-        mps_root="/run/nvidia/mps",
-        packed=True,
     )
+    assert (now.node.driver_root_here, now.node.mps_root, now.node.packed) == ("/driver-root", "/run/nvidia/mps", True)
 
 
 def test_nvidias_health_variables_are_the_nodes_own_health_which_a_policy_replaces() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from nodedevices_plugin.model import OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.vendors import cdi_schema
-from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CdiEnvironment, CdiSpec
-from nodedevices_plugin.vendors.nvidia.cdi_libraries import choose, completed, merged, missing, stale, whole, withheld
+from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiSpec
+from nodedevices_plugin.vendors.cdi_libraries import choose, completed, merged, missing, stale, whole, withheld
+from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, LIBRARIES
 
 LIBRARY = {"hostPath": "/usr/lib/libcuda.so.1", "containerPath": "/usr/lib/libcuda.so.1", "options": ["ro"]}
 HOOK = {
@@ -29,7 +30,7 @@ def document(*devices: dict[str, Any], kind: str = GPU_KIND, **common: Any) -> d
 
 
 OURS = document(device("GPU-a", "/dev/nvidia0"), device("GPU-b", "/dev/nvidia1"))
-SPEC = CdiSpec(kind=GPU_KIND, file_name="k8s.device-plugin.nvidia.com-gpu.json", document=OURS)
+SPEC = CdiSpec(kind=GPU_KIND, file_name="k8s.device-plugin.nvidia.com-gpu.json", document=OURS, libraries=LIBRARIES)
 CHANNEL = CdiSpec(kind="k8s.device-plugin.nvidia.com/imex-channel", file_name="imex-channel.json", document={})
 TOOLKIT = document(
     device("0", "/dev/nvidia0", "/dev/dri/card0"),

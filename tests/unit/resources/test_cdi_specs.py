@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.vendors import cdi_schema
-from nodedevices_plugin.vendors.nvidia import cdi
+from nodedevices_plugin.vendors.cdi import devices_of
+from nodedevices_plugin.vendors.nvidia import cdi, ctk
 from nodedevices_plugin.vendors.nvidia.cdi import Host
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, gpu, gpu_id, inventory_of, mig_id, partition, snapshot
@@ -121,12 +122,12 @@ def toolkit(*devices: tuple[str, list[str]], kind: str = "nvidia.com/gpu") -> di
 
 def test_a_device_of_the_toolkits_spec_is_known_by_its_id_or_else_by_its_index() -> None:
     both = toolkit(("0", ["/dev/nvidia0"]), (gpu_id(0), ["/dev/nvidia0"]), ("1", ["/dev/nvidia1"]), ("all", []))
-    found = cdi.toolkit_names(inventory_of(gpu(0), gpu(1), gpu(2)), cdi.toolkit_devices(both))
+    found = cdi.toolkit_names(inventory_of(gpu(0), gpu(1), gpu(2)), devices_of(both, "nvidia.com/gpu"))
     assert found == {gpu_id(0): gpu_id(0), gpu_id(1): "1"}
 
 
 def test_an_index_that_is_another_gpus_by_now_is_not_believed() -> None:
-    old = cdi.toolkit_devices(toolkit(("0", ["/dev/nvidia0"]), ("1", ["/dev/nvidia1"])))
+    old = devices_of(toolkit(("0", ["/dev/nvidia0"]), ("1", ["/dev/nvidia1"])), "nvidia.com/gpu")
     moved = inventory_of(gpu(0, minor=1), gpu(1, minor=0))
     assert cdi.toolkit_names(moved, old) == {}
 
@@ -135,14 +136,14 @@ def test_a_mig_device_needs_all_three_nodes() -> None:
     caps = ("/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2")
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0, device_nodes=caps),))
     for paths, expected in ((["/dev/nvidia0", *caps], {mig_id(0, 0): "0:0"}), (["/dev/nvidia0"], {})):
-        assert cdi.toolkit_names(inventory_of(cut), cdi.toolkit_devices(toolkit(("0:0", paths)))) == expected
+        assert cdi.toolkit_names(inventory_of(cut), devices_of(toolkit(("0:0", paths)), "nvidia.com/gpu")) == expected
 
 
 @pytest.mark.parametrize(
     "document", [None, [], {}, {"kind": "nvidia.com/gpu"}, toolkit(("0", []), kind="other.com/gpu"), "nvidia.com/gpu"]
 )
 def test_what_is_not_the_toolkits_has_no_devices(document: object) -> None:
-    assert cdi.toolkit_devices(document) == ()
+    assert devices_of(document, "nvidia.com/gpu") == ()
 
 
 def test_where_the_toolkits_spec_has_every_gpu_ours_has_none_and_else_all() -> None:
@@ -175,7 +176,7 @@ def test_what_was_made_of_a_mounted_driver_root_gets_the_hosts_paths() -> None:
             ],
         },
     }
-    moved = cdi.rerooted(made, Host(driver_root="/run/nvidia/driver", dev_root="/host"), mounted="/driver-root/")
+    moved = ctk.rerooted(made, Host(driver_root="/run/nvidia/driver", dev_root="/host"), mounted="/driver-root/")
     assert cdi_schema.problems(moved) == ()
     (device,) = moved["devices"]
     assert [each["hostPath"] for each in device["containerEdits"]["deviceNodes"]] == [
@@ -191,7 +192,7 @@ def test_what_was_made_of_a_mounted_driver_root_gets_the_hosts_paths() -> None:
 
 def test_where_nothing_is_elsewhere_paths_stay_as_they_are() -> None:
     made = toolkit(("0", ["/dev/nvidia0"]))
-    assert cdi.rerooted(made, Host()) == made
+    assert ctk.rerooted(made, Host()) == made
 
 
 # --- the check --------------------------------------------------------------------------------------------------------

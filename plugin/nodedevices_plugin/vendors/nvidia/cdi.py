@@ -1,10 +1,9 @@
 """Container Device Interface: names of devices, and the minimal specs that we write where nobody else did.
 
 One spec per class, under NVIDIA's plugin's kinds and file names. A spec has device nodes and what goes with them, no
-libraries: where those come from is cdi_libraries' matter. The container toolkit's own spec (kind nvidia.com/gpu) is
-preferred for every device that it has, else one of our kind. Pure: documents in, documents out; files and `nvidia-ctk`
-are the matter of host/cdi_files.py and host/cdi_toolkit.py, which ask cdi_schema.problems before anything is
-written. A class without devices has no spec, and no name in an answer either.
+libraries: where those come from is vendors.cdi_libraries' matter. The container toolkit's own spec (kind
+nvidia.com/gpu) is preferred for every device that it has, else one of our kind. Pure: documents in, documents out.
+A class without devices has no spec, and no name in an answer either. How nvidia-ctk makes one is in ctk.py.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from nodedevices_probe.nvidia.attributes import mig_enabled
 
 from nodedevices_plugin.model import Inventory, Unit
 from nodedevices_plugin.vendors.base import partitions
+from nodedevices_plugin.vendors.cdi import CdiSource, CdiSpec, Libraries, ToolkitDevice
 from nodedevices_plugin.vendors.nvidia import imex, nodes
 from nodedevices_plugin.vendors.nvidia.units import computing_gpus
 
@@ -26,6 +26,18 @@ TOOLKIT_KIND = "nvidia.com/gpu"  # of NVIDIA's container toolkit
 VERSION = "0.5.0"  # the least that has hostPath, and names that begin with a digit
 FEATURES = ("gdrcopy", "gds", "mofed")  # in the order of NVIDIA's answers
 FILE_NAMES = frozenset(f"{VENDOR}-{each}.json" for each in ("gpu", "imex-channel", *FEATURES))  # as _spec makes them
+SOURCE = CdiSource(
+    kind=TOOLKIT_KIND,
+    toolkit_files=frozenset({"nvidia.yaml", "nvidia.json"}),  # as the toolkit's own service and documentation say
+    files=FILE_NAMES,
+    libraries_file=f"{VENDOR}-gpu.json",
+)
+LIBRARIES = Libraries(
+    node_prefix="/dev/nvidia",
+    remedy="have the container toolkit's own specification on the node (nvidia-ctk cdi generate "
+    "--output=/etc/cdi/nvidia.yaml), or show nvidia-ctk to the agent (the component driver-root, or "
+    "--nvidia-ctk-program), or accept device nodes alone (--cdi-without-libraries)",
+)
 ALL = "all"
 # The legacy runtime looks at this variable too, and an image may set it to `all`.
 _NO_LEGACY = "NVIDIA_VISIBLE_DEVICES=void"
@@ -54,88 +66,6 @@ class Host:
         return tuple(each for each in FEATURES if each in self.features and nodes.feature_nodes(each, self.existing))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CdiSpec:
-    """One spec: its kind, the name of its file, and what stands in it (JSON)."""
-
-    kind: str
-    file_name: str
-    document: Mapping[str, Any]
-
-
-def qualified(vendor: str, device_class: str, name: str) -> str:
-    """`k8s.device-plugin.nvidia.com/gpu=GPU-...`"""
-    return f"{vendor}/{device_class}={name}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolkitDevice:
-    """A device of the toolkit's spec, and the device nodes that it brings."""
-
-    name: str
-    nodes: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CdiEnvironment:
-    """What CDI finds on this node, as far as it was looked at.
-
-    unwritable: why none of our files can be written; empty: nothing is known to be in the way. toolkit: the devices of
-    the container toolkit's own specs; toolkit_libraries: whether these bring what every GPU needs; toolkit_problem:
-    which file is broken or gone, and why. made: names of the devices in what nvidia-ctk made; made_problem: why it made
-    nothing. kept: whether there is a specification from before with the driver's libraries.
-    """
-
-    unwritable: str = ""
-    toolkit: tuple[ToolkitDevice, ...] = ()
-    toolkit_libraries: bool = False
-    toolkit_problem: str = ""
-    made: frozenset[str] = frozenset()
-    made_problem: str = ""
-    kept: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CtkRequest:
-    """What nvidia-ctk makes a spec of. Equal requests have equal answers.
-
-    names: the devices that it must have. program: nvidia-ctk itself; empty: it is looked for. driver_root: where the
-    driver root is mounted in this container, if it is.
-    """
-
-    names: frozenset[str]
-    id_strategy: str = "uuid"
-    host: Host
-    program: str = ""
-    driver_root: str = ""
-    hook_path: str = ""
-    feature_flags: tuple[str, ...] = ()
-    disable_hooks: tuple[str, ...] = ()
-
-
-def is_toolkit_file(name: str) -> bool:
-    """Whether a file has the name that the toolkit's own service and documentation give its spec."""
-    return name in {"nvidia.yaml", "nvidia.json"}
-
-
-def toolkit_devices(document: object) -> tuple[ToolkitDevice, ...]:
-    """The devices of a spec, if it is the toolkit's. Read leniently: the runtime's version decides what is valid."""
-    if not isinstance(document, dict) or document.get("kind") != TOOLKIT_KIND:
-        return ()
-    found = []
-    for each in _list(document.get("devices")):
-        if isinstance(each, dict) and isinstance(each.get("name"), str):
-            edits = each.get("containerEdits")
-            listed = _list(edits.get("deviceNodes")) if isinstance(edits, dict) else []
-            paths = frozenset(str(node["path"]) for node in listed if isinstance(node, dict) and "path" in node)
-            found.append(ToolkitDevice(name=each["name"], nodes=paths))
-    return tuple(found)
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def toolkit_names(inventory: Inventory, devices: Sequence[ToolkitDevice]) -> dict[str, str]:
     """Device or MIG device id -> its name there: its id, else its index. One without all its device nodes is not it.
 
@@ -161,48 +91,6 @@ def present_units(inventory: Inventory) -> tuple[Unit, ...]:
             here = [unit for unit in partitions(device) if unit.id not in device.departed_partitions]
             units += here if mig_enabled(device.fact) else [Unit(device)]
     return tuple(units)
-
-
-def rerooted(document: Mapping[str, Any], host: Host, *, mounted: str = "") -> dict[str, Any]:
-    """A valid spec whose paths are this container's, with the host's in their place.
-
-    mounted: where the driver root is mounted here; device nodes come from there or from this container's own /dev.
-    """
-    prefix = mounted.rstrip("/")
-
-    def inside(path: str) -> str:
-        return path[len(prefix) :] if prefix and path.startswith(f"{prefix}/") else path
-
-    def node(entry: Mapping[str, Any]) -> dict[str, Any]:
-        path = str(entry["path"])
-        place = host.path(inside(str(entry.get("hostPath") or path)))
-        return {**entry, "hostPath": place} if place != path or "hostPath" in entry else dict(entry)
-
-    def mount(entry: Mapping[str, Any]) -> dict[str, Any]:
-        path = str(entry["hostPath"])
-        moved = inside(path)
-        return dict(entry) if moved == path else {**entry, "hostPath": nodes.host_path(host.driver_root, moved)}
-
-    def edits(before: Mapping[str, Any]) -> dict[str, Any]:
-        after = dict(before)
-        for key, change in (("deviceNodes", node), ("mounts", mount)):
-            if before.get(key):
-                after[key] = [change(each) for each in before[key]]
-        return after
-
-    after = {
-        **document,
-        "devices": [{**each, "containerEdits": edits(each["containerEdits"])} for each in document["devices"]],
-    }
-    if document.get("containerEdits"):
-        after["containerEdits"] = edits(document["containerEdits"])
-    if _version(str(document["cdiVersion"])) < _version(VERSION):
-        after["cdiVersion"] = VERSION  # for hostPath
-    return after
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
 
 
 def specs(
@@ -241,7 +129,9 @@ def _spec(
     edits = {**(common or {}), **(_edits(control, host) if control else {})}
     if edits:
         document["containerEdits"] = edits
-    return CdiSpec(kind=document["kind"], file_name=f"{VENDOR}-{device_class}.json", document=document)
+    libraries = LIBRARIES if document["kind"] == GPU_KIND else None
+    file_name = f"{VENDOR}-{device_class}.json"
+    return CdiSpec(kind=document["kind"], file_name=file_name, document=document, libraries=libraries)
 
 
 def _edits(paths: Sequence[str], host: Host, files: Sequence[str] = ()) -> dict[str, Any]:

@@ -24,8 +24,10 @@ from nodedevices_plugin.model import (
     SchedulableId,
 )
 from nodedevices_plugin.vendors.base import NodeView
-from nodedevices_plugin.vendors.nvidia import cdi, imex, nodes
+from nodedevices_plugin.vendors.cdi import STRATEGIES, qualified
+from nodedevices_plugin.vendors.nvidia import cdi, flags, imex, nodes
 from nodedevices_plugin.vendors.nvidia.cdi import Host
+from nodedevices_plugin.vendors.nvidia.flags import CDI_PREFIX
 from nodedevices_plugin.vendors.nvidia.nodes import Handle
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's container toolkit
@@ -36,19 +38,8 @@ FEATURE_VARIABLES: Mapping[str, str] = {
     "gds": "NVIDIA_GDS",
     "mofed": "NVIDIA_MOFED",
 }
-CDI_STRATEGIES = frozenset({"cdi-annotations", "cdi-cri"})
-CDI_PREFIX = "cdi.k8s.io/"
 _PLUGIN = "nvidia-device-plugin"
 _SUFFIXES = UUID("7e7c9e0a-6a0e-5d0c-9d5e-9a1b5c0b7f43")  # our own namespace for uuid5, chosen once
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
-    """What flags and files of this node say (NodeView.local). cdi_names: as in InjectionContext."""
-
-    host: Host = field(default_factory=Host)
-    cdi_annotation_prefix: str = CDI_PREFIX
-    cdi_names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,20 +83,20 @@ class InjectionContext:
 
     @classmethod
     def from_node(cls, node: NodeView) -> InjectionContext:
-        local = node.local if isinstance(node.local, Local) else Local(host=Host(existing=node.existing))
+        own = flags.of(node.local)
         return cls.from_section(
             node.injection,
             inventory=node.inventory,
-            host=local.host,
-            cdi_annotation_prefix=local.cdi_annotation_prefix,
-            cdi_names=local.cdi_names,
+            host=own.host(node.existing),
+            cdi_annotation_prefix=own.cdi_annotation_prefix,
+            cdi_names=cdi.toolkit_names(node.inventory, node.cdi.toolkit) if node.cdi.toolkit else {},
         )
 
     def edits(self, grant: Grant) -> ContainerEdits:
         """What one container needs. Raises AllocationError, whose text the pod's owner reads in its status."""
         resource, granted = grant.resource, grant.ids
         strategies = frozenset(self.device_list_strategies)
-        only_cdi = bool(strategies) and strategies <= CDI_STRATEGIES
+        only_cdi = bool(strategies) and strategies <= STRATEGIES
         names = tuple(dict.fromkeys(_name(each, resource, self) for each in granted))
         envs = {FEATURE_VARIABLES[feature]: "enabled" for feature in self.host.features}
         mounts: tuple[Mount, ...] = ()
@@ -117,14 +108,14 @@ class InjectionContext:
         if "volume-mounts" in strategies:
             envs[VISIBLE_DEVICES] = VOLUME_MOUNTS
             mounts = tuple(_marker(name) for name in (*names, *(f"imex/{each}" for each in channels)))
-        qualified = _qualified(granted, resource, self) if strategies & CDI_STRATEGIES else ()
-        annotate = qualified and "cdi-annotations" in strategies
+        by_cdi = _qualified(granted, resource, self) if strategies & STRATEGIES else ()
+        annotate = by_cdi and "cdi-annotations" in strategies
         return ContainerEdits(
             envs=envs,
             mounts=mounts,
             devices=_specs(granted, resource, self) if self.pass_device_specs and not only_cdi else (),
-            annotations={_annotation(resource, granted, self): ",".join(qualified)} if annotate else {},
-            cdi_devices=qualified if "cdi-cri" in strategies else (),
+            annotations={_annotation(resource, granted, self): ",".join(by_cdi)} if annotate else {},
+            cdi_devices=by_cdi if "cdi-cri" in strategies else (),
         )
 
 
@@ -152,14 +143,14 @@ def _qualified(
     extra = [*(("imex-channel", str(each)) for each in host.imex_channels)]
     extra += ((feature, cdi.ALL) for feature in host.features_present())
     devices = dict.fromkeys(_cdi_name(each, resource, context) for each in granted)
-    return (*devices, *(cdi.qualified(cdi.VENDOR, device_class, name) for device_class, name in extra))
+    return (*devices, *(qualified(cdi.VENDOR, device_class, name) for device_class, name in extra))
 
 
 def _cdi_name(each: SchedulableId, resource: OfferedResource, context: InjectionContext) -> str:
     theirs = context.cdi_names.get(each.partition_id or each.device_id)
     if theirs is not None:
         return f"{cdi.TOOLKIT_KIND}={theirs}"
-    return cdi.qualified(cdi.VENDOR, "gpu", _name(each, resource, context))
+    return qualified(cdi.VENDOR, "gpu", _name(each, resource, context))
 
 
 def _annotation(resource: OfferedResource, granted: Sequence[SchedulableId], context: InjectionContext) -> str:

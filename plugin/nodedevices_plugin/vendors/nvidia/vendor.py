@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
+from typing import Any
 
 from nodedevices_api.sections import Resources, Sharing
+from nodedevices_common.options import Values
 from nodedevices_probe.nvidia.attributes import fills_instance
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import NodeView, path_score
+from nodedevices_plugin.vendors.cdi import CdiNeeds
 from nodedevices_plugin.vendors.faults import Condition, Meaning
-from nodedevices_plugin.vendors.nvidia import faults, names, nodes, units, v1_file
+from nodedevices_plugin.vendors.nvidia import cdi, ctk, faults, names, nodes, units, v1_file
+from nodedevices_plugin.vendors.nvidia import flags as own_flags
+from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 
 LINK_SCORE = 100  # go-gpuallocator, so that choices agree with those of NVIDIA's plugin
@@ -23,6 +28,9 @@ class Nvidia:
     host_paths = nodes.OPTIONAL_PATHS
     reasons: Sequence[str] = faults.REASONS
     dra_driver = names.DRA_DRIVER
+    cdi_source = cdi.SOURCE
+    flags = own_flags.FLAGS
+    settings_type = NvidiaSettings
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         return units.units(devices, strategy, excluded)
@@ -36,6 +44,30 @@ class Nvidia:
 
     def containers(self, node: NodeView) -> InjectionContext:
         return InjectionContext.from_node(node)
+
+    def settings(self, values: Values) -> NvidiaSettings:
+        return own_flags.settings(values)
+
+    def sections(self, values: Values) -> Mapping[str, Any]:
+        return own_flags.sections(values)
+
+    def check(self, node: NodeView) -> None:
+        """Raises PlanError where an IMEX channel that is required is not there."""
+        own_flags.of(node.local).check(node.existing)
+
+    def cdi(self, node: NodeView) -> CdiNeeds:
+        own = own_flags.of(node.local)
+        host, elsewhere = own.host(node.existing), cdi.toolkit_names(node.inventory, node.cdi.toolkit).keys()
+        id_strategy = node.injection.device_id_strategy
+        specs = cdi.specs(node.inventory, host, id_strategy=id_strategy, elsewhere=elsewhere)
+        gpus = next((each for each in specs if each.kind == cdi.GPU_KIND), None)
+        return CdiNeeds(
+            specs=specs,
+            request=ctk.request(gpus, own, host, id_strategy=id_strategy) if gpus is not None else None,
+            nodes_will_do=own.cdi_without_libraries,
+            elsewhere=frozenset(elsewhere),
+            present=bool(cdi.present_units(node.inventory)),
+        )
 
     def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:
         """100 for each direct NVLink. Links through a switch connect all devices alike and decide nothing."""

@@ -1,13 +1,13 @@
-"""Where the driver's libraries in our CDI specification of the GPUs come from. Pure.
+"""Where the driver's libraries in our CDI specifications come from, for devices that need them. Pure.
 
-Device nodes alone are not enough for a container that brings no driver along: it would start, and find no CUDA. So our
-specification is whole or it is not used. What makes it whole, best first:
-- nvidia-ctk makes it (host.cdi_toolkit.CtkSpec);
-- the container toolkit's own specification has what every GPU needs, and lacks a device, or can no longer be read: its
-  libraries go with our device nodes;
-- the last whole one there was, of nvidia-ctk, or our own file from before this process. That holds for what is in
+Device nodes alone are not enough for a container that brings no driver along: it would start, and find no CUDA. So a
+specification that needs libraries (CdiSpec.libraries) is whole or it is not used. What makes it whole, best first:
+- a program of the vendor's makes it (host.cdi_program), such as nvidia-ctk;
+- the container toolkit's own specification has what every device needs, and lacks a device, or can no longer be read:
+  its libraries go with our device nodes;
+- the last whole one there was, of the program, or our own file from before this process. That holds for what is in
   effect already, and for no new choice.
-Where somebody asked for it (--cdi-without-libraries) device nodes alone will do when there is none of these.
+Where somebody asked for it (CdiNeeds.nodes_will_do) device nodes alone will do when there is none of these.
 
 A file that others wrote under our name, with names that running pods have, is not replaced by less: see `merged`.
 """
@@ -19,15 +19,9 @@ from dataclasses import replace
 from typing import Any
 
 from nodedevices_plugin.model import OfferedResource, Plan
-from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CdiEnvironment, CdiSpec
+from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiSpec, Document, Libraries
 
-Document = Mapping[str, Any]
 LISTS = ("env", "deviceNodes", "mounts", "hooks")  # of containerEdits, with what tells their entries apart below
-_WAYS = (
-    "have the container toolkit's own specification on the node (nvidia-ctk cdi generate "
-    "--output=/etc/cdi/nvidia.yaml), or show nvidia-ctk to the agent (the component driver-root, or "
-    "--nvidia-ctk-program), or accept device nodes alone (--cdi-without-libraries)"
-)
 
 
 def whole(document: Document) -> bool:
@@ -37,10 +31,10 @@ def whole(document: Document) -> bool:
 
 
 def completed(minimal: CdiSpec, source: Document) -> CdiSpec:
-    """Our devices, each with what it has there beyond its nodes, and what goes with every GPU there."""
+    """Our devices, each with what it has there beyond its nodes, and what goes with every GPU tenvironment."""
     listed = [each for each in source.get("devices") or () if isinstance(each, dict)]
     devices = [
-        {**each, "containerEdits": _added(each["containerEdits"], _same_device(each, listed))}
+        {**each, "containerEdits": _added(each["containerEdits"], _same_device(each, listed, minimal.libraries))}
         for each in minimal.document["devices"]
     ]
     common = _added(minimal.document.get("containerEdits") or {}, source.get("containerEdits") or {})
@@ -49,19 +43,20 @@ def completed(minimal: CdiSpec, source: Document) -> CdiSpec:
     return replace(minimal, document=document)
 
 
-def _same_device(ours: Document, theirs: Sequence[Document]) -> Document:
-    """What another specification has for the device with these nodes; an index may be another GPU's by now."""
-    own = _gpu_nodes(ours["containerEdits"])
+def _same_device(ours: Document, theirs: Sequence[Document], libraries: Libraries | None) -> Document:
+    """What another specification has for the device with these nodes; an index may be another device's by now."""
+    prefix = libraries.node_prefix if libraries is not None else ""
+    own = _own_nodes(ours["containerEdits"], prefix)
     for each in theirs:
         edits = each.get("containerEdits")
-        if isinstance(edits, dict) and _gpu_nodes(edits) == own:
+        if isinstance(edits, dict) and _own_nodes(edits, prefix) == own:
             return edits
     return {}
 
 
-def _gpu_nodes(edits: Document) -> Set[str]:
+def _own_nodes(edits: Document, prefix: str) -> Set[str]:
     paths = {str(each.get("path")) for each in edits.get("deviceNodes") or () if isinstance(each, dict)}
-    return {each for each in paths if each.startswith("/dev/nvidia")}
+    return {each for each in paths if each.startswith(prefix)}
 
 
 def _added(ours: Document, theirs: Document) -> dict[str, Any]:
@@ -83,7 +78,7 @@ def _what(entry: object) -> str:
 
 
 def merged(ours: CdiSpec, theirs: Document) -> CdiSpec:
-    """What stands in for both while pods live that were given names of the file that was there.
+    """What stands in for both while pods live that were given names of the file that was tenvironment.
 
     Their names stay, so that a container that is restarted finds them. Where theirs is whole and ours is not, their
     devices and what goes with all of them stay as they are, and ours are added.
@@ -102,12 +97,12 @@ def _beside(document: Document, more: Mapping[str, Document]) -> dict[str, Any]:
 def choose(
     specs: Sequence[CdiSpec], made: Document | None, sources: Sequence[Document | None], *, nodes_will_do: bool
 ) -> tuple[CdiSpec, ...]:
-    """Our specifications as they are to be written. `made`: nvidia-ctk's, of these devices; `sources`: in whose place,
-    the best first. Where there is nothing to make the GPUs' whole, and nodes alone will not do, it is left out."""
+    """Our specifications as they are to be written. `made`: the program's, of these devices; `sources`: in whose place,
+    the best first. One that nothing can make whole, and whose nodes alone will not do, is left out."""
     best = next((each for each in sources if each is not None and whole(each)), None)
     chosen = []
     for each in specs:
-        if each.kind != GPU_KIND:
+        if each.libraries is None:
             chosen.append(each)
         elif made is not None:
             chosen.append(replace(each, document=made))
@@ -119,23 +114,24 @@ def choose(
 
 
 def missing(specs: Sequence[CdiSpec], environment: CdiEnvironment, *, active: bool) -> str:
-    """Why our specification of the GPUs would have no libraries; empty: it has them, or none of ours is needed.
+    """Why our specification would have no libraries; empty: it has them, or none of ours needs any.
 
     active: containers get their devices by it already, so that the last good one counts.
     """
-    gpus = next((each for each in specs if each.kind == GPU_KIND), None)
-    if gpus is None or environment.toolkit_libraries or (active and environment.kept):
+    needy = next((each for each in specs if each.libraries is not None), None)
+    if needy is None or needy.libraries is None or environment.toolkit_libraries or (active and environment.kept):
         return ""
-    if {str(each["name"]) for each in gpus.document["devices"]} <= environment.made:
+    if {str(each["name"]) for each in needy.document["devices"]} <= environment.made:
         return ""
     found = "; ".join(each for each in (environment.toolkit_problem, environment.made_problem) if each)
-    return f"no CDI specification with the driver's libraries is there{f' ({found})' if found else ''}; {_WAYS}"
+    why = f"no CDI specification with the driver's libraries is there{f' ({found})' if found else ''}"
+    return f"{why}; {needy.libraries.remedy}"
 
 
 def stale(specs: Sequence[CdiSpec], environment: CdiEnvironment) -> str:
     """What is wrong with the source of the libraries while the last good one is used; empty: nothing."""
-    gpus = next((each for each in specs if each.kind == GPU_KIND), None)
-    if gpus is None or {str(each["name"]) for each in gpus.document["devices"]} <= environment.made:
+    needy = next((each for each in specs if each.libraries is not None), None)
+    if needy is None or {str(each["name"]) for each in needy.document["devices"]} <= environment.made:
         return ""
     problem = "; ".join(each for each in (environment.toolkit_problem, environment.made_problem) if each)
     if environment.toolkit_libraries and problem and not environment.toolkit_problem:

@@ -1,0 +1,140 @@
+"""A program of a vendor's that makes a CDI specification, such as nvidia-ctk. On a worker thread: it asks the driver.
+
+What it is asked, and which of its answers will do, is the vendor's word (vendors.cdi.SpecRequest); here it is looked
+for, run, and read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+from nodedevices_common.errors import OperationError
+
+from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.vendors import cdi_schema
+from nodedevices_plugin.vendors.cdi import Document, SpecRequest
+
+log = structlog.get_logger(__name__)
+
+RUN_SECONDS = 30.0
+RETRY_SECONDS = 60.0
+FIRST_PATIENCE_SECONDS = 5.0  # while nothing is offered yet
+LATER_PATIENCE_SECONDS = 0.25  # and afterwards, when a fault may be waiting to be told
+SHOWN = 300  # characters of its last words
+
+
+class ProgramError(OperationError):
+    """It made no spec that can be used; the text says why."""
+
+
+def find(request: SpecRequest) -> str:
+    """The program: the one that was named, else on PATH, else below the driver root. Raises ProgramError."""
+    if request.program:
+        if shutil.which(request.program) is None:
+            raise ProgramError(f"{request.program} ({request.program_flag}): there is no such program")
+        return request.program
+    below = [str(Path(request.driver_root, each)) for each in request.places] if request.driver_root else []
+    found = shutil.which(request.tool) or shutil.which(request.tool, path=":".join(below) or "/nowhere")
+    if found is None:
+        places = f" nor below {request.driver_root}" if below else ""
+        raise ProgramError(f"{request.tool} is not in the agent's image{places}")
+    return found
+
+
+def generate(request: SpecRequest) -> dict[str, Any]:
+    """The spec that it makes. Raises ProgramError. Blocks."""
+    tool = request.tool
+    driver_root = request.driver_root if request.driver_root and Path(request.driver_root).is_dir() else ""
+    program = find(request)
+    try:
+        done = subprocess.run(  # noqa: S603
+            [program, *request.arguments(driver_root, _dev_root(driver_root))],
+            capture_output=True,
+            timeout=RUN_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ProgramError(f"{tool}: {error}") from error
+    if done.returncode != 0:
+        words = " ".join(done.stderr.decode(errors="replace").split())[-SHOWN:]
+        raise ProgramError(f"{tool}: status {done.returncode}: {words or 'no output'}")
+    try:
+        document = json.loads(done.stdout)
+    except ValueError as error:
+        raise ProgramError(f"{tool}: its output is not JSON: {error}") from error
+    wrong = cdi_schema.problems(document)
+    if wrong:
+        raise ProgramError(f"{tool}: its output is not valid: {'; '.join(wrong[:3])}")
+    try:
+        return request.accepted(document, driver_root)
+    except ValueError as error:
+        raise ProgramError(f"{tool}: its output {error}") from error
+
+
+def _dev_root(driver_root: str) -> str:
+    if not driver_root:
+        return ""
+    return driver_root if Path(driver_root, "dev").is_dir() else "/"
+
+
+class ProgramSpec:
+    """One vendor's spec by its program, on a thread of its own. `on_change`: called on the loop when it has answered.
+
+    made: the latest good one, and names: of the devices in it, while it is what was asked for last. problem: why there
+    is none for that; then it is tried again after a minute.
+    """
+
+    def __init__(
+        self, *, on_change: Callable[[], None] = lambda: None, make: Callable[[SpecRequest], dict[str, Any]] = generate
+    ) -> None:
+        self._worker = Worker("cdi-program")
+        self._on_change = on_change
+        self._make = make
+        self._request: SpecRequest | None = None
+        self._running: asyncio.Future[dict[str, Any]] | None = None
+        self._started_at = 0.0  # time.monotonic()
+        self.made: Document | None = None
+        self.names: frozenset[str] = frozenset()
+        self.problem = ""
+
+    def current(self, request: SpecRequest | None) -> Document | None:
+        """What it made of this request."""
+        return self.made if request is not None and request == self._request and self.names else None
+
+    async def want(self, request: SpecRequest, *, patience_seconds: float) -> None:
+        """Asks, where it was not asked that before or has failed since; returns with the answer, or after a moment."""
+        failed = self._running is None and time.monotonic() - self._started_at >= RETRY_SECONDS
+        if request != self._request or (failed and not self.names):
+            self._request, self._started_at = request, time.monotonic()
+            self.names, self.problem = frozenset(), ""
+            running = self._running = self._worker.submit(lambda: self._make(request))
+            running.add_done_callback(partial(self._answered, request))
+            await asyncio.wait((running,), timeout=patience_seconds)
+            await asyncio.sleep(0)  # its callback
+
+    def _answered(self, request: SpecRequest, answer: asyncio.Future[dict[str, Any]]) -> None:
+        if request != self._request or answer.cancelled():
+            return
+        self._running = None
+        error = answer.exception()
+        if error is None:
+            self.made, self.problem = answer.result(), ""
+            self.names = frozenset(str(each["name"]) for each in self.made["devices"])
+            log.info(f"{request.tool} generated the CDI specification", devices=len(self.names))
+        elif isinstance(error, ProgramError):
+            self.problem = str(error)
+            log.info(f"{request.tool} failed to generate a CDI specification", why=self.problem)
+        else:
+            self.problem = f"{request.tool}: {error}"
+            log.error(f"{request.tool} failed to generate a CDI specification", exc_info=error)
+        self._on_change()

@@ -1,0 +1,113 @@
+"""How nvidia-ctk makes the CDI specification of the GPUs. Pure: what it is asked, and what is made of its answer.
+
+It runs in this container, where the driver root may be mounted at another place than on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from nodedevices_plugin.vendors.cdi import CdiSpec
+from nodedevices_plugin.vendors.nvidia import cdi, nodes
+from nodedevices_plugin.vendors.nvidia.cdi import Host
+from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CtkRequest:
+    """What nvidia-ctk makes a spec of.
+
+    names: the devices that it must have. program: nvidia-ctk itself; empty: it is looked for. driver_root: where the
+    driver root is mounted in this container, if it is.
+    """
+
+    tool: ClassVar[str] = "nvidia-ctk"
+    program_flag: ClassVar[str] = "--nvidia-ctk-program"
+    places: ClassVar[tuple[str, ...]] = ("usr/bin", "usr/local/bin", "usr/local/nvidia/toolkit")
+
+    names: frozenset[str]
+    id_strategy: str = "uuid"
+    host: Host
+    program: str = ""
+    driver_root: str = ""
+    hook_path: str = ""
+    feature_flags: tuple[str, ...] = ()
+    disable_hooks: tuple[str, ...] = ()
+
+    def arguments(self, driver_root: str, dev_root: str) -> list[str]:
+        """Options of nvidia-ctk 1.14 and later; the last two are 1.18's."""
+        roots = [f"--driver-root={driver_root}", f"--dev-root={dev_root}"] if driver_root else []
+        return [
+            *("cdi", "generate", "--format=json", f"--vendor={cdi.VENDOR}", "--class=gpu"),
+            f"--device-name-strategy={self.id_strategy}",
+            *roots,
+            *([f"--nvidia-ctk-path={self.hook_path}"] if self.hook_path else []),
+            *(f"--feature-flag={each}" for each in self.feature_flags),
+            *(f"--disable-hook={each}" for each in self.disable_hooks),
+        ]
+
+    def accepted(self, document: Mapping[str, Any], driver_root: str) -> dict[str, Any]:
+        if document["kind"] != cdi.GPU_KIND:
+            raise ValueError(f"is of kind {document['kind']}")
+        missing = sorted(self.names - {each["name"] for each in document["devices"]})
+        if missing:
+            raise ValueError(f"has no {', '.join(missing[:3])}")
+        return rerooted(document, self.host, mounted=driver_root)
+
+
+def request(gpus: CdiSpec, own: NvidiaSettings, host: Host, *, id_strategy: str) -> CtkRequest:
+    """For the devices of our own specification."""
+    return CtkRequest(
+        names=frozenset(str(each["name"]) for each in gpus.document["devices"]),
+        id_strategy=id_strategy,
+        host=host,
+        program=own.ctk_program,
+        driver_root=own.driver_root_here,
+        hook_path=own.cdi_hook_path,
+        feature_flags=own.cdi_feature_flags,
+        disable_hooks=own.cdi_disable_hooks,
+    )
+
+
+def rerooted(document: Mapping[str, Any], host: Host, *, mounted: str = "") -> dict[str, Any]:
+    """A valid spec whose paths are this container's, with the host's in their place.
+
+    mounted: where the driver root is mounted here; device nodes come from there or from this container's own /dev.
+    """
+    prefix = mounted.rstrip("/")
+
+    def inside(path: str) -> str:
+        return path[len(prefix) :] if prefix and path.startswith(f"{prefix}/") else path
+
+    def node(entry: Mapping[str, Any]) -> dict[str, Any]:
+        path = str(entry["path"])
+        place = host.path(inside(str(entry.get("hostPath") or path)))
+        return {**entry, "hostPath": place} if place != path or "hostPath" in entry else dict(entry)
+
+    def mount(entry: Mapping[str, Any]) -> dict[str, Any]:
+        path = str(entry["hostPath"])
+        moved = inside(path)
+        return dict(entry) if moved == path else {**entry, "hostPath": nodes.host_path(host.driver_root, moved)}
+
+    def edits(before: Mapping[str, Any]) -> dict[str, Any]:
+        after = dict(before)
+        for key, change in (("deviceNodes", node), ("mounts", mount)):
+            if before.get(key):
+                after[key] = [change(each) for each in before[key]]
+        return after
+
+    after = {
+        **document,
+        "devices": [{**each, "containerEdits": edits(each["containerEdits"])} for each in document["devices"]],
+    }
+    if document.get("containerEdits"):
+        after["containerEdits"] = edits(document["containerEdits"])
+    if _version(str(document["cdiVersion"])) < _version(cdi.VERSION):
+        after["cdiVersion"] = cdi.VERSION  # for hostPath
+    return after
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
