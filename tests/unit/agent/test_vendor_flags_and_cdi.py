@@ -1,0 +1,183 @@
+"""A vendor may bring flags, and devices with CDI names, by a file and a line of registration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodedevices_plugin.host.cdi_keeper import CdiKeeper
+from nodedevices_plugin.model import HoldersState, Holdings
+from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
+from nodedevices_plugin.resources.containers import edits
+from nodedevices_plugin.resources.granting import grant
+from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
+from nodedevices_plugin.settings.file import parse as parse_file
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.cdi import CdiEnvironment
+from nodedevices_probe.protocol import DeviceFact
+from support.acme_cdi import FILE, KIND, AcmeByCdi, AcmeSettings
+from support.facts import START, gpu, gpu_id, old, snapshot
+
+NODE = "--node-name=n1"
+BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
+NO_FOLDER = CdiEnvironment(unwritable="/var/run/cdi: Read-only file system")
+
+
+@pytest.fixture
+def acme() -> Iterator[None]:
+    take_back = registry.add(AcmeByCdi())
+    yield
+    take_back()
+
+
+def fpga(index: int) -> DeviceFact:
+    nodes = (f"/dev/acme{index}",)
+    return DeviceFact(id=f"ACME-{index}", index=index, type="fpga", vendor="acme", device_nodes=nodes)
+
+
+def effective(*arguments: str, file: bytes = b"", **environment: str) -> Effective:
+    return resolve(parse([NODE, *arguments], environment), parse_file(file), None)
+
+
+def acmes(of: Effective) -> object:
+    return of.node.vendors["acme"]
+
+
+def files(folder: Path) -> set[str]:
+    return {each.name for each in folder.iterdir()}
+
+
+class Node:
+    """The agent's steps; what is to be saved is, at once."""
+
+    def __init__(self, *devices: DeviceFact, arguments: tuple[str, ...] = ()) -> None:
+        self.clock = 100.0
+        self.devices = devices
+        self.local = parse([NODE, "--operator-wait-seconds=0", *arguments], {})
+        self.world: World = begin(State(), self.local, now=START, monotonic=self.clock)
+
+    def now(self, config: dict[str, Any], existing: frozenset[str] = frozenset(), **cdi: CdiEnvironment) -> Node:
+        for _ in range(2):
+            self.clock += 1
+            applied = self.world.state.applied
+            inputs = Inputs(
+                snapshot=snapshot(*self.devices),
+                arrived=self.clock,
+                seen=SeenObject(exists=True, generation=1, config=config),
+                holdings=Holdings(state=HoldersState.SYNCED, taken=self.clock),
+                existing=existing,
+                cdi=cdi,
+                saved=from_saved(applied) if applied is not None else None,
+            )
+            at = START + timedelta(seconds=self.clock)
+            self.world = step(self.world, inputs, self.local, now=at, monotonic=self.clock).world
+        return self
+
+    @property
+    def offers(self) -> dict[str, list[str]]:
+        resources = self.world.plan.resources if self.world.plan else ()
+        return {each.name: [one.id for one in each.ids if one.healthy] for each in resources}
+
+
+# --- flags ------------------------------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("acme")
+def test_its_flags_variables_and_keys_are_read_with_the_agents_own_and_come_back_to_it() -> None:
+    assert acmes(effective()) == AcmeSettings()
+    assert acmes(effective("--acme-shells=a,b")) == AcmeSettings(shells=("a", "b"))
+    assert acmes(effective(ACME_SHELLS="a", ACME_IMAGE="x")) == AcmeSettings(shells=("a",), image="x")
+    assert acmes(effective(file=b"flags: {acmeShells: [c]}")) == AcmeSettings(shells=("c",))
+    assert acmes(effective("--acme-shells=a", file=b"flags: {acmeShells: [c]}")) == AcmeSettings(shells=("a",))
+
+
+@pytest.mark.usefixtures("acme")
+def test_what_they_ask_for_is_a_section_which_a_policy_replaces() -> None:
+    assert effective("--acme-regions").sections.partitions.strategy == "mixed"
+    assert effective("--acme-regions", "--mig-strategy=single").sections.partitions.strategy == "single"
+    own = parse([NODE, "--acme-regions"], {})
+    assert resolve(own, None, {"partitions": {"strategy": "none"}}).sections.partitions.strategy == "none"
+
+
+@pytest.mark.usefixtures("acme")
+def test_what_they_say_survives_the_state_file_and_one_that_has_none_of_it_is_read() -> None:
+    now = effective("--acme-shells=a")
+    saved = json.loads(json.dumps(to_saved(now)))
+    assert from_saved(saved) == now
+    del saved["node"]["vendors"]["acme"]
+    assert acmes(from_saved(saved)) == AcmeSettings()
+
+
+def test_a_flag_of_a_vendor_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--acme-shells: unknown flag"):
+        parse([NODE, "--acme-shells=a"], {})
+
+
+@pytest.mark.usefixtures("acme")
+def test_help_shows_them_under_their_own_title(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"], {})
+    text = capsys.readouterr().out
+    assert (
+        text.index("as NVIDIA's device plugin has them") < text.index("of Acme's FPGAs:") < text.index("--acme-shells")
+    )
+
+
+@pytest.mark.usefixtures("acme")
+def test_what_they_require_of_the_host_is_waited_for() -> None:
+    node = Node(fpga(0), gpu(0, readings=old()), arguments=("--acme-control-required",)).now({})
+    assert node.offers == {}
+    assert "/dev/acmectl is not on this node" in node.world.config.message
+    assert node.now({}, frozenset({"/dev/acmectl"})).offers["acme.com/fpga"] == ["ACME-0"]
+
+
+# --- CDI --------------------------------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("acme")
+def test_its_devices_have_cdi_names_and_need_no_libraries() -> None:
+    node = Node(fpga(0), arguments=("--acme-shells=x",)).now(BY_CDI, acme=CdiEnvironment())
+    assert node.world.config.reason == "Applied"
+    assert [each.kind for each in node.world.access.cdi["acme"].specs] == [KIND]
+    assert node.world.plan is not None
+    got = edits(grant(node.world.plan.resources[0], ["ACME-0"]), node.world.access.containers)
+    assert (got.cdi_devices, got.envs) == ((f"{KIND}=ACME-0",), {"ACME_SHELLS": "x"})
+
+
+@pytest.mark.usefixtures("acme")
+def test_cdi_names_are_refused_while_no_file_of_its_can_be_written() -> None:
+    node = Node(fpga(0)).now({}).now(BY_CDI, acme=NO_FOLDER)
+    assert "cannot write /var/run/cdi: Read-only file system" in node.world.config.message
+    assert node.offers == {"acme.com/fpga": ["ACME-0"]}, "the way in effect goes on"
+
+
+@pytest.mark.usefixtures("acme")
+def test_where_gpus_lack_their_libraries_its_devices_are_still_offered() -> None:
+    node = Node(gpu(0, readings=old()), fpga(0))
+    node.now(BY_CDI, nvidia=CdiEnvironment(made=frozenset({gpu_id(0)}), kept=True), acme=CdiEnvironment())
+    assert node.offers == {"acme.com/fpga": ["ACME-0"], "nvidia.com/gpu": [gpu_id(0)]}
+    node.now(BY_CDI, nvidia=CdiEnvironment(), acme=CdiEnvironment())
+    assert node.offers == {"acme.com/fpga": ["ACME-0"], "nvidia.com/gpu": []}
+
+
+@pytest.mark.usefixtures("acme")
+async def test_its_file_is_written_beside_nvidias_and_goes_when_nobody_holds_a_device(tmp_path: Path) -> None:
+    keeper = CdiKeeper(tmp_path, [], files=Worker("files"), looks=Worker("looks"), on_change=lambda: None)
+    await keeper.first()
+    node = Node(gpu(0, readings=old()), fpga(0), arguments=("--cdi-without-libraries",))
+    found = keeper.environments
+    node.now(BY_CDI, nvidia=found["nvidia"], acme=found["acme"])
+    await keeper.keep(node.world.access, free=lambda: False)
+    assert files(tmp_path) == {FILE, "k8s.device-plugin.nvidia.com-gpu.json"}
+    assert json.loads((tmp_path / FILE).read_text())["kind"] == KIND
+    nothing = replace(node.world.access, cdi={})
+    await keeper.keep(nothing, free=lambda: False)
+    assert FILE in files(tmp_path), "a container that is restarted still has the name"
+    await keeper.keep(nothing, free=lambda: True)
+    assert files(tmp_path) == set()
