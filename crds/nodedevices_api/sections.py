@@ -213,10 +213,12 @@ class DegradedRule(Strict):
 
 
 class HealthProbe(Strict):
-    """How often devices are looked at, and what their silence means."""
+    """How often devices are read, and what a probe's silence means."""
 
-    interval_seconds: Annotated[Whole, Field(ge=1, le=10)] = Field(
-        default=5, description="Seconds between probes; after 15 s without one the probe is silent, so 10 at most."
+    interval_seconds: Annotated[Whole, Field(ge=1, le=10)] | None = Field(
+        default=None,
+        description="Seconds between two readings of the devices, by each probe; events are reported at once. Absent: "
+        "as often as the probe does by itself, for NVIDIA's GPUs every 5 s.",
     )
     withdraw_after_seconds: Annotated[Whole, Field(ge=15, le=DAY_SECONDS)] = Field(
         default=300, description="Seconds of silence after which devices are no longer offered."
@@ -265,7 +267,9 @@ class Health(Strict):
         default=None,
         description="Seconds after which a vanished device is forgotten; absent: only when its removal is confirmed.",
     )
-    probe: HealthProbe = Field(default=HealthProbe(), description="How often devices are probed.")
+    probe: HealthProbe = Field(
+        default=HealthProbe(), description="How often devices are read, and what a probe's silence means."
+    )
 
 
 class Taint(Strict):

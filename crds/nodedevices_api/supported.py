@@ -20,7 +20,7 @@ _IMPLEMENTED: dict[str, frozenset[str]] = {
     "sharing": frozenset({"strategy", "rename_by_default", "fail_requests_greater_than_one", "resources"}),
     "partitions": frozenset({"strategy"}),
     "injection": frozenset({"device_list_strategies", "device_id_strategy", "pass_device_specs"}),
-    "health": frozenset({"rules", "hold_down_seconds"}),
+    "health": frozenset({"rules", "hold_down_seconds", "probe"}),
     "faults": frozenset({"pod_condition", "event", "node_condition", "taint", "evict", "rules", "budget", "breaker"}),
     "labels": frozenset({"feature_discovery", "extra"}),
 }

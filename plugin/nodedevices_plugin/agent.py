@@ -299,6 +299,8 @@ class Agent:
         before, self._world = self._world, outcome.world
         self._metrics.stepped(time.monotonic() - began)
         self._step_log.record(before, outcome, self._metrics)
+        for each in self._probe_sources.values():
+            each.set_interval(self._world.active.effective.sections.health.probe.interval_seconds)
         again = await self._state.keep(self._world.state, time.monotonic())
         was = before.active
         taken_over = was.applied_once and was.effective.observing and not self._world.active.effective.observing

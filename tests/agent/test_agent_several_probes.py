@@ -1,16 +1,20 @@
-"""Two probes in the whole agent: simulated GPUs, and a NIC and an FPGA that a program in POSIX sh reports."""
+"""Several probes in the whole agent: simulated GPUs, a NIC and an FPGA that a program in POSIX sh reports, and one more
+NIC of a probe that listens on a unix socket."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nodedevices_plugin.agent import Agent
 from nodedevices_plugin.settings.flags import parse
+from nodedevices_probe import wanted
+from nodedevices_probe.protocol import DeviceFact, encode
+from support.facts import snapshot
 from support.fakestore import FakeStore
 from support.kubelet import StandInKubelet
 
@@ -31,10 +35,10 @@ CONFIG = {
 class Node:
     """The agent's whole life in this process; its probes are processes of their own."""
 
-    def __init__(self, folder: Path, kubelet: StandInKubelet) -> None:
+    def __init__(self, folder: Path, kubelet: StandInKubelet, *more: str, config: Mapping[str, Any] = CONFIG) -> None:
         self.folder = folder
         self.store = FakeStore(
-            item={"metadata": {"name": NODE, "uid": "u", "generation": 1}, "spec": {"config": CONFIG}}
+            item={"metadata": {"name": NODE, "uid": "u", "generation": 1}, "spec": {"config": config}}
         )
         arguments = [
             f"--node-name={NODE}",
@@ -47,6 +51,7 @@ class Node:
             "--http-address=off",
             "--health-address=off",
             "--operator-wait-seconds=15",
+            *more,
         ]
         self.agent = Agent(parse(arguments, {}), store=self.store)
 
@@ -61,14 +66,21 @@ class Node:
         return {name: each["health"].get("reason", "") for name, each in self.devices().items()}
 
 
+@contextlib.asynccontextmanager
+async def running(node: Node) -> AsyncIterator[Node]:
+    task = asyncio.create_task(node.agent.run())
+    try:
+        yield node
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
 @pytest.fixture
 async def node(tmp_path: Path, kubelet: StandInKubelet) -> AsyncIterator[Node]:
-    node = Node(tmp_path, kubelet)
-    running = asyncio.create_task(node.agent.run())
-    yield node
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    async with running(Node(tmp_path, kubelet)) as node:
+        yield node
 
 
 async def test_a_nic_and_an_fpga_go_from_a_shell_programs_line_to_a_container_and_to_nodedevices(
@@ -106,3 +118,49 @@ async def test_what_happens_to_one_probes_devices_leaves_the_others_alone(node: 
     await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 0, 0])
     expected = {"fpga-0": "FallenOffBus", "gpu-0": "", "gpu-1": "", "nic-0": "Missing"}
     await kubelet.until(lambda: node.healths() == expected)
+
+
+class Elsewhere:
+    """A probe in another container: what it says to each client, and what it is told."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.told: list[bytes] = []
+        self._server: asyncio.Server | None = None
+        self._clients: list[asyncio.StreamWriter] = []
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_unix_server(self._accept, self.path)
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for each in self._clients:
+            each.close()
+        self.path.unlink()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients.append(writer)
+        nic = DeviceFact(id="IB-9", index=9, type="nic", vendor="mellanox", device_nodes=("/dev/infiniband/uverbs9",))
+        writer.write(encode(snapshot(nic, probe="ib", instance="elsewhere")))
+        while line := await reader.readline():
+            self.told.append(line)
+
+
+async def test_a_probe_behind_a_socket_is_one_more_source_is_told_the_policys_interval_and_may_come_back(
+    tmp_path: Path, kubelet: StandInKubelet
+) -> None:
+    probe = Elsewhere(tmp_path / "ib.sock")
+    await probe.start()
+    config = {**CONFIG, "health": {"probe": {"intervalSeconds": 2}}}
+    async with running(Node(tmp_path, kubelet, f"--probe=ib=unix:{probe.path}", config=config)) as node:
+        await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 2, 1])
+        assert [(each["name"], each["devices"]) for each in node.status["probes"]][2] == ("ib", 1)
+        await kubelet.until(lambda: [wanted.interval(each) for each in probe.told] == [2])
+        await probe.stop()
+        (node.folder / "lost").touch()
+        await kubelet.until(lambda: kubelet.allocatable(FPGA) == 0)
+        assert kubelet.allocatable(RDMA) == 2, "a probe that is away for a moment takes nothing along"
+        await probe.start()
+        await kubelet.until(lambda: len(probe.told) == 2)
+        await probe.stop()

@@ -1,9 +1,9 @@
 """A probe as a child process of the agent, with a pipe of its own for its lines.
 
-A child that ends is replaced; one that is silent for too long is killed, and if the kernel does not let it die it is
-left behind, never waited for. Neither waits for the lines that are left to read. What a child prints goes to the
-agent's standard error. It dies with the agent, if it is ours (see nodedevices_probe.main); any other is killed at the
-agent's end.
+What the agent wants of it is written to its standard input (nodedevices_probe.wanted), and what it prints goes to the
+agent's standard error. A child that ends is replaced; one that is silent for too long is killed, and if the kernel does
+not let it die it is left behind, never waited for. Neither waits for the lines that are left to read. It dies with the
+agent, if it is ours (see nodedevices_probe.main); any other is killed at the agent's end.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from nodedevices_common.backoff import Backoff
 from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
@@ -74,6 +75,9 @@ class ProbeProcess:
     def _command(self) -> list[str]:
         return self._own or [sys.executable, "-m", "nodedevices_probe.main", *self._arguments()]
 
+    def set_interval(self, seconds: float | None) -> None:
+        self._lines.set_interval(seconds)
+
     async def run(self) -> None:
         """Keep a child running until this coroutine is cancelled; then the child is killed."""
         await self._lines.keep(self._one_child)
@@ -100,7 +104,11 @@ class ProbeProcess:
             grace_seconds = EXIT_GRACE_SECONDS
         finally:
             self._child = None
-            code = await self._end(child, grace_seconds)
+            try:
+                code = await self._end(child, grace_seconds)
+            finally:
+                if child.stdin is not None:
+                    child.stdin.close()
         if code is not None and code != -signal.SIGKILL:
             last_words = f": {lines.last_error}" if lines.last_error else ""
             lines.last_error = f"the probe exited with status {code}{last_words}"
@@ -127,7 +135,7 @@ class ProbeProcess:
             return exited is not None and time.monotonic() - exited >= LAST_WORDS_SECONDS
 
         try:
-            await self._lines.read(reader, is_over)
+            await self._lines.read(reader, partial(_send, child), is_over)
         finally:
             transport.close()
 
@@ -154,7 +162,8 @@ def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
     try:
         child = subprocess.Popen(  # noqa: S603  the command is ours or the test's
             [*command, "--fd", str(write_end)],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
+            bufsize=0,
             stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
             pass_fds=(write_end,),
             start_new_session=True,
@@ -164,7 +173,16 @@ def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
         raise
     finally:
         os.close(write_end)
+    if child.stdin is not None:
+        os.set_blocking(child.stdin.fileno(), False)
     return child, read_end
+
+
+def _send(child: subprocess.Popen[bytes], line: bytes) -> None:
+    """On its standard input, which it need not read: then the line stays in the pipe, or finds no room and is lost."""
+    if child.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(line)
 
 
 def _kill_session(child: subprocess.Popen[bytes]) -> None:

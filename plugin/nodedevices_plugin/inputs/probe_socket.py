@@ -17,6 +17,7 @@ from nodedevices_plugin.inputs.probe_source import CHUNK_BYTES, END_AFTER_SILENC
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 
 CONNECT_SECONDS = 5.0
+MAX_UNREAD_BYTES = 1 << 16  # of what the probe is told and does not read; what is more is lost
 BACKOFF = Backoff(initial_seconds=0.2, max_seconds=5.0, jitter=0.2)  # below the 15 s of silence that are reported
 
 
@@ -45,6 +46,9 @@ class ProbeSocket:
     def last_error(self) -> str | None:
         return self._lines.last_error
 
+    def set_interval(self, seconds: float | None) -> None:
+        self._lines.set_interval(seconds)
+
     async def run(self) -> None:
         await self._lines.keep(self._connection)
 
@@ -59,7 +63,12 @@ class ProbeSocket:
         lines.counters.starts += 1
         lines.log.info("probe connected", socket=self._path)
         try:
-            await lines.read(reader)
+
+            def send(line: bytes) -> None:
+                if writer.transport.get_write_buffer_size() < MAX_UNREAD_BYTES:
+                    writer.write(line)
+
+            await lines.read(reader, send)
         except OSError as error:
             lines.last_error = f"{self._path}: {_why(error)}"
         finally:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import structlog
 from nodedevices_common.backoff import Backoff
+from nodedevices_probe import wanted
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Snapshot
 
 from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
@@ -43,6 +44,10 @@ class ProbeSource(Protocol):
     @property
     def last_error(self) -> str | None:
         """Why there is no good line; None after one."""
+        ...
+
+    def set_interval(self, seconds: float | None) -> None:
+        """From now on the probe is to report so often; None: as often as it does by itself. It may not care."""
         ...
 
     async def run(self) -> None:
@@ -92,6 +97,14 @@ class ProbeLines:
         self._reading = Worker("probe-lines")
         self.counters = ProbeCounters()
         self.last_error: str | None = None
+        self._interval: float | None = None
+        self._send: Callable[[bytes], None] | None = None  # to the probe, while there is one
+
+    def set_interval(self, seconds: float | None) -> None:
+        if seconds != self._interval:
+            self._interval = seconds
+            if self._send is not None:
+                self._send(wanted.encode(seconds))
 
     async def keep(self, session: Callable[[], Awaitable[bool]]) -> None:
         """One session after the other; a session says whether it ended because the probe wanted a new one."""
@@ -107,8 +120,20 @@ class ProbeLines:
             level("probe ended", cause=self.last_error, restart_in_seconds=round(delay, 1))
             await asyncio.sleep(delay)
 
-    async def read(self, reader: asyncio.StreamReader, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Until the stream ends, no good line came for too long, or `is_over`, whatever is left to read then."""
+    async def read(
+        self, reader: asyncio.StreamReader, send: Callable[[bytes], None], is_over: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Until the stream ends, no good line came for too long, or `is_over`, whatever is left to read then. `send`
+        writes a line to the probe, as far as that is possible without waiting."""
+        self._send = send
+        if self._interval is not None:
+            send(wanted.encode(self._interval))
+        try:
+            await self._read(reader, is_over)
+        finally:
+            self._send = None
+
+    async def _read(self, reader: asyncio.StreamReader, is_over: Callable[[], bool]) -> None:
         splitter = LineSplitter()
         heard = time.monotonic()
         while True:

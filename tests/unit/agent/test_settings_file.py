@@ -246,8 +246,12 @@ def test_sections_that_nobody_sets_are_at_their_defaults() -> None:
     [
         ({"labels": {"mode": "All"}}, "spec.config.labels"),
         (
-            {"health": {"probe": {"intervalSeconds": 2}}},
-            "spec.config.health.probe.intervalSeconds: not implemented yet",
+            {"health": {"forgetMissingSeconds": 99}},
+            "spec.config.health.forgetMissingSeconds: not implemented yet",
+        ),
+        (
+            {"health": {"probe": {"intervalSeconds": 11}}},
+            "spec.config.health.probe.intervalSeconds: 11 is not allowed",
         ),
         ({"shring": {}}, "spec.config.shring: unknown key; did you mean sharing?"),
         ({"health": {"holdDownSeconds": -1}}, "spec.config.health.holdDownSeconds: -1 is not allowed"),

@@ -220,7 +220,7 @@ def test_a_field_that_is_not_at_work_says_so_and_no_other_does() -> None:
             "devicepolicies.spec.health.forgetMissingSeconds",
             "Not implemented yet: a policy that sets it is refused with",
         ),
-        ("devicepolicies.spec.health.probe.intervalSeconds", "Built-in default: 5. Not implemented yet."),
+        ("devicepolicies.spec.health.degraded[].signal", "Not implemented yet."),
         (
             "devicepolicies.spec.sharing.strategy",
             "memory is not implemented yet: a policy that sets it is refused with",

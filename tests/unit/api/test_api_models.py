@@ -207,7 +207,7 @@ def test_the_built_in_defaults_are_the_agreed_ones() -> None:
             "rules": [],
             "degraded": [],
             "holdDownSeconds": 300,
-            "probe": {"intervalSeconds": 5, "withdrawAfterSeconds": 300},
+            "probe": {"withdrawAfterSeconds": 300},
         },
         "faults": {
             "podCondition": "OnFault",

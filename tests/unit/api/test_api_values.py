@@ -110,7 +110,6 @@ def test_fields_that_are_not_at_work_are_named_with_their_place() -> None:
         sharing={"strategy": "memory", "resources": [{"name": "nvidia.com/gpu", "memoryUnit": "1Gi"}]},
     ) == [
         "health.forgetMissingSeconds",
-        "health.probe.intervalSeconds",
         "sharing.resources.memoryUnit",
         "sharing.strategy: memory",
     ]
@@ -131,7 +130,5 @@ def test_the_full_policy_is_not_all_at_work_yet() -> None:
     assert unsupported_sections(parse(DevicePolicySpec, FULL_POLICY["spec"])) == [
         "health.degraded",
         "health.forgetMissingSeconds",
-        "health.probe.intervalSeconds",
-        "health.probe.withdrawAfterSeconds",
         "sharing.resources.memoryUnit",
     ]

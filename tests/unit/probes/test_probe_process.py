@@ -213,6 +213,44 @@ def test_lines_are_cut_the_same_however_they_arrive(size: int) -> None:
     assert lines == [b"one", b"", b"two", None, b"ten bytes!"]
 
 
+async def test_a_child_reads_how_often_it_is_to_report_and_so_does_the_next_one() -> None:
+    body = """
+import json
+say(0)
+for line in sys.stdin:
+    say(json.loads(line)["intervalSeconds"] or 99)
+    if "7" in line: sys.exit(0)
+"""
+    async with probe(body) as (process, seen):
+        await eventually(lambda: seen)
+        for seconds in (2, 2, None, 7):
+            process.set_interval(seconds)
+        await eventually(lambda: len(seen.instances) == 2)
+        await eventually(lambda: len(seen) >= 6)
+        assert [each.sequence for each in seen[:6]] == [0, 2, 99, 7, 0, 7]
+
+
+async def test_a_child_that_reads_nothing_is_none_the_worse_for_it() -> None:
+    async with probe("say(1)\nsys.stdin.close()\ntime.sleep(0.3)\nsay(2)\ntime.sleep(60)") as (process, seen):
+        await eventually(lambda: seen)
+        for seconds in range(5000):  # more than a pipe holds
+            process.set_interval(seconds)
+        await eventually(lambda: len(seen) == 2)
+        assert process.counters.starts == 1
+
+
+async def test_our_own_probe_reports_as_often_as_it_is_to() -> None:
+    seen = Seen()
+    process = ProbeProcess(lambda: ["simulated", "--profile", "l4 x 1"], on_snapshot=seen.append, backoff=QUICK)
+    process.set_interval(0.1)
+    running = asyncio.create_task(process.run())
+    try:
+        await eventually(lambda: len(seen) >= 30)  # by itself it says one a second
+        assert len(seen.instances) == 1
+    finally:
+        await cancelled(running)
+
+
 BURST = "os.write(fd, b'\\n' * 65536)\n"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from nodedevices_common.backoff import Backoff
 from nodedevices_plugin.inputs.probe_socket import BACKOFF, ProbeSocket
+from nodedevices_probe import wanted
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot, encode
 from support.probes import cancelled, eventually
 
@@ -41,15 +42,18 @@ class Listening:
     path: Path
     greet: bytes = b""
     clients: list[asyncio.StreamWriter] = field(default_factory=list)
+    read: list[bytes] = field(default_factory=list)
     _server: asyncio.Server | None = None
 
     async def start(self) -> Listening:
         self._server = await asyncio.start_unix_server(self._accept, self.path)
         return self
 
-    async def _accept(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.clients.append(writer)
         writer.write(self.greet)
+        while said := await reader.readline():
+            self.read.append(said)
 
     def say(self, text: bytes) -> None:
         self.clients[-1].write(text)
@@ -148,6 +152,18 @@ async def test_a_probe_that_says_nothing_good_is_connected_to_again(probe: Liste
         await eventually(lambda: seen)
         assert source.counters.kills >= 1
         assert len(probe.clients) >= 2
+
+
+async def test_a_probe_reads_how_often_it_is_to_report_after_each_connection(probe: Listening) -> None:
+    async with connected(probe.path, lambda _: None) as source:
+        await eventually(lambda: probe.clients)
+        source.set_interval(2)
+        await eventually(lambda: probe.read)
+        source.set_interval(7)
+        await eventually(lambda: len(probe.read) == 2)
+        probe.clients[0].close()
+        await eventually(lambda: len(probe.read) == 3)
+        assert [wanted.interval(each) for each in probe.read] == [2, 7, 7]
 
 
 async def test_two_clients_each_get_every_line(probe: Listening) -> None:
