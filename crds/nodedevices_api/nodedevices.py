@@ -331,6 +331,14 @@ Excluded = Annotated[
 ]
 
 
+OutOfService = Annotated[
+    Line | None,
+    Field(
+        default=None, description="Why it was taken out of service by hand (spec.unschedulable); absent: it was not."
+    ),
+]
+
+
 class Shares(Loose):
     """A device that several containers share."""
 
@@ -352,6 +360,7 @@ class Partition(Loose):
     capacity: Capacity = Field(default={}, description="Capacities by name: memory, multiprocessors.")
     health: DeviceHealth | None = Field(default=None, description="Only where it differs from its device's.")
     excluded: Excluded = None
+    unschedulable: OutOfService = None
     holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), Listed("atomic")] = Field(
         default=(), description="Containers that have it."
     )
@@ -382,6 +391,7 @@ class Device(Loose):
         default=(), description="What came and changed no state, the newest first: was it the code, or the device?"
     )
     excluded: Excluded = None
+    unschedulable: OutOfService = None
     partitions: Annotated[tuple[Partition, ...], Field(max_length=MAX_PARTITIONS), Listed("atomic")] = Field(
         default=(), description="Parts of the device, such as MIG devices."
     )

@@ -27,7 +27,6 @@ _IMPLEMENTED: dict[str, frozenset[str]] = {
 _MEMORY_UNIT = "sharing.resources.memoryUnit"
 # Implemented field -> its value that is not.
 _VALUES_NOT_IMPLEMENTED = {"sharing.strategy": "memory"}
-_UNSCHEDULABLE = "unschedulable"  # of NodeDevices: people's, and no policy's
 _REFUSED = "a policy that sets it is refused with NotSupportedYet"
 
 
@@ -47,14 +46,12 @@ FIELDS_NOT_IMPLEMENTED = _fields_not_implemented()
 def remark(place: str) -> str:
     """What people have to know of a field of a spec besides its description; empty for one that is implemented.
 
-    `place`: dotted wire names, without marks for lists: `health.degraded.signal`, `config.partitions`, `unschedulable`.
+    `place`: dotted wire names, without marks for lists: `health.degraded.signal`, `config.partitions`.
     """
     place = place.removeprefix("config.")  # a node's configuration has the sections of policies
-    if place == _UNSCHEDULABLE:
-        return "Not implemented yet: the devices stay in service, and the condition ConfigApplied says so."
     if place in FIELDS_NOT_IMPLEMENTED:
         return f"Not implemented yet: {_REFUSED}."
-    if any(place.startswith(f"{field}.") for field in {*FIELDS_NOT_IMPLEMENTED, _UNSCHEDULABLE}):
+    if any(place.startswith(f"{field}.") for field in FIELDS_NOT_IMPLEMENTED):
         return "Not implemented yet."
     if place in _VALUES_NOT_IMPLEMENTED:
         return f"{_VALUES_NOT_IMPLEMENTED[place]} is not implemented yet: {_REFUSED}."

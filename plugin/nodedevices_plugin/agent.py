@@ -366,6 +366,7 @@ class Agent:
             notices=world.state.notices,
             mig_strategy=world.active.effective.sections.partitions.strategy,
             exclude=_excluded(world.active),
+            unschedulable={each.id: each.reason for each in world.state.unschedulable if each.holds(now)},
             clients=world.state.clients.clients,
             started=self._started,
             running_seconds=time.monotonic() - world.started,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from support import simulated
 from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, Cluster
+from support.fleet import stamp
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
 
@@ -130,3 +132,30 @@ def test_the_owned_capacity_follows_the_healthy_devices_and_is_repaired_when_som
     cluster.until("the edit is repaired", lambda: capacity() == 4 * simulated.L4_MIB)
     cluster.drop_policy("memory")
     cluster.until("it is gone with its policy", lambda: capacity() is None)
+
+
+def test_a_device_that_people_take_out_of_service_goes_to_no_new_pod_until_its_time_is_over(cluster: Cluster) -> None:
+    pod = cluster.pod("stays", cluster.b, {GPU: 1})
+    [own] = cluster.held(cluster.b, "stays")
+    [other, *_] = sorted(cluster.ids(cluster.b) - {own})
+    entries = [{"id": each, "reason": "RMA 4711", "by": "ops@example.com"} for each in (own, other)]
+
+    def take_out(**more: str) -> None:
+        spec = {"unschedulable": [entry | more for entry in entries]}
+        cluster.kubectl.run("patch", "nodedevices", cluster.b, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    take_out()
+    cluster.until("the kubelet withdraws both", lambda: not cluster.ids(cluster.b) & {own, other})
+    cluster.until("NodeDevices says so", lambda: cluster.summary(cluster.b)["unschedulable"] == 2)
+    assert cluster.summary(cluster.b)["healthy"] == 4
+    assert cluster.devices(cluster.b)[own]["unschedulable"] == "RMA 4711"
+    cluster.pod("rest", cluster.b, {GPU: 2})
+    assert not cluster.visible("rest") & {own, other}
+    cluster.alive(pod)
+    assert cluster.condition("pod", "stays", HEALTHY, NAMESPACE).get("status") != "False"
+
+    take_out(until=stamp(5))
+    cluster.until("both are back by themselves", lambda: cluster.ids(cluster.b) >= {own, other})
+    cluster.alive(pod)
+    clear = json.dumps({"spec": {"unschedulable": []}})
+    cluster.kubectl.run("patch", "nodedevices", cluster.b, "--type=merge", "-p", clear)

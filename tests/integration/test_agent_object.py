@@ -11,6 +11,7 @@ import pytest
 import yaml
 from support.agentprocess import NODE, AgentProcess
 from support.apiserver import ApiServer
+from support.fleet import stamp
 from support.kubectl import Kubectl, condition, wait_until
 from support.simulated import h100s, strike
 
@@ -188,13 +189,23 @@ def test_a_field_of_the_agents_that_somebody_takes_is_set_again(agent: AgentProc
     wait_until("told", lambda: agent.lines("fields of the agent's status were changed by another writer, reapplied"))
 
 
-def test_people_take_devices_out_of_service_and_are_told_that_it_is_not_at_work_yet(
+def test_people_take_devices_out_of_service_and_they_come_back_when_their_time_is_over(
     agent: AgentProcess, kubectl: Kubectl
 ) -> None:
     device = status(kubectl)["devices"][0]["id"]
-    patch = json.dumps({"spec": {"unschedulable": [{"id": device, "reason": "RMA 4711"}]}})
-    kubectl.run("patch", "nodedevices", NODE, "--type=merge", "-p", patch)
-    wait_until("named", lambda: device in condition(found(kubectl), "ConfigApplied").get("message", ""))
+
+    def unschedulable(*entries: dict[str, str]) -> None:
+        patch = json.dumps({"spec": {"unschedulable": list(entries)}})
+        kubectl.run("patch", "nodedevices", NODE, "--type=merge", "-p", patch)
+
+    unschedulable({"id": device, "reason": "RMA 4711"}, {"id": "gpu-1", "reason": "by its name"})
+    wait_until("it is out of service", lambda: status(kubectl)["devices"][0].get("unschedulable") == "RMA 4711")
+    assert (status(kubectl)["summary"]["unschedulable"], status(kubectl)["summary"]["healthy"]) == (1, 8)
+    wait_until(
+        "a typo is named", lambda: "unschedulable[gpu-1]" in condition(found(kubectl), "ConfigApplied")["message"]
+    )
+    unschedulable({"id": device, "reason": "RMA 4711", "until": stamp(3)})
+    wait_until("it is back", lambda: status(kubectl)["summary"]["unschedulable"] == 0)
 
 
 def test_a_persons_word_brings_a_device_back_once(agent: AgentProcess, kubectl: Kubectl) -> None:

@@ -113,12 +113,13 @@ def _matches(match: DeviceMatch | None, device: DeviceRecord) -> bool:
 def offered(devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]) -> list[DeviceRecord]:
     """The devices that are reported Healthy to the kubelet.
 
-    Healthy and Degraded ones are. Unknown ones are until the agent withdraws them, which shows in `healthy`: the
-    plugin's resources then count no more ids than the well devices have. Where no plugin of ours serves, silence of the
-    probe is not yet a withdrawal, an unloaded driver is.
+    None that was taken out of service by hand. Healthy and Degraded ones are. Unknown ones are until the agent
+    withdraws them, which shows in `healthy`: the plugin's resources then count no more ids than the well devices have.
+    Where no plugin of ours serves, silence of the probe is not yet a withdrawal, an unloaded driver is.
     """
-    well = [device for device in devices if device.health.state in {"Healthy", "Degraded"}]
-    unknown = [device for device in devices if device.health.state == "Unknown"]
+    in_service = [device for device in devices if not device.unschedulable]
+    well = [device for device in in_service if device.health.state in {"Healthy", "Degraded"}]
+    unknown = [device for device in in_service if device.health.state == "Unknown"]
     if not unknown:
         return well
     served = [resource for resource in resources if resource.managed_by == "plugin"]

@@ -83,6 +83,7 @@ class DeviceRecord:
     parts: tuple[Part, ...]  # the device itself first
     unlisted: int = 0  # holders that are left out of the parts
     type: str = "gpu"
+    unschedulable: bool = False  # people took it out of service
     model: Model = UNKNOWN_MODEL
 
 
@@ -295,6 +296,7 @@ def _device(raw: Raw) -> DeviceRecord:
         parts=(whole, *parts),
         unlisted=_number(raw, "holdersTruncated"),
         type=intern(_text(raw, "type")),
+        unschedulable="unschedulable" in raw,
         model=known,
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from nodedevices_api.conditions import Condition
 
-from nodedevices_plugin.model import CONFIRM
+from nodedevices_plugin.model import CONFIRM, Cordon
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.status.client import Object
 from nodedevices_plugin.status.publisher import AGENT_CONDITIONS
@@ -30,7 +31,7 @@ def seen_object(item: Object | None) -> SeenObject:
         config_hash=_text(spec.get("configHash")),
         config_name=_text(spec.get("configName")),
         unschedulable=tuple(
-            str(each["id"])
+            Cordon(id=str(each["id"]), reason=_text(each.get("reason")) or "", until=_time(each.get("until")))
             for each in (cordoned if isinstance(cordoned, list) else ())[:MAX_UNSCHEDULABLE]
             if isinstance(each, dict) and "id" in each
         ),
@@ -40,6 +41,15 @@ def seen_object(item: Object | None) -> SeenObject:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _time(value: object) -> datetime | None:
+    """None also for what is no time: a device whose end of service cannot be read stays out of it."""
+    try:
+        time = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return time if time is not None and time.tzinfo is not None else None
 
 
 def _text(value: object) -> str | None:

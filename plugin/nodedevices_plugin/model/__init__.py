@@ -10,7 +10,7 @@ Each stage takes the latest values and makes its own. Nothing here imports grpc,
 from __future__ import annotations
 
 from nodedevices_plugin.model.configuration import Refused, Unmatched, WaitingPod
-from nodedevices_plugin.model.health import CONFIRM, Fault, HealthState, Notice, Verdict
+from nodedevices_plugin.model.health import CONFIRM, Cordon, Fault, HealthState, Notice, Verdict
 from nodedevices_plugin.model.holders import Holder, HoldersState, Holdings, Offer, RecentAllocate
 from nodedevices_plugin.model.inventory import Inventory, InventoryDevice, Unit
 from nodedevices_plugin.model.plan import (
@@ -30,6 +30,7 @@ __all__ = [
     "CONFIRM",
     "AllocationError",
     "ContainerEdits",
+    "Cordon",
     "DeviceNode",
     "Fault",
     "Grant",

@@ -44,6 +44,19 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cordon:
+    """A device or partition that people took out of service (NodeDevices `spec.unschedulable`): it goes to no new pod,
+    and pods that have it run on."""
+
+    id: str
+    reason: str
+    until: datetime | None = None  # from then on it is over; None: until it is removed
+
+    def holds(self, now: datetime) -> bool:
+        return self.until is None or now < self.until
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
     """An event that came and changed no state, with its repeats; the device stays in service."""
 

@@ -35,7 +35,6 @@ class ConfigStatus:
     waiting_for: tuple[WaitingPod, ...] = ()  # whose end a change waits for
     waiting_for_helpers: int = 0  # of so many resources
     cdi_problem: str = ""  # what is wrong with the source of CDI specifications
-    unschedulable: tuple[str, ...] = ()  # ids that people took out of service: named until they are honoured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change, drained
 from nodedevices_plugin.resources.occupancy import Held, protect
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan, refresh_health
-from nodedevices_plugin.resources.unmatched import unmatched, unmatched_capacity
+from nodedevices_plugin.resources.unmatched import unmatched, unmatched_capacity, unmatched_cordons
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.helpers import shares, withheld
@@ -79,6 +79,7 @@ class Node:
     # ours takes it away.
     not_ours: Set[str]
     vendors: FaultSources  # whose health reasons rules may name
+    unschedulable: frozenset[str]  # ids that people took out of service: they go to no new pod
     cdi: Mapping[str, CdiEnvironment]  # by vendor; CDI names are handed out where files that have them can be written
 
     @property
@@ -156,7 +157,6 @@ def configure(
     status = ConfigStatus(
         reason=names.APPLIED,
         generation=seen.generation if seen is not None else None,
-        unschedulable=seen.unschedulable if seen is not None else (),
         applied_hash=after.applied_hash,
         sources=requested.sources,
     )
@@ -309,7 +309,7 @@ def _with_cdi(configured: Configured, node: Node) -> Configured:
 def _made(effective: Effective, node: Node) -> Plan:
     if not effective.observing:
         access.check(effective, node.devices)
-    return make_plan(node.inventory, node.verdicts, _plan_settings(effective))
+    return make_plan(node.inventory, node.verdicts, _plan_settings(effective), node.unschedulable)
 
 
 def _plan_settings(effective: Effective) -> PlanSettings:
@@ -325,6 +325,7 @@ def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[U
         *unmatched(node.inventory, _plan_settings(effective), from_file),
         *reasons.unmatched(sections.health.rules, node.vendors),
         *unmatched_capacity(node.inventory, sections.capacity),
+        *unmatched_cordons(node.inventory, node.unschedulable),
     )
 
 
@@ -333,4 +334,4 @@ def _plan(effective: Effective, node: Node) -> tuple[Plan, PlanError | None]:
     try:
         return _made(effective, node), None
     except PlanError as error:
-        return refresh_health(node.last_plan or Plan(), node.inventory, node.verdicts), error
+        return refresh_health(node.last_plan or Plan(), node.inventory, node.verdicts, node.unschedulable), error

@@ -8,6 +8,7 @@ from typing import Any
 
 from nodedevices_common.errors import InputError
 
+from nodedevices_plugin.model import Cordon
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.settings.effective import Effective, resolve
 from nodedevices_plugin.settings.file import FileOutcome
@@ -24,7 +25,7 @@ class SeenObject:
     config: Mapping[str, Any] | None = None  # spec.config; None: nobody has resolved this node
     config_hash: str | None = None
     config_name: str | None = None
-    unschedulable: tuple[str, ...] = ()
+    unschedulable: tuple[Cordon, ...] = ()
     confirm: str = ""  # annotation nodedevices.io/confirm
 
 

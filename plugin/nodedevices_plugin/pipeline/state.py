@@ -26,7 +26,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_probe.protocol import Readings
 from pydantic import TypeAdapter, ValidationError
 
-from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Notice, Verdict
+from nodedevices_plugin.model import Cordon, HealthState, Inventory, InventoryDevice, Notice, Verdict
 from nodedevices_plugin.pipeline.older_state import as_written_now
 from nodedevices_plugin.sharing.clients import Clients
 
@@ -64,6 +64,7 @@ class State:
     observed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what others offer: resource -> ids
     retired: Mapping[str, datetime] = field(default_factory=dict)  # resource names no longer offered, since when
     confirmed: str = ""  # the nodedevices.io/confirm annotation that was acted on
+    unschedulable: tuple[Cordon, ...] = ()  # as the object had it last: an API server that is away ends none of them
     notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device (health.notices)
     clients: Clients = field(default_factory=Clients)  # which helper of a sharing mode each client came to
 

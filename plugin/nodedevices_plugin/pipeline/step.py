@@ -23,6 +23,7 @@ from nodedevices_plugin.health.levels import MISSING
 from nodedevices_plugin.health.machine import clock_set, judge_all, next_deadline
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import (
+    Cordon,
     HoldersState,
     Holdings,
     Inventory,
@@ -294,6 +295,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     unlisted = not_listed(inputs.recent, listed, inputs.holdings)
     awaits = _awaits(world, inputs, local, spec, monotonic)
     applied = active.effective if active.applied_once else None
+    cordons = _cordons(world.state, inputs.seen, standalone=local.standalone)
     if inventory.line_monotonic is not None:
         node = Node(
             inventory=inventory,
@@ -310,6 +312,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             helpers=inputs.helpers,
             not_ours=served_by_others(inputs.registrations),
             vendors=of.vendors,
+            unschedulable=frozenset(each.id for each in cordons if each.holds(now)),
             cdi=inputs.cdi,
         )
         outcome = configure(active, requested, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
@@ -337,6 +340,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         observed=remembered(observed) if observed is not None else world.state.observed if plan is None else {},
         retired=retired,
         confirmed=of.confirm.value,
+        unschedulable=cordons,
         notices=notices.follow(world.state.notices, of.events, inventory, of.rules, of.vendors, now=now),
         clients=follow(
             world.state.clients,
@@ -378,6 +382,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         *silent_from.values(),
         *(next_deadline(verdicts, part, of.rules, now=now, monotonic=monotonic) for part in of.probes.values()),
         _recent_over(unlisted, monotonic),
+        *(monotonic + (it.until - now).total_seconds() for it in cordons if it.until is not None and it.holds(now)),
         world.started + local.operator_wait_seconds if awaits else None,
     ]
     return Step(
@@ -419,6 +424,13 @@ def _spec(saved: SeenSpec | None, seen: SeenObject | None, *, standalone: bool) 
     if seen is None or seen.config is None:
         return saved
     return SeenSpec(config=seen.config, config_hash=seen.config_hash, config_name=seen.config_name or "")
+
+
+def _cordons(state: State, seen: SeenObject | None, *, standalone: bool) -> tuple[Cordon, ...]:
+    """What people took out of service: the object's word, else the last that there was."""
+    if standalone:
+        return ()
+    return state.unschedulable if seen is None else seen.unschedulable
 
 
 def _owners(inventory: Inventory, vendors: FaultSources) -> dict[str, FaultSource]:

@@ -124,6 +124,24 @@ def unmatched_capacity(inventory: Inventory, capacity: Sequence[CapacityEntry]) 
     return tuple(notes)
 
 
+def unmatched_cordons(inventory: Inventory, unschedulable: Iterable[str]) -> tuple[Unmatched, ...]:
+    """A note for each entry of the node's own `spec.unschedulable` whose id no device or partition has."""
+    facts = [device.fact for device in inventory.devices]
+    ids = {fact.id for fact in facts} | {part.id for fact in facts for part in fact.partitions}
+    known = {name: id_ for id_, name in device_names(inventory).items()}
+    here = _listed(sorted(fact.id for fact in facts)) or "none"
+    return tuple(
+        Unmatched(
+            section="unschedulable",
+            entry=f"[{_cut(each)}]",
+            message="no device on this node has such an id; "
+            + (f"did you mean {known[each]}?" if each in known else f"there are: {here}"),
+        )
+        for each in sorted(unschedulable)
+        if each not in ids
+    )
+
+
 def _counted(match: DeviceMatch, fact: DeviceFact, *, any_case: bool = False) -> bool:
     """As the operator counts: devices, never partitions."""
     return matches(

@@ -38,8 +38,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
-# Of nodedevices_devices. missing: the driver no longer lists it. unschedulable: no device is, while spec.unschedulable
-# is not implemented.
+# Of nodedevices_devices. missing: the driver no longer lists it. unschedulable: well, and taken out of service by hand.
 DEVICE_STATES = (*(state.value.lower() for state in HealthState), "missing", "unschedulable")
 
 _DEVICE = ["index", "uuid"]  # labels of what is said of a device
@@ -324,8 +323,10 @@ def _devices(facts: Facts) -> Iterator[Metric]:
         if verdict is None:
             continue
         state = verdict.state.value.lower()
-        tally["missing" if not device.present else state] += 1
-        healthy.add_metric(where, 1.0 if verdict.offered else 0.0)
+        cordoned = fact.id in facts.unschedulable
+        in_service = not (cordoned and verdict.state in {HealthState.HEALTHY, HealthState.DEGRADED})
+        tally["missing" if not device.present else state if in_service else "unschedulable"] += 1
+        healthy.add_metric(where, 1.0 if verdict.offered and not cordoned else 0.0)
         since.add_metric(where, verdict.since.timestamp())
         if verdict.state is not HealthState.HEALTHY:
             unwell.add_metric([*where, state, verdict.reason, verdict.recovery_action], 1.0)

@@ -78,6 +78,7 @@ class Facts:
     notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device, the newest first
     mig_strategy: str = ""  # in effect
     exclude: tuple[str, ...] = ()  # resources.exclude in effect
+    unschedulable: Mapping[str, str] = field(default_factory=dict)  # what people took out of service: id -> why
     clients: Mapping[str, Client] = field(default_factory=dict)  # of sharing modes' helpers, by sharing.clients.key
     started: datetime
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
@@ -203,6 +204,7 @@ def _device(
         health=_health(facts.verdicts.get(fact.id), facts.now),
         notices=tuple(map(_notice, facts.notices.get(fact.id, ())[: api.MAX_NOTICES])),
         excluded=excluded_by(fact.id, facts.exclude),
+        unschedulable=facts.unschedulable.get(fact.id),
         partitions=tuple(_partition(part, device, facts, held, names) for part in fact.partitions),
         shares=shares.get(fact.id),
         holders=_shown(held.get(fact.id, ())),
@@ -303,6 +305,7 @@ def _partition(
         capacity=part.capacity,
         health=health,
         excluded=excluded_by(device.fact.id, facts.exclude) or excluded_by(part.id, facts.exclude),
+        unschedulable=facts.unschedulable.get(part.id),
         holders=_shown(held.get(part.id, ())),
     )
 
@@ -366,7 +369,7 @@ def _summary(devices: tuple[api.Device, ...]) -> api.Summary:
         unhealthy=states.count("Unhealthy"),
         unknown=states.count("Unknown"),
         held=sum(1 for each in devices if each.holders or any(part.holders for part in each.partitions)),
-        unschedulable=0,
+        unschedulable=sum(1 for it in devices if it.unschedulable or any(part.unschedulable for part in it.partitions)),
         excluded=sum(1 for each in devices if each.excluded or any(part.excluded for part in each.partitions)),
         # One word, so that it is one column; the same form as the label nvidia.com/gpu.product.
         model="" if not models else "mixed" if len(models) > 1 else models[0].replace(" ", "-"),
@@ -530,7 +533,7 @@ def _observing(facts: Facts, observed: Plan) -> Condition:
                 "; "
             )
         ]
-    bad = {each for each, verdict in facts.verdicts.items() if not verdict.offered}
+    bad = {each for each, verdict in facts.verdicts.items() if not verdict.offered} | set(facts.unschedulable)
     still = {
         one.device_id for each in live for one in each.ids if one.healthy and {one.device_id, one.partition_id} & bad
     }
@@ -571,9 +574,6 @@ def _config_applied(facts: Facts) -> Condition:
     config = facts.config
     status: Status = {names.APPLIED: "True", names.NO_CONFIG: "Unknown"}.get(config.reason, "False")  # type: ignore[assignment]  # the values are Statuses
     parts = [each for each in (config.message, config.cdi_problem) if each]
-    if config.unschedulable:
-        ids = listing(config.unschedulable)
-        parts.append(f"spec.unschedulable is not implemented yet: {ids} stay in service")
     parts += [each.text for each in config.unmatched[:NAMED]]
     more = len(config.unmatched) - NAMED
     parts += (

@@ -60,6 +60,9 @@ class StepLog:
             devices = _devices(after.inventory)
             for event in outcome.xids:
                 metrics.xid(event.xid or 0, event.count, devices.get(event.device_id or ""))
+        if after.state.unschedulable != before.state.unschedulable:
+            cordons = {each.id: each.reason for each in after.state.unschedulable[:DEVICES_SHOWN]}
+            log.info("devices out of service by hand", devices=cordons)
         if after.confirm_problems != before.confirm_problems:
             for problem in after.confirm_problems:
                 log.warning("invalid annotation", annotation=CONFIRM, problem=problem)

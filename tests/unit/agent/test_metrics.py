@@ -28,6 +28,22 @@ def test_each_device_is_counted_in_exactly_one_state() -> None:
     }
 
 
+def test_a_device_out_of_service_counts_as_that_only_while_nothing_is_wrong_with_it() -> None:
+    shown = facts()
+    cordoned = replace(shown, unschedulable=dict.fromkeys([gpu_id(0), gpu_id(1), gpu_id(2), gpu_id(4)], "RMA 4711"))
+    samples = parsed(Metrics(facts=lambda: cordoned, probes=dict).expose().decode())
+    states = of(samples, "nodedevices_devices", "state")
+    assert {state: count for (state,), count in states.items()} == {
+        "healthy": 1,
+        "degraded": 0,
+        "unhealthy": 1,
+        "unknown": 1,
+        "missing": 1,
+        "unschedulable": 2,
+    }
+    assert of(samples, "nodedevices_device_healthy", "index")["0",] == 0
+
+
 def test_a_device_that_is_not_healthy_says_why_and_what_would_help() -> None:
     shown = of(agent(), "nodedevices_device_unwell", "index", "state", "reason", "recovery_action")
     assert shown == {

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_plugin.model import (
+    Cordon,
+    HealthState,
     Holder,
     HoldersState,
     Holdings,
@@ -343,6 +345,61 @@ def test_a_daemon_stays_wanted_while_the_change_that_it_answers_for_waits_for_th
     node.disk_full = False
     node.line()
     assert (node.config, node.world.helpers, node.offers()) == ("Applied", wanted, {GPU: (8, 8)})
+
+
+def out(device: str, until: datetime | None = None, reason: str = "RMA 4711") -> Cordon:
+    return Cordon(id=device, reason=reason, until=until)
+
+
+def cordoned(*cordons: Cordon) -> SeenObject:
+    return replace(seen({}), unschedulable=cordons)
+
+
+def test_a_device_out_of_service_goes_to_no_new_pod_and_keeps_its_id_and_its_health() -> None:
+    node = Node().given(seen=seen({}), holdings=held(holder(gpu_id(0)))).line()
+    node.given(seen=cordoned(out(gpu_id(0)))).wait()
+    assert node.offers() == {GPU: (2, 1)}
+    assert node.world.verdicts[gpu_id(0)].state is HealthState.HEALTHY
+    assert node.config == "Applied"
+    assert node.given(seen=seen({})).wait().offers() == {GPU: (2, 2)}
+
+
+def test_a_device_comes_back_into_service_by_itself_when_its_time_is_over() -> None:
+    node = Node().given(seen=seen({})).line()
+    soon = START + timedelta(seconds=node.clock + 60)
+    node.given(seen=cordoned(out(gpu_id(0), until=soon))).wait()
+    assert node.offers() == {GPU: (2, 1)}
+    assert node.last is not None
+    assert node.last.deadline is not None
+    assert node.last.deadline <= node.clock + 60
+    assert node.line().offers() == {GPU: (2, 1)}
+    assert node.wait(60).offers() == {GPU: (2, 2)}
+
+
+def test_a_restart_while_the_api_server_is_away_brings_no_device_back_into_service() -> None:
+    node = Node().given(seen=cordoned(out(gpu_id(1)))).line()
+    again = node.restarted().given(seen=None).line(instance="second")
+    assert again.offers() == {GPU: (2, 1)}
+    assert again.given(seen=seen({})).wait().offers() == {GPU: (2, 2)}
+
+
+def test_a_device_out_of_service_is_withdrawn_although_what_the_policy_asks_for_is_refused() -> None:
+    node = Node(LOCAL, None, *THREE).given(seen=seen({})).line()
+    node.given(seen=replace(seen(TOO_MANY), unschedulable=(out(gpu_id(0)),))).line()
+    assert node.config == "ConfigInvalid"
+    assert node.offers() == {GPU: (3, 2)}
+
+
+def test_one_mig_device_can_be_taken_out_of_service_and_an_id_that_nobody_has_is_named() -> None:
+    cut = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
+    mixed = {"partitions": {"strategy": "mixed"}}
+    node = (
+        Node(LOCAL, None, cut).given(seen=replace(seen(mixed), unschedulable=(out(mig_id(0, 1)), out("gpu-0")))).line()
+    )
+    assert node.offers() == {"nvidia.com/mig-1g.10gb": (2, 1)}
+    assert [each.text for each in node.world.config.unmatched] == [
+        f"unschedulable[gpu-0]: no device on this node has such an id; did you mean {gpu_id(0)}?"
+    ]
 
 
 def test_a_programs_error_takes_nothing_from_the_kubelet_and_is_still_known_after_a_restart() -> None:

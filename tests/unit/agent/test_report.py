@@ -486,10 +486,6 @@ def test_a_configuration_with_nothing_to_say_is_left_out() -> None:
         (ConfigStatus(message="m", unmatched=(entry("b"), entry("d"))), ("True", "Applied", "m; a.b: no; a.d: no")),
         (ConfigStatus(reason="ConfigInvalid", message="m"), ("False", "ConfigInvalid", "m")),
         (ConfigStatus(reason="WaitingForHolders", message="m"), ("False", "WaitingForHolders", "m")),
-        (
-            ConfigStatus(unschedulable=("GPU-1", "GPU-2")),
-            ("True", "Applied", "spec.unschedulable is not implemented yet: GPU-1, GPU-2 stay in service"),
-        ),
     ],
 )
 def test_config_applied_says_what_is_in_effect(config: ConfigStatus, expected: tuple[str, str, str]) -> None:
@@ -526,6 +522,20 @@ def test_a_name_that_another_plugin_serves_is_told_on_ready_and_no_id_of_it_coun
     assert condition(made, "Ready") == ("False", "ServedByAnother", f"{GPU}: {why}")
     [resource] = report(made).resources
     assert (resource.capacity, resource.healthy) == (2, 0)
+
+
+def test_a_device_out_of_service_says_why_and_is_as_well_as_it_is() -> None:
+    cut = gpu(1, partitions=(partition(1, 0), partition(1, 1)), mig_enabled=True)
+    made = facts(
+        inventory=inventory_of(gpu(0), cut, gpu(2)),
+        verdicts=healthy(gpu(0), cut, gpu(2)),
+        unschedulable={gpu_id(0): "RMA 4711", mig_id(1, 1): "burn-in"},
+    )
+    said = report(made)
+    assert [each.unschedulable for each in said.devices] == ["RMA 4711", None, None]
+    assert [each.unschedulable for each in said.devices[1].partitions] == [None, "burn-in"]
+    assert said.summary is not None
+    assert (said.summary.unschedulable, said.summary.healthy) == (2, 3)
 
 
 def test_an_excluded_device_says_so_and_by_which_entry() -> None:

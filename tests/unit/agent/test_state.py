@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Notice, Verdict
+from nodedevices_plugin.model import Cordon, Fault, HealthState, Inventory, InventoryDevice, Notice, Verdict
 from nodedevices_plugin.pipeline.state import (
     EPOCH,
     SeenSpec,
@@ -288,6 +288,13 @@ def test_newer_evidence_of_a_known_fault_is_not_urgent_but_a_new_fault_is() -> N
     other = replace(BAD, faults=(FAULT, replace(FAULT, reason="Xid48", xid=48)))
     assert same_but_times(FULL, replace(FULL, verdicts={"GPU-1": again}))
     assert not same_but_times(FULL, replace(FULL, verdicts={"GPU-1": other}))
+
+
+def test_what_is_out_of_service_is_saved_at_once(file: StateFile) -> None:
+    state = replace(FULL, unschedulable=(Cordon(id="GPU-1", reason="RMA 4711", until=NOW),))
+    assert not same_but_times(FULL, state)
+    file.save(state)
+    assert file.load() == state
 
 
 def test_a_notice_is_saved_and_nothing_waits_for_it(file: StateFile) -> None:

@@ -226,8 +226,6 @@ def test_a_field_that_is_not_at_work_says_so_and_no_other_does() -> None:
             "memory is not implemented yet: a policy that sets it is refused with",
         ),
         ("nodedevices.spec.config.health.degraded", "Not implemented yet: a policy that sets it is refused with"),
-        ("nodedevices.spec.unschedulable", "Not implemented yet: the devices stay in service"),
-        ("nodedevices.spec.unschedulable[].until", "Not implemented yet."),
     ],
 )
 def test_kubectl_explain_and_the_reference_say_what_is_not_at_work(place: str, says: str) -> None:

@@ -29,6 +29,13 @@ def test_memory_is_summed_over_the_devices_that_are_offered() -> None:
     assert plan(every, item, node()).values == {MEMORY: 3 * ONE}
 
 
+def test_a_device_that_people_took_out_of_service_counts_only_where_all_do() -> None:
+    item = record(device(0), device(1, unschedulable="RMA 4711"))
+    assert plan(SUM, item, node()).values == {MEMORY: ONE}
+    every = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope="all")
+    assert plan(every, item, node()).values == {MEMORY: 2 * ONE}
+
+
 def test_per_device_and_per_node() -> None:
     item = record(device(0), device(1, "Unhealthy", "Xid79"))
     assert plan(CapacityEntry(name="example.com/slots", per_device=4), item, node()).values == {"example.com/slots": 4}
