@@ -68,6 +68,7 @@ class OfferedResource:
     ids: tuple[SchedulableId, ...]  # sorted by (device index, partition index, replica): a stable order
     sharing: str = "none"  # none | timeSlicing | mps | memory
     replicas: int | None = None
+    unit: str | None = None  # of memory that a share is, where it has a size
     fail_requests_greater_than_one: bool = False
     retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (resources.occupancy)
 

@@ -127,6 +127,7 @@ def _offered(shared: Share, verdicts: Mapping[str, Verdict], unschedulable: froz
         ids=tuple(schedulable),
         sharing=shared.strategy,
         replicas=shared.replicas,
+        unit=shared.unit,
         fail_requests_greater_than_one=shared.fail_requests_greater_than_one,
     )
 

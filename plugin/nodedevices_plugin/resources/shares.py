@@ -28,6 +28,7 @@ class Share:
     units: tuple[tuple[Unit, int | None], ...]  # unit, its number of shares (None: whole)
     strategy: str = none.NAME
     replicas: int | None = None
+    unit: str | None = None  # of memory that a share is
     fail_requests_greater_than_one: bool = False
 
 
@@ -71,6 +72,7 @@ def _shared(
         units=tuple((unit, counts.get(unit.id)) for unit in in_order),
         strategy=mode.name,
         replicas=split.replicas,
+        unit=split.unit,
         fail_requests_greater_than_one=sharing.fail_requests_greater_than_one,
     )
     return (shared,) if new_name == name or not rest else (_whole(name, rest), shared)

@@ -53,10 +53,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How many shares each of the units has, in their order. replicas: where that is one number for all of them."""
+    """How many shares each of the units has, in their order. replicas: where that is one number for all of them. unit:
+    where a share has a size, its amount of memory, such as 1Gi."""
 
     counts: tuple[int, ...]
     replicas: int | None = None
+    unit: str | None = None
 
 
 class SharingMode(Protocol):

@@ -237,12 +237,14 @@ def _shares(facts: Facts) -> dict[str, api.Shares]:
     """Device -> how many shares it has and how many are held, for devices that are shared."""
     total: Counter[str] = Counter()
     taken: Counter[str] = Counter()
+    units: dict[str, str | None] = {}
     for resource, held in _held_ids(facts)[:MAX_RESOURCES]:
         for each in resource.ids:
             if each.replica is not None:
                 total[each.device_id] += 1
+                units[each.device_id] = resource.unit
                 taken[each.device_id] += _own_id(each) in held
-    return {device: api.Shares(total=count, held=taken[device]) for device, count in total.items()}
+    return {device: api.Shares(total=count, held=taken[device], unit=units[device]) for device, count in total.items()}
 
 
 def _health(verdict: Verdict | None, now: datetime) -> api.DeviceHealth:

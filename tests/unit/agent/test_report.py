@@ -538,6 +538,17 @@ def test_a_device_out_of_service_says_why_and_is_as_well_as_it_is() -> None:
     assert (said.summary.unschedulable, said.summary.healthy) == (2, 3)
 
 
+def test_shares_that_have_a_size_say_how_large_they_are() -> None:
+    ids = tuple(
+        SchedulableId(id=f"{gpu_id(0)}::{number}", device_id=gpu_id(0), replica=number, healthy=True)
+        for number in (0, 1)
+    )
+    plan = Plan(resources=(OfferedResource(name=GPU, ids=ids, sharing="memory", unit="40Gi"),))
+    [device] = report(facts(1, plan=plan, holdings=holding(holder(ids[1].id)))).devices
+    assert device.shares is not None
+    assert to_dict(device.shares) == {"total": 2, "held": 1, "unit": "40Gi"}
+
+
 def test_an_excluded_device_says_so_and_by_which_entry() -> None:
     cut = gpu(1, mig_enabled=True, partitions=(partition(1, 0), partition(1, 1)))
     devices = (gpu(0), cut, gpu(2))

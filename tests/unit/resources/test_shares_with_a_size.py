@@ -29,8 +29,8 @@ class BySize:
         pass
 
     def split(self, request: Request) -> Split:
-        size = to_bytes(request.rule.memory_unit or "1Gi")
-        return Split(counts=tuple(unit.memory_bytes // size for unit in request.units))
+        unit = request.rule.memory_unit or "1Gi"
+        return Split(counts=tuple(it.memory_bytes // to_bytes(unit) for it in request.units), unit=unit)
 
     def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
         return ContainerEdits(envs={"SHARES": str(len(granted))})
@@ -50,7 +50,7 @@ def resource() -> Iterator[OfferedResource]:
 def test_each_device_has_as_many_shares_as_fit(resource: OfferedResource) -> None:
     devices = [each.device_id for each in resource.ids]
     assert [devices.count(gpu_id(number)) for number in range(3)] == [2, 4, 0]
-    assert (resource.sharing, resource.replicas) == ("bySize", None)
+    assert (resource.sharing, resource.replicas, resource.unit) == ("bySize", None, "20Gi")
 
 
 def test_a_container_gets_what_follows_from_its_shares(resource: OfferedResource) -> None:
