@@ -139,7 +139,18 @@ def test_its_conditions_come_and_go_on_node_and_pod(operator: Account) -> None:
         for status in (ours, {}):
             shown = operator.patch(f"{path}/status", body | status, APPLY, manager="nodedevices-operator-condition")
             types = [each["type"] for each in shown["status"]["conditions"]]
-            assert types == ["Ready", *([f"nodedevices.io/{kind}"] if status else [])]
+            assert sorted(types) == ["Ready", *([f"nodedevices.io/{kind}"] if status else [])]
+
+
+def test_its_condition_goes_wherever_it_stands_among_those_of_others(operator: Account, kubectl: Kubectl) -> None:
+    """Server-side apply may bring the others into another order."""
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trainer", "namespace": fleet.NAMESPACE}}
+    ours = {"status": {"conditions": [condition("nodedevices.io/DeviceHealthy")]}}
+    shown = operator.patch(f"{POD}/status", pod | ours, APPLY, manager="nodedevices-operator-pod-condition")
+    among = [condition("DisruptionTarget"), *shown["status"]["conditions"], condition("Initialized")]
+    fleet.patch_pod(kubectl, "trainer", {"conditions": among})
+    shown = operator.patch(f"{POD}/status", pod, APPLY, manager="nodedevices-operator-pod-condition")
+    assert {each["type"] for each in shown["status"]["conditions"]} == {"DisruptionTarget", "Initialized", "Ready"}
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
