@@ -17,20 +17,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import structlog
-from nodedevices_api.base import to_dict
-from nodedevices_api.conditions import Condition
-from nodedevices_api.nodedevices import Probe
 from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
 from nodedevices_probe.check import CheckError
-from nodedevices_probe.protocol import Snapshot
 
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.host.paths import HostPaths
@@ -38,19 +34,15 @@ from nodedevices_plugin.host.sharing_managers import Managers
 from nodedevices_plugin.host.state_keeper import StateKeeper
 from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder
 from nodedevices_plugin.inputs.own_object import older_conditions, seen_object
-from nodedevices_plugin.inputs.probe_process import ProbeProcess
-from nodedevices_plugin.inputs.probe_socket import ProbeSocket
-from nodedevices_plugin.inputs.probe_source import ProbeSource
+from nodedevices_plugin.inputs.probes import Probes
 from nodedevices_plugin.kubelet import checkpoint
 from nodedevices_plugin.kubelet.holders import HolderPoller
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.model import Plan, RegistrationState
-from nodedevices_plugin.pipeline.configuring import ActiveConfig
 from nodedevices_plugin.pipeline.foreign import Names, offered_text, other_plugins
-from nodedevices_plugin.pipeline.inventory import owned
-from nodedevices_plugin.pipeline.requesting import request_config
-from nodedevices_plugin.pipeline.step import Inputs, Step, assess, begin, decide
+from nodedevices_plugin.pipeline.requesting import driver_root
+from nodedevices_plugin.pipeline.step import Inputs, assess, begin, decide
 from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.resources.changes import none_held
 from nodedevices_plugin.runtime.memory import keep_small
@@ -60,14 +52,12 @@ from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
-from nodedevices_plugin.settings.probes import ProbeSpec
 from nodedevices_plugin.settings.problems import ConfigError
-from nodedevices_plugin.sharing.clients import with_helpers
 from nodedevices_plugin.status.client import KubeStore, Object, Store
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.publisher import Publisher
 from nodedevices_plugin.status.readiness import Readiness
-from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_plugin.status.reporter import Reporter
 from nodedevices_plugin.status.step_log import StepLog, withdraws
 
 log = structlog.get_logger(__name__)
@@ -85,14 +75,10 @@ class Agent:
         self._started = datetime.now(UTC)
         self._wake = asyncio.Event()
         self._registered = asyncio.Event()  # or the kubelet has said no, or is not there
-        self._snapshots: dict[str, tuple[Snapshot, float]] = {}  # by probe, the longest waiting first
         self._file = FileOutcome()
         self._seen_raw: Object | None = None
         self._listed = False
-        self._conditions: tuple[Condition, ...] = ()
-        self._probes: tuple[Probe, ...] = ()
         self._conditions_read = False
-        self._facts: Facts | None = None
         self._plan_sent: Plan | None = None
         workers = tuple(map(Worker, ("files", "cdi", "host-paths", "config-file", "kubelet-checkpoint")))
         self._files, looks, paths, config, kubelet_files = workers
@@ -114,15 +100,10 @@ class Agent:
             on_change=self._wake.set,
         )
         self._step_log = StepLog()
-        self._probe_sources = {
-            each.name: _probe_source(
-                each, partial(self._probe_arguments, each.name), partial(self._on_snapshot, each.name)
-            )
-            for each in local.probe_specs
-        }
+        self._probes = Probes(local, driver_root=self._driver_root, on_line=self._wake.set)
         self._metrics = Metrics(
-            facts=lambda: self._facts,
-            probes=lambda: {name: each.counters for name, each in self._probe_sources.items()},
+            facts=lambda: self._reporter.facts,
+            probes=lambda: {name: each.counters for name, each in self._probes.sources.items()},
             parts=self._parts,
             telemetry=local.telemetry,
         )
@@ -151,24 +132,25 @@ class Agent:
             if store is not None
             else None
         )
+        self._reporter = Reporter(self._publisher, started=self._started)
         self._readiness = Readiness(
             self._parts,
             world=lambda: self._world,
             registrations=self._plugins.registrations,
-            probe_error=self._probe_error,
+            probe_error=self._probes.problem,
             publisher_problem=lambda: (self._publisher.problem() or "") if self._publisher is not None else "",
         )
 
     async def run(self) -> None:
         log.info("agent starting", version=__version__, node=self._local.node_name, probes=self._local.probes)
         self._world = begin(self._state.load(), self._local, now=self._started, monotonic=time.monotonic())
-        self._holders.with_offers = _offers_count(self._world.active)
+        self._holders.with_offers = self._world.active.needs_offers
         if self._world.active.applied_once:
             self._state.saved = self._world.active.effective
         try:
             async with asyncio.TaskGroup() as tasks:
                 keep = self._parts.keep
-                for name, source in self._probe_sources.items():
+                for name, source in self._probes.sources.items():
                     tasks.create_task(keep(f"probe {name}", source.run))
                 if self._config_file is not None:
                     await self._config_file.first()
@@ -188,7 +170,7 @@ class Agent:
                 tasks.create_task(keep("memory", lambda: keep_small(self._files)))
                 tasks.create_task(keep("loop", self._loop))
         finally:
-            await asyncio.gather(self._plugins.stop(), self._report_stop(), return_exceptions=True)
+            await asyncio.gather(self._plugins.stop(), self._reporter.stop(datetime.now(UTC)), return_exceptions=True)
             log.info("agent stopped")
 
     def reload(self) -> None:
@@ -198,23 +180,6 @@ class Agent:
             self._config_file.soon()
 
     # --- inputs: each keeps the latest and wakes the loop ------------------------------------------------------------
-    def _probe_arguments(self, name: str) -> list[str]:
-        """Of a built-in probe."""
-        return _probe_arguments(name, self._local, self._driver_root())
-
-    def _probe_error(self) -> str | None:
-        """Why probes do not report."""
-        errors = {name: source.last_error for name, source in self._probe_sources.items()}
-        several = len(errors) > 1
-        return "; ".join(f"{name}: {why}" if several else why for name, why in errors.items() if why) or None
-
-    def _on_snapshot(self, probe: str, snapshot: Snapshot) -> None:
-        arrived = time.monotonic()
-        if (waiting := self._snapshots.get(probe)) is not None:
-            arrived = waiting[1]  # no step has taken that line yet: its arrival is what a fault is timed by
-        self._snapshots[probe] = (snapshot, arrived)
-        self._wake.set()
-
     def _on_file(self, outcome: FileOutcome) -> None:
         self._file = outcome
         if outcome.config is not None and outcome.config.empty:
@@ -235,7 +200,7 @@ class Agent:
         self._seen_raw, self._listed = item, True
         if not self._conditions_read:
             self._conditions_read = True
-            self._conditions = older_conditions(item, self._conditions)
+            self._reporter.conditions = older_conditions(item, self._reporter.conditions)
         self._wake.set()
 
     def _on_kubelet(self) -> None:
@@ -267,16 +232,15 @@ class Agent:
 
     async def _pass(self) -> float | None:
         """One step, carried out. Returns when to come back without news (time.monotonic())."""
-        source = next(iter(self._snapshots), "")
-        taken = self._snapshots.pop(source, None)
-        if self._snapshots:
+        line = self._probes.take()
+        if self._probes.more:
             self._wake.set()  # each step takes one line
         began = time.monotonic()
         now = datetime.now(UTC)
         inputs = Inputs(
-            snapshot=taken[0] if taken else None,
-            source=source,
-            arrived=taken[1] if taken else 0.0,
+            snapshot=line.snapshot if line else None,
+            source=line.probe if line else "",
+            arrived=line.arrived if line else 0.0,
             file=self._file,
             files=self._named,
             seen=seen_object(self._seen_raw) if self._listed else None,
@@ -299,15 +263,21 @@ class Agent:
         before, self._world = self._world, outcome.world
         self._metrics.stepped(time.monotonic() - began)
         self._step_log.record(before, outcome, self._metrics)
-        for each in self._probe_sources.values():
-            each.set_interval(self._world.active.effective.sections.health.probe.interval_seconds)
+        self._probes.set_interval(self._world.active.effective.sections.health.probe.interval_seconds)
         again = await self._state.keep(self._world.state, time.monotonic())
         was = before.active
         taken_over = was.applied_once and was.effective.observing and not self._world.active.effective.observing
-        await self._update_kubelet(inputs.arrived if taken else None, allow_next=taken_over)
+        await self._update_kubelet(inputs.arrived if line else None, allow_next=taken_over)
         self._sharing.want(self._world.helpers)
-        self._holders.with_offers = _offers_count(self._world.active)
-        self._report(outcome, now)
+        self._holders.with_offers = self._world.active.needs_offers
+        self._reporter.report(
+            outcome,
+            registrations=self._plugins.registrations(),
+            probe_errors=self._probes.errors,
+            state_problem=self._state.problem or self._state.lost,
+            cdi_problem=self._cdi.problem,
+            now=now,
+        )
         return min((each for each in (outcome.deadline, again) if each is not None), default=None)
 
     async def _update_kubelet(self, arrived: float | None, *, allow_next: bool) -> None:
@@ -352,91 +322,13 @@ class Agent:
         recent = self._plugins.recent_allocations()
         return none_held(self._holders.holdings, recent, monotonic=time.monotonic())
 
-    def _report(self, outcome: Step, now: datetime) -> None:
-        world = self._world
-        self._facts = Facts(
-            inventory=world.inventory,
-            verdicts=with_helpers(world.verdicts, world.state.clients, world.helpers),
-            plan=world.plan,
-            observed=world.observed,
-            holdings=world.holdings,
-            registrations=self._plugins.registrations(),
-            config=world.config,
-            retired=world.state.retired,
-            notices=world.state.notices,
-            mig_strategy=world.active.effective.sections.partitions.strategy,
-            exclude=_excluded(world.active),
-            unschedulable={each.id: each.reason for each in world.state.unschedulable if each.holds(now)},
-            clients=world.state.clients.clients,
-            started=self._started,
-            running_seconds=time.monotonic() - world.started,
-            probes=tuple(
-                ProbeFacts(
-                    name=name,
-                    inventory=part,
-                    silent=name in outcome.silent,
-                    error=self._probe_sources[name].last_error,
-                )
-                for name, part in owned(world.probes).items()
-            ),
-            state_problem=self._state.problem or self._state.lost,
-            cdi_problem=self._cdi.problem,
-            confirm_problems=(*world.confirm_problems, *world.confirm_spent),
-            previous=self._conditions,
-            previous_probes=self._probes,
-            previous_departed=world.departed,
-            now=now,
-        )
-        if self._publisher is None or (world.inventory.line_monotonic is None and not outcome.probe_silent):
-            return
-        status = report(self._facts)
-        self._conditions, self._probes = status.conditions, status.probes
-        something = bool(world.inventory.devices) or world.inventory.accelerators_on_bus > 0
-        self._publisher.want(to_dict(status), may_create=something)
-
-    async def _report_stop(self) -> None:
-        if self._publisher is not None and self._facts is not None:
-            facts = replace(self._facts, previous=self._conditions, stopping=True, now=datetime.now(UTC))
-            await self._publisher.stop(to_dict(report(facts)))
-
     # --- the rest ----------------------------------------------------------------------------------------------------
     def _driver_root(self) -> Path:
-        """Where the driver's root is mounted here. That waits for no pods, and a bad file does not change it."""
-        given = self._local.given.get("driver-root-ctr-path")
-        if given is None:
-            requested = self._world.requested.effective or request_config(self._local, self._file, None).effective
-            given = (requested or self._world.active.effective).node.driver_root_here
-        return Path(str(given) or "/")
+        return Path(driver_root(self._local, self._world.requested, self._file, self._world.active.effective))
 
     def _http_servers(self) -> list[HttpServer]:
         checks = {"/healthz": self._readiness.healthz, "/readyz": self._readiness.readyz}
         return servers(self._local.http_address, self._local.health_address, scrape=self._metrics.expose, checks=checks)
-
-
-def _offers_count(active: ActiveConfig) -> bool:
-    """Whether what other plugins offer decides something in a step: foreign.observe, take_over and may_begin."""
-    return active.effective.observing or not active.applied_once
-
-
-def _excluded(active: ActiveConfig) -> tuple[str, ...]:
-    """Nothing is kept back from what other plugins offer."""
-    resources = active.effective.sections.resources
-    return tuple(resources.exclude) if active.applied_once and not active.effective.observing and resources else ()
-
-
-def _probe_source(
-    spec: ProbeSpec, arguments: Callable[[], list[str]], on_snapshot: Callable[[Snapshot], None]
-) -> ProbeSource:
-    if spec.socket:
-        return ProbeSocket(spec.socket, name=spec.name, on_snapshot=on_snapshot)
-    return ProbeProcess(arguments, name=spec.name, on_snapshot=on_snapshot, command=spec.command)
-
-
-def _probe_arguments(name: str, local: Local, driver_root: Path) -> list[str]:
-    if name != "simulated":
-        return [name, f"--driver-root-ctr-path={driver_root}", *(["--telemetry"] if local.telemetry else [])]
-    what = ["--file", local.simulated_file] if local.simulated_file else ["--profile", local.simulated_profile or ""]
-    return ["simulated", *what, "--node-name", local.node_name]
 
 
 def _settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:

@@ -58,6 +58,17 @@ class ActiveConfig:
     applied_hash: str | None = None
     applied_once: bool = False
 
+    @property
+    def needs_offers(self) -> bool:
+        """Whether what other plugins offer decides something: foreign.observe, take_over and awaiting.may_begin."""
+        return self.effective.observing or not self.applied_once
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """`resources.exclude`; nothing is kept back from what other plugins offer."""
+        resources = self.effective.sections.resources
+        return tuple(resources.exclude) if self.applied_once and not self.effective.observing and resources else ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:

@@ -71,3 +71,13 @@ def request_config(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Re
         return RequestedConfig(error=str(error), field=error.field, source="spec", sources=sources)
     except InputError as error:
         return RequestedConfig(error=str(error), field=error.place, source="spec", sources=sources)
+
+
+def driver_root(local: Local, requested: RequestedConfig, file: FileOutcome, active: Effective) -> str:
+    """Where the driver's root is mounted in this container. That waits for no pods, and a bad file does not change
+    it."""
+    given = local.given.get("driver-root-ctr-path")
+    if given is None:
+        newest = requested.effective or request_config(local, file, None).effective
+        given = (newest or active).node.driver_root_here
+    return str(given) or "/"

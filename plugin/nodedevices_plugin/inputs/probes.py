@@ -1,0 +1,89 @@
+"""All probes of the agent: where each one's lines come from, and which lines no step has seen yet.
+
+Of a probe only the latest line waits; where another one replaced it before a step took it, the arrival of the first
+counts, since a fault is timed by it. Each step takes one line, of the probe that has waited the longest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from nodedevices_probe.protocol import Snapshot
+
+from nodedevices_plugin.inputs.probe_process import ProbeProcess
+from nodedevices_plugin.inputs.probe_socket import ProbeSocket
+from nodedevices_plugin.inputs.probe_source import ProbeSource
+from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.settings.probes import ProbeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line, the probe that wrote it, and when it came (time.monotonic())."""
+
+    probe: str
+    snapshot: Snapshot
+    arrived: float
+
+
+class Probes:
+    """`driver_root`: where the driver's root is mounted in this container, as configured now. `on_line` is called on
+    the loop when a line came."""
+
+    def __init__(self, local: Local, *, driver_root: Callable[[], Path], on_line: Callable[[], None]) -> None:
+        self._local = local
+        self._driver_root = driver_root
+        self._on_line = on_line
+        self._lines: dict[str, Line] = {}  # by probe, the longest waiting first
+        self.sources: Mapping[str, ProbeSource] = {each.name: self._source(each) for each in local.probe_specs}
+
+    def take(self) -> Line | None:
+        """The line that has waited the longest."""
+        return self._lines.pop(next(iter(self._lines), ""), None)
+
+    @property
+    def more(self) -> bool:
+        """Whether another line waits."""
+        return bool(self._lines)
+
+    @property
+    def errors(self) -> Mapping[str, str | None]:
+        """Why a probe does not report, by probe."""
+        return {name: source.last_error for name, source in self.sources.items()}
+
+    def problem(self) -> str | None:
+        """Why probes do not report, in one text."""
+        several = len(self.sources) > 1
+        return "; ".join(f"{name}: {why}" if several else why for name, why in self.errors.items() if why) or None
+
+    def set_interval(self, seconds: float | None) -> None:
+        """From now on all of them are to report so often; None: as often as each does by itself."""
+        for each in self.sources.values():
+            each.set_interval(seconds)
+
+    def _source(self, spec: ProbeSpec) -> ProbeSource:
+        on_snapshot = partial(self._came, spec.name)
+        if spec.socket:
+            return ProbeSocket(spec.socket, name=spec.name, on_snapshot=on_snapshot)
+        arguments = partial(self._arguments, spec.name)
+        return ProbeProcess(arguments, name=spec.name, on_snapshot=on_snapshot, command=spec.command)
+
+    def _came(self, probe: str, snapshot: Snapshot) -> None:
+        waiting = self._lines.get(probe)
+        arrived = time.monotonic() if waiting is None else waiting.arrived
+        self._lines[probe] = Line(probe, snapshot, arrived)
+        self._on_line()
+
+    def _arguments(self, name: str) -> list[str]:
+        """Of a built-in probe."""
+        local = self._local
+        if name != "simulated":
+            telemetry = ["--telemetry"] if local.telemetry else []
+            return [name, f"--driver-root-ctr-path={self._driver_root()}", *telemetry]
+        given = local.simulated_file
+        what = ["--file", given] if given else ["--profile", local.simulated_profile or ""]
+        return ["simulated", *what, "--node-name", local.node_name]

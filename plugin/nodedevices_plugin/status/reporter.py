@@ -1,0 +1,87 @@
+"""What is remembered from one report to the next, and when a step's outcome is worth publishing.
+
+The facts of the latest step are what metrics and /readyz show, published or not. Nothing is published before a line
+came or a probe has been silent for a while: an empty node would be reported as one without devices.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from nodedevices_api.base import to_dict
+from nodedevices_api.conditions import Condition
+from nodedevices_api.nodedevices import Probe
+
+from nodedevices_plugin.model import Registration
+from nodedevices_plugin.pipeline.inventory import owned
+from nodedevices_plugin.pipeline.step import Step
+from nodedevices_plugin.sharing.clients import with_helpers
+from nodedevices_plugin.status.publisher import Publisher
+from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+
+
+class Reporter:
+    """`facts`: of the latest step; None before it. `conditions`: as they were published last, or found."""
+
+    def __init__(self, publisher: Publisher | None, *, started: datetime) -> None:
+        self._publisher = publisher
+        self._started = started
+        self._probes: tuple[Probe, ...] = ()
+        self.conditions: tuple[Condition, ...] = ()
+        self.facts: Facts | None = None
+
+    def report(
+        self,
+        outcome: Step,
+        *,
+        registrations: tuple[Registration, ...],
+        probe_errors: Mapping[str, str | None],
+        state_problem: str | None,
+        cdi_problem: str,
+        now: datetime,
+    ) -> None:
+        """Of a step that was carried out."""
+        world = outcome.world
+        facts = self.facts = Facts(
+            inventory=world.inventory,
+            verdicts=with_helpers(world.verdicts, world.state.clients, world.helpers),
+            plan=world.plan,
+            observed=world.observed,
+            holdings=world.holdings,
+            registrations=registrations,
+            config=world.config,
+            retired=world.state.retired,
+            notices=world.state.notices,
+            mig_strategy=world.active.effective.sections.partitions.strategy,
+            exclude=world.active.excluded,
+            unschedulable={each.id: each.reason for each in world.state.unschedulable if each.holds(now)},
+            clients=world.state.clients.clients,
+            started=self._started,
+            running_seconds=time.monotonic() - world.started,
+            probes=tuple(
+                ProbeFacts(name=name, inventory=part, silent=name in outcome.silent, error=probe_errors[name])
+                for name, part in owned(world.probes).items()
+            ),
+            state_problem=state_problem,
+            cdi_problem=cdi_problem,
+            confirm_problems=(*world.confirm_problems, *world.confirm_spent),
+            previous=self.conditions,
+            previous_probes=self._probes,
+            previous_departed=world.departed,
+            now=now,
+        )
+        if self._publisher is None or (world.inventory.line_monotonic is None and not outcome.probe_silent):
+            return
+        status = report(facts)
+        self.conditions, self._probes = status.conditions, status.probes
+        something = bool(world.inventory.devices) or world.inventory.accelerators_on_bus > 0
+        self._publisher.want(to_dict(status), may_create=something)
+
+    async def stop(self, now: datetime) -> None:
+        """Says that the agent ends."""
+        if self._publisher is not None and self.facts is not None:
+            facts = replace(self.facts, previous=self.conditions, stopping=True, now=now)
+            await self._publisher.stop(to_dict(report(facts)))
