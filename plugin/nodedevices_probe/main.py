@@ -9,6 +9,7 @@ when only a new process can go on.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import platform
@@ -48,9 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.listen is not None:
             listener = Listener(options.listen, on_client=loop.say_again, set_interval=loop.set_interval)
             loop.write, loop.is_read = listener.write, listener.has_clients
-        elif options.fd is not None:
-            wants = (lambda: os.read(0, wanted.MAX_BYTES), loop.set_interval)
-            threading.Thread(target=wanted.follow, args=wants, name="wanted", daemon=True).start()
+        elif options.fd is not None and sys.stdin is not None:  # None: whatever descriptor 0 is, it is no input
+            threading.Thread(target=_follow_input, args=[loop], name="wanted", daemon=True).start()
         if options.once:
             return _report_problems(loop.once())
         else:
@@ -70,6 +70,11 @@ def _report_problems(facts: Facts) -> int:
     for each in unusable:
         print(f"nodedevices-probe: {each.message}", file=sys.stderr)  # noqa: T201 - a command for people
     return EXIT_UNUSABLE if unusable else 0
+
+
+def _follow_input(loop: LineLoop) -> None:
+    with contextlib.suppress(OSError):
+        wanted.follow(lambda: os.read(0, wanted.MAX_BYTES), loop.set_interval)
 
 
 def _parser() -> argparse.ArgumentParser:

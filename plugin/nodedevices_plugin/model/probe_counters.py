@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class ProbeCounters:
-    """Since the agent started; for metrics."""
+    """Since the agent started; for metrics. A start is one of its process, or a connection to its socket."""
 
     lines: int = 0  # good ones
     bad_lines: int = 0

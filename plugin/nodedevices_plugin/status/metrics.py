@@ -251,8 +251,8 @@ def _probe_counters(probes: Mapping[str, ProbeCounters]) -> Iterator[Metric]:
     for name, text in (
         ("lines", "Total valid lines read from the probe."),
         ("bad_lines", "Total invalid lines of the probe."),
-        ("starts", "Total probe processes started."),
-        ("kills", "Total probe processes killed because they were silent."),
+        ("starts", "Total starts of the probe's process, or connections to its socket."),
+        ("kills", "Total ends of the probe's process or connection because it was silent."),
     ):
         family = CounterMetricFamily(f"nodedevices_probe_{name}", text, labels=["probe"])
         for probe, counters in probes.items():

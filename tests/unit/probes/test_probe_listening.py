@@ -198,3 +198,14 @@ def test_what_is_not_understood_changes_nothing_and_the_next_line_counts(line: b
 
 def test_a_line_of_a_newer_agent_that_says_more_is_understood() -> None:
     assert wanted.interval(b'{"protocol": "%s", "intervalSeconds": 2, "more": {}}' % PROTOCOL.encode()) == 2
+
+
+def test_a_child_whose_input_is_closed_reports_all_the_same(tmp_path: Path) -> None:
+    program = f"exec {' '.join(COMMAND)} simulated --profile l4 --fd 3 3>{tmp_path / 'lines'} <&-"
+    process = subprocess.Popen(["sh", "-c", program], stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        until(lambda: (tmp_path / "lines").exists() and (tmp_path / "lines").read_bytes().count(b"\n") >= 2)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        said = process.communicate(timeout=PATIENCE_SECONDS)[1]
+    assert b"Traceback" not in said
