@@ -94,6 +94,7 @@ NOT_MONITORED: Final = (
 )
 EVENT_FAULT: Final = "DeviceFault"
 EVENT_RECOVERED: Final = "DeviceRecovered"
+EVENT_NOTICED: Final = "DeviceNotice"
 EVENTS_SUPPRESSED: Final = "EventsSuppressed"
 EVENT_EVICTION: Final = "DeviceFaultEviction"
 EVENT_BLOCKED: Final = "EvictionBlocked"

@@ -399,7 +399,9 @@ class Faults(Strict):
         description="The condition nodedevices.io/DeviceHealthy on holding pods. Always also writes True on every "
         "holder, so that it can be a readiness gate; its cost grows with the pods.",
     )
-    event: Flag = Field(default=True, description="Events DeviceFault and DeviceRecovered on pod and NodeDevices.")
+    event: Flag = Field(
+        default=True, description="Events DeviceFault and DeviceRecovered on pod and NodeDevices, DeviceNotice on pods."
+    )
     node_condition: Flag = Field(default=True, description="The condition nodedevices.io/DevicesHealthy on the Node.")
     taint: Taint = Field(default=Taint(), description="The taint on the Node.")
     evict: Evict = Field(default=Evict(), description="Eviction of holding pods.")

@@ -17,6 +17,7 @@ from nodedevices_operator.concerns.device_events import DeviceEventsConcern
 from nodedevices_operator.concerns.evictions import EvictionsConcern
 from nodedevices_operator.concerns.labels import LabelsConcern
 from nodedevices_operator.concerns.node_condition import NodeConditionConcern
+from nodedevices_operator.concerns.notice_events import NoticeEventsConcern
 from nodedevices_operator.concerns.pod_marks import PodMarksConcern
 from nodedevices_operator.concerns.port import Concern
 from nodedevices_operator.concerns.retired_zeros import RetiredZerosConcern
@@ -37,4 +38,5 @@ CONCERNS: tuple[Factory, ...] = (
     PodMarksConcern,
     EvictionsConcern,
     DeviceEventsConcern,
+    NoticeEventsConcern,
 )

@@ -16,6 +16,7 @@ from nodedevices_api.conditions import (
     EVENT_BLOCKED,
     EVENT_EVICTION,
     EVENT_FAULT,
+    EVENT_NOTICED,
     EVENT_RECOVERED,
     EVENTS_SUPPRESSED,
 )
@@ -53,6 +54,11 @@ class Fault:
 def fault(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
     """The object holds, or has, a device that is no longer well."""
     return _event(about, what, (EVENT_FAULT, "Warning"), message, now)
+
+
+def noticed(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
+    """Something came to a device that the object holds, and changed no state."""
+    return _event(about, what, (EVENT_NOTICED, "Warning"), message, now)
 
 
 def recovered(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:

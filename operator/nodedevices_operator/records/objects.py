@@ -75,6 +75,18 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticeRecord:
+    """What came to a device and changed no state."""
+
+    code: str
+    message: str
+    partition: str
+    since: str
+    time: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceRecord:
     id: str
     name: str
@@ -84,6 +96,7 @@ class DeviceRecord:
     unlisted: int = 0  # holders that are left out of the parts
     type: str = "gpu"
     unschedulable: bool = False  # people took it out of service
+    notices: tuple[NoticeRecord, ...] = ()
     model: Model = UNKNOWN_MODEL
 
 
@@ -297,6 +310,17 @@ def _device(raw: Raw) -> DeviceRecord:
         unlisted=_number(raw, "holdersTruncated"),
         type=intern(_text(raw, "type")),
         unschedulable="unschedulable" in raw,
+        notices=tuple(
+            NoticeRecord(
+                code=intern(_text(it, "code")),
+                message=intern(_text(it, "message")),
+                partition=intern(_text(it, "partition")),
+                since=_text(it, "since"),
+                time=_text(it, "time"),
+                count=_number(it, "count"),
+            )
+            for it in _items(raw, "notices")
+        ),
         model=known,
     )
 

@@ -13,6 +13,7 @@ from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.events import BURST, SECONDS_PER_EVENT, SUM_UP_SECONDS, NodeEvents
 from nodedevices_operator.desired import events
 from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records import names as paths
@@ -128,6 +129,77 @@ async def test_a_pod_that_is_no_longer_among_the_holders_listed_keeps_its_mark_w
 
 def well(index: int, *holders: str) -> Raw:
     return device(index, holders=[holder(name) for name in holders])
+
+
+# --- what a program did to itself ------------------------------------------------------------------------------------
+def struck(index: int, *holders: str, code: str = "Xid31", count: int = 1, since: str = SINCE, **more: Any) -> Raw:
+    """A device that is well, where a program of these pods failed."""
+    notice = {"code": code, "message": "GPU memory page fault (XID 31)", "since": since, "time": since, "count": count}
+    return device(index, holders=[holder(name) for name in holders], notices=[notice | more])
+
+
+def notices(cluster: Cluster) -> list[tuple[str, str]]:
+    told = [it for it in cluster.kube.events if it["reason"] == "DeviceNotice"]
+    return sorted((it["involvedObject"]["uid"], it["message"]) for it in told)
+
+
+async def test_the_pods_that_held_the_device_get_one_event_however_often_it_comes_and_no_mark() -> None:
+    cluster = Cluster()
+    for name in ("train", "shares-it", "elsewhere"):
+        cluster.pod(name, "n1")
+    await cluster.start(n1=[well(0, "train", "shares-it"), well(1, "elsewhere")])
+    for count in (1, 500):
+        await cluster.report("n1", struck(0, "train", "shares-it", count=count), well(1, "elsewhere"))
+    text = (
+        "gpu-0 GPU-0: Xid31: GPU memory page fault (XID 31). The device stays in service; further ones are counted in "
+        "the NodeDevices of this node."
+    )
+    assert notices(cluster) == [("uid-shares-it", text), ("uid-train", text)]
+    assert cluster.told("train") == ("", "")
+    assert cluster.kube.written("/pods/") == []
+
+
+async def test_a_pod_that_came_after_it_and_one_of_another_partition_hear_nothing() -> None:
+    cluster = Cluster()
+    for name in ("before", "after", "beside"):
+        cluster.pod(name, "n1")
+    parts = [
+        {"id": "MIG-1", "name": "mig-1", "profile": "1g", "holders": [holder("before")]},
+        {"id": "MIG-2", "name": "mig-2", "profile": "1g", "holders": [holder("beside")]},
+    ]
+    late = holder("after") | {"since": LATER}
+    await cluster.start(n1=[well(0)])
+    cut = struck(0, partition="MIG-1") | {"partitions": parts}
+    cut["partitions"][0]["holders"].append(late)
+    await cluster.report("n1", cut)
+    assert [uid for uid, _ in notices(cluster)] == ["uid-before"]
+
+
+async def test_a_namesake_and_a_pod_of_another_node_hear_nothing_and_nobody_where_events_are_off() -> None:
+    cluster = Cluster()
+    cluster.pod("elsewhere", "n2")
+    cluster.pod("train", "n1")
+    await cluster.start(n1=[well(0)], n2=[well(1)])
+    await cluster.report("n1", struck(0, "elsewhere", "gone"))
+    assert notices(cluster) == []
+    quiet = Cluster()
+    quiet.policy(faults={"event": False})
+    quiet.pod("train", "n1")
+    await quiet.start(n1=[struck(0, "train")])
+    assert notices(quiet) == []
+
+
+async def test_an_event_that_could_not_be_written_is_written_later() -> None:
+    cluster = Cluster()
+    cluster.pod("train", "n1")
+    await cluster.start(n1=[well(0, "train")])
+    cluster.kube.fails = lambda verb, path: KubeError("no", status=503) if "/events" in path else None
+    with pytest.raises(KubeError):
+        await cluster.report("n1", struck(0, "train"))
+    cluster.manager.nodes.done("n1")
+    cluster.kube.fails = lambda verb, path: None
+    await cluster.report("n1", struck(0, "train", count=2))
+    assert [uid for uid, _ in notices(cluster)] == ["uid-train"]
 
 
 # --- an agent that stops ---------------------------------------------------------------------------------------------

@@ -1,0 +1,121 @@
+"""Events on the pods that held a device when something came that changed no state; desired/notices.py decides whom.
+
+One for each container and kind of notice, however often it comes. Whose pod a holder means is found out as for marks:
+the pod is read once, and an Event goes only to one that this NodeDevices may speak for. What is remembered saves reads;
+the Event's name says who wrote it already. A notice of long before the operator's start was told then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from nodedevices_operator.concerns.budget import Budget
+from nodedevices_operator.concerns.port import Info, Outcome, View
+from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired import events, pods
+from nodedevices_operator.desired.notices import Noticed, noticed
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.records.names import pod_path
+from nodedevices_operator.records.objects import Holder
+
+NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
+READS_AT_ONCE, SECONDS_PER_READ = 128, 1.0  # of pods, for one node
+READS_WAIT_SECONDS = 10.0
+
+Key = tuple[Holder, str, str, str]
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Memory:
+    """Of one node."""
+
+    reads: Budget
+    settled: set[Key] = field(default_factory=set)  # an Event was written, or none is to be
+
+
+@dataclass(slots=True)
+class Found:
+    memory: Memory
+    to_tell: list[tuple[Noticed, str]] = field(default_factory=list)  # with the pod's uid
+    requeue_after: float | None = None
+    problems: list[KubeError] = field(default_factory=list)
+
+
+Event = tuple[Noticed, Mapping[str, Any]]
+
+
+class NoticeEventsConcern:
+    info = Info("notice-events", section="faults")
+
+    def __init__(self, tools: Tools) -> None:
+        self._kube = tools.writer.kube
+        self._events = tools.events
+        self._clock = tools.clock
+        self._nodes: dict[str, Memory] = {}
+
+    def forget(self, node: str) -> None:
+        self._nodes.pop(node, None)
+
+    async def observe(self, view: View) -> Found | Outcome:
+        sections, record = view.sections, view.record
+        if not view.reported or sections is None or not sections.faults.event:
+            return Outcome()
+        wanted = list(noticed(record))
+        memory = self._nodes.get(record.name)
+        if memory is None:
+            memory = self._nodes[record.name] = Memory(Budget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
+            memory.settled = {each.key for each in wanted if pods.long_ago(each.notice.time, view.now)}
+        memory.settled &= {each.key for each in wanted}
+        found = Found(memory)
+        for each in wanted:
+            if each.key not in memory.settled:
+                await self._find(found, each, record.name)
+        return found
+
+    async def _find(self, found: Found, each: Noticed, node: str) -> None:
+        holder = each.holding.holder
+        if not found.memory.reads.take():
+            found.requeue_after = READS_WAIT_SECONDS
+            return
+        try:
+            pod = await self._kube.get(pod_path(holder.namespace, holder.pod))
+        except KubeError as error:
+            if error.status == 404:
+                found.memory.settled.add(each.key)
+            else:
+                found.problems.append(error)
+            return
+        match pods.match_holder(pod, each.holding, node):
+            case pods.Answer.YES:
+                found.to_tell.append((each, str(pod["metadata"]["uid"])))
+            case pods.Answer.NO:
+                found.memory.settled.add(each.key)
+            case pods.Answer.NOT_YET:
+                found.requeue_after = found.requeue_after or NOT_YET_SECONDS
+
+    def desired(self, view: View, observed: Found) -> tuple[Found, list[Event]]:
+        made: list[Event] = []
+        for each, uid in observed.to_tell:
+            about = events.About("Pod", each.holding.holder.pod, uid, each.holding.holder.namespace)
+            what = events.Fault(view.record.name, each.holding.device, each.notice.code, each.notice.since)
+            made.append((each, events.noticed(about, what, each.text, view.now)))
+        return observed, made
+
+    async def apply(self, view: View, desired: tuple[Found, list[Event]]) -> Outcome:
+        found, made = desired
+        for each, event in made:
+            try:
+                await self._events.write(view.record.name, event)
+            except KubeError as error:
+                if not (error.forbidden or error.status == 404):  # a namespace that is ending takes no Events
+                    found.problems.append(error)
+                    continue
+                log.warning("event refused", error=str(error))
+            found.memory.settled.add(each.key)
+        return Outcome(requeue_after=found.requeue_after, problems=tuple(found.problems))
