@@ -144,18 +144,20 @@ def test_a_device_that_people_take_out_of_service_goes_to_no_new_pod_until_its_t
         spec = {"unschedulable": [entry | more for entry in entries]}
         cluster.kubectl.run("patch", "nodedevices", cluster.b, "--type=merge", "-p", json.dumps({"spec": spec}))
 
-    take_out()
-    cluster.until("the kubelet withdraws both", lambda: not cluster.ids(cluster.b) & {own, other})
-    cluster.until("NodeDevices says so", lambda: cluster.summary(cluster.b)["unschedulable"] == 2)
-    assert cluster.summary(cluster.b)["healthy"] == 4
-    assert cluster.devices(cluster.b)[own]["unschedulable"] == "RMA 4711"
-    cluster.pod("rest", cluster.b, {GPU: 2})
-    assert not cluster.visible("rest") & {own, other}
-    cluster.alive(pod)
-    assert cluster.condition("pod", "stays", HEALTHY, NAMESPACE).get("status") != "False"
+    try:
+        take_out()
+        cluster.until("the kubelet withdraws both", lambda: not cluster.ids(cluster.b) & {own, other})
+        cluster.until("NodeDevices says so", lambda: cluster.summary(cluster.b)["unschedulable"] == 2)
+        assert cluster.summary(cluster.b)["healthy"] == 4
+        assert cluster.devices(cluster.b)[own]["unschedulable"] == "RMA 4711"
+        cluster.pod("rest", cluster.b, {GPU: 2})
+        assert not cluster.visible("rest") & {own, other}
+        cluster.alive(pod)
+        assert cluster.condition("pod", "stays", HEALTHY, NAMESPACE).get("status") != "False"
 
-    take_out(until=stamp(5))
-    cluster.until("both are back by themselves", lambda: cluster.ids(cluster.b) >= {own, other})
-    cluster.alive(pod)
-    clear = json.dumps({"spec": {"unschedulable": []}})
-    cluster.kubectl.run("patch", "nodedevices", cluster.b, "--type=merge", "-p", clear)
+        take_out(until=stamp(5))
+        cluster.until("both are back by themselves", lambda: cluster.ids(cluster.b) >= {own, other})
+        cluster.alive(pod)
+    finally:
+        clear = json.dumps({"spec": {"unschedulable": []}})
+        cluster.kubectl.run("patch", "nodedevices", cluster.b, "--type=merge", "-p", clear)

@@ -243,6 +243,17 @@ FULL_NODE: Json = {
                 },
                 probe="nvml",
                 shares={"total": 8, "held": 2, "unit": "10Gi"},
+                unschedulable="RMA 4711",
+                notices=[
+                    {
+                        "code": "Xid31",
+                        "message": "GPU memory page fault (XID 31); restart the application",
+                        "partition": _MIG,
+                        "since": "2026-11-21T07:00:00Z",
+                        "time": "2026-11-21T07:01:00Z",
+                        "count": 12,
+                    }
+                ],
                 links=[
                     {"kind": "NVLink", "to": _GPU.format(1), "count": 18},
                     {"kind": "NVLink", "to": "switch", "count": 18},
