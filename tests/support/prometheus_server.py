@@ -141,8 +141,8 @@ def endpoints(kubectl: Kubectl) -> Iterator[Target]:
     services = {one["metadata"]["name"]: one["metadata"]["labels"] for one in listed(kubectl, "services")}
     for one in listed(kubectl, "endpointslices"):
         service = one["metadata"]["labels"]["kubernetes.io/service-name"]
-        for endpoint in one.get("endpoints") or ():
-            for port in one["ports"]:
+        for endpoint in (one.get("endpoints") or ()) if service in services else ():
+            for port in one.get("ports") or ():
                 yield {
                     "targets": [f"{endpoint['addresses'][0]}:{port['port']}"],
                     "labels": {
