@@ -75,7 +75,8 @@ class Cluster:
         """Back to the baseline, whatever the last test left behind."""
         self.wake()
         ours = ("-n", NAMESPACE, "-l", "app!=hand")
-        self.kubectl.run("delete", "statefulsets,pods", *ours, "--grace-period=0", "--force", seconds=90)
+        kinds = "deployments,statefulsets,jobs,poddisruptionbudgets,pods"
+        self.kubectl.run("delete", kinds, *ours, "--grace-period=0", "--force", seconds=90)
         names = self.kubectl.run("get", "devicepolicies", "-o", "name").split()
         extra = [name for name in names if not name.endswith(f"/{BASE_POLICY}")]
         if extra:

@@ -1,0 +1,130 @@
+"""A device fails, and by policy its pod is marked, evicted and made again elsewhere; within budgets, and not against a
+PodDisruptionBudget. With the real kubelets, scheduler and controllers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support import simulated
+from support.cluster import GPU, HEALTHY, NAMESPACE, Cluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
+
+KEY = "nodedevices.io/device-fault"
+EVICT = {"mode": "AfterGrace", "graceSeconds": 1}
+LABELS = {"app": "web"}
+RULE = {"action": "Ignore", "onPodConditions": [{"type": HEALTHY, "status": "False"}]}
+
+
+def template(cluster: Cluster, **more: Any) -> dict[str, Any]:
+    """A pod with a GPU that would rather run on node `a`."""
+    spec = cluster.pod_spec(cluster.a, {GPU: 1})
+    del spec["nodeSelector"]
+    place = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [cluster.a]}]}
+    prefer = [{"weight": 100, "preference": place}]
+    spec["terminationGracePeriodSeconds"] = 1  # so that its kubelet says how it ended
+    spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": prefer}}
+    return {"metadata": {"labels": LABELS}, "spec": spec | more}
+
+
+def deployment(cluster: Cluster, **more: Any) -> str:
+    """One replica; returns the name of its pod, which is ready on node `a`."""
+    spec = {"replicas": 1, "selector": {"matchLabels": LABELS}, "template": template(cluster, **more)}
+    metadata = {"name": "web", "namespace": NAMESPACE}
+    cluster.kubectl.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec})
+    return ready(cluster, cluster.a)
+
+
+def on(cluster: Cluster, node: str) -> list[dict[str, Any]]:
+    pods = [one for one in cluster.pods() if one["spec"].get("nodeName") == node]
+    return [one for one in pods if "deletionTimestamp" not in one["metadata"]]
+
+
+def ready(cluster: Cluster, node: str) -> str:
+    def look() -> str:
+        for one in on(cluster, node):
+            conditions = {each["type"]: each["status"] for each in one["status"].get("conditions", [])}
+            if conditions.get("Ready") == "True":
+                return str(one["metadata"]["name"])
+        return ""
+
+    return str(cluster.until(f"a pod is ready on {node}", look))
+
+
+def strike(cluster: Cluster, pod: str) -> None:
+    """XID 79 on the GPU that the pod holds."""
+    [bad] = cluster.until("its device is known", lambda: cluster.held(cluster.a, pod))
+    index = cluster.devices(cluster.a)[bad]["index"]
+    cluster.until("NodeDevices names the holder", lambda: cluster.devices(cluster.a)[bad].get("holders"))
+    cluster.hardware(cluster.a, simulated.h100s(xid79=index))
+
+
+def taints(cluster: Cluster) -> list[tuple[str, str]]:
+    listed = cluster.node(cluster.a)["spec"].get("taints", [])
+    return [(one["effect"], one.get("value", "")) for one in listed if one["key"] == KEY]
+
+
+def reasons(cluster: Cluster, pod: str) -> set[str]:
+    asked = ("get", "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={pod}")
+    return {one["reason"] for one in cluster.kubectl.json(*asked)["items"]}
+
+
+def shown(cluster: Cluster, kind: str = "EvictionsSynced") -> dict[str, Any]:
+    return cluster.condition("nodedevices", cluster.a, kind)
+
+
+def test_a_deployments_pod_leaves_its_bad_gpu_and_its_successor_is_ready_on_the_other_node(cluster: Cluster) -> None:
+    faults = {"podCondition": "Always", "taint": {"effect": "NoSchedule"}, "evict": EVICT}
+    cluster.policy("act", {"faults": faults | {"budget": {"maxUnavailable": 1, "perHour": 100}}})
+    cluster.until("the policy is active", lambda: shown(cluster).get("status") == "True")
+    first = deployment(cluster, readinessGates=[{"conditionType": HEALTHY}])
+    strike(cluster, first)
+    cluster.until("the Node is tainted", lambda: taints(cluster) == [("NoSchedule", "Xid79")])
+    second = ready(cluster, cluster.b)
+    assert second != first
+    assert {"DeviceFault", "DeviceFaultEviction"} <= reasons(cluster, first)
+    cluster.until("nothing is left to do", lambda: shown(cluster).get("message") == "no pod is to be evicted")
+    cluster.hardware(cluster.a, simulated.h100s())
+    cluster.until("the taint is gone", lambda: taints(cluster) == [])
+    assert on(cluster, cluster.b)[0]["metadata"]["name"] == second
+
+
+def test_a_disruption_budget_blocks_the_eviction_until_it_allows_it(cluster: Cluster) -> None:
+    cluster.policy("act", {"faults": {"evict": EVICT, "budget": {"perHour": 100}}})
+    pod = deployment(cluster)
+    spec = {"minAvailable": 1, "selector": {"matchLabels": LABELS}}
+    metadata = {"name": "keep", "namespace": NAMESPACE}
+    cluster.kubectl.apply(
+        {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec}
+    )
+
+    def counted() -> bool:
+        found = cluster.kubectl.get("pdb", "keep", NAMESPACE) or {}
+        return bool(found.get("status", {}).get("currentHealthy") == 1)
+
+    cluster.until("the budget is counted", counted)
+    strike(cluster, pod)
+    said = cluster.until("it is blocked", lambda: (one := shown(cluster)).get("reason") == "Blocked" and one)
+    assert "The disruption budget keep needs 1 healthy pods and has 1 currently" in said["message"]
+    cluster.until("the pod says so", lambda: "EvictionBlocked" in reasons(cluster, pod))
+    assert [one["metadata"]["name"] for one in on(cluster, cluster.a)] == [pod]
+    cluster.kubectl.run("delete", "pdb", "keep", "-n", NAMESPACE)
+    cluster.until("it is evicted", lambda: pod not in {one["metadata"]["name"] for one in cluster.pods()})
+
+
+def test_a_jobs_pod_that_is_evicted_for_its_gpu_is_replaced_and_not_counted_as_a_failure(cluster: Cluster) -> None:
+    cluster.policy("act", {"faults": {"evict": EVICT, "taint": {"effect": "NoSchedule"}, "budget": {"perHour": 100}}})
+    spec = {
+        "backoffLimit": 0,
+        "podFailurePolicy": {"rules": [RULE]},
+        "template": template(cluster, restartPolicy="Never"),
+    }
+    metadata = {"name": "train", "namespace": NAMESPACE}
+    cluster.kubectl.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
+    first = ready(cluster, cluster.a)
+    strike(cluster, first)
+    assert ready(cluster, cluster.b) != first
+    job = cluster.kubectl.get("job", "train", NAMESPACE) or {}
+    assert job["status"].get("failed", 0) == 0
+    assert job["status"]["active"] == 1
