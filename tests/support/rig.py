@@ -88,6 +88,10 @@ class Rig:
         """Returns when it is ready."""
         self.rig.start_apiserver()
 
+    def restart_controllers(self) -> None:
+        """Controller-manager and scheduler. Returns at once."""
+        self.rig.restart_controllers()
+
 
 @contextmanager
 def running(name: str, *, keep: bool = False, node_status: str = rig.NODE_STATUS) -> Iterator[Rig]:

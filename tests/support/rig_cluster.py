@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RigCluster(Cluster):
-    _was_away: bool = False  # the API server, since the kubelets were last started
+    _was_away: bool = False  # the API server, since kubelets, controller-manager and scheduler were last started
 
     @property
     def rig(self) -> Rig:
@@ -51,9 +51,10 @@ class RigCluster(Cluster):
     def wake(self) -> None:
         """Every node is Ready; after an absence of the API server by a restart.
 
-        A kubelet's informers try again ever more rarely, in the end twice a minute; no test needs to wait for that.
+        Kubernetes' informers try again ever more rarely, in the end twice a minute; no test needs to wait for that.
         """
         if self._was_away:
+            self.rig.restart_controllers()
             for node in (self.a, self.b):
                 self.restart_kubelet(node)
             self._was_away = False

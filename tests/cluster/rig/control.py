@@ -19,6 +19,7 @@ from cluster.rig.problem import wait_for
 
 AUDITED_NAMESPACE = "nodedevices-system"  # the service accounts of this one are in the audit log
 READY_SECONDS = 90  # a cold page cache on two cores takes a tenth of it
+CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
 Child = subprocess.Popen[bytes]
 
 
@@ -42,7 +43,7 @@ class Control:
         authority.kubeconfig(layout.kubeconfig, "admin", layout.api_url)
         if layout.count:
             authority.issue("kubelet-client", "/O=system:masters/CN=kube-apiserver-kubelet-client")
-            for role in ("kube-controller-manager", "kube-scheduler"):
+            for role in CONTROLLERS:
                 authority.issue(role, f"/CN=system:{role}")
                 authority.kubeconfig(layout.pki / f"{role}.kubeconfig", role, layout.api_url)
             for node in layout.nodes:
