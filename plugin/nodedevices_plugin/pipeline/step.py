@@ -57,6 +57,7 @@ from nodedevices_plugin.vendors.registry import fault_sources
 
 SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's word no longer counts
 CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the scheduler between the two readings
+FIRST_LIST_SECONDS = 5.0  # of the agent's life, in which its first offer waits for the kubelet's List or checkpoint
 LIST_AGAIN_SECONDS = 5.0  # the agent's period for PodResources
 MAX_RETIRED = 64
 MAX_CONFIRM = 128  # entries of the annotation
@@ -296,6 +297,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     awaits = _awaits(world, inputs, local, spec, monotonic)
     applied = active.effective if active.applied_once else None
     cordons = _cordons(world.state, inputs.seen, standalone=local.standalone)
+    unlisted_until = _unlisted_until(world, inputs)
     if inventory.line_monotonic is not None:
         node = Node(
             inventory=inventory,
@@ -317,7 +319,8 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         )
         outcome = configure(active, requested, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
         helpers, applied = outcome.helpers, outcome.to_save
-        active, plan, refused = outcome.active, outcome.plan, outcome.refused
+        active, refused = outcome.active, outcome.refused
+        plan = outcome.plan if monotonic >= unlisted_until else None
         config = replace(world.config, generation=outcome.status.generation) if outcome.saving else outcome.status
     elif requested.error is not None:
         refused_for = refusal(requested.field, requested.error)
@@ -384,6 +387,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         _recent_over(unlisted, monotonic),
         *(monotonic + (it.until - now).total_seconds() for it in cordons if it.until is not None and it.holds(now)),
         world.started + local.operator_wait_seconds if awaits else None,
+        unlisted_until,
     ]
     return Step(
         world=after,
@@ -518,6 +522,18 @@ def _awaits(world: World, inputs: Inputs, local: Local, spec: SeenSpec | None, m
     else:
         return ""
     return f"no saved configuration: the first registration waits for {what}, {seconds:.0f} s at most"
+
+
+def _unlisted_until(world: World, inputs: Inputs) -> float:
+    """Until when an agent that remembers its configuration offers nothing yet, by the monotonic clock.
+
+    A device may be held under an id that is not in its plan, and only the kubelet knows: its List, or its checkpoint
+    where List does not answer. Both are there milliseconds after the start; who cannot read either goes on without.
+    """
+    holdings, active = inputs.holdings, world.active
+    known = holdings.state is HoldersState.SYNCED or holdings.taken > 0.0 or holdings.possible is not None
+    first = world.plan is None and active.applied_once and not active.effective.observing
+    return world.started + FIRST_LIST_SECONDS if first and not known else world.started
 
 
 def _confirm(world: World, inputs: Inputs) -> _Confirm:

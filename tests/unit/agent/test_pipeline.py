@@ -24,7 +24,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
+from nodedevices_plugin.pipeline.step import FIRST_LIST_SECONDS, Inputs, Step, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.file import parse as parse_file
@@ -542,6 +542,24 @@ def test_a_gpu_that_is_made_whole_under_a_mig_device_just_allocated_is_offered_t
     assert (node.config, node.offers()) == ("Applied", {GPU: (1, 1)})
 
 
+@pytest.mark.parametrize("known", ["List", "checkpoint"])
+def test_a_restarted_agent_offers_nothing_before_it_can_know_who_holds_what(known: str) -> None:
+    """Another plugin's pod may hold a GPU under an id of its own; the state file does not say so."""
+    theirs = Offer(resource="vendor.example/gpu", ids=(f"{gpu_id(0)}::0",))
+    again = Node().given(seen=seen({})).line().restarted().given(seen=seen({}), holdings=NOT_QUERIED).line()
+    assert (again.world.plan, again.last and again.last.deadline) == (None, 100.0 + FIRST_LIST_SECONDS)
+    if known == "List":
+        again.given(holdings=held(replace(holder(*theirs.ids), resource=theirs.resource)))
+    else:
+        again.given(holdings=replace(NOT_QUERIED, possible=(theirs,)))
+    assert again.wait().offers() == {GPU: (2, 1)}
+
+
+def test_a_restarted_agent_offers_when_nobody_can_say_who_holds_what() -> None:
+    again = Node().given(seen=seen({})).line().restarted().given(seen=seen({}), holdings=NOT_QUERIED).line()
+    assert again.wait(FIRST_LIST_SECONDS).offers() == {GPU: (2, 2)}
+
+
 def test_an_allocate_not_listed_yet_holds_a_change_back_for_half_a_minute() -> None:
     node = Node().given(seen=seen({})).line()
     fresh = RecentAllocate(resource=GPU, ids=(gpu_id(0),), time=START, monotonic=node.clock)
@@ -791,6 +809,9 @@ def test_whatever_comes_ids_are_unique_and_a_device_that_is_not_offered_is_never
             node.line(xids=(xid(79, 1),))
         else:
             node.line(*(node.devices[:1] if move == "fewer" else node.devices))
+        if node.world.plan is None:
+            assert holdings == NOT_QUERIED
+            node.wait(FIRST_LIST_SECONDS)
         assert node.world.plan is not None
         ids = [each.id for resource in node.world.plan.resources for each in resource.ids]
         assert len(ids) == len(set(ids))
