@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from nodedevices_operator.kube.client import KubeClient
-from nodedevices_operator.records.names import NODE_DEVICES, NODES, events_path, named, pod_path
+from nodedevices_operator.reconcile.fleet import NAME as RECORD
+from nodedevices_operator.reconcile.fleet import NAMESPACE
+from nodedevices_operator.records.names import (
+    NODE_DEVICES,
+    NODES,
+    TAINT,
+    config_map_path,
+    events_path,
+    named,
+    pod_path,
+)
 from support import fleet
 from support.apiserver import ApiServer
 from support.crashes import CrashingKube, Killed, live
@@ -85,6 +96,61 @@ async def test_killed_at_any_call_and_restarted_it_reaches_the_same_end_state(
             assert well["capacity"] == str(2 * 80 * 1024)
             assert well["events"] == [["DeviceFault", "DeviceRecovered"]] * 2
         assert [at_fault, well] == unbroken, f"died at call {dies_at}"
+        dies_at += 1
+
+
+ACTS = {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"maxUnavailable": 1}}
+
+
+async def acted(kube: KubeClient, node: str, uid: str) -> dict[str, Any]:
+    item, own = await kube.get(named(NODE_DEVICES, node)), await kube.get(named(NODES, node))
+    evicted = await kube.get(pod_path(fleet.NAMESPACE, f"{node}-a"))
+    happened = [it async for page in kube.pages(events_path(fleet.NAMESPACE)) for it in page]
+    data = (await kube.get(config_map_path(NAMESPACE, RECORD)))["data"]
+    kinds = ("TaintSynced", "EvictionsSynced")
+    return {
+        "taints": [it.get("value") for it in own["spec"].get("taints", []) if it["key"] == TAINT],
+        "leaving": "deletionTimestamp" in evicted["metadata"],
+        "mark": condition(evicted, "nodedevices.io/DeviceHealthy")["status"],
+        "conditions": [[condition(item, kind).get(key) for key in ("status", "reason")] for kind in kinds],
+        "events": sorted(it["reason"] for it in happened if it["involvedObject"]["uid"] == uid),
+        "actions": sorted(it["kind"] for it in json.loads(data["actions"]) if it["node"] == node),
+        "breaker": data["breaker"],
+    }
+
+
+@pytest.mark.timeout(400)
+async def test_killed_at_any_call_it_taints_and_evicts_once_and_takes_the_taint_back(
+    kube: KubeClient, kubectl: Kubectl
+) -> None:
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    kubectl.run("delete", "configmap", RECORD, "-n", NAMESPACE, "--ignore-not-found")
+    unbroken: list[dict[str, Any]] = []
+    calls = [0, 0]
+    dies_at = 0
+    while dies_at == 0 or dies_at <= max(calls):
+        assert dies_at < MOST_CALLS
+        name = f"k{dies_at}"
+        node = FleetNode(kubectl, name).create({"life": name})
+        kubectl.apply(policy(name, {"life": name}, faults=ACTS))
+        uid = pod(kubectl, f"{name}-a", name)
+        node.hold(0, f"{name}-a")
+        node.fail(0)
+        made = await through(kube, dies_at)
+        at_fault = await acted(kube, name, uid)
+        node.recover(0)
+        made_then = await through(kube, dies_at)
+        well = await acted(kube, name, uid)
+        if dies_at == 0:
+            unbroken, calls = [at_fault, well], [made, made_then]
+            assert (at_fault["taints"], at_fault["leaving"], at_fault["mark"]) == (["Xid79"], True, "False")
+            assert at_fault["actions"] == ["Evict", "Taint"]
+            assert at_fault["conditions"] == [["True", "InSync"]] * 2
+            assert (well["taints"], well["mark"], well["breaker"]) == ([], "True", "Closed")
+            assert well["events"] == ["DeviceFault", "DeviceFaultEviction", "DeviceRecovered"]
+        assert [at_fault, well] == unbroken, f"died at call {dies_at}"
+        for kind, which in (("nd", name), ("node", name), ("dp", name)):  # a life reads all of them
+            kubectl.delete(kind, which)
         dies_at += 1
 
 
