@@ -6,7 +6,7 @@ server-side apply does with keys that the next apply leaves out. A condition of 
 is removed by JSON patch, and so is our taint. Objects that cannot be cleaned are said, and counted in the result; the
 rest goes on.
 
-Two kinds of pods keep the condition: those that have ended (it is evidence, and they are never written), and those
+Two kinds of pods keep the condition: those that end or have ended (it is evidence, and they are not written), and those
 whose readinessGates name it: they would never be ready again without it, and keep it as True/NotMonitored.
 """
 
@@ -89,7 +89,7 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
         return 0, 0
     keys = _said(found, place, tainted=tainted)
     if place.kind == "Pod":
-        if pods.finished(item):
+        if pods.finished(item) or pods.leaving(item):
             return 0, 0
         if pods.gated(item):
             return await _release(kube, item, path, shown, dry_run=dry_run)

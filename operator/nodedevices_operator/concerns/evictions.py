@@ -178,7 +178,7 @@ class EvictionsConcern:
             uid=str(pod["metadata"]["uid"]),
             began=consequences.grace_begins(due, pod),
             kept=consequences.kept(pod),
-            leaving=consequences.leaving(pod),
+            leaving=pods.leaving(pod),
             again=nobody.again,
         )
 

@@ -376,7 +376,7 @@ class PodMarksConcern:
             )
             return True
         shown = pods.own_condition(pod)
-        if shown is None or pods.finished(pod):
+        if shown is None or pods.finished(pod) or pods.leaving(pod):
             return True
         if never:
             await self._writer.pod_condition(entry, pods.released_condition(pod, self._writer.now()))

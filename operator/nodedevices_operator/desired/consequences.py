@@ -200,11 +200,6 @@ def kept(pod: Mapping[str, Any]) -> str:
     return ""
 
 
-def leaving(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod is being deleted."""
-    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
-
-
 def _time(text: str) -> datetime | None:
     try:
         time = datetime.fromisoformat(text)

@@ -155,6 +155,11 @@ def finished(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in FINISHED
 
 
+def leaving(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod is being deleted: its condition is what a Job judges its end by, and is taken back no more."""
+    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
+
+
 def gated(pod: Mapping[str, Any]) -> bool:
     """Whether the pod is ready only while our condition is True."""
     gates = (pod.get("spec") or {}).get("readinessGates") or ()

@@ -314,6 +314,9 @@ async def test_cleanup_takes_our_taint_from_a_busy_node_and_leaves_the_others() 
     kube.fails = lambda verb, path: tries.pop() if tries and (verb, path) == ("patch", NODE) else None
     assert await clean_up(kube, dry_run=False) == 0
     assert [it["key"] for it in kube.objects[NODE]["spec"]["taints"]] == ["example.com/other"]
+    assert condition(kube, POD, "nodedevices.io/DeviceHealthy") == ("False", "Xid79"), (
+        "the pod ends, and is not written"
+    )
 
 
 # --- killed ----------------------------------------------------------------------------------------------------------
@@ -365,5 +368,6 @@ async def test_killed_at_any_call_it_taints_and_evicts_once_and_takes_the_taint_
     assert [it.kind for it in unbroken[0][7]] == ["Evict", "Taint"]
     assert [len(it[5]) for it in unbroken] == [2, 1]
     assert [it[6] for it in unbroken] == [True, True]
+    assert [it[3]["pod-marks"] for it in unbroken] == [True, True], "a pod that ends keeps what it is judged by"
     for dies_at in range(1, calls + 1):
         assert (await through(acting_rig, dies_at))[0] == unbroken, f"died at call {dies_at}"
