@@ -20,7 +20,7 @@ from support.access import kubeconfig, token_of_pod
 from support.agentprocess import AgentProcess
 from support.apiserver import ApiServer
 from support.audit import Right
-from support.fleet import MEMORY, FleetNode, get_pod, memory_capacity, pod, policy
+from support.fleet import MEMORY, FleetNode, get_pod, memory_capacity, pod, policy, stamp
 from support.kubectl import Kubectl, condition, wait_until
 from support.operatorprocess import NAMESPACE, OperatorProcess
 
@@ -113,6 +113,8 @@ def test_the_operators_role_holds_what_the_operator_uses_and_nothing_else(
     node = FleetNode(kubectl, "n1").create()
     for index, name in enumerate(("trainer", "second")):
         pod(kubectl, name, "n1")
+        ready = {"type": "Ready", "status": "True", "reason": "", "lastTransitionTime": stamp()}
+        fleet.patch_pod(kubectl, name, {"conditions": [ready]})  # without any, ours would take the Eviction API's along
         node.hold(index, name)
     node.report()
     labels = {"extra": {"example.com/tier": "gold"}}
