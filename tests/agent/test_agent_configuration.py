@@ -141,7 +141,7 @@ async def test_a_change_waits_for_the_pod_on_the_gpu_that_it_holds_and_nowhere_e
     write(config_file, SIXTEEN)
     await agent.until(lambda: "WaitingForHolders" in conditions(agent))
     await agent.until(lambda: "ml/train-0" in agent.lines("configuration")[-1]["message"])
-    assert (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (16, 12)
+    await kubelet.until(lambda: (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (16, 12))
     kubelet.release("train-0", "ml")
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 16)
 

@@ -211,7 +211,7 @@ def test_one_category_lists_both_kinds(kubectl: Kubectl) -> None:
 
 def test_kubectl_explains_a_field(admin: Kubectl) -> None:
     said = admin.run("explain", "nd.status.devices.health.recoveryAction")
-    assert "What brings it back: RebootNode, ResetDevice." in said
+    assert "Recommended recovery action: RebootNode, ResetDevice." in said
 
 
 def test_kubectl_explains_what_is_not_at_work(admin: Kubectl) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,18 @@ def everything(kubectl: Kubectl, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_applied_again_without_a_change_everything_is_unchanged(kubectl: Kubectl, everything: Path) -> None:
+    """But a PodDisruptionBudget: kubectl replaces its selector, so the patch is never empty, and says configured."""
     kubectl.run("apply", "-k", str(everything))
+    before = budgets(kubectl)
     said = kubectl.run("apply", "-k", str(everything)).splitlines()
     assert said
-    assert [line for line in said if not line.endswith(" unchanged")] == []
+    changed = [line for line in said if not line.endswith(" unchanged")]
+    assert [line for line in changed if not line.startswith("poddisruptionbudget.policy/")] == []
+    assert budgets(kubectl) == before
+    assert before
+
+
+def budgets(kubectl: Kubectl) -> list[tuple[str, str]]:
+    """PodDisruptionBudgets with their version."""
+    listed = json.loads(kubectl.run("get", "poddisruptionbudgets", "--all-namespaces", "-o", "json"))["items"]
+    return [(each["metadata"]["name"], each["metadata"]["resourceVersion"]) for each in listed]
