@@ -214,6 +214,8 @@ class Publisher:
         self._own_status = None
         self._written = None
         self._owner_known = False
+        if self._keeps_vanishing:
+            self._metrics.publishing(works=False)
 
     # --- writing -----------------------------------------------------------------------------------------------------
     async def _write(self) -> None:
