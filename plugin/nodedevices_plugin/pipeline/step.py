@@ -195,6 +195,8 @@ class Assessment:
     spec: SeenSpec | None
     requested: RequestedConfig
     requested_from: tuple[FileOutcome, SeenSpec | None]
+    listed: frozenset[RecentAllocate]  # which of the recent Allocates a List has shown
+    unlisted: tuple[RecentAllocate, ...]  # and which may still be held unseen
 
     @property
     def active(self) -> Effective | None:
@@ -225,7 +227,8 @@ def assess(
     forget = effective.sections.health.forget_missing_seconds
     confirm = _confirm(world, inputs)
     names = Names(world.inventory, index_prefix=effective.index_prefix)
-    unlisted = not_listed(inputs.recent, _listed(world.listed, inputs), inputs.holdings)
+    listed = _listed(world.listed, inputs)
+    unlisted = not_listed(inputs.recent, listed, inputs.holdings)
     held_parts = _held_partitions(inputs.holdings, unlisted, names, world.inventory)
     cursors, events = dict(world.cursors), tuple[ProbeEvent, ...]()
     probes = {}
@@ -283,6 +286,8 @@ def assess(
         spec=spec,
         requested=world.requested if world.requested_from == requested_from else request_config(local, file, spec),
         requested_from=requested_from,
+        listed=listed,
+        unlisted=unlisted,
     )
 
 
@@ -292,8 +297,6 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     requested, spec = of.requested, of.spec
     active, plan, config, refused = world.active, world.plan, world.config, ""
     helpers = world.helpers
-    listed = _listed(world.listed, inputs)
-    unlisted = not_listed(inputs.recent, listed, inputs.holdings)
     awaits = _awaits(world, inputs, local, spec, monotonic)
     applied = active.effective if active.applied_once else None
     cordons = _cordons(world.state, inputs.seen, standalone=local.standalone)
@@ -303,8 +306,8 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             inventory=inventory,
             verdicts=verdicts,
             holdings=inputs.holdings,
-            unlisted=unlisted,
-            held=held(inputs.holdings, unlisted, _names(active, requested, inventory)),
+            unlisted=of.unlisted,
+            held=held(inputs.holdings, of.unlisted, _names(active, requested, inventory)),
             last_plan=world.plan,
             offered=frozenset(world.state.offered),
             saved=inputs.saved,
@@ -373,7 +376,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         confirm_problems=of.confirm.problems,
         confirm_spent=_spent(of.confirm.value, verdicts),
         departed=_departed(world.departed, inventory, now),
-        listed=listed,
+        listed=of.listed,
         started=world.started,
         wall_offset=world.wall_offset,
     )
@@ -384,7 +387,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     deadlines = [
         *silent_from.values(),
         *(next_deadline(verdicts, part, of.rules, now=now, monotonic=monotonic) for part in of.probes.values()),
-        _recent_over(unlisted, monotonic),
+        _recent_over(of.unlisted, monotonic),
         *(monotonic + (it.until - now).total_seconds() for it in cordons if it.until is not None and it.holds(now)),
         world.started + local.operator_wait_seconds if awaits else None,
         unlisted_until,
