@@ -1,1 +1,1 @@
-"""Programs that look at hardware and write one line of JSON about it; they import nothing of the agent."""
+"""Programs that observe hardware and write one line of JSON about it; they import nothing of the agent."""

@@ -43,8 +43,8 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """Text that matches `regex`; `right` says in words what that is."""
+class Text:
+    """Text that matches `regex`; `right` describes it."""
 
     regex: str
     right: str

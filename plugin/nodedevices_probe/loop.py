@@ -1,9 +1,9 @@
-"""The part that all probes share: look, and write a line when there is something to say.
+"""The part that all probes share: poll the hardware, and write a line when something changed.
 
-A line is written when a look found something new, at once when an event came in, and as a heartbeat at least every
-5 s, since silence means problem. Lines are at least 0.1 s apart, so that a flood of events costs ten lines a second.
-An event is written before the hardware is asked again: asking a broken device may take for ever. If the reader of a
-child has gone, the probe ends; one that listens on a socket goes on looking, and keeps events for the next reader.
+A line is written when a poll found something new, at once when an event came in, and as a heartbeat at least every
+5 s, since silence means a problem. Lines are at least 0.1 s apart, so that a flood of events costs ten lines a second.
+An event is written before the hardware is polled again: polling a broken device may take for ever. If the reader of a
+child has gone, the probe ends; one that listens on a socket goes on polling, and keeps events for the next reader.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nodedevices_probe.protocol import (
 
 HEARTBEAT_SECONDS = 5.0
 LINE_SPACING_SECONDS = 0.1
-LOOK_SPACING_SECONDS = 1.0  # an event brings the next look forward, but a flood of them not to more than this
+POLL_SPACING_SECONDS = 1.0  # an event brings the next poll forward, but a flood of them not to more than this
 NO_DRIVER = Driver(state=DriverState.NOT_LOADED)
 DISPLAY_PRODUCTS = frozenset({"DGX Display", "NVIDIA DGX Display"})  # drive a screen; NVIDIA's plugin skips them too
 EXIT_WANTS_FRESH_PROCESS = 75  # sysexits.h EX_TEMPFAIL
@@ -49,20 +49,20 @@ class Facts:
     accelerators_on_bus: int = 0
     problems: tuple[Problem, ...] = ()
     devices: tuple[DeviceFact, ...] = ()
-    silent: bool = False  # a simulated probe may play dead
-    needs_fresh_process: bool = False  # say this, wait for the next look, and exit
-    look_again: bool = False  # something is in doubt: the next look comes after LOOK_SPACING_SECONDS
+    silent: bool = False  # a simulated probe may stop writing
+    needs_fresh_process: bool = False  # say this, wait for the next poll, and exit
+    poll_again: bool = False  # something is in doubt: the next poll comes after POLL_SPACING_SECONDS
     read_after: int | None = field(default=None, compare=False)  # Snapshot.read_after, set by the loop
 
 
 class Source(Protocol):
-    """A kind of hardware. `look` may block; `events` are filled in from wherever they come."""
+    """A kind of hardware. `poll` may block; `events` are filled in from wherever they come."""
 
     name: str
-    look_every_seconds: float
+    poll_seconds: float
     events: EventLog
 
-    def look(self) -> Facts:
+    def poll(self) -> Facts:
         """What is there now. Does not raise for anything that the hardware or the driver does."""
         ...
 
@@ -83,20 +83,20 @@ class LineLoop:
     _written_at: float = 0.0
 
     def once(self) -> Facts:
-        """One look (two where the first one is in doubt), one line; what was seen."""
-        facts = self._look()
-        if facts.look_again:
-            time.sleep(LOOK_SPACING_SECONDS)
-            facts = self._look()
+        """One poll (two where the first one is in doubt), one line; what was seen."""
+        facts = self._poll()
+        if facts.poll_again:
+            time.sleep(POLL_SPACING_SECONDS)
+            facts = self._poll()
         self._write_line(facts)
         return facts
 
-    def _look(self) -> Facts:
+    def _poll(self) -> Facts:
         newest = self.source.events.newest()
-        return replace(self.source.look(), read_after=newest)
+        return replace(self.source.poll(), read_after=newest)
 
     def set_interval(self, seconds: float | None) -> None:
-        """From now on, look so often; None: as often as the source does by itself. May be called by any thread."""
+        """From now on, poll so often; None: as often as the source does by itself. May be called by any thread."""
         if seconds != self._interval:
             self._interval = seconds
             self.source.events.wake.set()
@@ -109,24 +109,24 @@ class LineLoop:
     def run(self) -> None:
         """For ever."""
         events = self.source.events
-        facts = Facts(driver=NO_DRIVER, silent=True)  # nothing is said before the first look
-        looked_at = look_at = time.monotonic()
+        facts = Facts(driver=NO_DRIVER, silent=True)  # nothing is said before the first poll
+        polled_at = poll_at = time.monotonic()
         while True:
-            every = self.source.look_every_seconds if self._interval is None else self._interval
+            every = self.source.poll_seconds if self._interval is None else self._interval
             repeat = min(self.repeat_seconds if self._interval is None else self._interval, HEARTBEAT_SECONDS)
-            wait_until = look_at if self._is_quiet(facts) else min(look_at, self._written_at + repeat)
+            wait_until = poll_at if self._is_quiet(facts) else min(poll_at, self._written_at + repeat)
             if events.wake.wait(max(0.0, wait_until - time.monotonic())):
                 events.wake.clear()
-                look_at = min(look_at, looked_at + LOOK_SPACING_SECONDS)
+                poll_at = min(poll_at, polled_at + POLL_SPACING_SECONDS)
             written_before = self._sequence
             if not self._is_quiet(facts) and (events.pending() or time.monotonic() >= self._written_at + repeat):
                 self._write_line(facts)
-            if time.monotonic() >= look_at:
+            if time.monotonic() >= poll_at:
                 if facts.needs_fresh_process:
                     raise SystemExit(EXIT_WANTS_FRESH_PROCESS)
-                facts = self._look()
-                looked_at = time.monotonic()
-                look_at = looked_at + (min(every, LOOK_SPACING_SECONDS) if facts.look_again else every)
+                facts = self._poll()
+                polled_at = time.monotonic()
+                poll_at = polled_at + (min(every, POLL_SPACING_SECONDS) if facts.poll_again else every)
                 if not self._is_quiet(facts) and (facts != self._written or events.pending()):
                     self._write_line(facts)
             if self._sequence != written_before:

@@ -1,4 +1,4 @@
-"""The command `nodedevices-probe`: looks at hardware of one kind and writes what it sees, one JSON line at a time.
+"""The command `nodedevices-probe`: observes hardware of one kind and writes what it finds, one JSON line at a time.
 
 Lines go to the descriptor given by --fd, to every client of the socket of --listen, or to the standard output.
 Before anything else is loaded, descriptor 1 is made the standard error's, so that a library which prints cannot corrupt
@@ -157,7 +157,7 @@ def _nvml(options: argparse.Namespace) -> Source:
 
     library = Library(options.driver_root_ctr_path)
     return NvmlSource(
-        look_every_seconds=options.interval_seconds,
+        poll_seconds=options.interval_seconds,
         telemetry=options.telemetry,
         system=System(options.root),
         library=library,

@@ -112,7 +112,7 @@ def camel(name: str) -> str:
 
 
 class _Wire:
-    """Tells pydantic how the keys are spelled, without importing it.
+    """How the keys are spelled, for pydantic, without importing it.
 
     Unknown keys are ignored: within one protocol version a newer probe may say more than this agent knows.
     """
@@ -124,7 +124,7 @@ class _Wire:
 
 
 class DriverState(StrEnum):
-    """Whether devices can be asked at all."""
+    """Whether devices can be queried at all."""
 
     LOADED = "Loaded"
     NOT_LOADED = "NotLoaded"  # no library, or NVML_ERROR_DRIVER_NOT_LOADED
@@ -237,7 +237,7 @@ class Readings(_Wire):
     memory_used_bytes: Count | None = None
     sm_clock_mhz: Small | None = None
     memory_clock_mhz: Small | None = None
-    conditions: UpTo16[PlainWord] = ()  # what else holds now, in the words of the device's vendor: linkDown
+    conditions: UpTo16[PlainWord] = ()  # what else holds now, by the vendor's names: linkDown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,8 +316,8 @@ class Snapshot(_Wire):
     problems: UpTo64[Problem] = ()
     devices: Annotated[tuple[DeviceFact, ...], Bounds(max_length=MAX_DEVICES)] = ()
     events: Annotated[tuple[ProbeEvent, ...], Bounds(max_length=MAX_EVENTS)] = ()
-    # The devices were asked after the events up to this sequence number had happened. None: the probe does not say, and
-    # then an event is taken to be newer than the readings of the line that tells it first.
+    # The devices were read after the events up to this sequence number had happened. None: the probe does not say, and
+    # then an event is taken to be newer than the readings of the line that reports it first.
     read_after: Count | None = None
 
 

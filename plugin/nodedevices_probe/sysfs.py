@@ -99,7 +99,7 @@ class System:
         return parse_mig_minors(self._read("proc/driver/nvidia-caps/mig-minors"))
 
     def display_mode(self, bus_id: str) -> str:
-        """compute | graphics, by PCI class, as NVIDIA's feature discovery tells them apart; "" for others."""
+        """compute | graphics, by PCI class, as NVIDIA's feature discovery distinguishes them; "" for others."""
         pci_class = self._read(f"sys/bus/pci/devices/{bus_id}/class")[:6]
         return {"0x0302": "compute", "0x0300": "graphics"}.get(pci_class, "")
 

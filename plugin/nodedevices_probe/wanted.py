@@ -2,7 +2,7 @@
 
     {"protocol": "nodedevices.io/probe/v1alpha1", "intervalSeconds": 2}
 
-`intervalSeconds`: look so often (health.probe.intervalSeconds of a policy); null: as often as the probe does by itself.
+`intervalSeconds`: poll so often (health.probe.intervalSeconds of a policy); null: as often as the probe does by itself.
 Keys that this probe does not know are ignored, and so is a line that it does not understand: a probe may also read none
 of it.
 """

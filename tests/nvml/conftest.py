@@ -83,7 +83,7 @@ class FakeMachine:
         folder = {"current": str(self._libraries.current), "old": str(self._libraries.old), "none": ""}[age]
         return {"LD_LIBRARY_PATH": folder, "NVML_STATE": str(self._state)}
 
-    def look(self, *more: str, age: str = "current", driver_root: Path | str = "") -> Snapshot:
+    def poll(self, *more: str, age: str = "current", driver_root: Path | str = "") -> Snapshot:
         """One line, with `more` arguments. `age`: of the library that the system's loader finds."""
         return once([*self._arguments(driver_root), *more], environment=self.environment(age=age))
 

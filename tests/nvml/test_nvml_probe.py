@@ -44,7 +44,7 @@ def test_eight_gpus_are_told_with_all_that_identifies_them(machine: FakeMachine)
     machine.file("proc/sys/kernel/random/boot_id", "0d9b2f3a-boot\n")
     machine.say(count=8, **{f"gpu{index}__nvlink": "switch" for index in range(8)}, gpu5__minor=7, gpu0__fabric=3)
 
-    seen = machine.look()
+    seen = machine.poll()
 
     assert seen.probe == "nvml"
     assert seen.boot_id == "0d9b2f3a-boot"
@@ -74,7 +74,7 @@ def test_eight_gpus_are_told_with_all_that_identifies_them(machine: FakeMachine)
 def test_bridged_gpus_are_linked_with_each_other(machine: FakeMachine) -> None:
     machine.say(count=2, gpu0__nvlink="pair", gpu1__nvlink="pair", gpu1__links_down=2)
 
-    seen = machine.look()
+    seen = machine.poll()
 
     assert device(seen, 0).links == (Link(kind="NVLink", to=gpu_id(1), count=18),)
     assert device(seen, 1).readings.nvlinks_inactive == 2
@@ -83,7 +83,7 @@ def test_bridged_gpus_are_linked_with_each_other(machine: FakeMachine) -> None:
 def test_a_card_without_nvlink_does_not_speak_of_it(machine: FakeMachine) -> None:
     machine.say(count=1)
 
-    (only,) = machine.look().devices
+    (only,) = machine.poll().devices
 
     assert only.links == ()
     assert only.readings.nvlinks_inactive is None
@@ -97,7 +97,7 @@ def test_mig_devices_are_told_with_placement_and_capability_nodes(machine: FakeM
     machine.say(count=2, gpu1__mig=3, gpu1__mig0__gi=3, gpu1__mig0__slices=3, gpu1__mig0__memory_mib=40448)
     machine.say(gpu1__mig0__start=4, gpu1__mig0__size=4, gpu1__mig1__uuid="-", gpu1__mig2__gi=9)
 
-    seen = machine.look()
+    seen = machine.poll()
 
     assert device(seen, 0).partitions == ()
     assert nvidia.mig_enabled(device(seen, 1))
@@ -120,7 +120,7 @@ def test_mig_devices_are_told_with_placement_and_capability_nodes(machine: FakeM
 def test_a_mig_profile_is_named_as_nvidia_names_it(machine: FakeMachine, said: Any, profile: str) -> None:
     machine.say(count=1, gpu0__mig=1, **{f"gpu0__mig0__{key}": value for key, value in said.items()})
 
-    (partition,) = machine.look().devices[0].partitions
+    (partition,) = machine.poll().devices[0].partitions
 
     assert partition.profile == profile
 
@@ -128,7 +128,7 @@ def test_a_mig_profile_is_named_as_nvidia_names_it(machine: FakeMachine, said: A
 def test_a_mig_profile_that_the_driver_names_keeps_its_name(machine: FakeMachine) -> None:
     machine.say(count=1, gpu0__mig=1, gpu0__mig_name=f"{H100} MIG 1g.10gb+me")
 
-    (partition,) = machine.look().devices[0].partitions
+    (partition,) = machine.poll().devices[0].partitions
 
     assert partition.profile == "1g.10gb+me"
 
@@ -143,7 +143,7 @@ def test_what_a_mig_profile_has_besides_is_in_its_name_though_the_driver_does_no
 ) -> None:
     machine.say(count=1, gpu0__mig=1, gpu0__mig_name=said, gpu0__mig0__profile=profile)
 
-    (partition,) = machine.look().devices[0].partitions
+    (partition,) = machine.poll().devices[0].partitions
 
     assert partition.profile == name
 
@@ -184,7 +184,7 @@ def test_a_gpu_lost_from_the_start_is_known_by_what_the_kernel_says_of_it(machin
         )
     machine.say(count=2, gpu1__lost=1)
 
-    lost = device(machine.look(), 1)
+    lost = device(machine.poll(), 1)
 
     assert lost.readings.lost
     assert (lost.id, lost.minor, lost.product_name, lost.pci_bus_id) == (gpu_id(1), 1, H100, "0000:27:00.0")
@@ -193,7 +193,7 @@ def test_a_gpu_lost_from_the_start_is_known_by_what_the_kernel_says_of_it(machin
 def test_a_gpu_that_nobody_knows_is_still_a_device(machine: FakeMachine) -> None:
     machine.say(count=2, gpu0__fail__nvmlDeviceGetHandleByIndex_v2=999)
 
-    unknown = device(machine.look(), 0)
+    unknown = device(machine.poll(), 0)
 
     assert unknown.id == "nvml-index-0"
     assert unknown.readings.error == "nvmlDeviceGetHandleByIndex: Unknown Error"
@@ -227,7 +227,7 @@ def test_a_gpu_that_nobody_knows_is_still_a_device(machine: FakeMachine) -> None
 def test_readings_say_what_the_driver_says(machine: FakeMachine, said: Any, reading: str, value: Any) -> None:
     machine.say(count=1, **{f"gpu0__{key}": each for key, each in said.items()})
 
-    (only,) = machine.look().devices
+    (only,) = machine.poll().devices
 
     assert getattr(only.readings, reading) == value
 
@@ -235,8 +235,8 @@ def test_readings_say_what_the_driver_says(machine: FakeMachine, said: Any, read
 def test_telemetry_is_read_where_it_is_asked_for_and_a_board_without_a_fan_has_none(machine: FakeMachine) -> None:
     machine.say(count=2, gpu0__fan=40, gpu0__utilization=87, gpu0__used_mib=1024)
 
-    with_fan, without = (each.readings for each in machine.look("--telemetry").devices)
-    [plain, _] = (each.readings for each in machine.look().devices)
+    with_fan, without = (each.readings for each in machine.poll("--telemetry").devices)
+    [plain, _] = (each.readings for each in machine.poll().devices)
 
     assert (with_fan.fan_percent, with_fan.utilization_percent, with_fan.memory_used_bytes) == (40, 87, 1 << 30)
     assert (with_fan.sm_clock_mhz, with_fan.memory_clock_mhz) == (1980, 2619)
@@ -247,7 +247,7 @@ def test_telemetry_is_read_where_it_is_asked_for_and_a_board_without_a_fan_has_n
 def test_a_driver_that_tells_no_telemetry_is_no_error_of_the_gpu(machine: FakeMachine) -> None:
     machine.say(count=1, gpu0__fail__nvmlDeviceGetUtilizationRates=999, gpu0__fail__nvmlDeviceGetClockInfo=999)
 
-    [only] = machine.look("--telemetry").devices
+    [only] = machine.poll("--telemetry").devices
 
     assert (only.readings.error, only.readings.utilization_percent, only.readings.sm_clock_mhz) == (None, None, None)
 
@@ -258,7 +258,7 @@ def test_one_odd_return_code_is_no_error_of_the_gpu(machine: FakeMachine, code: 
     with machine.probe(interval=60) as probe:
         before = probe.until(lambda seen: len(seen.devices) == 2)
         machine.say(gpu1__fail__nvmlDeviceGetRemappedRows=code)
-        machine.event(0, XID, 13)  # brings the next look forward
+        machine.event(0, XID, 13)  # brings the next poll forward
         doubtful = probe.until(lambda seen: codes(seen) == ["OddAnswer"])
         assert doubtful.devices == before.devices
         assert doubtful.problems[0].message.startswith("GPU 1: nvmlDeviceGetRemappedRows: ")
@@ -278,7 +278,7 @@ def test_a_return_code_that_stays_is_an_error_at_the_second_look(machine: FakeMa
         assert device(seen, 0).readings.error is None
 
 
-def test_a_gpu_that_answers_the_very_first_look_oddly_is_in_the_first_line_when_it_answers_the_second(
+def test_a_gpu_that_answers_the_very_first_poll_oddly_is_in_the_first_line_when_it_answers_the_second(
     machine: FakeMachine,
 ) -> None:
     machine.say(count=2, gpu1__odd__nvmlDeviceGetRemappedRows=1)
@@ -311,7 +311,7 @@ def test_one_odd_count_of_the_gpus_is_no_error_of_all(machine: FakeMachine) -> N
 def test_an_old_driver_leaves_unknown_what_it_cannot_say(machine: FakeMachine) -> None:
     machine.say(count=2, driver="440.33.01", gpu0__nvlink="pair", gpu1__nvlink="pair")
 
-    seen = machine.look(age="old")
+    seen = machine.poll(age="old")
 
     first = device(seen, 0)
     assert (first.id, first.product_name, first.architecture) == (gpu_id(0), H100, "")
@@ -383,7 +383,7 @@ def test_a_new_gpu_appears_and_its_events_are_heard(machine: FakeMachine) -> Non
 def test_a_gpu_without_events_is_named_as_unmonitored(machine: FakeMachine) -> None:
     machine.say(count=2, gpu1__events=0)
 
-    (problem,) = machine.look().problems
+    (problem,) = machine.poll().problems
 
     assert problem.code == "Unmonitored"
     assert problem.message == "no events from GPU 1: it has no XID events"
@@ -433,7 +433,7 @@ def test_whatever_ends_the_thread_that_hears_events_is_seen(machine: FakeMachine
 
 
 def test_no_library_is_a_normal_case(machine: FakeMachine) -> None:
-    seen = machine.look(age="none")
+    seen = machine.poll(age="none")
 
     assert seen.driver.state is DriverState.NOT_LOADED
     assert seen.devices == ()
@@ -445,15 +445,15 @@ def test_the_library_below_the_drivers_root_is_enough(machine: FakeMachine) -> N
     machine.say(count=2)
     root = machine.library("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
 
-    assert len(machine.look(age="none", driver_root=root).devices) == 2
+    assert len(machine.poll(age="none", driver_root=root).devices) == 2
 
 
 def test_the_library_below_the_drivers_root_outranks_the_one_that_the_system_finds(machine: FakeMachine) -> None:
     machine.say(count=1)
     root = machine.library("lib64/libnvidia-ml.so.1", age="old")
 
-    (by_the_old,) = machine.look(age="current", driver_root=root).devices
-    (by_the_new,) = machine.look(age="current", driver_root=machine.folder / "empty").devices
+    (by_the_old,) = machine.poll(age="current", driver_root=root).devices
+    (by_the_new,) = machine.poll(age="current", driver_root=machine.folder / "empty").devices
 
     assert by_the_old.readings.recovery_action is None  # the old library has no such field
     assert by_the_new.readings.recovery_action == "None"
@@ -463,7 +463,7 @@ def test_the_library_below_the_drivers_root_outranks_the_one_that_the_system_fin
 def test_without_a_driver_root_the_system_finds_the_library(machine: FakeMachine, root: str) -> None:
     machine.say(count=1)
 
-    assert len(machine.look(driver_root=root).devices) == 1
+    assert len(machine.poll(driver_root=root).devices) == 1
 
 
 def test_a_library_that_comes_with_a_driver_container_is_found(machine: FakeMachine) -> None:
@@ -486,7 +486,7 @@ def test_a_library_that_cannot_be_loaded_is_named_and_waited_for(machine: FakeMa
         probe.until(lambda seen: len(seen.devices) == 1)
 
 
-async def test_the_agent_has_its_probe_look_where_the_configuration_says(machine: FakeMachine, tmp_path: Path) -> None:
+async def test_the_agents_probe_finds_the_library_as_configured(machine: FakeMachine, tmp_path: Path) -> None:
     machine.say(count=2)
     root = machine.library("usr/lib64/libnvidia-ml.so.1")
     config = tmp_path / "config.yaml"
@@ -520,7 +520,7 @@ def test_numbers_that_no_driver_means_do_not_spoil_the_line(machine: FakeMachine
     machine.say(count=2, gpu0__minor=-1, gpu0__memory_mib=2**45, gpu0__ecc_volatile=-1)
     machine.say(gpu0__mig=2, gpu0__mig0__gi=-1, gpu0__mig1__start=-1, gpu0__mig1__memory_mib=-1)
 
-    first, second = machine.look().devices
+    first, second = machine.poll().devices
 
     assert (first.minor, first.device_nodes, first.capacity) == (None, (), {})
     assert first.readings.ecc_uncorrectable_volatile is None
@@ -554,7 +554,7 @@ def test_a_driver_upgraded_under_the_probe_makes_it_ask_for_a_fresh_process(mach
 def test_a_display_card_is_no_device(machine: FakeMachine) -> None:
     machine.say(count=3, gpu1__name="DGX Display")
 
-    assert [each.index for each in machine.look().devices] == [0, 2]
+    assert [each.index for each in machine.poll().devices] == [0, 2]
 
 
 def test_when_gpus_cannot_be_counted_those_known_are_in_error(machine: FakeMachine) -> None:

@@ -1,8 +1,8 @@
-"""Asking NVML without being hurt by the answer.
+"""Calls of NVML that cannot hurt the probe, whatever they return.
 
 An old driver lacks functions, a card lacks features, a container lacks rights, a GPU falls off the bus between two
 calls: each of these is an answer ("not known") about one device and never an exception. Only a driver that has gone as
-a whole is one, since then nothing else can be asked.
+a whole is one, since then every call fails.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ class DriverGoneError(OperationError):
 
 
 def describe(code: int) -> str:
-    """NVML's words for a return code; works without the library."""
+    """NVML's text for a return code; works without the library."""
     return str(pynvml.NVMLError(code))
 
 
 @dataclass(slots=True)
-class Asker:
-    """Asks about one device and remembers what went wrong. A lost device is not asked again."""
+class NvmlCalls:
+    """NVML calls for one device, and what went wrong in them. After "GPU is lost" nothing more is called for it."""
 
     lost: bool = False
     error: str | None = None
-    refused: str | None = None  # the last question that got no answer, and why
+    refused: str | None = None  # the last call that failed, and why
 
-    def ask(self, function: str, *arguments: Any, telemetry: bool = False) -> Any:
-        """The function's answer; None when there is none. A failed `telemetry` question is no error of the device."""
+    def call(self, function: str, *arguments: Any, telemetry: bool = False) -> Any:
+        """The function's result; None when it failed. A failed `telemetry` call is no error of the device."""
         if self.lost:
             return None
         try:
@@ -71,7 +71,7 @@ class Asker:
             self.judge(function, error.value, telemetry=telemetry)
         except UnicodeDecodeError:
             if not telemetry:
-                self._failed(function, "the answer is no text")
+                self._failed(function, "the result is no text")
         return None
 
     def judge(self, function: str, code: int, *, telemetry: bool = False) -> bool:

@@ -1,7 +1,7 @@
 """Waits for the driver's events in a thread and writes them into the EventLog.
 
 One monitor covers a fixed set of GPUs; when the set changes, or waiting fails, a new one is started first and the old
-one told to stop, so that no event falls between them (one that both see is counted twice, which harms nothing). A GPU
+one stopped, so that no event falls between them (one that both see is counted twice, which harms nothing). A GPU
 whose events cannot be had is named in `unmonitored`. A thread that hangs in the driver is left behind: it is a daemon,
 and it shares nothing with the next monitor but the log.
 """
@@ -51,7 +51,7 @@ class Monitor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to end; it does within WAIT_MILLISECONDS unless the driver holds it."""
+        """Stop the thread; it ends within WAIT_MILLISECONDS unless the driver holds it."""
         self._stop.set()
 
     def ended(self) -> bool:
@@ -88,7 +88,7 @@ class Monitor:
                 if error.value == pynvml.NVML_ERROR_TIMEOUT:
                     continue
                 self.failed = describe(error.value)
-                self._log.wake.set()  # the next look sees what is wrong and starts another monitor
+                self._log.wake.set()  # the next poll sees what is wrong and starts another monitor
                 break
             self._record(data)
 

@@ -1,6 +1,6 @@
-"""What one GPU is (asked once while it is there) and how it is (asked every time).
+"""What one GPU is (read once while it is there) and how it is (read at every poll).
 
-Every question may stay unanswered; see `nvml_calls`. Numbers of return codes, fields and bits are nvml.h's, by their
+Every call may fail; see `calls`. Numbers of return codes, fields and bits are nvml.h's, by their
 names in pynvml.
 """
 
@@ -17,7 +17,7 @@ from nodedevices_api.bounds import MAX_MINOR
 from nodedevices_api.quantity import from_bytes
 
 from nodedevices_probe.nvidia import attributes as nvidia
-from nodedevices_probe.nvidia.calls import Asker
+from nodedevices_probe.nvidia.calls import NvmlCalls
 from nodedevices_probe.protocol import (
     MAX_INTEGER,
     MAX_SMALL,
@@ -72,7 +72,7 @@ RECOVERY_ACTIONS = {  # NVML_GPU_RECOVERY_ACTION_*, in SCHEMA's names
     6: "ResetBus",
     7: "RebootSystem",
 }
-UNKNOWN_RECOVERY_ACTION = "RebootSystem"  # a newer driver's word is never taken for "None"
+UNKNOWN_RECOVERY_ACTION = "RebootSystem"  # a newer driver's value is never taken for "None"
 PCIE_PATHS = {  # NVML_TOPOLOGY_*
     0: PciePath.INTERNAL,
     10: PciePath.SINGLE,
@@ -92,17 +92,17 @@ class Known:
     fact: DeviceFact  # identity, without partitions, links, paths and readings
     clique: str = ""
     link_ends: dict[int, str] = field(default_factory=dict)  # NVLink number -> "switch" or the peer's PCI address
-    links: tuple[int, ...] | None = None  # the NVLink numbers that this GPU has; None: not asked yet
+    links: tuple[int, ...] | None = None  # the NVLink numbers that this GPU has; None: not read yet
     paths: dict[str, PciePath] = field(default_factory=dict)  # id of another GPU -> nearest common ancestor
 
 
-def identify(asker: Asker, handle: Any, identity: str, index: int, system: System) -> Known:
+def identify(nvml: NvmlCalls, handle: Any, identity: str, index: int, system: System) -> Known:
     """What this GPU is."""
-    pci = asker.ask("nvmlDeviceGetPciInfo_v3", handle)
+    pci = nvml.call("nvmlDeviceGetPciInfo_v3", handle)
     bus_id = normal_bus_id(pci.busId) if pci is not None else ""
-    minor = within(asker.ask("nvmlDeviceGetMinorNumber", handle), 0, MAX_MINOR)
-    memory = asker.ask("nvmlDeviceGetMemoryInfo", handle)
-    capability = asker.ask("nvmlDeviceGetCudaComputeCapability", handle)
+    minor = within(nvml.call("nvmlDeviceGetMinorNumber", handle), 0, MAX_MINOR)
+    memory = nvml.call("nvmlDeviceGetMemoryInfo", handle)
+    capability = nvml.call("nvmlDeviceGetCudaComputeCapability", handle)
     return Known(
         fact=DeviceFact(
             id=identity,
@@ -110,9 +110,9 @@ def identify(asker: Asker, handle: Any, identity: str, index: int, system: Syste
             minor=minor,
             type="gpu",
             vendor=nvidia.VENDOR,
-            product_name=text(asker.ask("nvmlDeviceGetName", handle) or ""),
-            brand=BRANDS.get(asker.ask("nvmlDeviceGetBrand", handle, telemetry=True), ""),
-            architecture=ARCHITECTURES.get(asker.ask("nvmlDeviceGetArchitecture", handle, telemetry=True), ""),
+            product_name=text(nvml.call("nvmlDeviceGetName", handle) or ""),
+            brand=BRANDS.get(nvml.call("nvmlDeviceGetBrand", handle, telemetry=True), ""),
+            architecture=ARCHITECTURES.get(nvml.call("nvmlDeviceGetArchitecture", handle, telemetry=True), ""),
             pci_bus_id=bus_id,
             pcie_root=system.pcie_root(bus_id) if bus_id else "",
             numa_node=system.numa_node(bus_id) if bus_id else None,
@@ -129,10 +129,10 @@ def memory_capacity(total: int) -> dict[str, str]:
     return {} if known is None else {"memory": from_bytes(known)}
 
 
-def fabric_clique(asker: Asker, handle: Any) -> str:
+def fabric_clique(nvml: NvmlCalls, handle: Any) -> str:
     """`<cluster uuid>.<clique id>` of the NVLink fabric, once the GPU has joined one; else ""."""
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()
-    if asker.ask("nvmlDeviceGetGpuFabricInfoV", handle, byref(info), telemetry=True) is None:
+    if nvml.call("nvmlDeviceGetGpuFabricInfoV", handle, byref(info), telemetry=True) is None:
         return ""
     cluster = bytes(info.clusterUuid)
     if info.state != FABRIC_COMPLETED or info.status != pynvml.NVML_SUCCESS or not any(cluster):
@@ -140,11 +140,11 @@ def fabric_clique(asker: Asker, handle: Any) -> str:
     return f"{uuid.UUID(bytes=cluster)}.{info.cliqueId}"
 
 
-def read_links(asker: Asker, handle: Any, known: Known) -> int | None:
+def read_links(nvml: NvmlCalls, handle: Any, known: Known) -> int | None:
     """Look at every NVLink and learn where it ends. How many are down; None without NVLink."""
     numbers, inactive = [], 0
     for number in known.links if known.links is not None else range(MAX_NVLINKS):
-        code, state = _link_state(asker, handle, number)
+        code, state = _link_state(nvml, handle, number)
         if code == pynvml.NVML_ERROR_INVALID_ARGUMENT:
             break  # past the last link this driver knows
         if state is None:
@@ -153,33 +153,33 @@ def read_links(asker: Asker, handle: Any, known: Known) -> int | None:
         if not state:
             inactive += 1
         elif number not in known.link_ends:
-            end = _link_end(asker, handle, number)
+            end = _link_end(nvml, handle, number)
             if end:
                 known.link_ends[number] = end
-    if asker.lost:
+    if nvml.lost:
         return None
     if known.links is None:
         known.links = tuple(numbers)
     return inactive if known.links else None
 
 
-def _link_state(asker: Asker, handle: Any, number: int) -> tuple[int, int | None]:
-    if asker.lost:
+def _link_state(nvml: NvmlCalls, handle: Any, number: int) -> tuple[int, int | None]:
+    if nvml.lost:
         return pynvml.NVML_ERROR_GPU_IS_LOST, None
     try:
         return pynvml.NVML_SUCCESS, pynvml.nvmlDeviceGetNvLinkState(handle, number)
     except pynvml.NVMLError as error:
-        asker.judge("nvmlDeviceGetNvLinkState", error.value)
+        nvml.judge("nvmlDeviceGetNvLinkState", error.value)
         return error.value, None
 
 
-def _link_end(asker: Asker, handle: Any, number: int) -> str:
-    kind = asker.ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, number, telemetry=True)
+def _link_end(nvml: NvmlCalls, handle: Any, number: int) -> str:
+    kind = nvml.call("nvmlDeviceGetNvLinkRemoteDeviceType", handle, number, telemetry=True)
     if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
         return "switch"
     if kind is not None and kind != pynvml.NVML_NVLINK_DEVICE_TYPE_GPU:
         return ""
-    remote = asker.ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, number, telemetry=True)
+    remote = nvml.call("nvmlDeviceGetNvLinkRemotePciInfo", handle, number, telemetry=True)
     return normal_bus_id(remote.busId) if remote is not None else ""
 
 
@@ -193,29 +193,29 @@ def links_of(known: Known, ids_by_bus: dict[str, str]) -> tuple[Link, ...]:
     )
 
 
-def pcie_path(asker: Asker, handle: Any, other: Any) -> PciePath | None:
+def pcie_path(nvml: NvmlCalls, handle: Any, other: Any) -> PciePath | None:
     """The nearest common ancestor of two GPUs."""
-    return PCIE_PATHS.get(asker.ask("nvmlDeviceGetTopologyCommonAncestor", handle, other, telemetry=True))
+    return PCIE_PATHS.get(nvml.call("nvmlDeviceGetTopologyCommonAncestor", handle, other, telemetry=True))
 
 
-def read_health(asker: Asker, handle: Any, *, nvlinks_inactive: int | None) -> Readings:
+def read_health(nvml: NvmlCalls, handle: Any, *, nvlinks_inactive: int | None) -> Readings:
     """Everything that bears on health. `lost` and `error` are what this or an earlier question met."""
-    rows = asker.ask("nvmlDeviceGetRemappedRows", handle) or (None, None, None, None)
+    rows = nvml.call("nvmlDeviceGetRemappedRows", handle) or (None, None, None, None)
     volatile, aggregate = (
-        asker.ask("nvmlDeviceGetTotalEccErrors", handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, counter)
+        nvml.call("nvmlDeviceGetTotalEccErrors", handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, counter)
         for counter in (pynvml.NVML_VOLATILE_ECC, pynvml.NVML_AGGREGATE_ECC)
     )
-    slowdown = asker.ask("nvmlDeviceGetCurrentClocksEventReasons", handle, telemetry=True)
+    slowdown = nvml.call("nvmlDeviceGetCurrentClocksEventReasons", handle, telemetry=True)
     if slowdown is None:  # its name before driver 535
-        slowdown = asker.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle, telemetry=True)
-    action = _recovery_action(asker, handle)
-    sram = _sram_threshold_exceeded(asker, handle)
-    temperature = asker.ask("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU, telemetry=True)
-    power = asker.ask("nvmlDeviceGetPowerUsage", handle, telemetry=True)
-    replays = asker.ask("nvmlDeviceGetPcieReplayCounter", handle, telemetry=True)
+        slowdown = nvml.call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, telemetry=True)
+    action = _recovery_action(nvml, handle)
+    sram = _sram_threshold_exceeded(nvml, handle)
+    temperature = nvml.call("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU, telemetry=True)
+    power = nvml.call("nvmlDeviceGetPowerUsage", handle, telemetry=True)
+    replays = nvml.call("nvmlDeviceGetPcieReplayCounter", handle, telemetry=True)
     return Readings(
-        lost=asker.lost,
-        error=None if asker.lost else asker.error,
+        lost=nvml.lost,
+        error=None if nvml.lost else nvml.error,
         recovery_action=action,
         remapped_correctable=_count(rows[0]),
         remapped_uncorrectable=_count(rows[1]),
@@ -232,17 +232,17 @@ def read_health(asker: Asker, handle: Any, *, nvlinks_inactive: int | None) -> R
     )
 
 
-def read_telemetry(asker: Asker, handle: Any, readings: Readings) -> Readings:
+def read_telemetry(nvml: NvmlCalls, handle: Any, readings: Readings) -> Readings:
     """The same with what bears on nothing and changes all the time."""
-    memory = asker.ask("nvmlDeviceGetMemoryInfo", handle, telemetry=True)
-    utilization = asker.ask("nvmlDeviceGetUtilizationRates", handle, telemetry=True)
+    memory = nvml.call("nvmlDeviceGetMemoryInfo", handle, telemetry=True)
+    utilization = nvml.call("nvmlDeviceGetUtilizationRates", handle, telemetry=True)
     return replace(
         readings,
-        fan_percent=_small(asker.ask("nvmlDeviceGetFanSpeed", handle, telemetry=True)),
+        fan_percent=_small(nvml.call("nvmlDeviceGetFanSpeed", handle, telemetry=True)),
         utilization_percent=_small(utilization.gpu) if utilization is not None else None,
         memory_used_bytes=_count(memory.used) if memory is not None else None,
-        sm_clock_mhz=_small(asker.ask("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM, telemetry=True)),
-        memory_clock_mhz=_small(asker.ask("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_MEM, telemetry=True)),
+        sm_clock_mhz=_small(nvml.call("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM, telemetry=True)),
+        memory_clock_mhz=_small(nvml.call("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_MEM, telemetry=True)),
     )
 
 
@@ -254,14 +254,14 @@ def _count(value: int | None) -> int | None:
     return within(value, 0, MAX_INTEGER)
 
 
-def _recovery_action(asker: Asker, handle: Any) -> str | None:
-    values = asker.ask("nvmlDeviceGetFieldValues", handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
-    if values is None or not asker.judge("field 230, GPU recovery action", values[0].nvmlReturn):
+def _recovery_action(nvml: NvmlCalls, handle: Any) -> str | None:
+    values = nvml.call("nvmlDeviceGetFieldValues", handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    if values is None or not nvml.judge("field 230, GPU recovery action", values[0].nvmlReturn):
         return None
     return RECOVERY_ACTIONS.get(values[0].value.uiVal, UNKNOWN_RECOVERY_ACTION)
 
 
-def _sram_threshold_exceeded(asker: Asker, handle: Any) -> bool | None:
+def _sram_threshold_exceeded(nvml: NvmlCalls, handle: Any) -> bool | None:
     status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
-    answered = asker.ask("nvmlDeviceGetSramEccErrorStatus", handle, byref(status)) is not None
+    answered = nvml.call("nvmlDeviceGetSramEccErrorStatus", handle, byref(status)) is not None
     return bool(status.bThresholdExceeded) if answered else None

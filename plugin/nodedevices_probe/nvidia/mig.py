@@ -1,6 +1,6 @@
 """The MIG devices of one GPU, as NVML lists them.
 
-What a MIG device is never changes while it lives, so each is asked once and remembered by its id; what is asked every
+What a MIG device is never changes while it exists, so each is read once and remembered by its id; what is read every
 time is only which there are.
 """
 
@@ -15,7 +15,7 @@ import pynvml
 from nodedevices_api.bounds import MAX_PARTITIONS
 
 from nodedevices_probe.nvidia import attributes as nvidia
-from nodedevices_probe.nvidia.calls import Asker
+from nodedevices_probe.nvidia.calls import NvmlCalls
 from nodedevices_probe.nvidia.facts import memory_capacity
 from nodedevices_probe.protocol import (
     DEVICE_ID,
@@ -60,18 +60,18 @@ class MigDevices:
     system: System
     _known: dict[str, Partition] = field(default_factory=dict)
 
-    def read(self, asker: Asker, gpu: Any, *, minor: int | None, memory_bytes: int) -> tuple[Partition, ...]:
+    def read(self, nvml: NvmlCalls, gpu: Any, *, minor: int | None, memory_bytes: int) -> tuple[Partition, ...]:
         """Every MIG device of this GPU, by NVML's index."""
         found = []
-        for index in range(min(asker.ask("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0, MAX_PARTITIONS)):
-            handle = asker.ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
-            identity = handle is not None and asker.ask("nvmlDeviceGetUUID", handle)
+        for index in range(min(nvml.call("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0, MAX_PARTITIONS)):
+            handle = nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
+            identity = handle is not None and nvml.call("nvmlDeviceGetUUID", handle)
             if not identity or not re.fullmatch(DEVICE_ID, identity):
                 continue
             known = self._known.get(identity)
             if known is None or known.index != index:
                 known = self._partition(
-                    asker, gpu, handle, identity, index=index, minor=minor, memory_bytes=memory_bytes
+                    nvml, gpu, handle, identity, index=index, minor=minor, memory_bytes=memory_bytes
                 )
             if known is not None:
                 found.append(known)
@@ -82,21 +82,21 @@ class MigDevices:
         self._known = {each: partition for each, partition in self._known.items() if each in ids}
 
     def _partition(
-        self, asker: Asker, gpu: Any, handle: Any, identity: str, *, index: int, minor: int | None, memory_bytes: int
+        self, nvml: NvmlCalls, gpu: Any, handle: Any, identity: str, *, index: int, minor: int | None, memory_bytes: int
     ) -> Partition | None:
-        gi = asker.ask("nvmlDeviceGetGpuInstanceId", handle)
-        ci = asker.ask("nvmlDeviceGetComputeInstanceId", handle)
-        attributes = asker.ask("nvmlDeviceGetAttributes_v2", handle)
+        gi = nvml.call("nvmlDeviceGetGpuInstanceId", handle)
+        ci = nvml.call("nvmlDeviceGetComputeInstanceId", handle)
+        attributes = nvml.call("nvmlDeviceGetAttributes_v2", handle)
         if within(gi, 0, MAX_SMALL) is None or within(ci, 0, MAX_SMALL) is None or attributes is None:
-            return None  # it went away while we asked, or the next look reads it whole
-        instance = asker.ask("nvmlDeviceGetGpuInstanceById", gpu, gi, telemetry=True)
-        info = instance and asker.ask("nvmlGpuInstanceGetInfo", instance, telemetry=True)
-        name = asker.ask("nvmlDeviceGetName", handle, telemetry=True) or ""
+            return None  # it went away meanwhile, or the next poll reads it whole
+        instance = nvml.call("nvmlDeviceGetGpuInstanceById", gpu, gi, telemetry=True)
+        info = instance and nvml.call("nvmlGpuInstanceGetInfo", instance, telemetry=True)
+        name = nvml.call("nvmlDeviceGetName", handle, telemetry=True) or ""
         in_name = _PROFILE_IN_NAME.search(name)
         known_name = in_name is not None and re.fullmatch(PROFILE, in_name[1])
         profile = in_name[1] if in_name and known_name else _profile(attributes, memory_bytes)
         if info and not re.search(r"[+-]", profile):
-            profile += _profile_attributes(asker, gpu, info.profileId)
+            profile += _profile_attributes(nvml, gpu, info.profileId)
         start = _small(info.placement.start) if info else None
         partition = Partition(
             id=identity,
@@ -130,10 +130,10 @@ def _small(value: int) -> int | None:
     return within(value, 0, MAX_SMALL)
 
 
-def _profile_attributes(asker: Asker, gpu: Any, profile_id: int) -> str:
+def _profile_attributes(nvml: NvmlCalls, gpu: Any, profile_id: int) -> str:
     """`+me`, `+gfx`, `-me`, ... of the profile that this card calls by that number; "" for a plain or unknown one."""
     for profile, words in _ATTRIBUTES.items():
-        info = asker.ask("nvmlDeviceGetGpuInstanceProfileInfo", gpu, profile, 1, telemetry=True)
+        info = nvml.call("nvmlDeviceGetGpuInstanceProfileInfo", gpu, profile, 1, telemetry=True)
         if info is not None and info.id == profile_id:
             return words
     return ""

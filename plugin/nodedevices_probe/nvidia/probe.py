@@ -1,10 +1,10 @@
 """The probe of NVIDIA GPUs: everything that NVML and the kernel say, without ever losing the rest over one of them.
 
-- No library or no driver is a normal case: the line says NotLoaded and the probe keeps looking, for both.
+- No library or no driver is a normal case: the line says NotLoaded and the probe keeps polling, for both.
 - A driver upgraded under us needs a new mapping of the library: the line says VersionMismatch and the process exits.
 - A GPU that does not answer stays in the line with its last known identity, or what the kernel knows of it.
-- One odd return code (UNKNOWN, TIMEOUT, ...) is no fault yet: the GPU is asked again a second later, and until then the
-  line has what it said before. A lost GPU is told at once, and so is every other one.
+- One odd return code (UNKNOWN, TIMEOUT, ...) is no fault yet: the GPU is polled again a second later, and until then
+  the line has what it said before. A lost GPU is reported at once, and so is every other one.
 - GPUs and MIG devices may come and go at any time; so may their events.
 A call that hangs hangs this process and nothing else: the agent sees the silence and kills it.
 """
@@ -22,7 +22,7 @@ from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_probe.events import EventLog
 from nodedevices_probe.loop import DISPLAY_PRODUCTS, Facts
 from nodedevices_probe.nvidia import attributes as nvidia
-from nodedevices_probe.nvidia.calls import Asker, DriverGoneError, describe
+from nodedevices_probe.nvidia.calls import DriverGoneError, NvmlCalls, describe
 from nodedevices_probe.nvidia.events import Monitor
 from nodedevices_probe.nvidia.facts import (
     Known,
@@ -57,7 +57,7 @@ DRIVER_NAME = "nvidia"
 
 @dataclass(slots=True)
 class _Gpu:
-    """One GPU during one look. `handle` is None when it does not answer."""
+    """One GPU during one poll. `handle` is None when it does not answer."""
 
     fact: DeviceFact
     known: Known | None = None
@@ -68,7 +68,7 @@ class _Gpu:
 class NvmlSource:
     """NVIDIA GPUs."""
 
-    look_every_seconds: float
+    poll_seconds: float
     telemetry: bool = False
     system: System = field(default_factory=System)
     library: Library = field(default_factory=Library)
@@ -80,14 +80,14 @@ class NvmlSource:
     _mig: MigDevices = field(init=False)
     _monitor: Monitor | None = None
     _watched: dict[str, bool] = field(default_factory=dict)  # id -> whether it was well when last looked at
-    _answered: dict[str, DeviceFact] = field(default_factory=dict)  # id -> the last line's word, if it was no error
-    _odd: frozenset[str] = frozenset()  # ids that answered the last look with an error
-    _began: bool = False  # there was a look at the GPUs of this driver
+    _answered: dict[str, DeviceFact] = field(default_factory=dict)  # id -> as in the last line, if that was no error
+    _odd: frozenset[str] = frozenset()  # ids that answered the last poll with an error
+    _began: bool = False  # the GPUs of this driver were polled before
 
     def __post_init__(self) -> None:
         self._mig = MigDevices(self.system)
 
-    def look(self) -> Facts:
+    def poll(self) -> Facts:
         try:
             if self._driver is None:
                 self._initialise()
@@ -102,12 +102,12 @@ class NvmlSource:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             raise DriverGoneError(error.value) from None
-        asker = Asker()
-        cuda = asker.ask("nvmlSystemGetCudaDriverVersion_v2", telemetry=True)
+        nvml = NvmlCalls()
+        cuda = nvml.call("nvmlSystemGetCudaDriverVersion_v2", telemetry=True)
         self._driver = Driver(
             state=DriverState.LOADED,
             name=DRIVER_NAME,
-            version=text(asker.ask("nvmlSystemGetDriverVersion", telemetry=True) or ""),
+            version=text(nvml.call("nvmlSystemGetDriverVersion", telemetry=True) or ""),
             cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         )
 
@@ -143,12 +143,12 @@ class NvmlSource:
         return clean
 
     def _facts(self) -> Facts:
-        assert self._driver is not None  # noqa: S101  look() initialises first
-        counting = Asker()
-        count = counting.ask("nvmlDeviceGetCount")
+        assert self._driver is not None  # noqa: S101  poll() initialises first
+        nvml = NvmlCalls()
+        count = nvml.call("nvmlDeviceGetCount")
         problems = []
-        if count is None:  # nobody can be asked: everybody we know does not answer
-            why = counting.error or str(counting.refused)
+        if count is None:  # without the count no GPU can be polled: none of those known answers
+            why = nvml.error or str(nvml.refused)
             gpus = [_Gpu(replace(fact, readings=Readings(error=why))) for _, fact in sorted(self._last.items())]
             problems.append(Problem(code="NvmlError", message=why))
         else:
@@ -164,41 +164,41 @@ class NvmlSource:
             accelerators_on_bus=self.system.accelerators_on_bus(),
             problems=tuple(problems),
             devices=devices,
-            look_again=bool(doubts),
+            poll_again=bool(doubts),
             silent=before_any,
         )
 
     def _doubt(self, devices: tuple[DeviceFact, ...]) -> tuple[tuple[DeviceFact, ...], list[Problem]]:
-        """The devices as the line may have them, and who is in doubt: what one look alone calls an error is not told
-        yet. A newcomer that is in doubt is left out until the second look."""
+        """The devices as the line may have them, and who is in doubt: an error seen in one poll alone is
+        not reported yet. A new device that is in doubt is left out until the second poll."""
         odd = frozenset(fact.id for fact in devices if fact.readings.error is not None and not fact.readings.lost)
         doubted = odd - self._odd
-        problems, told = [], []
+        problems, reported = [], []
         for fact in devices:
             if fact.id not in doubted:
-                told.append(fact)
+                reported.append(fact)
                 continue
             why = f"GPU {fact.index}: {fact.readings.error}; retrying"
             problems.append(Problem(code="OddAnswer", message=text(why, MAX_MESSAGE)))
             if fact.id in self._answered:
-                told.append(replace(self._answered[fact.id], index=fact.index))
+                reported.append(replace(self._answered[fact.id], index=fact.index))
         self._odd = odd
-        self._answered = {fact.id: fact for fact in told if fact.readings.error is None}
-        return tuple(told), problems
+        self._answered = {fact.id: fact for fact in reported if fact.readings.error is None}
+        return tuple(reported), problems
 
     def _gpus(self, count: int) -> list[_Gpu]:
         gpus: list[_Gpu] = []
-        silent: list[tuple[int, Asker]] = []
+        silent: list[tuple[int, NvmlCalls]] = []
         for index in range(count):
-            asker = Asker()
-            gpu = self._gpu(asker, index)
+            nvml = NvmlCalls()
+            gpu = self._gpu(nvml, index)
             if gpu is None:
-                silent.append((index, asker))
+                silent.append((index, nvml))
             elif gpu.fact.product_name not in DISPLAY_PRODUCTS:
                 gpus.append(gpu)
         answering = {gpu.fact.id for gpu in gpus}
-        for index, asker in silent:
-            fact = self._unanswering(index, count, answering, asker)
+        for index, nvml in silent:
+            fact = self._unanswering(index, count, answering, nvml)
             if fact.product_name not in DISPLAY_PRODUCTS:
                 gpus.append(_Gpu(fact))
         for gpu in gpus:
@@ -208,31 +208,31 @@ class NvmlSource:
         self._mig.keep_only({each.id for gpu in gpus for each in gpu.fact.partitions})
         return sorted(gpus, key=lambda gpu: gpu.fact.index)
 
-    def _gpu(self, asker: Asker, index: int) -> _Gpu | None:
-        """One GPU that tells at least its id."""
-        handle = asker.ask("nvmlDeviceGetHandleByIndex", index)
-        identity = asker.ask("nvmlDeviceGetUUID", handle) if handle is not None else None
+    def _gpu(self, nvml: NvmlCalls, index: int) -> _Gpu | None:
+        """One GPU, if it answers with at least its id."""
+        handle = nvml.call("nvmlDeviceGetHandleByIndex", index)
+        identity = nvml.call("nvmlDeviceGetUUID", handle) if handle is not None else None
         if not identity or not re.fullmatch(DEVICE_ID, identity):
             return None
         known = self._known.get(identity)
         if known is None:
-            known = identify(asker, handle, identity, index, self.system)
-            if asker.lost or asker.error:  # half an identity is not worth remembering
+            known = identify(nvml, handle, identity, index, self.system)
+            if nvml.lost or nvml.error:  # half an identity is not worth remembering
                 before = next((fact for fact in self._last.values() if fact.id == identity), known.fact)
-                return _Gpu(replace(before, index=index, readings=Readings(lost=asker.lost, error=asker.error)))
+                return _Gpu(replace(before, index=index, readings=Readings(lost=nvml.lost, error=nvml.error)))
             self._known[identity] = known
-        known.clique = known.clique or fabric_clique(asker, handle)
+        known.clique = known.clique or fabric_clique(nvml, handle)
         fact = known.fact
-        inactive = read_links(asker, handle, known)
-        mode = asker.ask("nvmlDeviceGetMigMode", handle)
+        inactive = read_links(nvml, handle, known)
+        mode = nvml.call("nvmlDeviceGetMigMode", handle)
         enabled = bool(mode[0]) if mode else None
         partitions = (
-            self._mig.read(asker, handle, minor=fact.minor, memory_bytes=memory_bytes(fact.capacity)) if enabled else ()
+            self._mig.read(nvml, handle, minor=fact.minor, memory_bytes=memory_bytes(fact.capacity)) if enabled else ()
         )
-        readings = read_health(asker, handle, nvlinks_inactive=inactive)
+        readings = read_health(nvml, handle, nvlinks_inactive=inactive)
         if self.telemetry:
-            readings = read_telemetry(asker, handle, readings)
-        if asker.lost:  # it fell off the bus while we asked: what it said before still describes it
+            readings = read_telemetry(nvml, handle, readings)
+        if nvml.lost:  # it fell off the bus meanwhile: its previous facts still describe it
             before = next((last for last in self._last.values() if last.id == identity), fact)
             return _Gpu(replace(before, index=index, readings=Readings(lost=True)), known)
         fact = replace(
@@ -244,10 +244,10 @@ class NvmlSource:
         )
         return _Gpu(fact, known, handle)
 
-    def _unanswering(self, index: int, count: int, answering: set[str], asker: Asker) -> DeviceFact:
-        """A GPU that tells nothing: who it was, or what the kernel's driver knows of the one in this place."""
+    def _unanswering(self, index: int, count: int, answering: set[str], nvml: NvmlCalls) -> DeviceFact:
+        """A GPU that does not answer: its last identity, or what the kernel's driver knows of the one in this place."""
         readings = Readings(
-            lost=asker.lost, error=None if asker.lost else asker.error or asker.refused or "it has no valid id"
+            lost=nvml.lost, error=None if nvml.lost else nvml.error or nvml.refused or "it has no valid id"
         )
         last = self._last.get(index)
         if last is not None and last.id not in answering:
@@ -272,7 +272,7 @@ class NvmlSource:
         return DeviceFact(id=name, index=index, type="gpu", vendor=nvidia.VENDOR, readings=readings)
 
     def _joined(self, gpus: list[_Gpu]) -> tuple[DeviceFact, ...]:
-        """The devices with what lies between them: NVLinks and PCIe paths, asked once per pair."""
+        """The devices with what connects them: NVLinks and PCIe paths, read once per pair."""
         ids_by_bus = {gpu.fact.pci_bus_id: gpu.fact.id for gpu in gpus if gpu.fact.pci_bus_id}
         devices = []
         for gpu in gpus:
@@ -285,7 +285,7 @@ class NvmlSource:
                     continue
                 path = gpu.known.paths.get(other.fact.id)
                 if path is None and other.handle is not None:
-                    path = pcie_path(Asker(), gpu.handle, other.handle)
+                    path = pcie_path(NvmlCalls(), gpu.handle, other.handle)
                 if path is not None:
                     gpu.known.paths[other.fact.id] = path
                     paths.append(PcieNeighbour(to=other.fact.id, path=path))

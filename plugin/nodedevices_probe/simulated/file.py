@@ -55,7 +55,7 @@ class SimulatedState:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice, of which YAML readers keep the last without a word."""
+    """Refuses a key that is there twice, of which YAML readers silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

@@ -86,7 +86,7 @@ def partitions(
 
 
 def _capacity(entry: Mapping[str, Any], memory: int, multiprocessors: int | None, copy_engines: int) -> dict[str, str]:
-    """By the names of NVIDIA's DRA driver; the entry's own word comes first."""
+    """By the names of NVIDIA's DRA driver; the entry's own name comes first."""
     memory = entry.get("memoryBytes", memory)
     usual = {"multiprocessors": multiprocessors, "copyEngines": copy_engines}
     names = ("multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
@@ -100,7 +100,7 @@ def _memory_slices(gigabytes: int, memory_bytes: int) -> int:
 
 
 def _start(where: str, entry: Mapping[str, Any], size: int, placed: Mapping[int, tuple[int, int]]) -> int:
-    """The first free place, or the one that the entry asks for."""
+    """The first free place, or the one that the entry names."""
     used = {slice_ for start, length in placed.values() for slice_ in range(start, start + length)}
     step = 1 << (size - 1).bit_length()
     candidates = [entry["start"]] if "start" in entry else range(0, MEMORY_SLICES, step)

@@ -1,9 +1,10 @@
 """The simulated probe: devices from a YAML file that may change at any time, or from a named profile.
 
-The file is looked at ten times a second and read when two looks in a row see the same change, so that a file half
-written by an editor is not taken for the truth. A file that cannot be understood changes nothing: the last good state
-stays and the line carries the Problem `FileInvalid`. No file is a node without a driver. An event in the file happens
-once, when its id first appears while the probe runs; those that were there at the start are history, as on hardware.
+The file's metadata is polled ten times a second, and the file read when two polls in a row see the same change, so that
+a file half written by an editor is not taken for the truth. A file that cannot be understood changes nothing: the last
+good state stays and the line carries the Problem `FileInvalid`. No file is a node without a driver. An event in the
+file happens once, when its id first appears while the probe runs; those that were there at the start are history, as on
+hardware.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from nodedevices_probe.loop import NO_DRIVER, Facts
 from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
 from nodedevices_probe.simulated.file import MAX_FILE_BYTES, SimulatedState, from_profile, parse
 
-FILE_LOOK_SECONDS = 0.1
+FILE_POLL_SECONDS = 0.1
 MAX_REMEMBERED_EVENTS = 4096
 
 FileMark = tuple[int, int, int, int]  # device, inode, size, mtime: changes when the file is edited or replaced
@@ -30,7 +31,7 @@ class ProfileSource:
 
     state: SimulatedState
     name: str = "simulated"
-    look_every_seconds: float = 5.0
+    poll_seconds: float = 5.0
     events: EventLog = field(default_factory=EventLog)
 
     @classmethod
@@ -38,7 +39,7 @@ class ProfileSource:
         """Raises CheckError when there is no such profile."""
         return cls(state=from_profile(profile, node=node))
 
-    def look(self) -> Facts:
+    def poll(self) -> Facts:
         return self.state.facts
 
 
@@ -49,7 +50,7 @@ class FileSource:
     path: Path
     node: str
     name: str = "simulated"
-    look_every_seconds: float = FILE_LOOK_SECONDS
+    poll_seconds: float = FILE_POLL_SECONDS
     events: EventLog = field(default_factory=EventLog)
     _facts: Facts | None = None
     _mark: FileMark | None = None  # of what is in effect, or was refused
@@ -58,7 +59,7 @@ class FileSource:
     _remembered: dict[str, None] = field(default_factory=dict)  # ids of events, oldest first
     _had_good: bool = False
 
-    def look(self) -> Facts:
+    def poll(self) -> Facts:
         mark = self._marked()
         if mark is None:
             self._mark = self._changing = None
@@ -76,7 +77,7 @@ class FileSource:
         except FileNotFoundError:
             return None
         except OSError:
-            return (0, 0, 0, 0)  # it is there and cannot be looked at: reading it says why
+            return (0, 0, 0, 0)  # it is there and its metadata cannot be read: reading the file says why
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
     def _read(self) -> Facts:

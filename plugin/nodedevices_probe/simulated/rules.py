@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from nodedevices_api.bounds import INT32_MAX, MAX_DEVICES, MAX_INDEX, MAX_MINOR, MAX_NUMA_NODE, MAX_PARTITIONS
 
-from nodedevices_probe.check import Flag, Integer, ListOf, Object, OneOf, OrNull, Rule, Words
+from nodedevices_probe.check import Flag, Integer, ListOf, Object, OneOf, OrNull, Rule, Text
 from nodedevices_probe.protocol import (
     DEVICE_ID,
     DEVICE_NODE,
@@ -32,11 +32,11 @@ RECOVERY_ACTIONS = (  # SCHEMA: recoveryAction, as far as NVML field 230 has it
     "ResetBus",
     "RebootSystem",
 )
-_TEXT = Words(PLAIN_TEXT, "text")
-_MESSAGE = Words(PLAIN_TEXT, "text", 512)
-_WORD = Words(WORD, "letters, digits and hyphens")
-_ID = Words(DEVICE_ID, "A-Z a-z 0-9 . _ : -", 96)
-_NODE = Words(DEVICE_NODE, "a path such as /dev/nvidia0", 96)
+_TEXT = Text(PLAIN_TEXT, "text")
+_MESSAGE = Text(PLAIN_TEXT, "text", 512)
+_WORD = Text(WORD, "letters, digits and hyphens")
+_ID = Text(DEVICE_ID, "A-Z a-z 0-9 . _ : -", 96)
+_NODE = Text(DEVICE_NODE, "a path such as /dev/nvidia0", 96)
 _COUNT = Integer(0, MAX_INTEGER)
 _SMALL = Integer(0, 65535)
 _INDEX = Integer(0, MAX_INDEX)
@@ -93,7 +93,7 @@ _DEVICE = Object(
         "absent": Flag(),
         "id": _ID,
         "minor": Integer(0, MAX_MINOR),
-        "type": Words(DEVICE_TYPE, "letters and digits, a letter first", 32),
+        "type": Text(DEVICE_TYPE, "letters and digits, a letter first", 32),
         "vendor": _WORD,
         **dict.fromkeys((*TEXTS, "computeCapability"), _TEXT),
         "pciBusId": _TEXT,
