@@ -67,7 +67,7 @@ PUBLISH_AFTER_SECONDS = 3.0  # the API client is loaded once the kubelet has us,
 
 
 class Agent:
-    """One agent. `run` until cancelled; the node keeps what it was told."""
+    """One agent. `run` until cancelled; the kubelet keeps what it was sent last."""
 
     def __init__(self, local: Local, *, store: Store | None) -> None:
         self._local = local
@@ -227,7 +227,7 @@ class Agent:
             try:
                 deadline = await self._pass()
             except Exception:
-                self._wake.set()  # what the kubelet was told stays; the next pass may do better
+                self._wake.set()  # what the kubelet was sent stays; the next pass may do better
                 raise
 
     async def _pass(self) -> float | None:
@@ -257,7 +257,7 @@ class Agent:
         if assessment.uses_cdi:
             await self._cdi.ready()
             requests = assessment.program_requests(inputs.existing, self._cdi.environments)
-            await self._cdi.ask(requests, first=self._world.plan is None)
+            await self._cdi.request(requests, first=self._world.plan is None)
             inputs = replace(inputs, cdi=self._cdi.environments)
         outcome = decide(assessment, inputs, self._local)
         before, self._world = self._world, outcome.world
@@ -300,7 +300,7 @@ class Agent:
             self._metrics.kubelet_updated(time.monotonic() - arrived)
 
     async def _others(self, resource: str, own: Collection[str]) -> str | None:
-        """Who else serves it, asked before it is registered (kubelet.guard)."""
+        """Who else serves it, queried before it is registered (kubelet.guard)."""
         offered = await self._holders.offered_now()
         if offered is None:
             return None
@@ -351,7 +351,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             print(f"nodedevices-agent: {problem}", file=sys.stderr)  # noqa: T201  a command's answer to its user
         return EXIT_USAGE
-    logs.configure(local.log_level, local.log_format)  # type: ignore[arg-type]  # flags has checked the words
+    logs.configure(local.log_level, local.log_format)  # type: ignore[arg-type]  # flags has checked the values
     return asyncio.run(_run(local))
 
 

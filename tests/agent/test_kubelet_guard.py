@@ -222,14 +222,14 @@ async def test_when_the_plugin_that_took_our_place_is_gone_we_register_again(
 def test_devices_that_were_never_listed_are_not_missed_and_one_look_is_none() -> None:
     listed = Listed(now=0.0)
     assert listed.due(0.5), "soon after the registration: another plugin may come and go within seconds"
-    assert not any(listed.looked(False, now=float(second)) for second in range(9))
-    assert not listed.looked(True, now=10.0)
-    assert not listed.looked(False, now=15.0)
+    assert not any(listed.observed(False, now=float(second)) for second in range(9))
+    assert not listed.observed(True, now=10.0)
+    assert not listed.observed(False, now=15.0)
     assert not listed.due(15.9)
     assert listed.due(16.0)
-    assert not listed.looked(None, now=16.0)
-    assert not listed.looked(False, now=21.0)
-    assert listed.looked(False, now=22.0)
+    assert not listed.observed(None, now=16.0)
+    assert not listed.observed(False, now=21.0)
+    assert listed.observed(False, now=22.0)
 
 
 # --- what the kubelet is asked --------------------------------------------------------------------------------------

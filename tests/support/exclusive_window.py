@@ -18,13 +18,13 @@ from nodedevices_plugin.sharing.base import (
     Answer,
     Helper,
     HelperFacts,
+    HelperProcess,
     HelperState,
-    Life,
+    HelperTexts,
     NodeTraits,
     Request,
     Settings,
     Split,
-    Words,
     by_replicas,
 )
 
@@ -32,7 +32,7 @@ NAME = "exclusiveWindow"
 MOST = 8
 
 
-WORDS = Words(
+TEXTS = HelperTexts(
     title="exclusive windows",
     program="window keeper",
     down="WindowKeeperDown",
@@ -58,7 +58,7 @@ class Keeper:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperKind:
     exclusive: bool = True
-    words: Words = WORDS
+    texts: HelperTexts = TEXTS
 
     def key(self, resource: OfferedResource) -> Hashable:
         return (resource.name, resource.replicas or 1)
@@ -109,8 +109,9 @@ class Keepers:
                 self.facts,
                 HelperFacts(
                     answers={each.key: READY if found else self._missing() for each, found in instances.items()},
-                    lives={
-                        each.resource: Life(answers=bool(found), instance=found) for each, found in instances.items()
+                    processes={
+                        each.resource: HelperProcess(answers=bool(found), instance=found)
+                        for each, found in instances.items()
                     },
                 ),
             )

@@ -1,10 +1,10 @@
-"""Recovery actions: which asks for more, what they are in words, and what proves that they were done."""
+"""Recovery actions: which requires more, how they are described, and what proves that they were done."""
 
 from __future__ import annotations
 
 NO_ACTION = "None"
 
-# SCHEMA `recoveryAction`, from the least to the most that it asks of people: of two, the later is shown.
+# SCHEMA `recoveryAction`, from the least to the most that it requires of people: of two, the later is shown.
 _ORDER = (
     NO_ACTION,
     "RestartApp",
@@ -20,8 +20,8 @@ _ORDER = (
 )
 _RANK = {action: rank for rank, action in enumerate(_ORDER)}
 
-# Where a driver does not say what it asks for (SCHEMA "Recovery"): these are proven by the device having left and come
-# back, the driver reloaded, or a new boot; everything else that asks for something, by a new boot alone.
+# Where a driver does not say what it requires (SCHEMA "Recovery"): these are proven by the device having left and come
+# back, the driver reloaded, or a new boot; everything else that requires something, by a new boot alone.
 PROVEN_BY_RETURN = frozenset({"ResetDevice", "ResetBus", "DrainP2P", "DrainAndReset", "RecoverIMEXDomain", "Inspect"})
 
 ADVICE = {
@@ -40,7 +40,7 @@ ADVICE = {
 
 
 def action_rank(action: str) -> int:
-    """A number to compare actions by. One that we do not know asks for more than any; it is never taken for None."""
+    """A number to compare actions by. An unknown one requires more than any; it is never taken for None."""
     return _RANK.get(action, len(_ORDER))
 
 

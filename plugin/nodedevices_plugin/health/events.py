@@ -1,4 +1,4 @@
-"""Edges: which events of a line are new, what they do to a device's faults, and what only needs telling.
+"""Edges: which events of a line are new, what they do to a device's faults, and what only has to be reported.
 
 What an event means is its vendor's matter (vendors.base); a policy's rules come before that.
 
@@ -130,9 +130,9 @@ def note_events(
     boot_id: str,
     instance: str = "",
 ) -> dict[str, Fault]:
-    """The faults of one device after these events, by reason. `instance`: the probe's process that tells them.
+    """The faults of one device after these events, by reason. `instance`: the probe's process that reports them.
 
-    An event's time is the probe's word: one from the future counts from now, one from long ago from a minute ago.
+    An event's time is the probe's: one from the future counts from now, one from long ago from a minute ago.
     """
     result = dict(faults)
     came = [event.xid for event in events if event.kind == CODED and event.xid is not None]
@@ -184,7 +184,7 @@ def decide_correlating(
     faults: Mapping[str, Fault], rules: HealthRules, vendor: FaultSource, *, now: datetime, driver_action: str | None
 ) -> dict[str, Fault]:
     """Ends the waiting of an event whose meaning depends on its neighbours: at once when a worse fault explains it,
-    otherwise when its window is over. `driver_action`: what the driver itself asks for; it may decide."""
+    otherwise when its window is over. `driver_action`: what the driver itself requires; it may decide."""
     waiting = faults.get(CORRELATING)
     if waiting is None:
         return dict(faults)
@@ -232,7 +232,7 @@ def event_fault(meaning: Meaning, state: HealthState, when: datetime, boot_id: s
 
 
 def _action(meaning: Meaning, state: HealthState) -> str:
-    """What an event asks for. One that is Unhealthy by policy alone asks for what ends it."""
+    """The recovery action of an event. One that is Unhealthy by policy alone has the action that ends it."""
     return meaning.repair if state is HealthState.UNHEALTHY and needs_no_action(meaning.action) else meaning.action
 
 
@@ -264,5 +264,5 @@ def _bounded(faults: Mapping[str, Fault]) -> dict[str, Fault]:
 
 
 def severity(fault: Fault) -> tuple[bool, int, bool, str]:
-    """Of two faults, the greater is the worse: the state, what it asks for, and of equals the one with an XID."""
+    """Of two faults, the greater is the worse: by state, then recovery action, and of equals the one with an XID."""
     return (fault.state is HealthState.UNHEALTHY, action_rank(fault.action), fault.xid is not None, fault.reason)

@@ -1,6 +1,6 @@
 """What a device's readings say by themselves, line by line: levels, not edges.
 
-Four conditions are of any device: not listed, lost, does not answer, its driver asks for an action; the others are its
+Four conditions are of any device: not listed, lost, does not answer, its driver requires an action; the others are its
 vendor's (ECC, row remapping, a link). A condition is evident, over, or (the device or driver does not say) unreadable;
 unreadable never ends a fault. A device that is lost or does not answer says nothing else.
 """
@@ -74,7 +74,7 @@ def levels(fact: DeviceFact, vendor: FaultSource, *, present: bool) -> tuple[Con
 
 
 def driver_says(fact: DeviceFact, *, present: bool) -> str | None:
-    """The recovery action that the driver asks for, of a device that answers; None: it does not, or its driver does not
+    """The recovery action that the driver requires, of a device that answers; None: it does not, or its driver does not
     say."""
     readings = fact.readings
     return readings.recovery_action if present and not readings.lost and readings.error is None else None

@@ -1,17 +1,17 @@
 """The state machine: previous verdicts, the inventory and new events in; a verdict for every device out.
 
-A device has faults: events that came (edges) and readings that say so (levels), both in the words of its vendor
+A device has faults: events that came (edges) and readings that say so (levels), both as its vendor classifies them
 (vendors.faults). Each is kept until the evidence says that it is over, so none is lost behind a worse one. The verdict
-shows the worst: Unhealthy before Unknown before Degraded; among faults Missing first, then what asks for the most
+shows the worst: Unhealthy before Unknown before Degraded; among faults Missing first, then what requires the most
 (actions), then one with a number. An event that is undecided and may prove fatal is shown before all that is Degraded,
 and no new pod gets the device meanwhile.
 
 Recovery, on evidence only (SCHEMA "Recovery"): the last line is good and has the device, the fault is no longer
-evident, the hold-down since the newest fault is over, and what it asked for is gone. The driver's own word (the reading
+evident, the hold-down since the newest fault is over, and what it required is done. What the driver says (the reading
 recoveryAction) decides that where it has one and it was read after the event; a device that fell off the bus must have
-left and come back besides. Otherwise a new boot, or the device's or driver's having left and come back. A person's word
-does for that and for the hold-down, never for what is still evident (a remap failure, a driver that asks for an
-action). Flapping therefore costs one change, not many.
+left and come back besides. Otherwise a new boot, or the device's or driver's having left and come back. A person's
+confirmation does for that and for the hold-down, never for what is still evident (a remap failure, a driver that
+requires an action). Flapping therefore costs one change, not many.
 
 Faults carry times of the wall clock, so that they can be saved. Within a run that clock counts by the monotonic one:
 `clock_set` moves every time that something waits for when the wall clock was set (pipeline).
@@ -81,7 +81,7 @@ def judge_all(
     `new_events`: those not judged before (events.fresh_events), oldest first. `now`: the agent's wall clock, which
     verdicts carry; `monotonic`: seconds of time.monotonic(), by which silence is measured. `confirmed`: ids of devices
     of which a person said that they are recovered. Judging again with no news changes nothing, except that a fault
-    which came too late for its hold-down has then been told, and is over.
+    which came too late for its hold-down has then been reported, and is over.
     """
     view = _view(inventory, rules, vendors, now, monotonic)
     by_device: dict[str, list[ProbeEvent]] = defaultdict(list)
@@ -133,7 +133,7 @@ def next_deadline(
 
 def clock_set(verdicts: Mapping[str, Verdict], by: timedelta) -> dict[str, Verdict]:
     """The verdicts after the wall clock was set: what waits goes on waiting for as long as it would have. What is shown
-    (`Verdict.since`) stays as it was told."""
+    (`Verdict.since`) stays as it was reported."""
     return {
         key: replace(verdict, faults=tuple(_moved(fault, by) for fault in verdict.faults))
         for key, verdict in verdicts.items()
@@ -238,8 +238,8 @@ def _judge(
     faults = events.note_events(faults, new_events, rules, vendor, now=view.now, boot_id=boot_id, instance=instance)
     says = levels.driver_says(device.fact, present=device.present) if view.good else None
     waiting = faults.get(events.CORRELATING)
-    word = _word(waiting, says, view.inventory) if waiting is not None else None
-    faults = events.decide_correlating(faults, rules, vendor, now=view.now, driver_action=word)
+    action = _driver_action(waiting, says, view.inventory) if waiting is not None else None
+    faults = events.decide_correlating(faults, rules, vendor, now=view.now, driver_action=action)
     news = {reason for reason, fault in faults.items() if before.get(reason) != fault}
     if view.good:
         for level in subject.conditions.values() if has_levels else ():
@@ -254,7 +254,7 @@ def _judge(
         faults = {
             reason: fault
             for reason, fault in faults.items()
-            if reason in news  # told at least once, however late it came or short the hold-down is
+            if reason in news  # reported at least once, however late it came or short the hold-down is
             or reason == events.CORRELATING
             or not (_quiet(fault, everything, view) and _action_gone(fault, says, subject, view.inventory))
         }
@@ -304,8 +304,8 @@ def _outdated(fault: Fault, boot_id: str) -> bool:
 
 
 def _gone_before(fault: Fault, device: InventoryDevice, says: str | None, view: _View) -> Fault:
-    """While a device is lost or not listed, every other fault of it is one that it has left since. A driver that asks
-    for an action knows of the fault: when it no longer does, the device was brought back."""
+    """While a device is lost or not listed, every other fault of it is one that it has left since. A driver that
+    requires an action knows of the fault: when it no longer does, the device was brought back."""
     if fault.left or not _read_since(fault, view.inventory):
         return fault
     away = not device.present or device.fact.readings.lost
@@ -315,12 +315,12 @@ def _gone_before(fault: Fault, device: InventoryDevice, says: str | None, view: 
 
 
 def _read_since(fault: Fault, inventory: Inventory) -> bool:
-    """Whether the devices were asked after this fault's event had happened. A number above all that this process of the
-    probe counts now is one from before it began to count anew."""
+    """Whether the devices were read after this fault's event had happened. A number above all that this process of the
+    probe counts now is one from before it restarted its count."""
     return fault.instance != inventory.instance or not inventory.read_after < fault.sequence <= inventory.heard
 
 
-def _word(fault: Fault, says: str | None, inventory: Inventory) -> str | None:
+def _driver_action(fault: Fault, says: str | None, inventory: Inventory) -> str | None:
     """What the driver says of this fault: None where it does not, or said "None" before it came."""
     return says if says != actions.NO_ACTION or _read_since(fault, inventory) else None
 
@@ -351,14 +351,14 @@ def _quiet(fault: Fault, everything: Sequence[Fault], view: _View) -> bool:
 
 
 def _action_gone(fault: Fault, says: str | None, subject: _Subject, inventory: Inventory) -> bool:
-    """Whether what a fault asked for was done, or is no longer asked for."""
+    """Whether what a fault required was done, or is no longer required."""
     if fault.confirmed:
         return True
     rebooted = bool(fault.boot_id and inventory.boot_id and fault.boot_id != inventory.boot_id)
-    word = _word(fault, says, inventory)
-    if word is not None:
+    action = _driver_action(fault, says, inventory)
+    if action is not None:
         gone = events.must_leave(fault, subject.vendor)
-        return word == actions.NO_ACTION and (not gone or fault.left or rebooted)
+        return action == actions.NO_ACTION and (not gone or fault.left or rebooted)
     condition = subject.conditions.get(fault.reason)
     by_itself = condition is not None and condition.ends_by_itself
     if actions.needs_no_action(fault.action) or by_itself or rebooted:
@@ -367,7 +367,7 @@ def _action_gone(fault: Fault, says: str | None, subject: _Subject, inventory: I
 
 
 def _required_action(fault: Fault, says: str | None, subject: _Subject, inventory: Inventory) -> str:
-    """The action to show for a fault: the driver's own word before the catalogue's, nothing once it was done."""
+    """The action to show for a fault: the driver's before the catalogue's, nothing once it was done."""
     if fault.last_seen is None:
         return fault.action
     if says not in {None, actions.NO_ACTION}:
@@ -451,7 +451,7 @@ def _message(
         parts = [what, f"{now}, Healthy {_well_again(worst, as_bad, rules)}"]
     else:
         parts = [worst.message, actions.advice(action)]
-    # That the driver asks for an action is said by the advice above.
+    # That the driver requires an action is said by the advice above.
     others = (fault.reason for fault in as_bad if fault is not worst)
     also = [reason for reason in others if reason != levels.RECOVERY_ACTION][:_ALSO_SHOWN]
     if also:

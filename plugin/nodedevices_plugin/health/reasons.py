@@ -32,7 +32,7 @@ def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmat
     )
 
 
-@lru_cache(maxsize=4096)  # asked at every step
+@lru_cache(maxsize=4096)  # called at every step
 def _why(glob: str, state: str, known: tuple[str, ...]) -> str:
     """Empty: it decides something."""
     about = matching(known, glob)

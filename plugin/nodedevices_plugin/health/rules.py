@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from nodedevices_api.sections import Health, HealthRule
 
-SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's word no longer counts (an NVML call can hang in the kernel)
+SILENCE_SECONDS = 15.0  # SCHEMA: the probe's last line counts no longer than that (NVML can hang in the kernel)
 CORRELATION_SECONDS = 10.0  # SCHEMA: how long an XID may wait for its neighbours
 
 

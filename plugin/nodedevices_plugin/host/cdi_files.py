@@ -1,6 +1,6 @@
 """The CDI specifications that we write, kept as the devices are. On a worker thread; failures are reported and retried.
 
-A name that Allocate hands out must be in a file before the container runtime looks for it. Files are replaced at once.
+A name that Allocate returns must be in a file before the container runtime looks for it. Files are replaced at once.
 A file whose class has no devices any more, or whose strategy was switched off, goes when no pod holds a device: the
 kubelet answers a container's restart from its memory, and that container still has the old names. So do files of our
 names from before this process, which may be another plugin's: nothing is kept here while one serves, whose files have
@@ -173,7 +173,7 @@ def unwritable(folder: Path) -> str:
 
 
 def write(folder: Path, specs: Sequence[CdiSpec]) -> None:
-    """Write those that are not there in the same words. Raises CdiError."""
+    """Write those whose file is missing or different. Raises CdiError."""
     for spec in specs:
         path = folder / spec.file_name
         wrong = cdi_schema.problems(spec.document)

@@ -66,19 +66,19 @@ class CdiKeeper:
         """From now on container toolkits' specifications are wanted; returns when they were looked at, or soon."""
         await asyncio.gather(*(each.toolkit.ready() for each in self._vendors.values()))
 
-    async def ask(self, requests: Mapping[str, SpecRequest], *, first: bool) -> None:
-        """Vendors' programs, where one was not asked the same before. Returns with the answers, or after a moment.
-        first: while nothing is offered yet there is time."""
+    async def request(self, requests: Mapping[str, SpecRequest], *, first: bool) -> None:
+        """Run vendors' programs, where one has not run for the same request. Returns with the results, or after a
+        moment. first: while nothing is offered yet there is time."""
         patience = FIRST_PATIENCE_SECONDS if first else LATER_PATIENCE_SECONDS
-        asked = ((self._vendors[name], request) for name, request in requests.items())
-        await asyncio.gather(*(of.program.want(request, patience_seconds=patience) for of, request in asked))
+        due = ((self._vendors[name], request) for name, request in requests.items())
+        await asyncio.gather(*(of.program.want(request, patience_seconds=patience) for of, request in due))
 
     async def keep(self, access: Access, *, free: Callable[[], bool]) -> None:
         """Our files as they are to be, from the best source that there is. free: whether it is known that no pod has a
         device, so that what is no longer needed may go."""
         async with self._one_at_a_time:
             requests = {name: each.request for name, each in access.cdi.items() if each.request is not None}
-            await self.ask(requests, first=False)
+            await self.request(requests, first=False)
             for name, each in self._vendors.items():
                 await each.keep(access.cdi.get(name) or CdiNeeds(), free=free())
 

@@ -1,7 +1,7 @@
-"""A program of a vendor's that makes a CDI specification, such as nvidia-ctk. On a worker thread: it asks the driver.
+"""A program of a vendor's that makes a CDI specification, such as nvidia-ctk. On a worker thread: it calls the driver.
 
-What it is asked, and which of its answers will do, is the vendor's word (vendors.cdi.SpecRequest); here it is looked
-for, run, and read.
+Its arguments, and which of its results will do, are the vendor's to say (vendors.cdi.SpecRequest); this module finds
+it, runs it, and reads what it made.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ log = structlog.get_logger(__name__)
 RUN_SECONDS = 30.0
 RETRY_SECONDS = 60.0
 FIRST_PATIENCE_SECONDS = 5.0  # while nothing is offered yet
-LATER_PATIENCE_SECONDS = 0.25  # and afterwards, when a fault may be waiting to be told
-SHOWN = 300  # characters of its last words
+LATER_PATIENCE_SECONDS = 0.25  # and afterwards, when a fault may be waiting to be reported
+SHOWN = 300  # characters of the end of its output
 
 
 class ProgramError(OperationError):
@@ -66,8 +66,8 @@ def generate(request: SpecRequest) -> dict[str, Any]:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ProgramError(f"{tool}: {error}") from error
     if done.returncode != 0:
-        words = " ".join(done.stderr.decode(errors="replace").split())[-SHOWN:]
-        raise ProgramError(f"{tool}: status {done.returncode}: {words or 'no output'}")
+        output = " ".join(done.stderr.decode(errors="replace").split())[-SHOWN:]
+        raise ProgramError(f"{tool}: status {done.returncode}: {output or 'no output'}")
     try:
         document = json.loads(done.stdout)
     except ValueError as error:
@@ -90,8 +90,8 @@ def _dev_root(driver_root: str) -> str:
 class ProgramSpec:
     """One vendor's spec by its program, on a thread of its own. `on_change`: called on the loop when it has answered.
 
-    made: the latest good one, and names: of the devices in it, while it is what was asked for last. problem: why there
-    is none for that; then it is tried again after a minute.
+    made: the latest good one, and names: of the devices in it, while it was made for the latest request. problem: why
+    there is none for that; then it is tried again after a minute.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ProgramSpec:
         return self.made if request is not None and request == self._request and self.names else None
 
     async def want(self, request: SpecRequest, *, patience_seconds: float) -> None:
-        """Asks, where it was not asked that before or has failed since; returns with the answer, or after a moment."""
+        """Runs it, where it has not run for that or has failed since; returns with the result, or after a moment."""
         failed = self._running is None and time.monotonic() - self._started_at >= RETRY_SECONDS
         if request != self._request or (failed and not self.names):
             self._request, self._started_at = request, time.monotonic()

@@ -33,7 +33,7 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 
 class ToolkitSpecs(Periodic):
-    """What the toolkit's specs in these folders had at the last look; `on_change`: when that changes.
+    """What the toolkit's specs in these folders had when last read; `on_change`: when that changes.
 
     devices: those that runtimes find there now. source: a spec of now, or the last good one. problem: which file is
     broken, or gone, with the reason.
@@ -48,15 +48,15 @@ class ToolkitSpecs(Periodic):
         self._worker = worker
         self._on_change = on_change
         self._signature: Signature | None = None  # None: not looked yet
-        self._suspect: Signature | None = None  # of a look that found a good file broken
+        self._suspect: Signature | None = None  # of a read that found a good file broken
         self._good: frozenset[str] = frozenset()  # paths
-        self.wanted = False  # whether anybody hands out CDI names
+        self.wanted = False  # whether any configuration uses CDI names
         self.devices: tuple[ToolkitDevice, ...] = ()
         self.source: Document | None = None
         self.problem = ""
 
     async def ready(self) -> None:
-        """From now on they are wanted; returns after one look at least, or when that takes too long."""
+        """From now on they are wanted; returns after one read at least, or when that takes too long."""
         self.wanted = True
         if self._signature is None:
             await self.first()
@@ -141,8 +141,8 @@ def _document(path: Path, source: CdiSource) -> Document | None:
     try:
         document = _parsed(raw, json_text=path.suffix == ".json")
     except (ValueError, RecursionError) as error:
-        words = " ".join(str(error).split())[:SHOWN]
-        raise ValueError(f"not {path.suffix[1:].upper()}: {words}") from error
+        why = " ".join(str(error).split())[:SHOWN]
+        raise ValueError(f"not {path.suffix[1:].upper()}: {why}") from error
     if isinstance(document, dict) and document.get("kind") not in {None, source.kind}:
         return None
     if not devices_of(document, source.kind):

@@ -1,6 +1,6 @@
-"""The agent's side of MPS: which control daemons are wanted goes into a file, and each is asked whether it answers.
+"""The agent's side of MPS: which control daemons are wanted goes into a file, and each is queried.
 
-The file is for nodedevices-mps (package mps), which has the privileges to run them. Asking is what any client may do,
+The file is for nodedevices-mps (package mps), which has the privileges to run them. Querying is what any client may do,
 and the only thing that is believed: a daemon of another's making (NVIDIA's mps-control-daemon) is as good. On a worker
 thread of its own, since the client may hang with the driver.
 """
@@ -19,7 +19,15 @@ from nodedevices_plugin.mps import files, running, wanted
 from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
 from nodedevices_plugin.mps.running import Running
 from nodedevices_plugin.runtime.worker import Worker
-from nodedevices_plugin.sharing.base import BEING_STARTED, READY, Answer, Helper, HelperFacts, HelperState, Life
+from nodedevices_plugin.sharing.base import (
+    BEING_STARTED,
+    READY,
+    Answer,
+    Helper,
+    HelperFacts,
+    HelperProcess,
+    HelperState,
+)
 from nodedevices_plugin.sharing.mps import Daemon
 
 log = structlog.get_logger(__name__)
@@ -65,7 +73,7 @@ class MpsDaemons(Periodic):
             self.soon()
 
     async def _reconcile(self) -> None:
-        """Write which are wanted, and ask each once."""
+        """Write which are wanted, and query each once."""
         self._pause = RETRY_SECONDS  # should it fail
         daemons = self._wanted or ()
         text = wanted.to_text(daemons)
@@ -78,8 +86,8 @@ class MpsDaemons(Periodic):
         which = await self._worker.run(
             lambda: _which(self._running)
         )  # read after they answered: it is not an older one
-        lives = {resource: _life(alive, which.get(resource)) for resource, alive in self._alive.items()}
-        facts = HelperFacts(answers=found, lives=lives, before=self._facts.before)
+        processes = {resource: _process(alive, which.get(resource)) for resource, alive in self._alive.items()}
+        facts = HelperFacts(answers=found, processes=processes, before=self._facts.before)
         if facts != self._facts:
             self._facts = facts
             self._on_change()
@@ -87,7 +95,7 @@ class MpsDaemons(Periodic):
         self._pause = (RETRY_SECONDS if again else POLL_SECONDS) if daemons or self._problem else None
 
     async def _query(self, daemon: Daemon, unwritten: str) -> Answer:
-        """What it answers, in words that stay the same while nothing changes."""
+        """What it answers, as text that stays the same while nothing changes."""
         key = daemon.key
         why, report_now, silent = unwritten, bool(unwritten), False
         try:
@@ -99,7 +107,7 @@ class MpsDaemons(Periodic):
             why = why or f"limits its clients to {percentage} %, not {daemon.percentage} %"
         except ControlError as error:
             why = why or f"does not answer: {error}"
-            missing = isinstance(error, ControlMissingError)  # then nobody can tell how the daemon is
+            missing = isinstance(error, ControlMissingError)  # then the daemon's state is not known
             report_now, silent = report_now or missing, not missing
         self._missed = {one: count for one, count in self._missed.items() if one in self._since}
         self._missed[key] = self._missed.get(key, 0) + 1
@@ -132,10 +140,10 @@ def _which(file: Path) -> dict[str, Running]:
         return {}
 
 
-def _life(alive: bool | None, known: Running | None) -> Life:
+def _process(alive: bool | None, known: Running | None) -> HelperProcess:
     if known is None or not known.instance:
-        return Life(answers=alive)
-    return Life(answers=alive, instance=known.instance, started=known.started)
+        return HelperProcess(answers=alive)
+    return HelperProcess(answers=alive, instance=known.instance, started=known.started)
 
 
 def _write(file: Path, text: str, *, create: bool) -> str:

@@ -39,13 +39,13 @@ class HostPaths(Periodic):
         self.existing: frozenset[str] = frozenset()
 
     async def _check(self) -> None:
-        existing = await self._worker.run(partial(look, self._driver_root()))
+        existing = await self._worker.run(partial(existing_paths, self._driver_root()))
         if existing != self.existing:
             self.existing = existing
             self._on_change()
 
 
-def look(driver_root: Path) -> frozenset[str]:
+def existing_paths(driver_root: Path) -> frozenset[str]:
     """Those of the optional paths that are there, as paths from the root (`/dev/nvidiactl`)."""
     wanted = dict.fromkeys(path for each in vendors() if isinstance(each, Wanted) for path in each.host_paths)
     return frozenset(path for pattern in wanted for path in islice(_found(driver_root, pattern), MAX_OF_A_KIND))

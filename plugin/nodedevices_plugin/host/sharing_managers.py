@@ -1,4 +1,4 @@
-"""What looks after the helpers of sharing modes on the node: one line for each mode that has helpers.
+"""What manages the helpers of sharing modes on the node: one line for each mode that has helpers.
 
 Wiring: the modes themselves (package sharing) are pure, and know nothing of what is here.
 """
@@ -23,7 +23,7 @@ _FACTORIES: dict[str, ManagerFactory] = {
 
 
 def register(mode: SharingMode, manager: ManagerFactory | None = None) -> Callable[[], None]:
-    """A further sharing mode, and what looks after its helpers; before the agent starts. Returns what takes it back."""
+    """A further sharing mode, and the manager of its helpers; before the agent starts. Returns what takes it back."""
     forget = registry.add(mode)
     if manager is not None:
         _FACTORIES[mode.name] = manager
@@ -58,6 +58,6 @@ def merged(facts: Iterable[HelperFacts]) -> HelperFacts:
     each_one = tuple(facts)
     return HelperFacts(
         answers={key: answer for each in each_one for key, answer in each.answers.items()},
-        lives={resource: life for each in each_one for resource, life in each.lives.items()},
+        processes={resource: process for each in each_one for resource, process in each.processes.items()},
         before=tuple(helper for each in each_one for helper in each.before),
     )

@@ -1,6 +1,6 @@
 """Keeps the state file up to date, and says what of it is on the disk.
 
-At most one write is under way; what is newer waits in the caller's hands and is written next. A write that fails is
+At most one write is under way; newer states wait, and the latest is written next. A write that fails is
 tried again after ten seconds, one that does not return is reported and never waited for: a disk that hangs must not
 keep a fault from the kubelet. Whoever must not act before something is saved (a change of what is offered) reads
 `saved`, which changes only when a write has returned.
@@ -22,7 +22,7 @@ from nodedevices_plugin.status.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
-FIRST_SECONDS = 0.25  # how long a new fault waits for the state file before the kubelet is told
+FIRST_SECONDS = 0.25  # how long a new fault waits for the state file before it is sent to the kubelet
 TIMES_SECONDS = 10.0  # at most so often a write for nothing but newer evidence of a known fault
 RETRY_SECONDS = 10.0
 HANGS_SECONDS = 5.0  # until a write that does not return is reported

@@ -30,7 +30,7 @@ _Known = dict[str, tuple[bytes | str, FileOutcome]]  # by name: digest, or why i
 
 
 class _Followed(Periodic, ABC):
-    """Reads one path: at the start, every second, and when asked."""
+    """Reads one path: at the start, every second, and on request."""
 
     def __init__(self, path: Path, *, worker: Worker) -> None:
         super().__init__(self._check, seconds=POLL_SECONDS, patience_seconds=FIRST_READ_SECONDS)

@@ -2,7 +2,7 @@
 
 What the agent wants of it is written to its standard input (nodedevices_probe.wanted), and what it prints goes to the
 agent's standard error. A child that ends is replaced; one that is silent for too long is killed, and if the kernel does
-not let it die it is left behind, never waited for. Neither waits for the lines that are left to read. It dies with the
+not let it end it is left behind, never waited for. Neither waits for the lines that are left to read. It ends with the
 agent, if it is ours (see nodedevices_probe.main); any other is killed at the agent's end.
 """
 
@@ -36,7 +36,7 @@ BACKOFF = Backoff(initial_seconds=0.2, max_seconds=30.0, jitter=0.2)  # before t
 class ProbeProcess:
     """A ProbeSource: a child, and after it the next one.
 
-    `arguments` are those of `nodedevices-probe` (`["nvml"]`), asked for again and again: a child that has others is
+    `arguments` are those of `nodedevices-probe` (`["nvml"]`), read before each use: a child that has others is
     replaced. `command` replaces the whole command line instead, and gets `--fd N` appended like ours.
     """
 

@@ -2,7 +2,7 @@
 
 The agent connects as a client and reads the same lines that a child writes. A connection that ends, cannot be made or
 brings no good line for too long is followed by the next one; half a line at its end is dropped. Who may make a socket
-at that path speaks for the probe's devices: that is for the folder's permissions to decide.
+at that path is taken for the probe: the folder's permissions decide who may.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nodedevices_plugin.inputs.probe_source import CHUNK_BYTES, END_AFTER_SILENC
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 
 CONNECT_SECONDS = 5.0
-MAX_UNREAD_BYTES = 1 << 16  # of what the probe is told and does not read; what is more is lost
+MAX_UNREAD_BYTES = 1 << 16  # of what is sent to the probe and not read; what is more is lost
 BACKOFF = Backoff(initial_seconds=0.2, max_seconds=5.0, jitter=0.2)  # below the 15 s of silence that are reported
 
 

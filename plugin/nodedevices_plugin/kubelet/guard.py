@@ -1,15 +1,15 @@
 """Whether a name may be registered: not where another device plugin serves it to this kubelet.
 
-The kubelet takes whoever registers last and tells nobody (pkg/kubelet/cm/devicemanager, 1.36.3): the one before keeps
-its stream, may still change what is offered, and its end takes the newer registration down. Two plugins for one name
-therefore flap at every restart of either of them or of the kubelet. So before a name's first registration with a
-kubelet the guard asks who serves it already. The answer comes from GetAllocatableResources, which lists healthy ids
+The kubelet takes whoever registers last and notifies nobody (pkg/kubelet/cm/devicemanager, 1.36.3): the one before
+keeps its stream, may still change what is offered, and its end takes the newer registration down. Two plugins for one
+name therefore flap at every restart of either of them or of the kubelet. So before a name's first registration with a
+kubelet the guard checks who serves it already. The answer comes from GetAllocatableResources, which lists healthy ids
 only, and the kubelet makes all ids of a plugin unhealthy at once when its stream ends: what is listed, somebody serves.
 
-Not asked, and registered at once: a name that this process has registered with this very kubelet (a stream that was
+Not checked, and registered at once: a name that this process has registered with this very kubelet (a stream that was
 lost is ours to renew), one that another agent of ours serves (a rolling update with overlap), one that was taken over
-on purpose (`allow_next`). Where the kubelet does not tell, nobody is in the way; but one that was seen before is there
-until the kubelet says that it is not. A kubelet that starts anew knows no ids for a moment: the one that we waited for
+on purpose (`allow_next`). Where the kubelet does not say, nobody is in the way; but one that was seen before is there
+until the kubelet says that it is not. A kubelet that restarts knows no ids for a moment: the one that we waited for
 then has the first turn, for a while.
 """
 
@@ -26,17 +26,17 @@ RECHECK_SECONDS = 1.0  # while another one serves; the kubelet answers 100 calls
 GIVE_WAY_SECONDS = 30.0  # NVIDIA's plugin is back within seconds of a new kubelet.sock, and retries every 30 s
 
 Others = Callable[[str, Collection[str]], Awaitable[str | None]]
-"""Who else serves this name or its devices, in words; "" nobody, None: the kubelet does not tell. The second argument:
+"""Who else serves this name or its devices, as text; "" nobody, None: the kubelet does not say. The second argument:
 names that are ours with this kubelet."""
 
 
 Lists = Callable[[str], Awaitable[bool | None]]
-"""Whether the kubelet lists a healthy id of this name; None: it does not tell."""
+"""Whether the kubelet lists a healthy id of this name; None: it does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Another plugin has the name. `who`: in words; `until`: how long it has the first turn with a kubelet that came
+    """Another plugin has the name. `who`: as text; `until`: how long it has the first turn with a kubelet that came
     since (time.monotonic()), None while it serves."""
 
     kubelet: sockets.Identity
@@ -63,7 +63,7 @@ def judge(before: Waiting | None, kubelet: sockets.Identity, seen: str | None, *
 
 
 class Guard:
-    """Asked by every registration of one agent. Without `others` nothing is ever in the way."""
+    """Used by every registration of one agent. Without `others` nothing is ever in the way."""
 
     def __init__(self, folder: Path, others: Others | None, lists: Lists | None = None) -> None:
         self._folder = folder
@@ -91,7 +91,7 @@ class Guard:
         return waiting.why
 
     async def lists(self, name: str) -> bool | None:
-        """Whether the kubelet lists a healthy id of it; None: it does not tell."""
+        """Whether the kubelet lists a healthy id of it; None: it does not say."""
         return None if self._lists is None else await self._lists(name)
 
     def registering(self, name: str, kubelet: sockets.Identity) -> None:

@@ -3,13 +3,13 @@
 Up to Kubernetes 1.36 the end of any stream of a name ends its newest registration, whoever that is, and the plugin
 behind it does not notice (registration.py). So where a vendor's plugin runs beside ours and we leave, the name would
 have no devices until that plugin is restarted: when it registered after us our end takes its registration down, and
-when it registered before us it has none any more. Neither can be told apart from here, and one act mends both: the
-kubelet is asked to dial that plugin anew, with the request that the plugin itself would make. From 1.37 on the kubelet
-keeps both and promotes the one that is left; it refuses the request, and nothing is lost.
+when it registered before us it has none any more. From here the two look the same, and one act mends both: the
+agent sends the kubelet the Register for that plugin, with the request that the plugin itself would make. From 1.37 on
+the kubelet keeps both and promotes the one that is left; it refuses the request, and nothing is lost.
 
-Nobody tells whose a socket is, and a wrong one would be offered as these devices. It must be named after the resource
-(`nvidia-gpu.sock`), choose our id when it is asked which one of it to prefer, and not choose an id that nobody has.
-A preference is a hint and changes nothing. ListAndWatch would: NVIDIA's plugin tells a change of health to one stream.
+Nothing says whose a socket is, and a wrong one would be offered as these devices. It must be named after the resource
+(`nvidia-gpu.sock`), choose our id when GetPreferredAllocation offers it alone, and not choose an id that nobody has.
+A preference is a hint and changes nothing. ListAndWatch would: NVIDIA's plugin sends a change of health to one stream.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from nodedevices_plugin.kubelet import rpc, sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 
 SETTLE_SECONDS = 0.1  # the kubelet has then done with our stream; its late end would take the new registration down
-CHECK_SECONDS = 1.0  # from Register to the look whether the kubelet lists its devices
+CHECK_SECONDS = 1.0  # from Register to the check whether the kubelet lists its devices
 ATTEMPTS = 3
 IDS_TRIED = 3  # of ours; a plugin need not answer for one that is broken
 PREFERRED_SECONDS = 1.0
 REGISTER_SECONDS = 15.0  # the kubelet dials for up to 10 s inside Register
 UNKNOWN_ID = "nodedevices-unknown-id"
-ALREADY = "already connected"  # 1.37's word
+ALREADY = "already connected"  # 1.37's answer
 
 log = structlog.get_logger(__name__)
 

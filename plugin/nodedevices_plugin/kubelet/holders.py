@@ -1,7 +1,7 @@
-"""Asks the kubelet again and again who holds which device: every five seconds, sooner after an Allocate.
+"""Polls the kubelet for who holds which device: every five seconds, sooner after an Allocate.
 
 The kubelet's limit of PodResources calls is shared by all callers of the node, so an Allocate is answered for once, as
-late as `wanted_after_allocate` allows. While the kubelet does not know its pods yet it is asked every second.
+late as `wanted_after_allocate` allows. While the kubelet does not know its pods yet it is polled every second.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""KubeletOffer: what the agent answers when the kubelet hands out devices, whichever of its APIs asks.
+"""KubeletOffer: what the agent answers when the kubelet allocates devices, through whichever of its APIs.
 
 An answer is two values. The grant says who gets what: the ids that go to one container. The edits are what the
-container needs to use them: variables, mounts, device nodes, CDI names. The device plugin API asks for both at once
-(`server`); one that writes a claim's edits into a CDI file, as DRA has it, asks for the grant when the claim is
+container needs to use them: variables, mounts, device nodes, CDI names. The device plugin API wants both at once
+(`server`); one that writes a claim's edits into a CDI file, as DRA has it, wants the grant when the claim is
 prepared and for the edits when it writes.
 """
 

@@ -1,8 +1,8 @@
-"""DevicePlugins: the plan goes in, and the kubelet is told it, one served and registered resource each.
+"""DevicePlugins: sends the plan to the kubelet, one served and registered device plugin for each resource.
 
 A plan is compared by resource name: new names are served, names that are gone are stopped (the kubelet then shows 0
 allocatable, and removes the resource after 5 minutes), all others get their list renewed. What is gone stops before
-what is new starts, because kubelets look a device up by its id alone and an id must not be in two resources at once.
+what is new starts, because kubelets identify a device by its id alone and an id must not be in two resources at once.
 Where nothing is left to serve (the node is only watched from now on, or the agent ends), what was served goes to
 another plugin that runs beside this one and has the same devices (handover).
 A resource that never had a device is not registered at all: the kubelet would show `0` on nodes that have nothing.
@@ -44,7 +44,7 @@ class DevicePlugins:
 
     `folder` is the kubelet's device-plugin folder, where our sockets are made; its socket is `kubelet_socket`, by
     default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` or
-    `recent_allocations()` give something new; it must not block. `others` tells who else serves a resource, `lists`
+    `recent_allocations()` give something new; it must not block. `others` says who else serves a resource, `lists`
     whether the kubelet has it (guard); `prepare` is awaited before each registration; `keep` runs a background part.
     """
 
@@ -77,7 +77,7 @@ class DevicePlugins:
         self._handing_over: set[asyncio.Task[bool]] = set()
 
     async def set_plan(self, plan: Plan, *, allow_next: bool = False) -> None:
-        """Tell the kubelet this. Raises SnapshotError (a ValueError) and then changes nothing.
+        """Send the kubelet this plan. Raises SnapshotError (a ValueError) and then changes nothing.
 
         `allow_next`: it was decided that this plan is served beside another plugin, whose names are taken over with it.
         Returns when the resources that are gone are stopped, at most about a second each; registering goes on by

@@ -10,7 +10,7 @@ longer shows it. A List is complete if it has the agent's own pod, since the pod
 one piece; or if it has everything that the kubelet's checkpoint gives to containers (an agent that is no pod has only
 this); and every List after a complete one is, until the kubelet starts again, which makes a new socket.
 
-Where another plugin serves the kubelet (`with_offers`), GetAllocatableResources is asked just before List: what is no
+Where another plugin serves the kubelet (`with_offers`), GetAllocatableResources is called just before List: what is no
 longer offered in the first answer has every pod that got it in the second.
 
 A DRA device's id here is "<driver>/<pool>/<device>", for example "gpu.nvidia.com/node-a/gpu-3". A pool's name may hold
@@ -104,7 +104,7 @@ def listed(response: api.ListPodResourcesResponse) -> tuple[Listed, ...]:
 
 
 def offers(response: api.AllocatableResourcesResponse) -> tuple[Offer, ...]:
-    """What the kubelet may hand out, by resource."""
+    """What the kubelet may allocate, by resource."""
     ids: dict[str, set[str]] = {}
     for devices in response.devices:
         ids.setdefault(devices.resource_name, set()).update(filter(None, devices.device_ids))
@@ -118,7 +118,7 @@ def track(
 
     `since` is when one of its ids was last handed out by an Allocate of ours; without one (a DRA claim, another plugin,
     an agent that restarted) it is the first List that shows this container with one of these ids. `recent` is oldest
-    first; `taken` is time.monotonic() when the List was asked for.
+    first; `taken` is time.monotonic() when the List was called.
     """
     handed_out: Mapping[tuple[str, str], datetime] = {
         (each.resource, id_): each.time for each in recent for id_ in each.ids
@@ -200,10 +200,10 @@ def merged(previous: Holdings, incomplete: Holdings, *, message: str, possible: 
 
 
 def wanted_after_allocate(holdings: Holdings, recent: Sequence[RecentAllocate]) -> float | None:
-    """time.monotonic() from which a List is worth asking for because of the newest Allocate.
+    """time.monotonic() from which a List is worth a call because of the newest Allocate.
 
-    None: it has been asked since; or the last List failed, and then the usual period (5 s or more) is soon enough,
-    because a List that fails at once must not be asked for again at once.
+    None: there was one since; or the last List failed, and then the usual period (5 s or more) is soon enough,
+    because a List that fails at once must not be called again at once.
     """
     if not recent or holdings.state is not HoldersState.SYNCED:
         return None
@@ -236,9 +236,9 @@ def taken_from(
 
 
 class PodResourcesClient:
-    """Asks one kubelet. `recent` gives the Allocates that we answered, oldest first; `with_offers`: also ask for what
-    is offered. `checkpoint_file`: the kubelet's, read on `files`; `own_pod`: namespace and name of the agent's pod,
-    None for a plain process."""
+    """A client of one kubelet. `recent` gives the Allocates that we answered, oldest first; `with_offers`: also get
+    what is offered. `checkpoint_file`: the kubelet's, read on `files`; `own_pod`: namespace and name of the agent's
+    pod, None for a plain process."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class PodResourcesClient:
         self._refusals = 0
         self._not_before = 0.0
         self._looking = asyncio.Lock()
-        self._latest_offers: tuple[float, tuple[Offer, ...] | None] | None = None  # time.monotonic() when it was asked
+        self._latest_offers: tuple[float, tuple[Offer, ...] | None] | None = None  # time.monotonic() of the call
         self.with_offers = False
         self.holdings = Holdings(state=HoldersState.UNAVAILABLE, message="the kubelet has not been queried yet")
 
@@ -311,7 +311,8 @@ class PodResourcesClient:
             return None, f"{self._checkpoint_file}: reading it took more than {CHECKPOINT_SECONDS:g} s"
 
     async def offered_now(self) -> tuple[Offer, ...] | None:
-        """What the kubelet may hand out just now, of every plugin. None where it does not tell within half a second."""
+        """What the kubelet may allocate just now, of every plugin. None where it does not answer within half a
+        second."""
         async with self._looking:
             started = monotonic()
             if self._latest_offers is None or started - self._latest_offers[0] > OFFERS_SHARED_SECONDS:

@@ -1,16 +1,17 @@
 """One resource and the kubelet: serve, register, notice when that is lost, do it again. Never gives up, never spins.
 
 What the kubelet really does, and what follows (pkg/kubelet/cm/devicemanager; 1.36.3 observed):
-- Inside Register it dials us, for up to 10 s, and asks for our options: we serve first, and wait longer than that.
+- Inside Register it dials us, for up to 10 s, and calls GetDevicePluginOptions: we serve first, and wait longer than
+  that.
 - A nil answer to Register means "connected", no more; the stream comes afterwards. Without one we start over.
 - It never re-opens a stream. The stream's end takes all devices away from the node, so we register again at once.
 - Up to 1.36 the end of an older registration of the same name takes the newer one down with it; from 1.37 on a socket
   is refused while it is still connected. So every registration has a server on a socket of its own, and the one before
   is stopped first. When we leave for good, handover.py sees to another plugin that stays.
 - When it starts it removes every socket in its folder, ours too, and makes a new kubelet.sock.
-- It lets the newest registration of a name take the place of another plugin's: `guard` looks first. Where another
+- It lets the newest registration of a name take the place of another plugin's: `guard` checks first. Where another
   plugin does that to us our stream stays open, and when that plugin ends the name has no devices: only the list of what
-  is offered tells, so we look at it now and then.
+  is offered shows it, so we check it now and then.
 
 The folder is watched by looking every quarter of a second, not by inotify: a watch dies with the folder it is on, says
 nothing on some file systems, and a stat of two names costs microseconds.
@@ -44,10 +45,10 @@ CHECK_SECONDS = 0.25
 STREAM_LOST_DELAY_SECONDS = 0.02  # at once; the kubelet has then finished with the old stream
 SHORT_STREAM_SECONDS = 5.0  # a stream that ended earlier counts as one that failed
 QUICK_RETRIES = 3  # so many short streams in a row are met at once, the next ones with back-off
-LISTED_SECONDS = 5.0  # between two looks whether the kubelet lists our devices; its limit is shared by all callers
+LISTED_SECONDS = 5.0  # between two checks whether the kubelet lists our devices; its limit is shared by all callers
 LISTED_FIRST_SECONDS = 0.5  # from the stream; the kubelet has its first message after some milliseconds
 LISTED_AGAIN_SECONDS = 1.0  # after one that says that it does not
-MISSED = 2  # such looks in a row
+MISSED = 2  # such checks in a row
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
 
 Keep = Callable[[str, Callable[[], Awaitable[None]]], Coroutine[Any, Any, None]]  # supervise.Supervisor.keep
@@ -75,7 +76,7 @@ class Lost(Enum):
 
 class Listed:
     """Whether the kubelet still lists a registration's devices. Believed only where it has listed them before, so that
-    the first look comes soon: a plugin that comes and goes before it would not be missed."""
+    the first check comes soon: a plugin that comes and goes before it would not be missed."""
 
     def __init__(self, *, now: float) -> None:
         self._seen = False
@@ -85,8 +86,8 @@ class Listed:
     def due(self, now: float) -> bool:
         return now >= self._next
 
-    def looked(self, listed: bool | None, *, now: float) -> bool:
-        """Whether they are gone. None: the kubelet does not tell, or there is nothing to be listed."""
+    def observed(self, listed: bool | None, *, now: float) -> bool:
+        """Whether they are gone. None: the kubelet does not say, or there is nothing to be listed."""
         self._seen = self._seen or listed is True
         self._missed = self._missed + 1 if listed is False and self._seen else 0
         self._next = now + (LISTED_AGAIN_SECONDS if self._missed else LISTED_SECONDS)
@@ -214,7 +215,7 @@ class ResourcePlugin:
                 self._report(RegistrationState.REGISTERED, "")
                 if listed.due(monotonic()):
                     seen = await self._guard.lists(self.name)
-                    if listed.looked(seen if self._healthy else None, now=monotonic()):
+                    if listed.observed(seen if self._healthy else None, now=monotonic()):
                         return Lost.FORGOTTEN
             elif monotonic() > deadline:
                 return Lost.NEVER_CAME

@@ -23,12 +23,12 @@ PODRESOURCES_SERVICE = "v1.PodResourcesLister"
 
 # What the kubelet's own client accepts (pkg/kubelet/apis/podresources/client.go): some 200,000 ids that pods hold, four
 # times what one resource can offer. Reading that many takes 120 MiB for a moment; twice that would exceed the
-# manifest's memory limit, and an agent that is killed is worse than one that says why it cannot tell who holds what.
+# manifest's memory limit, and an agent that is killed is worse than one that says why it does not know who holds what.
 MAX_PODRESOURCES_BYTES = 16 << 20
 
 
 def reason(error: grpc.aio.AioRpcError) -> str:
-    """Why, in few words: of a failed connection the last part ("Connection refused"), else what the server said."""
+    """Why, in short: of a failed connection the last part ("Connection refused"), else what the server said."""
     details = error.details() or error.code().name
     return details.rpartition(" error: ")[2] if error.code() is grpc.StatusCode.UNAVAILABLE else details
 

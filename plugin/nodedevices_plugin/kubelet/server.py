@@ -110,7 +110,7 @@ class ResourceServer:
         try:
             self._server.add_insecure_port(f"unix:{self.path}")
             await self._server.start()
-        except RuntimeError as error:  # grpc's word for every failure to bind
+        except RuntimeError as error:  # grpc raises it for every failure to bind
             raise OSError(f"cannot serve {self.name} on {self.path}: {error}") from error
         self._identity = sockets.identity(self.path)
 
@@ -227,7 +227,7 @@ class ResourceServer:
     async def _pre_start_container(
         self, _request: api.PreStartContainerRequest, _context: Any
     ) -> api.PreStartContainerResponse:
-        return api.PreStartContainerResponse()  # never asked for: pre_start_required is false
+        return api.PreStartContainerResponse()  # never called: pre_start_required is false
 
 
 def options() -> api.DevicePluginOptions:

@@ -27,7 +27,7 @@ class Identity(NamedTuple):
     """Which file a path is just now. An inode number alone may be given to the next file at once (tmpfs, ext4).
 
     The change time is left out on purpose: a chmod or an SELinux relabel of kubelet.sock does not make it another
-    kubelet, and serving anew for it would cost the node its devices for a moment.
+    kubelet, and restarting the server for it would cost the node its devices for a moment.
     """
 
     device: int
@@ -45,7 +45,7 @@ def identity(path: Path) -> Identity | None:
 
 
 def new_path(folder: Path, resource: str) -> Path:
-    """A path nobody has used: nodedevices-<resource>-<nonce>.sock, a long name cut and told apart by its hash.
+    """A path nobody has used: nodedevices-<resource>-<nonce>.sock, a long name cut and made unique by its hash.
 
     Raises ValueError when the folder leaves no room for a name.
     """
@@ -69,21 +69,21 @@ def of_others(folder: Path, resource: str) -> tuple[Path, ...]:
 
 
 def _word(folder: Path, resource: str) -> str:
-    word = re.sub(r"[^A-Za-z0-9.]+", "-", resource)
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", resource)
     room = MAX_PATH_BYTES - len(bytes(folder)) - len(f"/{PREFIX}-.sock") - 2 * NONCE_BYTES
-    if len(word) > room:
+    if len(slug) > room:
         digest = hashlib.sha256(resource.encode()).hexdigest()[:8]
         if room < len(digest):
             raise ValueError(f"the folder {folder} is too long for a unix socket in it: {MAX_PATH_BYTES} bytes in all")
-        word = f"{word[: max(0, room - len(digest) - 1)]}-{digest}"[-room:]
-    return word
+        slug = f"{slug[: max(0, room - len(digest) - 1)]}-{digest}"[-room:]
+    return slug
 
 
 def remove_stale(folder: Path) -> tuple[str, ...]:
     """Removes our kind of sockets that nobody listens on, and returns their names.
 
-    Asked by connecting, since a process id means nothing across containers. The kubelet removes them as well, but only
-    at its own start.
+    Found out by connecting, since a process id means nothing across containers. The kubelet removes them as well, but
+    only at its own start.
     """
     removed = []
     for path in sorted(folder.glob(f"{PREFIX}*.sock")):

@@ -1,4 +1,4 @@
-r"""The values that pass between the agent's stages. Frozen; no behaviour beyond what the words mean.
+r"""The values that pass between the agent's stages. Frozen; no behaviour beyond what the names mean.
 
     probe line -> Inventory -> {device id: Verdict} -> Plan -> kubelet
                        \            |               |

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-CONFIRM = "nodedevices.io/confirm"  # annotation of NodeDevices: a person's word, <device id>=recovered|removed[,...]
+CONFIRM = "nodedevices.io/confirm"  # annotation by a person: <device id>=recovered|removed[,...]
 
 
 class HealthState(StrEnum):
     """SCHEMA: `health.state`."""
 
     HEALTHY = "Healthy"
-    DEGRADED = "Degraded"  # told, still offered
+    DEGRADED = "Degraded"  # reported, still offered
     UNHEALTHY = "Unhealthy"  # not offered
-    UNKNOWN = "Unknown"  # nobody can tell
+    UNKNOWN = "Unknown"  # not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +29,16 @@ class Fault:
     reason: str  # Xid79, FallenOffBus, Missing, RowRemapFailure, ...; one fault a reason
     state: HealthState  # DEGRADED or UNHEALTHY
     message: str  # what happened, without what to do
-    action: str  # SCHEMA recoveryAction that the table asks for
+    action: str  # SCHEMA recoveryAction that the table requires
     fault_domain: str  # Application | Device | Node
     since: datetime
     last_seen: datetime | None = None  # newest evidence, from which the hold-down counts; None: still evident
     boot_id: str  # of the boot in which it was last seen
     xid: int | None = None
     neighbours: tuple[int, ...] = ()  # XIDs that came within the correlation window of this one
-    instance: str = ""  # the probe's process that told the event which began it, and its number there; "": no event
+    instance: str = ""  # the probe's process that reported the event which began it, and its number there; "": no event
     sequence: int = -1
-    left: bool = False  # since the event the device left (lost or not listed), or the driver asked for an action
+    left: bool = False  # since the event the device left (lost or not listed), or the driver required an action
     driver_reloaded: bool = False  # the driver was unloaded since
     confirmed: bool = False  # a person said that it is over (nodedevices.io/confirm)
 
@@ -75,7 +75,7 @@ class Notice:
 class Verdict:
     """What is known about one physical device (or one partition, where it differs from its GPU).
 
-    `offered` says whether the kubelet is told Healthy: true for Healthy and Degraded, and for Unknown until it is
+    `offered` says whether the kubelet is sent Healthy: true for Healthy and Degraded, and for Unknown until it is
     withdrawn. `since` belongs to (state, reason) and is never bumped by a repeat. A verdict with faults goes into the
     state file; without them there is nothing to remember.
     """

@@ -33,7 +33,7 @@ class HoldersState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Ids of a resource that the kubelet may hand out (whoever's plugin serves it), sorted."""
+    """Ids of a resource that the kubelet may allocate (whoever's plugin serves it), sorted."""
 
     resource: str
     ids: tuple[str, ...]
@@ -43,7 +43,7 @@ class Offer:
 class Holdings:
     """Who holds what; after a problem the last good list stays, and `state` says that it may be old.
 
-    `offered`: what the kubelet calls healthy, of every plugin on the node; None: not asked for (Observe asks, and an
+    `offered`: what the kubelet calls healthy, of every plugin on the node; None: not read (Observe reads it, and an
     agent with nothing in effect yet), or not answered, and `message` says why.
     `possible`: ids that the kubelet's checkpoint gives to containers, whoever they are, while `state` is not SYNCED: a
     superset of what is held. None: it cannot be read.
@@ -54,7 +54,7 @@ class Holdings:
     holders: tuple[Holder, ...] = ()
     offered: tuple[Offer, ...] | None = None
     possible: tuple[Offer, ...] | None = None
-    taken: float = 0.0  # time.monotonic() when the last complete List was asked for; 0.0: there was none
+    taken: float = 0.0  # time.monotonic() when the last complete List was called; 0.0: there was none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

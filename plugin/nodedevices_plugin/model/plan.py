@@ -38,8 +38,8 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEdits:
-    """What a container needs to use what it was given, whichever API of the kubelet asks. `cdi_devices` are qualified
-    names; `annotations` are the container runtime's, not the pod's."""
+    """What a container needs to use what it was given, whichever API of the kubelet wants it. `cdi_devices` are
+    qualified names; `annotations` are the container runtime's, not the pod's."""
 
     envs: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
@@ -75,7 +75,7 @@ class OfferedResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Who gets what: ids of one resource that go to one container, in the order in which they were asked for."""
+    """Who gets what: ids of one resource that go to one container, in the order of the request."""
 
     resource: OfferedResource
     ids: tuple[SchedulableId, ...]
@@ -83,7 +83,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the kubelet is told. Equal plans need no message."""
+    """What the kubelet is sent. Equal plans need no message."""
 
     resources: tuple[OfferedResource, ...] = ()  # sorted by name
 

@@ -2,10 +2,10 @@
 
 Which daemon is meant is in the environment: its pipe folder (CUDA documentation, Multi-Process Service). Commands go to
 the client's standard input. Every call has a time limit, because a driver may hang; a failure is a ControlError whose
-text says what was asked and what came back.
+text has the command and what came back.
 
 The sockets lie in a folder that the clients' containers write: an answer may be anybody's, so it is bounded and only
-ever compared. Which process a daemon is, is asked of the kernel (processes).
+ever compared. Which process a daemon is, the kernel says (processes).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ENDING_SECONDS = 5.0  # from the answer to `quit` to the daemon's end
 ANSWER_BYTES = 1 << 16
 EXCLUSIVE, DEFAULT = "EXCLUSIVE_PROCESS", "DEFAULT"
 SELINUX_LABEL = b"system_u:object_r:container_file_t:s0"
-SHOWN = 300  # characters of a program's last words
+SHOWN = 300  # characters of the end of a program's output
 _FROM = "the nvidia container runtime brings it where NVIDIA_DRIVER_CAPABILITIES has compute and utility"
 
 
@@ -53,14 +53,15 @@ class Control:
         self._root = root
 
     def percentage(self, resource: str) -> int:
-        """What the daemon gives each client, in percent. NVIDIA's plugin asks the same to see whether it is up."""
-        answer = self.ask(resource, PERCENTAGE)
+        """What the daemon gives each client, in percent. NVIDIA's plugin sends the same command to see whether it is
+        up."""
+        answer = self.send(resource, PERCENTAGE)
         try:
             return int(float(answer))
         except (ValueError, OverflowError):
             raise ControlError(f"{PERCENTAGE}: answered {answer[:SHOWN]!r}, which is no number") from None
 
-    def ask(self, resource: str, command: str, *, seconds: float = ANSWER_SECONDS) -> str:
+    def send(self, resource: str, command: str, *, seconds: float = ANSWER_SECONDS) -> str:
         """One command to a running daemon: what it answered."""
         given = command + "\n"
         return _run([CONTROL], self._environment(resource), given=given, bounded=True, seconds=seconds).strip()
@@ -87,10 +88,10 @@ class Control:
         return processes.alive(process)
 
     def quit(self, resource: str) -> None:
-        """One of ours ends in any case: the word may not reach it, or reach a client that listens in its place."""
+        """One of ours ends in any case: the command may not reach it, or reach a client that listens in its place."""
         found = self._found(resource)
         try:
-            self.ask(resource, "quit", seconds=QUIT_SECONDS)
+            self.send(resource, "quit", seconds=QUIT_SECONDS)
         finally:
             processes.kill(found, after_seconds=ENDING_SECONDS)
 
@@ -110,7 +111,7 @@ class Control:
 
 
 def for_containers(folder: str | int) -> None:
-    """Where SELinux is at work, containers may use the folder (NVIDIA's plugin does the same)."""
+    """Where SELinux is enabled, containers may use the folder (NVIDIA's plugin does the same)."""
     if Path("/sys/fs/selinux/enforce").exists():
         with contextlib.suppress(OSError):  # a file system without labels
             os.setxattr(folder, "security.selinux", SELINUX_LABEL)
@@ -139,8 +140,8 @@ def _run(
         said.seek(0)
         answer = said.read(ANSWER_BYTES)
     if program.returncode != 0:
-        words = " ".join(answer.split())[-SHOWN:] or "no output"
-        raise ControlError(f"{what}: status {program.returncode}: {words}")
+        output = " ".join(answer.split())[-SHOWN:] or "no output"
+        raise ControlError(f"{what}: status {program.returncode}: {output}")
     return answer
 
 

@@ -75,7 +75,7 @@ def kill(found: Sequence[Process], *, after_seconds: float = 0.0) -> None:
         with contextlib.suppress(OSError):  # it has ended
             descriptor = os.pidfd_open(process.pid)
             try:
-                # Asked after the descriptor was opened: what it means is this process from now on.
+                # Read after the descriptor was opened: what it means is this process from now on.
                 if alive(process) and not _ended(descriptor, max(0.0, deadline - time.monotonic())):
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                     _ended(descriptor, ENDED_SECONDS)
@@ -88,10 +88,10 @@ def _ended(descriptor: int, seconds: float) -> bool:
 
 
 def _process(pid: int) -> Process | None:
-    words = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-    if len(words) <= _START_TIME or words[0] in _DEAD:
+    fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    if len(fields) <= _START_TIME or fields[0] in _DEAD:
         return None
-    return Process(pid=pid, start_ticks=int(words[_START_TIME]))
+    return Process(pid=pid, start_ticks=int(fields[_START_TIME]))
 
 
 def _namespace(pid: str) -> tuple[int, int]:

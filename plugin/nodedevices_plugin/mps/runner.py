@@ -3,7 +3,7 @@
 What this program did is written beside the file before it is done, so that after a crash nothing is forgotten: a GPU
 left in compute mode EXCLUSIVE_PROCESS would refuse every container but one. A daemon that runs already is taken over;
 one that stays silent is started again, ever more rarely. Limits of GPUs that come or go, and limits that somebody else
-changed, are told to the running daemon, because its end would end its clients. A GPU that fails does not keep the
+changed, are sent to the running daemon, because its end would end its clients. A GPU that fails does not keep the
 others from being shared.
 
 Which process a daemon is stands in that file as well (running). One whose process has ended is dead, whatever answers
@@ -40,7 +40,7 @@ class Daemons(Protocol):
     """What the runner needs of `control.Control`. Every call raises ControlError."""
 
     def percentage(self, resource: str) -> int: ...
-    def ask(self, resource: str, command: str) -> str: ...
+    def send(self, resource: str, command: str) -> str: ...
     def start(self, resource: str) -> None: ...
     def process(self, resource: str) -> Process | None: ...
     def alive(self, process: Process) -> bool: ...
@@ -50,7 +50,7 @@ class Daemons(Protocol):
 
 @dataclass(slots=True)
 class _Run:
-    """One daemon. `done` is what it was told, None when nobody knows whether it runs."""
+    """One daemon. `done` is what it was sent, None when nobody knows whether it runs."""
 
     gpus: dict[str, Gpu] = field(default_factory=dict)  # those in compute mode EXCLUSIVE_PROCESS, or soon to be
     done: Daemon | None = None
@@ -72,7 +72,7 @@ class Runner:
         self._done_file = root / running.FILE
         self._daemons = daemons
         self._runs: dict[str, _Run] = {}
-        self._wanted: tuple[Daemon, ...] | None = None  # None: nobody has asked for anything
+        self._wanted: tuple[Daemon, ...] | None = None  # None: nothing was wanted yet
         self._complaint = ""
         self._written = ""
         for each in self._remembered():
@@ -80,7 +80,7 @@ class Runner:
             self._runs[each.resource] = _Run(gpus=gpus, instance=each.instance, started=each.started)
 
     def step(self, now: float) -> None:
-        """One look at the file and at every daemon."""
+        """One pass over the file and every daemon."""
         self._read()
         if self._wanted is None:
             return
@@ -146,7 +146,7 @@ class Runner:
     def _set_right(self, done: Daemon, run: _Run) -> None:
         """All limits, to the daemon and its servers: for the clients that come; those that are there go on."""
         try:
-            servers = mps.servers(self._daemons.ask(done.resource, mps.SERVERS))
+            servers = mps.servers(self._daemons.send(done.resource, mps.SERVERS))
         except ControlError as error:
             servers = ()
             self._warn_once(run, "MPS servers not listed", done.resource, error)
@@ -157,7 +157,7 @@ class Runner:
     def _limit(self, commands: Iterable[str], resource: str, run: _Run) -> None:
         for command in commands:
             try:
-                self._daemons.ask(resource, command)
+                self._daemons.send(resource, command)
             except ControlError as error:  # of one GPU
                 self._warn_once(run, "limit not set", resource, error)
 
@@ -178,7 +178,7 @@ class Runner:
             process = self._daemons.process(daemon.resource)
         self._know(process, run)  # before it answers as the agent wants it: then the file says which one it is
         if not taken_over:
-            self._daemons.ask(daemon.resource, mps.thread_command(daemon.percentage))
+            self._daemons.send(daemon.resource, mps.thread_command(daemon.percentage))
 
     def _know(self, process: Process | None, run: _Run) -> None:
         """Which process it is, into the file. When one that is taken over was started stays as the file had it."""

@@ -50,9 +50,9 @@ def mount(root: Path, *, meminfo: Path = Path("/proc/meminfo")) -> bool:
 def size_kib(meminfo: str) -> int:
     """Half of MemTotal."""
     for line in meminfo.splitlines():
-        words = line.split()
-        if words[:1] == ["MemTotal:"] and len(words) > 1 and words[1].isdecimal():
-            return max(FALLBACK_KIB, int(words[1]) // 2)
+        fields = line.split()
+        if fields[:1] == ["MemTotal:"] and len(fields) > 1 and fields[1].isdecimal():
+            return max(FALLBACK_KIB, int(fields[1]) // 2)
     return FALLBACK_KIB
 
 

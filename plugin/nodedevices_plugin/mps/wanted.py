@@ -3,7 +3,8 @@
     {"version": 1, "daemons": [{"resource": "nvidia.com/gpu", "percentage": 25,
                                 "gpus": [{"id": "GPU-...", "index": 0, "limitMib": 10240}]}]}
 
-Containers see `<resource>/pipe` below the root and never this file. What is wrong with it is told, and what runs stays.
+Containers see `<resource>/pipe` below the root and never this file. What is wrong with it is reported, and what runs
+stays.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How containers get the devices that they are granted: what decides about injection and CDI. Pure.
 
 A CDI name must be in a file before it is handed out, and the file must bring the driver's libraries along where its
-devices need them, unless somebody said that device nodes will do. So a configuration that hands out CDI names is
+devices need them, unless somebody said that device nodes will do. So a configuration that uses CDI names is
 refused where no such file can be had, and what is in effect already goes on with the last good one; where there is
-none, its devices are withheld. Which files of ours are needed, and how a program is asked to make them, is each
-vendor's word (vendors.cdi). Asking and writing are host.cdi_keeper's matter.
+none, its devices are withheld. Which files of ours are needed, and how a program makes them, is each
+vendor's to say (vendors.cdi). Running programs and writing files is done by host.cdi_keeper.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def withheld(plan: Plan, shown: Plan | None, active: Effective, devices: Devices
 def program_requests(
     active: Effective | None, requested: Effective | None, devices: Devices
 ) -> Mapping[str, SpecRequest]:
-    """What vendors' programs have to be asked for before it can be decided: for what would be refused or withheld
+    """What vendors' programs have to make before it can be decided: for what would be refused or withheld
     without."""
     lacking = requested if requested is not None and refusal(active, requested, devices) is not None else None
     if lacking is None and missing(active, devices):

@@ -64,7 +64,7 @@ def known_clients(plan: Plan, inventory: Inventory, facts: HelperFacts) -> froze
 def may_start(
     missing: Sequence[OfferedResource], holdings: Holdings, names: Names, *, clients: Collection[tuple[str, str]]
 ) -> ChangeDecision:
-    """May the helpers of these resources be asked for? An exclusive one not while pods that are not its clients hold
+    """May the helpers of these resources be started? An exclusive one not while pods that are not its clients hold
     its devices. `clients`: resource and id of the shares whose pods are known to be its clients."""
     shared = [each for each in missing if exclusive(each)]
     if not shared:
@@ -88,9 +88,9 @@ def may_start(
 
 
 def may_begin(missing: Sequence[OfferedResource], wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
-    """The same where nothing is registered yet: not while another plugin hands these devices out.
+    """The same where nothing is registered yet: not while another plugin offers these devices.
 
-    The guard would find it only when the helpers answer. Where the kubelet does not tell, nobody is in the way.
+    The guard would find it only when the helpers answer. Where the kubelet does not say, nobody is in the way.
     """
     shared = [each for each in missing if exclusive(each)]
     offers = {
@@ -105,5 +105,5 @@ def may_begin(missing: Sequence[OfferedResource], wanted: Plan, holdings: Holdin
 
 def _waits(shared: Sequence[OfferedResource]) -> str:
     kind = helper_kind(shared[0])
-    by = kind.words.title if kind is not None else shared[0].sharing
+    by = kind.texts.title if kind is not None else shared[0].sharing
     return f"sharing {', '.join(each.name for each in shared)} by {by} waits"

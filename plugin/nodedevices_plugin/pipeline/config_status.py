@@ -14,7 +14,7 @@ from nodedevices_api.sections import SECTION_NAMES
 
 from nodedevices_plugin.model import Holder, Inventory, Plan, Refused, Unmatched, WaitingPod
 from nodedevices_plugin.model.device_names import device_names
-from nodedevices_plugin.model.words import listing
+from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.resources.changes import pods_named
 from nodedevices_plugin.resources.occupancy import Held
 from nodedevices_plugin.settings.effective import Effective
@@ -39,15 +39,15 @@ class ConfigStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why what is asked for is not in effect, or what is in effect does not do what it says."""
+    """Why the wanted configuration is not in effect, or the one in effect does not do what it says."""
 
-    of: str  # as Configured.refused; holders: it waits for pods; operator: for its word; state: to be saved
+    of: str  # as Configured.refused; holders: it waits for pods; operator: for its configuration; state: to be saved
     message: str
     field: str = ""  # of the sections, where one is at fault
     waiting_for: tuple[Holder, ...] = ()
     waits: bool = False  # nothing is refused: it takes effect by itself
     awaits: int = 0  # of so many resources the helper of the sharing mode `of` is not ready
-    coming: tuple[Helper, ...] | None = None  # helpers that what is asked for waits for
+    coming: tuple[Helper, ...] | None = None  # helpers that the wanted configuration waits for
     to_save: Effective | None = None  # it waits for nothing but the state file
     takes_away: Plan | None = None  # the plan that it waits for: what that does not have goes to no new pod
 

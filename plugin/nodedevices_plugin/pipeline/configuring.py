@@ -7,8 +7,9 @@ pods hold in another shape are withheld from new ones whatever is in effect (res
 
 Where there never was a good one (a first start with a bad file), nothing is offered until there is: other names or
 numbers than those meant would be worse. For the same reason a node that remembers none waits a while for the
-operator's word before it registers. What is asked for is compared with what is in effect at every step, so nothing has
-to be remembered about an attempt: a file that is corrected, a pod that ends or a device that appears is enough.
+operator's configuration before it registers. What is wanted is compared with what is in effect at every step, so
+nothing has to be remembered about an attempt: a file that is corrected, a pod that ends or a device that appears is
+enough.
 """
 
 from __future__ import annotations
@@ -72,13 +73,13 @@ class ActiveConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What the decision sees of the node, beside what is asked for."""
+    """What the decision sees of the node, beside the wanted configuration."""
 
     inventory: Inventory
     verdicts: Mapping[str, Verdict]
     holdings: Holdings
     unlisted: Sequence[RecentAllocate]  # Allocates that PodResources has not shown yet
-    held: Sequence[Held]  # all ids of our devices that these and `holdings` tell of (foreign.held)
+    held: Sequence[Held]  # all ids of our devices that these and `holdings` list (foreign.held)
     last_plan: Plan | None
     offered: Set[str]  # names that the kubelet has of us
     saved: Effective | None  # the configuration in the state file, as far as it is known to be written
@@ -111,8 +112,8 @@ class Configured:
     plan: Plan | None
     status: ConfigStatus
     refused: str = ""  # file | spec | plan | cdi | a sharing mode: what was refused; empty: nothing
-    saving: bool = False  # `to_save` is only waited for: nothing worth telling yet
-    # Needed for what is in effect, or waited for by what is asked for; None: nobody knows yet, and what runs stays.
+    saving: bool = False  # `to_save` is only waited for: nothing to report yet
+    # Needed for what is in effect, or waited for by what is wanted; None: not known yet, and what runs stays.
     helpers: tuple[Helper, ...] | None = None
 
 
@@ -128,7 +129,7 @@ class _Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """What is asked for, and makes sense here."""
+    """The wanted configuration, where it is possible on this node."""
 
     effective: Effective
     plan: Plan
@@ -211,7 +212,7 @@ def _ours(held_otherwise: Sequence[Held], plan: Plan, node: Node) -> list[Held]:
 
 
 def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Change | Problem:
-    """What is asked for, with its plan, or why it cannot be."""
+    """The wanted configuration with its plan, or why it cannot be."""
     if requested.effective is None:
         return Problem(of=requested.source, field=requested.field, message=requested.error or "")
     if why := access.refusal(before.effective if before.applied_once else None, requested.effective, node.devices):
@@ -251,7 +252,7 @@ def _helpers_await(needs: Awaited) -> Problem:
 
 
 def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node) -> _Change | Problem | None:
-    """What is asked for, or why it cannot take effect; None: it is in effect."""
+    """The wanted configuration, or why it cannot take effect; None: it is in effect."""
     requested, plan = wanted.effective, wanted.plan
     if before.applied_once and requested.shape == before.effective.shape:
         return None

@@ -1,8 +1,8 @@
-"""What others than this agent offer and hand out here: another device plugin, a DRA driver. Pure.
+"""What others than this agent offer and allocate on this node: another device plugin, a DRA driver. Pure.
 
 With `serving.mode: Observe` a vendor's plugin serves the kubelet and this agent registers nothing. All that can be seen
-of that plugin is what PodResources tells: which ids it calls healthy (GetAllocatableResources leaves others out), and
-which ids pods hold. Here such ids are led back to the node's devices: `GPU-...` and `MIG-...`, shares of them
+of that plugin is what PodResources lists: which ids it calls healthy (GetAllocatableResources leaves others out), and
+which ids pods hold. This module maps such ids to the node's devices: `GPU-...` and `MIG-...`, shares of them
 (`GPU-...::3`), a vendor's indices (`3`, `0:1`) where deviceIDStrategy index is configured, and the names that its DRA
 driver uses (`gpu-3`; vendors.base.ClaimNames). Ids that lead nowhere are somebody else's devices and count for nothing.
 
@@ -71,7 +71,7 @@ class Names:
                 self._by_id[unit.id] = _Unit(fact.id, unit.partition.id if unit.partition else None)
             if (
                 indices := registry.index_ids(fact)
-            ) is not None:  # a NIC has an index, too, and nobody hands it out by that
+            ) is not None:  # a NIC has an index, too, and nobody offers it by that
                 self._by_index |= {indices.index_id(unit): self._by_id[unit.id] for unit in units}
             if (claims := registry.claim_names(fact)) is not None:
                 for unit in units:

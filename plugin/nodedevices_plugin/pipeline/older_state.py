@@ -42,7 +42,7 @@ def as_written_now(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _verdict(verdict: object) -> object:
-    """With the names that recovery actions have today: one that is not known would ask for more than any other."""
+    """With the names that recovery actions have today: one that is not known would require more than any other."""
     if not isinstance(verdict, Mapping):
         return verdict
     result = _renamed_action(verdict, "recovery_action")

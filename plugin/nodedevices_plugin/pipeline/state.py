@@ -8,7 +8,7 @@ device-plugin directory, from which the kubelet removes only sockets.
 Written whole and atomically (temporary file, fsync, rename), and only when something changed. A disk that is full or
 read-only is reported, and no change of shape takes effect meanwhile (configuring). A file of another version is read
 part by part. What cannot be read is reported and kept aside under the name `<file>.unreadable`; where nothing can,
-everything starts afresh: probe, PodResources and the operator tell what they can.
+everything starts afresh: probe, PodResources and the operator say what they know.
 """
 
 from __future__ import annotations

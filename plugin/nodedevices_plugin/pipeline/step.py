@@ -55,13 +55,13 @@ from nodedevices_plugin.vendors.cdi import CdiEnvironment, SpecRequest
 from nodedevices_plugin.vendors.faults import FaultSource, FaultSources, source_of
 from nodedevices_plugin.vendors.registry import fault_sources
 
-SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's word no longer counts
+SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's last line no longer counts
 CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the scheduler between the two readings
 FIRST_LIST_SECONDS = 5.0  # of the agent's life, in which its first offer waits for the kubelet's List or checkpoint
 LIST_AGAIN_SECONDS = 5.0  # the agent's period for PodResources
 MAX_RETIRED = 64
 MAX_CONFIRM = 128  # entries of the annotation
-CONFIRM_WORDS = ("recovered", "removed")
+CONFIRM_VALUES = ("recovered", "removed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Inputs:
     arrived: float = 0.0  # time.monotonic() when it came
     file: FileOutcome = field(default_factory=FileOutcome)
     files: NamedFiles | None = None  # in its place: a folder of them, where the agent has one
-    seen: SeenObject | None = None  # None: the API server has not told us (yet)
+    seen: SeenObject | None = None  # None: not read from the API server (yet)
     holdings: Holdings
     recent: Sequence[RecentAllocate] = ()
     registrations: tuple[Registration, ...] = ()
@@ -112,7 +112,7 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step's outcome, besides the world: what is only worth telling, and when to look again."""
+    """A step's outcome, besides the world: what only has to be reported, and when to run the next step."""
 
     world: World
     logged: tuple[LoggedEvent, ...] = ()
@@ -131,7 +131,7 @@ def begin(state: State, local: Local, *, now: datetime, monotonic: float) -> Wor
     """The world after a start, before anything came in: what the state file remembers."""
     active = ActiveConfig(effective=_own(local))
     if state.applied is not None:
-        with contextlib.suppress(ConfigError):  # written by another version: what is asked for holds
+        with contextlib.suppress(ConfigError):  # written by another version: the wanted configuration counts
             active = ActiveConfig(
                 effective=from_saved(state.applied), applied_hash=state.applied_hash, applied_once=True
             )
@@ -165,8 +165,8 @@ class _Confirm:
 
     @property
     def understood(self) -> tuple[str, ...]:
-        told = {"recovered": self.recovered, "removed": self.removed}
-        return tuple(f"{device}={word}" for word, devices in told.items() for device in sorted(devices))
+        confirmed = {"recovered": self.recovered, "removed": self.removed}
+        return tuple(f"{device}={value}" for value, devices in confirmed.items() for device in sorted(devices))
 
 
 def step(
@@ -179,7 +179,7 @@ def step(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """The first half of a step: devices, verdicts and what is asked for, before anything is decided about it."""
+    """The first half of a step: devices, verdicts and the wanted configuration, before anything is decided about it."""
 
     world: World  # before
     now: datetime
@@ -209,7 +209,7 @@ class Assessment:
         return access.uses_cdi(self.active) or access.uses_cdi(self.requested.effective)
 
     def program_requests(self, existing: Set[str], cdi: Mapping[str, CdiEnvironment]) -> Mapping[str, SpecRequest]:
-        """What vendors' programs have to be asked for, lest something be refused or withheld for want of an answer."""
+        """What vendors' programs have to make, so that nothing is refused or withheld because it is missing."""
         if self.inventory.line_monotonic is None:
             return {}
         devices = access.Devices(inventory=self.inventory, existing=existing, cdi=cdi)
@@ -219,7 +219,7 @@ class Assessment:
 def assess(
     world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float, vendors: FaultSources | None = None
 ) -> Assessment:
-    """What is the case now, and what is asked for. `vendors`: whose faults are known; None: the registered ones'."""
+    """What is the case now, and what is wanted. `vendors`: whose faults are known; None: the registered ones'."""
     vendors = fault_sources() if vendors is None else vendors
     world = _clock_watched(world, now=now, monotonic=monotonic)
     effective = world.active.effective
@@ -352,7 +352,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             world.state.clients,
             plan if observed is None else Plan(),
             inputs.holdings,
-            inputs.helpers.lives,
+            inputs.helpers.processes,
             not_ours=served_by_others(inputs.registrations),
             now=now,
         ),
@@ -425,7 +425,7 @@ def _own(local: Local) -> Effective:
 
 
 def _spec(saved: SeenSpec | None, seen: SeenObject | None, *, standalone: bool) -> SeenSpec | None:
-    """The operator's latest word: the object's, else the last that there was. A node on its own has none."""
+    """The operator's latest configuration: the object's, else the last one known. A standalone node has none."""
     if standalone:
         return None
     if seen is None or seen.config is None:
@@ -434,7 +434,7 @@ def _spec(saved: SeenSpec | None, seen: SeenObject | None, *, standalone: bool) 
 
 
 def _cordons(state: State, seen: SeenObject | None, *, standalone: bool) -> tuple[Cordon, ...]:
-    """What people took out of service: the object's word, else the last that there was."""
+    """What people took out of service: as in the object, else the last that is known."""
     if standalone:
         return ()
     return state.unschedulable if seen is None else seen.unschedulable
@@ -466,7 +466,7 @@ def _held_partitions(
 def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:
     """Which of the recent Allocates PodResources has shown. One that was shown and is gone is a pod that has ended.
 
-    Only a List that was asked for afterwards shows it: an older one may show who had these ids before.
+    Only a List that was called afterwards shows it: an older one may show who had these ids before.
     """
     held = {(holder.resource, each) for holder in inputs.holdings.holders for each in holder.ids}
     return frozenset(
@@ -540,7 +540,7 @@ def _unlisted_until(world: World, inputs: Inputs) -> float:
 
 
 def _confirm(world: World, inputs: Inputs) -> _Confirm:
-    """A person's word on the object, acted on once per value: `<id>=recovered|removed[,...]`."""
+    """A person's confirmation on the object, acted on once per value: `<id>=recovered|removed[,...]`."""
     done = world.state.confirmed
     ready = inputs.snapshot is not None or world.inventory.line_monotonic is not None
     if inputs.seen is None or not inputs.seen.exists or inputs.seen.confirm == done or not ready:
@@ -549,21 +549,21 @@ def _confirm(world: World, inputs: Inputs) -> _Confirm:
     known = {device.fact.id for device in world.inventory.devices}
     known |= {part.id for device in world.inventory.devices for part in device.fact.partitions}
     by_name = {name: id_ for id_, name in device_names(world.inventory).items()}
-    words: dict[str, set[str]] = {word: set() for word in CONFIRM_WORDS}
+    confirmed: dict[str, set[str]] = {outcome: set() for outcome in CONFIRM_VALUES}
     problems = []
     for entry in _entries(value):
-        device, _, word = entry.partition("=")
-        if word not in words or not device:
+        device, _, outcome = entry.partition("=")
+        if outcome not in confirmed or not device:
             problems.append(f"{entry[:120]}: give <device id>=recovered or <device id>=removed")
         elif device not in known:
             hint = f"give its id, {by_name[device]}" if device in by_name else "this node has no such device"
             problems.append(f"{device[:96]}: {hint}")
         else:
-            words[word].add(device)
+            confirmed[outcome].add(device)
     return _Confirm(
         value=value,
-        recovered=frozenset(words["recovered"]),
-        removed=frozenset(words["removed"]),
+        recovered=frozenset(confirmed["recovered"]),
+        removed=frozenset(confirmed["removed"]),
         problems=tuple(problems),
     )
 
@@ -572,12 +572,12 @@ def _spent(value: str, verdicts: Mapping[str, Verdict]) -> tuple[str, ...]:
     """The entries that were acted on, and that a person may be giving again in vain: the same value is no news."""
     spent = []
     for entry in _entries(value):
-        device, _, word = entry.partition("=")
+        device, _, outcome = entry.partition("=")
         verdict = verdicts.get(device)
         if verdict is None:
             continue
         missing = verdict.reason == MISSING
-        if missing if word == "removed" else any(not each.confirmed for each in verdict.faults):
+        if missing if outcome == "removed" else any(not each.confirmed for each in verdict.faults):
             why = f"already acted on once; the device still has or again has a fault ({verdict.reason})"
             spent.append(f"{entry}: {why}; to confirm again, remove the annotation first")
     return tuple(spent)

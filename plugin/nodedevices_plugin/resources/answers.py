@@ -55,7 +55,7 @@ class Answers:
             raise
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        if self._topology is None:  # asked for far less often than lines come
+        if self._topology is None:  # needed far less often than lines come
             self._topology = build(self._inventory)
         return prefer(self._offered(resource), available, must_include, size, self._topology, packed=self._packed)
 

@@ -29,7 +29,7 @@ _MESSAGE_LIMIT = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeDecision:
-    """Whether the wanted plan may replace the current one; if not, whom it waits for, in words for ConfigApplied."""
+    """Whether the wanted plan may replace the current one; if not, whom it waits for, as text for ConfigApplied."""
 
     apply: bool
     waiting_for: tuple[Holder, ...] = ()
@@ -108,7 +108,7 @@ def _held_as(plan: Plan) -> dict[str, frozenset[tuple[str, str]]]:
 
 
 def _named(name: str, current: Plan, wanted: Plan) -> str:
-    """With what would be another way to share, where the ids do not tell."""
+    """With what would be another way to share, where the ids do not show it."""
     [before] = (each for each in current.resources if each.name == name)
     after = next((each for each in wanted.resources if each.name == name), None)
     if after is None or {each.id for each in after.ids} != {each.id for each in before.ids}:

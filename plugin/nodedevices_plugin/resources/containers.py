@@ -81,7 +81,7 @@ def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
     parts = []
     if shares := [each for each in grant.ids if each.replica is not None]:
         parts.append(sharing_of(grant.resource).edits(grant.resource, shares, node.modes))
-    # One that gets nothing of a vendor's resource is told so: an image may ask for everything.
+    # One that gets nothing of a vendor's resource is given a variable that says so: an image may request everything.
     ids = grant.ids or grant.resource.ids[:1]
     for vendor in dict.fromkeys(node.vendors.get(each.device_id) for each in ids):
         own = tuple(each for each in grant.ids if node.vendors.get(each.device_id) == vendor)
@@ -93,7 +93,7 @@ def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
 
 
 def merged(parts: Iterable[ContainerEdits]) -> ContainerEdits:
-    """All of them, in their order; what two of them ask for is there once."""
+    """All of them, in their order; what two of them contain is there once."""
     each = tuple(parts)
     return ContainerEdits(
         envs={name: value for part in each for name, value in part.envs.items()},

@@ -1,4 +1,4 @@
-"""Which ids a container gets: a pure function of what it asks for and of the plan. No look-up, no I/O, no lock."""
+"""Which ids a container gets: a pure function of the request and the plan. No look-up, no I/O, no lock."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def by_name(units: Sequence[Unit], resources: Resources, strategy: str, prefix: 
 
 def fitting(match: DeviceMatch, units: Sequence[Unit], *, stands_in: bool, any_case: bool = False) -> list[Unit]:
     """The units that a rule is about. `stands_in`: partitions stand in for devices (partitions.strategy single).
-    `any_case`: as if upper and lower case were the same, to tell a near miss."""
+    `any_case`: as if upper and lower case were the same, to find a near miss."""
     return [unit for unit in units if _matches(match, unit, stands_in=stands_in, any_case=any_case)]
 
 

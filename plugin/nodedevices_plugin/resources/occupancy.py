@@ -3,7 +3,7 @@
 A plan is made of configuration and hardware alone. Pods keep what they were given: a whole device that a policy now
 offers in shares, a share of a plan that a lost state file had, a device that was cut into partitions under an idle pod,
 an id of another plugin. Whatever the reason, a device that anybody holds under an id that is not in the plan is
-withheld, until that holder is gone: the kubelet knows ids, not devices, and would hand out the same device a second
+withheld, until that holder is gone: the kubelet knows ids, not devices, and would allocate the same device a second
 time.
 
 An id that the plan no longer has stays with it as `retained` while a pod holds it. The kubelet is shown it only when
@@ -26,7 +26,7 @@ from nodedevices_plugin.resources.plan import is_healthy
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """One id that is held: by a listed pod, by one that is not listed yet, or, as the kubelet's checkpoint says, by
-    some container. In our own words, whoever handed it out."""
+    some container. As this agent names it, whoever offered it."""
 
     resource: str | None  # None: a DRA claim
     id: str
@@ -44,7 +44,7 @@ def protect(
     *,
     names: Collection[str] = (),
 ) -> tuple[Plan, tuple[Held, ...]]:
-    """The plan as it may be told to the kubelet, and what is held in another shape, in the order given.
+    """The plan as it may be sent to the kubelet, and what is held in another shape, in the order given.
 
     `names`: resources that the kubelet has of us, beside those of the plan.
     """
@@ -86,7 +86,7 @@ def protect(
 
 def _collide(partition_id: str | None, held: Held, parts: Mapping[str, Partition], departed: Collection[str]) -> bool:
     """Whether this part of a device (None: all of it) and what is held of the same device are, or may be, one. Two
-    partitions that exist side by side are not; one that is gone may be where another is now, which placements tell."""
+    partitions that exist side by side are not; one that is gone may be where another is now, which placements show."""
     if held.partition_id is None or partition_id is None or held.partition_id == partition_id:
         return True
     if held.partition_id not in departed:
@@ -96,7 +96,7 @@ def _collide(partition_id: str | None, held: Held, parts: Mapping[str, Partition
 
 def _overlap(one: Partition, other: Partition | None) -> bool:
     if other is None or one.start is None or one.size is None or other.start is None or other.size is None:
-        return True  # nobody can tell
+        return True  # not known
     return one.start < other.start + other.size and other.start < one.start + one.size
 
 

@@ -149,7 +149,7 @@ def is_healthy(
     verdicts: Mapping[str, Verdict],
     unschedulable: frozenset[str] = frozenset(),
 ) -> bool:
-    """Whether the kubelet may hand it out: present, its verdict (and its own, for a partition) offers it, no cordon."""
+    """Whether the kubelet may allocate it: present, its verdict (and its own, for a partition) offers it, no cordon."""
     verdict = verdicts.get(device.fact.id)
     if not device.present or verdict is None or not verdict.offered or device.fact.id in unschedulable:
         return False

@@ -1,9 +1,9 @@
 """What of a configuration matches nothing on this node: a name that is not offered, a pattern that no device has. Pure.
 
 It is no fault, since one configuration serves many nodes, and what is in effect is not changed by it; but a name with a
-typo shares nothing, and whoever wrote it has to be told, with what there is and what it missed nearly. Every note
-has the section and the place where the entry stands (in the configuration file's words where the section is the
-file's): the operator tells by them whose policy a note is about.
+typo shares nothing, and whoever wrote it has to see it, with what there is and what it missed nearly. Every note
+has the section and the place where the entry stands (by the configuration file's keys where the section is the
+file's): from them the operator knows whose policy a note is about.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def _rules(found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] 
 
 
 def _excludes(inventory: Inventory, exclude: Sequence[str]) -> list[Unmatched]:
-    """An id that another node has is rightly in a policy for both: whoever sums these notes up looks at all nodes."""
+    """An id that another node has is rightly in a policy for both: whoever sums these notes up reads those of all
+    nodes."""
     facts = [device.fact for device in inventory.devices]
     ids = {fact.id for fact in facts} | {part.id for fact in facts for part in fact.partitions}
     known = {str(fact.index): fact.id for fact in reversed(facts)}
@@ -174,7 +175,7 @@ def _there_are(found: Sequence[Unit], match: DeviceMatch) -> str:
 
 
 def _kind(unit: Unit, match: DeviceMatch) -> str:
-    """What a person compares with the match: the model or the profile, and what else the match asks for."""
+    """What a person compares with the match: the model or the profile, and what else the match requires."""
     profile = unit.partition.profile if unit.partition is not None else ""
     shown = profile if match.profile is not None else unit.device.fact.product_name
     if match.ids is not None:

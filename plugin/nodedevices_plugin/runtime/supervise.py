@@ -3,7 +3,7 @@
 Every task that the agent starts runs under one `Supervisor`. A part that raises, or returns although it should run
 until it is cancelled, is logged, counted, and started again after a second: a bug of ours in one of them must not take
 the node's devices away. It is visible on /readyz until it has run for a minute without failing. A part that keeps
-failing for ten minutes fails /healthz, so that the kubelet starts the agent anew with fresh state: seldom enough that
+failing for ten minutes fails /healthz, so that the kubelet restarts the agent with fresh state: seldom enough that
 the kubelet's own back-off for restarted containers (it forgets after ten minutes) does not add to it.
 
 A thread cannot be started again from outside: those of `Worker` catch everything, and a call on one that does not
@@ -59,7 +59,7 @@ class Part:
 
 
 class Supervisor:
-    """`keep` runs a part until cancelled; the rest tells how all of them are."""
+    """`keep` runs a part until cancelled; the rest says how all of them are."""
 
     def __init__(
         self,

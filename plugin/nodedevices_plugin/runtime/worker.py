@@ -1,7 +1,7 @@
 """One daemon thread for calls that may block: files on a slow disk, requests to an API server that does not answer.
 
 The event loop serves the kubelet, so nothing on it may wait for a disk or a network. Calls run one after another, in
-the order they were asked for; one that is cancelled before its turn is dropped, so what is given up behind a call that
+the order of the calls; one that is cancelled before its turn is dropped, so what is given up behind a call that
 hangs does not pile up. The thread is a daemon: a call that hangs neither delays the agent's end nor keeps the
 process alive, which the thread pool of asyncio would do.
 """

@@ -64,11 +64,11 @@ class Effective:
 
 
 def resolve(local: Local, file: FileConfig | None, spec_config: Mapping[str, Any] | None) -> Effective:
-    """The configuration that these three ask for. ConfigError names what in `spec.config` cannot be."""
+    """The configuration that these three give. ConfigError names what in `spec.config` cannot be."""
     values = options.values({**(file.flags if file else {}), **local.given})
     own: dict[str, Any] = {"serving": to_dict(Serving.model_validate({"mode": local.serving_mode}))}
     for vendor in own_flags().values():
-        own = {**vendor.sections(values), **own}  # of two that ask for a section the first has it
+        own = {**vendor.sections(values), **own}  # of two that set a section the first wins
     if file is not None:
         for name, section in (("resources", file.resources), ("sharing", file.sharing)):
             if section is not None:

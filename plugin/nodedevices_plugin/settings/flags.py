@@ -58,7 +58,7 @@ class Local:
     cdi_spec_dirs: tuple[str, ...] = ()
     mps_dir: str = "/mps"
     own_pod: tuple[str, str] | None = None  # namespace and name; None: a plain process
-    operator_wait_seconds: float = 0.0  # for the operator's word, before a first registration without a state file
+    operator_wait_seconds: float = 0.0  # how long a first registration without a state file waits for it
     sources: tuple[str, ...] = ()  # which of flags and environment say something of what a configuration can say
 
     @property

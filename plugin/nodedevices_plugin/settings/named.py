@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from nodedevices_common.text import show
 
-from nodedevices_plugin.model.words import listing
+from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.settings.file import FileOutcome
 
 LABEL = "nvidia.com/device-plugin.config"

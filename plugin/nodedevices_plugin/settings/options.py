@@ -2,7 +2,7 @@
 
 The agent's own are here; what only one vendor's devices need its vendor brings (vendors.flags). NVIDIA's device
 plugin's names are kept where it has one (its v0.20.0 flags, variables and `flags.*` keys), so that a DaemonSet written
-for it says the same things here. `works` are the values that are at work in this version; others of
+for it says the same things here. `works` are the values that this version implements; others of
 `choices` are refused by name as not implemented yet, so that nobody believes that they apply.
 """
 

@@ -1,7 +1,7 @@
 """Which probes the agent has: `--probe nvml`, `--probe simulated`, `--probe NAME=COMMAND`, `--probe NAME=unix:/PATH`,
 as often as wanted. Pure.
 
-The order counts: a device that two probes report is the first one's. A command is split into words as a shell does it,
+The order counts: a device that two probes report is the first one's. A command is split as a shell does it,
 and gets `--fd N`, the descriptor to which it writes its lines; a comma in it would end it, so that a program that needs
 one is wrapped in a script. At a path the agent connects to a probe that somebody else runs.
 """
@@ -63,7 +63,7 @@ def _spec(name: str, text: str) -> tuple[ProbeSpec, str]:
         except ValueError as error:
             return ProbeSpec(name), str(error)
     try:
-        words = tuple(shlex.split(text))
+        command = tuple(shlex.split(text))
     except ValueError as error:
         return ProbeSpec(name), f"{show(text)} is not a command ({error})"
-    return ProbeSpec(name, words), "" if words else "no command after =; give a program with its arguments"
+    return ProbeSpec(name, command), "" if command else "no command after =; give a program with its arguments"

@@ -101,7 +101,8 @@ class Helper(Protocol):
 
     @property
     def key(self) -> Hashable:
-        """What tells it from one with other limits that still runs; the same as HelperKind.key of its resource."""
+        """What distinguishes it from one with other limits that still runs; the same as HelperKind.key of its
+        resource."""
         ...
 
     @property
@@ -111,12 +112,12 @@ class Helper(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """What people are told about a kind of helper."""
+class HelperTexts:
+    """What messages say about a kind of helper."""
 
     title: str  # of the mode, in a sentence: MPS
     program: str  # control daemon
-    hint: str = ""  # where to look when it does not answer: see the logs of nodedevices-mps
+    hint: str = ""  # what to check when it does not answer: see the logs of nodedevices-mps
     down: str  # a device's and a client's health reason while it does not answer: MpsDaemonDown
     down_means: str  # its clients cannot use the GPU
     restarted: str  # a client's health reason when another one answers: MpsDaemonRestarted
@@ -128,16 +129,16 @@ class HelperKind(Protocol):
     """What the agent has to know of a mode's helpers."""
 
     @property
-    def words(self) -> Words: ...
+    def texts(self) -> HelperTexts: ...
 
     @property
     def exclusive(self) -> bool:
         """Whether its devices take no process of a container that is not its client. Then it is not started while such
-        a pod holds one of them, nor where another plugin hands them out."""
+        a pod holds one of them, nor where another plugin offers them."""
         ...
 
     def key(self, resource: OfferedResource) -> Hashable:
-        """What an answer to the question whether it runs is about: the resource, and the limits that it is to have."""
+        """What a query of it is about: the resource, and the limits that it is to have."""
         ...
 
     def wanted(self, resource: OfferedResource, inventory: Inventory) -> Helper:
@@ -153,7 +154,7 @@ class HelperState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came of asking a helper. message: why it is not ready, for people: it `is being started`."""
+    """The result of querying a helper. message: why it is not ready, for people: it `is being started`."""
 
     state: HelperState
     message: str = ""
@@ -165,8 +166,8 @@ READY = Answer(state=HelperState.READY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
-    """Which process a helper is. `answers` None: it has not been asked, is being started, or cannot be asked."""
+class HelperProcess:
+    """Which process a helper is. `answers` None: it has not been queried, is being started, or cannot be queried."""
 
     answers: bool | None = None
     instance: str = ""  # "": nobody says which process it is
@@ -175,19 +176,19 @@ class Life:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelperFacts:
-    """What the outside says of the helpers, of all modes together.
+    """What is known about the helpers, of all modes together.
 
-    answers: by Helper.key; one that is not in it has not been queried yet. lives: by resource. before: those that the
-    agent's run before this one wanted: what runs.
+    answers: by Helper.key; one that is not in it has not been queried yet. processes: by resource. before: those that
+    the agent's run before this one wanted: what runs.
     """
 
     answers: Mapping[Hashable, Answer] = field(default_factory=dict)
-    lives: Mapping[str, Life] = field(default_factory=dict)
+    processes: Mapping[str, HelperProcess] = field(default_factory=dict)
     before: tuple[Helper, ...] = ()
 
 
 class HelperManager(Protocol):
-    """The outside of a mode: has its helpers run, by whatever means, and asks them whether they do.
+    """The I/O of a mode: has its helpers run, by whatever means, and queries them.
 
     Nothing here blocks the event loop. `facts` is replaced, never changed; whoever made the manager gave it a function
     to call on the loop when it is another. The manager restarts nothing that serves running pods unless what is wanted

@@ -1,11 +1,11 @@
 """Which containers lost something when the helper of their resource ended. Pure.
 
-A client's work lives in its helper (for MPS: its CUDA contexts in the daemon's server): when that ends it is lost, also
-where a new helper answers a moment later. So each client is remembered with the helper that it came to
-(`Life.instance`), and compared at every step, in the state file across restarts. A helper that does not answer takes
-its devices out of service and tells all its clients; once it is back they are as before where it is the same one, and
-told to restart where it is another. New clients of the new helper are well from the start. Nothing is said while nobody
-knows: before the first answer of a run, or where the kubelet does not tell who holds what.
+A client's state is kept in its helper (for MPS: its CUDA contexts in the daemon's server): when that ends it is lost,
+also where a new helper answers a moment later. So each client is remembered with the helper that it came to
+(`HelperProcess.instance`), and compared at every step, in the state file across restarts. A helper that does not answer
+takes its devices out of service and marks all its clients; once it is back they are as before where it is the same one,
+and have to restart where it is another one. New clients of the new helper are well from the start. Nothing is said
+while nobody knows: before the first answer of a run, or where the kubelet does not say who holds what.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings, Plan, Verdict
-from nodedevices_plugin.sharing.base import Helper, Life, Words
+from nodedevices_plugin.sharing.base import Helper, HelperProcess, HelperTexts
 from nodedevices_plugin.sharing.registry import by_strategy, helper_kind, helper_kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A container with shares. `reason` "": it has lost nothing, as far as is known; else one of its mode's Words."""
+    """A container with shares. `reason` "": it has lost nothing, as far as is known; else one of its mode's
+    HelperTexts."""
 
     instance: str = ""
     held: datetime | None = None  # Holder.since in this run of the agent; None: it is from the run before
@@ -50,7 +51,7 @@ def key(holder: Holder) -> str:
 
 
 def restored(before: Clients) -> Clients:
-    """After a start of the agent: since when a container holds its devices is told anew."""
+    """After a start of the agent: since when a container holds its devices is counted from then."""
     return replace(before, clients={each: replace(client, held=None) for each, client in before.clients.items()})
 
 
@@ -58,7 +59,7 @@ def follow(
     before: Clients,
     plan: Plan | None,
     holdings: Holdings,
-    lives: Mapping[str, Life],
+    processes: Mapping[str, HelperProcess],
     *,
     not_ours: Set[str],
     now: datetime,
@@ -67,74 +68,81 @@ def follow(
     if plan is None:
         return before
     kinds = {each.name: helper_kind(each) for each in plan.resources if each.name not in not_ours}
-    words = {name: kind.words for name, kind in kinds.items() if kind is not None}
-    helpers = {name: _helper(before.helpers.get(name, SeenHelper()), lives.get(name, Life()), now) for name in words}
+    texts = {name: kind.texts for name, kind in kinds.items() if kind is not None}
+    helpers = {
+        name: _helper(before.helpers.get(name, SeenHelper()), processes.get(name, HelperProcess()), now)
+        for name in texts
+    }
     known = holdings.state is HoldersState.SYNCED
     clients: dict[str, Client] = {}
     for holder in holdings.holders:
-        if holder.resource is not None and holder.resource in words:
+        if holder.resource is not None and holder.resource in texts:
             was = before.clients.get(key(holder))
             seen = before.helpers.get(holder.resource, SeenHelper()).instance
-            life = lives.get(holder.resource, Life())
-            clients[key(holder)] = _client(was, holder, life, words[holder.resource], seen=seen, now=now)
+            process = processes.get(holder.resource, HelperProcess())
+            clients[key(holder)] = _client(was, holder, process, texts[holder.resource], seen=seen, now=now)
     kept = {each: client for each, client in before.clients.items() if each not in clients and not known}
     return Clients(helpers=helpers, clients=dict(sorted((kept | clients).items())))
 
 
-def _helper(before: SeenHelper, life: Life, now: datetime) -> SeenHelper:
-    if life.answers is None:
+def _helper(before: SeenHelper, process: HelperProcess, now: datetime) -> SeenHelper:
+    if process.answers is None:
         return before
-    if not life.answers:
+    if not process.answers:
         return replace(before, down=before.down or now)
-    return SeenHelper(instance=life.instance)
+    return SeenHelper(instance=process.instance)
 
 
-def _client(was: Client | None, holder: Holder, life: Life, words: Words, *, seen: str, now: datetime) -> Client:
+def _client(
+    was: Client | None, holder: Holder, process: HelperProcess, texts: HelperTexts, *, seen: str, now: datetime
+) -> Client:
     """`seen`: the helper that answered before this step."""
     new = was is None or (was.held is not None and was.held != holder.since)
     client = Client(held=holder.since) if was is None or new else replace(was, held=holder.since)
-    if life.answers is None:
+    if process.answers is None:
         return client
-    if not life.answers:
-        return client if client.reason else replace(client, reason=words.down, since=now)
-    if client.reason == words.restarted:
+    if not process.answers:
+        return client if client.reason else replace(client, reason=texts.down, since=now)
+    if client.reason == texts.restarted:
         return client
     if new:
         # One that is first listed just as the helper is another may have come to the one before.
-        came_before = seen not in {"", life.instance} and life.started is not None and holder.since < life.started
+        came_before = (
+            seen not in {"", process.instance} and process.started is not None and holder.since < process.started
+        )
         other = came_before
-    elif client.reason == words.down:
-        other = not life.instance or client.instance != life.instance
+    elif client.reason == texts.down:
+        other = not process.instance or client.instance != process.instance
     else:
-        other = "" not in {client.instance, life.instance} and client.instance != life.instance
+        other = "" not in {client.instance, process.instance} and client.instance != process.instance
     if other:
-        return replace(client, reason=words.restarted, since=life.started or now)
-    return Client(instance=life.instance or client.instance, held=holder.since)
+        return replace(client, reason=texts.restarted, since=process.started or now)
+    return Client(instance=process.instance or client.instance, held=holder.since)
 
 
 # --- what is reported ------------------------------------------------------------------------------------------------
 def client_verdict(client: Client | None, resource: str, now: datetime) -> Verdict | None:
     """What happened to one client. None: nothing."""
-    if client is None or (words := _words(client.reason)) is None:
+    if client is None or (texts := _texts(client.reason)) is None:
         return None
     since = client.since or now
-    if client.reason == words.down:
-        return _verdict(words.down, f"{_silent(words, resource)}; {words.down_means}", since, action="Inspect")
+    if client.reason == texts.down:
+        return _verdict(texts.down, f"{_silent(texts, resource)}; {texts.down_means}", since, action="Inspect")
     when = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    what = f"the {words.title} {words.program} of {resource} was restarted at {when}"
-    return _verdict(words.restarted, f"{what}; {words.state} from before are lost", since, action="RestartApp")
+    what = f"the {texts.title} {texts.program} of {resource} was restarted at {when}"
+    return _verdict(texts.restarted, f"{what}; {texts.state} from before are lost", since, action="RestartApp")
 
 
-def lost_words(client: Client) -> Words | None:
+def lost_texts(client: Client) -> HelperTexts | None:
     """Of a client that lost its work with the helper that it came to; None for any other."""
-    words = _words(client.reason)
-    return words if words is not None and client.reason == words.restarted else None
+    texts = _texts(client.reason)
+    return texts if texts is not None and client.reason == texts.restarted else None
 
 
 def log_message(client: Client) -> str:
     """For a client that has a reason."""
-    words = _words(client.reason)
-    return words.log if words is not None else "client without its helper"
+    texts = _texts(client.reason)
+    return texts.log if texts is not None else "client without its helper"
 
 
 def with_helpers(
@@ -145,21 +153,21 @@ def with_helpers(
     for each in wanted or ():
         since, kind = known.helpers.get(each.resource, SeenHelper()).down, by_strategy(each.mode).helper
         if since is not None and kind is not None:
-            words = kind.words
-            text = f"{_silent(words, each.resource)}; its shares are not offered"
-            down |= {device: _verdict(words.down, text, since, action="Inspect") for device in each.device_ids}
+            texts = kind.texts
+            text = f"{_silent(texts, each.resource)}; its shares are not offered"
+            down |= {device: _verdict(texts.down, text, since, action="Inspect") for device in each.device_ids}
     fit = {each for each in down if each not in verdicts or verdicts[each].offered}
     return {**verdicts, **{each: down[each] for each in fit}} if fit else verdicts
 
 
-def _words(reason: str) -> Words | None:
+def _texts(reason: str) -> HelperTexts | None:
     """Of the mode that has this reason."""
-    return next((kind.words for kind in helper_kinds() if reason in {kind.words.down, kind.words.restarted}), None)
+    return next((kind.texts for kind in helper_kinds() if reason in {kind.texts.down, kind.texts.restarted}), None)
 
 
-def _silent(words: Words, resource: str) -> str:
-    hint = f" ({words.hint})" if words.hint else ""
-    return f"the {words.title} {words.program} of {resource} does not answer{hint}"
+def _silent(texts: HelperTexts, resource: str) -> str:
+    hint = f" ({texts.hint})" if texts.hint else ""
+    return f"the {texts.title} {texts.program} of {resource} does not answer{hint}"
 
 
 def _verdict(reason: str, message: str, since: datetime, *, action: str) -> Verdict:

@@ -34,7 +34,7 @@ def silent(plan: Plan, answers: Answers) -> str:
     for resource in plan.resources:
         answer, kind = _answer(resource, answers), helper_kind(resource)
         if answer.state is not HelperState.READY and kind is not None:
-            what = f"sharing.strategy: {resource.sharing}: the {kind.words.program} of {resource.name}"
+            what = f"sharing.strategy: {resource.sharing}: the {kind.texts.program} of {resource.name}"
             return f"{what} {answer.message}"
     return ""
 

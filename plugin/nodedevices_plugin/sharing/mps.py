@@ -1,9 +1,10 @@
-"""NVIDIA's Multi-Process Service: its limits, what a client container needs, and what its daemon is told. Pure.
+"""NVIDIA's Multi-Process Service: its limits, what a client container needs, and which commands its daemon is sent.
+Pure.
 
 One control daemon serves all GPUs of one resource, as NVIDIA runs it: its pipe is a directory named like the resource
 under the MPS root, which every client mounts, with one /dev/shm for all. Memory and threads are split evenly. The
 daemon has its GPUs in compute mode EXCLUSIVE_PROCESS, where no process beside its server gets a context, and its end is
-the end of its clients' contexts. Starting it is the program nodedevices-mps's matter (mps/), asking whether it answers
+the end of its clients' contexts. The program nodedevices-mps starts it (mps/), querying it
 host/mps_daemons.py's; what to say to it is here.
 """
 
@@ -24,7 +25,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Unit,
 )
-from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, Words, by_replicas
+from nodedevices_plugin.sharing.base import HelperTexts, NodeTraits, Request, Settings, Split, by_replicas
 
 NAME = "mps"
 VENDOR = "nvidia"
@@ -67,7 +68,7 @@ class Daemon:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells the daemon that is wanted from one with other limits that still runs."""
+        """What distinguishes the daemon that is wanted from one with other limits that still runs."""
         return (self.resource, self.percentage)
 
     @property
@@ -119,7 +120,7 @@ class DaemonKind:
     """The control daemon as sharing.base.HelperKind."""
 
     exclusive = True
-    words = Words(
+    texts = HelperTexts(
         title="MPS",
         program="control daemon",
         hint="see the logs of nodedevices-mps",

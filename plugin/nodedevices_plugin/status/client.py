@@ -6,7 +6,7 @@ answer to the kubelet. Bodies are plain dicts and answers are parsed from raw JS
 know. Every call has a time limit and no hidden retry; who calls decides when to try again.
 
 Credentials: `--kubeconfig`, else the pod's service account. They change while the agent runs (tokens every hour, a CA
-when the cluster's is rotated): the client is made anew as soon as one of their files has changed, after a 401, and
+when the cluster's is rotated): the client is made again as soon as one of their files has changed, after a 401, and
 after a certificate that it did not trust.
 """
 
@@ -51,7 +51,7 @@ class StoreError(RequestError):
 
 
 class Store(Protocol):
-    """Where the agent's NodeDevices lives. Every method may raise StoreError, but `credentials`."""
+    """Where the agent's NodeDevices is stored. Every method may raise StoreError, but `credentials`."""
 
     def credentials(self) -> object:
         """Equal while the agent's credentials are the same; another value after the kubelet refreshed the token."""
@@ -94,8 +94,8 @@ class KubeStore:
     async def node_uid(self) -> str | None:
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
 
-        def ask() -> Object:
-            self._forget_client()  # the newest token's word counts
+        def create_review() -> Object:
+            self._forget_client()  # the newest token counts
             return self._call(
                 "SelfSubjectReview",
                 lambda api: api.create_cluster_custom_object(
@@ -103,7 +103,7 @@ class KubeStore:
                 ),
             )
 
-        review = await self._worker.run(ask)
+        review = await self._worker.run(create_review)
         extra = review.get("status", {}).get("userInfo", {}).get("extra", {})
         values = extra.get(NODE_UID) or []
         return str(values[0]) if values else None

@@ -1,9 +1,9 @@
 """What the agent counts and shows at /metrics. All names begin with nodedevices_; each says itself what it is.
 
-Counters and histograms are told as things happen. Everything that is a state (devices, holders, registrations) is read
-from the latest report's facts when somebody asks, so that a device that is gone leaves no stale series. Labels are
-bounded: a device's index and id, a resource's or a probe's name, a closed set of words. Pods are named by device_holder
-alone, which has a series for each container that holds a device, and only while it does.
+Counters and histograms are updated as things happen. Everything that is a state (devices, holders, registrations) is
+read from the latest report's facts at each scrape, so that a device that is gone leaves no stale series. Labels are
+bounded: a device's index and id, a resource's or a probe's name, a closed set of values. Pods are named by
+device_holder alone, which has a series for each container that holds a device, and only while it does.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _TELEMETRY: dict[str, tuple[str, str, float]] = {
 
 
 class Metrics:
-    """The registry of one agent. `facts` and `probes` (counters by a probe's name) are asked when somebody scrapes."""
+    """The registry of one agent. `facts` and `probes` (counters by a probe's name) are read at each scrape."""
 
     def __init__(
         self,

@@ -23,7 +23,8 @@ REPAIR_SECONDS = 10.0  # two writers that fight over a field must not do it at t
 # A person may delete it twice and see it back at once.
 RECREATE_FREELY = 2
 RECREATE_BACKOFF = Backoff(initial_seconds=60.0, max_seconds=300.0, jitter=0.0)
-# While the object keeps vanishing: the Node may have been made anew, and the token names the new one within minutes.
+# While the object keeps vanishing: the Node may have been created again, and the token names the new one within
+# minutes.
 OWNER_SECONDS = 10.0
 
 
@@ -74,7 +75,7 @@ class Situation:
 
     wanted: Mapping[str, Any] | None  # status without heartbeatTime; None: nothing to say yet
     may_create: bool = True  # False: a node that never had a device gets no object
-    listed: bool  # the API server told us whether the object is there
+    listed: bool  # the API server has said whether the object is there
     exists: bool
     owner_known: bool = True  # since the object last vanished or a write was refused
     owner_read_at: float | None = None
@@ -121,9 +122,9 @@ def decide(situation: Situation, bucket: TokenBucket, now: float) -> Step:
     if not situation.exists or situation.owner_wrong:
         create = max(bucket.wait(now), _recreate_wait(situation, now))
         if not situation.exists and situation.owner_read_at is not None:
-            ask = situation.owner_read_at + situation.owner_seconds - now
-            if ask < create:
-                return Step(need=Need.OWNER, wait=max(0.0, ask))
+            read_owner_in = situation.owner_read_at + situation.owner_seconds - now
+            if read_owner_in < create:
+                return Step(need=Need.OWNER, wait=max(0.0, read_owner_in))
         return Step(need=Need.CREATE, wait=create)
     written = situation.written
     if written is None or devices_key(written) != devices_key(wanted):

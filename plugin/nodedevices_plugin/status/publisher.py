@@ -4,10 +4,10 @@ Level-based: the agent hands over the status it wants (`want`), any number of ti
 is watched; one that is deleted comes back within seconds, fields of ours that somebody changed are set again, and an
 owner that is not this Node (re-created under its name) is replaced.
 
-Which Node is ours is what the token says, and a Node made anew has another uid: it is asked again whenever the object
-vanished, whenever a write was refused (403, 422), and with every new token. Until the kubelet has refreshed the token,
-minutes at most, an object with the old owner is deleted as soon as it is created, and one with the new owner is refused
-by admission; `problem` says so meanwhile.
+Which Node is ours is what the token says, and a Node created again has another uid: it is read again whenever the
+object vanished, whenever a write was refused (403, 422), and with every new token. Until the kubelet has refreshed the
+token, minutes at most, an object with the old owner is deleted as soon as it is created, and one with the new owner is
+refused by admission; `problem` says so meanwhile.
 
 When the API server is away nothing on the node changes and nothing piles up: one write catches up when it is back.
 Errors are logged and counted when they change, not each time. `pacing.decide` says what to do next; this module only
@@ -71,7 +71,7 @@ class Conversation:
         return before is not None
 
     def problem(self, now: float) -> str:
-        """What is wrong, once it has been for long enough to be told."""
+        """What is wrong, once it has been for long enough to be reported."""
         error = self.error
         if error is None or now - self.since < (SILENT_SECONDS if error.status == 0 else REFUSED_SECONDS):
             return ""

@@ -1,7 +1,7 @@
 """What the node's NodeDevices object says: the latest values of every stage -> `status`. Pure.
 
 Only the agent's own fields are made here (SCHEMA: affectedPods and three conditions are the operator's), sorted and
-bounded, and equal input gives an equal status, so that "nothing changed" can be asked of it. `agent.heartbeatTime` is
+bounded, and equal input gives an equal status, so that "nothing changed" is a comparison. `agent.heartbeatTime` is
 the publisher's: it sets it at each write.
 """
 
@@ -36,12 +36,12 @@ from nodedevices_plugin.model import (
     served_by_others,
 )
 from nodedevices_plugin.model.device_names import device_names
-from nodedevices_plugin.model.words import NAMED, listing
+from nodedevices_plugin.model.listing import NAMED, listing
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.resources.ids import compose, physical_id
 from nodedevices_plugin.resources.units import excluded_by
-from nodedevices_plugin.sharing.base import Words
-from nodedevices_plugin.sharing.clients import Client, client_verdict, lost_words
+from nodedevices_plugin.sharing.base import HelperTexts
+from nodedevices_plugin.sharing.clients import Client, client_verdict, lost_texts
 from nodedevices_plugin.sharing.clients import key as key_of
 
 MAX_LINKS = 16  # SCHEMA: status.devices[].links
@@ -373,7 +373,7 @@ def _summary(devices: tuple[api.Device, ...]) -> api.Summary:
         held=sum(1 for each in devices if each.holders or any(part.holders for part in each.partitions)),
         unschedulable=sum(1 for it in devices if it.unschedulable or any(part.unschedulable for part in it.partitions)),
         excluded=sum(1 for each in devices if each.excluded or any(part.excluded for part in each.partitions)),
-        # One word, so that it is one column; the same form as the label nvidia.com/gpu.product.
+        # No spaces, so that it is one column; the same form as the label nvidia.com/gpu.product.
         model="" if not models else "mixed" if len(models) > 1 else models[0].replace(" ", "-"),
         models=len(models),
         reason=worst.health.reason if worst is not None and sick else "",
@@ -400,12 +400,12 @@ def _machine(facts: Facts) -> api.Machine | None:
 
 
 def offered(facts: Facts) -> Plan:
-    """What the kubelet is told, by this agent or by others."""
+    """What the kubelet is sent, by this agent or by others."""
     return facts.observed or facts.plan or Plan()
 
 
 def reported_healthy(facts: Facts, resource: OfferedResource) -> int:
-    """How many ids of it the kubelet is told are Healthy."""
+    """How many ids of it are sent to the kubelet as Healthy."""
     mine = resource.name not in served_by_others(facts.registrations)
     return sum(each.healthy for each in resource.ids) if mine else 0
 
@@ -503,19 +503,19 @@ def _problems(facts: Facts) -> list[str]:
     parts += [f"state file: {facts.state_problem}"] if facts.state_problem is not None else []
     parts += [f"CDI: {facts.cdi_problem}"] if facts.cdi_problem else []
     parts += [
-        f"{words.restarted}: containers started before it lost their {words.state}: {listing(pods)}"
-        for words, pods in _lost_clients(facts).items()
+        f"{texts.restarted}: containers started before it lost their {texts.state}: {listing(pods)}"
+        for texts, pods in _lost_clients(facts).items()
     ]
     return parts + [f"annotation {CONFIRM}: {each}" for each in facts.confirm_problems[:NAMED]]
 
 
-def _lost_clients(facts: Facts) -> dict[Words, list[str]]:
+def _lost_clients(facts: Facts) -> dict[HelperTexts, list[str]]:
     """Their pods, by what is said of them."""
-    found: dict[Words, set[str]] = {}
+    found: dict[HelperTexts, set[str]] = {}
     for each, client in facts.clients.items():
-        if (words := lost_words(client)) is not None:
-            found.setdefault(words, set()).add("/".join(each.split("/")[:2]))
-    return {words: sorted(pods) for words, pods in found.items()}
+        if (texts := lost_texts(client)) is not None:
+            found.setdefault(texts, set()).add("/".join(each.split("/")[:2]))
+    return {texts: sorted(pods) for texts, pods in found.items()}
 
 
 def _observing(facts: Facts, observed: Plan) -> Condition:

@@ -43,7 +43,7 @@ class NodeView:
 
 
 class Containers(Protocol):
-    """What containers of this node need for devices of one vendor; a value that is made anew with each change."""
+    """What containers of this node need for devices of one vendor; a new value with each change."""
 
     def edits(self, grant: Grant) -> ContainerEdits:
         """For one container: `grant.ids` are the vendor's ids among those that it gets of the resource. Several shares
@@ -97,7 +97,7 @@ class OtherNames(Protocol):
 
 @runtime_checkable
 class IndexIds(Protocol):
-    """A vendor whose plugins may hand out indices in the place of ids (injection.deviceIDStrategy index)."""
+    """A vendor whose plugins may give containers indices in the place of ids (injection.deviceIDStrategy index)."""
 
     def index_id(self, unit: Unit) -> str:
         """One unit's alone on a node."""

@@ -2,7 +2,7 @@
 
 A name must be in a file before it is handed out. Such files are the container toolkit's, where the vendor has one that
 keeps a specification on the node, or ours. The vendor says which of ours are needed (`CdiVendor`, CdiNeeds); whether a
-configuration that hands out CDI names can be had, what is withheld without, and where the driver's libraries come from
+configuration that uses CDI names is possible, what is withheld without, and where the driver's libraries come from
 is decided for all vendors alike (pipeline.access, vendors.cdi_libraries), and host/cdi_keeper.py writes the files.
 """
 

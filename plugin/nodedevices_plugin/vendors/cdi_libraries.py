@@ -7,7 +7,7 @@ specification that needs libraries (CdiSpec.libraries) is whole or it is not use
   its libraries go with our device nodes;
 - the last whole one there was, of the program, or our own file from before this process. That holds for what is in
   effect already, and for no new choice.
-Where somebody asked for it (CdiNeeds.nodes_will_do) device nodes alone will do when there is none of these.
+Where it is configured (CdiNeeds.nodes_will_do) device nodes alone will do when there is none of these.
 
 A file that others wrote under our name, with names that running pods have, is not replaced by less: see `merged`.
 """
@@ -21,7 +21,7 @@ from typing import Any
 from nodedevices_plugin.model import OfferedResource, Plan
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiSpec, Document, Libraries
 
-LISTS = ("env", "deviceNodes", "mounts", "hooks")  # of containerEdits, with what tells their entries apart below
+LISTS = ("env", "deviceNodes", "mounts", "hooks")  # of containerEdits, with what distinguishes their entries below
 
 
 def whole(document: Document) -> bool:
@@ -143,7 +143,7 @@ def withheld(plan: Plan, elsewhere: Set[str], offered: Plan | None, *, others: S
     """The plan without what containers would get no libraries for: all that needs our specification.
 
     `elsewhere`: devices and MIG devices that the toolkit's own has; `others`: devices of other vendors, which need
-    none. What the kubelet was told (`offered`) stays listed.
+    none. What the kubelet was sent (`offered`) stays listed.
     """
     shown = {each.name for each in (offered or Plan()).resources if each.ids}
 

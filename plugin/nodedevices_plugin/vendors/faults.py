@@ -6,7 +6,7 @@ same for all: it remembers, waits, follows a policy's rules, holds down and reco
 numbers.
 
 Devices of a vendor without it, or that is not registered, have PLAIN: what the probe says of every device (lost, not
-listed, does not answer, asks for an action) holds for them, too.
+listed, does not answer, requires an action) holds for them, too.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Meaning:
     reason: str  # the health reason, which a policy's rules name: Xid79, LinkFlap
     effect: Effect
     message: str  # what happened, for people; without what to do
-    action: str = "None"  # SCHEMA recoveryAction that it asks for, unless the driver itself says otherwise
-    repair: str = "Inspect"  # the same where only a policy calls it Unhealthy, and `action` asks for nothing
+    action: str = "None"  # SCHEMA recoveryAction that it requires, unless the driver itself says otherwise
+    repair: str = "Inspect"  # the same where only a policy calls it Unhealthy, and `action` is None
     domain: str = "Device"  # Application | Device | Node
     code: int | None = None  # the vendor's number of it
     contained: bool = False  # an event that names a partition concerns that partition alone
@@ -76,7 +76,7 @@ class FaultSource(Protocol):
 
     def event(self, kind: str, code: int | None) -> Meaning | None:
         """What an event of that kind and number means; None: nothing that concerns health. What has a code (kind CODED)
-        is asked for again by it, also after a restart of the agent: it must always have a meaning."""
+        is looked up again by it, also after a restart of the agent: it must always have a meaning."""
         ...
 
     def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:

@@ -47,5 +47,5 @@ class OwnFlags(Protocol):
         ...
 
     def sections(self, values: Values) -> Mapping[str, Any]:
-        """Which sections of the configuration they ask for, as a policy writes them; none where nothing was said."""
+        """Which sections of the configuration they set, as a policy writes them; none where nothing was said."""
         ...

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings, OfferedResource, Plan
-from nodedevices_plugin.sharing.base import Life
+from nodedevices_plugin.sharing.base import HelperProcess
 from nodedevices_plugin.sharing.clients import Client, Clients, follow, key, restored, with_helpers
 from nodedevices_plugin.sharing.mps import Daemon, Gpu
 from support.facts import START, gpu, gpu_id, healthy
@@ -31,23 +31,23 @@ class Node:
 
     def __init__(self) -> None:
         self.mps = Clients()
-        self.life = Life(answers=True, instance="one", started=at(0))
+        self.process = HelperProcess(answers=True, instance="one", started=at(0))
         self.holdings = Holdings(state=HoldersState.SYNCED, taken=1.0)
 
     def step(
         self, now: float, *holders: Holder, plan: Plan | None = PLAN, not_ours: frozenset[str] = frozenset()
     ) -> Node:
         self.holdings = replace(self.holdings, holders=holders or self.holdings.holders)
-        lives = {GPU: self.life}
-        self.mps = follow(self.mps, plan, self.holdings, lives, not_ours=not_ours, now=at(now))
+        processes = {GPU: self.process}
+        self.mps = follow(self.mps, plan, self.holdings, processes, not_ours=not_ours, now=at(now))
         return self
 
     def daemon(self, instance: str, started: float) -> Node:
-        self.life = Life(answers=True, instance=instance, started=at(started))
+        self.process = HelperProcess(answers=True, instance=instance, started=at(started))
         return self
 
     def silent(self) -> Node:
-        self.life = replace(self.life, answers=False)
+        self.process = replace(self.process, answers=False)
         return self
 
     def told(self) -> dict[str, str]:
@@ -122,7 +122,7 @@ def test_a_namesake_that_was_allocated_anew_is_a_new_client() -> None:
 def test_a_restart_of_the_agent_forgets_nothing_and_invents_nothing() -> None:
     node = Node().step(20, pod("old")).daemon("two", 100).step(101, pod("old"), pod("new", since=102))
     node.mps = restored(node.mps)
-    node.life = Life()  # not asked yet
+    node.process = HelperProcess()  # not asked yet
     node.step(200, pod("old", since=199), pod("new", since=199))
     assert node.told() == {"old": RESTARTED, "new": ""}
     assert node.daemon("two", 100).step(210).told() == {"old": RESTARTED, "new": ""}

@@ -15,7 +15,7 @@ from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.sharing.base import HelperFacts, Life
+from nodedevices_plugin.sharing.base import HelperFacts, HelperProcess
 from nodedevices_plugin.sharing.clients import client_verdict, with_helpers
 from support.exclusive_window import NAME, ExclusiveWindow, Keeper, KeeperKind
 from support.facts import START, gpu, gpu_id, old, snapshot
@@ -136,7 +136,7 @@ def test_a_change_to_it_and_from_it_waits_for_the_pods_that_hold_the_very_same_i
 def test_its_shares_are_withheld_while_its_helper_is_silent_and_their_holders_are_told_in_its_words() -> None:
     def keeper(instance: str, *, answers_: bool = True) -> HelperFacts:
         said = answers({(GPU, 3): "" if answers_ else "does not run"})
-        return HelperFacts(answers=said, lives={GPU: Life(answers=answers_, instance=instance)})
+        return HelperFacts(answers=said, processes={GPU: HelperProcess(answers=answers_, instance=instance)})
 
     share = holder(f"{gpu_id(0)}::1")
     node = Node().now(config(), helpers=keeper("one")).now(config(), share)

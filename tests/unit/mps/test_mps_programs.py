@@ -38,7 +38,7 @@ def test_a_daemon_is_started_asked_told_and_ended(made: Control, tmp_path: Path)
         made.percentage(GPU)
     made.start(GPU)
     assert made.percentage(GPU) == 100
-    made.ask(GPU, "set_default_active_thread_percentage 12")
+    made.send(GPU, "set_default_active_thread_percentage 12")
     assert made.percentage(GPU) == 12
     first = made.process(GPU)
     assert first is not None
@@ -67,7 +67,7 @@ def test_a_program_that_is_not_there_is_told_with_where_it_comes_from(made: Cont
 def test_a_program_that_hangs_is_given_up(made: Control, bin_folder: Path) -> None:
     (bin_folder / "nvidia-cuda-mps-control").write_text("#!/bin/sh\nexec sleep 60\n")
     with pytest.raises(ControlError, match=r"quit: no answer within 0 s"):
-        made.ask(GPU, "quit", seconds=0.2)
+        made.send(GPU, "quit", seconds=0.2)
 
 
 def test_an_answer_that_is_no_number_is_an_error(made: Control, bin_folder: Path) -> None:

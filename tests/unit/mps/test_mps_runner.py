@@ -32,7 +32,7 @@ class Driver:
             raise ControlError("Cannot find MPS control daemon process")
         return self.running[resource]
 
-    def ask(self, resource: str, command: str) -> str:
+    def send(self, resource: str, command: str) -> str:
         self.percentage(resource)
         self.said.append(command)
         if command in self.broken:
@@ -146,13 +146,13 @@ def instance(root: Path) -> str:
 
 def test_the_file_says_which_process_a_daemon_is_as_soon_as_it_answers(machine: Machine) -> None:
     seen = []
-    asked = machine.driver.ask
+    sent = machine.driver.send
 
-    def ask(resource: str, command: str) -> str:
+    def send(resource: str, command: str) -> str:
         seen.append(instance(machine.root))
-        return asked(resource, command)
+        return sent(resource, command)
 
-    machine.driver.ask = ask  # type: ignore[method-assign]
+    machine.driver.send = send  # type: ignore[method-assign]
     machine.want(daemon(0))
     assert seen[0].endswith("-4711-1")
     assert set(seen) == {instance(machine.root)}

@@ -3,8 +3,8 @@
     python -m nodedevices_plugin.kubelet.api.generate [--check]
 
 `--check` writes nothing and fails when a module differs from its source. Needs grpcio-tools, pinned in pyproject.toml:
-its version is the oldest that we support, since generated code asks for at least the protobuf runtime of its compiler
-(1.76.0 asks for protobuf >= 6.31.1).
+its version is the oldest that we support, since generated code requires at least the protobuf runtime of its compiler
+(1.76.0 requires protobuf >= 6.31.1).
 """
 
 from __future__ import annotations

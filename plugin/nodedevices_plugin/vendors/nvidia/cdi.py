@@ -39,7 +39,7 @@ LIBRARIES = Libraries(
     "--nvidia-ctk-program), or accept device nodes alone (--cdi-without-libraries)",
 )
 ALL = "all"
-# The legacy runtime looks at this variable too, and an image may set it to `all`.
+# The legacy runtime reads this variable too, and an image may set it to `all`.
 _NO_LEGACY = "NVIDIA_VISIBLE_DEVICES=void"
 
 
@@ -69,7 +69,7 @@ class Host:
 def toolkit_names(inventory: Inventory, devices: Sequence[ToolkitDevice]) -> dict[str, str]:
     """Device or MIG device id -> its name there: its id, else its index. One without all its device nodes is not it.
 
-    The nodes tell a spec that is out of date: an index may be another GPU's by now.
+    The nodes show a spec that is out of date: an index may be another GPU's by now.
     """
     by_name = {each.name: each for each in devices}
     found = {}

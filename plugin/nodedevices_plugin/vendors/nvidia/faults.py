@@ -23,7 +23,7 @@ DOUBLE_BIT = 48
 NVLINK = 74
 CONTAINED_BESIDE_48 = frozenset({63, 94})  # the row is remapped, the error was contained
 
-# Events beside XIDs (nvml.h nvmlEventType*): the reading recoveryAction says what they ask for.
+# Events beside XIDs (nvml.h nvmlEventType*): the reading recoveryAction says what they require.
 _EVENTS: Mapping[str, Meaning] = {
     "gpu-unavailable": Meaning(
         reason="GpuUnavailable",
@@ -59,7 +59,7 @@ def _above_zero(value: int | None) -> bool | None:
     return None if value is None else value > 0
 
 
-# Sources: nvml.h for the fields; NVIDIA's GPU memory error management guide for what they ask for.
+# Sources: nvml.h for the fields; NVIDIA's GPU memory error management guide for what they require.
 _READINGS = (
     _Reading(
         "RowRemapFailure",

@@ -82,7 +82,7 @@ def of(local: object) -> NvidiaSettings:
 
 
 def sections(values: Values) -> dict[str, Any]:
-    """The sections that they ask for."""
+    """The sections that they set."""
     found: dict[str, Any] = {}
     if values.said("mig-strategy"):
         found["partitions"] = {"strategy": values.text("mig-strategy")}

@@ -18,8 +18,8 @@ MAX_UNREAD = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentXids:
-    """What NVIDIA's two variables ask for: a node's own `health.rules`, which a policy's section replaces. `unread`:
-    words that say nothing."""
+    """What NVIDIA's two variables set: a node's own `health.rules`, which a policy's section replaces. `unread`:
+    parts that mean nothing."""
 
     ignore: frozenset[int] = frozenset()
     fatal: frozenset[int] = frozenset()
@@ -46,7 +46,7 @@ def rules_from_environment(disable: str, enable: str) -> EnvironmentXids:
     """The documented meaning of DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS: XIDs by comma, `all` or `xids`.
 
     What is enabled outranks what is disabled: `all` disabled and 48,79 enabled means only these two (NVIDIA's plugin
-    then hears nothing), and `all` enabled makes every XID fatal. A word that is neither is dropped, and told in
+    then hears nothing), and `all` enabled makes every XID fatal. A part that is neither is dropped, and named in
     `unread`, for one typing error must not switch the checks off.
     """
     ignore, ignore_all, unread = _words(disable)

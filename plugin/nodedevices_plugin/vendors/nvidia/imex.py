@@ -1,6 +1,6 @@
 """IMEX channels: memory shared between GPUs of several nodes needs one in the container. Channel 0 is all there is.
 
-NVIDIA's plugin takes [] or [0] and hands the channel to every container, if its node exists.
+NVIDIA's plugin takes [] or [0] and gives the channel to every container, if its node exists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def node(channel: int) -> str:
 
 
 def channel_ids(values: Sequence[str | int]) -> tuple[int, ...]:
-    """What `imex.channelIDs` asks for. Raises PlanError for anything but [] and [0]."""
+    """What `imex.channelIDs` selects. Raises PlanError for anything but [] and [0]."""
     requested = tuple(dict.fromkeys(str(each).strip() for each in values))
     if requested not in {(), ("0",)}:
         shown = ", ".join(each[:32] for each in requested[:4])

@@ -154,7 +154,7 @@ def _cdi_name(each: SchedulableId, resource: OfferedResource, context: Injection
 
 
 def _annotation(resource: OfferedResource, granted: Sequence[SchedulableId], context: InjectionContext) -> str:
-    """The key: no two answers to one container may share it. It must not change when the kubelet asks again."""
+    """The key: no two answers to one container may share it. It must not change when the kubelet calls again."""
     given = "\n".join((resource.name, *(each.id for each in granted)))
     return f"{context.cdi_annotation_prefix}{_PLUGIN}_{uuid5(_SUFFIXES, given)}"
 

@@ -1,7 +1,7 @@
 """Device nodes: which ones a device needs, by which index it is called, and where they are on the host.
 
-What a GPU needs is the probe's word. Which other nodes exist (control nodes, IMEX channels, GDRCopy, GDS, MOFED) is an
-input, read by whoever may see the host's /dev: a node that does not exist keeps a container from starting.
+What a GPU needs is what the probe reports. Which other nodes exist (control nodes, IMEX channels, GDRCopy, GDS, MOFED)
+is an input, read by whoever may see the host's /dev: a node that does not exist keeps a container from starting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FEATURE_NODES: Mapping[str, tuple[str, ...]] = {
     "mofed": ("/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"),
 }
 FEATURE_FILES: Mapping[str, tuple[str, ...]] = {"gds": ("/etc/cufile.json", "/run/udev")}
-# All that an adapter has to look for besides the devices of the line, as globs.
+# All that an adapter has to find besides the devices of the line, as globs.
 OPTIONAL_PATHS = (
     *CONTROL_NODES,
     "/dev/nvidia-caps-imex-channels/channel*",

@@ -1,8 +1,8 @@
-"""`resources` and `sharing` of NVIDIA's v1 configuration file, in the words of our own sections. Pure.
+"""`resources` and `sharing` of NVIDIA's v1 configuration file, as our own sections. Pure.
 
 Values as a YAML reader gives them go in; sections come out, or sentences in `problems` (all that is found, not the
-first). What NVIDIA's plugin documents and then ignores is at work here: renaming, and `devices` as a count or a list.
-Both kinds of sharing at once are refused: there MPS wins without a word.
+first). What NVIDIA's plugin documents and then ignores is implemented here: renaming, and `devices` as a count or a
+list. Both kinds of sharing at once are refused: there MPS silently wins.
 
     resources: {gpus: [{pattern: "*H100*", name: h100}], mig: [{pattern: 1g.10gb, name: small}]}
     sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4, devices: [0, "1:0", GPU-...]}]}}

@@ -1,10 +1,10 @@
 """What an XID number means: NVIDIA's catalogue as data, and what we make of it.
 
-Each row has the number, the driver's mnemonic, its meaning in words for people, NVIDIA's own "immediate action" and our
-class. A class decides the state; the state machine asks nothing else of a number, so a disagreement with NVIDIA, with
+Each row has the number, the driver's mnemonic, its meaning as text for people, NVIDIA's own "immediate action" and our
+class. A class decides the state; the state machine uses nothing else of a number, so a disagreement with NVIDIA, with
 another vendor's agent or with a site's experience is one cell here, or one of `health.rules` in a policy. A number that
 is not listed, or that the newest catalogue calls unused, is not harmless: older drivers emit some of them, and newer
-ones add more. It is told (Degraded) and the device stays in service.
+ones add more. It is reported (Degraded) and the device stays in service.
 
 Source column:
   catalog   NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors, "Immediate Action"), as of October 2025
@@ -104,7 +104,7 @@ _ROWS: tuple[Xid, ...] = (
     # --- IGNORE ---------------------------------------------------------------------------------------------------
     _counted(37, "ROBUST_CHANNEL_FECS_ERR_UNIMP_FIRMWARE_METHOD", "driver firmware error"),
     _counted(38, "ROBUST_CHANNEL_FECS_ERR_WATCHDOG_TIMEOUT", "driver firmware error"),
-    # The catalogue asks for nothing; its text says that a program hit a fault of its own and has to end.
+    # The catalogue requires nothing; its text says that a program hit a fault of its own and has to end.
     Xid(
         43,
         "ROBUST_CHANNEL_RESETCHANNEL_VERIF_ERROR",
@@ -116,7 +116,7 @@ _ROWS: tuple[Xid, ...] = (
         source="field",
     ),
     _counted(44, "ROBUST_CHANNEL_GR_FAULT_DURING_CTXSW", "graphics engine fault during context switch"),
-    _counted(63, "INFOROM_DRAM_RETIREMENT_EVENT", "GPU memory row remapping recorded"),  # readings tell the rest
+    _counted(63, "INFOROM_DRAM_RETIREMENT_EVENT", "GPU memory row remapping recorded"),  # readings show the rest
     _counted(66, "ROBUST_CHANNEL_FECS_ERR_REG_ACCESS_VIOLATION", "illegal access by the driver"),
     _counted(67, "ROBUST_CHANNEL_FECS_ERR_VERIF_VIOLATION", "illegal access by the driver"),
     _counted(92, "EXCESSIVE_SBE_INTERRUPTS", "high single-bit ECC error rate"),
@@ -190,7 +190,7 @@ _ROWS: tuple[Xid, ...] = (
         "Inspect",
     ),
     Xid(78, "VGPU_START_ERROR", "vGPU start error", "UPDATE_SWFW", _APP, domain="Application", source="field"),
-    # EKS's agent takes 142 for fatal; the catalogue only asks to contact support.
+    # EKS's agent takes 142 for fatal; the catalogue only says to contact support.
     Xid(142, "ROBUST_CHANNEL_NVENC3_ERROR", "NVENC 3 error", "CONTACT_SUPPORT", _SUSPECT, "Inspect", source="field"),
     Xid(
         159,
