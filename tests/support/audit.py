@@ -14,6 +14,8 @@ from typing import Any
 
 OUR_PROGRAMS = ("nodedevices-agent/", "nodedevices-operator/", "kopf/")  # their User-Agents
 FORBIDDEN = 403
+# Everybody who is authenticated has it: an API server that does not find it has just started and read no role yet.
+NO_ROLE_READ = 'clusterrole.rbac.authorization.k8s.io "system:basic-user" not found'
 
 Right = tuple[str, str, str]  # API group, resource with subresource, verb
 
@@ -28,8 +30,8 @@ class Request:
 
     @property
     def refused(self) -> bool:
-        """By RBAC, or by an admission policy."""
-        return not self.allowed or self.code == FORBIDDEN
+        """By RBAC as it is written, or by an admission policy."""
+        return (not self.allowed or self.code == FORBIDDEN) and NO_ROLE_READ not in self.text
 
     @property
     def rights(self) -> set[Right]:
