@@ -59,7 +59,7 @@ NOTHING_OWNED: Final = "NothingOwned"
 PENDING: Final = "Pending"
 FORBIDDEN: Final = "Forbidden"
 
-LABELS_SYNCED: Final = "LabelsSynced"  # only where a policy asks for labels; reasons as of CapacitySynced
+LABELS_SYNCED: Final = "LabelsSynced"  # only where a policy enables labels; reasons as of CapacitySynced
 
 TAINT_SYNCED: Final = "TaintSynced"  # only where a policy taints Nodes
 EVICTIONS_SYNCED: Final = "EvictionsSynced"  # only where a policy evicts pods

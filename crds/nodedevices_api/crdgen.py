@@ -103,7 +103,7 @@ def _convert(node: Json, definitions: Json, path: str) -> Json:
         }
     elif isinstance(node.get("additionalProperties"), dict):
         result["additionalProperties"] = _convert(node["additionalProperties"], definitions, f"{path}.*")
-    elif "patternProperties" in node:  # a map whose keys have a pattern: the API server has no word for that
+    elif "patternProperties" in node:  # a map whose keys have a pattern: the API server has no keyword for that
         (values,) = node["patternProperties"].values()
         result["additionalProperties"] = _convert(values, definitions, f"{path}.*")
     if "items" in node:
@@ -128,8 +128,8 @@ def _built_in(node: Json) -> str:
     default = node.get("default")
     if default in (None, "", [], {}) or isinstance(default, dict) or "x-default-in-schema" in node:
         return ""
-    words = ", ".join(map(str, default)) if isinstance(default, list) else json.dumps(default).strip('"')
-    return f" Built-in default: {words}."
+    value = ", ".join(map(str, default)) if isinstance(default, list) else json.dumps(default).strip('"')
+    return f" Built-in default: {value}."
 
 
 def _not_implemented(path: str) -> str:

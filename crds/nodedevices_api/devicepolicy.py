@@ -21,8 +21,8 @@ _MPS_IS_WRONG = "MPS is not possible with partitions.strategy mixed; use timeSli
 
 
 def _mps_with_mixed(it: DevicePolicySpec) -> bool:
-    """What no node can do, as with NVIDIA's plugin: a policy that says both has a slip in it."""
-    observes = it.serving is not None and it.serving.mode == "Observe"  # then neither is at work
+    """What no node can do, as with NVIDIA's plugin: a policy that says both is a mistake."""
+    observes = it.serving is not None and it.serving.mode == "Observe"  # then neither has an effect
     mps = it.sharing is not None and it.sharing.strategy == "mps"
     return mps and it.partitions is not None and it.partitions.strategy == "mixed" and not observes
 

@@ -1,10 +1,10 @@
-"""Bad input, told so that it can be corrected: the place, the value, what would be right.
+"""Bad input, reported so that it can be corrected: the place, the value, what would be right.
 
     sharing.resources[0].replicas: 1 is not allowed; give 2 or more
     sharing.strategey: unknown key; did you mean strategy?
 
 `parse` is how every piece of foreign input becomes a model; it accepts wire names only. Both functions are pure. At
-most 20 problems are told, so that a hostile document cannot fill a log or a condition.
+most 20 problems are reported, so that a hostile document cannot fill a log or a condition.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Numbers and booleans are strict: `"8"` is not 8 and `"yes"` is not true, as for the API server. Times are RFC 3339 in
 UTC: to the second, except where microseconds decide (`MicroTime`). A time that has lost its fraction on the way in is
-equal to itself after a round trip, so that "nothing changed" can be asked of the models. Free text in a status is
+equal to itself after a round trip, so that "nothing changed" is a comparison of models. Free text in a status is
 clipped to its bound instead of refused, because one long message must not cost a node its whole report.
 """
 

@@ -1,7 +1,7 @@
 """Whether a `DeviceMatch` is about a device: one answer for the agent, which offers devices, and for the operator,
 which counts them. Pure.
 
-`profile` is not looked at: it is about parts of a device, which only the agent has at hand.
+`profile` is ignored: it is about parts of a device, which only the agent knows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def matches(
     any_case: bool = False,
 ) -> bool:
     """All that is given must fit. `ids`: of the device, and of the part that is meant. `any_case`: as if upper and
-    lower case were the same, to tell a near miss."""
+    lower case were the same, to find a near miss."""
 
     def fits(text: str, pattern: str) -> bool:
         return fnmatchcase(text.lower(), pattern.lower()) if any_case else fnmatchcase(text, pattern)

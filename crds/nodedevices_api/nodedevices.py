@@ -533,7 +533,7 @@ class NodeDevicesStatus(Loose):
         Field(
             default=(),
             description="Ready, DevicesHealthy, ConfigApplied and HoldersKnown by the agent; PolicyResolved, "
-            "CapacitySynced, Stale and, where a policy asks for them, LabelsSynced, TaintSynced and EvictionsSynced by "
+            "CapacitySynced, Stale and, where a policy enables them, LabelsSynced, TaintSynced and EvictionsSynced by "
             "the operator.",
         )
     )

@@ -40,7 +40,7 @@ DAY_SECONDS = 86400
 MAX_REASONS = 64  # of one health rule
 
 STRATEGIES = ("none", "timeSlicing", "mps", "memory")  # what the API server takes
-known_strategies = set(STRATEGIES)  # and an agent with a sharing mode of its own that word, too
+known_strategies = set(STRATEGIES)  # and an agent with a further sharing mode adds its name
 
 
 def _known_strategy(value: str) -> str:

@@ -1,7 +1,7 @@
 """Which parts of a DevicePolicy are implemented in this version. The rest is complete in shape, and refused by name.
 
 Every section is implemented, some in part: there a field counts only when its value differs from the built-in default.
-`health.probe.intervalSeconds: 5` asks for nothing that is not so already, and passes.
+`health.probe.intervalSeconds: 5` changes nothing, and passes.
 `sharing.strategy` is implemented for all but memory.
 
 The same is said in the CRDs and in their reference pages (`remark`), so that nobody plans with a field that is refused.
@@ -59,7 +59,7 @@ def remark(place: str) -> str:
 
 
 def unsupported_sections(sections: Sections) -> list[str]:
-    """Dotted wire names of what a policy, or a node's `spec.config`, asks for and this version does not do, sorted;
+    """Dotted wire names of what a policy, or a node's `spec.config`, sets and this version does not implement, sorted;
     empty: all is implemented."""
     found: list[str] = []
     for name in SECTION_NAMES:

@@ -2,7 +2,7 @@
 
     NodeDevicesError      its text is a sentence for people: the place, what is wrong, what would be right
     ├── InputError        something that was given cannot be used: a flag, a file, an object, a line
-    ├── RefusedError      it was understood, and makes no sense here: a plan, a request of the kubelet's
+    ├── RefusedError      it was understood, and is not possible: a plan, a request of the kubelet's
     └── OperationError    something could not be done: a file, a program, the driver
         └── RequestError  ... a request to the API server, with its HTTP status
 
@@ -49,7 +49,7 @@ class InputError(NodeDevicesError, ValueError):
 
 
 class RefusedError(NodeDevicesError):
-    """What is asked for cannot be granted, and what stood before stays."""
+    """The request cannot be granted, and nothing changes."""
 
 
 class OperationError(NodeDevicesError):
@@ -58,7 +58,7 @@ class OperationError(NodeDevicesError):
 
 class RequestError(OperationError):
     """A request to the API server that did not succeed. `status` 0: no answer; 200: one that makes no sense.
-    `retry_after`: seconds that the server asked to wait."""
+    `retry_after`: seconds to wait, as the server said."""
 
     def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
         super().__init__(message)

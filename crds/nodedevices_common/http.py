@@ -1,9 +1,9 @@
-"""The HTTP server of agent and operator: a few small answers, which nobody who reaches the port can take away.
+"""The HTTP server of agent and operator: a few small answers, which nobody who reaches the port can block.
 
 /metrics, /healthz and /readyz need no framework, which would cost the agent 12 MiB on every node
 (docs/dependencies.md). GET and HEAD are answered, the connection is closed.
 
-Whoever reaches the port may open connections and say nothing, or speak slowly, and where the kubelet's liveness probe
+Whoever reaches the port may open connections and send nothing, or send slowly, and where the kubelet's liveness probe
 finds no place the container is killed. So:
 - A new connection always finds a place. Where there is none, the one that has waited longest without a request makes
   room, first of the peer that has most; a request that arrives at once is answered before anybody can take its place.

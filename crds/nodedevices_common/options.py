@@ -41,7 +41,7 @@ class Option:
     aliases: tuple[str, ...] = ()
     key: str | None = None  # in a configuration file; None: it has none
     choices: tuple[str, ...] = ()
-    works: tuple[str, ...] | None = None  # values at work; None: all
+    works: tuple[str, ...] | None = None  # values that are implemented; None: all
     metavar: str = ""
 
 
@@ -223,8 +223,8 @@ def read_plain(option: Option, value: object, place: str) -> Value:
 
 
 def check(option: Option, value: Value, place: str) -> Value:
-    """The value itself when it is possible and at work in this version."""
-    for each in _words(value):
+    """The value itself when it is possible and implemented in this version."""
+    for each in _values(value):
         if "\0" in each:
             raise ValueError(f"{place}: {show(each)} has a NUL byte, which no path and no name can have")
         if option.choices and each not in option.choices:
@@ -232,12 +232,12 @@ def check(option: Option, value: Value, place: str) -> Value:
             hint = near if near.startswith("; did") else f"; give {' or '.join(option.choices)}"
             raise ValueError(f"{place}: {show(each)} is not allowed{hint}")
         if option.works is not None and each not in option.works:
-            works = " or ".join(show(word) for word in option.works) or "leaving it out"
+            works = " or ".join(show(each) for each in option.works) or "leaving it out"
             raise ValueError(f"{place}: {show(each)} is not implemented yet; {works} is")
     return value
 
 
-def _words(value: Value) -> tuple[str, ...]:
+def _values(value: Value) -> tuple[str, ...]:
     if isinstance(value, bool):
         return ("true" if value else "false",)
     return (value,) if isinstance(value, str) else value

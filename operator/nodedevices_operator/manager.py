@@ -62,7 +62,7 @@ class Manager:
             metrics,
             namespace=namespace,
             pools=lambda: pools(self.cache.node_devices, self.cache.nodes),
-            ask=self.fleet.add,
+            enqueue=self.fleet.add,
             answered=self.nodes.add,
         )
         self._node = NodeReconciler(

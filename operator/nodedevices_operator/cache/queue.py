@@ -2,10 +2,10 @@
 
 What is queued is a key, never an event, so ten changes of one node are one reconciliation of its latest state. A key is
 worked on by one worker at a time; a key added meanwhile is reconciled once more afterwards. A failure waits
-exponentially longer each time, with jitter, until a success; a success may ask to be reconciled again later (requeue
-after). News of a failing key bring its next try forward, to no less than NEWS_SECONDS (a broken node that changes all
-the time costs little more than a quiet one), and never to before what the server asked for. There are no more entries
-than keys.
+exponentially longer each time, with jitter, until a success; a success may request to be reconciled again later
+(requeue after). News of a failing key bring its next try forward, to no less than NEWS_SECONDS (a broken node that
+changes all the time costs little more than a quiet one), and never to before the time that the server set. There are no
+more entries than keys.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from nodedevices_common.backoff import Backoff, Draw
 
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=60.0, jitter=0.2)
 NEWS_SECONDS = 2.0
-JITTER = 0.2  # of a delay that somebody asked for; it only grows
+JITTER = 0.2  # of a requested delay; it only grows
 MAX_LATE_SECONDS = 5.0  # by jitter, of a requeue after so many seconds
 
 Handler = Callable[[str], Awaitable[float | None]]
 
 
-class RetryLater(Exception):  # noqa: N818  it is no error: somebody asked us to wait
+class RetryLater(Exception):  # noqa: N818  it is no error: a wait was requested
     """Raised by a handler that knows how long to wait at least, e.g. from Retry-After."""
 
     def __init__(self, seconds: float, why: str) -> None:
@@ -49,7 +49,7 @@ class KeyQueue:
         self._due: dict[str, float] = {}  # the one time at which a key becomes ready by itself
         self._heap: list[tuple[float, str]] = []  # may hold outdated pairs; _due decides
         self._failures: dict[str, int] = {}
-        self._not_before: dict[str, float] = {}  # what the server asked for (Retry-After)
+        self._not_before: dict[str, float] = {}  # as the server said (Retry-After)
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:

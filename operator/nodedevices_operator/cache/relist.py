@@ -36,7 +36,7 @@ RELIST_SECONDS = 600.0
 JITTER = 0.1
 BACKOFF = Backoff(initial_seconds=1.0, max_seconds=30.0, jitter=0.2)  # after a failed LIST
 MAX_CONFIRMED = 500  # by name, for one LIST: a list that misses more is not believed this time
-MISSING_BACKOFF = replace(BACKOFF, max_seconds=5.0)  # while the CRDs are missing: asking costs next to nothing
+MISSING_BACKOFF = replace(BACKOFF, max_seconds=5.0)  # while the CRDs are missing: a LIST costs next to nothing
 CHECK_SECONDS = 30.0  # between two small questions: kopf does not report that the API server is away
 AGAIN_SECONDS = 5.0  # after the last object that kopf listed by itself
 HEARING_SECONDS = 10.0  # for the watch to deliver what a LIST has shown

@@ -1,7 +1,7 @@
 """Keeping the capacity that we own on a Node as it shall be, against drift, other writers, and pods that need it.
 
-`desired/capacity.py` decides; this looks up what it needs and writes. Three pieces of memory, each rebuilt from the
-cluster when lost: names known to be ours (managedFields, the NodeDevices' own word, or written by this process), values
+`desired/capacity.py` decides; this module reads what it needs and writes. Three pieces of memory, each rebuilt from the
+cluster when lost: names known to be ours (managedFields, the NodeDevices itself, or written by this process), values
 written last (a difference is drift), and nodes lowered a moment ago (a pod may have been bound meanwhile, so they are
 listed again).
 """
@@ -134,7 +134,7 @@ class CapacityConcern:
 
 
 def claimed_names(record: NodeDevicesRecord) -> frozenset[str]:
-    """Names that the NodeDevices itself says are ours: its configuration asks for them, and CapacitySynced of that very
+    """Names that the NodeDevices itself says are ours: its configuration has them, and CapacitySynced of that very
     generation refused none. It outlives both our process and a change of managedFields by another writer."""
     shown = record.condition(names.CAPACITY_SYNCED)
     if shown is None or shown.generation != record.generation or shown.reason not in {names.IN_SYNC, names.PENDING}:

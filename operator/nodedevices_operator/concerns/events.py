@@ -63,7 +63,7 @@ class NodeEvents:
         self._metrics.suppressed_events.inc()
 
     async def sum_up(self, record: NodeDevicesRecord) -> float | None:
-        """Tell how many were suppressed, when it is time. Returns the seconds until then; None: there are none."""
+        """Report how many were suppressed, when it is time. Returns the seconds until then; None: there are none."""
         spoken = self._nodes.get(record.name)
         if spoken is None or not spoken.suppressed:
             return None

@@ -1,9 +1,9 @@
-"""Evicting the pods that hold what is at fault, as a policy asks; decided in desired/consequences.py.
+"""Evicting the pods that hold a faulty device, where a policy says so; decided in desired/consequences.py.
 
 A pod is evicted when it is the holder (as for marks: of this node, by uid), its grace is over, nothing keeps it, and
 the fleet gate has granted it. The order is the promise: the record of the action, the Event on the pod, the eviction
-with the pod's uid as a precondition. Killed in between, the next life finds the same pod and the same record. A pod
-that is being deleted is done, whoever deletes it.
+with the pod's uid as a precondition. Killed in between, a restarted operator finds the same pod and the same record. A
+pod that is being deleted is done, whoever deletes it.
 
 PodDisruptionBudgets are honoured: a refused eviction is shown on the pod and on the NodeDevices, and tried again with
 back-off. What is remembered only saves calls: which pod a holder entry means, and when to try again. A stale
@@ -190,7 +190,7 @@ class EvictionsConcern:
             try:
                 fresh = await self._meet(due, view.record.name)
                 if fresh is None or fresh.uid != subject.uid or fresh.kept or fresh.leaving:
-                    self._subjects[view.record.name].pop(_key(due), None)  # met anew, next time
+                    self._subjects[view.record.name].pop(_key(due), None)  # found again, next time
                     tally.waits.append(NOT_YET_SECONDS)
                     tally.lines.append((names.PENDING, f"{shown} has changed"))
                     return

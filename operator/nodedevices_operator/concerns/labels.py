@@ -37,7 +37,7 @@ class Observed:
 class Desired:
     node: NodeRecord
     plan: LabelPlan
-    configured: bool  # whether a policy asks for labels
+    configured: bool  # whether a policy enables labels
 
 
 class LabelsConcern:

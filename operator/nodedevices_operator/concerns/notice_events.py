@@ -1,8 +1,8 @@
 """Events on the pods that held a device when something came that changed no state; desired/notices.py decides whom.
 
 One for each container and kind of notice, however often it comes. Whose pod a holder means is found out as for marks:
-the pod is read once, and an Event goes only to one that this NodeDevices may speak for. What is remembered saves reads;
-the Event's name says who wrote it already. A notice of long before the operator's start was told then.
+the pod is read once, and an Event goes only to one that this NodeDevices may name. What is remembered saves reads;
+the Event's name says who wrote it already. A notice of long before the operator's start was reported then.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Memory:
 @dataclass(slots=True)
 class Found:
     memory: Memory
-    to_tell: list[tuple[Noticed, str]] = field(default_factory=list)  # with the pod's uid
+    to_write: list[tuple[Noticed, str]] = field(default_factory=list)  # with the pod's uid
     requeue_after: float | None = None
     problems: list[KubeError] = field(default_factory=list)
 
@@ -93,7 +93,7 @@ class NoticeEventsConcern:
             return
         match pods.match_holder(pod, each.holding, node):
             case pods.Answer.YES:
-                found.to_tell.append((each, str(pod["metadata"]["uid"])))
+                found.to_write.append((each, str(pod["metadata"]["uid"])))
             case pods.Answer.NO:
                 found.memory.settled.add(each.key)
             case pods.Answer.NOT_YET:
@@ -101,7 +101,7 @@ class NoticeEventsConcern:
 
     def desired(self, view: View, observed: Found) -> tuple[Found, list[Event]]:
         made: list[Event] = []
-        for each, uid in observed.to_tell:
+        for each, uid in observed.to_write:
             about = events.About("Pod", each.holding.holder.pod, uid, each.holding.holder.namespace)
             what = events.Fault(view.record.name, each.holding.device, each.notice.code, each.notice.since)
             made.append((each, events.noticed(about, what, each.text, view.now)))

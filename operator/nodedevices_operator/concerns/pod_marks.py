@@ -4,8 +4,8 @@ The order is the promise: find the pod and its uid; write it into affectedPods; 
 Event. Back: write the Event, write the condition True, only then remove the entry. So an entry exists whenever a pod
 may carry our condition because of a fault, and a restarted operator reads exactly these pods once.
 
-A pod is written only while it runs on the node that the NodeDevices is about: an agent's word, and an entry that names
-a pod of another node, change nothing there. A pod that has ended keeps its condition; its entry is dropped.
+A pod is written only while it runs on the node that the NodeDevices is about: what an agent claims, and an entry that
+names a pod of another node, change nothing there. A pod that has ended keeps its condition; its entry is dropped.
 
 An agent that has not reported yet (a NodeDevices deleted by hand and created again) takes no mark back. What is
 remembered only saves reads: which pod a holder entry means, what a pod's condition says. desired/pods.py decides.
@@ -224,7 +224,7 @@ class PodMarksConcern:
         return list(pods.bounded(found))
 
     async def _resolve(self, seen: Seen, holding: Holding) -> str | None:
-        """The uid of the pod that the holder entry means; None: none that we may speak for (now)."""
+        """The uid of the pod that the holder entry means; None: none that this NodeDevices may name (now)."""
         memory, holder = seen.memory, holding.holder
         key = (holder, holding.device)
         if key in memory.uids:

@@ -39,7 +39,7 @@ class Info:
     """What a concern says about itself."""
 
     name: str  # of its metrics and log lines
-    section: str = ""  # of the DevicePolicy that asks for it; a policy has not applied while this is hindered
+    section: str = ""  # of the DevicePolicy that configures it; a policy has not applied while this is hindered
     condition: str = ""  # its type on NodeDevices.status, where it has one; no other concern has the same
     by_generation: bool = True  # the condition is about a generation of spec, and says which
 

@@ -3,7 +3,7 @@
 The order matters in five places. Configuration comes first: the others act by what it resolves. Staleness comes before
 the Node's condition, which says it. What stands on the Node comes before what is written to its pods. Pod
 marks write NodeDevices.status with the outcomes of those before them, then the pods. And a pod is evicted when it has
-been marked: its condition is what a Job's podFailurePolicy goes by.
+been marked: a Job's podFailurePolicy acts on its condition.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Five minutes after a plugin has ended, the kubelet writes an explicit 0 for its resource, for ever. Such a zero is
 removed when the agent has listed the name as retired for six minutes by our clock, nobody serves or owns it, and it is
 still 0 at that moment: a JSON patch with a test, because server-side apply cannot remove what it never owned. A
-restarted operator counts anew: the agent's times are not compared with ours, because clocks differ.
+restarted operator starts counting again: the agent's times are not compared with ours, because clocks differ.
 """
 
 from __future__ import annotations

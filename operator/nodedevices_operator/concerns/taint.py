@@ -1,4 +1,4 @@
-"""The taint nodedevices.io/device-fault on the Node, as a policy asks; decided in desired/consequences.py.
+"""The taint nodedevices.io/device-fault on the Node, where a policy says so; decided in desired/consequences.py.
 
 What it newly takes from pods goes through the fleet gate: a taint where there was none, or NoExecute in the place of
 NoSchedule. To take it back, or to name another reason, needs no grant. The list of taints is one value for server-side
@@ -38,7 +38,7 @@ class Observed:
 @dataclass(frozen=True, slots=True)
 class Desired:
     node: NodeRecord
-    asked: bool  # the policy taints Nodes
+    configured: bool  # whether the policy taints Nodes
     kept: bool = False  # whatever stands there
     tainting: Tainting | None = None
 
@@ -62,10 +62,10 @@ class TaintConcern:
         return Observed(node, sections.faults, view.staleness.status == "True")
 
     def desired(self, view: View, observed: Observed) -> Desired:
-        node, section, asked = observed.node, observed.section, taints(observed.section)
-        if asked and observed.stale:
-            return Desired(node, asked, kept=True)
-        return Desired(node, asked, tainting=tainting(view.record, section, node.taints))
+        node, section, configured = observed.node, observed.section, taints(observed.section)
+        if configured and observed.stale:
+            return Desired(node, configured, kept=True)
+        return Desired(node, configured, tainting=tainting(view.record, section, node.taints))
 
     async def apply(self, view: View, desired: Desired) -> Outcome:
         node, wanted = desired.node, desired.tainting
@@ -93,7 +93,7 @@ class TaintConcern:
             )
             if action is not None:
                 self._metrics.actions.labels(TAINT, "done").inc()
-        if not desired.asked:
+        if not desired.configured:
             return Outcome(Shown.REMOVED)
-        text = "no fault asks for a taint" if taint is None else f"tainted {taint.effect} for {taint.value}"
+        text = "no fault requires a taint" if taint is None else f"tainted {taint.effect} for {taint.value}"
         return Outcome(("True", names.IN_SYNC, text))

@@ -222,7 +222,7 @@ def _merge(contenders: Sequence[_Contender]) -> tuple[dict[str, Any], dict[str, 
 
 
 def _same(section: str, one: _Contender, other: _Contender) -> bool:
-    """Whether two policies ask for the same: `{}` and a section that spells out the defaults do."""
+    """Whether two policies mean the same: `{}` and a section that spells out the defaults do."""
     return _equal(section, one.sections[section], other.sections[section])
 
 

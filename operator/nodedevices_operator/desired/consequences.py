@@ -86,13 +86,13 @@ def _acted_on(health: Health) -> bool:
 def tainting(record: NodeDevicesRecord, section: Faults, shown: Sequence[TaintRecord]) -> Tainting | None:
     """The taint that the Node shall have. `shown` are those of our key that it has.
 
-    The strongest effect of all faults, for the oldest of these. What stands there already stays while a fault asks for
-    it, and while nobody can tell how a device is.
+    The strongest effect of all faults, for the oldest of these. The one that is there stays while a fault requires
+    it, and while the state of a device is not known.
     """
     if not taints(section):
         return None
-    asked = [(EFFECTS.index(consequences(section, health)[0].effect), health) for health in unhealthy(record)]
-    most = max((rank for rank, _ in asked), default=0)
+    required = [(EFFECTS.index(consequences(section, health)[0].effect), health) for health in unhealthy(record)]
+    most = max((rank for rank, _ in required), default=0)
     held = max(shown, key=lambda taint: _rank(taint.effect), default=None)
     unclear = any(
         part.health.state == "Unknown" or part.health.reason == pods.UNDECIDED
@@ -101,7 +101,7 @@ def tainting(record: NodeDevicesRecord, section: Faults, shown: Sequence[TaintRe
     )
     if held is not None and unclear and _rank(held.effect) > most:
         return Tainting(held)
-    strongest = [health for rank, health in asked if rank == most] if most else []
+    strongest = [health for rank, health in required if rank == most] if most else []
     if not strongest:
         return None
     health = next((it for it in strongest if held is not None and held.value == _value(it.reason)), strongest[0])

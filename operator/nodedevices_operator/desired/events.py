@@ -1,7 +1,7 @@
 """Events DeviceFault and DeviceRecovered, DeviceFaultEviction and EvictionBlocked, and EventsSuppressed for those that
 were too many. Pure.
 
-The name is a hash of (uid of the object, device, reason, since), so that telling the same thing again is a 409 and no
+The name is a hash of (uid of the object, device, reason, since), so that writing the same thing again is a 409 and no
 duplicate, whoever writes it and however often the operator was killed.
 """
 

@@ -177,7 +177,7 @@ def stopped(fleet: Fleet, reason: str, now: datetime, *, reset_seconds: int | No
 
 
 def resumed(fleet: Fleet, annotation: str, now: datetime) -> Fleet:
-    """After a person's word: a time since the breaker opened. Each value closes it once."""
+    """After a person's annotation: a time since the breaker opened. Each value closes it once."""
     said, opened = _time(annotation), _time(fleet.opened)
     if fleet.breaker == CLOSED or annotation == fleet.resumed or said is None or said > now:
         return fleet

@@ -1,7 +1,7 @@
 """Which containers held what a notice is about when it came: their pods get an Event. Pure.
 
 A notice (NodeDevices `devices[].notices`) changed no state: a program's own error, or one that was contained in it. The
-pod that died of it asks whether it was its code or the device.
+pod that failed with it wants to know whether it was its code or the device.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Noticed:
 
 def noticed(record: NodeDevicesRecord) -> Iterator[Noticed]:
     """Every notice with every container that had the device, or the partition that it names, when it came last. An
-    agent's word: whom no pod can be called like is nobody."""
+    agent's claim: a name that no pod can have is ignored."""
     for device in record.devices:
         for notice in device.notices:
             parts = [part for part in device.parts if notice.partition in {"", part.id}]

@@ -1,8 +1,8 @@
-"""Which pods a fault concerns, what their condition says, and whether this NodeDevices may speak for them. Pure.
+"""Which pods a fault concerns, what their condition says, and whether this NodeDevices may name them. Pure.
 
 PodResources knows no pod uid, so a holder is a name. The operator reads the pod of that name and `match_holder` decides
 whether it is the one that holds the device (the CRD contract's "whose pod"): a namesake elsewhere, or one created
-later, is never marked. The worst of a pod's devices speaks for it.
+later, is never marked. Its condition is that of its worst device.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Answer(Enum):
 def holdings(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Holding]:
     """Everybody who holds something that is not Healthy (or, with `healthy_too`, anything), worst first.
 
-    An agent's word: whom no pod can be called like is nobody.
+    An agent's claim: a name that no pod can have is ignored.
     """
     found = [
         Holding(
@@ -167,9 +167,9 @@ def gated(pod: Mapping[str, Any]) -> bool:
 
 
 def _requests(spec: Mapping[str, Any], status: Mapping[str, Any], holder: Holder) -> bool:
-    """Whether the container of that name asks for the resource, or the pod for the claim, by which it was given.
+    """Whether the container of that name requests the resource, or the pod for the claim, by which it was given.
 
-    A claim made from a template, or for an extended resource, has a generated name, which the pod's status tells.
+    A claim made from a template, or for an extended resource, has a generated name, which the pod's status shows.
     """
     if holder.claim:
         claims = [*(spec.get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ())]

@@ -5,8 +5,8 @@ Counted are nodes that have a NodeDevices: a policy is about devices, and a node
 An agent takes a configuration as a whole or not at all. Where it refuses one, the policy that supplies the section at
 fault there has failed; one that supplies others waits for it, and one that supplies nothing there has no part in it.
 What the operator itself puts in effect (capacity, labels, marks) is judged in the same way by what it could write. An
-entry that matches nothing is no failure, since one policy serves many nodes, and is told with the count of nodes; an
-excluded id only where no node has it.
+entry that matches nothing is no failure, since one policy serves many nodes, and is reported with the count of nodes;
+an excluded id only where no node has it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Hindrance:
     """Why the operator could not put a section in effect on a node."""
 
     message: str
-    passing: bool = False  # it goes by itself: pods end, the API server is back
+    passing: bool = False  # it ends by itself: pods end, the API server is back
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class NodeOutcome:
     selected: frozenset[str] = frozenset()  # policies, refused ones included
     outcomes: Mapping[str, Outcome] | None = None
     active: bool = False  # the agent says that the node's whole configuration is in effect
-    failure: str = ""  # why it cannot be: the agent's words
+    failure: str = ""  # why it cannot be: the agent's message
     refused_section: str = ""  # the section at fault then; empty: no policy's, or not known
     misfit: str = ""  # why it cannot be: the policies do not fit together
     waiting: str = ""  # why it is not yet
@@ -154,11 +154,11 @@ def node_outcome(
 def hindrances(
     record: NodeDevicesRecord, verdicts: Mapping[str, Verdict | None], sections: Mapping[str, str]
 ) -> dict[str, Hindrance]:
-    """Sections that are not in effect by the conditions with which the operator tells of its own writes: those that it
+    """Sections that are not in effect by the conditions with which the operator reports its own writes: those that it
     has just found, else those that stand on the object. `sections` are the conditions' sections.
 
     An action that waits for its grace, or that a budget, the breaker or a PodDisruptionBudget holds back, is what the
-    policy asks for.
+    policy sets.
     """
     found = {}
     for kind, section in sections.items():

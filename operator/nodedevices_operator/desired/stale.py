@@ -3,10 +3,9 @@
 NodeNotReady holds at once. AgentLost: the agent said that it was stopped (Ready=False/AgentStopped), and 15 s later it
 still says so, time enough for the next one of a rolling update; or the Node is Ready, but for 60 s it shows allocatable
 0 for every name that the plugin serves and calls healthy, which is what the kubelet does when a plugin dies.
-HeartbeatOverdue: the heartbeat has
-not changed for 15 minutes, by our clock, whatever the node's clock says. They count from the heartbeat's arrival, which
-the cache notes. After a restart of the operator the counting starts again, but a verdict that stands on the object
-stays until there is evidence against it.
+HeartbeatOverdue: the heartbeat has not changed for 15 minutes, by our clock, whatever the node's clock says. They count
+from the heartbeat's arrival, which the cache notes. After a restart of the operator the counting starts again, but a
+verdict that stands on the object stays until there is evidence against it.
 """
 
 from __future__ import annotations

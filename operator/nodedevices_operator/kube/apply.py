@@ -123,7 +123,7 @@ class Writer:
         return await self._counted("taint", lambda: self.kube.json_patch(path, operations))
 
     async def evict(self, namespace: str, name: str, uid: str) -> None:
-        """Ask for the pod's end by the Eviction API; it is the pod of that uid, or none (409)."""
+        """Evict the pod by the Eviction API; it is the pod of that uid, or none (409)."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",

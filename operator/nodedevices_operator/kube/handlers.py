@@ -21,7 +21,7 @@ from nodedevices_operator.records.kinds import Kind
 
 Deliver = Callable[[Kind, str | None, Mapping[str, Any]], None]  # kind, type of the event (None: a listing), raw object
 
-# A bound token is good for an hour and its file is renewed earlier; kopf asks for a login again after this.
+# A bound token is good for an hour and its file is renewed earlier; kopf calls the login again after this.
 LOGIN_AGAIN = timedelta(minutes=10)
 LOGIN_PAUSE_SECONDS = 1.0
 _WATCHED: Mapping[Kind, tuple[str, str, str]] = {
@@ -75,7 +75,7 @@ def make_registry(deliver: Deliver, kubeconfig: str | None) -> kopf.OperatorRegi
 
     @kopf.on.login(registry=registry)  # type: ignore[arg-type,unused-ignore]
     async def login(**_: Any) -> kopf.ConnectionInfo:
-        # After a 401 kopf asks for a login and tries again at once, for as long as it is refused.
+        # After a 401 kopf calls the login and tries again at once, for as long as it is refused.
         loop = asyncio.get_running_loop()
         if logins:
             await asyncio.sleep(logins.pop() + LOGIN_PAUSE_SECONDS - loop.time())

@@ -26,7 +26,7 @@ class KubeError(RequestError):
     ) -> None:
         super().__init__(message, status=status, retry_after=retry_after)
         self.absent = absent  # the name of the object that the API server says does not exist
-        self.blocked = blocked  # why a PodDisruptionBudget does not allow an eviction now, in the API server's words
+        self.blocked = blocked  # why a PodDisruptionBudget does not allow an eviction now, as the API server says
 
     @property
     def gone(self) -> bool:

@@ -166,7 +166,7 @@ class Watch:
                 insights=insights,
                 clusterwide=True,
                 standalone=True,
-                identity=cast("Any", MANAGER),  # else kopf asks for the user's name, and our uid has none in the image
+                identity=cast("Any", MANAGER),  # else kopf looks up the user's name, and our uid has none in the image
                 stop_flag=stop,
             )
             # Not kopf.run_tasks: it waits 5 s for watches that nobody has stopped before it says that one has ended.

@@ -1,9 +1,9 @@
 """The fleet gate: one key that grants or refuses what nodes propose, and writes it down first.
 
 The order is the promise: read the record, decide (desired/fleet.py), write the record, and only then answer. Killed in
-between, the next life finds the action in the record, grants it again and counts it once. The write carries the
+between, a restarted operator finds the action in the record, grants it again and counts it once. The write carries the
 record's resourceVersion, so two operators, or a person in between, never both win. A record that was deleted is written
-again from memory; after a restart nobody can know what it said, and it begins empty.
+again from memory; after a restart it is not known what it said, and it begins empty.
 
 The record is read once after each start, so that an open breaker shows in the metrics, and again now and then while the
 breaker is open or something is refused: nobody watches ConfigMaps.
@@ -42,7 +42,7 @@ log = structlog.get_logger()
 
 
 class FleetGate:
-    """`ask` queues KEY; `answered` is called with each node whose proposals have another answer than before."""
+    """`enqueue` queues KEY; `answered` is called with each node whose proposals have another answer than before."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class FleetGate:
         *,
         namespace: str,
         pools: Callable[[], Sequence[Pool]],
-        ask: Callable[[str], None],
+        enqueue: Callable[[str], None],
         answered: Callable[[str], None],
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -60,7 +60,7 @@ class FleetGate:
         self._namespace = namespace
         self._path = config_map_path(namespace, NAME)
         self._pools = pools
-        self._ask = ask
+        self._enqueue = enqueue
         self._answered = answered
         self._wall = wall
         self._proposals: dict[tuple[str, str], tuple[Action, ...]] = {}  # by node and kind, only what is wanted now
@@ -78,7 +78,7 @@ class FleetGate:
         wanted = {action for each in self._proposals.values() for action in each}
         self._answers = {action: answer for action, answer in self._answers.items() if action in wanted}
         if actions:
-            self._ask(KEY)
+            self._enqueue(KEY)
 
     def answer(self, action: Action) -> Answer | None:
         """None: not decided yet, and nobody acts."""
@@ -103,7 +103,7 @@ class FleetGate:
         nothing = record is None and decision.fleet == Fleet()
         if decision.fleet != shown and not kept and not nothing:
             await self._write(record, decision.fleet)
-        self._tell(known, decision.fleet)
+        self._log(known, decision.fleet)
         self._last = decision.fleet
         answers = decision.answers()
         for (node, kind), actions in proposals.items():
@@ -129,7 +129,7 @@ class FleetGate:
                     why=now.reason,
                 )
 
-    def _tell(self, before: Fleet, now: Fleet) -> None:
+    def _log(self, before: Fleet, now: Fleet) -> None:
         if now.breaker == OPEN and before.breaker != OPEN:
             log.warning("actions stopped", reason=now.reason, until=now.until or "a person resumes them")
         elif now.breaker != OPEN and before.breaker == OPEN:

@@ -139,7 +139,7 @@ class NodeReconciler:
 
     def _finish(self, view: View, problems: list[Exception]) -> float | None:
         retried = [error for error in problems if not forbidden(error)]
-        if retried:  # the one that asks for the longest wait speaks for all
+        if retried:  # the longest wait counts for all
             raise max(retried, key=lambda error: getattr(error, "retry_after", None) or 0.0)
         waits = [it.requeue_after for it in view.outcomes.values() if it.requeue_after is not None]
         for error in problems:

@@ -210,7 +210,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """A DevicePolicy. `spec` is None when it is refused: not readable, or asking for what is not implemented yet."""
+    """A DevicePolicy. `spec` is None when it is refused: not readable, or sets what is not implemented yet."""
 
     name: str
     uid: str

@@ -287,7 +287,7 @@ async def test_a_taint_waits_for_its_grant_and_its_removal_does_not() -> None:
     assert (found.message, one.taints) == ("tainted NoSchedule for Xid79", [ours])
     one.gate.says = None
     found = await one.run(WELL)
-    assert (found.message, one.taints, one.gate.proposed[TAINT]) == ("no fault asks for a taint", [], ())
+    assert (found.message, one.taints, one.gate.proposed[TAINT]) == ("no fault requires a taint", [], ())
 
 
 async def test_a_stale_report_neither_taints_nor_takes_a_taint_away_and_a_policy_without_one_does() -> None:

@@ -175,19 +175,19 @@ def test_an_action_of_no_known_time_counts_as_recent() -> None:
 
 # --- the gate --------------------------------------------------------------------------------------------------------
 class Operator:
-    """One life of a gate; `asked` are keys for its queue, `answered` nodes that are to be reconciled."""
+    """One life of a gate; `enqueued` are keys for its queue, `answered` nodes that are to be reconciled."""
 
     def __init__(self, kube: Kube, limits: Limits = SOME) -> None:
         self.now = START
         self.pools = pools(limits)
-        self.asked: list[str] = []
+        self.enqueued: list[str] = []
         self.answered: list[str] = []
         self.gate = FleetGate(
             kube,
             Metrics(),
             namespace="nodedevices-system",
             pools=lambda: self.pools,
-            ask=self.asked.append,
+            enqueue=self.enqueued.append,
             answered=self.answered.append,
             wall=lambda: self.now,
         )
@@ -210,7 +210,7 @@ def recorded(kube: FakeKube) -> Fleet:
 async def test_the_record_is_written_before_an_action_is_granted(kube: FakeKube) -> None:
     operator = Operator(kube)
     operator.gate.propose("a", "Evict", [action("a")])
-    assert (operator.asked, operator.granted(action("a"))) == ([KEY], [None])
+    assert (operator.enqueued, operator.granted(action("a"))) == ([KEY], [None])
     kube.fails = lambda verb, _path: KubeError("no answer") if verb in {"create", "apply"} else None
     with pytest.raises(KubeError):
         await operator.gate.reconcile(KEY)

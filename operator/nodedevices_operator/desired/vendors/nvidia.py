@@ -1,6 +1,6 @@
 """The labels of NVIDIA's GPU Feature Discovery, by the same names and values. Pure.
 
-They say what the NodeDevices says, and nothing else is looked at. Where GPU Feature Discovery and this differ:
+They say what the NodeDevices says, and use nothing else. Where GPU Feature Discovery and this differ:
 
 - several models on one node: the labels are those of the model with the most GPUs, at equal numbers of the one with
   the lowest index (whole GPUs before GPUs in MIG mode); theirs change from run to run. `count` is that model's, too.
