@@ -92,7 +92,7 @@ def _convert(node: Json, definitions: Json, path: str) -> Json:
     if "x-default-in-schema" in node:
         result["default"] = node["x-default-in-schema"]
     if "description" in result:
-        result["description"] = " ".join(result["description"].split()) + _built_in(node) + _not_implemented(path)
+        result["description"] = " ".join(result["description"].split()) + _built_in(node, path) + _not_implemented(path)
     if "x-kubernetes-int-or-string" in node:
         result.pop("type", None)
     if result.get("type") == "integer":
@@ -123,9 +123,9 @@ def _pattern_rule(pattern: str, number_too: bool) -> Json:
     return {"x-kubernetes-validations": [{"rule": rule, "message": f"not allowed; {PATTERN_HINTS[pattern]}"}]}
 
 
-def _built_in(node: Json) -> str:
-    """The default that is ours and not the API server's, for people who read the schema."""
-    default = node.get("default")
+def _built_in(node: Json, path: str) -> str:
+    """The default that is ours and not the API server's, for people who write a spec."""
+    default = node.get("default") if path.split(".")[1:2] == ["spec"] else None
     if default in (None, "", [], {}) or isinstance(default, dict) or "x-default-in-schema" in node:
         return ""
     value = ", ".join(map(str, default)) if isinstance(default, list) else json.dumps(default).strip('"')

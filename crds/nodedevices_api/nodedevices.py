@@ -165,7 +165,7 @@ class Driver(Loose):
     """A driver of devices."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(
-        description="nvidia, amdgpu, mlx5_core."
+        description="The driver: nvidia, amdgpu, mlx5_core."
     )
     version: Short = Field(default="", description="As the driver prints it: 570.148.08.")
     cuda_version: Short = Field(default="", description="The newest CUDA that it supports: 12.8.")
@@ -197,7 +197,7 @@ class Machine(Loose):
     """What node labels need and no single device has."""
 
     type: Line | None = Field(default=None, description="The machine's product name (DMI).")
-    mode: Short | None = Field(default=None, description="compute or graphics.")
+    mode: Short | None = Field(default=None, description="What the GPUs are for: compute or graphics.")
     clique: Line | None = Field(default=None, description="<cluster uuid>.<clique id> of the NVLink fabric.")
     mig_strategy: Short | None = Field(default=None, description="How MIG devices are offered: none, single, mixed.")
     vgpu: Vgpu | None = Field(default=None, description="Set where the GPUs are virtual.")
@@ -232,14 +232,14 @@ class DeviceAttributes(Loose):
     uuid: Annotated[str, StringConstraints(max_length=96)] | None = Field(
         default=None, description="The UUID shown by the vendor's tools, where it differs from the id."
     )
-    vendor: Short | None = Field(default=None, description="nvidia")
-    product_name: Short | None = Field(default=None, description="NVIDIA H100 80GB HBM3")
-    brand: Short | None = Field(default=None, description="Nvidia, Tesla, GeForce.")
-    architecture: Short | None = Field(default=None, description="Hopper")
-    pci_bus_id: Short | None = Field(default=None, description="0000:1b:00.0")
-    pcie_root: Short | None = Field(default=None, description="pci0000:16")
+    vendor: Short | None = Field(default=None, description="The vendor: nvidia.")
+    product_name: Short | None = Field(default=None, description="The product name: NVIDIA H100 80GB HBM3.")
+    brand: Short | None = Field(default=None, description="The brand: Nvidia, Tesla, GeForce.")
+    architecture: Short | None = Field(default=None, description="The architecture: Hopper.")
+    pci_bus_id: Short | None = Field(default=None, description="The PCI address: 0000:1b:00.0.")
+    pcie_root: Short | None = Field(default=None, description="The PCIe root complex: pci0000:16.")
     numa_node: Annotated[Whole, Field(ge=0, le=MAX_NUMA_NODE)] | None = Field(
-        default=None, description="Absent: not reported by the machine."
+        default=None, description="The NUMA node; absent: not reported by the machine."
     )
     minor: Annotated[Whole, Field(ge=0, le=MAX_MINOR)] | None = Field(
         default=None, description="The minor number of its device node: 3 for /dev/nvidia3."
@@ -258,7 +258,7 @@ Capacity = Annotated[dict[AttributeName, Quantity], Field(max_length=MAX_CAPACIT
 class Link(Loose):
     """A direct connection to another device, or to a switch."""
 
-    kind: Word = Field(description="NVLink, XGMI.")
+    kind: Word = Field(description="The kind of link: NVLink, XGMI.")
     to: DeviceId = Field(description="A device id, or switch.")
     count: Count = Field(description="How many such links.")
 
@@ -350,9 +350,9 @@ class Shares(Loose):
 class Partition(Loose):
     """A part of a device: a MIG device, a partition of AMD's, a virtual function. It has its device's attributes."""
 
-    id: DeviceId = Field(description="MIG-<uuid>")
+    id: DeviceId = Field(description="Its id, which is also the device plugin's: MIG-<uuid>.")
     name: DeviceName = Field(description="Its name in a ResourceSlice: gpu-0-mig-1g10gb-19-0.")
-    profile: Profile = Field(description="1g.10gb")
+    profile: Profile = Field(description="The profile: 1g.10gb.")
     gi: Count | None = Field(default=None, description="GPU instance (NVIDIA).")
     ci: Count | None = Field(default=None, description="Compute instance (NVIDIA).")
     start: Count | None = Field(default=None, description="First memory slice.")
@@ -375,7 +375,7 @@ class Device(Loose):
     )
     name: DeviceName = Field(description="Its name in a ResourceSlice: gpu-<minor>, nic-<n>, fpga-<n>.")
     type: Word = Field(description="gpu, nic, fpga, vf, dpu, generic.")
-    index: Annotated[Whole, Field(ge=0, le=MAX_INDEX)] = Field(description="The driver's order.")
+    index: Annotated[Whole, Field(ge=0, le=MAX_INDEX)] = Field(description="Index in the driver's order.")
     probe: ProbeName | None = Field(default=None, description="Which probe reports it.")
     attributes: Annotated[DeviceAttributes, Atomic()] | None = Field(
         default=None, description="Attributes of the device."
@@ -388,7 +388,8 @@ class Device(Loose):
     )
     health: Annotated[DeviceHealth, Atomic()] = Field(description="Health of the device.")
     notices: Annotated[tuple[Notice, ...], Field(max_length=MAX_NOTICES), Listed("atomic")] = Field(
-        default=(), description="What came and changed no state, the newest first: was it the code, or the device?"
+        default=(),
+        description="Events that changed no state, newest first, such as an error of the program that used the device.",
     )
     excluded: Excluded = None
     unschedulable: OutOfService = None
@@ -410,7 +411,7 @@ class Device(Loose):
 class Resource(Loose):
     """An extended resource of this node."""
 
-    name: ResourceName = Field(description="nvidia.com/gpu")
+    name: ResourceName = Field(description="The extended resource, such as nvidia.com/gpu.")
     capacity: Count = Field(description="Number of ids.")
     healthy: Count = Field(description="Number of ids that are reported to the kubelet as Healthy.")
     allocated: Count = Field(description="Number of ids that containers hold.")

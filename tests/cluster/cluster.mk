@@ -37,5 +37,5 @@ images:
 endif
 
 .PHONY: demo
-demo: root cluster-programs ## See it work: a cluster, devices, a fault, and what everybody learns of it (KEEP=1)
+demo: root cluster-programs ## See it work: a cluster, devices, a fault, and what NodeDevices reports about it (KEEP=1)
 	@PYTHONPATH=tests $(RUN)/python -m demo
