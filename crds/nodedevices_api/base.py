@@ -41,10 +41,10 @@ def wire_name(name: str) -> str:
 class Rule:
     """A condition between fields: `cel` for the API server, `holds` for us.
 
-    `message` is the sentence: what would be right. The API server says before it what stands there, `found`, and after
+    `message` is the sentence: what would be right. Before it the API server shows the value, `found`, and after
     it perhaps an `example`, both CEL; or `found` is a text with a %s for each of the CEL `values` (the API server
     refuses a CRD that goes on with what format() makes: it takes that to be of any length). We say only the sentence,
-    but for what no API server sees: there `describe` says what stands in the object, too.
+    but for what no API server sees: there `describe` says what the object has, too.
     """
 
     cel: str

@@ -30,7 +30,7 @@ class Libraries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiSpec:
-    """One spec: its kind, the name of its file, and what stands in it (JSON). `libraries` None: nodes are enough."""
+    """One spec: its kind, the name of its file, and its content (JSON). `libraries` None: nodes are enough."""
 
     kind: str
     file_name: str

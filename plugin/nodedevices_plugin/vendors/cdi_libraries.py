@@ -31,7 +31,7 @@ def whole(document: Document) -> bool:
 
 
 def completed(minimal: CdiSpec, source: Document) -> CdiSpec:
-    """Our devices, each with what it has there beyond its nodes, and what goes with every GPU tenvironment."""
+    """Our devices, each with what it has there beyond its nodes, and what goes with every GPU there."""
     listed = [each for each in source.get("devices") or () if isinstance(each, dict)]
     devices = [
         {**each, "containerEdits": _added(each["containerEdits"], _same_device(each, listed, minimal.libraries))}
@@ -78,7 +78,7 @@ def _what(entry: object) -> str:
 
 
 def merged(ours: CdiSpec, theirs: Document) -> CdiSpec:
-    """What stands in for both while pods live that were given names of the file that was tenvironment.
+    """What replaces both while pods live that were given names of the file that was there.
 
     Their names stay, so that a container that is restarted finds them. Where theirs is whole and ours is not, their
     devices and what goes with all of them stay as they are, and ours are added.
