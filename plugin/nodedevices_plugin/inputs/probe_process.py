@@ -23,7 +23,6 @@ from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
 from nodedevices_probe.protocol import Snapshot
 
 from nodedevices_plugin.inputs.probe_source import CHUNK_BYTES, END_AFTER_SILENCE_SECONDS, ProbeLines
-from nodedevices_plugin.model.probe_counters import ProbeCounters
 
 REAP_SECONDS = 2.0  # a killed child that is not gone by then is stuck in the kernel
 LAST_REAP_SECONDS = 0.2  # the same at the agent's own end, where nothing else may run any more
@@ -33,7 +32,7 @@ LAST_WORDS_SECONDS = 1.0  # so long the lines are read that a child left behind
 BACKOFF = Backoff(initial_seconds=0.2, max_seconds=30.0, jitter=0.2)  # before the next child
 
 
-class ProbeProcess:
+class ProbeProcess(ProbeLines):
     """A ProbeSource: a child, and after it the next one.
 
     `arguments` are those of `nodedevices-probe` (`["nvml"]`), read before each use: a child that has others is
@@ -50,22 +49,13 @@ class ProbeProcess:
         backoff: Backoff = BACKOFF,
         kill_after_silence_seconds: float = END_AFTER_SILENCE_SECONDS,
     ) -> None:
-        self._own = list(command) if command else None
-        self._arguments = arguments if callable(arguments) else lambda: arguments
-        self._lines = ProbeLines(
+        super().__init__(
             name, on_snapshot=on_snapshot, backoff=backoff, end_after_silence_seconds=kill_after_silence_seconds
         )
+        self._own = list(command) if command else None
+        self._arguments = arguments if callable(arguments) else lambda: arguments
         self._child: subprocess.Popen[bytes] | None = None
         self._unreaped: list[subprocess.Popen[bytes]] = []
-
-    @property
-    def counters(self) -> ProbeCounters:
-        return self._lines.counters
-
-    @property
-    def last_error(self) -> str | None:
-        """Why the last line or child was no good; None after a good line."""
-        return self._lines.last_error
 
     @property
     def pid(self) -> int | None:
@@ -75,29 +65,21 @@ class ProbeProcess:
     def _command(self) -> list[str]:
         return self._own or [sys.executable, "-m", "nodedevices_probe.main", *self._arguments()]
 
-    def set_interval(self, seconds: float | None) -> None:
-        self._lines.set_interval(seconds)
-
-    async def run(self) -> None:
-        """Keep a child running until this coroutine is cancelled; then the child is killed."""
-        await self._lines.keep(self._one_child)
-
-    async def _one_child(self) -> bool:
-        """Start a child and follow it to its end; True when it ended because it wants a new process."""
-        lines = self._lines
+    async def session(self) -> bool:
+        """Start a child and follow it to its end. The child is killed when this coroutine is cancelled."""
         self._unreaped = [child for child in self._unreaped if child.poll() is None]
         if len(self._unreaped) >= MAX_UNREAPED:
-            lines.last_error = f"{len(self._unreaped)} killed probes are stuck in the kernel; reboot the node"
+            self.last_error = f"{len(self._unreaped)} killed probes are stuck in the kernel; reboot the node"
             return False
         command = self._command()
         try:
             child, read_end = _spawn(command)
         except (OSError, ValueError) as error:  # ValueError: an argument that no command line can hold
-            lines.last_error = f"failed to start the probe {command[0]}: {getattr(error, 'strerror', None) or error}"
+            self.last_error = f"failed to start the probe {command[0]}: {getattr(error, 'strerror', None) or error}"
             return False
         self._child = child
-        lines.counters.starts += 1
-        lines.log.info("probe started", pid=child.pid, command=" ".join(command))
+        self.counters.starts += 1
+        self.log.info("probe started", pid=child.pid, command=" ".join(command))
         grace_seconds = 0.0
         try:
             await self._follow(child, read_end, command)
@@ -110,10 +92,10 @@ class ProbeProcess:
                 if child.stdin is not None:
                     child.stdin.close()
         if code is not None and code != -signal.SIGKILL:
-            last_words = f": {lines.last_error}" if lines.last_error else ""
-            lines.last_error = f"the probe exited with status {code}{last_words}"
-        elif lines.last_error is None:
-            lines.last_error = "the probe was killed"
+            last_words = f": {self.last_error}" if self.last_error else ""
+            self.last_error = f"the probe exited with status {code}{last_words}"
+        elif self.last_error is None:
+            self.last_error = "the probe was killed"
         return code == EXIT_WANTS_FRESH_PROCESS
 
     async def _follow(self, child: subprocess.Popen[bytes], read_end: int, command: list[str]) -> None:
@@ -128,14 +110,14 @@ class ProbeProcess:
         def is_over() -> bool:
             nonlocal exited
             if command != self._command():
-                self._lines.last_error = "other arguments are configured"
+                self.last_error = "other arguments are configured"
                 return True
             if exited is None and _has_exited(child):
                 exited = time.monotonic()
             return exited is not None and time.monotonic() - exited >= LAST_WORDS_SECONDS
 
         try:
-            await self._lines.read(reader, partial(_send, child), is_over)
+            await self.read(reader, partial(_send, child), is_over)
         finally:
             transport.close()
 
@@ -153,7 +135,7 @@ class ProbeProcess:
         if reaped:
             return child.returncode
         self._unreaped.append(child)
-        self._lines.log.error("probe cannot be killed", pid=child.pid, left_behind=len(self._unreaped))
+        self.log.error("probe cannot be killed", pid=child.pid, left_behind=len(self._unreaped))
         return None
 
 

@@ -14,14 +14,13 @@ from nodedevices_common.backoff import Backoff
 from nodedevices_probe.protocol import Snapshot
 
 from nodedevices_plugin.inputs.probe_source import CHUNK_BYTES, END_AFTER_SILENCE_SECONDS, ProbeLines
-from nodedevices_plugin.model.probe_counters import ProbeCounters
 
 CONNECT_SECONDS = 5.0
 MAX_UNREAD_BYTES = 1 << 16  # of what is sent to the probe and not read; what is more is lost
 BACKOFF = Backoff(initial_seconds=0.2, max_seconds=5.0, jitter=0.2)  # below the 15 s of silence that are reported
 
 
-class ProbeSocket:
+class ProbeSocket(ProbeLines):
     """A ProbeSource: a connection, and after it the next one."""
 
     def __init__(
@@ -33,48 +32,33 @@ class ProbeSocket:
         backoff: Backoff = BACKOFF,
         end_after_silence_seconds: float = END_AFTER_SILENCE_SECONDS,
     ) -> None:
-        self._path = path
-        self._lines = ProbeLines(
+        super().__init__(
             name, on_snapshot=on_snapshot, backoff=backoff, end_after_silence_seconds=end_after_silence_seconds
         )
+        self._path = path
 
-    @property
-    def counters(self) -> ProbeCounters:
-        return self._lines.counters
-
-    @property
-    def last_error(self) -> str | None:
-        return self._lines.last_error
-
-    def set_interval(self, seconds: float | None) -> None:
-        self._lines.set_interval(seconds)
-
-    async def run(self) -> None:
-        await self._lines.keep(self._connection)
-
-    async def _connection(self) -> bool:
-        lines = self._lines
+    async def session(self) -> bool:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 reader, writer = await asyncio.open_unix_connection(self._path, limit=CHUNK_BYTES)
         except OSError as error:
-            lines.last_error = f"failed to connect to {self._path}: {_why(error)}"
+            self.last_error = f"failed to connect to {self._path}: {_why(error)}"
             return False
-        lines.counters.starts += 1
-        lines.log.info("probe connected", socket=self._path)
+        self.counters.starts += 1
+        self.log.info("probe connected", socket=self._path)
         try:
 
             def send(line: bytes) -> None:
                 if writer.transport.get_write_buffer_size() < MAX_UNREAD_BYTES:
                     writer.write(line)
 
-            await lines.read(reader, send)
+            await self.read(reader, send)
         except OSError as error:
-            lines.last_error = f"{self._path}: {_why(error)}"
+            self.last_error = f"{self._path}: {_why(error)}"
         finally:
             writer.transport.abort()
-        if lines.last_error is None:
-            lines.last_error = f"the probe at {self._path} closed the connection"
+        if self.last_error is None:
+            self.last_error = f"the probe at {self._path} closed the connection"
         return False
 
 

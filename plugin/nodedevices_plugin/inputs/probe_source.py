@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -83,8 +84,9 @@ class LineSplitter:
             self._buffer += part
 
 
-class ProbeLines:
-    """The lines of one probe, over all its processes or connections. `name`: the probe's, for the log."""
+class ProbeLines(ABC):
+    """The lines of one probe, over all its processes or connections: a ProbeSource but for `session`. `name`: the
+    probe's, for the log."""
 
     def __init__(
         self, name: str, *, on_snapshot: Callable[[Snapshot], None], backoff: Backoff, end_after_silence_seconds: float
@@ -106,13 +108,17 @@ class ProbeLines:
             if self._send is not None:
                 self._send(wanted.encode(seconds))
 
-    async def keep(self, session: Callable[[], Awaitable[bool]]) -> None:
-        """One session after the other; a session says whether it ended because the probe wanted a new one."""
+    @abstractmethod
+    async def session(self) -> bool:
+        """One process or connection, to its end. True when it ended because the probe wanted a new one."""
+
+    async def run(self) -> None:
+        """One session after the other."""
         failures = 0
         while True:
             started = time.monotonic()
             lines_before = self.counters.lines
-            planned = await session()
+            planned = await self.session()
             lived_well = self.counters.lines > lines_before and time.monotonic() - started >= LIVED_WELL_SECONDS
             failures = 1 if lived_well or planned else failures + 1
             delay = self._backoff.after(failures)
