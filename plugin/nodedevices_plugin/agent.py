@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -26,7 +26,6 @@ from pathlib import Path
 import structlog
 from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
-from nodedevices_probe.check import CheckError
 
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.host.paths import HostPaths
@@ -331,22 +330,10 @@ class Agent:
         return servers(self._local.http_address, self._local.health_address, scrape=self._metrics.expose, checks=checks)
 
 
-def _settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
-    local = flags.parse(arguments, environment)
-    if local.simulated_profile is not None:
-        from nodedevices_probe.simulated.probe import ProfileSource  # noqa: PLC0415  2 MiB that others do not need
-
-        try:
-            ProfileSource.of(local.simulated_profile, node=local.node_name)
-        except CheckError as error:
-            raise ConfigError([f"--simulated-{error}"]) from error
-    return local
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns 0 after a SIGTERM, 2 for flags or variables that cannot be."""
     try:
-        local = _settings(sys.argv[1:] if arguments is None else arguments, os.environ)
+        local = flags.parse(sys.argv[1:] if arguments is None else arguments, os.environ)
     except ConfigError as error:
         for problem in error.problems:
             print(f"nodedevices-agent: {problem}", file=sys.stderr)  # noqa: T201  a command's answer to its user

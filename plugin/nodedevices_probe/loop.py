@@ -36,7 +36,6 @@ HEARTBEAT_SECONDS = 5.0
 LINE_SPACING_SECONDS = 0.1
 POLL_SPACING_SECONDS = 1.0  # an event brings the next poll forward, but a flood of them not to more than this
 NO_DRIVER = Driver(state=DriverState.NOT_LOADED)
-DISPLAY_PRODUCTS = frozenset({"DGX Display", "NVIDIA DGX Display"})  # drive a screen; NVIDIA's plugin skips them too
 EXIT_WANTS_FRESH_PROCESS = 75  # sysexits.h EX_TEMPFAIL
 
 

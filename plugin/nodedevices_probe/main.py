@@ -12,19 +12,20 @@ import argparse
 import contextlib
 import ctypes
 import os
-import platform
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from nodedevices_common import __version__, unix_socket
 
 from nodedevices_probe import wanted
 from nodedevices_probe.check import CheckError
+from nodedevices_probe.kind import Kind
 from nodedevices_probe.listening import Listener
-from nodedevices_probe.loop import Facts, LineLoop, Source, write_all
+from nodedevices_probe.loop import Facts, LineLoop, write_all
+from nodedevices_probe.registry import KINDS
 from nodedevices_probe.sysfs import System
 
 EXIT_UNUSABLE = 1
@@ -33,8 +34,8 @@ EXIT_INTERRUPTED = 130
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = _parser()
+def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, Kind] = KINDS) -> int:
+    parser = _parser(kinds)
     options = parser.parse_args(arguments)
     write = write_all(_line_descriptor(parser, options.fd))
     if options.fd is not None:
@@ -77,7 +78,7 @@ def _follow_input(loop: LineLoop) -> None:
         wanted.follow(lambda: os.read(0, wanted.MAX_BYTES), loop.set_interval)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(kinds: Mapping[str, Kind]) -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     way = common.add_mutually_exclusive_group()
     way.add_argument(
@@ -90,78 +91,25 @@ def _parser() -> argparse.ArgumentParser:
         "--listen", type=_socket, metavar="unix:PATH", help="write lines to every client of this unix socket"
     )
     common.add_argument(
-        "--root", type=Path, default=Path("/"), metavar="DIR", help="where /sys and /proc are (default: /)"
+        "--root", type=Path, default=Path("/"), metavar="DIR", help="where /sys, /proc, /dev and /run are (default: /)"
     )
     parser = argparse.ArgumentParser(
         prog="nodedevices-probe", description="Reports this machine's devices, one JSON line at a time."
     )
     parser.add_argument("--version", action="version", version=__version__)
-    kinds = parser.add_subparsers(required=True, metavar="nvml | simulated")
-
-    nvml = kinds.add_parser("nvml", parents=[common], help="NVIDIA GPUs, by the driver's library libnvidia-ml.so.1")
-    nvml.add_argument(
-        "--interval-seconds",
-        type=_seconds,
-        default=5.0,
-        metavar="S",
-        help="interval between queries of the driver (default: 5); events are reported at once",
-    )
-    nvml.add_argument(
-        "--driver-root-ctr-path",
-        default="/driver-root",
-        metavar="DIR",
-        help="search the library below this mounted root of the driver first (default: /driver-root)",
-    )
-    nvml.add_argument(
-        "--telemetry", action="store_true", help="read fan, utilization, memory used and clocks, too (default: no)"
-    )
-    nvml.set_defaults(source=_nvml)
-
-    simulated = kinds.add_parser("simulated", parents=[common], help="devices described by a file, or a known machine")
-    what = simulated.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--file", type=Path, metavar="F", help="a YAML file (docs/simulated-devices.md); edits appear at once"
-    )
-    what.add_argument("--profile", metavar="P", help="a known machine, such as 'h100 x 8'")
-    simulated.add_argument(
-        "--node-name",
-        default=os.environ.get("NODE_NAME") or platform.node() or "node",
-        metavar="N",
-        help="device ids are made from it (default: $NODE_NAME, or the host's name)",
-    )
-    simulated.add_argument(
-        "--interval-seconds",
-        type=_seconds,
-        default=1.0,
-        metavar="S",
-        help="interval after which an unchanged line is repeated (default: 1, at most 5)",
-    )
-    simulated.set_defaults(source=_simulated)
+    commands = parser.add_subparsers(required=True, metavar=" | ".join(kinds))
+    for kind in kinds.values():
+        command = commands.add_parser(kind.name, parents=[common], help=kind.help)
+        kind.add_arguments(command)
+        command.add_argument(
+            "--interval-seconds",
+            type=_seconds,
+            default=kind.interval_seconds,
+            metavar="S",
+            help=f"interval {kind.interval} (default: {kind.interval_seconds:g})",
+        )
+        command.set_defaults(source=kind.source)
     return parser
-
-
-def _simulated(options: argparse.Namespace) -> Source:
-    from nodedevices_probe.simulated.probe import FileSource, ProfileSource  # noqa: PLC0415  nor yaml for a real one
-
-    if options.file:
-        return FileSource(path=options.file, node=options.node_name)
-    try:
-        return ProfileSource.of(options.profile, node=options.node_name)
-    except CheckError as error:
-        raise CheckError(f"argument --{error}") from None
-
-
-def _nvml(options: argparse.Namespace) -> Source:
-    from nodedevices_probe.nvidia.library import Library  # noqa: PLC0415
-    from nodedevices_probe.nvidia.probe import NvmlSource  # noqa: PLC0415  a simulated probe needs no pynvml,
-
-    library = Library(options.driver_root_ctr_path)
-    return NvmlSource(
-        poll_seconds=options.interval_seconds,
-        telemetry=options.telemetry,
-        system=System(options.root),
-        library=library,
-    )
 
 
 def _descriptor(value: str) -> int:

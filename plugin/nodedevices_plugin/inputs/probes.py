@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from nodedevices_probe.protocol import Snapshot
+from nodedevices_probe.registry import KINDS
 
 from nodedevices_plugin.inputs.probe_process import ProbeProcess
 from nodedevices_plugin.inputs.probe_socket import ProbeSocket
@@ -80,10 +81,5 @@ class Probes:
 
     def _arguments(self, name: str) -> list[str]:
         """Of a built-in probe."""
-        local = self._local
-        if name != "simulated":
-            telemetry = ["--telemetry"] if local.telemetry else []
-            return [name, f"--driver-root-ctr-path={self._driver_root()}", *telemetry]
-        given = local.simulated_file
-        what = ["--file", given] if given else ["--profile", local.simulated_profile or ""]
-        return ["simulated", *what, "--node-name", local.node_name]
+        now = {"node-name": self._local.node_name, "driver-root-ctr-path": str(self._driver_root())}
+        return KINDS[name].arguments({**self._local.probe_options, **now})

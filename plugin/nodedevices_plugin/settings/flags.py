@@ -43,8 +43,7 @@ class Local:
     resource_prefix: str
     serving_mode: str
     probe_specs: tuple[ProbeSpec, ...]
-    simulated_file: str | None
-    simulated_profile: str | None
+    probe_options: Mapping[str, Value]  # what built-in probes get of the agent's options, by name
     device_plugin_dir: str
     kubelet_socket: str
     pod_resources_socket: str
@@ -93,8 +92,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
         resource_prefix=str(values["resource-prefix"]),
         serving_mode=str(values["serving-mode"]),
         probe_specs=probes.read(_list(values["probe"]))[0],
-        simulated_file=str(values["simulated-file"]) or None,
-        simulated_profile=str(values["simulated-profile"]) or None,
+        probe_options=probes.passed_on(values),
         device_plugin_dir=directory,
         kubelet_socket=str(values["kubelet-socket"]) or f"{directory}/kubelet.sock",
         pod_resources_socket=str(values["pod-resources-socket"]),
@@ -123,15 +121,8 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
         problems.append(f"--node-name: {show(name)} is not the name of a Node")
     if not _DOMAIN.match(str(values["resource-prefix"])):
         problems.append(f"--resource-prefix: {show(values['resource-prefix'])} is not a domain such as nvidia.com")
-    simulated = [each for each in ("simulated-file", "simulated-profile") if values[each]]
     specs, wrong = probes.read(_list(values["probe"]))
-    runs_simulated = ProbeSpec("simulated") in specs
-    if wrong:
-        problems += wrong  # what goes with the probes is judged once it is clear which are meant
-    elif runs_simulated and len(simulated) != 1:
-        problems.append("--probe simulated: needs exactly one of --simulated-file and --simulated-profile")
-    elif not runs_simulated and simulated:
-        problems.append(f"--{simulated[0]}: only goes with --probe simulated")
+    problems += wrong or probes.unfit(specs, values)  # once it is clear which are meant
     if values["config-file"] and values["config-dir"]:
         problems.append("--config-dir: does not go with --config-file; give the folder or the one file")
     lonely = [each for each in ("default-config", "fallback-strategies") if each in given and not values["config-dir"]]

@@ -1,5 +1,5 @@
-"""Which probes the agent has: `--probe nvml`, `--probe simulated`, `--probe NAME=COMMAND`, `--probe NAME=unix:/PATH`,
-as often as wanted. Pure.
+"""Which probes the agent has: a built-in one by its name (`--probe nvml`), `--probe NAME=COMMAND`, `--probe
+NAME=unix:/PATH`, as often as wanted. Pure.
 
 The order counts: a device that two probes report is the first one's. A command is split as a shell does it,
 and gets `--fd N`, the descriptor to which it writes its lines; a comma in it would end it, so that a program that needs
@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nodedevices_api.bounds import MAX_PROBE_NAME, MAX_PROBES, PROBE_NAME_PATTERN
 from nodedevices_common import unix_socket
+from nodedevices_common.options import Value
 from nodedevices_common.text import show
+from nodedevices_probe.check import CheckError
+from nodedevices_probe.registry import KINDS
 
-BUILT_IN = ("nvml", "simulated")
-_RIGHT = "give nvml, simulated, NAME=COMMAND or NAME=unix:/PATH"
+_RIGHT = f"give {', '.join(KINDS)}, NAME=COMMAND or NAME=unix:/PATH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,10 @@ class ProbeSpec:
     command: tuple[str, ...] = ()
     socket: str = ""
 
+    @property
+    def built_in(self) -> bool:
+        return not self.command and not self.socket
+
 
 def read(values: Sequence[str]) -> tuple[tuple[ProbeSpec, ...], list[str]]:
     """The probes in their order, and what is wrong with the values."""
@@ -36,7 +42,7 @@ def read(values: Sequence[str]) -> tuple[tuple[ProbeSpec, ...], list[str]]:
     problems = [] if values else [f"--probe: empty; {_RIGHT}"]
     for value in values:
         name, equals, text = value.partition("=")
-        if not equals and name not in BUILT_IN:
+        if not equals and name not in KINDS:
             problems.append(f"--probe: {show(value)} is not allowed; {_RIGHT}")
             continue
         if re.fullmatch(PROBE_NAME_PATTERN, name) is None or len(name) > MAX_PROBE_NAME:
@@ -53,6 +59,30 @@ def read(values: Sequence[str]) -> tuple[tuple[ProbeSpec, ...], list[str]]:
     if len(specs) > MAX_PROBES:
         problems.append(f"--probe: {len(specs)} are too many; give at most {MAX_PROBES}")
     return tuple(specs), problems
+
+
+def unfit(specs: Sequence[ProbeSpec], values: Mapping[str, Value]) -> list[str]:
+    """What is wrong between these probes and the agent's options that only some kinds of them take."""
+    run = {each.name for each in specs if each.built_in}
+    problems = []
+    for kind in KINDS.values():
+        given = [each for each in kind.one_of if values[each]]
+        if kind.name in run and kind.one_of and len(given) != 1:
+            right = " and ".join(f"--{each}" for each in kind.one_of)
+            problems.append(f"--probe {kind.name}: needs exactly one of {right}")
+        elif kind.name not in run and given:
+            problems.append(f"--{given[0]}: only goes with --probe {kind.name}")
+        else:
+            try:
+                kind.check(values)
+            except CheckError as error:
+                problems.append(str(error))
+    return problems
+
+
+def passed_on(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Of the agent's options those that a kind of probe takes."""
+    return {option: values[option] for kind in KINDS.values() for option in kind.passed_on.values()}
 
 
 def _spec(name: str, text: str) -> tuple[ProbeSpec, str]:

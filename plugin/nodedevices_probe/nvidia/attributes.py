@@ -13,6 +13,8 @@ from nodedevices_api.versions import dra_version
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
 
 VENDOR = "nvidia"
+# Not for computing: the display adapter of a DGX Station (go-nvlib skips the same names).
+DISPLAY_PRODUCTS = frozenset({"DGX Display", "NVIDIA DGX Display"})
 CUDA_COMPUTE_CAPABILITY = "cudaComputeCapability"
 MIG_CAPABLE = "migCapable"
 MIG_ENABLED = "migEnabled"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from argparse import Namespace
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ import pynvml
 from nodedevices_api.bounds import MAX_DEVICES
 
 from nodedevices_probe.events import EventLog
-from nodedevices_probe.loop import DISPLAY_PRODUCTS, Facts
+from nodedevices_probe.loop import Facts
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import DriverGoneError, NvmlCalls, describe
 from nodedevices_probe.nvidia.events import Monitor
@@ -194,12 +195,12 @@ class NvmlSource:
             gpu = self._gpu(nvml, index)
             if gpu is None:
                 silent.append((index, nvml))
-            elif gpu.fact.product_name not in DISPLAY_PRODUCTS:
+            elif gpu.fact.product_name not in nvidia.DISPLAY_PRODUCTS:
                 gpus.append(gpu)
         answering = {gpu.fact.id for gpu in gpus}
         for index, nvml in silent:
             fact = self._unanswering(index, count, answering, nvml)
-            if fact.product_name not in DISPLAY_PRODUCTS:
+            if fact.product_name not in nvidia.DISPLAY_PRODUCTS:
                 gpus.append(_Gpu(fact))
         for gpu in gpus:
             self._last[gpu.fact.index] = gpu.fact
@@ -332,3 +333,13 @@ class NvmlSource:
 def _is_well(device: DeviceFact) -> bool:
     readings = device.readings
     return not readings.lost and readings.error is None and readings.recovery_action in {None, "None"}
+
+
+def source(options: Namespace) -> NvmlSource:
+    """From its arguments (kind)."""
+    return NvmlSource(
+        poll_seconds=options.interval_seconds,
+        telemetry=options.telemetry,
+        system=System(options.root),
+        library=Library(options.driver_root_ctr_path),
+    )

@@ -16,7 +16,7 @@ from nodedevices_api.quantity import from_bytes
 
 from nodedevices_probe.check import CheckError, wrong
 from nodedevices_probe.events import EventKey
-from nodedevices_probe.loop import DISPLAY_PRODUCTS, Facts
+from nodedevices_probe.loop import Facts
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import (
     DeviceFact,
@@ -96,7 +96,7 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
     ]
     every.sort(key=lambda device: device.index)
     absent = {entry["index"] for _, entry in entries if entry.get("absent")}
-    devices = [each for each in every if each.index not in absent and each.product_name not in DISPLAY_PRODUCTS]
+    devices = [each for each in every if each.index not in absent and each.product_name not in nvidia.DISPLAY_PRODUCTS]
     _refuse_repeats(devices)
     driver = {
         "state": "Loaded",

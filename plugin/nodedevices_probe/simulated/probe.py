@@ -10,6 +10,7 @@ hardware.
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -115,3 +116,13 @@ class FileSource:
 
 def _problem(code: str, message: str) -> Problem:
     return Problem(code=code, message=text(message, MAX_MESSAGE))
+
+
+def source(options: Namespace) -> ProfileSource | FileSource:
+    """From its arguments (kind). Raises CheckError when there is no such profile."""
+    if options.file:
+        return FileSource(path=options.file, node=options.node_name)
+    try:
+        return ProfileSource.of(options.profile, node=options.node_name)
+    except CheckError as error:
+        raise CheckError(f"argument --{error}") from None

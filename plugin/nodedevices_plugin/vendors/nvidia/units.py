@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 
-from nodedevices_probe.nvidia.attributes import mig_enabled
+from nodedevices_probe.nvidia.attributes import DISPLAY_PRODUCTS, VENDOR, mig_enabled
 
 from nodedevices_plugin.model import InventoryDevice, PlanError, Unit
 from nodedevices_plugin.vendors.base import partitions
 
-VENDOR = "nvidia"
 TYPES = frozenset({"gpu"})
-# Not for computing: the display adapter of a DGX Station (go-nvlib skips the same names).
-DISPLAY_PRODUCTS = frozenset({"DGX Display", "NVIDIA DGX Display"})
 
 
 def computing_gpus(devices: Iterable[InventoryDevice]) -> tuple[InventoryDevice, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from nodedevices_api.sections import Resources, Sharing
 from nodedevices_common.options import Values
-from nodedevices_probe.nvidia.attributes import fills_instance
+from nodedevices_probe.nvidia.attributes import VENDOR, fills_instance
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
@@ -23,7 +23,7 @@ LINK_SCORE = 100  # go-gpuallocator, so that choices agree with those of NVIDIA'
 
 
 class Nvidia:
-    name = units.VENDOR
+    name = VENDOR
     types = units.TYPES
     host_paths = nodes.OPTIONAL_PATHS
     reasons: Sequence[str] = faults.REASONS

@@ -1,0 +1,56 @@
+"""The port of a kind of hardware: a command of `nodedevices-probe`, which the agent has by its name (`--probe NAME`).
+
+A kind is a folder with a `kind.py`, and a line of `registry`. The agent and all other kinds import that file, so what
+reads the hardware is another module, which is loaded in the probe's process alone.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+
+from nodedevices_probe.loop import Source
+
+Given = Mapping[str, str | bool | tuple[str, ...]]  # options of the agent by name; "" and False: not given
+
+
+def _none(_: ArgumentParser) -> None:
+    """No flags of its own."""
+
+
+def _any(_: Given) -> None:
+    """Whatever the agent passes on is right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """`reads`: the module whose `source(options) -> Source` makes what reads the hardware; it may raise CheckError.
+    `add_arguments`: the kind's own flags, beside those that all have, of which `options.root` is the folder where the
+    machine's /sys, /proc, /dev and /run are. `interval`: what happens every `interval_seconds`, for --help.
+
+    `passed_on`: which of its flags get the value of which of the agent's options. `one_of`: of these options of the
+    agent exactly one is given with this kind, and none without it. `check` raises CheckError, with the agent's flag in
+    it, for what is passed on and cannot be.
+    """
+
+    name: str
+    help: str
+    reads: str
+    add_arguments: Callable[[ArgumentParser], None] = _none
+    interval: str = "between polls of the hardware"
+    interval_seconds: float = 5.0
+    passed_on: Mapping[str, str] = field(default_factory=dict)
+    one_of: tuple[str, ...] = ()
+    check: Callable[[Given], None] = _any
+
+    def source(self, options: Namespace) -> Source:
+        made: Source = import_module(self.reads).source(options)
+        return made
+
+    def arguments(self, given: Given) -> list[str]:
+        """The command with what the agent passes on."""
+        values = {flag: given[option] for flag, option in self.passed_on.items()}
+        flags = [f"--{flag}" if value is True else f"--{flag}={value}" for flag, value in values.items() if value]
+        return [self.name, *flags]

@@ -1,0 +1,29 @@
+"""What `nodedevices-probe nvml` takes."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+from nodedevices_probe.kind import Kind
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--driver-root-ctr-path",
+        default="/driver-root",
+        metavar="DIR",
+        help="search the library below this mounted root of the driver first (default: /driver-root)",
+    )
+    parser.add_argument(
+        "--telemetry", action="store_true", help="read fan, utilization, memory used and clocks, too (default: no)"
+    )
+
+
+NVML = Kind(
+    name="nvml",
+    help="NVIDIA GPUs, by the driver's library libnvidia-ml.so.1",
+    add_arguments=_add_arguments,
+    reads="nodedevices_probe.nvidia.probe",
+    interval="between queries of the driver; events are reported at once",
+    passed_on={"driver-root-ctr-path": "driver-root-ctr-path", "telemetry": "telemetry"},
+)

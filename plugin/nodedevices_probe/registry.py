@@ -1,0 +1,17 @@
+"""All kinds of hardware that `nodedevices-probe` reads: a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nodedevices_probe.kind import Kind
+from nodedevices_probe.nvidia.kind import NVML
+from nodedevices_probe.simulated.kind import SIMULATED
+
+KINDS: Mapping[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        NVML,
+        SIMULATED,
+    )
+}

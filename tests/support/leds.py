@@ -1,0 +1,47 @@
+"""A kind of hardware in one file: the LEDs of /sys/class/leds, for `nodedevices-probe`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodedevices_probe.events import EventLog
+from nodedevices_probe.kind import Kind
+from nodedevices_probe.loop import Facts
+from nodedevices_probe.protocol import DeviceFact, Driver, DriverState
+
+
+@dataclass(slots=True, kw_only=True)
+class Leds:
+    """Those whose name begins with `prefix`."""
+
+    root: Path
+    prefix: str
+    name: str = "leds"
+    poll_seconds: float = 5.0
+    events: EventLog = field(default_factory=EventLog)
+
+    def poll(self) -> Facts:
+        names = sorted(each.name for each in (self.root / "sys/class/leds").glob(f"{self.prefix}*"))
+        devices = tuple(
+            DeviceFact(id=name, index=index, type="led", vendor="linux") for index, name in enumerate(names)
+        )
+        return Facts(driver=Driver(state=DriverState.LOADED, name="leds"), devices=devices)
+
+
+def source(options: Namespace) -> Leds:
+    return Leds(root=options.root, prefix=options.prefix)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--prefix", default="")
+
+
+KIND = Kind(
+    name="leds",
+    help="LEDs",
+    reads=__name__,
+    add_arguments=add_arguments,
+    passed_on={"prefix": "led-prefix"},
+)
