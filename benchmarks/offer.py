@@ -164,7 +164,7 @@ def offered(case: Case, folder: Path) -> tuple[OfferedResource, Answers]:
     plan = make_plan(
         devices, {each.fact.id: well for each in devices.devices}, PlanSettings.from_sections(case.sections)
     )
-    answers = Answers(Metrics(facts=lambda: None, probes=dict).allocated)
+    answers = Answers()
     answers.use(plan, devices, node_containers(devices, case.sections.injection or Injection()))
     [resource] = plan.resources
     return resource, answers
@@ -180,7 +180,9 @@ async def serve(folder: Path, case: Case) -> None:
     resource, answers = offered(case, folder)
     states = [with_one_ill(resource), resource]
     recent = RecentAllocations(lambda: None)
-    server = ResourceServer(resource.name, snapshot(resource), folder=folder, offer=answers, recent=recent)
+    observe = Metrics(facts=lambda: None, probes=dict).kubelet_called
+    shown = snapshot(resource)
+    server = ResourceServer(resource.name, shown, folder=folder, offer=answers, recent=recent, observe=observe)
     await server.start()
     print(server.path, flush=True)
     lines = asyncio.StreamReader()

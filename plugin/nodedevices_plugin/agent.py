@@ -107,7 +107,7 @@ class Agent:
             telemetry=local.telemetry,
         )
         self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set)
-        self._answers = Answers(self._metrics.allocated)
+        self._answers = Answers()
         self._plugins = DevicePlugins(
             folder=Path(local.device_plugin_dir),
             offer=self._answers,
@@ -117,6 +117,7 @@ class Agent:
             lists=self._lists,
             prepare=self._prepare,
             keep=self._parts.keep,
+            observe=self._metrics.kubelet_called,
         )
         self._holders = PodResourcesClient(
             Path(local.pod_resources_socket),
@@ -232,6 +233,8 @@ class Agent:
     async def _pass(self) -> float | None:
         """One step, carried out. Returns when to come back without news (time.monotonic())."""
         line = self._probes.take()
+        if line is not None:
+            self._metrics.probe_read(line.probe, line.snapshot)
         if self._probes.more:
             self._wake.set()  # each step takes one line
         began = time.monotonic()

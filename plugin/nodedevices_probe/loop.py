@@ -51,7 +51,9 @@ class Facts:
     silent: bool = False  # a simulated probe may stop writing
     needs_fresh_process: bool = False  # say this, wait for the next poll, and exit
     poll_again: bool = False  # something is in doubt: the next poll comes after POLL_SPACING_SECONDS
-    read_after: int | None = field(default=None, compare=False)  # Snapshot.read_after, set by the loop
+    # Of Snapshot, set by the loop:
+    read_after: int | None = field(default=None, compare=False)
+    read_milliseconds: int | None = field(default=None, compare=False)
 
 
 class Source(Protocol):
@@ -92,7 +94,9 @@ class LineLoop:
 
     def _poll(self) -> Facts:
         newest = self.source.events.newest()
-        return replace(self.source.poll(), read_after=newest)
+        began = time.monotonic()
+        facts = self.source.poll()
+        return replace(facts, read_after=newest, read_milliseconds=round((time.monotonic() - began) * 1000))
 
     def set_interval(self, seconds: float | None) -> None:
         """From now on, poll so often; None: as often as the source does by itself. May be called by any thread."""
@@ -157,6 +161,7 @@ class LineLoop:
             devices=devices,
             events=self.source.events.for_line(),
             read_after=facts.read_after,
+            read_milliseconds=None if facts is self._written else facts.read_milliseconds,
         )
         line = encode(snapshot)
         if len(line) > MAX_LINE_BYTES:  # PCIe paths grow with the square of the number of devices

@@ -319,6 +319,8 @@ class Snapshot(_Wire):
     # The devices were read after the events up to this sequence number had happened. None: the probe does not say, and
     # then an event is taken to be newer than the readings of the line that reports it first.
     read_after: Count | None = None
+    # How long it took to ask all devices. None: not measured, or an earlier line has said so of the same reading.
+    read_milliseconds: Count | None = None
 
 
 def memory_bytes(capacity: dict[str, str]) -> int:

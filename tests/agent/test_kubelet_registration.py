@@ -14,6 +14,7 @@ from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.registration import BACKOFF
 from nodedevices_plugin.model import RegistrationState
+from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from support.kubelet import StandInKubelet
 from support.offers import GPU, EchoOffer, offered, plan
 
@@ -225,6 +226,22 @@ async def test_a_refusal_is_reported_in_the_kubelets_words_and_retried(
     kubelet.refuse = None
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     assert state_of(plugins) is RegistrationState.REGISTERED
+
+
+async def test_each_register_is_observed_with_its_result(absent: StandInKubelet, allocator: EchoOffer) -> None:
+    seen: list[KubeletCall] = []
+    await absent.stop(leave_socket=True)
+    plugins = DevicePlugins(folder=absent.plugin_folder, offer=allocator, observe=seen.append)
+    await plugins.set_plan(plan(offered(8)))
+    await absent.until(lambda: [each for each in seen if each.result is Result.FAILED])
+    absent.refuse = "not now"
+    await absent.start()
+    await absent.until(lambda: [each for each in seen if each.result is Result.REFUSED])
+    absent.refuse = None
+    await absent.until(lambda: absent.allocatable(GPU) == 8)
+    assert {(each.method, each.resource) for each in seen} == {(Method.REGISTER, GPU)}
+    assert seen[-1].result is Result.GRANTED
+    await plugins.stop()
 
 
 async def test_an_invalid_name_is_refused_without_harm_to_the_others(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -28,6 +30,7 @@ from nodedevices_plugin.model import (
     Plan,
     SchedulableId,
 )
+from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from support.kubelet import AdmissionError, StandInKubelet
 from support.offers import GPU, EchoOffer, offered, plan
 from support.probes import eventually
@@ -297,6 +300,30 @@ async def test_pre_start_is_not_asked_for_and_answered_all_the_same(
     assert not kubelet.registered[0].options.pre_start_required
     assert kubelet.registered[0].options.get_preferred_allocation_available
     await kubelet.pre_start(GPU, ["GPU-0"])
+
+
+async def test_each_answer_is_observed_with_its_result(kubelet: StandInKubelet, allocator: EchoOffer) -> None:
+    seen: list[KubeletCall] = []
+    plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, observe=seen.append)
+
+    def refuse(*_: object) -> Any:
+        raise AllocationError("not this one")
+
+    def fail(*_: object) -> Any:
+        raise KeyError("a bug")
+
+    await registered(kubelet, plugins, plan(offered(2)))
+    for misbehaviour in (None, refuse, fail):
+        allocator.on_allocate = allocator.on_prefer = misbehaviour
+        with contextlib.suppress(AdmissionError):
+            await kubelet.allocate_ids(GPU, ["GPU-1"])
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await kubelet.prefer(GPU, ["GPU-0", "GPU-1"], 1)
+    await plugins.stop()
+    assert {(each.resource, each.seconds > 0) for each in seen} == {(GPU, True)}
+    results = [Result.GRANTED, Result.REFUSED, Result.FAILED]
+    for method in (Method.ALLOCATE, Method.PREFERRED):
+        assert [each.result for each in seen if each.method is method] == results
 
 
 # --- GetPreferredAllocation -----------------------------------------------------------------------------------------

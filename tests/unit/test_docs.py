@@ -5,12 +5,22 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from nodedevices_api.fields import RecoveryAction
 from nodedevices_api.supported import FIELDS_NOT_IMPLEMENTED
+from nodedevices_operator.metrics import Metrics as OperatorMetrics
+from nodedevices_plugin.model.probe_counters import ProbeCounters
+from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.runtime.supervise import Supervisor
+from nodedevices_plugin.status.metrics import Metrics as AgentMetrics
+from nodedevices_probe.protocol import Readings
+from prometheus_client import CollectorRegistry
+from support.exposed import facts
+from support.facts import gpu, inventory_of, well
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -99,25 +109,61 @@ def test_the_help_of_every_command_in_the_docs_is_real() -> None:
         assert "usage" in done.stdout.lower()
 
 
-def test_every_metric_of_the_operator_is_documented_and_no_other() -> None:
-    from nodedevices_operator.metrics import Metrics
-
-    exposed = set(re.findall(r"^# HELP (nodedevices_operator_\w+)", Metrics().render().decode(), re.MULTILINE))
-    exposed = {name for name in exposed if not name.endswith("_created")}
-    documented = re.findall(
-        r"^\| `(nodedevices_operator_\w+)`", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE
-    )
-    assert exposed == set(documented)
+Described = dict[str, tuple[str, frozenset[str]]]
+"""Metric -> its type and labels."""
 
 
-def test_every_documented_metric_of_the_agent_stands_in_its_code() -> None:
-    code = (ROOT / "plugin" / "nodedevices_plugin" / "status" / "metrics.py").read_text()
+class Parts(Supervisor):
+    """A background part that has failed, and a thread."""
+
+    def failures(self) -> dict[str, int]:
+        return {"loop": 1}
+
+    def busy(self) -> dict[str, float]:
+        return {"files": 0.0}
+
+
+def documented(section: str) -> Described:
+    """A section's tables of metrics; one without a column of labels is of devices' gauges."""
     page = (ROOT / "docs" / "metrics.md").read_text()
-    documented = set(re.findall(r"^\| `(nodedevices_(?!operator)\w+)`", page, re.MULTILINE))
-    written = set(re.findall(r'"(nodedevices_\w+)"', code))
-    assert written <= documented
-    unexplained = {name for name in documented - written if not name.startswith("nodedevices_probe_")}
-    assert not unexplained
+    found: Described = {}
+    for line in page.partition(f"\n## {section}\n")[2].partition("\n## ")[0].splitlines():
+        if not line.startswith("| `nodedevices_"):
+            continue
+        name, *rest, what = (cell.strip() for cell in line.strip("|").split("|"))
+        kind, labels = rest or ("gauge", "`index` `uuid`")
+        assert what, name
+        found[name.strip("`")] = kind, frozenset(re.findall(r"`(\w+)`", labels))
+    return found
+
+
+def exposed(registry: CollectorRegistry) -> Described:
+    """Everything of ours in a registry. Labels of what is read at a scrape are those of its first series."""
+    labels = {
+        name: frozenset(getattr(collector, "_labelnames", ()))
+        for collector, names in registry._collector_to_names.items()
+        for name in names
+    }
+    found: Described = {}
+    for family in registry.collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        if name.startswith("nodedevices_"):
+            assert len(family.documentation) > 10, name
+            shown = frozenset(family.samples[0].labels) if family.samples else frozenset()
+            found[name] = family.type, labels.get(name, shown)
+    return found
+
+
+def test_every_metric_is_documented_with_its_type_and_labels_and_no_other() -> None:
+    """What an agent shows on a node where all is as bad as can be; every reading is there."""
+    words = {"error", "recovery_action"}
+    readings = well(**{each.name: 1 for each in fields(Readings) if each.default is None and each.name not in words})
+    shown = facts(config=ConfigStatus(generation=1))
+    devices = (*shown.inventory.devices, *inventory_of(gpu(6, readings=readings)).devices)
+    shown = replace(shown, inventory=replace(shown.inventory, devices=devices))
+    agent = AgentMetrics(facts=lambda: shown, probes=lambda: {"nvml": ProbeCounters()}, parts=Parts(), telemetry=True)
+    assert exposed(agent.registry) == documented("Agent")
+    assert exposed(OperatorMetrics().registry) == documented("Operator")
 
 
 def test_every_recovery_action_has_its_advice_on_one_page() -> None:

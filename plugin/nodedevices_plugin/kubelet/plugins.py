@@ -25,6 +25,7 @@ from nodedevices_plugin.kubelet.offer import KubeletOffer
 from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, Keep, ResourcePlugin
 from nodedevices_plugin.kubelet.server import RecentAllocations, snapshot
 from nodedevices_plugin.model import OfferedResource, Plan, RecentAllocate, Registration
+from nodedevices_plugin.model.kubelet_calls import CallObserver, unobserved
 
 LEAVING_SECONDS = 3.0  # for a handover while the agent ends
 
@@ -45,7 +46,8 @@ class DevicePlugins:
     `folder` is the kubelet's device-plugin folder, where our sockets are made; its socket is `kubelet_socket`, by
     default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` or
     `recent_allocations()` give something new; it must not block. `others` says who else serves a resource, `lists`
-    whether the kubelet has it (guard); `prepare` is awaited before each registration; `keep` runs a background part.
+    whether the kubelet has it (guard); `prepare` is awaited before each registration; `keep` runs a background part;
+    `observe` gets each call that has ended.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class DevicePlugins:
         lists: Lists | None = None,
         prepare: Callable[[], Awaitable[None]] = nothing,
         keep: Keep = once,
+        observe: CallObserver = unobserved,
     ) -> None:
         self._folder = folder
         self._kubelet_socket = kubelet_socket or folder / KUBELET_SOCKET
@@ -69,6 +72,7 @@ class DevicePlugins:
         self._guard = Guard(folder, others, lists)
         self._prepare = prepare
         self._keep = keep
+        self._observe = observe
         self._recent = RecentAllocations(on_change)
         self._plugins: dict[str, ResourcePlugin] = {}
         self._shown: dict[str, OfferedResource] = {}  # what each of them shows
@@ -113,6 +117,7 @@ class DevicePlugins:
                         guard=self._guard,
                         prepare=self._prepare,
                         keep=self._keep,
+                        observe=self._observe,
                     )
                     self._plugins[name] = plugin
                     plugin.start()

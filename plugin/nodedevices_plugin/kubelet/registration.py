@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any
 
 import grpc.aio
@@ -39,6 +39,7 @@ from nodedevices_plugin.kubelet.guard import RECHECK_SECONDS, Guard
 from nodedevices_plugin.kubelet.offer import KubeletOffer
 from nodedevices_plugin.kubelet.server import RecentAllocations, ResourceServer, options
 from nodedevices_plugin.model import Registration, RegistrationState
+from nodedevices_plugin.model.kubelet_calls import CallObserver, KubeletCall, Method, Result
 
 KUBELET_SOCKET = "kubelet.sock"
 CHECK_SECONDS = 0.25
@@ -49,6 +50,7 @@ LISTED_SECONDS = 5.0  # between two checks whether the kubelet lists our devices
 LISTED_FIRST_SECONDS = 0.5  # from the stream; the kubelet has its first message after some milliseconds
 LISTED_AGAIN_SECONDS = 1.0  # after one that says that it does not
 MISSED = 2  # such checks in a row
+NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
 
 Keep = Callable[[str, Callable[[], Awaitable[None]]], Coroutine[Any, Any, None]]  # supervise.Supervisor.keep
@@ -98,8 +100,8 @@ class ResourcePlugin:
     """Keeps one resource served and registered from `start` to `stop`. `shown` is its list, as `snapshot` makes it.
 
     `healthy`: whether there is a healthy id in it. `prepare` is awaited before it is registered: what must be there
-    before an id is handed out. `keep` runs it in the background. `let_through`: that is done, and the guard has nothing
-    against it.
+    before an id is handed out. `keep` runs it in the background. `observe` gets each call that has ended.
+    `let_through`: that is done, and the guard has nothing against it.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class ResourcePlugin:
         guard: Guard,
         prepare: Callable[[], Awaitable[None]],
         keep: Keep,
+        observe: CallObserver,
     ) -> None:
         self.name = name
         self.let_through = False
@@ -132,6 +135,7 @@ class ResourcePlugin:
         self._guard = guard
         self._prepare = prepare
         self._keep = keep
+        self._observe = observe
         self._server: ResourceServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._failures = 0  # refusals in a row
@@ -184,14 +188,18 @@ class ResourcePlugin:
         server = await self._serving()
         before = server.opened
         self._guard.registering(self.name, kubelet)
+        began = perf_counter()
         try:
             await rpc.register(
                 self._kubelet_socket, self._request(server), timeout_seconds=self._deadlines.register_seconds
             )
         except grpc.aio.AioRpcError as error:
+            result = Result.FAILED if error.code() in NO_ANSWER else Result.REFUSED
+            self._observe(KubeletCall(Method.REGISTER, self.name, result, perf_counter() - began))
             self._guard.not_registered(self.name)
             await self._not_registered(error, kubelet)
             return
+        self._observe(KubeletCall(Method.REGISTER, self.name, Result.GRANTED, perf_counter() - began))
         self._guard.registered(self.name)
         self._failures = 0
         registered_at = monotonic()
@@ -275,7 +283,12 @@ class ResourcePlugin:
             await self._stop_server()
         if self._server is None:
             self._server = ResourceServer(
-                self.name, self._shown, folder=self._folder, offer=self._offer, recent=self._recent
+                self.name,
+                self._shown,
+                folder=self._folder,
+                offer=self._offer,
+                recent=self._recent,
+                observe=self._observe,
             )
             await self._server.start()
         return self._server

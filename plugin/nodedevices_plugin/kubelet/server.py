@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any, NoReturn
 
 import grpc.aio
@@ -26,6 +26,7 @@ from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.offer import KubeletOffer
 from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE
 from nodedevices_plugin.model import AllocationError, ContainerEdits, OfferedResource, RecentAllocate
+from nodedevices_plugin.model.kubelet_calls import CallObserver, KubeletCall, Method, Result, unobserved
 
 MAX_SNAPSHOT_BYTES = 3 << 20  # the kubelet's client takes 4 MiB; SCHEMA refuses what would exceed 3
 MAX_REQUEST_BYTES = 8 << 20  # GetPreferredAllocation may name every id twice
@@ -87,7 +88,14 @@ class ResourceServer:
     """
 
     def __init__(
-        self, name: str, shown: bytes, *, folder: Path, offer: KubeletOffer, recent: RecentAllocations
+        self,
+        name: str,
+        shown: bytes,
+        *,
+        folder: Path,
+        offer: KubeletOffer,
+        recent: RecentAllocations,
+        observe: CallObserver = unobserved,
     ) -> None:
         self.name = name
         self.path = sockets.new_path(folder, name)
@@ -96,6 +104,7 @@ class ResourceServer:
         self.stream_change = asyncio.Event()
         self._offer = offer
         self._recent = recent
+        self._observe = observe
         self._shown = shown
         self._changed = asyncio.Event()
         self._stopping = False
@@ -183,17 +192,21 @@ class ResourceServer:
     async def _allocate(
         self, request: api.AllocateRequest, context: grpc.aio.ServicerContext[api.AllocateRequest, api.AllocateResponse]
     ) -> api.AllocateResponse:
+        began = perf_counter()
         wanted = [tuple(each.devices_ids) for each in request.container_requests]
         try:
             answers = [container_response(self._offer.edits(self._offer.grant(self.name, ids))) for ids in wanted]
         except AllocationError as error:
+            self._ended(Method.ALLOCATE, Result.REFUSED, began)
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except Exception as error:
+            self._ended(Method.ALLOCATE, Result.FAILED, began)
             log.exception("allocate failed", resource=self.name, ids=wanted)
             text = f"NodeDevices failed to allocate {self.name} ({type(error).__name__}); see the log of its agent"
             await refuse(context, grpc.StatusCode.INTERNAL, text)
         for ids in wanted:
             self._recent.add(self.name, ids)
+        self._ended(Method.ALLOCATE, Result.GRANTED, began)
         return api.AllocateResponse(container_responses=answers)
 
     async def _get_preferred_allocation(
@@ -201,28 +214,38 @@ class ResourceServer:
         request: api.PreferredAllocationRequest,
         context: grpc.aio.ServicerContext[api.PreferredAllocationRequest, api.PreferredAllocationResponse],
     ) -> api.PreferredAllocationResponse:
+        began = perf_counter()
+        result = Result.GRANTED
+        responses = []
         try:
-            chosen = [
-                self._prefer(tuple(each.available_deviceIDs), tuple(each.must_include_deviceIDs), each.allocation_size)
-                for each in request.container_requests
-            ]
+            for each in request.container_requests:
+                asked = tuple(each.available_deviceIDs), tuple(each.must_include_deviceIDs), each.allocation_size
+                ids = self._prefer(*asked)
+                if ids is None:
+                    result, ids = Result.FAILED, plain_choice(*asked)
+                responses.append(api.ContainerPreferredAllocationResponse(deviceIDs=ids))
         except AllocationError as error:
+            self._ended(Method.PREFERRED, Result.REFUSED, began)
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        responses = [api.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
+        self._ended(Method.PREFERRED, result, began)
         return api.PreferredAllocationResponse(container_responses=responses)
 
-    def _prefer(self, available: tuple[str, ...], must_include: tuple[str, ...], size: int) -> tuple[str, ...]:
+    def _prefer(self, available: tuple[str, ...], must_include: tuple[str, ...], size: int) -> tuple[str, ...] | None:
+        """None: there is no valid preference, by a bug."""
         try:
             chosen = tuple(self._offer.prefer(self.name, available, must_include, size))
         except AllocationError:
             raise
         except Exception:
             log.exception("preferred allocation failed", resource=self.name, size=size)
-            return plain_choice(available, must_include, size)
+            return None
         if is_valid_choice(chosen, available, must_include, size):
             return chosen
         log.error("preferred allocation is not a valid choice", resource=self.name, size=size, chosen=chosen[:16])
-        return plain_choice(available, must_include, size)
+        return None
+
+    def _ended(self, method: Method, result: Result, began: float) -> None:
+        self._observe(KubeletCall(method, self.name, result, perf_counter() - began))
 
     async def _pre_start_container(
         self, _request: api.PreStartContainerRequest, _context: Any

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Sequence
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, Inventory, OfferedResource, Plan
 from nodedevices_plugin.resources.containers import NodeContainers, edits
@@ -13,17 +11,10 @@ from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import Topology, build
 
 
-class AllocationCounter(Protocol):
-    """Called for each answer to Allocate."""
-
-    def __call__(self, resource: str, *, granted: bool) -> None: ...
-
-
 class Answers:
     """The KubeletOffer of this node. `use` replaces everything at once."""
 
-    def __init__(self, count: AllocationCounter) -> None:
-        self._count = count
+    def __init__(self) -> None:
         self._resources: dict[str, OfferedResource] = {}
         self._containers = NodeContainers()
         self._inventory = Inventory()
@@ -37,22 +28,10 @@ class Answers:
         self._inventory, self._topology = inventory, None
 
     def grant(self, resource: str, ids: Sequence[str]) -> Grant:
-        with self._refusals_counted(resource):
-            return grant(self._offered(resource), ids)
+        return grant(self._offered(resource), ids)
 
     def edits(self, grant: Grant) -> ContainerEdits:
-        with self._refusals_counted(grant.resource.name):
-            needed = edits(grant, self._containers)
-        self._count(grant.resource.name, granted=True)
-        return needed
-
-    @contextmanager
-    def _refusals_counted(self, resource: str) -> Iterator[None]:
-        try:
-            yield
-        except AllocationError:
-            self._count(resource, granted=False)
-            raise
+        return edits(grant, self._containers)
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         if self._topology is None:  # needed far less often than lines come

@@ -3,7 +3,8 @@
 Counters and histograms are updated as things happen. Everything that is a state (devices, holders, registrations) is
 read from the latest report's facts at each scrape, so that a device that is gone leaves no stale series. Labels are
 bounded: a device's index and id, a resource's or a probe's name, a closed set of values. Pods are named by
-device_holder alone, which has a series for each container that holds a device, and only while it does.
+device_holder alone, which has a series for each container that holds a device, and only while it does. Durations of
+calls have no resource as label: a histogram has ten series.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from nodedevices_common import __version__
-from nodedevices_probe.protocol import DeviceFact, Readings
+from nodedevices_probe.protocol import DeviceFact, Readings, Snapshot, memory_bytes
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -27,16 +28,20 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState
+from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.resources.ids import physical_id
 from nodedevices_plugin.runtime.supervise import Supervisor
-from nodedevices_plugin.status.report import Facts, allocated, offered, reported_healthy
+from nodedevices_plugin.status.report import Facts, allocated, drivers, offered, reported_healthy
 
 MAX_XID_SERIES = 4096
 # One more series for each counter and histogram, which Prometheus does not need.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+# Answers to the kubelet take less than a millisecond; inside Register it dials the agent, for up to 10 s.
+CALL_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1, 1.0, 10.0)
+READ_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0)  # after 15 s without a line a probe is silent
 
 # Of nodedevices_devices. missing: the driver no longer lists it. unschedulable: well, and taken out of service by hand.
 DEVICE_STATES = (*(state.value.lower() for state in HealthState), "missing", "unschedulable")
@@ -113,10 +118,38 @@ class Metrics:
             buckets=LATENCY_BUCKETS,
             registry=self.registry,
         )
-        self._allocations = Counter(
-            "nodedevices_allocations_total",
-            "Total Allocate requests of the kubelet, by resource and result.",
-            ["resource", "result"],
+        self._calls = {
+            method: Counter(name, text, ["resource", "result"], registry=self.registry)
+            for method, name, text in (
+                (
+                    Method.REGISTER,
+                    "nodedevices_registrations_total",
+                    "Total Register requests to the kubelet, by resource and result; failed: it did not answer.",
+                ),
+                (
+                    Method.ALLOCATE,
+                    "nodedevices_allocations_total",
+                    "Total Allocate requests of the kubelet, by resource and result; failed: by a bug.",
+                ),
+                (
+                    Method.PREFERRED,
+                    "nodedevices_preferred_allocations_total",
+                    "Total GetPreferredAllocation requests of the kubelet, by resource and result; failed: by a bug.",
+                ),
+            )
+        }
+        self._call_seconds = Histogram(
+            "nodedevices_kubelet_call_seconds",
+            "Duration of a call between the kubelet and the agent, by method of the device plugin API.",
+            ["method"],
+            buckets=CALL_BUCKETS,
+            registry=self.registry,
+        )
+        self._read_seconds = Histogram(
+            "nodedevices_probe_read_seconds",
+            "Time that the probe needed to read all its devices once.",
+            ["probe"],
+            buckets=READ_BUCKETS,
             registry=self.registry,
         )
         self._writes = Counter(
@@ -173,8 +206,9 @@ class Metrics:
     def expose(self) -> bytes:
         facts = self._facts()
         for resource in offered(facts).resources if facts is not None else ():
-            for result in ("granted", "refused"):  # shown from 0 on: increase() does not see a series that begins at 1
-                self._allocations.labels(resource=resource.name, result=result)
+            for counter in self._calls.values():
+                for result in Result:  # shown from 0 on: increase() does not see a series that begins at 1
+                    counter.labels(resource.name, result)
         return generate_latest(self.registry)
 
     def kubelet_updated(self, seconds: float) -> None:
@@ -183,8 +217,13 @@ class Metrics:
     def stepped(self, seconds: float) -> None:
         self._step.observe(seconds)
 
-    def allocated(self, resource: str, *, granted: bool) -> None:
-        self._allocations.labels(resource=resource, result="granted" if granted else "refused").inc()
+    def kubelet_called(self, call: KubeletCall) -> None:
+        self._calls[call.method].labels(call.resource, call.result).inc()
+        self._call_seconds.labels(call.method).observe(call.seconds)
+
+    def probe_read(self, probe: str, line: Snapshot) -> None:
+        if line.read_milliseconds is not None:
+            self._read_seconds.labels(probe).observe(line.read_milliseconds / 1000)
 
     def published(self, cause: str, seconds: float) -> None:
         self._writes.labels(cause=cause).inc()
@@ -244,7 +283,8 @@ class _State(Collector):
             if self._telemetry:
                 yield from _telemetry(facts.inventory.devices)
             yield from _resources(facts)
-            yield _last_lines(facts)
+            yield from _configuration(facts)
+            yield from _probes_of(facts)
 
 
 def _probe_counters(probes: Mapping[str, ProbeCounters]) -> Iterator[Metric]:
@@ -278,7 +318,7 @@ def _background(parts: Supervisor) -> Iterator[Metric]:
     yield from (failures, busy)
 
 
-def _last_lines(facts: Facts) -> Metric:
+def _probes_of(facts: Facts) -> Iterator[Metric]:
     last = GaugeMetricFamily(
         "nodedevices_probe_last_line_timestamp_seconds",
         "Unix time of the probe's last valid line; 0: there was none yet.",
@@ -287,7 +327,12 @@ def _last_lines(facts: Facts) -> Metric:
     for probe in facts.probes:
         line = probe.inventory.line_time
         last.add_metric([probe.name], line.timestamp() if line is not None else 0.0)
-    return last
+    loaded = GaugeMetricFamily(
+        "nodedevices_driver_info", "1 for each driver that is loaded.", labels=["name", "version", "cuda_version"]
+    )
+    for driver in drivers(facts):
+        loaded.add_metric([driver.name, driver.version or "", driver.cuda_version or ""], 1.0)
+    yield from (last, loaded)
 
 
 def _devices(facts: Facts) -> Iterator[Metric]:
@@ -372,6 +417,11 @@ def _telemetry(devices: tuple[InventoryDevice, ...]) -> Iterator[Metric]:
                 family.add_metric([str(device.fact.index), device.fact.id], value * factor)
         if family.samples:
             yield family
+    memory = GaugeMetricFamily("nodedevices_device_memory_bytes", "Memory of the device.", labels=_DEVICE)
+    for device in devices:
+        if total := memory_bytes(device.fact.capacity):
+            memory.add_metric([str(device.fact.index), device.fact.id], total)
+    yield memory
 
 
 def _reading(readings: Readings, name: str) -> float | None:
@@ -413,6 +463,9 @@ def _resources(facts: Facts) -> Iterator[Metric]:
         "1 if the list of holders is up to date, else 0.",
         value=1.0 if facts.holdings.state is HoldersState.SYNCED else 0.0,
     )
+
+
+def _configuration(facts: Facts) -> Iterator[Metric]:
     cdi = GaugeMetricFamily(
         "nodedevices_cdi_problem",
         "1 if a CDI specification is missing or broken (source: the driver's; file: the agent's own), else 0.",
@@ -426,3 +479,9 @@ def _resources(facts: Facts) -> Iterator[Metric]:
     )
     config.add_metric([facts.config.reason], 1.0)
     yield config
+    if facts.config.generation is not None:
+        yield GaugeMetricFamily(
+            "nodedevices_config_observed_generation",
+            "Generation of this node's NodeDevices that the agent has read last.",
+            value=facts.config.generation,
+        )

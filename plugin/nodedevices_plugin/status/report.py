@@ -104,7 +104,7 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
         observed_generation=facts.config.generation,
         applied_config_hash=facts.config.applied_hash,
         summary=_summary(devices),
-        drivers=_drivers(facts),
+        drivers=drivers(facts),
         machine=_machine(facts),
         probes=tuple(_probe(each, facts) for each in facts.probes),
         agent=api.Agent(
@@ -130,7 +130,8 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
 
 
 # --- probes and drivers ----------------------------------------------------------------------------------------------
-def _drivers(facts: Facts) -> tuple[api.Driver, ...]:
+def drivers(facts: Facts) -> tuple[api.Driver, ...]:
+    """Those that are loaded; of two probes that name the same one, the first one's word."""
     found: dict[str, api.Driver] = {}
     for each in facts.probes:
         driver = each.inventory.driver

@@ -15,7 +15,6 @@ from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local, parse
-from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.vendors import registry
 from nodedevices_probe.protocol import DeviceFact, Partition, Readings
 from support.acme import CONTROL_NODE, Acme
@@ -75,7 +74,7 @@ class Node:
         self.existing = existing
         self.local = local
         self.world: World = begin(State(), local, now=START, monotonic=self.clock)
-        self.answers = Answers(Metrics(facts=lambda: None, probes=dict).allocated)
+        self.answers = Answers()
 
     def now(self, requested: dict[str, Any] | None = None, *holders: Holder) -> Node:
         saved = None

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 from nodedevices_plugin.model import Plan
+from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
+from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.report import ProbeFacts
 from support.exposed import GPU, SINCE, Samples, agent, facts, parsed
-from support.facts import START, gpu, gpu_id, inventory_of, well
+from support.facts import START, gpu, gpu_id, inventory_of, snapshot, well
 
 
 def of(samples: Samples, metric: str, *labels: str) -> dict[tuple[str, ...], float]:
@@ -95,8 +97,50 @@ def test_the_first_refused_allocate_is_an_increase() -> None:
     metrics = Metrics(facts=lambda: latest, probes=dict)
     refused = (("resource", GPU), ("result", "refused"))
     assert parsed(metrics.expose().decode())["nodedevices_allocations_total"][refused] == 0
-    metrics.allocated(GPU, granted=False)
+    metrics.kubelet_called(KubeletCall(Method.ALLOCATE, GPU, Result.REFUSED, 0.0))
     assert parsed(metrics.expose().decode())["nodedevices_allocations_total"][refused] == 1
+
+
+def test_every_call_between_kubelet_and_agent_is_counted_with_its_result_and_timed() -> None:
+    latest = facts()
+    metrics = Metrics(facts=lambda: latest, probes=dict)
+    for method, result, seconds in (
+        (Method.REGISTER, Result.FAILED, 15.0),
+        (Method.REGISTER, Result.GRANTED, 0.02),
+        (Method.ALLOCATE, Result.GRANTED, 0.0002),
+        (Method.PREFERRED, Result.REFUSED, 0.004),
+    ):
+        metrics.kubelet_called(KubeletCall(method, GPU, result, seconds))
+    samples = parsed(metrics.expose().decode())
+    assert of(samples, "nodedevices_registrations_total", "result") == {
+        ("granted",): 1,
+        ("refused",): 0,
+        ("failed",): 1,
+    }
+    assert of(samples, "nodedevices_allocations_total", "result") == {("granted",): 1, ("refused",): 0, ("failed",): 0}
+    assert of(samples, "nodedevices_preferred_allocations_total", "result")["refused",] == 1
+    assert of(samples, "nodedevices_kubelet_call_seconds_count", "method") == {
+        ("Register",): 2,
+        ("Allocate",): 1,
+        ("GetPreferredAllocation",): 1,
+    }
+    assert of(samples, "nodedevices_kubelet_call_seconds_sum", "method")["Register",] == pytest.approx(15.02)
+
+
+def test_the_time_that_a_probe_needs_is_counted_once_for_each_reading() -> None:
+    metrics = Metrics(facts=lambda: None, probes=dict)
+    for milliseconds in (40, None, 2000):
+        metrics.probe_read("nvml", snapshot(gpu(0), read_milliseconds=milliseconds))
+    samples = parsed(metrics.expose().decode())
+    assert of(samples, "nodedevices_probe_read_seconds_count", "probe") == {("nvml",): 2}
+    assert of(samples, "nodedevices_probe_read_seconds_sum", "probe")["nvml",] == pytest.approx(2.04)
+
+
+def test_a_node_says_which_drivers_and_which_generation_of_its_object_it_has() -> None:
+    shown = agent(replace(facts(), config=ConfigStatus(generation=7)))
+    assert shown["nodedevices_config_observed_generation"] == {(): 7}
+    assert of(shown, "nodedevices_driver_info", "name", "version", "cuda_version") == {("nvidia", "570.148.08", ""): 1}
+    assert "nodedevices_config_observed_generation" not in agent(), "no object was read yet"
 
 
 def test_each_probe_says_when_its_last_line_came() -> None:
@@ -130,6 +174,7 @@ def test_telemetry_is_shown_in_base_units_and_only_where_it_is_switched_on() -> 
         "memory_used_bytes": 1 << 30,
         "sm_clock_hertz": 1.98e9,
         "ecc_uncorrectable_volatile": 3,
+        "memory_bytes": 80 << 30,
     }
     on = parsed(Metrics(facts=lambda: latest, probes=dict, telemetry=True).expose().decode())
     shown = {name: of(on, f"nodedevices_device_{name}", "uuid")[gpu_id(0),] for name in expected}
