@@ -80,6 +80,7 @@ async def run(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     kube = await KubeClient.connect(settings.kubeconfig)
     metrics = Metrics()
+    kube.requested = metrics.requested
     manager = Manager(
         kube,
         metrics,

@@ -31,6 +31,7 @@ from nodedevices_operator.records.kinds import Kind, Record
 
 NODE_WORKERS = 16  # each waits for one call at a time; the client allows 32
 POLICY_WORKERS = 2
+POLICY_COUNTS = ("selected", "applied", "overridden", "failed")  # DevicePolicy.status.nodes
 
 log = structlog.get_logger()
 
@@ -176,9 +177,9 @@ class Manager:
     def gauge(self) -> None:
         """Bring the gauges up to date, for a scrape."""
         cache, metrics, now = self.cache, self.metrics, self._clock()
-        metrics.queue_depth.labels("node").set(len(self.nodes))
-        metrics.queue_depth.labels("policy").set(len(self.policies))
-        metrics.queue_depth.labels("fleet").set(len(self.fleet))
+        for kind, queue in (("node", self.nodes), ("policy", self.policies), ("fleet", self.fleet)):
+            metrics.queue_depth.labels(kind).set(len(queue))
+            metrics.queue_age.labels(kind).set(queue.age())
         records = cache.node_devices.values()
         metrics.nodes.set(len(records))
         metrics.faults.set(
@@ -192,6 +193,11 @@ class Manager:
         accepted = sum(not policy.refusal for policy in cache.policies.values())
         metrics.policies.labels("true").set(accepted)
         metrics.policies.labels("false").set(len(cache.policies) - accepted)
+        metrics.policy_nodes.clear()
+        for policy in cache.policies.values():
+            for state in POLICY_COUNTS:
+                if isinstance(count := (policy.counts or {}).get(state), int):
+                    metrics.policy_nodes.labels(policy.name, state).set(count)
         if cache.last_event:
             metrics.last_event.set(now - max(cache.last_event.values()))
         if self.relister.last_complete is not None:

@@ -11,6 +11,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 PREFIX = "nodedevices_operator"
 _MARK_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds; the target is 5
+_REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)  # a call ends after 35 s
 _RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 
 
@@ -47,6 +48,19 @@ class Metrics:
             ["concern", "code"],
             registry=own,
         )
+        self.requests = Counter(
+            f"{PREFIX}_api_requests",
+            "Total requests to the API server, by verb, resource and HTTP status; 0: no answer.",
+            ["verb", "resource", "code"],
+            registry=own,
+        )
+        self.request_seconds = Histogram(
+            f"{PREFIX}_api_request_seconds",
+            "Duration of a request to the API server, by verb.",
+            ["verb"],
+            buckets=_REQUEST_BUCKETS,
+            registry=own,
+        )
         self.suppressed_events = Counter(
             f"{PREFIX}_suppressed_events",
             "Total Events not written because their node had used up its budget.",
@@ -64,6 +78,12 @@ class Metrics:
         )
         self.queue_depth = Gauge(
             f"{PREFIX}_queue_depth", "Keys that are queued or being reconciled, by kind.", ["kind"], registry=own
+        )
+        self.queue_age = Gauge(
+            f"{PREFIX}_queue_age_seconds",
+            "Time that the oldest queued key has waited for a worker, by kind; 0: none waits.",
+            ["kind"],
+            registry=own,
         )
         self.marked = Histogram(
             f"{PREFIX}_fault_to_pod_seconds",
@@ -86,6 +106,12 @@ class Metrics:
             ["accepted"],
             registry=own,
         )
+        self.policy_nodes = Gauge(
+            f"{PREFIX}_policy_nodes",
+            "Nodes by DevicePolicy, as its status counts them: selected, applied, overridden, failed.",
+            ["policy", "state"],
+            registry=own,
+        )
         self.relists = Counter(
             f"{PREFIX}_relists",
             "Total relists (LISTs of everything of a kind), by kind and result.",
@@ -106,6 +132,11 @@ class Metrics:
         self.last_relist = Gauge(
             f"{PREFIX}_last_relist_age_seconds", "Time since the last complete relist.", registry=own
         )
+
+    def requested(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        """A request to the API server has ended."""
+        self.requests.labels(verb, resource, str(code)).inc()
+        self.request_seconds.labels(verb).observe(seconds)
 
     def render(self) -> bytes:
         """The text exposition format."""

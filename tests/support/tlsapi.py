@@ -52,7 +52,7 @@ class TlsApi:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stop()
+        await self.stop()
 
     def hand_out(self) -> None:
         """Put the present CA and token where the clients read them, as the kubelet does."""
@@ -61,7 +61,7 @@ class TlsApi:
 
     async def rotate(self) -> None:
         """Go on at the same address with a certificate of a new CA; every connection ends."""
-        await self._stop()
+        await self.stop()
         self._generation += 1
         ca, leaf = (self._folder / f"{name}-{self._generation}" for name in ("ca", "leaf"))
         self._openssl(ca, f"/CN=ca-{self._generation}", "basicConstraints=critical,CA:TRUE")
@@ -76,7 +76,7 @@ class TlsApi:
         await site.start()
         self._port = self._runner.addresses[0][1]
 
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

@@ -42,7 +42,7 @@ class KeyQueue:
     def __init__(self, clock: Callable[[], float] = time.monotonic, draw: Draw = random.uniform) -> None:
         self._clock = clock
         self._draw = draw
-        self._ready: deque[str] = deque()
+        self._ready: deque[tuple[str, float]] = deque()  # each with since when
         self._waiting: set[str] = set()  # what _ready holds
         self._running: set[str] = set()
         self._again: set[str] = set()  # added while running
@@ -55,6 +55,10 @@ class KeyQueue:
     def __len__(self) -> int:
         """Keys that are ready or being worked on: the depth that a person should worry about."""
         return len(self._ready) + len(self._running)
+
+    def age(self) -> float:
+        """Seconds that the oldest ready key has waited; 0: none waits."""
+        return max(0.0, self._clock() - self._ready[0][1]) if self._ready else 0.0
 
     def add(self, key: str, *, delay: float = 0.0) -> None:
         """Reconcile the key as soon as possible, or after `delay` seconds; the earliest counts."""
@@ -85,7 +89,8 @@ class KeyQueue:
                     self._push(key)
         if not self._ready:
             return None
-        self._waiting.discard(key := self._ready.popleft())
+        key, _ = self._ready.popleft()
+        self._waiting.discard(key)
         self._running.add(key)
         return key
 
@@ -137,7 +142,7 @@ class KeyQueue:
             await asyncio.sleep(0)  # a handler that never had to wait must not starve the others
 
     def _push(self, key: str) -> None:
-        self._ready.append(key)
+        self._ready.append((key, self._clock()))
         self._waiting.add(key)
         self._wake.set()
 

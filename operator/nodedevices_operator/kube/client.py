@@ -27,7 +27,7 @@ from nodedevices_common.periodic import Periodic
 from nodedevices_operator.kube import credentials
 from nodedevices_operator.kube.credentials import MAX_CALLS, Credentials, CredentialsError
 from nodedevices_operator.kube.port import KubeError, Object
-from nodedevices_operator.records.names import MANAGER
+from nodedevices_operator.records.names import MANAGER, resource_of
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
@@ -36,11 +36,20 @@ LOAD_AGAIN_SECONDS = 1.0  # between two readings of them, however many calls are
 MAX_PAUSE_SECONDS = 60.0  # for all calls, by Retry-After
 PAGE_SIZE = 500
 MAX_PAGES = 400  # 200,000 objects
-APPLY = "application/apply-patch+yaml"  # JSON is YAML
-JSON_PATCH = "application/json-patch+json"
+JSON = "application/json"
+VERBS = {  # verb -> method, content type
+    "get": ("GET", JSON),
+    "list": ("GET", JSON),
+    "create": ("POST", JSON),
+    "apply": ("PATCH", "application/apply-patch+yaml"),  # JSON is YAML
+    "patch": ("PATCH", "application/json-patch+json"),
+}
 USER_AGENT = f"{MANAGER}/{__version__}"  # by which an audit log knows whose request it was
 BUDGET_CAUSE = "DisruptionBudget"  # policy/v1: the cause of a refused eviction
 SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
+
+Requested = Callable[[str, str, int, float], None]
+"""Gets each request that has ended: verb, resource, HTTP status (0: no answer) and seconds."""
 
 log = structlog.get_logger()
 
@@ -48,6 +57,7 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True)
 class _Request:
     what: str  # for messages
+    verb: str  # for metrics
     method: str
     path: str
     query: Mapping[str, str]
@@ -59,6 +69,7 @@ class KubeClient:
     """Kube over the official client. Make it inside a running loop; close it at the end."""
 
     def __init__(self, kubeconfig: str | None, known: Credentials, clock: Callable[[], float] = time.monotonic) -> None:
+        self.requested: Requested = _unobserved
         self.trust_changed: Callable[[], None] = _nothing  # called when the CA or the client certificate is another one
         self._kubeconfig = kubeconfig
         self._clock = clock
@@ -136,7 +147,7 @@ class KubeClient:
             await api.close()
 
     async def get(self, path: str) -> Object:
-        return await self._call("GET", path)
+        return await self._call("get", path)
 
     async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
         token = ""
@@ -144,7 +155,7 @@ class KubeClient:
         # they answer from memory, by an index (1.32 and 1.33; later ones always do).
         limit = {} if "fieldSelector" in query else {"limit": str(PAGE_SIZE)}
         for _ in range(MAX_PAGES):
-            page = await self._call("GET", path, query | limit | ({"continue": token} if token else {}))
+            page = await self._call("list", path, query | limit | ({"continue": token} if token else {}))
             items = page.get("items")
             if not isinstance(items, list) or not str(page.get("kind", "")).endswith("List"):
                 raise KubeError(f"GET {path}: the answer is not a list")
@@ -156,23 +167,23 @@ class KubeClient:
 
     async def apply(self, path: str, body: Object, manager: str, *, force: bool = True) -> Object:
         query = {"fieldManager": manager} | ({"force": "true"} if force else {})
-        return await self._call("PATCH", path, query, body, APPLY)
+        return await self._call("apply", path, query, body)
 
     async def create(self, path: str, body: Object) -> Object:
-        return await self._call("POST", path, {"fieldManager": MANAGER}, body, "application/json")
+        return await self._call("create", path, {"fieldManager": MANAGER}, body)
 
     async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
-        return await self._call("PATCH", path, {"fieldManager": MANAGER}, operations, JSON_PATCH)
+        return await self._call("patch", path, {"fieldManager": MANAGER}, operations)
 
     async def _call(
         self,
-        method: str,
+        verb: str,
         path: str,
         query: Mapping[str, str] | None = None,
         body: Object | list[dict[str, Any]] | None = None,
-        content_type: str = "application/json",
     ) -> dict[str, Any]:
-        request = _Request(f"{method} {path}", method, path, query or {}, body, content_type)
+        method, content_type = VERBS[verb]
+        request = _Request(f"{method} {path}", verb, method, path, query or {}, body, content_type)
         left = self._not_before - self._clock()
         if left > 0:
             raise KubeError(
@@ -188,25 +199,13 @@ class KubeClient:
 
     async def _send(self, request: _Request) -> dict[str, Any]:
         what = request.what
-        headers = {"Accept": "application/json", "Content-Type": request.content_type}
         async with self._slots:
+            began, status = time.perf_counter(), 0
             try:
-                async with asyncio.timeout(CONNECT_SECONDS + ANSWER_SECONDS):
-                    arguments = await self._api.param_serialize(
-                        request.method,
-                        request.path,
-                        {},
-                        list(request.query.items()),
-                        headers,
-                        request.body,
-                        auth_settings=["BearerToken"],
-                    )
-                    response = await self._api.call_api(
-                        *arguments, _preload_content=False, _request_timeout=ANSWER_SECONDS
-                    )
-                    data = await response.read()
-            except (OSError, TimeoutError, ClientError, client.ApiException) as error:
-                raise KubeError(f"{what}: no answer: {type(error).__name__}: {str(error)[:300]}") from error
+                response, data = await self._exchange(request)
+                status = response.status
+            finally:
+                self.requested(request.verb, resource_of(request.path), status, time.perf_counter() - began)
         if not 200 <= response.status <= 299:
             retry = retry_after_seconds(response.getheader("Retry-After"))
             said, absent, blocked = _error_message(data, str(response.reason))
@@ -224,6 +223,25 @@ class KubeClient:
         except orjson.JSONDecodeError as error:
             raise KubeError(f"{what}: the answer is not JSON: {data[:100]!r}") from error
 
+    async def _exchange(self, request: _Request) -> tuple[Any, bytes]:
+        """The response, whatever its status, and its body."""
+        headers = {"Accept": "application/json", "Content-Type": request.content_type}
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS + ANSWER_SECONDS):
+                arguments = await self._api.param_serialize(
+                    request.method,
+                    request.path,
+                    {},
+                    list(request.query.items()),
+                    headers,
+                    request.body,
+                    auth_settings=["BearerToken"],
+                )
+                response = await self._api.call_api(*arguments, _preload_content=False, _request_timeout=ANSWER_SECONDS)
+                return response, await response.read()
+        except (OSError, TimeoutError, ClientError, client.ApiException) as error:
+            raise KubeError(f"{request.what}: no answer: {type(error).__name__}: {str(error)[:300]}") from error
+
 
 def _about_credentials(error: KubeError) -> bool:
     """Whether other credentials could help: the API server does not know us, or we do not trust it (or it us)."""
@@ -231,6 +249,10 @@ def _about_credentials(error: KubeError) -> bool:
 
 
 def _nothing() -> None:
+    return None
+
+
+def _unobserved(verb: str, resource: str, status: int, seconds: float) -> None:
     return None
 
 

@@ -63,6 +63,16 @@ def config_map_path(namespace: str, name: str) -> str:
     return named(config_maps(namespace), name)
 
 
+def resource_of(path: str) -> str:
+    """The resource of a path, with its subresource, as RBAC has it: `pods/status`."""
+    _, api, *rest = path.split("/")
+    rest = rest[1 if api == "api" else 2 :]  # without the version, and the group
+    if rest[0] == "namespaces" and len(rest) > 2:
+        rest = rest[2:]
+    resource, _, *sub = (*rest, "")
+    return "/".join((resource, *filter(None, sub)))
+
+
 def identified(kind: str, name: str, uid: str, *, namespace: str | None = None) -> dict[str, Any]:
     """The head of an apply body. With `metadata.uid` it changes that object or none: another uid is a 409."""
     version = API_VERSION if kind in {"NodeDevices", "DevicePolicy"} else "v1"

@@ -14,7 +14,17 @@ from nodedevices_operator.kube import credentials
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.kube.source import Watch
-from nodedevices_operator.records.names import NODES
+from nodedevices_operator.records.names import (
+    NODE_DEVICES,
+    NODES,
+    POLICIES,
+    config_map_path,
+    events_path,
+    eviction_path,
+    named,
+    pod_path,
+    resource_of,
+)
 from support.tlsapi import TlsApi
 
 pytestmark = pytest.mark.timeout(60)
@@ -63,6 +73,37 @@ async def test_a_renewed_token_is_used_by_the_very_call_that_was_refused(api: Tl
         api.hand_out()
         await asyncio.sleep(0.06)
         await kube.get(NODES)
+
+
+async def test_every_request_is_observed_with_verb_resource_status_and_duration(api: TlsApi, kube: KubeClient) -> None:
+    seen: list[tuple[str, str, int]] = []
+    kube.requested = lambda verb, resource, status, seconds: seen.append(
+        (verb, resource, status if seconds > 0 else -1)
+    )
+    await kube.get(NODES)
+    with pytest.raises(KubeError):
+        await kube.json_patch(f"{named(NODES, 'n1')}/status", [])  # this one answers nothing but GET
+    await api.stop()
+    with pytest.raises(KubeError):
+        await kube.get(named(NODES, "n1"))
+    assert seen == [("get", "nodes", 200), ("patch", "nodes/status", 405), ("get", "nodes", 0)]
+
+
+@pytest.mark.parametrize(
+    ("path", "resource"),
+    [
+        (NODES, "nodes"),
+        (f"{named(NODES, 'a/b')}/status", "nodes/status"),
+        (NODE_DEVICES, "nodedevices"),
+        (f"{named(POLICIES, 'p')}/status", "devicepolicies/status"),
+        (pod_path("ml", "train"), "pods"),
+        (eviction_path("ml", "train"), "pods/eviction"),
+        (events_path("ml"), "events"),
+        (config_map_path("ml", "c"), "configmaps"),
+    ],
+)
+def test_a_path_is_counted_by_its_resource_and_never_by_a_name(path: str, resource: str) -> None:
+    assert resource_of(path) == resource
 
 
 async def test_a_token_that_is_refused_for_good_is_said_as_such(api: TlsApi, kube: KubeClient) -> None:

@@ -138,6 +138,21 @@ def test_jitter_makes_a_look_that_was_asked_for_at_a_time_seconds_late_at_most()
     assert queue.take() == "n1"
 
 
+def test_the_age_is_that_of_the_key_that_waits_longest_for_a_worker(queue: KeyQueue, clock: Clock) -> None:
+    assert queue.age() == 0
+    queue.add("a")
+    clock.now = 3
+    queue.add("b")
+    queue.add("later", delay=60)
+    clock.now = 5
+    queue.add("a")
+    assert queue.age() == 5
+    queue.take()
+    assert queue.age() == 2
+    queue.take()
+    assert queue.age() == 0, "what is being reconciled, or is not due, does not wait"
+
+
 def test_a_forgotten_key_has_no_timer(queue: KeyQueue, clock: Clock) -> None:
     queue.add("n1", delay=5.0)
     queue.forget("n1")

@@ -14,7 +14,7 @@ from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.names import NODE_DEVICES, NODES, POLICIES
-from support.exposed import operator
+from support.exposed import operator, parsed
 from support.opfacts import device, node_devices, raw_node, raw_policy
 
 
@@ -149,6 +149,20 @@ async def test_metrics_tell_the_state_of_the_fleet(manager: Manager) -> None:
     ):
         assert line in text
     assert "nodedevices_operator_fault_to_pod_seconds_bucket" in text
+
+
+async def test_each_policy_shows_its_counts_of_nodes_and_a_deleted_one_shows_nothing(manager: Manager) -> None:
+    def shown() -> dict[str | None, float]:
+        manager.gauge()
+        samples = parsed(manager.metrics.render().decode()).get("nodedevices_operator_policy_nodes", {})
+        return {f"{dict(labels)['policy']} {dict(labels)['state']}": value for labels, value in samples.items()}
+
+    counts = {"selected": 3, "applied": 2, "overridden": 0, "failed": 1, "invented": 7}
+    policy = raw_policy("p", health={}, version=2) | {"status": {"nodes": counts}}
+    manager.arrived(Kind.POLICY, False, read(Kind.POLICY, policy))
+    assert shown() == {"p selected": 3, "p applied": 2, "p overridden": 0, "p failed": 1}
+    manager.arrived(Kind.POLICY, True, read(Kind.POLICY, policy))
+    assert not [each for each in shown() if str(each).startswith("p ")]
 
 
 async def test_a_node_whose_conditions_are_not_as_they_should_be_is_named_with_the_reason() -> None:
