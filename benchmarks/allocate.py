@@ -71,7 +71,7 @@ def every_size(offer: Offer, name: str, available: Sequence[str]) -> list[Row]:
 
 
 def together(offer: Offer) -> list[Row]:
-    """Sixteen callers at once, each asks for one GPU again and again; the floor is the same with empty calls."""
+    """Sixteen callers at once, each requests one GPU again and again; the floor is the same with empty calls."""
     request = allocate(offer.ids[:1]).SerializeToString()
     floor = asyncio.run(callers(offer.path, "PreStartContainer", b""))
     took = asyncio.run(callers(offer.path, "Allocate", request))

@@ -52,7 +52,7 @@ def apply(path: str, body: Mapping[str, Any], manager: str) -> Call:
 
 
 class Refused(Exception):  # noqa: N818 - reads as what happened
-    """The API server did not do what it was asked for."""
+    """The API server did not do what was requested."""
 
 
 class Client:
@@ -178,7 +178,7 @@ async def kopf(kubeconfig: str) -> None:
             expiration=datetime.now(UTC) + timedelta(hours=1),
         )
 
-    print("listed", flush=True)  # kopf tells nobody: who measures waits until it rests
+    print("listed", flush=True)  # kopf does not report it: who measures waits until it is idle
     await kopf.operator(registry=registry, settings=settings, clusterwide=True, standalone=True)
 
 

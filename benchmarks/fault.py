@@ -55,7 +55,7 @@ def rounds(cluster: RigCluster) -> dict[str, list[float]]:
         pod = watch("pod", "held", "-n", NAMESPACE)
         node = watch("node", cluster.a)
         far = watches.enter_context(cluster.reach(cluster.a))
-        far.ask("watch")
+        far.call("watch")
         cluster.until("the watches have begun", lambda: devices.seen and pod.seen and node.seen)
         for _ in range(ROUNDS):
             time.sleep(PAUSE_SECONDS)

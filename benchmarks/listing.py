@@ -1,7 +1,7 @@
 """ListAndWatch with many ids: how large its message is, and how long it takes to be there.
 
 Twice: when a kubelet opens the stream, and when one device fails while it listens. The second is measured from the
-moment in which the server's process is told, so it includes encoding the list; nothing is decoded at this end.
+moment in which the server's process is notified, so it includes encoding the list; nothing is decoded at this end.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class OnApiServer:
 
     # --- floors ------------------------------------------------------------------------------------------------------
     def _lists(self) -> list[Call]:
-        """What a fresh install asks of the API server for each node."""
+        """The requests of a fresh install to the API server for each node."""
         return [Call("GET", "/api/v1/pods", {"fieldSelector": f"spec.nodeName={name}"}) for name in self._fleet.names]
 
     def _writes(self) -> list[Call]:
@@ -289,14 +289,14 @@ class Work:
     writes: dict[str, int]  # by concern
 
     def rows(self, name: str, floor: Took, count: int) -> list[Row]:
-        told = ", ".join(f"{each} {number:,}" for each, number in sorted(self.writes.items())) or "none"
+        tally = ", ".join(f"{each} {number:,}" for each, number in sorted(self.writes.items())) or "none"
         each_ms, floor_ms = (1000 * seconds / count for seconds in (self.cpu_seconds, floor.cpu_seconds))
         return [
             Row(what=f"{name} -> rests", measured=self.seconds, unit="s", floor=floor.seconds, floor_is=SAME_CALLS),
             Row(what="  CPU of the operator for each", measured=each_ms, unit="ms", floor=floor_ms,
                 floor_is=SAME_CALLS),
             Row(what="  CPU of kube-apiserver for each", measured=1000 * self.server_cpu_seconds / count, unit="ms"),
-            Row(what=f"  writes: {told}", measured=sum(self.writes.values()) / count, unit="each"),
+            Row(what=f"  writes: {tally}", measured=sum(self.writes.values()) / count, unit="each"),
         ]  # fmt: skip
 
 

@@ -35,8 +35,8 @@ class Rest:
 
 
 def until_it_rests(pid: int, quiet_seconds: float, done: Callable[[], bool] = lambda: True) -> Rest:
-    """Until it has done next to nothing for so long. Only then it is asked whether it has done everything (that is work
-    as well): on a busy machine it may have waited for an answer."""
+    """Until it has done next to nothing for so long. Only then it is queried whether it has done everything (that is
+    work as well): on a busy machine it may have waited for an answer."""
     used, busy = cpu_seconds(pid), time.monotonic()
     deadline = busy + LONGEST_SECONDS
     while (now := time.monotonic()) < deadline:

@@ -251,7 +251,7 @@ def status(code: int, text: str) -> web.Response:
 
 
 def discovery(path: str) -> dict[str, Any] | None:
-    """What kopf asks for before it watches."""
+    """What kopf requests before it watches."""
     group, _, version = NODE_DEVICES.removeprefix("/apis/").rpartition("/")[0].rpartition("/")
     both = {"groupVersion": f"{group}/{version}", "version": version}
     match path:

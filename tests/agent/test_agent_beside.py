@@ -1,4 +1,5 @@
-"""The real agent, told to serve, where another device plugin serves already: it takes nothing away, and says so."""
+"""The real agent, configured to serve, where another device plugin serves already: it takes nothing away, and says
+so."""
 
 from __future__ import annotations
 
@@ -78,8 +79,8 @@ async def test_it_leaves_the_name_to_who_serves_it_says_so_and_serves_when_that_
         metrics = made.get("/metrics")[1]
         assert f'nodedevices_resource_served_by_another{{resource="{GPU}"}} 1.0' in metrics
         assert f'nodedevices_resource_healthy{{resource="{GPU}"}} 0.0' in metrics
-        told = [each for each in made.lines("registration") if each["state"] == "ServedByAnother"]
-        assert len(told) == 1
+        logged = [each for each in made.lines("registration") if each["state"] == "ServedByAnother"]
+        assert len(logged) == 1
         vendor.end()
         await serves(kubelet)
         await made.until(lambda: ready(made)[0] == 200)

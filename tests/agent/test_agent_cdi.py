@@ -177,9 +177,9 @@ async def test_a_folder_that_cannot_be_written_is_refused_and_nothing_is_offered
     node.cdi.touch()
     node.agent.start()
     await node.agent.until(lambda: node.agent.lines("configuration"))
-    told = node.agent.lines("configuration")[-1]
-    assert told["condition"] == "ConfigInvalid"
-    assert told["message"] == (
+    logged = node.agent.lines("configuration")[-1]
+    assert logged["condition"] == "ConfigInvalid"
+    assert logged["message"] == (
         f"injection.deviceListStrategies: cdi-cri: cannot write {node.cdi}: Not a directory; install the component cdi "
         "(manifests/components/cdi), or use envvar; nothing is offered until there is a valid configuration"
     )
@@ -195,8 +195,8 @@ async def test_a_folder_that_cannot_be_written_leaves_the_way_that_was_in_effect
     node.config.write_text(PLAIN)
     await start(node)
     node.config.write_text(CDI)
-    told = node.agent.lines
-    await node.agent.until(lambda: [each for each in told("configuration") if each["condition"] == "ConfigInvalid"])
+    logged = node.agent.lines
+    await node.agent.until(lambda: [each for each in logged("configuration") if each["condition"] == "ConfigInvalid"])
     granted = await node.kubelet.allocate(GPU, 1)
     assert not granted.answer.cdi_devices
     assert granted.answer.envs["NVIDIA_VISIBLE_DEVICES"].startswith("GPU-")
@@ -232,7 +232,7 @@ async def test_a_folder_that_fails_while_it_is_in_use_is_told_and_devices_are_of
     assert str(node.cdi) in node.agent.lines(message)[-1]["error"]
 
 
-# --- never without the driver's libraries, unless somebody asked for it -----------------------------------------------
+# --- never without the driver's libraries, unless it is configured ---------------------------------------------------
 async def test_without_libraries_a_cdi_strategy_is_refused_and_a_file_of_nvidias_plugin_stays_as_it_is(
     strict: Node,
 ) -> None:

@@ -91,11 +91,11 @@ async def test_a_name_that_matches_nothing_is_in_effect_and_reported_once(
 ) -> None:
     write(config_file, "sharing: {timeSlicing: {resources: [{name: gpuu, replicas: 4}, {name: gpu, replicas: 2}]}}")
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    told = (
+    logged = (
         "sharing.timeSlicing.resources[0].name nvidia.com/gpuu: no such resource on this node; offered: nvidia.com/gpu"
     )
     found = agent.lines("configuration entry matches nothing on this node")
-    assert [each["what"] for each in found] == [told]
+    assert [each["what"] for each in found] == [logged]
     assert conditions(agent) == []
 
 
@@ -173,10 +173,10 @@ async def test_outside_a_pod_the_agent_says_which_flags_would_help(kubelet: Stan
     async with made as agent:
         message = "failed to watch NodeDevices"
         await agent.until(lambda: agent.lines(message))
-        told = agent.lines(message)[0]["error"]
-        assert "the pod's service account" in told
-        assert "--kubeconfig" in told
-        assert "--standalone" in told
+        logged = agent.lines(message)[0]["error"]
+        assert "the pod's service account" in logged
+        assert "--kubeconfig" in logged
+        assert "--standalone" in logged
 
 
 async def test_flags_that_cannot_be_end_it_with_a_sentence(made: AgentProcess) -> None:

@@ -69,10 +69,10 @@ async def test_what_is_wrong_with_the_very_first_devices_file_is_in_the_log_and_
     )
     async with made as agent:
         await agent.until(lambda: agent.lines("the probe reports problems"))
-        [told] = agent.lines("the probe reports problems")[0]["problems"]
-        assert told.startswith("FileInvalid: ")
-        assert "h101 x 8" in told
-        await agent.until(lambda: told in agent.get("/readyz")[1])
+        [logged] = agent.lines("the probe reports problems")[0]["problems"]
+        assert logged.startswith("FileInvalid: ")
+        assert "h101 x 8" in logged
+        await agent.until(lambda: logged in agent.get("/readyz")[1])
         agent.edit("profile: h100 x 8\n")
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
         await agent.until(lambda: agent.lines("the probe reports no problems any more"))
@@ -213,8 +213,8 @@ async def test_a_probe_that_hangs_is_told_and_its_devices_stay_offered(
     updates = len(kubelet.views[GPU].updates)
     os.kill(agent.probe_pid, signal.SIGSTOP)
     await agent.until(lambda: agent.lines("device not healthy"))
-    [told] = agent.lines("device not healthy")
-    assert (told["reason"], len(told["devices"])) == ("ProbeSilent", 8)
+    [logged] = agent.lines("device not healthy")
+    assert (logged["reason"], len(logged["devices"])) == ("ProbeSilent", 8)
     assert (kubelet.allocatable(GPU), len(kubelet.views[GPU].updates)) == (8, updates)
     assert agent.get("/healthz")[0] == 200
     os.kill(agent.probe_pid, signal.SIGCONT)

@@ -56,7 +56,7 @@ def configure(agent: AgentProcess, text: str) -> None:
     (agent.devices.parent / "config.yaml").write_text(text)
 
 
-def told(agent: AgentProcess) -> str:
+def message_of(agent: AgentProcess) -> str:
     return str(agent.lines("configuration")[-1]["message"]) if agent.lines("configuration") else ""
 
 
@@ -94,9 +94,9 @@ async def test_while_no_daemon_answers_nothing_is_registered_and_the_reason_is_t
     (runner.programs / "nvidia-cuda-mps-control").unlink()
     configure(made, FOUR)
     async with made as agent:
-        await agent.until(lambda: "nvidia-cuda-mps-control not found" in told(agent))
+        await agent.until(lambda: "nvidia-cuda-mps-control not found" in message_of(agent))
         assert agent.lines("configuration")[-1]["condition"] == "ConfigInvalid"
-        assert told(agent).endswith("nothing is offered until it answers")
+        assert message_of(agent).endswith("nothing is offered until it answers")
         assert agent.get("/readyz")[0] == 503
         assert not kubelet.registered
 
@@ -109,7 +109,7 @@ async def test_the_last_good_configuration_stays_until_the_daemon_of_the_new_one
     async with made as agent:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
         configure(agent, FOUR)
-        await agent.until(lambda: "the previous configuration stays in effect until it answers" in told(agent))
+        await agent.until(lambda: "the previous configuration stays in effect until it answers" in message_of(agent))
         assert kubelet.allocatable(GPU) == 2
         runner.start()
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
@@ -123,7 +123,7 @@ async def test_shares_are_withheld_while_their_daemon_is_dead_and_it_is_started_
     runner.die(GPU)
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
     assert kubelet.capacity(GPU) == 8
-    await agent.until(lambda: "its shares are not offered until it answers" in told(agent))
+    await agent.until(lambda: "its shares are not offered until it answers" in message_of(agent))
     await agent.until(lambda: 'reason="MpsDaemonDown"' in agent.get("/metrics")[1])
     runner.start()
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
@@ -176,7 +176,7 @@ async def test_pods_that_hold_time_slices_keep_their_gpus_until_they_end_though_
         await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
         configure(agent, FOUR)
         waits = "the change of nvidia.com/gpu from timeSlicing to mps waits until these pods have ended: ml/train-0"
-        await agent.until(lambda: told(agent) == waits)
+        await agent.until(lambda: message_of(agent) == waits)
         assert agent.lines("configuration")[-1]["condition"] == "WaitingForHolders"
         assert (runner.modes(), runner.commands(GPU)) == ({}, [])
         kubelet.release("train-0", "ml")
@@ -190,7 +190,7 @@ async def test_clients_keep_their_daemon_until_they_end_though_time_slices_have_
     await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
     configure(agent, FOUR_BY_TIME)
     await agent.until(
-        lambda: told(agent).endswith("from mps to timeSlicing waits until these pods have ended: ml/train-0")
+        lambda: message_of(agent).endswith("from mps to timeSlicing waits until these pods have ended: ml/train-0")
     )
     assert runner.alive(GPU)
     assert "quit" not in runner.commands(GPU)
@@ -245,7 +245,7 @@ async def test_at_a_first_start_gpus_that_another_plugin_hands_out_get_no_daemon
     with VendorProcess(tmp_path, kubelet.plugin_folder, ids) as vendor:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
         async with made as agent:
-            await agent.until(lambda: "by MPS waits: another device plugin serves nvidia.com/gpu" in told(agent))
+            await agent.until(lambda: "by MPS waits: another device plugin serves nvidia.com/gpu" in message_of(agent))
             assert (runner.modes(), runner.commands(GPU)) == ({}, [])
             vendor.end()
             await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
@@ -266,7 +266,7 @@ async def test_where_the_state_is_lost_pods_with_whole_gpus_keep_them_and_client
         await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
         await again(FOUR)
         await agent.until(
-            lambda: told(agent) == "sharing nvidia.com/gpu by MPS waits until these pods have ended: ml/train-0"
+            lambda: message_of(agent) == "sharing nvidia.com/gpu by MPS waits until these pods have ended: ml/train-0"
         )
         assert agent.lines("configuration")[-1]["condition"] == "WaitingForHolders"
         assert (runner.modes(), runner.commands(GPU)) == ({}, [])
@@ -274,7 +274,7 @@ async def test_where_the_state_is_lost_pods_with_whole_gpus_keep_them_and_client
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
         await kubelet.allocate(GPU, 1, pod="infer-0", namespace="ml")
         await again("no: configuration\n")
-        await agent.until(lambda: told(agent).endswith("nothing is offered until there is a valid configuration"))
+        await agent.until(lambda: message_of(agent).endswith("nothing is offered until there is a valid configuration"))
         await again(FOUR)
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
         assert runner.commands(GPU).count("-d") == 1
@@ -285,6 +285,6 @@ async def test_a_root_that_is_not_mounted_is_told(made: AgentProcess, kubelet: S
     configure(made, FOUR)
     made.arguments.append("--mps-dir=/nowhere")
     async with made as agent:
-        await agent.until(lambda: "/nowhere/nodedevices-daemons.json" in told(agent))
-        assert "mount the MPS root there (manifests/components/mps)" in told(agent)
+        await agent.until(lambda: "/nowhere/nodedevices-daemons.json" in message_of(agent))
+        assert "mount the MPS root there (manifests/components/mps)" in message_of(agent)
         assert not kubelet.registered

@@ -119,8 +119,8 @@ async def test_serving_waits_for_the_pods_of_other_ids_and_for_the_plugin_that_o
     ids = await ids_of(observer)
 
     def message() -> str:
-        told = observer.lines("configuration")
-        return str(told[-1]["message"]) if told else ""
+        reported = observer.lines("configuration")
+        return str(reported[-1]["message"]) if reported else ""
 
     with VendorProcess(tmp_path, kubelet.plugin_folder, ids, "--replicas=4") as vendor:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 16)
@@ -169,9 +169,11 @@ async def test_a_dra_drivers_claims_hold_devices(observer: AgentProcess, kubelet
         claim.claim_resources.add(driver_name="gpu.nvidia.com", pool_name="node-a", device_name=device)
     kubelet.extra_pods.append(pod)
     await observer.until(lambda: metric(observer, "nodedevices_device_holders") == 2)
-    told = got(observer, "/metrics")[1]
+    reported = got(observer, "/metrics")[1]
     held = [
-        line for line in told.splitlines() if line.startswith("nodedevices_device_holders{") and line.endswith(" 1.0")
+        line
+        for line in reported.splitlines()
+        if line.startswith("nodedevices_device_holders{") and line.endswith(" 1.0")
     ]
     assert [line.partition('index="')[2][0] for line in held] == ["1", "2"]
 

@@ -121,11 +121,11 @@ async def test_what_happens_to_one_probes_devices_leaves_the_others_alone(node: 
 
 
 class Elsewhere:
-    """A probe in another container: what it says to each client, and what it is told."""
+    """A probe in another container: what it writes to each client, and what it receives."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.told: list[bytes] = []
+        self.received: list[bytes] = []
         self._server: asyncio.Server | None = None
         self._clients: list[asyncio.StreamWriter] = []
 
@@ -144,7 +144,7 @@ class Elsewhere:
         nic = DeviceFact(id="IB-9", index=9, type="nic", vendor="mellanox", device_nodes=("/dev/infiniband/uverbs9",))
         writer.write(encode(snapshot(nic, probe="ib", instance="elsewhere")))
         while line := await reader.readline():
-            self.told.append(line)
+            self.received.append(line)
 
 
 async def test_a_probe_behind_a_socket_is_one_more_source_is_told_the_policys_interval_and_may_come_back(
@@ -156,11 +156,11 @@ async def test_a_probe_behind_a_socket_is_one_more_source_is_told_the_policys_in
     async with running(Node(tmp_path, kubelet, f"--probe=ib=unix:{probe.path}", config=config)) as node:
         await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 2, 1])
         assert [(each["name"], each["devices"]) for each in node.status["probes"]][2] == ("ib", 1)
-        await kubelet.until(lambda: [wanted.interval(each) for each in probe.told] == [2])
+        await kubelet.until(lambda: [wanted.interval(each) for each in probe.received] == [2])
         await probe.stop()
         (node.folder / "lost").touch()
         await kubelet.until(lambda: kubelet.allocatable(FPGA) == 0)
         assert kubelet.allocatable(RDMA) == 2, "a probe that is away for a moment takes nothing along"
         await probe.start()
-        await kubelet.until(lambda: len(probe.told) == 2)
+        await kubelet.until(lambda: len(probe.received) == 2)
         await probe.stop()

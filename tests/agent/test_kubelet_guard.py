@@ -1,4 +1,4 @@
-"""Registrations beside other plugins: what is asked, when it is not, and what must be there before."""
+"""Registrations beside other plugins: what is checked, when it is not, and what must be there before."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def client_of(kubelet: StandInKubelet) -> PodResourcesClient:
 
 
 class Rival:
-    """Who is in the way, as the guard is told it; and a tally of what was asked and prepared."""
+    """Who is in the way, as the guard gets it; and a tally of what was queried and prepared."""
 
     def __init__(self) -> None:
         self.who: str | None = ""
-        self.asked: list[tuple[str, tuple[str, ...]]] = []
+        self.queries: list[tuple[str, tuple[str, ...]]] = []
         self.prepared = 0
         self.kubelet: StandInKubelet | None = None
         self.looks = 0  # that found devices
@@ -41,7 +41,7 @@ class Rival:
         return found
 
     async def others(self, resource: str, own: Collection[str]) -> str | None:
-        self.asked.append((resource, tuple(sorted(own))))
+        self.queries.append((resource, tuple(sorted(own))))
         return self.who
 
     async def prepare(self) -> None:
@@ -78,12 +78,12 @@ async def test_nothing_is_registered_or_prepared_while_another_plugin_serves(
     rival.who = "another device plugin serves it"
     await plugins.set_plan(plan(offered(8)))
     await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
-    await kubelet.until(lambda: len(rival.asked) >= 2)
+    await kubelet.until(lambda: len(rival.queries) >= 2)
     assert plugins.registrations()[0].message == "another device plugin serves it"
     assert (kubelet.registered, rival.prepared, plugins.let_through) == ([], 0, False)
-    rival.who = None  # a kubelet that does not tell now
-    seen = len(rival.asked)
-    await kubelet.until(lambda: len(rival.asked) > seen)
+    rival.who = None  # a kubelet that does not answer now
+    seen = len(rival.queries)
+    await kubelet.until(lambda: len(rival.queries) > seen)
     assert kubelet.registered == []
     rival.who = ""
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
@@ -96,7 +96,7 @@ async def test_where_nobody_tells_it_is_registered_at_once(
     rival.who = None
     await plugins.set_plan(plan(offered(8)))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    assert len(rival.asked) == 1
+    assert len(rival.queries) == 1
 
 
 async def test_a_lost_stream_is_renewed_without_asking(
@@ -107,7 +107,7 @@ async def test_a_lost_stream_is_renewed_without_asking(
     rival.who = "another device plugin serves it"  # or the kubelet has not yet noticed that the stream is gone
     await kubelet.drop_stream(GPU)
     await kubelet.until(lambda: len(kubelet.registered) == 2 and kubelet.allocatable(GPU) == 8)
-    assert len(rival.asked) == 1
+    assert len(rival.queries) == 1
 
 
 async def test_with_a_new_kubelet_it_is_asked_again(
@@ -117,7 +117,7 @@ async def test_with_a_new_kubelet_it_is_asked_again(
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     await kubelet.restart()
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    assert len(rival.asked) == 2
+    assert len(rival.queries) == 2
     rival.who = "another device plugin came first"
     await kubelet.restart()
     await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
@@ -133,8 +133,8 @@ async def test_after_a_kubelet_restart_the_other_plugin_has_the_first_turn(
     rival.who = ""  # a kubelet that starts knows no ids
     await kubelet.restart()
     await kubelet.until(lambda: "has 30 s to register first" in plugins.registrations()[0].message)
-    seen = len(rival.asked)
-    await kubelet.until(lambda: len(rival.asked) > seen)
+    seen = len(rival.queries)
+    await kubelet.until(lambda: len(rival.queries) > seen)
     assert kubelet.registered == []
 
 
@@ -144,7 +144,7 @@ async def test_what_was_decided_to_be_taken_over_is_registered_beside_the_other_
     rival.who = "another device plugin serves it"
     await plugins.set_plan(plan(offered(8)), allow_next=True)
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    assert (rival.asked, rival.prepared) == ([], 1)
+    assert (rival.queries, rival.prepared) == ([], 1)
     await kubelet.restart()  # and what this kubelet has is another question
     await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
 
@@ -158,7 +158,7 @@ async def test_an_older_process_of_ours_is_not_in_the_way(
     rival.who = "somebody serves it"
     await plugins.set_plan(plan(offered(8)))
     await kubelet.until(lambda: state_of(plugins) is RegistrationState.REGISTERED)
-    assert rival.asked == []
+    assert rival.queries == []
     await older.stop()
     await kubelet.until(lambda: kubelet.connected(GPU) and kubelet.allocatable(GPU) == 8)
 
@@ -204,7 +204,7 @@ async def test_names_that_are_registered_together_are_not_in_each_others_way(kub
 async def test_when_the_plugin_that_took_our_place_is_gone_we_register_again(
     kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
 ) -> None:
-    """Our stream stays open all the time: only what the kubelet lists tells."""
+    """Our stream stays open all the time: only what the kubelet lists shows it."""
     rival.kubelet = kubelet
     await plugins.set_plan(plan(offered(8)))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
@@ -214,7 +214,7 @@ async def test_when_the_plugin_that_took_our_place_is_gone_we_register_again(
     await kubelet.until(lambda: state_of(other) is RegistrationState.REGISTERED)
     await other.stop()
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
-    assert state_of(plugins) is RegistrationState.REGISTERED, "nobody has told us"
+    assert state_of(plugins) is RegistrationState.REGISTERED, "nothing has notified us"
     await kubelet.until(lambda: len(kubelet.registered) == 3 and kubelet.allocatable(GPU) == 8)
     assert (await kubelet.allocate(GPU, 1)).ids
 
@@ -232,7 +232,7 @@ def test_devices_that_were_never_listed_are_not_missed_and_one_look_is_none() ->
     assert listed.observed(False, now=22.0)
 
 
-# --- what the kubelet is asked --------------------------------------------------------------------------------------
+# --- what the kubelet is queried ------------------------------------------------------------------------------------
 async def test_one_look_answers_all_who_ask_at_one_time(kubelet: StandInKubelet) -> None:
     client = client_of(kubelet)
     serving = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())

@@ -89,8 +89,8 @@ async def test_a_plugin_that_prefers_whatever_it_is_given_is_left_alone(
     kubelet: StandInKubelet, plugins: DevicePlugins
 ) -> None:
     async def prefer(request: api.PreferredAllocationRequest, _: object) -> api.PreferredAllocationResponse:
-        asked = [list(each.available_deviceIDs) for each in request.container_requests]
-        answers = [api.ContainerPreferredAllocationResponse(deviceIDs=each) for each in asked]
+        available = [list(each.available_deviceIDs) for each in request.container_requests]
+        answers = [api.ContainerPreferredAllocationResponse(deviceIDs=each) for each in available]
         return api.PreferredAllocationResponse(container_responses=answers)
 
     server = grpc.aio.server()

@@ -151,7 +151,7 @@ def test_entries_that_say_nothing_are_left_out() -> None:
     assert listed(answer) == ()
 
 
-# --- pure: when to ask ----------------------------------------------------------------------------------------------
+# --- pure: when to call ---------------------------------------------------------------------------------------------
 def test_an_allocate_is_looked_for_soon_and_once() -> None:
     before = Holdings(state=HoldersState.SYNCED, taken=90.0)
     assert wanted_after_allocate(before, []) is None
@@ -185,7 +185,7 @@ def client(kubelet: StandInKubelet, plugins: DevicePlugins) -> PodResourcesClien
 async def test_holders_follow_the_pods(
     kubelet: StandInKubelet, plugins: DevicePlugins, client: PodResourcesClient
 ) -> None:
-    assert client.holdings.state is HoldersState.UNAVAILABLE  # not asked yet is not "nobody"
+    assert client.holdings.state is HoldersState.UNAVAILABLE  # not queried yet is not "nobody"
     await plugins.set_plan(plan(offered(8)))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     await kubelet.allocate(GPU, 2, pod="train-0", namespace="ml")
@@ -226,10 +226,10 @@ async def test_a_rate_limit_is_reported_and_not_answered_by_asking_more(
     limited = await client.list()
     assert (limited.state, limited.holders) == (HoldersState.RATE_LIMITED, good.holders)
     assert "rejected by rate limit" in limited.message
-    asked = kubelet.lists
+    list_calls = kubelet.lists
     for _ in range(20):
         assert await client.list() == limited
-    assert kubelet.lists == asked
+    assert kubelet.lists == list_calls
 
 
 async def test_an_answer_that_is_too_large_is_not_called_a_rate_limit(
@@ -241,9 +241,9 @@ async def test_an_answer_that_is_too_large_is_not_called_a_rate_limit(
     problem = await client.list()
     assert (problem.state, problem.holders) == (HoldersState.UNAVAILABLE, good.holders)
     assert "the answer is larger than the 16 MiB allowed" in problem.message
-    asked = kubelet.lists
+    list_calls = kubelet.lists
     assert await client.list() == problem
-    assert kubelet.lists == asked, "such an answer costs the kubelet as much each time"
+    assert kubelet.lists == list_calls, "such an answer costs the kubelet as much each time"
 
 
 async def test_a_failing_list_says_why(kubelet: StandInKubelet, client: PodResourcesClient) -> None:
@@ -292,20 +292,20 @@ async def holder_of(kubelet: StandInKubelet, plugins: DevicePlugins, pod: str) -
 async def test_a_holder_stays_one_while_a_kubelet_that_has_started_does_not_know_its_pods(
     kubelet: StandInKubelet, plugins: DevicePlugins, client: PodResourcesClient, as_a_pod: bool
 ) -> None:
-    asking = in_a_pod(kubelet) if as_a_pod else client
+    reader = in_a_pod(kubelet) if as_a_pod else client
     await holder_of(kubelet, plugins, "train")
-    before = await asking.list()
+    before = await reader.list()
     await kubelet.restart(knows_pods=False)
-    during = await asking.list()
+    during = await reader.list()
     assert during.state is HoldersState.INCOMPLETE
     assert (during.holders, during.taken) == (before.holders, before.taken)
     assert ("own pod nodedevices/nodedevices-agent-x7f2q" in during.message) is as_a_pod
     assert [each.ids for each in during.possible or ()] == [before.holders[0].ids]
     kubelet.knows_pods = True
-    after = await asking.list()
+    after = await reader.list()
     assert (after.state, after.holders, after.possible) == (HoldersState.SYNCED, before.holders, None)
     kubelet.release("train")  # the checkpoint goes on naming it, and this kubelet is known to list all of its pods
-    assert (await asking.list()).holders == ()
+    assert (await reader.list()).holders == ()
 
 
 async def test_a_pod_that_came_meanwhile_is_a_holder_beside_those_that_were_known(
@@ -324,14 +324,14 @@ async def test_a_pod_that_came_meanwhile_is_a_holder_beside_those_that_were_know
 async def test_a_pod_that_ended_while_the_kubelet_was_down_is_no_holder_once_the_own_pod_is_listed(
     kubelet: StandInKubelet, plugins: DevicePlugins
 ) -> None:
-    asking = in_a_pod(kubelet)
+    reader = in_a_pod(kubelet)
     await holder_of(kubelet, plugins, "train")
-    await asking.list()
+    await reader.list()
     await kubelet.restart(knows_pods=False)
-    assert len((await asking.list()).holders) == 1
+    assert len((await reader.list()).holders) == 1
     kubelet.release("train")
     kubelet.knows_pods = True
-    assert ((await asking.list()).state, asking.holdings.holders) == (HoldersState.SYNCED, ())
+    assert ((await reader.list()).state, reader.holdings.holders) == (HoldersState.SYNCED, ())
 
 
 async def test_a_checkpoint_that_gives_nothing_to_anybody_proves_that_nobody_holds(kubelet: StandInKubelet) -> None:

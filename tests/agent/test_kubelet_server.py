@@ -1,4 +1,4 @@
-"""What the kubelet is told and answered: ListAndWatch, Allocate, GetPreferredAllocation, PreStartContainer."""
+"""What the kubelet is sent and answered: ListAndWatch, Allocate, GetPreferredAllocation, PreStartContainer."""
 
 from __future__ import annotations
 
@@ -207,14 +207,14 @@ async def test_two_resources_are_answered_by_their_own_names(
     await registered(kubelet, plugins, plan(offered(2), other))
     await kubelet.allocate(GPU, 1)
     await kubelet.allocate(other.name, 1)
-    assert allocator.asked == [(GPU, ("GPU-1",)), (other.name, ("MIG-1",))]
+    assert allocator.received == [(GPU, ("GPU-1",)), (other.name, ("MIG-1",))]
 
 
 async def test_a_refusal_reaches_the_pod_in_its_own_words(
     kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoOffer
 ) -> None:
     def refuse(_resource: str, ids: Sequence[str]) -> ContainerEdits:
-        raise AllocationError(f"a shared device is given once per container, and {len(ids)} were asked for")
+        raise AllocationError(f"a shared device is given once per container, and {len(ids)} were requested")
 
     allocator.on_allocate = refuse
     await registered(kubelet, plugins, plan(offered(2)))

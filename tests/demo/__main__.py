@@ -37,7 +37,7 @@ def main() -> int:
                 ending.callback(installing.uninstall, provider.kubectl)
             try:
                 install(stage, provider)
-                story.tell()
+                story.run()
             except PROBLEM:
                 last_words(stage, provider)
                 raise

@@ -1,4 +1,4 @@
-"""The story that `make demo` tells, on any cluster with two nodes that have no device plugin for nvidia.com/gpu.
+"""What `make demo` shows, on any cluster with two nodes that have no device plugin for nvidia.com/gpu.
 
 Each scene does one thing to the cluster, waits until the API server or the kubelet shows its effect, and prints the
 real output of the command that a person would use to see it. A scene whose effect does not come in time raises. Faults
@@ -92,7 +92,7 @@ class Story:
     times: dict[str, float] = field(default_factory=dict)
     _hands: ExitStack = field(default_factory=ExitStack)
 
-    def tell(self) -> None:
+    def run(self) -> None:
         with self._hands:
             self.give_devices()
             self.run_a_pod()
@@ -213,7 +213,7 @@ class Story:
             f"XID 79 strikes {victim['name']} on {self.big}, which the pod holds: it has fallen off the bus"
         )
         far: NodeClient = self.node_clients[self.big]
-        far.ask("watch")
+        far.call("watch")
         with ExitStack() as watches:
 
             def watch(*args: str) -> Watch:
@@ -299,7 +299,7 @@ class Story:
         for node in (self.big, self.small):
             if self.kubectl.get("pod", node_client.pod_name(node), NAMESPACE):
                 with node_client.through_pod(self.kubectl, node, namespace=NAMESPACE) as far:
-                    far.ask("remove")
+                    far.call("remove")
         self.kubectl.delete("namespace", NAMESPACE)
 
 

@@ -66,8 +66,8 @@ def taints(cluster: Cluster) -> list[tuple[str, str]]:
 
 
 def reasons(cluster: Cluster, pod: str) -> set[str]:
-    asked = ("get", "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={pod}")
-    return {one["reason"] for one in cluster.kubectl.json(*asked)["items"]}
+    arguments = ("get", "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={pod}")
+    return {one["reason"] for one in cluster.kubectl.json(*arguments)["items"]}
 
 
 def shown(cluster: Cluster, kind: str = "EvictionsSynced") -> dict[str, Any]:

@@ -70,7 +70,7 @@ def test_a_silent_probe_takes_no_pod_out_of_its_service_and_a_fault_does_until_n
     cluster.running("web")
     ready, well = shown("Ready"), shown(HEALTHY)
     cluster.hardware(cluster.a, simulated.h100s(silent=True))
-    cluster.until("the pod says that nobody can tell", lambda: shown(HEALTHY)["reason"] == "ProbeSilent")
+    cluster.until("the pod says that its device's health is unknown", lambda: shown(HEALTHY)["reason"] == "ProbeSilent")
     assert (shown(HEALTHY)["status"], shown(HEALTHY)["lastTransitionTime"]) == ("True", well["lastTransitionTime"])
     assert shown("Ready") == ready
 

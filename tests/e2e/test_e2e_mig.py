@@ -127,13 +127,13 @@ def test_a_gpu_that_is_cut_or_made_whole_under_idle_pods_goes_to_no_other_pod_un
         lambda: cluster.ids(cluster.a, LARGE) or cluster.ids(cluster.a) & {cluster.device(cluster.a, 7)["id"]},
         3,
     )
-    told = cluster.until(
+    reported = cluster.until(
         "the node says so",
         lambda: (c := cluster.condition("nodedevices", cluster.a, "ConfigApplied")).get("status") == "False" and c,
     )
-    assert told["reason"] == "WaitingForHolders"
-    assert "gpu-6, gpu-7" in told["message"]
-    assert "all-whole" in told["message"]
+    assert reported["reason"] == "WaitingForHolders"
+    assert "gpu-6, gpu-7" in reported["message"]
+    assert "all-whole" in reported["message"]
     cluster.alive(small)
     cluster.kubectl.delete("pod", "small", namespace=NAMESPACE)
     cluster.until("gpu-7 is offered whole", lambda: cluster.device(cluster.a, 7)["id"] in cluster.ids(cluster.a))
@@ -160,12 +160,12 @@ def test_single_offers_mig_devices_as_gpus_and_a_fault_of_a_gpu_is_one_of_all_it
 
 def test_single_is_refused_where_gpus_are_not_alike_and_what_was_offered_stays(cluster: Cluster) -> None:
     offer(cluster, "single", LAST_TWO)
-    told = cluster.until(
+    reported = cluster.until(
         "the node says why",
         lambda: (
             (c := cluster.condition("nodedevices", cluster.a, "ConfigApplied")).get("reason") == "ConfigInvalid" and c
         ),
     )
-    assert "partitions.strategy" in told["message"]
-    assert "use mixed" in told["message"]
+    assert "partitions.strategy" in reported["message"]
+    assert "use mixed" in reported["message"]
     assert len(cluster.ids(cluster.a)) == 8

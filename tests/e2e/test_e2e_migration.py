@@ -72,7 +72,7 @@ def vendors(cluster: Cluster, provider: ClusterProvider) -> Iterator[Cluster]:
     installing.uninstall(cluster.kubectl)
     try:
         for node, text in ((cluster.a, simulated.h100s()), (cluster.b, simulated.l4s())):
-            cluster.node_clients[node].ask("remove")
+            cluster.node_clients[node].call("remove")
             cluster.hardware(node, text)
             cluster.kubectl.run("label", "node", node, f"{PRESENT}=true")
         for node, labels in ((cluster.a, DISCOVERED["a"]), (cluster.b, DISCOVERED["b"])):

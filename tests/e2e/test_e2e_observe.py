@@ -66,7 +66,7 @@ def removed(cluster: Cluster, provider: ClusterProvider) -> Iterator[set[str]]:
     installing.uninstall(cluster.kubectl)
     try:
         cluster.until("our registration is gone", lambda: not cluster.ids(cluster.b))
-        cluster.node_clients[cluster.b].ask("remove")
+        cluster.node_clients[cluster.b].call("remove")
         cluster.hardware(cluster.b, simulated.l4s())
         yield ids
     finally:
@@ -91,7 +91,7 @@ def test_the_vendors_plugin_serves_and_we_show_its_resource_its_holders_and_faul
     assert cluster.marked("train", "False")["reason"] == "FallenOffBus"
     assert cluster.ids(cluster.b) == ids, "the vendor's plugin decides what is offered, not we"
     cluster.until(
-        "the node tells that the vendor still offers it", lambda: "though not healthy" in ready(cluster)["message"]
+        "the node says that the vendor still offers it", lambda: "though not healthy" in ready(cluster)["message"]
     )
     cluster.alive(pod)
 
@@ -109,11 +109,11 @@ def test_the_vendors_resource_is_not_given_to_the_operator_and_its_plugins_end_i
     cluster.policy(
         "own", {"capacity": [{"name": GPU, "perNode": 9}]}, selector={"kubernetes.io/hostname": cluster.b}, priority=5
     )
-    told = cluster.until(
+    reported = cluster.until(
         "the operator refuses the name",
         lambda: (c := cluster.condition("nodedevices", cluster.b, "CapacitySynced")).get("reason") == "Conflict" and c,
     )
-    assert "served by the device plugin" in told["message"]
+    assert "served by the device plugin" in reported["message"]
     uninstall(cluster)
     cluster.until("the kubelet offers nothing", lambda: not cluster.ids(cluster.b))
     cluster.until("NodeDevices shows it", lambda: healthy(cluster) == 0)
@@ -193,12 +193,12 @@ def test_where_observe_was_forgotten_the_vendors_plugin_goes_on_until_it_is_remo
     held = cluster.held(cluster.b, "train")
 
     installing.apply(cluster.kubectl, provider.images)
-    told = cluster.until(
+    reported = cluster.until(
         "the node says who serves it", lambda: (c := ready(cluster)).get("status") == "False" and c, 90
     )
-    assert told["reason"] == "ServedByAnother"
-    assert f"another device plugin serves {GPU} to this kubelet: 4 healthy ids" in told["message"]
-    assert "set serving.mode: Observe" in told["message"]
+    assert reported["reason"] == "ServedByAnother"
+    assert f"another device plugin serves {GPU} to this kubelet: 4 healthy ids" in reported["message"]
+    assert "set serving.mode: Observe" in reported["message"]
     assert condition(cluster.agent(cluster.b), "Ready")["status"] == "False"
     cluster.until("NodeDevices names the holder", lambda: cluster.summary(cluster.b).get("held") == 1)
     cluster.pod("next", cluster.b, {GPU: 1})
@@ -216,7 +216,7 @@ def test_where_observe_was_forgotten_the_vendors_plugin_goes_on_until_it_is_remo
 
 
 def test_a_vendors_plugin_that_took_our_place_leaves_the_node_to_us_again(cluster: Cluster) -> None:
-    """Nobody tells us of either: our stream stays open."""
+    """Nothing notifies us of either: our stream stays open."""
     before = cluster.ids(cluster.b)
     ids = install(cluster)
     assert ids == before
@@ -230,7 +230,7 @@ def test_a_vendors_plugin_that_took_our_place_leaves_the_node_to_us_again(cluste
 
 
 def test_a_node_that_we_leave_is_the_vendors_plugins_whichever_of_us_registered_last(cluster: Cluster) -> None:
-    """The kubelet tells neither of it, and up to 1.36 forgets the plugin that stays: it is asked to dial it anew."""
+    """The kubelet notifies neither, and up to 1.36 forgets the plugin that stays: we make it dial that one again."""
 
     def leave() -> None:
         cluster.policy("observe", {"serving": {"mode": "Observe"}}, selector={"kubernetes.io/hostname": cluster.b})

@@ -65,12 +65,12 @@ def test_a_change_waits_for_the_held_gpu_alone_and_names_the_pod(cluster: Cluste
 def test_a_policy_that_asks_for_what_is_not_implemented_is_not_applied_at_all_and_names_it(cluster: Cluster) -> None:
     memory = {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi"}]}
     cluster.policy("later", {"sharing": memory, "health": {"holdDownSeconds": 77}})
-    told = cluster.until(
+    reported = cluster.until(
         "the policy says so",
         lambda: (c := cluster.condition("devicepolicy", "later", "Accepted")).get("status") == "False" and c,
     )
-    assert told["reason"] == "NotSupportedYet"
-    assert "sharing.strategy: memory" in told["message"]
+    assert reported["reason"] == "NotSupportedYet"
+    assert "sharing.strategy: memory" in reported["message"]
     config = cluster.nodedevices(cluster.a)["spec"]["config"]
     assert config["health"]["holdDownSeconds"] == HOLD_DOWN_SECONDS, "the part that could be applied is not, either"
 

@@ -184,8 +184,9 @@ def test_a_node_made_anew_under_a_living_agent_has_its_object_again(rig: RigClus
         owners = [one["uid"] for one in item.get("metadata", {}).get("ownerReferences", [])]
         return owners == [anew] and bool(item.get("status", {}).get("devices"))
 
-    # The agent's token names the old Node until the kubelet has asked for another one. A kubelet that asks before it
-    # has made the Node gets one that names none, and keeps it for most of an hour: its next start asks anew.
+    # The agent's token names the old Node until the kubelet has requested another one. A kubelet that requests it
+    # before it has made the Node gets one that names none, and keeps it for most of an hour: its next start requests
+    # another.
     try:
         rig.until("the kubelet gives the agent a token for the new Node", lambda: rig.token_node(rig.a) == anew)
     except NotReached:

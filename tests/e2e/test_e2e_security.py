@@ -15,11 +15,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 
-# Holds silent connections, opens those again that are closed, and asks now and then what the kubelet asks.
+# Holds silent connections, opens those again that are closed, and sends now and then what the kubelet's probes send.
 SILENT = """
 import json, socket, sys, time
 end, servers = time.monotonic() + float(sys.argv[1]), [tuple(one.split(",")) for one in sys.argv[2:]]
-held, asked, answered = {server: [] for server in servers}, 0, 0
+held, sent, answered = {server: [] for server in servers}, 0, 0
 while time.monotonic() < end:
     for server, mine in held.items():
         for one in list(mine):
@@ -34,11 +34,11 @@ while time.monotonic() < end:
         while len(mine) < 64:
             mine.append(socket.create_connection(server, timeout=5))
         with socket.create_connection(server, timeout=5) as one:
-            asked += 1
+            sent += 1
             one.sendall(b"GET /healthz HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
             answered += b" 200 " in one.recv(4096)
     time.sleep(0.2)
-print(json.dumps({"asked": asked, "answered": answered}))
+print(json.dumps({"sent": sent, "answered": answered}))
 """
 
 
@@ -107,10 +107,10 @@ def test_silent_connections_from_a_pod_fail_no_probe_of_the_kubelet(cluster: Clu
         return [one["restartCount"] for pod in pods for one in pod["status"]["containerStatuses"]]
 
     before = unhealthy(), restarts()
-    # Longer than a period of the liveness probe, which is 10 s; readiness is asked for every 2 s.
+    # Longer than a period of the liveness probe, which is 10 s; readiness is probed every 2 s.
     said = cluster.kubectl.exec("silent", "python3", "-c", SILENT, "12", *servers, namespace=NAMESPACE)
     counts = json.loads(said)
-    assert counts["answered"] == counts["asked"] > 0
+    assert counts["answered"] == counts["sent"] > 0
     assert (unhealthy(), restarts()) == before
 
 

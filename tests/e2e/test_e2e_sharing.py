@@ -47,7 +47,7 @@ def in_runner(cluster: Cluster, *argv: str) -> str:
 def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mps: None, rig: RigCluster) -> None:
     rule = {"name": GPU, "replicas": 4}
     rig.policy("mps", {"sharing": {"strategy": "mps", "resources": [rule]}}, selector={"kubernetes.io/hostname": rig.b})
-    told = rig.until(
+    reported = rig.until(
         "the node says what is missing",
         lambda: (
             (c := rig.condition("nodedevices", rig.b, "ConfigApplied"))
@@ -55,7 +55,7 @@ def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mp
             and c
         ),
     )
-    assert (told["status"], told["reason"]) == ("False", "ConfigInvalid")
+    assert (reported["status"], reported["reason"]) == ("False", "ConfigInvalid")
     assert len(rig.ids(rig.b)) == 4, "the last good configuration stays"
 
     for name, text in (("nvidia-cuda-mps-control", mps.CONTROL), ("nvidia-smi", mps.SMI)):
@@ -83,7 +83,7 @@ def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mp
 
     rig.kubectl.delete("pod", mps_pod(rig), namespace=SYSTEM)  # and with it the daemon, and every client's contexts
     rig.until(
-        "the client is told that a new daemon answers",
+        "the client's condition says that a new daemon answers",
         lambda: rig.condition("pod", "client", HEALTHY, NAMESPACE).get("reason") == "MpsDaemonRestarted",
         seconds=90,
     )

@@ -16,7 +16,7 @@ CRDS = ("nodedevices", "devicepolicies")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever asks for the API server bears its mark."""
+    """Whatever uses the API server bears its mark."""
     for item in items:
         if "apiserver" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.apiserver)

@@ -125,9 +125,9 @@ def test_it_may_not_write_for_another_node_and_says_what_the_server_said(
 ) -> None:
     config = kubeconfig(apiserver, tmp_path, "agent", token_file)
     with AgentProcess(tmp_path, arguments=(f"--kubeconfig={config}",), node="node-b") as agent:
-        told = "failed to write NodeDevices"
+        message = "failed to write NodeDevices"
         refusal = "may not write nodedevices node-b"
-        wait_until("refusal", lambda: any(refusal in line["error"] for line in agent.lines(told)))
+        wait_until("refusal", lambda: any(refusal in line["error"] for line in agent.lines(message)))
         assert agent.alive
     assert kubectl.get("nodedevices", "node-b") is None
 
@@ -139,8 +139,8 @@ def test_a_token_that_is_no_longer_good_is_read_again(
     token_file.write_text("not-a-token")
     config = kubeconfig(apiserver, tmp_path, "agent", token_file)
     with AgentProcess(tmp_path, arguments=(f"--kubeconfig={config}",)) as agent:
-        told = "failed to watch NodeDevices"
-        wait_until("refusal", lambda: any("401" in line["error"] for line in agent.lines(told)))
+        message = "failed to watch NodeDevices"
+        wait_until("refusal", lambda: any("401" in line["error"] for line in agent.lines(message)))
         token_file.write_text(good)
         wait_until("a report", lambda: _reported(kubectl))
 

@@ -186,7 +186,9 @@ def test_a_field_of_the_agents_that_somebody_takes_is_set_again(agent: AgentProc
     patch = json.dumps({"status": {"summary": {"healthy": 1}}})
     kubectl.run("patch", "nodedevices", NODE, "--subresource=status", "--type=merge", "-p", patch)
     wait_until("set again", lambda: status(kubectl)["summary"]["healthy"] == 8)
-    wait_until("told", lambda: agent.lines("fields of the agent's status were changed by another writer, reapplied"))
+    wait_until(
+        "reported", lambda: agent.lines("fields of the agent's status were changed by another writer, reapplied")
+    )
 
 
 def test_people_take_devices_out_of_service_and_they_come_back_when_their_time_is_over(

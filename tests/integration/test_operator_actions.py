@@ -65,7 +65,7 @@ def test_a_fault_taints_its_node_beside_other_taints_and_the_recovery_takes_it_b
     node = FleetNode(kubectl, "n1").create()
     kubectl.run("patch", "node", "n1", "--type=merge", "-p", json.dumps({"spec": {"taints": [OTHER]}}))
     kubectl.apply(policy("taint", faults={"taint": {"effect": "NoSchedule"}}))
-    wait_until("asked", lambda: shown(node, "TaintSynced").get("status") == "True")
+    wait_until("tainted", lambda: shown(node, "TaintSynced").get("status") == "True")
     node.fail(0)
     other = ("example.com/other", "NoSchedule", "")
     wait_until("tainted", lambda: taints(node) == [other, (KEY, "NoSchedule", "Xid79")])

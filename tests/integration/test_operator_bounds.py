@@ -227,7 +227,7 @@ def test_nothing_of_a_pod_but_its_status_can_be_written(operator: Account) -> No
         ("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/nodedevices-agent/token", {}),
     ):
         with pytest.raises(Refused) as refused:
-            operator.ask(method, path, body, MERGE if method == "PATCH" else "application/json")
+            operator.request(method, path, body, MERGE if method == "PATCH" else "application/json")
         assert refused.value.code == 403
 
 

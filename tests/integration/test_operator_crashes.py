@@ -1,4 +1,4 @@
-"""The operator is killed at every call that it makes, and asked for work when there is none; real API server."""
+"""The operator is killed at every call that it makes, and queued for work when there is none; real API server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def cluster(kube: KubeClient, node: str, uids: dict[str, str]) -> dict[str
     """Everything that the operator answers for, without times, uids and the node's name."""
     item, own = await kube.get(named(NODE_DEVICES, node)), await kube.get(named(NODES, node))
     pods = [await kube.get(pod_path(fleet.NAMESPACE, name)) for name in sorted(uids)]
-    told = [condition(it, "nodedevices.io/DeviceHealthy") for it in pods]
+    marks = [condition(it, "nodedevices.io/DeviceHealthy") for it in pods]
     happened = [it async for page in kube.pages(events_path(fleet.NAMESPACE)) for it in page]
     about = [[it["reason"] for it in happened if it["involvedObject"]["uid"] == uids[name]] for name in sorted(uids)]
     conditions = ("PolicyResolved", "CapacitySynced", "Stale")
@@ -62,7 +62,7 @@ async def cluster(kube: KubeClient, node: str, uids: dict[str, str]) -> dict[str
         "affected": [(it["device"], it["reason"]) for it in item["status"].get("affectedPods", [])],
         "capacity": own["status"]["capacity"].get(MEMORY),
         "node": [condition(own, "nodedevices.io/DevicesHealthy").get(key) for key in ("status", "reason")],
-        "pods": [[it.get(key) for key in ("status", "reason", "message")] for it in told],
+        "pods": [[it.get(key) for key in ("status", "reason", "message")] for it in marks],
         "events": [sorted(reasons) for reasons in about],
     }
 

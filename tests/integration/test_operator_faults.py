@@ -20,7 +20,7 @@ def _namespace(kubectl: Kubectl) -> None:
     fleet.namespace(kubectl)
 
 
-def told(kubectl: Kubectl, name: str) -> dict[str, Any]:
+def pod_mark(kubectl: Kubectl, name: str) -> dict[str, Any]:
     return condition(get_pod(kubectl, name), DEVICE_HEALTHY)
 
 
@@ -44,20 +44,20 @@ def test_a_fault_reaches_pod_and_node_and_recovery_takes_everything_back(
     node.report()
     wait_until("node condition", lambda: node_told(node).get("status") == "True")
     node.fail(0)
-    said = wait_until("told", lambda: told(kubectl, "trainer"))
+    said = wait_until("marked", lambda: pod_mark(kubectl, "trainer"))
     assert (said["status"], said["reason"]) == ("False", "Xid79")
     assert "gpu-0" in said["message"]
     assert "RebootNode" in said["message"]
     assert [(it["uid"], it["device"], it["reason"]) for it in affected(node)] == [(uid, device_id(0), "Xid79")]
     wait_until("event", lambda: [it["reason"] for it in events(kubectl, uid)] == ["DeviceFault"])
     wait_until("node", lambda: node_told(node).get("status") == "False")
-    assert told(kubectl, "neighbour") == {}
+    assert pod_mark(kubectl, "neighbour") == {}
     node_uid = node.object["metadata"]["uid"]
     wait_until("event on the object", lambda: [it["reason"] for it in events(kubectl, node_uid)] == ["DeviceFault"])
     assert events(kubectl, node_uid)[0]["metadata"]["namespace"] == "default"
 
     node.recover(0)
-    wait_until("well", lambda: told(kubectl, "trainer").get("status") == "True")
+    wait_until("well", lambda: pod_mark(kubectl, "trainer").get("status") == "True")
     wait_until("entry gone", lambda: affected(node) == [])
     wait_until("node", lambda: node_told(node).get("status") == "True")
     assert sorted(it["reason"] for it in events(kubectl, uid)) == ["DeviceFault", "DeviceRecovered"]
@@ -76,23 +76,23 @@ def test_unknown_keeps_the_status_and_degraded_is_true_and_neither_makes_an_even
     node.hold(1, "beside")
     node.fail(0, state="Degraded", reason="Correlating", message="double bit ECC error", recoveryAction="None")
     node.fail(1, state="Degraded", reason="NvlinkDown", message="2 of 18 links down", recoveryAction="None")
-    wait_until("the other is told", lambda: told(kubectl, "beside").get("reason") == "Degraded")
-    assert told(kubectl, "trainer") == {}, "nobody is told while an XID is undecided"
+    wait_until("the other is marked", lambda: pod_mark(kubectl, "beside").get("reason") == "Degraded")
+    assert pod_mark(kubectl, "trainer") == {}, "no pod is marked while an XID is undecided"
     node.fail(1, state="Degraded", reason="Correlating", message="double bit ECC error", recoveryAction="None")
     node.fail(0, state="Degraded", reason="NvlinkDown", message="2 of 18 links down", recoveryAction="None")
-    wait_until("degraded", lambda: told(kubectl, "trainer").get("reason") == "Degraded")
-    assert told(kubectl, "beside")["reason"] == "Degraded", "what a pod was told stays until it is decided"
+    wait_until("degraded", lambda: pod_mark(kubectl, "trainer").get("reason") == "Degraded")
+    assert pod_mark(kubectl, "beside")["reason"] == "Degraded", "a pod's mark stays until it is decided"
     assert [it["uid"] for it in affected(node) if it["name"] == "beside"] == [beside]
     node.recover(1)
-    well = told(kubectl, "trainer")
+    well = pod_mark(kubectl, "trainer")
     assert well["status"] == "True"
     node.fail(0, **silent)
-    wait_until("unknown", lambda: told(kubectl, "trainer").get("reason") == "ProbeSilent")
-    unknown = told(kubectl, "trainer")
+    wait_until("unknown", lambda: pod_mark(kubectl, "trainer").get("reason") == "ProbeSilent")
+    unknown = pod_mark(kubectl, "trainer")
     assert (unknown["status"], unknown["lastTransitionTime"]) == ("True", well["lastTransitionTime"])
     assert "Health unknown since" in unknown["message"]
     node.recover(0)
-    wait_until("well", lambda: told(kubectl, "trainer").get("reason") == "Healthy")
+    wait_until("well", lambda: pod_mark(kubectl, "trainer").get("reason") == "Healthy")
     wait_until("entry gone", lambda: affected(node) == [])
     assert events(kubectl, uid) == []
 
@@ -102,13 +102,13 @@ def test_a_pod_that_ended_by_a_fault_keeps_its_evidence(operator: OperatorProces
     pod(kubectl, "job", "n1")
     node.hold(0, "job")
     node.fail(0)
-    said = wait_until("told", lambda: told(kubectl, "job"))
+    said = wait_until("marked", lambda: pod_mark(kubectl, "job"))
     fleet.patch_pod(kubectl, "job", {"phase": "Failed"})
     node.fail(0, state="Degraded", reason="Recovering", message="", recoveryAction="None")
     wait_until("entry gone", lambda: affected(node) == [])
     node.recover(0)
     wait_until("node", lambda: node_told(node).get("status") == "True")
-    assert told(kubectl, "job") == said
+    assert pod_mark(kubectl, "job") == said
 
 
 def test_an_entry_that_names_a_pod_of_another_node_takes_no_mark_from_it(
@@ -119,17 +119,17 @@ def test_an_entry_that_names_a_pod_of_another_node_takes_no_mark_from_it(
     uid = pod(kubectl, "trainer", "n1")
     node.hold(0, "trainer")
     node.fail(0)
-    said = wait_until("told", lambda: told(kubectl, "trainer"))
+    said = wait_until("marked", lambda: pod_mark(kubectl, "trainer"))
     stolen = {"affectedPods": [affected(node)[0] | {"device": device_id(1)}]}
     patch = json.dumps({"status": stolen})
     kubectl.run("patch", "nodedevices", "n2", "--subresource=status", "--type=merge", "-p", patch)
     wait_until("noticed", lambda: "affectedPods names a pod of another node" in operator.said())
-    assert told(kubectl, "trainer") == said
+    assert pod_mark(kubectl, "trainer") == said
     assert [it["reason"] for it in events(kubectl, uid)] == ["DeviceFault"]
 
 
 @pytest.mark.parametrize(
-    "case", ["other node", "finished", "asks for nothing", "created later", "another uid", "another device"]
+    "case", ["other node", "finished", "requests nothing", "created later", "another uid", "another device"]
 )
 def test_a_pod_that_is_not_the_holder_is_never_told(operator: OperatorProcess, kubectl: Kubectl, case: str) -> None:
     node = FleetNode(kubectl, "n1").create()
@@ -140,7 +140,7 @@ def test_a_pod_that_is_not_the_holder_is_never_told(operator: OperatorProcess, k
             pod(kubectl, "namesake", "n2")
         case "finished":
             pod(kubectl, "namesake", "n1", phase="Succeeded")
-        case "asks for nothing":
+        case "requests nothing":
             pod(kubectl, "namesake", "n1", requests={"cpu": 1})
         case "created later":
             pod(kubectl, "namesake", "n1", started=0)
@@ -156,8 +156,8 @@ def test_a_pod_that_is_not_the_holder_is_never_told(operator: OperatorProcess, k
     node.hold(0, "namesake", **held)
     node.hold(0, "witness")
     node.fail(0)
-    wait_until("the witness is told", lambda: told(kubectl, "witness"))
-    assert told(kubectl, "namesake") == {}
+    wait_until("the witness is marked", lambda: pod_mark(kubectl, "witness"))
+    assert pod_mark(kubectl, "namesake") == {}
     assert [it["name"] for it in affected(node)] == ["witness"]
 
 
@@ -166,16 +166,16 @@ def test_a_pod_created_anew_under_its_name_is_told_for_itself(operator: Operator
     first = pod(kubectl, "web-0", "n1")
     node.hold(0, "web-0")
     node.fail(0)
-    wait_until("told", lambda: told(kubectl, "web-0"))
+    wait_until("marked", lambda: pod_mark(kubectl, "web-0"))
     kubectl.run("delete", "pod", "web-0", "-n", NAMESPACE, "--force", "--grace-period=0")
     second = pod(kubectl, "web-0", "n1")
     node.holders = {}
     node.hold(1, "web-0")
     node.report()
     wait_until("the first is forgotten", lambda: first not in [it["uid"] for it in affected(node)])
-    assert told(kubectl, "web-0") == {}
+    assert pod_mark(kubectl, "web-0") == {}
     node.fail(1)
-    wait_until("the second is told", lambda: told(kubectl, "web-0").get("status") == "False")
+    wait_until("the second is marked", lambda: pod_mark(kubectl, "web-0").get("status") == "False")
     assert [it["uid"] for it in affected(node)] == [second]
 
 
@@ -188,14 +188,14 @@ def test_never_takes_conditions_away_and_no_event_is_told_when_the_policy_says_s
     kubectl.apply(policy("quiet", faults={"event": False}))
     wait_until("in effect", lambda: node.object.get("spec", {}).get("config") == {"faults": {"event": False}})
     node.fail(0)
-    wait_until("told", lambda: told(kubectl, "trainer").get("status") == "False")
+    wait_until("marked", lambda: pod_mark(kubectl, "trainer").get("status") == "False")
     kubectl.apply(policy("quiet", faults={"event": False, "podCondition": "Never", "nodeCondition": False}))
-    wait_until("condition gone", lambda: told(kubectl, "trainer") == {})
+    wait_until("condition gone", lambda: pod_mark(kubectl, "trainer") == {})
     wait_until("node condition gone", lambda: node_told(node) == {})
     wait_until("entry gone", lambda: affected(node) == [])
     assert events(kubectl, uid) == []
     kubectl.delete("dp", "quiet")
-    wait_until("told again", lambda: told(kubectl, "trainer").get("status") == "False")
+    wait_until("marked again", lambda: pod_mark(kubectl, "trainer").get("status") == "False")
     wait_until("event", lambda: len(events(kubectl, uid)) == 1)
 
 
@@ -205,12 +205,12 @@ def test_always_tells_every_holder_that_it_is_well(operator: OperatorProcess, ku
     node.hold(0, "trainer")
     node.report()
     kubectl.apply(policy("gate", faults={"podCondition": "Always"}))
-    wait_until("told", lambda: told(kubectl, "trainer").get("status") == "True")
+    wait_until("marked", lambda: pod_mark(kubectl, "trainer").get("status") == "True")
     assert affected(node) == []
     node.fail(0)
-    wait_until("fault", lambda: told(kubectl, "trainer").get("status") == "False")
+    wait_until("fault", lambda: pod_mark(kubectl, "trainer").get("status") == "False")
     node.recover(0)
-    wait_until("well", lambda: told(kubectl, "trainer").get("status") == "True")
+    wait_until("well", lambda: pod_mark(kubectl, "trainer").get("status") == "True")
     wait_until("entry gone", lambda: affected(node) == [])
 
 
@@ -222,9 +222,9 @@ def test_a_pod_that_says_too_little_about_itself_is_told_as_soon_as_it_says_more
     node.hold(0, "starting")
     node.fail(0)
     wait_until("status", lambda: condition(node.object, "Stale"))
-    assert told(kubectl, "starting") == {}
+    assert pod_mark(kubectl, "starting") == {}
     fleet.patch_pod(kubectl, "starting", {"startTime": stamp()})
-    wait_until("told", lambda: told(kubectl, "starting").get("status") == "False")
+    wait_until("marked", lambda: pod_mark(kubectl, "starting").get("status") == "False")
 
 
 def test_a_node_that_is_not_ready_is_stale_and_its_health_is_not_believed(

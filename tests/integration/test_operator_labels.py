@@ -61,7 +61,7 @@ def test_labels_come_with_the_policy_follow_the_devices_and_go_with_it(
         "example.com/tier": "gold",
     }
     assert shown["nvidia.com/gfd.timestamp"].isdigit()
-    wait_until("told", lambda: synced(node).get("reason") == "InSync")
+    wait_until("marked", lambda: synced(node).get("reason") == "InSync")
     node.facts["drivers"][0]["version"] = "580.65.06"
     node.report()
     wait_until("the new driver", lambda: labels(node)[DRIVER] == "580.65.06")
@@ -75,7 +75,7 @@ def test_labels_come_with_the_policy_follow_the_devices_and_go_with_it(
 
 def test_nothing_is_written_while_nothing_changes(node: FleetNode, kubectl: Kubectl, operator: OperatorProcess) -> None:
     kubectl.apply(policy("labels", labels=ON))
-    wait_until("told", lambda: synced(node).get("reason") == "InSync")
+    wait_until("marked", lambda: synced(node).get("reason") == "InSync")
     shown = labels(node)
     lists = operator.metric("nodedevices_operator_relists_total")
     wait_until("two more lists", lambda: operator.metric("nodedevices_operator_relists_total") >= lists + 6)
@@ -85,12 +85,12 @@ def test_nothing_is_written_while_nothing_changes(node: FleetNode, kubectl: Kube
 def test_a_label_that_another_owner_manages_is_told_and_left(node: FleetNode, kubectl: Kubectl) -> None:
     kubectl.run("label", "node", "n1", f"{PRODUCT}=Tesla-T4", f"{COUNT}=2", "--field-manager=nfd-master")
     kubectl.apply(policy("labels", labels=ON))
-    wait_until("told", lambda: synced(node).get("reason") == "Conflict")
+    wait_until("marked", lambda: synced(node).get("reason") == "Conflict")
     assert f"{PRODUCT}=Tesla-T4" in synced(node)["message"]
     assert (labels(node)[PRODUCT], labels(node)[DRIVER]) == ("Tesla-T4", "570.148.08")
     kubectl.run("label", "node", "n1", f"{PRODUCT}-", "--field-manager=nfd-master")
     wait_until("ours now", lambda: labels(node).get(PRODUCT) == "NVIDIA-H100-80GB-HBM3")
-    wait_until("told", lambda: synced(node).get("reason") == "InSync")
+    wait_until("marked", lambda: synced(node).get("reason") == "InSync")
     kubectl.delete("dp", "labels")
     wait_until("gone", lambda: DRIVER not in labels(node))
     assert labels(node)[COUNT] == "2", "the other owner has it still"
@@ -98,9 +98,9 @@ def test_a_label_that_another_owner_manages_is_told_and_left(node: FleetNode, ku
 
 def test_our_label_that_somebody_changes_is_theirs_from_then_on(node: FleetNode, kubectl: Kubectl) -> None:
     kubectl.apply(policy("labels", labels=ON))
-    wait_until("told", lambda: synced(node).get("reason") == "InSync")
+    wait_until("marked", lambda: synced(node).get("reason") == "InSync")
     kubectl.run("label", "--overwrite", "node", "n1", f"{PRODUCT}=by-hand")
-    wait_until("told", lambda: synced(node).get("reason") == "Conflict")
+    wait_until("marked", lambda: synced(node).get("reason") == "Conflict")
     assert labels(node)[PRODUCT] == "by-hand"
     kubectl.run("label", "node", "n1", f"{PRODUCT}-")
     wait_until("back", lambda: labels(node).get(PRODUCT) == "NVIDIA-H100-80GB-HBM3")
@@ -111,7 +111,7 @@ def test_a_policy_that_labels_itself_away_comes_to_rest_and_says_so(node: FleetN
     made = policy("shy", labels={"extra": {"example.com/seen": "yes"}})
     made["spec"]["nodeSelector"] = selector
     kubectl.apply(made)
-    wait_until("told", lambda: synced(node).get("reason") == "Conflict" or None)
+    wait_until("marked", lambda: synced(node).get("reason") == "Conflict" or None)
     assert "nodeSelector" in synced(node)["message"]
 
 

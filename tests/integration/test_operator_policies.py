@@ -53,7 +53,7 @@ def test_a_policy_reaches_the_nodes_that_it_selects_and_says_so(operator: Operat
 def test_a_policy_says_which_node_it_waits_for_and_whom_it_has_to_correct(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
-    def told(name: str) -> tuple[str, str]:
+    def reported(name: str) -> tuple[str, str]:
         found = condition(kubectl.get("dp", name), "Applied")
         return found.get("reason", ""), found.get("message", "")
 
@@ -62,7 +62,7 @@ def test_a_policy_says_which_node_it_waits_for_and_whom_it_has_to_correct(
     kubectl.apply(policy("other", health={"holdDownSeconds": 5}))
     wait_until("merged", lambda: config(node) == {"sharing": TWO, "health": {"holdDownSeconds": 5}})
     quiet = ("Progressing", "in effect on 0 of 1 nodes; n1: its agent has not applied it yet")
-    wait_until("no answer yet", lambda: told("strong") == quiet)
+    wait_until("no answer yet", lambda: reported("strong") == quiet)
 
     why = "the change of nvidia.com/gpu waits until these pods have ended: team-a/train-0"
     node.conditions["ConfigApplied"] = ("False", "WaitingForHolders", why)
@@ -70,16 +70,16 @@ def test_a_policy_says_which_node_it_waits_for_and_whom_it_has_to_correct(
     for name in ("strong", "other"):
         wait_until(
             f"why {name} waits",
-            lambda n=name: told(n) == ("Progressing", f"in effect on 0 of 1 nodes; n1: {why}"),  # type: ignore[misc]
+            lambda n=name: reported(n) == ("Progressing", f"in effect on 0 of 1 nodes; n1: {why}"),  # type: ignore[misc]
         )
 
     wrong = "sharing.resources[nvidia.com/gpu].replicas: 2: too many; the previous configuration stays in effect"
     node.conditions["ConfigApplied"] = ("False", "ConfigInvalid", wrong)
     node.facts["configuration"] = {"refused": {"section": "sharing", "message": wrong}}
     node.report()
-    wait_until("the one to correct", lambda: told("strong") == ("Failed", f"1 of 1 nodes: n1: {wrong}"))
-    wait_until("one beside it", lambda: told("other") == ("Progressing", f"in effect on 0 of 1 nodes; n1: {wrong}"))
-    assert told("weak")[0] == "NoNodes"
+    wait_until("the one to correct", lambda: reported("strong") == ("Failed", f"1 of 1 nodes: n1: {wrong}"))
+    wait_until("one beside it", lambda: reported("other") == ("Progressing", f"in effect on 0 of 1 nodes; n1: {wrong}"))
+    assert reported("weak")[0] == "NoNodes"
     assert (kubectl.get("dp", "weak") or {})["status"]["nodes"]["failed"] == 0
 
 
@@ -105,7 +105,7 @@ def test_of_two_equally_strong_policies_the_older_stays_and_the_younger_is_told(
     wait_until("the older one", lambda: (config(node) or {}).get("sharing") == TWO)
     time.sleep(1.1)  # creationTimestamp has whole seconds
     kubectl.apply(policy("a-a-younger", sharing=FOUR))
-    wait_until("told", lambda: condition(kubectl.get("dp", "a-a-younger"), "Conflicted").get("status") == "True")
+    wait_until("reported", lambda: condition(kubectl.get("dp", "a-a-younger"), "Conflicted").get("status") == "True")
     assert (config(node) or {})["sharing"] == TWO
     assert resolved(node)["reason"] == "Conflict"
     assert condition(kubectl.get("dp", "a-older"), "Conflicted")["status"] == "False"
@@ -116,9 +116,9 @@ def test_a_policy_with_a_field_that_is_not_at_work_is_not_applied_and_names_it(
 ) -> None:
     node = FleetNode(kubectl, "n1").create()
     kubectl.apply(policy("ahead", sharing=TWO, health={"forgetMissingSeconds": 600}))
-    told = wait_until("told", lambda: condition(kubectl.get("dp", "ahead"), "Accepted"))
-    assert (told["status"], told["reason"]) == ("False", "NotSupportedYet")
-    assert "health.forgetMissingSeconds" in told["message"]
+    reported = wait_until("reported", lambda: condition(kubectl.get("dp", "ahead"), "Accepted"))
+    assert (reported["status"], reported["reason"]) == ("False", "NotSupportedYet")
+    assert "health.forgetMissingSeconds" in reported["message"]
     wait_until("resolved without it", lambda: config(node) == {})
 
 
@@ -128,10 +128,10 @@ def test_a_dry_run_says_what_it_would_change_and_changes_nothing(operator: Opera
     node.fail(0)
     faults = {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"perHour": 1}}
     kubectl.apply(policy("trial", mode="DryRun", sharing=TWO, faults=faults))
-    told = wait_until("told", lambda: condition(kubectl.get("dp", "trial"), "Applied"))
+    reported = wait_until("reported", lambda: condition(kubectl.get("dp", "trial"), "Applied"))
     assert condition(kubectl.get("dp", "trial"), "Accepted")["status"] == "True"
-    assert (told["status"], told["reason"]) == ("False", "DryRun")
-    assert told["message"] == (
+    assert (reported["status"], reported["reason"]) == ("False", "DryRun")
+    assert reported["message"] == (
         "it would be active on 1 of 1 nodes; n1: would change sharing, faults, would taint the Node NoSchedule for "
         "Xid79, would evict fleet/trainer"
     )

@@ -45,7 +45,7 @@ def test_an_idle_fleet_is_written_nothing_over_several_lists(operator: OperatorP
     pod(kubectl, "a", "n0")
     nodes[0].hold(0, "a")
     nodes[0].fail(0)
-    wait_until("told", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
+    wait_until("marked", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
     wait_until("capacity", lambda: all(MEMORY in node.capacity for node in nodes))
     settled = wait_until("settled", lambda: _still(kubectl, operator))
     lists = operator.metric("nodedevices_operator_relists_total")
@@ -77,7 +77,7 @@ def test_an_api_server_that_comes_back_finds_the_operator_at_work(
     pod(kubectl, "a", "n1")
     node.hold(0, "a")
     node.fail(0)
-    wait_until("told", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False", seconds=60)
+    wait_until("marked", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False", seconds=60)
 
 
 def test_sigterm_ends_it_cleanly_and_kill_9_at_any_moment_loses_nothing(
@@ -90,7 +90,7 @@ def test_sigterm_ends_it_cleanly_and_kill_9_at_any_moment_loses_nothing(
     assert operator.stop() == 0
     node.fail(0)
     operator.start()
-    wait_until("told", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
+    wait_until("marked", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
     operator.kill()
     node.recover(0)
     operator.start()
@@ -106,7 +106,7 @@ def test_an_object_deleted_by_hand_is_forgotten_and_its_successor_takes_the_mark
     pod(kubectl, "a", "n1")
     node.hold(0, "a")
     node.fail(0)
-    wait_until("told", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
+    wait_until("marked", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
     if not running:
         operator.kill()
     kubectl.delete("nd", "n1")
@@ -153,7 +153,7 @@ def test_missing_crds_are_said_and_waited_for_and_the_loss_of_any_leaves_nobody_
             if CRDS[0] in lost:
                 node.create_object()
             node.fail(0)
-            wait_until("told", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
+            wait_until("marked", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
             node.recover(0)
             wait_until("well", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "True")
         assert operator.running
@@ -181,7 +181,7 @@ def test_what_it_may_not_do_is_shown_and_the_rest_goes_on(
             pod(kubectl, "a", "n1")
             node.hold(0, "a")
             node.fail(0)
-            wait_until("told", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
+            wait_until("marked", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
     finally:
         service_account(kubectl, tmp_path)
 

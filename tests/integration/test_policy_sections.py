@@ -105,9 +105,9 @@ async def test_a_section_of_a_policy_changes_what_the_kubelet_is_offered_and_its
 async def test_a_name_that_no_node_offers_is_told_on_the_node_and_to_the_policys_author(kubectl: Kubectl) -> None:
     entry = {"name": "nvidia.com/gpuu", "replicas": 3}
     kubectl.apply(policy("section", sharing={"strategy": "timeSlicing", "resources": [entry]}))
-    told = f"sharing.resources[0].name nvidia.com/gpuu: no such resource on this node; offered: {GPU}"
-    await seen("on the node", lambda: condition(kubectl.get("nodedevices", NODE), "ConfigApplied")["message"] == told)
-    await seen("on the policy", lambda: told in condition(kubectl.get("dp", "section"), "Applied").get("message", ""))
+    shown = f"sharing.resources[0].name nvidia.com/gpuu: no such resource on this node; offered: {GPU}"
+    await seen("on the node", lambda: condition(kubectl.get("nodedevices", NODE), "ConfigApplied")["message"] == shown)
+    await seen("on the policy", lambda: shown in condition(kubectl.get("dp", "section"), "Applied").get("message", ""))
     for kind, name, about in (("nodedevices", NODE, "ConfigApplied"), ("dp", "section", "Applied")):
         assert condition(kubectl.get(kind, name), about)["status"] == "True"
 
@@ -140,7 +140,7 @@ async def test_an_excluded_gpu_is_seen_as_such_on_the_node_and_not_while_another
 async def test_of_several_policies_the_one_fails_whose_section_the_agent_refuses(kubectl: Kubectl) -> None:
     """This agent has no folder for MPS."""
 
-    def told(name: str) -> tuple[str, str]:
+    def shown(name: str) -> tuple[str, str]:
         found = condition(kubectl.get("dp", name), "Applied")
         return found.get("reason", ""), found.get("message", "")
 
@@ -157,12 +157,12 @@ async def test_of_several_policies_the_one_fails_whose_section_the_agent_refuses
         "or give --mps-root (MPS_ROOT); "
         "the previous configuration stays in effect"
     )
-    await seen("failed", lambda: told("strong") == ("Failed", f"1 of 1 nodes: {why}"))
-    await seen("waits", lambda: told("beside") == ("Progressing", f"in effect on 0 of 1 nodes; {why}"))
-    await seen("overridden", lambda: told("weak")[0] == "NoNodes")
+    await seen("failed", lambda: shown("strong") == ("Failed", f"1 of 1 nodes: {why}"))
+    await seen("waits", lambda: shown("beside") == ("Progressing", f"in effect on 0 of 1 nodes; {why}"))
+    await seen("overridden", lambda: shown("weak")[0] == "NoNodes")
     await asyncio.to_thread(kubectl.delete, "dp", "strong")
-    await seen("the weak one alone", lambda: told("weak")[0] == "Applied")
-    await seen("no longer waits", lambda: told("beside")[0] == "Applied")
+    await seen("the weak one alone", lambda: shown("weak")[0] == "Applied")
+    await seen("no longer waits", lambda: shown("beside")[0] == "Applied")
 
 
 @pytest.mark.usefixtures("operator", "agent")
@@ -190,4 +190,4 @@ async def test_xids_of_a_policy_decide_what_is_a_fault(
     agent.edit(XID13.replace("xid: 13", "xid: 79"))
     agent.edit(XID13)
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 1)
-    await seen("told", lambda: (kubectl.get("nodedevices", NODE) or {})["status"]["summary"]["reason"] == "Xid13")
+    await seen("reported", lambda: (kubectl.get("nodedevices", NODE) or {})["status"]["summary"]["reason"] == "Xid13")

@@ -70,9 +70,9 @@ def files(begin: int, apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path) ->
 
 
 def compare(log: Path, begin: int, account: str, part: str) -> None:
-    asked = [each for each in audit.requests(log, after=begin) if each.account == f"{NAMESPACE}:{account}"]
-    assert [each.text for each in asked if each.refused] == []
-    seen = audit.used(asked, f"{NAMESPACE}:{account}")
+    made = [each for each in audit.requests(log, after=begin) if each.account == f"{NAMESPACE}:{account}"]
+    assert [each.text for each in made if each.refused] == []
+    seen = audit.used(made, f"{NAMESPACE}:{account}")
     unseen = UNSEEN[account]
     assert seen & unseen.keys() == set(), "used after all: take it off the list"
     assert granted(part) - seen == unseen.keys(), "allowed, and used by nothing"
@@ -93,7 +93,7 @@ def test_the_agents_role_holds_what_the_agent_uses_and_nothing_else(
 
 
 async def forgets_what_is_gone(operator: Path, kubectl: Kubectl) -> None:
-    """What a LIST lacks is asked for by name, before it is believed to be gone."""
+    """What a LIST lacks is read by name, before it is taken to be gone."""
     client = await KubeClient.connect(str(operator))
     try:
         core = Manager(client, Metrics())  # without a watch

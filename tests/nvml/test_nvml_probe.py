@@ -358,11 +358,11 @@ def test_a_flood_of_xids_is_counted_and_does_not_hide_another(machine: FakeMachi
         for _ in range(300):
             machine.event(0, XID, 31)
         machine.event(1, XID, 79)
-        told: dict[int, int] = {}
+        reported: dict[int, int] = {}
 
         def all_told(seen: Snapshot) -> bool:
-            told.update({event.sequence: event.count for event in seen.events if event.xid == 31})
-            return sum(told.values()) == 300 and any(event.xid == 79 for event in seen.events)
+            reported.update({event.sequence: event.count for event in seen.events if event.xid == 31})
+            return sum(reported.values()) == 300 and any(event.xid == 79 for event in seen.events)
 
         seen = probe.until(all_told)
     assert len(seen.events) == 2

@@ -1,6 +1,6 @@
 """What a service account may do: the token of one of its pods, a kubeconfig of it, and raw requests with it.
 
-A token is bound to a pod as the kubelet asks for it, so the API server puts the pod's node into it. Requests are made
+A token is bound to a pod as the kubelet requests it, so the API server puts the pod's node into it. Requests are made
 as a program would make them: `kubectl patch` reads first, which an account may not be allowed to.
 """
 
@@ -55,7 +55,7 @@ def kubeconfig(admin: Path, path: Path, token: str) -> Path:
 
 @dataclass(frozen=True)
 class Account:
-    """The API server, asked with one token."""
+    """The API server, called with one token."""
 
     server: str
     trust: ssl.SSLContext
@@ -79,9 +79,9 @@ class Account:
         """The object afterwards. Server-side apply is by force."""
         force = "&force=true" if kind == APPLY else ""
         query = f"?fieldManager={manager or 'tests'}{force}{'&dryRun=All' if dry else ''}"
-        return self.ask("PATCH", path + query, body, kind)
+        return self.request("PATCH", path + query, body, kind)
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,

@@ -1,6 +1,6 @@
-"""What our parts asked the API server for, by its audit log, beside what their roles allow.
+"""What our parts requested of the API server, by its audit log, beside what their roles allow.
 
-Only what our programs asked counts: tests take tokens of service accounts too, to be refused, and say so by another
+Only what our programs requested counts: tests take tokens of service accounts too, to be refused, and say so by another
 User-Agent. A request is read from the moment that its answer began, so that a watch counts while it is open.
 """
 
@@ -89,5 +89,5 @@ def granted(roles: Iterable[Mapping[str, Any]]) -> set[Right]:
     }
 
 
-def used(asked: Iterable[Request], account: str) -> set[Right]:
-    return {right for each in asked if each.account == account and not each.refused for right in each.rights}
+def used(made: Iterable[Request], account: str) -> set[Right]:
+    return {right for each in made if each.account == account and not each.refused for right in each.rights}

@@ -162,7 +162,7 @@ class Cluster:
         self.kubectl.delete("devicepolicies", name)
 
     def pod(self, name: str, node: str, limits: Mapping[str, int], *, run: bool = True) -> dict[str, Any]:
-        """A pod with these limits on that node, placed by the scheduler; running, unless told not to wait."""
+        """A pod with these limits on that node, placed by the scheduler; running, unless it is not to wait."""
         self.kubectl.apply(
             {
                 "apiVersion": "v1",
@@ -208,10 +208,10 @@ class Cluster:
     def visible(self, pod: str) -> set[str]:
         """The devices that the container of a pod was given, as its own environment says."""
 
-        def asked() -> str:  # a kubelet that has just started does not know its pods yet: exec is refused
+        def listed() -> str:  # a kubelet that has just started does not know its pods yet: exec is refused
             return self.kubectl.exec(pod, "printenv", "NVIDIA_VISIBLE_DEVICES", namespace=NAMESPACE).strip()
 
-        return set(self.until(f"pod {pod} tells its devices", asked).split(","))
+        return set(self.until(f"pod {pod} shows its devices", listed).split(","))
 
     def alive(self, pod: Mapping[str, Any]) -> None:
         """The very same pod runs, and none of its containers was restarted."""
@@ -250,8 +250,10 @@ class Cluster:
 
     def metric(self, node: str, name: str) -> float:
         """A metric of the agent on a node, summed over its labels, as a scrape shows it."""
-        ask = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9735/metrics', timeout=5).read().decode())"
-        text = self.kubectl.exec(self.agent(node)["metadata"]["name"], "python3", "-c", ask, namespace=SYSTEM)
+        code = (
+            "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9735/metrics', timeout=5).read().decode())"
+        )
+        text = self.kubectl.exec(self.agent(node)["metadata"]["name"], "python3", "-c", code, namespace=SYSTEM)
         values = [line.rpartition(" ")[2] for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name]
         return sum(float(value) for value in values)
 
@@ -304,5 +306,5 @@ class Cluster:
         """What installation and tests made in a cluster that is not ours; at last the files on its nodes."""
         installing.uninstall(self.kubectl)
         for far in self.node_clients.values():
-            far.ask("remove")
+            far.call("remove")
         self.kubectl.delete("namespace", NAMESPACE)

@@ -1,7 +1,7 @@
 """An operator's lives, in this process: its manager against a real API server, able to die at any call, without kopf.
 
 A life begins with an empty memory and one authoritative LIST, as after kill -9, and goes on until nothing is left to
-do. `Mortal` ends it at a chosen call, after the API server has done what was asked: the worst moment, because the
+do. `Mortal` ends it at a chosen call, after the API server has done what was requested: the worst moment, because the
 operator never learns of it. Dying before a call is dying after the one before.
 """
 

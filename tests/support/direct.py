@@ -43,7 +43,7 @@ class Direct:
     def get(self, kind: str, name: str, namespace: str | None) -> dict[str, Any] | None:
         """The object, or None when there is none of that name."""
         try:
-            return self.ask("GET", PATHS[kind].format(name=name, namespace=namespace or "default"))
+            return self.request("GET", PATHS[kind].format(name=name, namespace=namespace or "default"))
         except DirectError as error:
             if error.code == 404 and f'{name}" not found' in str(error):  # not where the whole kind is gone
                 return None
@@ -56,18 +56,18 @@ class Direct:
             name=metadata["name"], namespace=metadata.get("namespace", "default")
         )
         query = f"?fieldManager={manager}&force=true&fieldValidation=Strict"
-        self.ask("PATCH", f"{path}{subresource and '/' + subresource}{query}", thing)
+        self.request("PATCH", f"{path}{subresource and '/' + subresource}{query}", thing)
 
     def clear(self) -> None:
         """No NodeDevices, DevicePolicy, Node or pod is left."""
-        pods = self.ask("GET", "/api/v1/pods")["items"]
+        pods = self.request("GET", "/api/v1/pods")["items"]
         for namespace in {each["metadata"]["namespace"] for each in pods}:
-            self.ask("DELETE", f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0")
+            self.request("DELETE", f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0")
         for path in ("/api/v1/nodes", f"{OURS}/nodedevices", f"{OURS}/devicepolicies"):
             with contextlib.suppress(DirectError):  # a CRD that a test took away
-                self.ask("DELETE", path)
+                self.request("DELETE", path)
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The answer's object. Raises DirectError."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.server + path, data=data, method=method)
@@ -87,7 +87,7 @@ class Direct:
 
 
 def reach(kubeconfig: Path, kind: str) -> Direct | None:
-    """How to ask for objects of this kind; None where only kubectl knows."""
+    """How to get objects of this kind; None where only kubectl knows."""
     if kind not in PATHS:
         return None
     try:

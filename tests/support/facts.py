@@ -50,7 +50,7 @@ def gpu(
     mig_enabled: bool | None = False,
     **facts: Any,
 ) -> DeviceFact:
-    """A healthy H100 whose driver has field 230, unless told otherwise."""
+    """A healthy H100 whose driver has field 230, unless said otherwise."""
     known: dict[str, Any] = {
         "id": gpu_id(number),
         "index": number,
@@ -77,7 +77,7 @@ def old(**readings: Any) -> Readings:
 
 
 def silent_gpu(number: int, /, **readings: Any) -> DeviceFact:
-    """A GPU that tells nothing but who it is."""
+    """A GPU that reports nothing but its id."""
     return DeviceFact(id=gpu_id(number), index=number, type="gpu", vendor="nvidia", readings=Readings(**readings))
 
 

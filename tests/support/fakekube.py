@@ -19,7 +19,7 @@ Raw = dict[str, Any]
 
 
 class FakeKube:
-    """`objects` by path; `writes` are (verb, path, body) of what was asked for, `events` the Events made.
+    """`objects` by path; `writes` are (verb, path, body) of what was requested, `events` the Events made.
 
     `fails` says which calls fail, by verb and path. `version` is the cluster's resourceVersion.
     """

@@ -21,7 +21,7 @@ class FakeStore:
         self.uid = node_uid
         self.token = 0  # another one after the kubelet refreshed it
         self.node: str | None = None
-        self.asked = 0  # which Node the token names
+        self.reads = 0  # which Node the token names
         self.item = item
         self.problem: StoreError | None = None
         self.blind: StoreError | None = None  # while set, raised by a new watch
@@ -36,7 +36,7 @@ class FakeStore:
         return self.token
 
     async def node_uid(self) -> str | None:
-        self.asked += 1
+        self.reads += 1
         self._raise()
         return self.uid
 

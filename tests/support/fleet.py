@@ -95,8 +95,8 @@ class FleetNode:
         faulty = sum(it.get("state") in {"Unhealthy", "Unknown"} for it in unwell.values())
         healthy = self.gpus - faulty if self.healthy is None else self.healthy
         worst = next(iter(unwell.values()), {})
-        told = ("False", "DeviceFault") if faulty else ("True", "AllHealthy")
-        conditions: dict[str, tuple[str, ...]] = {"Ready": ("True", "AgentRunning"), "DevicesHealthy": told}
+        devices_healthy = ("False", "DeviceFault") if faulty else ("True", "AllHealthy")
+        conditions: dict[str, tuple[str, ...]] = {"Ready": ("True", "AgentRunning"), "DevicesHealthy": devices_healthy}
         conditions |= {"HoldersKnown": ("True", "Synced"), "ConfigApplied": ("True", "Applied")}
         self.heartbeat = self.heartbeat or stamp()
         status = {

@@ -38,10 +38,10 @@ class KeptAnnotation:
         return dict(await self._writer.kube.get(named(names.NODES, view.record.name)))
 
     def desired(self, view: View, observed: dict[str, Any]) -> Wanted:
-        asked = view.sections is not None and view.sections.labels.feature_discovery
+        enabled = view.sections is not None and view.sections.labels.feature_discovery
         metadata = observed["metadata"]
         shown = metadata.get("annotations", {}).get(ANNOTATION)
-        return Wanted(metadata["uid"], shown, str(len(view.record.devices)) if asked else None)
+        return Wanted(metadata["uid"], shown, str(len(view.record.devices)) if enabled else None)
 
     async def apply(self, view: View, desired: Wanted) -> Outcome:
         verdict = ("True", "InSync", desired.value or "none")

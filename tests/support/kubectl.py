@@ -1,7 +1,7 @@
 """kubectl, as the demo and the end-to-end tests use it: run it, read its JSON, watch with arrival times, wait.
 
 Everything that these programs know about a cluster comes through here, so that they see what a user sees; single
-objects of our own clusters are asked for without a process (direct). A command that fails raises `KubectlError` with
+objects of our own clusters are read without a process (direct). A command that fails raises `KubectlError` with
 the command and what it printed; a wait that is not over in time raises `NotReached` with the last thing seen. Nothing
 waits for ever: each command has a time limit, each wait a deadline.
 """

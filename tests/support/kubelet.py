@@ -1,10 +1,10 @@
 """A kubelet's device manager and PodResources server, in this process, for what a real kubelet will not do on request.
 
-It behaves like pkg/kubelet/cm/devicemanager of 1.36: dials the plugin inside Register and asks for its options, reads
-ListAndWatch and keeps the healthy, unhealthy and all sets, allocates with GetPreferredAllocation and Allocate, lists
-pods' devices (and what is allocatable) one entry per id, wipes the sockets in its folder when it starts. It writes its
-checkpoint at every allocation, and not when a pod ends. Up to 1.36 the end of an older stream takes down the newer
-client of the same name (`old_stream_kills_new`). Switches make it misbehave: `refuse`, `hang`, `watch`,
+It behaves like pkg/kubelet/cm/devicemanager of 1.36: dials the plugin inside Register and calls GetDevicePluginOptions,
+reads ListAndWatch and keeps the healthy, unhealthy and all sets, allocates with GetPreferredAllocation and Allocate,
+lists pods' devices (and what is allocatable) one entry per id, wipes the sockets in its folder when it starts. It
+writes its checkpoint at every allocation, and not when a pod ends. Up to 1.36 the end of an older stream takes down the
+newer client of the same name (`old_stream_kills_new`). Switches make it misbehave: `refuse`, `hang`, `watch`,
 `pod_resources_error`, `offers_error`, `drop_stream`, `stop(leave_socket=True)`, `restart(knows_pods=False)`.
 
     async with StandInKubelet() as kubelet:
@@ -84,7 +84,7 @@ class StandInKubelet:
         self.plugin_folder = self.root / "device-plugins"
         self.socket = self.plugin_folder / "kubelet.sock"
         self.pod_resources_socket = self.root / "pod-resources" / "kubelet.sock"
-        # What it does wrong, when asked to.
+        # What it does wrong on request.
         self.refuse: str | None = None  # Register is refused with this text
         self.hang = False  # Register is never answered
         self.watch = True  # whether a registration is followed by ListAndWatch
@@ -218,7 +218,8 @@ class StandInKubelet:
     async def allocate(
         self, resource: str, count: int, *, pod: str = "pod", namespace: str = "default", container: str = "main"
     ) -> Granted:
-        """Admits a container that asks for `count`. Raises AdmissionError, with the kubelet's words or the plugin's."""
+        """Admits a container that requests `count`. Raises AdmissionError, with the kubelet's message or the
+        plugin's."""
         client, view = self._clients.get(resource), self.views[resource]
         if not view.devices:
             raise AdmissionError(f"cannot allocate unregistered device {resource}")

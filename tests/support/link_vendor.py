@@ -27,7 +27,7 @@ class LinkVendor:
             return CODES.get(code, UNKNOWN)
         return FLAP if kind == "LinkFlap" else None
 
-    def decide(self, code: int, together: Sequence[int], asked: str | None) -> HealthState | None:
+    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
         """With a broken queue pair it was the program's doing."""
         return None if 8 in together else HealthState.UNHEALTHY
 

@@ -103,7 +103,7 @@ class MpsRunner:
         return [each for each in entries if each.get("event") == message]
 
     def commands(self, resource: str) -> list[str]:
-        """What its daemon was told, oldest first; `-d` is a start."""
+        """What its daemon was sent, oldest first; `-d` is a start."""
         file = self.root / resource / "log" / "commands"
         return file.read_text().splitlines() if file.exists() else []
 

@@ -1,4 +1,4 @@
-"""A client on a node: it edits the simulated devices file there and asks that node's kubelet what it knows.
+"""A client on a node: it edits the simulated devices file there and reads from that node's kubelet what it knows.
 
 Two ways to the node, one program at its end (node_client_remote.py): `kubectl exec` into a small pod, which works on
 any cluster, or a process in the node's own namespaces, which works while the API server is away. The pod runs the
@@ -123,7 +123,7 @@ class NodeClient:
             self._complaints.append(line)
             del self._complaints[:-50]
 
-    def ask(self, do: str, **more: object) -> Any:
+    def call(self, do: str, **more: object) -> Any:
         """The answer to a request. Raises ConnectionError when there is none, or it is that the kubelet is away."""
         assert self._process.stdin is not None
         self._number += 1
@@ -142,21 +142,21 @@ class NodeClient:
     def write(self, text: str) -> float:
         """Replaces the simulated devices file; the moment just before it was sent, so times from it never flatter."""
         moment = time.monotonic()
-        self.ask("write", text=text)
+        self.call("write", text=text)
         return moment
 
     def allocatable(self) -> dict[str, dict[str, list[int]]]:
         """resource -> healthy id -> its NUMA nodes, from the kubelet's GetAllocatableResources."""
-        found: dict[str, dict[str, list[int]]] = self.ask("allocatable")
+        found: dict[str, dict[str, list[int]]] = self.call("allocatable")
         return found
 
     def holders(self) -> list[dict[str, Any]]:
         """Containers with devices, from the kubelet's List."""
-        found: list[dict[str, Any]] = self.ask("holders")
+        found: list[dict[str, Any]] = self.call("holders")
         return found
 
     def first_allocatable(self, resource: str, count: int, *, after: float, seconds: float = 60) -> float:
-        """When (after that moment) the kubelet first had that many ids of it; needs `ask("watch")` before."""
+        """When (after that moment) the kubelet first had that many ids of it; needs `call("watch")` before."""
 
         def look() -> float | None:
             for at, event in list(self.events):

@@ -2,7 +2,7 @@
 
 It is sent as text (`python3 -c`), so it stands alone. One JSON request a line on standard input, one JSON answer a
 line on standard output; lines with "event" come on their own. It writes the simulated devices file, which is the only
-way a fault enters, and asks the kubelet's PodResources what it knows. The few messages needed are decoded here by hand,
+way a fault enters, and reads what the kubelet's PodResources knows. The few messages needed are decoded here by hand,
 so that nothing of what is tested takes part in testing it. When the other end closes, it ends.
 """
 
@@ -78,13 +78,13 @@ def device(data: bytes) -> dict[str, Any]:
 def call(method: str) -> bytes:
     with grpc.insecure_channel(SOCKET) as channel:
         name = f"/v1.PodResourcesLister/{method}"
-        ask = channel.unary_unary(name, request_serializer=bytes, response_deserializer=bytes)
+        rpc = channel.unary_unary(name, request_serializer=bytes, response_deserializer=bytes)
         for _ in range(100):
             try:
-                answer: bytes = ask(b"", timeout=CALL_SECONDS)
+                answer: bytes = rpc(b"", timeout=CALL_SECONDS)
                 return answer
             except grpc.RpcError as error:
-                if error.code() != grpc.StatusCode.RESOURCE_EXHAUSTED:  # somebody else on the node asked a lot
+                if error.code() != grpc.StatusCode.RESOURCE_EXHAUSTED:  # another client on the node calls a lot
                     raise
                 time.sleep(0.05)
     raise TimeoutError(f"{method}: rejected by the kubelet's rate limit for 5 s")
@@ -194,9 +194,9 @@ def answer(request: dict[str, Any]) -> object:
 
 say({"event": "ready"})
 for line in sys.stdin:
-    asked = json.loads(line)
+    request = json.loads(line)
     try:
-        said = {"answer": answer(asked)}
+        said = {"answer": answer(request)}
     except (grpc.RpcError, OSError, ValueError, TimeoutError) as problem:
         said = {"error": f"{type(problem).__name__}: {problem}"[:500]}
-    say({"number": asked["number"], **said})
+    say({"number": request["number"], **said})

@@ -1,4 +1,4 @@
-"""Resources to offer in tests of the kubelet side, and an offer that only tells what it was asked."""
+"""Resources to offer in tests of the kubelet side, and an offer that only records its calls."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ GPU = "nvidia.com/gpu"
 
 @dataclass
 class EchoOffer:
-    """Answers with the ids it was asked for; `on_allocate` or `on_prefer` can misbehave."""
+    """Answers with the requested ids; `on_allocate` or `on_prefer` can misbehave."""
 
-    asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    received: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     on_allocate: Callable[[str, Sequence[str]], ContainerEdits] | None = None
     on_prefer: Callable[[Sequence[str], Sequence[str], int], Sequence[str]] | None = None
 
     def grant(self, resource: str, ids: Sequence[str]) -> Grant:
-        self.asked.append((resource, tuple(ids)))
+        self.received.append((resource, tuple(ids)))
         granted = tuple(SchedulableId(id=each, device_id=each, healthy=True) for each in ids)
         return Grant(resource=OfferedResource(name=resource, ids=granted), ids=granted)
 

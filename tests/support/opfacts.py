@@ -54,7 +54,7 @@ def node_devices(
     heartbeat: str = SINCE,
     **status: Any,
 ) -> dict[str, Any]:
-    told = {"HoldersKnown": ("True", "Synced"), "DevicesHealthy": ("True", "AllHealthy")} | dict(conditions or {})
+    given = {"HoldersKnown": ("True", "Synced"), "DevicesHealthy": ("True", "AllHealthy")} | dict(conditions or {})
     return {
         "metadata": {"name": "n1", "uid": "nd-uid", "generation": 1, "resourceVersion": str(version)},
         "spec": dict(spec or {}),
@@ -64,7 +64,7 @@ def node_devices(
             "resources": resources if resources is not None else [resource(len(devices), len(devices))],
             "conditions": [
                 {"type": kind, "status": it[0], "reason": it[1], "message": "", "lastTransitionTime": SINCE}
-                for kind, it in told.items()
+                for kind, it in given.items()
             ],
             **status,
         },

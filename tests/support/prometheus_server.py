@@ -4,7 +4,7 @@ It has two jobs: `services` is the configuration that the component metrics-serv
 Operator makes of our PodMonitors. Both scrape every second. Of the alerts' durations only the seconds that are given
 here are left: what they are is tested with promtool (tests/alerts), which has a clock of its own.
 
-Debian builds Prometheus without its Kubernetes discovery. So `discover` asks the API server in its place and writes
+Debian builds Prometheus without its Kubernetes discovery. So `discover` calls the API server in its place and writes
 what it would have found, in its own words (`__meta_kubernetes_...`), where Prometheus reads targets from files. Which
 of them are scraped, and with which labels, is decided by the relabelling that users have.
 """
@@ -49,7 +49,7 @@ class Server:
             new.write_text(json.dumps(list(found)))
             new.rename(targets(self.folder, name))
 
-    def ask(self, path: str, **query: str) -> Any:
+    def get(self, path: str, **query: str) -> Any:
         """`data` of an answer. ConnectionError while there is none."""
         try:
             with urllib.request.urlopen(
@@ -61,17 +61,17 @@ class Server:
 
     def up(self) -> dict[tuple[str, str], str]:
         """Job and pod of every target -> its health."""
-        found = self.ask("targets")["activeTargets"]
+        found = self.get("targets")["activeTargets"]
         return {(one["labels"]["job"], one["labels"]["pod"]): one["health"] for one in found}
 
     def series(self, query: str) -> list[dict[str, str]]:
         """The labels of what a query gives now."""
-        return [one["metric"] for one in self.ask("query", query=query)["result"]]
+        return [one["metric"] for one in self.get("query", query=query)["result"]]
 
     def alerts(self) -> dict[str, list[dict[str, Any]]]:
         """Alerts that are pending or firing, by name."""
         found: dict[str, list[dict[str, Any]]] = {}
-        for one in self.ask("alerts")["alerts"]:
+        for one in self.get("alerts")["alerts"]:
             found.setdefault(one["labels"]["alertname"], []).append(one)
         return found
 

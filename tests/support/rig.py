@@ -55,7 +55,7 @@ class Rig:
 
     @property
     def audit_log(self) -> Path:
-        """What the API server was asked by our parts."""
+        """The requests of our parts to the API server."""
         return self.rig.layout.audit_log
 
     def node_argv(self, node: str) -> list[str]:

@@ -62,12 +62,12 @@ class RigCluster(Cluster):
 
     def processes(self, node: str, name: str) -> list[int]:
         """Processes on a node that run this program."""
-        found: list[int] = self.node_clients[node].ask("processes", name=name)
+        found: list[int] = self.node_clients[node].call("processes", name=name)
         return found
 
     def kill(self, node: str, name: str) -> None:
         """kill -9 of every process of this program on a node; there must be one."""
-        assert self.node_clients[node].ask("kill", name=name), f"no {name} runs on {node}"
+        assert self.node_clients[node].call("kill", name=name), f"no {name} runs on {node}"
 
     def shell(self, node: str, script: str) -> str:
         """Output of a shell's command on a node, among the node's own files."""
@@ -92,11 +92,11 @@ class RigCluster(Cluster):
     def watching(self, node: str) -> Iterator[Callable[[], list[set[str]]]]:
         """Every set of GPU ids that the kubelet offered meanwhile, as often as it changed."""
         with self.reach(node) as far:
-            far.ask("watch")
+            far.call("watch")
 
             def seen() -> list[set[str]]:
-                told = [event["resources"] for _, event in far.events if "resources" in event]
-                return [set(one.get(GPU, {})) for one in told]
+                lists = [event["resources"] for _, event in far.events if "resources" in event]
+                return [set(one.get(GPU, {})) for one in lists]
 
             self.until("the watch has begun", seen)
             yield seen

@@ -1,4 +1,5 @@
-"""A TLS server that answers what kopf and the operator's client ask of an API server, with a CA and a token of its own.
+"""A TLS server that answers what kopf and the operator's client request of an API server, with a CA and a token of its
+own.
 
 It knows one Node and our two kinds without objects. `rotate` gives it a certificate of a new CA; `token` is the only
 one that it takes. Keys are made by openssl.
@@ -31,7 +32,7 @@ class TlsApi:
         self.kubeconfig = folder / "kubeconfig"
         self.watches: list[str] = []  # collections, each time that one is watched
         self.refused = 0  # for their token
-        self.asked = 0  # calls
+        self.calls = 0  # calls
         self.retry_after = 0  # seconds; above 0: every call is one too many
 
     async def __aenter__(self) -> TlsApi:
@@ -89,7 +90,7 @@ class TlsApi:
 
     # --- what it answers ---------------------------------------------------------------------------------------------
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        self.asked += 1
+        self.calls += 1
         if self.retry_after:
             return web.json_response(
                 {"message": "slow down"}, status=429, headers={"Retry-After": str(self.retry_after)}

@@ -4,7 +4,7 @@
 
 It behaves as NVIDIA's v0.20.0 does where that matters beside another plugin: always the same socket name, whole list
 first, registers again only when a new kubelet.sock appears and never when its stream ends, answers Allocate with
-NVIDIA_VISIBLE_DEVICES by UUID, removes its socket when it is told to end. Ids in FILE (one a line) are Unhealthy; the
+NVIDIA_VISIBLE_DEVICES by UUID, removes its socket when it is terminated. Ids in FILE (one a line) are Unhealthy; the
 file is looked at all the time. One JSON line on standard output for each thing that happens.
 
 It stands alone, Python and grpcio, so that it can be sent as text (`python3 -c`) into a pod of any image that has both;
@@ -82,7 +82,7 @@ class VendorPlugin:
         self.server: grpc.Server | None = None
 
     def run(self) -> None:
-        """Until it is told to end: serve and register, anew for each kubelet."""
+        """Until it is terminated: serve and register, again for each kubelet."""
         known: object = None
         while not self.ending.wait(LOOK_SECONDS):
             kubelet = self.identity()

@@ -70,8 +70,8 @@ def test_every_key_of_the_file_exists() -> None:
 
 def test_every_setting_is_on_the_page_under_every_name() -> None:
     text = (DOCS / PAGES[0]).read_text()
-    told = FLAGS | VARIABLES | {*by_key()} | {"flags.useNodeFeatureAPI", "flags.gfd.*"}
-    assert {name for name in told if f"`{name}`" not in text} == set()
+    documented = FLAGS | VARIABLES | {*by_key()} | {"flags.useNodeFeatureAPI", "flags.gfd.*"}
+    assert {name for name in documented if f"`{name}`" not in text} == set()
 
 
 def test_everything_that_nvidias_plugin_has_is_compared_in_one_word() -> None:

@@ -141,7 +141,7 @@ def policy(document: dict[str, Any]) -> None:
     assert unsupported_sections(spec) == []
     if spec.sharing is None and spec.partitions is None:
         return
-    # A product's label tells of sharing and MIG. A policy that is selected by what it changes goes back and forth.
+    # A product's label shows sharing and MIG. A policy that is selected by what it changes goes back and forth.
     selector = spec.node_selector
     assert "nvidia.com/gpu.product" not in (selector.match_labels or {})
     for each in selector.match_expressions or ():

@@ -25,7 +25,7 @@ devices:
 """
 
 
-def told(file: str, **settings: Any) -> dict[str, str]:
+def labels_of(file: str, **settings: Any) -> dict[str, str]:
     facts = parse(file, node="n1").facts
     line = snapshot(*facts.devices, driver=facts.driver, machine=facts.machine)
     known = inventory.update(Inventory(), line, now=START, monotonic=0.0)
@@ -47,7 +47,7 @@ def told(file: str, **settings: Any) -> dict[str, str]:
 
 
 def test_eight_h100() -> None:
-    found = told(EIGHT)
+    found = labels_of(EIGHT)
     assert {key.removeprefix("nvidia.com/"): value for key, value in found.items() if ".driver" not in key} == {
         "cuda.runtime-version.full": found["nvidia.com/cuda.runtime-version.full"],
         "cuda.runtime-version.major": "12",
@@ -73,14 +73,14 @@ def test_time_slices() -> None:
     sharing = Sharing.model_validate(
         {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}
     )
-    found = told(EIGHT, sharing=sharing)
+    found = labels_of(EIGHT, sharing=sharing)
     assert found["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3-SHARED"
     assert (found["nvidia.com/gpu.replicas"], found["nvidia.com/gpu.sharing-strategy"]) == ("4", "time-slicing")
 
 
 @pytest.mark.parametrize(("strategy", "key"), [("mixed", "mig-1g.10gb"), ("single", "gpu")])
 def test_mig_devices(strategy: Any, key: str) -> None:
-    found = told(MIG, partitions=Partitions(strategy=strategy))
+    found = labels_of(MIG, partitions=Partitions(strategy=strategy))
     names = ("product", "count", "replicas", "slices.gi", "slices.ci", "multiprocessors", "engines.copy")
     assert {name: found[f"nvidia.com/{key}.{name}"] for name in names} == {
         "product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb",

@@ -346,7 +346,7 @@ def test_the_named_configs_component_mounts_a_folder_that_may_be_missing_and_nev
     container = spec["containers"][0]
     container["env"].remove({"name": "CONFIG_FILE_SRCDIR", "value": "/available-configs"})
     container["volumeMounts"].remove({"name": "available-configs", "mountPath": "/available-configs", "readOnly": True})
-    configs = {"name": "device-plugin-configs", "optional": True}  # missing: told in ConfigApplied, the agent lives
+    configs = {"name": "device-plugin-configs", "optional": True}  # missing: ConfigApplied says so, and the agent runs
     spec["volumes"].remove({"name": "available-configs", "configMap": configs})
     assert changed == overlay("default")
 

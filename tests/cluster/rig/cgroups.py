@@ -1,4 +1,4 @@
-"""A control group for each node, under which its kubelet keeps the pods: on cgroup v1, on v2, and told apart here.
+"""A control group for each node, under which its kubelet keeps the pods: on cgroup v1, on v2, and which it is.
 
 The node's daemons stay where they were started; only pods are in the group, so its end is the end of the pods.
 """

@@ -1,7 +1,7 @@
 """The control plane: etcd, kube-apiserver and, where there are nodes, controller-manager and scheduler.
 
 Everything is what Kubernetes does by default, but: etcd does not fsync (its data ends with the cluster), nobody elects
-a leader, and the two clients may ask as often as they like. All of it listens on loopback or on the cluster's bridge.
+a leader, and the two clients may call as often as they like. All of it listens on loopback or on the cluster's bridge.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Control:
         self._start("kube-apiserver", *flags)
 
     def _audit_policy(self) -> Path:
-        """Who asked for what, and what became of it, of the parts of the system that is installed here."""
+        """Who requested what, and what became of it, of the parts of the system that is installed here."""
         path = self._layout.folder / "audit-policy.json"
         rules: list[dict[str, object]] = [
             {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{AUDITED_NAMESPACE}"]},

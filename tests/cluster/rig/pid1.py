@@ -45,7 +45,7 @@ def furnish(folder: Path) -> None:
     for path in EMPTY:
         Path(path).mkdir(parents=True, exist_ok=True)
         mount("-t", "tmpfs", "tmpfs", path)
-    mount("--make-rshared", "/")  # as systemd leaves it on a real node: pods may ask for Bidirectional anywhere
+    mount("--make-rshared", "/")  # as systemd leaves it on a real node: pods may request Bidirectional anywhere
     for path in ("/run/cdi", "/run/netns", "/run/containerd", "/run/lock", "/etc/cni/net.d"):
         Path(path).mkdir()
 

@@ -1,4 +1,4 @@
-"""What a person is told: progress with the time it took, and the one line that says why it cannot go on."""
+"""What a person sees: progress with the time it took, and the one line that says why it cannot go on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RigError(Exception):
 
 
 class Progress:
-    """Lines on standard error, so that a command's output stays what it was asked for."""
+    """Lines on standard error, so that a command's output stays what it is meant to be."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._began = time.monotonic()

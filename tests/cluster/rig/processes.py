@@ -108,7 +108,7 @@ def _signal_and_wait(folder: Path, living: Iterable[Process], how: signal.Signal
             with suppress(ProcessLookupError):
                 handle = os.pidfd_open(one.pid)
                 handles.append(handle)
-                mark = _mark(one.pid)  # asked again: from here on the handle cannot mean another process
+                mark = _mark(one.pid)  # read again: from here on the handle cannot mean another process
                 if mark is not None and mark[0] == str(folder):
                     signal.pidfd_send_signal(handle, how)
         poll = select.poll()

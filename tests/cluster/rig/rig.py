@@ -1,8 +1,8 @@
 """The whole cluster: up, down, and what tests do to it in between.
 
 `up` begins with a folder and a layout in it, so that `down` knows what to take back from the first moment on; `down`
-asks the kernel what is there (processes by their mark, links, cgroups) instead of trusting notes, and so works after a
-crash, after half an `up`, and when there is nothing. A failing `up` takes back what it made, but for the logs.
+reads from the kernel what is there (processes by their mark, links, cgroups) instead of trusting notes, and so works
+after a crash, after half an `up`, and when there is nothing. A failing `up` takes back what it made, but for the logs.
 """
 
 from __future__ import annotations

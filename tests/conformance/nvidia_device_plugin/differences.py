@@ -1,7 +1,7 @@
-"""Where we differ from NVIDIA's plugin on purpose. docs/compatibility.md tells users the same.
+"""Where we differ from NVIDIA's plugin on purpose. docs/compatibility.md says the same to users.
 
 A case listed here must differ in exactly these parts, so that the table cannot rot. Those that the plan for this
-project asks for are not counted; of the others there may be one in ten cases.
+project requires are not counted; of the others there may be one in ten cases.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DIFFERENCES: Mapping[str, Difference] = {
     "ts-name-too-long": _asked_for(ONE_RULE, "outcome"),
     "ts-name-bad-chars": _asked_for(ONE_RULE, "outcome"),
     "xid-94-one-mig": _chosen(
-        "a contained memory error (XID 94) ends the application that met it, and NVIDIA's own catalogue asks for its "
+        "a contained memory error (XID 94) ends the application that met it, and NVIDIA's own catalogue requires its "
         "restart and no more: the device stays in service. health.rules can take it out",
         "after_watch",
     ),

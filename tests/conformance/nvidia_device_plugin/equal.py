@@ -1,7 +1,7 @@
 """README.md's "Equal means", word for word: what the agent did beside what was recorded.
 
 A mismatch names its part: `outcome`, `resources`, a scenario, `after_watch`, `cdi_specs` or `then`. In a part that is
-marked as a quirk, the recorded answer is a defect. There the better answer is asked for where it can be said what it
+marked as a quirk, the recorded answer is a defect. There the better answer is required where it can be said what it
 is (a fault marks all that it concerns and nothing else, a lost GPU costs one GPU, a request that can be met is), and
 the recorded one is as good only where nothing is wrong with it but its form (an empty list for an error).
 """

@@ -1,4 +1,4 @@
-"""One vector played to the real agent: its process on simulated devices, asked by the stand-in kubelet as recorded.
+"""One vector played to the real agent: its process on simulated devices, called by the stand-in kubelet as recorded.
 
 What comes back has the golden's shape, with one `answer` a scenario where the golden has the distinct `answers` that
 were seen. Nothing is judged here: `equal` does that.
@@ -80,11 +80,11 @@ class _Play:
             await self._wait(lambda: self.agent.lines("probe started") or not self.agent.alive, PATIENCE_SECONDS)
             await self._wait(lambda: self._connected() or not self.agent.alive, QUIET_SECONDS)
         resources = [await self._resource(name) for name in sorted(self._connected())]
-        asked = {each["resource_name"]: each for each in self.vector.resources}
-        await self._ask(resources, asked, late=False)
+        by_name = {each["resource_name"]: each for each in self.vector.resources}
+        await self._query(resources, by_name, late=False)
         if self.vector.watch_seconds:
             await self._watch(resources)
-            await self._ask(resources, asked, late=True)
+            await self._query(resources, by_name, late=True)
         specs = self.host.cdi_specs()
         then = [await self._then(step) for step in self.vector.then]
         return Observed(
@@ -124,10 +124,10 @@ class _Play:
         }
 
     # --- asking -----------------------------------------------------------------------------------------------------
-    async def _ask(self, resources: list[dict[str, Any]], asked: dict[str, dict[str, Any]], *, late: bool) -> None:
+    async def _query(self, resources: list[dict[str, Any]], by_name: dict[str, dict[str, Any]], *, late: bool) -> None:
         for resource in resources:
             name = resource["resource_name"]
-            for scenario in asked.get(name, {"scenarios": ()})["scenarios"]:
+            for scenario in by_name.get(name, {"scenarios": ()})["scenarios"]:
                 if scenario.get("late", False) == late:
                     answer = await self._scenario(name, scenario)
                     resource["scenarios"].append({"name": scenario["name"], "op": scenario["op"], "answer": answer})

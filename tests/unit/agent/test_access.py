@@ -1,4 +1,4 @@
-"""How containers get their devices: what is asked of nvidia-ctk before anything is decided, and what follows."""
+"""How containers get their devices: what nvidia-ctk has to make before anything is decided, and what follows."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Node:
 
     @property
     def cdi(self) -> tuple[tuple[str, ...], CtkRequest | None]:
-        """The kinds of the specifications that are needed, and what nvidia-ctk is asked for."""
+        """The kinds of the specifications that are needed, and what nvidia-ctk has to make."""
         needs = self.world.access.cdi.get("nvidia") or CdiNeeds()
         assert needs.request is None or isinstance(needs.request, CtkRequest)
         return tuple(each.kind for each in needs.specs), needs.request
@@ -114,7 +114,7 @@ def test_while_cdi_is_refused_the_way_in_effect_goes_on() -> None:
     assert node.world.config.reason == "ConfigInvalid"
     assert not node.given().cdi_devices
     assert node.cdi == ((), None)
-    assert node.toolkit_request(BY_CDI, NOTHING) is not None, "and it is asked for again"
+    assert node.toolkit_request(BY_CDI, NOTHING) is not None, "and it is requested again"
 
 
 def test_other_names_take_effect_with_the_last_good_libraries_and_nvidia_ctk_is_asked_for_them() -> None:

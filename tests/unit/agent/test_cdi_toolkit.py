@@ -117,7 +117,7 @@ def program(folder: Path, *lines: str) -> None:
 
 def answers(folder: Path, made: Mapping[str, Any]) -> None:
     (folder / "made.json").write_text(json.dumps(made))
-    program(folder, f'echo "$*" >{folder}/asked', f"cat {folder}/made.json")
+    program(folder, f'echo "$*" >{folder}/arguments', f"cat {folder}/made.json")
 
 
 def test_without_nvidia_ctk_it_says_where_it_looked(ctk: Path, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_nvidia_ctk_is_asked_for_our_kind_and_names(ctk: Path) -> None:
     answers(ctk, document("GPU-0", "GPU-1", library=True))
     made = generate(REQUEST)
     assert made == document("GPU-0", "GPU-1", library=True)
-    assert (ctk / "asked").read_text().split() == [
+    assert (ctk / "arguments").read_text().split() == [
         "cdi",
         "generate",
         "--format=json",
@@ -169,8 +169,8 @@ def test_a_mounted_driver_root_is_looked_at_and_the_hosts_paths_are_written(ctk:
     assert made["devices"][0]["containerEdits"]["deviceNodes"] == [
         {"path": "/dev/nvidia0", "hostPath": "/run/nvidia/driver/dev/nvidia0"}
     ]
-    asked = (ctk / "asked").read_text().split()
-    assert asked[-5:] == [
+    requested = (ctk / "arguments").read_text().split()
+    assert requested[-5:] == [
         f"--driver-root={root}",
         f"--dev-root={root}",
         "--feature-flag=a",
@@ -275,10 +275,10 @@ TWO = replace(REQUEST, names=frozenset({"GPU-0", "GPU-1"}))
 
 
 async def test_what_it_made_is_had_for_that_request_only(tmp_path: Path) -> None:
-    asked: list[SpecRequest] = []
+    requested: list[SpecRequest] = []
 
     def make(request: SpecRequest) -> dict[str, Any]:
-        asked.append(request)
+        requested.append(request)
         return document(*sorted(request.names))
 
     spec = ProgramSpec(make=make)
@@ -287,7 +287,7 @@ async def test_what_it_made_is_had_for_that_request_only(tmp_path: Path) -> None
     assert (spec.current(REQUEST), set(spec.names), spec.problem) == (document("GPU-0"), {"GPU-0"}, "")
     assert spec.current(TWO) is None
     await spec.want(TWO, patience_seconds=5)
-    assert asked == [REQUEST, TWO]
+    assert requested == [REQUEST, TWO]
     assert spec.current(TWO) == document("GPU-0", "GPU-1")
 
 

@@ -43,9 +43,9 @@ class Node:
     def line(self, device: DeviceFact, *kinds: str, codes: tuple[int, ...] = (), after: float = 1.0) -> Node:
         self.clock += after
         at = START + timedelta(seconds=self.clock)
-        told: list[tuple[str, int | None]] = [*((kind, None) for kind in kinds), *(("xid", code) for code in codes)]
+        happened: list[tuple[str, int | None]] = [*((kind, None) for kind in kinds), *(("xid", code) for code in codes)]
         events = []
-        for kind, code in told:
+        for kind, code in happened:
             self._sequence += 1
             events.append(ProbeEvent(sequence=self._sequence, time=at, kind=kind, device_id=NIC, xid=code))
         holdings = Holdings(state=HoldersState.SYNCED, taken=self.clock)

@@ -71,13 +71,13 @@ def test_without_a_mounted_driver_root_the_machines_own_nodes_count(tmp_path: Pa
 
 async def test_a_node_that_appears_is_told_once(tmp_path: Path) -> None:
     touch(tmp_path, "dev/nvidiactl")
-    told: list[frozenset[str]] = []
-    paths = HostPaths(lambda: tmp_path, worker=Worker("test"), on_change=lambda: told.append(paths.existing))
+    notified: list[frozenset[str]] = []
+    paths = HostPaths(lambda: tmp_path, worker=Worker("test"), on_change=lambda: notified.append(paths.existing))
     await paths.first()
     await paths.first()
     touch(tmp_path, "dev/nvidia-uvm")
     await paths.first()
-    assert told == [frozenset({"/dev/nvidiactl"}), frozenset({"/dev/nvidiactl", "/dev/nvidia-uvm"})]
+    assert notified == [frozenset({"/dev/nvidiactl"}), frozenset({"/dev/nvidiactl", "/dev/nvidia-uvm"})]
 
 
 def test_a_specification_is_written_whole_readable_by_all_and_only_when_it_differs(tmp_path: Path) -> None:

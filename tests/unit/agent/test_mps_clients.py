@@ -1,4 +1,4 @@
-"""Whose CUDA contexts are gone with an MPS daemon: who is told, and who is not."""
+"""Whose CUDA contexts are gone with an MPS daemon: who is marked, and who is not."""
 
 from __future__ import annotations
 
@@ -50,35 +50,35 @@ class Node:
         self.process = replace(self.process, answers=False)
         return self
 
-    def told(self) -> dict[str, str]:
+    def reasons(self) -> dict[str, str]:
         return {each.split("/")[1]: client.reason for each, client in self.mps.clients.items()}
 
 
 def test_a_daemon_that_was_restarted_unseen_is_told_to_its_clients_and_not_to_new_ones() -> None:
     node = Node().step(20, pod("old"))
-    assert node.told() == {"old": ""}
+    assert node.reasons() == {"old": ""}
     node.daemon("two", 100).step(101)
-    assert node.told() == {"old": RESTARTED}
+    assert node.reasons() == {"old": RESTARTED}
     assert node.mps.clients[key(pod("old"))].since == at(100)
     node.step(130, pod("old"), pod("new", since=120))
-    assert node.told() == {"old": RESTARTED, "new": ""}
+    assert node.reasons() == {"old": RESTARTED, "new": ""}
     node.step(140, pod("new", since=120))
-    assert node.told() == {"new": ""}
+    assert node.reasons() == {"new": ""}
 
 
 def test_while_no_daemon_answers_every_client_is_told_and_its_devices_are_out_of_service() -> None:
     node = Node().step(20, pod("old")).silent().step(30).step(40)
-    assert node.told() == {"old": DOWN}
+    assert node.reasons() == {"old": DOWN}
     assert node.mps.clients[key(pod("old"))].since == at(30)
     device = gpu(0)
     wanted = (Daemon(resource=GPU, percentage=25, gpus=(Gpu(id=device.id, index=0),)),)
     verdict = with_helpers(healthy(device), node.mps, wanted)[device.id]
     assert (verdict.state, verdict.reason, verdict.since) == (HealthState.UNHEALTHY, DOWN, at(30))
     node.daemon("one", 0).step(50)
-    assert node.told() == {"old": ""}, "the same daemon answers again: nothing was lost"
+    assert node.reasons() == {"old": ""}, "the same daemon answers again: nothing was lost"
     assert with_helpers(healthy(device), node.mps, wanted)[device.id].reason == ""
     node.silent().step(60).daemon("two", 70).step(71)
-    assert node.told() == {"old": RESTARTED}
+    assert node.reasons() == {"old": RESTARTED}
 
 
 def test_a_worse_fault_of_a_device_is_not_hidden_behind_its_daemons() -> None:
@@ -91,59 +91,59 @@ def test_a_worse_fault_of_a_device_is_not_hidden_behind_its_daemons() -> None:
 
 def test_a_daemon_of_which_nobody_says_what_process_it_is_is_another_after_it_was_silent() -> None:
     node = Node().daemon("", 0).step(20, pod("old")).step(30)
-    assert node.told() == {"old": ""}
+    assert node.reasons() == {"old": ""}
     node.silent().step(40).daemon("", 0).step(50)
-    assert node.told() == {"old": RESTARTED}
+    assert node.reasons() == {"old": RESTARTED}
 
 
 def test_a_runner_that_begins_to_say_it_marks_nobody() -> None:
     node = Node().daemon("", 0).step(20, pod("old")).daemon("one", 0).step(30)
-    assert node.told() == {"old": ""}
-    assert node.daemon("two", 40).step(41).told() == {"old": RESTARTED}
+    assert node.reasons() == {"old": ""}
+    assert node.daemon("two", 40).step(41).reasons() == {"old": RESTARTED}
 
 
 def test_a_client_that_came_just_before_the_restart_and_is_listed_just_after_it_is_told() -> None:
     node = Node().step(20, pod("first")).daemon("two", 100)
     node.step(101, pod("first"), pod("before", since=99.5), pod("after", since=100.5))
-    assert node.told() == {"first": RESTARTED, "before": RESTARTED, "after": ""}
+    assert node.reasons() == {"first": RESTARTED, "before": RESTARTED, "after": ""}
 
 
 def test_the_clock_set_back_marks_no_new_client() -> None:
     node = Node().daemon("one", 1000).step(1010).step(20, pod("new", since=15))
-    assert node.told() == {"new": ""}
+    assert node.reasons() == {"new": ""}
 
 
 def test_a_namesake_that_was_allocated_anew_is_a_new_client() -> None:
     node = Node().step(20, pod("train-0")).daemon("two", 100).step(101)
-    assert node.told() == {"train-0": RESTARTED}
-    assert node.step(120, pod("train-0", since=119)).told() == {"train-0": ""}
+    assert node.reasons() == {"train-0": RESTARTED}
+    assert node.step(120, pod("train-0", since=119)).reasons() == {"train-0": ""}
 
 
 def test_a_restart_of_the_agent_forgets_nothing_and_invents_nothing() -> None:
     node = Node().step(20, pod("old")).daemon("two", 100).step(101, pod("old"), pod("new", since=102))
     node.mps = restored(node.mps)
-    node.process = HelperProcess()  # not asked yet
+    node.process = HelperProcess()  # not queried yet
     node.step(200, pod("old", since=199), pod("new", since=199))
-    assert node.told() == {"old": RESTARTED, "new": ""}
-    assert node.daemon("two", 100).step(210).told() == {"old": RESTARTED, "new": ""}
+    assert node.reasons() == {"old": RESTARTED, "new": ""}
+    assert node.daemon("two", 100).step(210).reasons() == {"old": RESTARTED, "new": ""}
     node.mps = restored(node.mps)
-    assert node.daemon("three", 300).step(310).told() == {"old": RESTARTED, "new": RESTARTED}, "while it was away"
+    assert node.daemon("three", 300).step(310).reasons() == {"old": RESTARTED, "new": RESTARTED}, "while it was away"
 
 
 def test_who_is_not_listed_by_a_kubelet_that_just_started_is_not_forgotten() -> None:
     node = Node().step(20, pod("old")).daemon("two", 100).step(101)
     node.holdings = Holdings(state=HoldersState.INCOMPLETE)
-    assert node.step(110).told() == {"old": RESTARTED}
+    assert node.step(110).reasons() == {"old": RESTARTED}
     node.holdings = Holdings(state=HoldersState.SYNCED, taken=1.0)
-    assert node.step(120).told() == {}
+    assert node.step(120).reasons() == {}
 
 
 def test_what_another_plugin_serves_or_is_not_shared_by_mps_has_no_clients() -> None:
-    assert Node().step(20, pod("old"), not_ours=frozenset({GPU})).told() == {}
+    assert Node().step(20, pod("old"), not_ours=frozenset({GPU})).reasons() == {}
     slices = Plan(resources=(OfferedResource(name=GPU, ids=(), sharing="timeSlicing", replicas=4),))
-    assert Node().step(20, pod("old"), plan=slices).told() == {}
+    assert Node().step(20, pod("old"), plan=slices).reasons() == {}
     node = Node().step(20, pod("old"))
-    assert node.step(30, plan=None).told() == {"old": ""}, "while nothing is planned yet, nothing is forgotten"
+    assert node.step(30, plan=None).reasons() == {"old": ""}, "while nothing is planned yet, nothing is forgotten"
 
 
 def test_a_client_has_the_words_of_its_own_reason() -> None:

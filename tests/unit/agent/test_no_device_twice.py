@@ -63,7 +63,7 @@ class Container:
     pod: str
     resource: str
     ids: tuple[str, ...]
-    plan: int  # number of the plan that was told, -1: another plugin's
+    plan: int  # number of the plan that was sent, -1: another plugin's
 
 
 class TheNode(RuleBasedStateMachine):
@@ -80,7 +80,7 @@ class TheNode(RuleBasedStateMachine):
         self.disk: State | None = None
         self.old_disks: list[State] = []
         self.disk_full = False
-        self.told = Plan()  # the newest list that the kubelet has
+        self.sent = Plan()  # the newest list that the kubelet has
         self.plans: list[Plan] = []
         self.agent_starts()
 
@@ -88,12 +88,12 @@ class TheNode(RuleBasedStateMachine):
     def agent_starts(self) -> None:
         self.world: World = begin(self.disk or State(), LOCAL, now=self.now, monotonic=self.clock)
         self.holdings = Holdings(state=HoldersState.UNAVAILABLE)
-        self.first_list_at: float | None = self.clock + 1.0  # asked for at the start, and answered by then
+        self.first_list_at: float | None = self.clock + 1.0  # called at the start, and answered by then
         self.recent: tuple[RecentAllocate, ...] = ()
         self.saved_state = self.disk
         self.proven: int | None = None
         self.known_object = False
-        self.told = Plan(resources=tuple(replace(each, ids=()) for each in self.told.resources))  # its streams ended
+        self.sent = Plan(resources=tuple(replace(each, ids=()) for each in self.sent.resources))  # its streams ended
 
     @property
     def now(self) -> Any:
@@ -137,7 +137,7 @@ class TheNode(RuleBasedStateMachine):
         )
         offered = tuple(
             Offer(resource=each.name, ids=tuple(one.id for one in each.ids if one.healthy))
-            for each in self.told.resources
+            for each in self.sent.resources
         )
         self.holdings = replace(self.holdings, offered=offered)
         if self.holdings.state is HoldersState.SYNCED:
@@ -174,8 +174,8 @@ class TheNode(RuleBasedStateMachine):
                     self.old_disks.append(self.disk)
                 self.disk = self.saved_state = self.world.state
             if self.kubelet_runs and self.world.plan is not None:
-                self.told = self.world.plan
-                self.plans.append(self.told)
+                self.sent = self.world.plan
+                self.plans.append(self.sent)
 
     def helper_facts(self) -> HelperFacts:
         return HelperFacts()
@@ -195,7 +195,7 @@ class TheNode(RuleBasedStateMachine):
     @precondition(lambda self: self.kubelet_runs and self.knows_pods)
     def pod_comes(self, pick: int, count: int) -> None:
         offers = []
-        for resource in self.told.resources:
+        for resource in self.sent.resources:
             taken = {id_ for each in self.containers.values() if each.resource == resource.name for id_ in each.ids}
             free = [one.id for one in resource.ids if one.healthy and one.id not in taken]
             if len(free) >= count:
@@ -223,7 +223,7 @@ class TheNode(RuleBasedStateMachine):
     @rule()
     def kubelet_restarts(self) -> None:
         self.kubelet_runs, self.knows_pods, self.kubelet = True, False, self.kubelet + 1
-        self.told = self.world.plan or Plan()
+        self.sent = self.world.plan or Plan()
 
     @rule()
     def kubelet_stops(self) -> None:

@@ -168,7 +168,7 @@ def test_podresources_is_the_way_to_the_kubelet() -> None:
 def test_before_the_kubelets_first_answer_an_observer_is_starting() -> None:
     node = Node()
     node.clock = 0.0
-    node.given(holdings=Holdings(state=HoldersState.UNAVAILABLE, message="not asked yet"))
+    node.given(holdings=Holdings(state=HoldersState.UNAVAILABLE, message="not queried yet"))
     assert node.ready()[:2] == ("Unknown", "Starting")
     assert node.line(after=20).ready()[:2] == ("False", "KubeletUnreachable")
 

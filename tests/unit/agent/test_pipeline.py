@@ -43,7 +43,7 @@ THREE = tuple(gpu(number, readings=old()) for number in range(3))
 LOCAL = parse_flags(["--node-name=n1", "--operator-wait-seconds=0"], {})
 ALONE = parse_flags(["--standalone"], {})
 NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
-NOT_QUERIED = Holdings(state=HoldersState.UNAVAILABLE, message="not asked yet")
+NOT_QUERIED = Holdings(state=HoldersState.UNAVAILABLE, message="not queried yet")
 FOUR = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 4}]}}
 TWO = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]}}
 CLIENTS = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 4}]}}
@@ -490,10 +490,10 @@ def test_a_change_waits_only_for_the_gpu_that_a_pod_holds_and_names_both() -> No
     node = Node().given(seen=seen({}, config_hash="a")).line()
     node.given(seen=seen(FOUR, config_hash="b"), holdings=held(holder(gpu_id(0)))).wait()
     assert node.config == "WaitingForHolders"
-    told = (
+    reported = (
         "gpu-0: held under another resource or id, and not offered to new pods until these pods have ended: ml/train-0"
     )
-    assert node.world.config.message == f"{told}; everything else is applied"
+    assert node.world.config.message == f"{reported}; everything else is applied"
     assert node.world.config.waiting_for == (WaitingPod(namespace="ml", pod="train-0", resource=GPU, ids=(gpu_id(0),)),)
     assert node.offers() == {GPU: (8, 4)}
     assert node.world.config.applied_hash == "b"
@@ -724,17 +724,17 @@ def test_where_another_plugin_serves_no_cdi_file_is_needed_until_this_agent_take
     assert node.world.active.effective.observing
 
 
-# --- a person's word --------------------------------------------------------------------------------------------------
+# --- a confirmation ---------------------------------------------------------------------------------------------------
 def test_a_removal_that_a_person_confirms_takes_a_missing_device_away_once() -> None:
     node = Node().line().line(gpu(0))
     assert node.offers() == {GPU: (2, 1)}
     node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed")).wait()
     assert node.offers() == {GPU: (1, 1)}
     node.line(gpu(0), gpu(1)).line(gpu(0))
-    assert node.offers() == {GPU: (2, 1)}, "the same word counts once"
-    (told,) = node.world.confirm_spent
-    assert told.startswith(f"{gpu_id(1)}=removed: already acted on once; the device still has or again has a fault")
-    assert told.endswith("(Missing); to confirm again, remove the annotation first")
+    assert node.offers() == {GPU: (2, 1)}, "the same confirmation counts once"
+    (reported,) = node.world.confirm_spent
+    assert reported.startswith(f"{gpu_id(1)}=removed: already acted on once; the device still has or again has a fault")
+    assert reported.endswith("(Missing); to confirm again, remove the annotation first")
     node.given(seen=seen({})).wait()
     assert node.world.confirm_spent == ()
     node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed")).wait()
@@ -761,12 +761,12 @@ def test_a_label_that_names_a_configuration_where_no_folder_is_mounted_is_told_w
 def test_words_that_are_not_understood_are_told() -> None:
     node = Node().line().given(seen=seen({}, confirm=f"{gpu_id(0)}=fine,GPU-9=recovered")).wait()
     assert node.last is not None
-    told = (
+    reported = (
         f"{gpu_id(0)}=fine: give <device id>=recovered or <device id>=removed",
         "GPU-9: this node has no such device",
     )
-    assert (node.world.confirm_problems, node.last.confirmed) == (told, ())
-    assert node.wait().world.confirm_problems == told, "until the annotation is another"
+    assert (node.world.confirm_problems, node.last.confirmed) == (reported, ())
+    assert node.wait().world.confirm_problems == reported, "until the annotation is another"
     assert node.given(seen=seen({})).wait().world.confirm_problems == ()
 
 

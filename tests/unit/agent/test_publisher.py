@@ -240,7 +240,7 @@ async def test_an_object_that_its_old_owner_still_holds_is_taken_over_when_the_t
 @pytest.mark.parametrize("before", ["node-uid", None])
 async def test_a_new_token_that_names_another_node_is_enough(desk: Desk, before: str | None) -> None:
     """Nothing changes on the node, and no write is refused: the next heartbeat would be minutes away."""
-    desk.store.uid = before  # None: the kubelet asked for the token before it had made the Node
+    desk.store.uid = before  # None: the kubelet requested the token before it had made the Node
     desk.want()
     await desk.until(lambda: desk.store.statuses)
     desk.store.uid, desk.store.token = "new-uid", 1
@@ -251,10 +251,10 @@ async def test_a_new_token_that_names_another_node_is_enough(desk: Desk, before:
 async def test_who_owns_the_object_is_asked_again_after_a_refusal(desk: Desk, code: int) -> None:
     desk.want()
     await desk.until(lambda: desk.store.statuses)
-    asked = desk.store.asked
+    reads = desk.store.reads
     desk.store.problem = StoreError("no", status=code)
     desk.want(7)
-    await desk.until(lambda: desk.store.asked > asked)
+    await desk.until(lambda: desk.store.reads > reads)
     desk.store.problem = None
     await desk.until(lambda: len(desk.store.statuses) == 2)
 
@@ -265,7 +265,7 @@ async def test_a_settled_node_is_not_asked_for_again(desk: Desk) -> None:
     for healthy in (7, 6):
         desk.want(healthy)
         await desk.until(lambda healthy=healthy: desk.store.statuses[-1]["devices"] == status(healthy)["devices"])  # type: ignore[misc]
-    assert desk.store.asked == 1
+    assert desk.store.reads == 1
 
 
 # --- the last write ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ MIXED = "version: v1\nflags: {migStrategy: mixed}\n"
 
 
 def named(*names: str) -> NamedFiles:
-    """Files that can be told apart."""
+    """Files with different content."""
     files = {name: FileOutcome(config=FileConfig(flags={"mig-strategy": name})) for name in names}
     return NamedFiles(folder=FOLDER, files=files)
 
@@ -128,15 +128,15 @@ class Mount:
 
 
 class Heard:
-    """What the follower told."""
+    """What the follower reported."""
 
     def __init__(self, folder: Path) -> None:
-        self.told: list[NamedFiles] = []
-        self.follower = ConfigFolder(folder, worker=Worker("test"), on_change=self.told.append)
+        self.received: list[NamedFiles] = []
+        self.follower = ConfigFolder(folder, worker=Worker("test"), on_change=self.received.append)
 
     @property
     def files(self) -> dict[str, str]:
-        return {name: it.error or "good" for name, it in self.told[-1].files.items()}
+        return {name: it.error or "good" for name, it in self.received[-1].files.items()}
 
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -155,9 +155,9 @@ async def mount(tmp_path: Path) -> AsyncIterator[tuple[Mount, Heard]]:
 
 async def test_a_mounted_configmap_is_followed_by_content(mount: tuple[Mount, Heard]) -> None:
     configs, heard = mount
-    assert heard.told[0].error == "No such file or directory"
+    assert heard.received[0].error == "No such file or directory"
     configs.write(shared=SHARED, mixed=MIXED)
-    await heard.until(lambda: heard.told[-1].error is None and len(heard.told[-1].files) == 2)
+    await heard.until(lambda: heard.received[-1].error is None and len(heard.received[-1].files) == 2)
     assert heard.files == {"shared": "good", "mixed": "good"}
     configs.write(shared=SHARED, mixed="flags: [")
     await heard.until(lambda: "not YAML" in heard.files.get("mixed", ""))
@@ -169,17 +169,17 @@ async def test_a_mounted_configmap_is_followed_by_content(mount: tuple[Mount, He
 async def test_an_update_that_changes_no_content_tells_nothing(mount: tuple[Mount, Heard]) -> None:
     configs, heard = mount
     configs.write(shared=SHARED)
-    await heard.until(lambda: bool(heard.told[-1].files))
-    before = len(heard.told)
+    await heard.until(lambda: bool(heard.received[-1].files))
+    before = len(heard.received)
     configs.write(shared=SHARED)
     (configs.folder / "folder").mkdir()
     configs.write(shared=SHARED, other=MIXED)
-    await heard.until(lambda: len(heard.told) > before)
+    await heard.until(lambda: len(heard.received) > before)
     assert set(heard.files) == {"shared", "other"}
-    assert len(heard.told) == before + 1
+    assert len(heard.received) == before + 1
 
 
 async def test_a_folder_of_too_many_files_is_told(mount: tuple[Mount, Heard]) -> None:
     configs, heard = mount
     configs.write(**{f"c{number}": "" for number in range(MAX_FILES + 1)})
-    await heard.until(lambda: "are the most" in (heard.told[-1].error or ""))
+    await heard.until(lambda: "are the most" in (heard.received[-1].error or ""))

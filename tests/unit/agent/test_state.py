@@ -244,7 +244,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))
 try:
     StateFile(Path(sys.argv[1])).save(State(confirmed="x" * 4096))
 except StateError as error:
-    sys.exit(f"told: {error}")
+    sys.exit(f"refused: {error}")
 """
 
 
@@ -253,7 +253,7 @@ def test_a_disk_that_takes_no_more_is_reported_and_the_old_file_stays(file: Stat
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(file.path)], capture_output=True, text=True, check=False
     )
-    assert done.stderr.strip() == f"told: write {file.path}: {os.strerror(errno.EFBIG)}"
+    assert done.stderr.strip() == f"refused: write {file.path}: {os.strerror(errno.EFBIG)}"
     assert file.load() == FULL
     assert [each.name for each in file.path.parent.iterdir()] == ["nodedevices-state.json"]
 

@@ -45,7 +45,7 @@ async def port() -> AsyncIterator[int]:
     await asyncio.wait([task])
 
 
-async def ask(port: int, request: bytes) -> bytes:
+async def send(port: int, request: bytes) -> bytes:
     """The answer; empty when the connection is closed without one."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
@@ -77,13 +77,13 @@ async def close(writer: asyncio.StreamWriter) -> None:
     ],
 )
 async def test_each_request_has_its_answer(port: int, request_line: bytes, first: bytes, body: bytes) -> None:
-    answer = await ask(port, request_line + b"\r\nHost: x\r\n\r\n")
+    answer = await send(port, request_line + b"\r\nHost: x\r\n\r\n")
     head, _, text = answer.partition(b"\r\n\r\n")
     assert (head.split(b"\r\n")[0], text) == (first, body)
 
 
 async def test_a_header_without_end_is_cut_off(port: int) -> None:
-    assert await ask(port, b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 20_000) == b""
+    assert await send(port, b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 20_000) == b""
 
 
 async def connect(port: int, peer: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -95,7 +95,7 @@ async def connect(port: int, peer: str) -> tuple[asyncio.StreamReader, asyncio.S
 async def test_silent_connections_never_keep_a_request_out(port: int, peers: int) -> None:
     silent = [await connect(port, f"127.0.1.{number % peers + 1}") for number in range(3 * MAX_CONNECTIONS)]
     for _ in range(3):
-        assert b"200 OK" in await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert b"200 OK" in await send(port, b"GET /healthz HTTP/1.1\r\n\r\n")
     for _, writer in silent:
         await close(writer)
 
@@ -104,7 +104,7 @@ async def test_a_slow_header_keeps_no_request_out(port: int) -> None:
     slow = [await connect(port, f"127.0.1.{number + 1}") for number in range(2 * MAX_CONNECTIONS)]
     for _, writer in slow:
         writer.write(b"GET /healthz HTTP/1.1\r\nX: ")
-    assert b"200 OK" in await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert b"200 OK" in await send(port, b"GET /healthz HTTP/1.1\r\n\r\n")
     for _, writer in slow:
         await close(writer)
 
@@ -114,7 +114,7 @@ async def test_answers_that_nobody_takes_keep_no_request_out(port: int) -> None:
     for _, writer in deaf:
         writer.write(b"GET /large HTTP/1.1\r\n\r\n")
     await asyncio.sleep(0.05)
-    assert b"200 OK" in await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert b"200 OK" in await send(port, b"GET /healthz HTTP/1.1\r\n\r\n")
     for _, writer in deaf:
         writer.transport.abort()
 
@@ -128,8 +128,8 @@ async def test_a_request_without_an_end_is_dropped(port: int) -> None:
 
 
 # --- who makes room ---------------------------------------------------------------------------------------------------
-def opened(*peers: str, asked: tuple[int, ...] = ()) -> list[Connection]:
-    return [Connection(peer, float(number), number in asked) for number, peer in enumerate(peers)]
+def opened(*peers: str, sent: tuple[int, ...] = ()) -> list[Connection]:
+    return [Connection(peer, float(number), number in sent) for number, peer in enumerate(peers)]
 
 
 def test_while_there_is_room_nobody_leaves() -> None:
@@ -137,7 +137,7 @@ def test_while_there_is_room_nobody_leaves() -> None:
 
 
 def test_a_peer_with_its_share_loses_its_own_longest_silent_connection() -> None:
-    connections = opened("b", *["a"] * PEER_SHARE, asked=(1,))
+    connections = opened("b", *["a"] * PEER_SHARE, sent=(1,))
     assert makes_room(connections, "a") is connections[2]
     assert makes_room(connections, "b") is None
 
@@ -148,7 +148,7 @@ def test_when_all_places_are_taken_the_peer_with_most_makes_room() -> None:
 
 
 def test_among_equals_a_request_that_is_being_answered_stays() -> None:
-    connections = opened(*(f"p{number}" for number in range(MAX_CONNECTIONS)), asked=(0, 1))
+    connections = opened(*(f"p{number}" for number in range(MAX_CONNECTIONS)), sent=(0, 1))
     assert makes_room(connections, "new") is connections[2]
 
 
@@ -181,6 +181,6 @@ async def test_every_address_of_the_machine_is_served() -> None:
     server.listen()
     task = asyncio.create_task(server.run())
     assert server.port is not None
-    assert b"200 OK" in await ask(server.port, b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert b"200 OK" in await send(server.port, b"GET /healthz HTTP/1.1\r\n\r\n")
     task.cancel()
     await asyncio.wait([task])

@@ -1,4 +1,4 @@
-"""The one loop for what is polled: at its time, at once when asked, never twice at once."""
+"""The one loop for what is polled: at its time, at once on request, never twice at once."""
 
 from __future__ import annotations
 

@@ -30,16 +30,16 @@ def test_events_are_heard_in_their_order() -> None:
 
 
 def test_application_xids_are_told_though_no_state_changes() -> None:
-    told = logged_events([xid(31), xid(79), xid(63)], HealthRules(), {}, REGISTERED)
-    assert [(each.device_id, each.xid, each.message) for each in told] == [
+    logged = logged_events([xid(31), xid(79), xid(63)], HealthRules(), {}, REGISTERED)
+    assert [(each.device_id, each.xid, each.message) for each in logged] == [
         (gpu_id(0), 31, "GPU memory page fault (XID 31)")
     ]
 
 
 def test_equal_notices_are_folded() -> None:
-    told = logged_events([xid(31, count=3), xid(31, after=5, count=4), xid(31, 1)], HealthRules(), {}, REGISTERED)
-    assert [(each.device_id, each.count) for each in told] == [(gpu_id(0), 7), (gpu_id(1), 1)]
-    assert (told[0].time - START).total_seconds() == 5
+    logged = logged_events([xid(31, count=3), xid(31, after=5, count=4), xid(31, 1)], HealthRules(), {}, REGISTERED)
+    assert [(each.device_id, each.count) for each in logged] == [(gpu_id(0), 7), (gpu_id(1), 1)]
+    assert (logged[0].time - START).total_seconds() == 5
 
 
 def test_an_xid_without_a_device_is_told_since_it_can_mark_none() -> None:

@@ -136,8 +136,8 @@ def test_a_drivers_none_does_not_end_a_fall_off_the_bus_before_the_gpu_has_left_
 
 
 def test_a_driver_that_asked_for_an_action_and_no_longer_does_has_brought_the_gpu_back() -> None:
-    asks = gpu(0, readings=well(recovery_action="ResetBus"))
-    story = Story().line(asks, at=0, xids=[xid(79)]).line(asks)
+    requires = gpu(0, readings=well(recovery_action="ResetBus"))
+    story = Story().line(requires, at=0, xids=[xid(79)]).line(requires)
     assert (story.says(), story.verdict().recovery_action) == (("Unhealthy", "Xid79"), "ResetBus")
     story.line(gpu(0))
     assert keep_alive(story, gpu(0), seconds=HOLD).says() == ("Healthy", "")
@@ -162,9 +162,9 @@ def test_an_action_that_we_do_not_know_is_never_taken_for_none() -> None:
 
 # --- recovery -------------------------------------------------------------------------------------------------------
 def test_a_gpu_recovers_when_the_driver_asks_for_nothing_and_the_hold_down_is_over() -> None:
-    asks = gpu(0, readings=well(recovery_action="ResetDevice"))
-    story = Story().line(asks, at=0, xids=[xid(62)])
-    keep_alive(story, asks, seconds=HOLD * 2)
+    requires = gpu(0, readings=well(recovery_action="ResetDevice"))
+    story = Story().line(requires, at=0, xids=[xid(62)])
+    keep_alive(story, requires, seconds=HOLD * 2)
     assert story.says() == ("Unhealthy", "Xid62")
     story.line(gpu(0), at=story.clock + 1)
     keep_alive(story, gpu(0), seconds=HOLD - 1)
@@ -235,7 +235,7 @@ def test_a_person_may_say_that_it_is_recovered() -> None:
 
 def test_a_persons_word_ends_the_hold_down() -> None:
     story = Story().line(gpu(0), at=0, xids=[xid(62)]).line(gpu(0))
-    assert story.verdict().recovery_action == "None", "a driver with field 230 that asks for nothing"
+    assert story.verdict().recovery_action == "None", "a driver with field 230 that requires nothing"
     assert story.says() == ("Unhealthy", "Xid62")
     assert story.line(gpu(0), confirmed=[0]).says() == ("Healthy", "")
 
@@ -244,8 +244,8 @@ def test_a_persons_word_does_not_outrank_the_facts() -> None:
     broken = gpu(0, readings=old(remap_failure=True))
     story = Story().line(broken).line(broken, confirmed=[0])
     assert keep_alive(story, broken, seconds=HOLD * 2).says() == ("Unhealthy", "RowRemapFailure")
-    asking = gpu(0, readings=well(recovery_action="ResetDevice"))
-    story = Story().line(asking, at=0, xids=[xid(62)]).line(asking, confirmed=[0])
+    requires = gpu(0, readings=well(recovery_action="ResetDevice"))
+    story = Story().line(requires, at=0, xids=[xid(62)]).line(requires, confirmed=[0])
     assert story.says() == ("Unhealthy", "Xid62")
     assert story.verdict().recovery_action == "ResetDevice"
 
@@ -421,7 +421,7 @@ def test_an_xid_that_depends_on_its_neighbours_waits_for_them(number: int) -> No
         (48, [64], old(), ("Unhealthy", "Xid64")),
         (48, [95], old(), ("Unhealthy", "Xid95")),
         (74, [], old(), ("Unhealthy", "Xid74")),
-        (74, [], well(), ("Degraded", "Xid74")),  # the driver asks for nothing
+        (74, [], well(), ("Degraded", "Xid74")),  # the driver requires nothing
         (74, [79], old(), ("Unhealthy", "Xid79")),
         (149, [], old(), ("Degraded", "Xid149")),
         (149, [45], well(), ("Degraded", "Xid149")),

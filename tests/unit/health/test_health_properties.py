@@ -95,11 +95,11 @@ def evidence(now: Verdict, story: Story) -> list[float]:
 
 @settings(max_examples=300, deadline=None)
 @given(steps)
-def test_what_always_holds(told: list[Step]) -> None:
+def test_what_always_holds(history: list[Step]) -> None:
     story = Story(RULES, boot_id="boot-0").line(gpu(0))
     last_bad = float("-inf")
     before: Verdict | None = verdict(story)
-    for step in told:
+    for step in history:
         play(story, step)
         now = verdict(story)
         assert now is not None
@@ -135,7 +135,7 @@ def test_what_always_holds(told: list[Step]) -> None:
                 assert now.since == (before.since if same else story.now)
             assert now.since >= before.since
         assert len(now.faults) <= 16
-        # Judging again with no news changes nothing, once what came late has been told.
+        # Judging again with no news changes nothing, once what came late has been reported.
         again = judged_again(story, story.verdicts)
         assert judged_again(story, again) == again
         if all(story.clock - HOLD < seen for seen in evidence(now, story)):
@@ -145,10 +145,10 @@ def test_what_always_holds(told: list[Step]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(steps)
-def test_a_neighbour_notices_nothing(told: list[Step]) -> None:
+def test_a_neighbour_notices_nothing(history: list[Step]) -> None:
     story = Story(RULES).line(gpu(0), gpu(1))
     first = story.verdict(1)
-    for number, step in enumerate(told):
+    for number, step in enumerate(history):
         at = float(number + 1)
         came = [xid(each, after=at) for each in step.xids]
         story.line(gpu(0, readings=step.readings), gpu(1), at=at, xids=came)
@@ -157,9 +157,9 @@ def test_a_neighbour_notices_nothing(told: list[Step]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(steps)
-def test_left_alone_in_good_order_everything_recovers_or_says_what_it_waits_for(told: list[Step]) -> None:
+def test_left_alone_in_good_order_everything_recovers_or_says_what_it_waits_for(history: list[Step]) -> None:
     story = Story(RULES).line(gpu(0))
-    for step in told:
+    for step in history:
         play(story, step)
     good = Readings(
         recovery_action="None",

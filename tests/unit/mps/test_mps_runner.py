@@ -1,4 +1,4 @@
-"""The MPS runner on daemons that a test commands: what is started, told, taken over, and given back."""
+"""The MPS runner on daemons that a test commands: what is started, sent, taken over, and given back."""
 
 from __future__ import annotations
 

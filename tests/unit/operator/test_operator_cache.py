@@ -46,8 +46,8 @@ def test_a_deletion_of_an_earlier_object_of_that_name_removes_nothing() -> None:
 def test_a_policys_own_status_is_no_reason_to_reconcile_nodes_and_its_spec_is() -> None:
     cache = known((Kind.NODE_DEVICES, node_devices(device(0))), (Kind.POLICY, raw_policy("p", health={})))
     cache.observe(Kind.NODE, node())
-    told = raw_policy("p", health={}, version=2) | {"status": {"observedGeneration": 1}}
-    dirty = cache.observe(Kind.POLICY, read(Kind.POLICY, told))
+    updated = raw_policy("p", health={}, version=2) | {"status": {"observedGeneration": 1}}
+    dirty = cache.observe(Kind.POLICY, read(Kind.POLICY, updated))
     assert (set(dirty.nodes), set(dirty.policies)) == (set(), {"p"})
     edited = raw_policy("p", health={"holdDownSeconds": 1}, generation=2, version=3)
     assert cache.observe(Kind.POLICY, read(Kind.POLICY, edited)).nodes == {"n1"}

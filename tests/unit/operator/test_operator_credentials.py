@@ -115,15 +115,15 @@ async def test_a_token_that_is_refused_for_good_is_said_as_such(api: TlsApi, kub
 
 
 async def test_a_new_ca_is_trusted_without_a_restart(api: TlsApi, kube: KubeClient) -> None:
-    told: list[bool] = []
-    kube.trust_changed = lambda: told.append(True)
+    notified: list[bool] = []
+    kube.trust_changed = lambda: notified.append(True)
     await kube.get(NODES)
     await api.rotate()
     with pytest.raises(KubeError, match="certificate"):
-        await kube.get(NODES)  # nobody has told us of the new CA yet
+        await kube.get(NODES)  # the new CA is not known yet
     api.hand_out()
     await answers(kube)
-    assert told == [True]
+    assert notified == [True]
 
 
 async def test_a_ca_file_that_cannot_be_used_leaves_the_one_before_in_use(api: TlsApi, kube: KubeClient) -> None:
@@ -166,11 +166,11 @@ async def test_after_too_many_requests_nothing_is_sent_until_the_time_is_over(ap
     with pytest.raises(KubeError) as refused:
         await client.get(NODES)
     assert refused.value.retry_after == 30
-    asked, api.retry_after = api.asked, 0
+    calls, api.retry_after = api.calls, 0
     now[0] += 10
     with pytest.raises(KubeError) as waiting:
         await client.get(NODES)
-    assert (waiting.value.status, waiting.value.retry_after, api.asked) == (429, 20, asked)
+    assert (waiting.value.status, waiting.value.retry_after, api.calls) == (429, 20, calls)
     now[0] += 20
     await client.get(NODES)
     await client.close()

@@ -120,7 +120,7 @@ def ours(values: Mapping[str, str], **more: str) -> NodeRecord:
     return node({**more, **values}, tuple(values))
 
 
-# --- what is told ----------------------------------------------------------------------------------------------------
+# --- what is shown ---------------------------------------------------------------------------------------------------
 def test_eight_gpus_that_are_not_shared() -> None:
     assert feature_labels(eight(offer("nvidia.com/gpu", 8))) == WHOLE
 
@@ -252,8 +252,8 @@ def test_mig_devices_take_the_gpus_labels_where_the_strategy_is_single() -> None
 )
 def test_what_single_does_not_allow_is_called_invalid(devices: tuple[dict[str, Any], ...]) -> None:
     found = mig("single", *devices)
-    told = {key: found[f"nvidia.com/gpu.{key}"] for key in ("product", "count", "replicas", "memory")}
-    assert told == {"product": "NVIDIA-H100-80GB-HBM3-MIG-INVALID", "count": "0", "replicas": "0", "memory": "0"}
+    published = {key: found[f"nvidia.com/gpu.{key}"] for key in ("product", "count", "replicas", "memory")}
+    assert published == {"product": "NVIDIA-H100-80GB-HBM3-MIG-INVALID", "count": "0", "replicas": "0", "memory": "0"}
 
 
 def test_gpus_in_mig_mode_have_no_replicas_where_mig_devices_are_not_offered() -> None:
@@ -272,13 +272,13 @@ def test_a_mig_device_that_only_a_pod_still_holds_is_not_counted() -> None:
 def test_of_several_models_the_commonest_is_told_and_then_the_first() -> None:
     l4, a10 = "NVIDIA L4", "NVIDIA A10"
 
-    def told(*products: str) -> tuple[str, str]:
+    def published(*products: str) -> tuple[str, str]:
         found = feature_labels(record(*(gpu(index, it) for index, it in enumerate(products)), **NODE))
         return found["nvidia.com/gpu.product"], found["nvidia.com/gpu.count"]
 
-    assert told(l4, a10, a10) == ("NVIDIA-A10", "2")
-    assert told(l4, a10) == ("NVIDIA-L4", "1")
-    assert told(a10, l4) == ("NVIDIA-A10", "1")
+    assert published(l4, a10, a10) == ("NVIDIA-A10", "2")
+    assert published(l4, a10) == ("NVIDIA-L4", "1")
+    assert published(a10, l4) == ("NVIDIA-A10", "1")
 
 
 def test_a_missing_gpu_is_counted_as_long_as_it_is_listed() -> None:
@@ -312,14 +312,14 @@ def test_what_the_machine_says() -> None:
     vgpu = {"version": "535.54.06", "branch": "r536_22"}
     drivers = [{"name": "mlx5_core", "version": "24.10"}, {"name": "nvidia", "version": "570.148"}]
     found = feature_labels(record(gpu(0), drivers=drivers, machine=machine | {"vgpu": vgpu}))
-    told = {key.removeprefix("nvidia.com/"): value for key, value in found.items()}
-    assert told["gpu.machine"] == "DGX-H100-rev-2"
-    assert told["gpu.mode"] == "unknown"
-    assert told["gpu.clique"] == "0c2c0f3e-0000-0000-0000-000000000009.1"
-    assert (told["vgpu.present"], told["vgpu.host-driver-version"]) == ("true", "535.54.06")
-    assert told["vgpu.host-driver-branch"] == "r536_22"
-    assert (told["cuda.driver-version.minor"], told["cuda.driver-version.revision"]) == ("148", "")
-    assert not any(key.startswith("cuda.runtime") for key in told)
+    published = {key.removeprefix("nvidia.com/"): value for key, value in found.items()}
+    assert published["gpu.machine"] == "DGX-H100-rev-2"
+    assert published["gpu.mode"] == "unknown"
+    assert published["gpu.clique"] == "0c2c0f3e-0000-0000-0000-000000000009.1"
+    assert (published["vgpu.present"], published["vgpu.host-driver-version"]) == ("true", "535.54.06")
+    assert published["vgpu.host-driver-branch"] == "r536_22"
+    assert (published["cuda.driver-version.minor"], published["cuda.driver-version.revision"]) == ("148", "")
+    assert not any(key.startswith("cuda.runtime") for key in published)
     assert feature_labels(record(gpu(0)))["nvidia.com/gpu.machine"] == "unknown"
 
 
@@ -385,15 +385,15 @@ async def test_labels_that_undo_their_own_reason_come_to_rest_and_are_told() -> 
     labels = LabelsConcern(tools(kube, lambda: now[0], lambda: 1.0))
     item = eight()
 
-    async def ask(value: str) -> Result:
+    async def publish(value: str) -> Result:
         return await run(labels, item, node(), Sections(labels=Labels(extra={"a": value})))
 
     for turn in range(MOST_WRITES):
-        assert (await ask(str(turn))).again is None
-    rested = await ask("again")
+        assert (await publish(str(turn))).again is None
+    rested = await publish("again")
     assert (rested.reason, rested.again, len(kube.made)) == ("Conflict", WINDOW_SECONDS, MOST_WRITES)
     now[0] = WINDOW_SECONDS
-    await ask("again")
+    await publish("again")
     assert len(kube.made) == MOST_WRITES + 1
 
 

@@ -135,7 +135,7 @@ async def test_an_agent_that_stays_silent_after_the_api_servers_return_is_late(
     assert stale(kube) == "HeartbeatOverdue"
 
 
-# --- what the server asks for ----------------------------------------------------------------------------------------
+# --- waits that the server sets --------------------------------------------------------------------------------------
 async def test_the_longest_wait_that_the_server_asks_for_is_kept(manager: Manager, kube: FakeKube) -> None:
     raw = report(kube, devices=[device(0, "Unhealthy", "Xid79", holders=[holder()])])
     manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
@@ -144,18 +144,18 @@ async def test_the_longest_wait_that_the_server_asks_for_is_kept(manager: Manage
         f"{ITEM}/status": KubeError("slow down", status=429, retry_after=17.0),
     }
     kube.fails = lambda _verb, path: refusals.get(path)
-    with pytest.raises(RetryLater) as asked:
+    with pytest.raises(RetryLater) as wanted:
         await manager.reconcile_node("n1")
-    assert asked.value.seconds == 17.0
+    assert wanted.value.seconds == 17.0
 
 
 async def test_the_wait_that_the_server_asks_for_on_a_policys_status_is_kept(manager: Manager, kube: FakeKube) -> None:
     manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw_policy("p", health={})))
     await settle(manager)
     kube.fails = lambda _verb, _path: KubeError("slow down", status=429, retry_after=9.0)
-    with pytest.raises(RetryLater) as asked:
+    with pytest.raises(RetryLater) as wanted:
         await manager.reconcile_policy("p")
-    assert asked.value.seconds == 9.0
+    assert wanted.value.seconds == 9.0
 
 
 # --- a cluster that went back in time --------------------------------------------------------------------------------
@@ -311,15 +311,15 @@ async def test_a_node_made_anew_between_two_reconciliations_inherits_no_limit_of
 ) -> None:
     node = f"{names.NODES}/n1"
 
-    async def asked(turn: int) -> str:
+    async def wanted(turn: int) -> str:
         raw = raw_policy("tiers", labels={"extra": {"example.com/tier": str(turn)}}, generation=turn + 1)
         manager.arrived(Kind.POLICY, False, read(Kind.POLICY, kube.put(f"{names.POLICIES}/tiers", raw)))
         await settle(manager)
         shown: str = condition(kube, ITEM, "LabelsSynced")["reason"]
         return shown
 
-    told = [await asked(turn) for turn in range(MOST_WRITES + 1)]
-    assert told == ["InSync"] * MOST_WRITES + ["Conflict"]
+    reasons = [await wanted(turn) for turn in range(MOST_WRITES + 1)]
+    assert reasons == ["InSync"] * MOST_WRITES + ["Conflict"]
     raw = raw_node({GPU: 1})
     raw["metadata"]["uid"] = "another-uid"
     manager.arrived(Kind.NODE, False, read(Kind.NODE, kube.put(node, raw)))

@@ -77,7 +77,7 @@ class Cluster:
             await self.manager.reconcile_node(name)
             self.manager.nodes.done(name)
 
-    def told(self, name: str) -> tuple[str, str]:
+    def pod_mark(self, name: str) -> tuple[str, str]:
         """Status and reason of the pod's condition; empty: none."""
         found = [it for it in self.shown(name) if it["type"] == names.POD_DEVICE_HEALTHY]
         return (found[0]["status"], found[0]["reason"]) if found else ("", "")
@@ -118,12 +118,12 @@ async def test_a_pod_that_is_no_longer_among_the_holders_listed_keeps_its_mark_w
     cluster.pod("train", "n1")
     cluster.pod("other", "n1")
     await cluster.start(n1=[lost(0, "train")])
-    assert cluster.told("train") == ("False", "Xid79")
+    assert cluster.pod_mark("train") == ("False", "Xid79")
     await cluster.report("n1", lost(0, "other") | {"holdersTruncated": 1})
-    assert cluster.told("train") == ("False", "Xid79")
+    assert cluster.pod_mark("train") == ("False", "Xid79")
     assert cluster.affected("n1") == ["other", "train"] or cluster.affected("n1") == ["train", "other"]
     await cluster.report("n1", lost(0, "other"))
-    assert cluster.told("train")[0] == "True"
+    assert cluster.pod_mark("train")[0] == "True"
     assert cluster.affected("n1") == ["other"]
 
 
@@ -139,8 +139,8 @@ def struck(index: int, *holders: str, code: str = "Xid31", count: int = 1, since
 
 
 def notices(cluster: Cluster) -> list[tuple[str, str]]:
-    told = [it for it in cluster.kube.events if it["reason"] == "DeviceNotice"]
-    return sorted((it["involvedObject"]["uid"], it["message"]) for it in told)
+    reported = [it for it in cluster.kube.events if it["reason"] == "DeviceNotice"]
+    return sorted((it["involvedObject"]["uid"], it["message"]) for it in reported)
 
 
 async def test_the_pods_that_held_the_device_get_one_event_however_often_it_comes_and_no_mark() -> None:
@@ -155,7 +155,7 @@ async def test_the_pods_that_held_the_device_get_one_event_however_often_it_come
         "the NodeDevices of this node."
     )
     assert notices(cluster) == [("uid-shares-it", text), ("uid-train", text)]
-    assert cluster.told("train") == ("", "")
+    assert cluster.pod_mark("train") == ("", "")
     assert cluster.kube.written("/pods/") == []
 
 
@@ -223,11 +223,11 @@ async def test_an_entry_that_names_another_nodes_pod_takes_no_mark_from_it() -> 
     cluster = Cluster()
     cluster.pod("trainer", "a")
     await cluster.start(a=[lost(0, "trainer")], b=[well(1)])
-    assert cluster.told("trainer") == ("False", "Xid79")
+    assert cluster.pod_mark("trainer") == ("False", "Xid79")
     stolen = {"namespace": "ml", "name": "trainer", "uid": "uid-trainer", "device": "GPU-1", "reason": "Xid79"}
     events_before = len(cluster.kube.events)
     await cluster.report("b", well(1), affectedPods=[stolen | {"since": SINCE}])
-    assert cluster.told("trainer") == ("False", "Xid79")
+    assert cluster.pod_mark("trainer") == ("False", "Xid79")
     assert cluster.affected("a") == ["trainer"]
     assert cluster.affected("b") == []
     assert len(cluster.kube.events) == events_before
@@ -251,7 +251,7 @@ async def test_a_pod_that_has_ended_keeps_what_it_was_told_and_its_entry_goes(co
     cluster.policy(faults={"podCondition": condition})
     cluster.pod("trainer", "a")
     await cluster.start(a=[lost(0, "trainer")])
-    assert cluster.told("trainer") == ("False", "Xid79")
+    assert cluster.pod_mark("trainer") == ("False", "Xid79")
     cluster.ends("trainer")
     evidence = list(cluster.shown("trainer"))
     cluster.kube.writes.clear()
@@ -269,11 +269,11 @@ async def test_a_pod_that_has_ended_unmarked_is_not_marked() -> None:
     await cluster.start(a=[well(0, "trainer")])
     cluster.ends("trainer", "Succeeded")
     await cluster.report("a", lost(0, "trainer"))
-    assert cluster.told("trainer") == ("True", "Healthy")
+    assert cluster.pod_mark("trainer") == ("True", "Healthy")
     assert cluster.affected("a") == []
 
 
-# --- nobody can tell -------------------------------------------------------------------------------------------------
+# --- health unknown --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("condition", ["OnFault", "Always"])
 @pytest.mark.parametrize("before", [well(0, "web"), lost(0, "web")])
 async def test_a_silent_probe_changes_reason_and_message_and_never_the_status(condition: str, before: Raw) -> None:
@@ -282,17 +282,17 @@ async def test_a_silent_probe_changes_reason_and_message_and_never_the_status(co
     known = {"type": names.POD_DEVICE_HEALTHY, "status": "True", "reason": "Healthy", "message": ""}
     cluster.pod("web", "a", gated=True, conditions=[known | {"lastTransitionTime": SINCE}])
     await cluster.start(a=[before])
-    status = cluster.told("web")[0]
+    status = cluster.pod_mark("web")[0]
     assert status == ("True" if before["health"]["state"] == "Healthy" else "False")
     [shown] = cluster.shown("web")
     await cluster.report("a", silent(0, "web"))
-    assert cluster.told("web") == (status, "ProbeSilent")
+    assert cluster.pod_mark("web") == (status, "ProbeSilent")
     [now] = cluster.shown("web")
     assert now["lastTransitionTime"] == shown["lastTransitionTime"]
     assert f"Health unknown since {SINCE}" in now["message"]
     assert cluster.affected("a") == ["web"]
     await cluster.report("a", well(0, "web"))
-    assert cluster.told("web") == ("True", "Healthy")
+    assert cluster.pod_mark("web") == ("True", "Healthy")
     assert cluster.affected("a") == []
 
 
@@ -301,10 +301,10 @@ async def test_a_pod_that_shows_no_condition_is_not_told_that_nobody_can_tell() 
     cluster.pod("web", "a")
     await cluster.start(a=[well(0, "web")])
     await cluster.report("a", silent(0, "web"))
-    assert cluster.told("web") == ("", "")
+    assert cluster.pod_mark("web") == ("", "")
     assert cluster.affected("a") == []
     await cluster.report("a", lost(0, "web"))
-    assert cluster.told("web") == ("False", "Xid79")
+    assert cluster.pod_mark("web") == ("False", "Xid79")
 
 
 async def test_a_lesser_fault_is_told_where_another_device_is_silent() -> None:
@@ -312,7 +312,7 @@ async def test_a_lesser_fault_is_told_where_another_device_is_silent() -> None:
     cluster.pod("web", "a")
     worn = device(1, "Degraded", "NvlinkDown", holders=[holder("web")])
     await cluster.start(a=[silent(0, "web"), worn])
-    assert cluster.told("web")[0] == "True"
+    assert cluster.pod_mark("web")[0] == "True"
     assert cluster.affected("a") == ["web"]
 
 
@@ -321,13 +321,13 @@ async def test_always_tells_a_pod_that_was_never_seen_well_that_nobody_can_tell(
     cluster.policy(faults={"podCondition": "Always"})
     cluster.pod("web", "a", gated=True)
     await cluster.start(a=[silent(0, "web")])
-    assert cluster.told("web") == ("Unknown", "ProbeSilent")
+    assert cluster.pod_mark("web") == ("Unknown", "ProbeSilent")
 
 
 # --- nobody watches any more -----------------------------------------------------------------------------------------
 @pytest.fixture
 async def marked() -> Cluster:
-    """Three pods that were told of a fault: one with a readinessGate, one without, and one that has ended since."""
+    """Three pods that were marked for a fault: one with a readinessGate, one without, and one that has ended since."""
     cluster = Cluster()
     for name, gated in (("gated", True), ("plain", False), ("ended", True)):
         cluster.pod(name, "a", gated=gated)
@@ -351,9 +351,9 @@ async def test_a_readiness_gate_stays_open_when_nobody_watches_any_more(
     marked: Cluster, leave: Callable[[Cluster], Any]
 ) -> None:
     await leave(marked)
-    assert marked.told("gated") == ("True", "NotMonitored")
-    assert marked.told("plain") == ("", "")
-    assert marked.told("ended") == ("False", "Xid79")
+    assert marked.pod_mark("gated") == ("True", "NotMonitored")
+    assert marked.pod_mark("plain") == ("", "")
+    assert marked.pod_mark("ended") == ("False", "Xid79")
     assert marked.affected("a") == []
 
 
@@ -439,8 +439,8 @@ async def test_of_the_holders_of_a_well_device_only_the_one_is_told_that_somethi
     for name in ("old", "new"):
         cluster.pod(name, "a")
     await cluster.start(a=[device(0, holders=[holder("new"), holder("old", health=DAEMON)])])
-    assert cluster.told("old") == ("False", "MpsDaemonRestarted")
-    assert cluster.told("new") == ("", "")
+    assert cluster.pod_mark("old") == ("False", "MpsDaemonRestarted")
+    assert cluster.pod_mark("new") == ("", "")
     assert cluster.affected("a") == ["old"]
     assert [it["reason"] for it in cluster.kube.events if it["involvedObject"]["name"] == "old"] == ["DeviceFault"]
 
@@ -450,21 +450,21 @@ async def test_a_worse_fault_of_the_device_speaks_for_the_holder_until_it_is_ove
     cluster.pod("old", "a")
     ill = device(0, "Unhealthy", "Xid79", holders=[holder("old", health=DAEMON)])
     await cluster.start(a=[ill])
-    assert cluster.told("old") == ("False", "Xid79")
+    assert cluster.pod_mark("old") == ("False", "Xid79")
     await cluster.report("a", device(0, holders=[holder("old", health=DAEMON)]))
-    assert cluster.told("old") == ("False", "MpsDaemonRestarted")
+    assert cluster.pod_mark("old") == ("False", "MpsDaemonRestarted")
 
 
-@pytest.mark.parametrize(("started", "told"), [(SINCE, "False"), (NOW, "True")])
-async def test_a_container_that_was_started_since_is_well_again(started: str, told: str) -> None:
+@pytest.mark.parametrize(("started", "reported"), [(SINCE, "False"), (NOW, "True")])
+async def test_a_container_that_was_started_since_is_well_again(started: str, reported: str) -> None:
     cluster = Cluster()
     cluster.pod("old", "a")
     await cluster.start(a=[device(0, holders=[holder("old", health=DAEMON)])])
     running = {"name": "main", "state": {"running": {"startedAt": started}}}
     cluster.kube.objects[paths.pod_path("ml", "old")]["status"]["containerStatuses"] = [running]
     await cluster.report("a", device(0, holders=[holder("old", health=DAEMON)]), heartbeat=NOW, appliedConfigHash="1")
-    assert cluster.told("old")[0] == told
-    assert cluster.affected("a") == ([] if told == "True" else ["old"])
+    assert cluster.pod_mark("old")[0] == reported
+    assert cluster.affected("a") == ([] if reported == "True" else ["old"])
 
 
 async def test_while_a_daemon_is_down_a_container_that_was_started_since_is_not_well() -> None:
@@ -474,7 +474,7 @@ async def test_while_a_daemon_is_down_a_container_that_was_started_since_is_not_
     running = {"name": "main", "state": {"running": {"startedAt": NOW}}}
     cluster.kube.objects[paths.pod_path("ml", "old")]["status"]["containerStatuses"] = [running]
     await cluster.start(a=[device(0, holders=[holder("old", health=down)])])
-    assert cluster.told("old") == ("False", "MpsDaemonDown")
+    assert cluster.pod_mark("old") == ("False", "MpsDaemonDown")
 
 
 # --- labels that a policy may not set --------------------------------------------------------------------------------
@@ -511,4 +511,4 @@ async def test_a_configuration_stored_with_such_a_label_is_written_anew_without_
     assert cluster.kube.objects[f"{paths.NODES}/a"]["metadata"]["labels"] == {"example.com/pool": "a"}
     config = cluster.kube.objects[f"{paths.NODE_DEVICES}/a"]["spec"]["config"]
     assert config == {"faults": {"podCondition": "Never"}, "labels": {"extra": {"example.com/pool": "a"}}}
-    assert cluster.told("trainer") == ("", "")
+    assert cluster.pod_mark("trainer") == ("", "")

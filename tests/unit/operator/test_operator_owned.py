@@ -136,8 +136,8 @@ def test_the_object_itself_says_which_names_are_ours_only_for_the_generation_tha
         ("Conflict", 1, set()),
         ("InSync", 0, set()),
     ):
-        told = {"type": "CapacitySynced", "status": "True", "reason": reason, "observedGeneration": generation}
-        assert claimed_names(_with(spec, told)) == expected
+        synced = {"type": "CapacitySynced", "status": "True", "reason": reason, "observedGeneration": generation}
+        assert claimed_names(_with(spec, synced)) == expected
 
 
 def _with(spec: Any, condition: Any) -> NodeDevicesRecord:

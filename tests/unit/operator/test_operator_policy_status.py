@@ -69,10 +69,10 @@ def test_the_younger_of_two_is_conflicted_and_told_by_whom() -> None:
 
 def test_a_node_counts_as_applied_when_the_agent_echoes_the_hash() -> None:
     configuration = resolve({}, [P], Previous())
-    told = {"ConfigApplied": ("True", "Applied")}
+    reported = {"ConfigApplied": ("True", "Applied")}
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
-    echoed = record(conditions=told, spec=spec, appliedConfigHash=configuration.config_hash)
-    behind = record(conditions=told, spec=spec, appliedConfigHash="00")
+    echoed = record(conditions=reported, spec=spec, appliedConfigHash=configuration.config_hash)
+    behind = record(conditions=reported, spec=spec, appliedConfigHash="00")
     invalid = record(conditions={"ConfigApplied": ("False", "ConfigInvalid")}, spec=spec)
     assert node_outcome({}, {"p": P}, configuration, echoed).active
     assert not node_outcome({}, {"p": P}, configuration, behind).active
@@ -202,8 +202,8 @@ def shown(*entries: Entry, sections: tuple[str, ...] = ("sharing",)) -> NodeOutc
     named = {"unmatched": [dict(zip(("section", "entry", "message"), entry, strict=True)) for entry in entries]}
     found = record(conditions={}, spec=spec, appliedConfigHash=configuration.config_hash, configuration=named)
     condition = ConditionRecord("ConfigApplied", "True", "Applied", "for people")
-    told = node_outcome({}, {"p": P}, configuration, replace(found, conditions=(condition,)))
-    return replace(told, outcomes={"p": Outcome(sections, generation=1)})
+    reported = node_outcome({}, {"p": P}, configuration, replace(found, conditions=(condition,)))
+    return replace(reported, outcomes={"p": Outcome(sections, generation=1)})
 
 
 def test_an_entry_that_matches_nothing_is_told_to_the_policys_author() -> None:

@@ -59,8 +59,8 @@ def test_nothing_allocatable_is_right_where_nothing_is_healthy_or_nothing_is_ser
 
 def test_the_end_of_another_plugin_on_an_observed_node_is_not_the_loss_of_our_agent() -> None:
     """Its names are `managedBy: plugin`, too, and our agent says at its next look that none of them is healthy."""
-    before, told = record(device(0), resources=[resource(1, 1)]), record(device(0), resources=[resource(1, 0)])
-    assert follow((0, before, DARK), (10, told, DARK), (500, told, DARK))[-1].reason == "Fresh"
+    before, withdrawn = record(device(0), resources=[resource(1, 1)]), record(device(0), resources=[resource(1, 0)])
+    assert follow((0, before, DARK), (10, withdrawn, DARK), (500, withdrawn, DARK))[-1].reason == "Fresh"
     assert follow((0, before, DARK), (500, before, DARK))[-1].reason == "AgentLost"
 
 

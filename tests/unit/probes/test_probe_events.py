@@ -73,7 +73,7 @@ def test_news_wake_whoever_writes_lines() -> None:
 def test_nothing_is_lost_or_told_twice_by_one_who_reads_every_line(steps: Any) -> None:
     """None writes a line; a number is an XID."""
     log = EventLog(clock=Clock())
-    told: dict[int, tuple[int | None, int]] = {}
+    written: dict[int, tuple[int | None, int]] = {}
     for step in [*steps, None]:
         if step is not None:
             log.record(xid(step))
@@ -81,8 +81,8 @@ def test_nothing_is_lost_or_told_twice_by_one_who_reads_every_line(steps: Any) -
         line = log.for_line()
         assert len(line) <= MAX_EVENTS
         for event in line:
-            told[event.sequence] = (event.xid, event.count)
+            written[event.sequence] = (event.xid, event.count)
         sequences = [event.sequence for event in line]
         assert sequences == sorted(set(sequences))
     for number in range(21):
-        assert sum(count for each, count in told.values() if each == number) == steps.count(number)
+        assert sum(count for each, count in written.values() if each == number) == steps.count(number)

@@ -115,7 +115,7 @@ def answered(
     prefix: str = "cdi.k8s.io/",
     **host: Any,
 ) -> ContainerEdits:
-    """What a container gets on a node whose control nodes exist, unless told otherwise."""
+    """What a container gets on a node whose control nodes exist, unless said otherwise."""
     inventory = inventory_of(*gpus)
     section = Injection(
         device_list_strategies=strategies,
@@ -170,7 +170,7 @@ def test_cdi_annotations_name_devices_in_one_annotation(prefix: str) -> None:
 
 
 def test_the_annotations_key_differs_between_answers_and_not_between_repeats() -> None:
-    """Two resources of one container must not share a key, and a kubelet that asks again gets the same."""
+    """Two resources of one container must not share a key, and a kubelet that calls again gets the same."""
     first = answered(gpu_id(0), strategies=("cdi-annotations",))
     assert answered(gpu_id(0), strategies=("cdi-annotations",)) == first
     assert cdi_value(answered(gpu_id(1), strategies=("cdi-annotations",)))[0] != cdi_value(first)[0]
@@ -329,17 +329,17 @@ def test_whatever_is_asked_for(
     gpus = tuple(gpu(number) for number in range(4))
     sharing = Sharing(strategy="timeSlicing", resources=(SharedResource(name="nvidia.com/gpu", replicas=3),))
     ids = [f"{gpu_id(number)}::{replica}" for number, replica in shares]
-    asked: dict[str, Any] = {"strategies": strategies, "index": index, "specs": specs, "features": tuple(features)}
-    answer = answered(*ids, gpus=gpus, sharing=sharing, **asked)
+    options: dict[str, Any] = {"strategies": strategies, "index": index, "specs": specs, "features": tuple(features)}
+    answer = answered(*ids, gpus=gpus, sharing=sharing, **options)
     distinct = list(dict.fromkeys(number for number, _ in shares))
-    told = [str(number) if index else gpu_id(number) for number in distinct]
+    ids_shown = [str(number) if index else gpu_id(number) for number in distinct]
     only_cdi = not {"envvar", "volume-mounts"} & set(strategies)
-    assert len(answer.mounts) == (len(told) if "volume-mounts" in strategies else 0)
-    assert len(answer.cdi_devices) == (len(told) if "cdi-cri" in strategies else 0)
+    assert len(answer.mounts) == (len(ids_shown) if "volume-mounts" in strategies else 0)
+    assert len(answer.cdi_devices) == (len(ids_shown) if "cdi-cri" in strategies else 0)
     assert len(answer.annotations) == ("cdi-annotations" in strategies)
     assert ("NVIDIA_VISIBLE_DEVICES" in answer.envs) != only_cdi
     if strategies == ("envvar",):
-        assert answer.envs["NVIDIA_VISIBLE_DEVICES"].split(",") == told
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"].split(",") == ids_shown
     expected = [*CONTROL, *(f"/dev/nvidia{number}" for number in distinct)] if specs and not only_cdi else []
     assert paths(answer) == expected
-    assert answered(*ids, gpus=gpus, sharing=sharing, **asked) == answer
+    assert answered(*ids, gpus=gpus, sharing=sharing, **options) == answer

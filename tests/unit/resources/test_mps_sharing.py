@@ -1,4 +1,4 @@
-"""NVIDIA's Multi-Process Service: what a node allows, what a client gets, what a daemon is told and waited for."""
+"""NVIDIA's Multi-Process Service: what a node allows, what a client gets, what a daemon is sent and waited for."""
 
 from __future__ import annotations
 

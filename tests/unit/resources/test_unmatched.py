@@ -1,4 +1,4 @@
-"""What of a configuration matches nothing on a node is told: a name with a typo would share nothing."""
+"""What of a configuration matches nothing on a node is reported: a name with a typo would share nothing."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def test_an_amount_of_memory_is_told_with_what_the_devices_have() -> None:
         "resources.devices[0].match minMemory 24Gi: no such device on this node; there are: NVIDIA L4 with 23034Mi"
     ]
     h100s = {"match": {"productName": "*H100*"}, "name": "nvidia.com/h100"}
-    (told,) = notes(l4, gpu(1), resources={"devices": [h100s, big]})
-    assert told == (
+    (reported,) = notes(l4, gpu(1), resources={"devices": [h100s, big]})
+    assert reported == (
         "resources.devices[1].match minMemory 24Gi: an earlier entry names every device that it matches; "
         "of the others there are: NVIDIA L4 with 23034Mi"
     )
