@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 from support import simulated
 from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, Cluster
 from support.fleet import stamp
@@ -20,6 +21,7 @@ def test_a_fault_reaches_kubelet_nodedevices_pod_and_node_and_so_does_the_recove
     index = cluster.devices(cluster.a)[bad]["index"]
     before = cluster.ids(cluster.a)
     cluster.until("NodeDevices names the holder", lambda: cluster.devices(cluster.a)[bad].get("holders"))
+    cluster.until("the pod's own status has it", lambda: cluster.resource_health("victim") == {bad: "Healthy"})
 
     cluster.hardware(cluster.a, simulated.h100s(xid79=index))
     cluster.until("the kubelet withdraws it", lambda: cluster.ids(cluster.a) == before - {bad})
@@ -38,6 +40,8 @@ def test_a_fault_reaches_kubelet_nodedevices_pod_and_node_and_so_does_the_recove
         "the Node has the condition",
         lambda: cluster.condition("node", cluster.a, "nodedevices.io/DevicesHealthy").get("status") == "False",
     )
+    cluster.until("the pod's own status says so", lambda: cluster.resource_health("victim") == {bad: "Unhealthy"})
+    assert list(cluster.resource_health("bystander").values()) == ["Healthy"]
     cluster.until("the Node offers one less", lambda: cluster.node_count(cluster.a, GPU) == 7)
     assert cluster.node_count(cluster.a, GPU, "capacity") == 8
     cluster.alive(pod)
@@ -46,6 +50,7 @@ def test_a_fault_reaches_kubelet_nodedevices_pod_and_node_and_so_does_the_recove
 
     cluster.hardware(cluster.a, simulated.h100s())
     cluster.until("the kubelet has it again", lambda: cluster.ids(cluster.a) == before)
+    cluster.until("the pod's own status, too", lambda: cluster.resource_health("victim") == {bad: "Healthy"})
     cluster.marked("victim", "True")
     cluster.until(
         "the Node's condition is back",
@@ -98,13 +103,50 @@ def test_a_lost_device_stays_listed_and_its_neighbours_stay_allocatable(cluster:
 
 
 def test_a_device_that_vanishes_is_missing_and_returns_with_its_id(cluster: Cluster) -> None:
-    gone = cluster.device(cluster.b, 3)["id"]
-    cluster.hardware(cluster.b, simulated.l4s(without=3))
+    pod = cluster.pod("holder", cluster.b, {GPU: 1})
+    [gone] = cluster.held(cluster.b, "holder")
+    cluster.hardware(cluster.b, simulated.l4s(without=cluster.devices(cluster.b)[gone]["index"]))
     cluster.until("NodeDevices says why", lambda: cluster.devices(cluster.b)[gone]["health"]["reason"] == "Missing")
     cluster.until("the kubelet withdraws it", lambda: gone not in cluster.ids(cluster.b))
+    cluster.until("the pod's own status says so", lambda: cluster.resource_health("holder") == {gone: "Unhealthy"})
     assert cluster.summary(cluster.b)["devices"] == 4
     cluster.hardware(cluster.b, simulated.l4s())
     cluster.until("the kubelet has it again", lambda: gone in cluster.ids(cluster.b))
+    cluster.until("the pod's own status, too", lambda: cluster.resource_health("holder") == {gone: "Healthy"})
+    cluster.alive(pod)
+
+
+def test_what_a_program_did_is_an_event_on_its_pod_and_a_notice_on_its_device_and_nothing_else(
+    cluster: Cluster,
+) -> None:
+    pods = {name: cluster.pod(name, cluster.a, {GPU: 1}) for name in ("crashes", "bystander")}
+    [own], before = cluster.held(cluster.a, "crashes"), cluster.ids(cluster.a)
+    index = cluster.devices(cluster.a)[own]["index"]
+    cluster.until("NodeDevices names the holder", lambda: cluster.devices(cluster.a)[own].get("holders"))
+    counted = {xid: cluster.metric(cluster.a, "nodedevices_xids_total", uuid=own, xid=xid) for xid in ("31", "94")}
+    text = yaml.safe_load(simulated.h100s())
+    text["events"] = [simulated.strike(index, 31), simulated.strike(index, 31), simulated.strike(index, 94)]
+    cluster.hardware(cluster.a, yaml.safe_dump(text))
+
+    def told(pod: str) -> list[str]:
+        return sorted(one["message"] for one in cluster.events(pod, "DeviceNotice"))
+
+    memory, contained = cluster.until("the pod has its Events", lambda: len(found := told("crashes")) == 2 and found)
+    name = cluster.devices(cluster.a)[own]["name"]
+    assert memory.startswith(f"{name} {own}: Xid31, 2 times since ")
+    assert contained.startswith(f"{name} {own}: Xid94: ")
+    notices = {one["code"]: one["count"] for one in cluster.devices(cluster.a)[own]["notices"]}
+    assert notices == {"Xid31": 2, "Xid94": 1}
+    for xid, count in (("31", 2), ("94", 1)):
+        now = cluster.metric(cluster.a, "nodedevices_xids_total", uuid=own, xid=xid)
+        assert now - counted[xid] == count
+    assert told("bystander") == []
+    assert cluster.devices(cluster.a)[own]["health"]["state"] == "Healthy"
+    assert cluster.ids(cluster.a) == before
+    for name, pod in pods.items():
+        cluster.alive(pod)
+        assert cluster.condition("pod", name, HEALTHY, NAMESPACE) == {}
+        assert set(cluster.resource_health(name).values()) == {"Healthy"}
 
 
 def test_a_broken_devices_file_changes_nothing_at_the_kubelet(cluster: Cluster) -> None:
@@ -148,6 +190,7 @@ def test_a_device_that_people_take_out_of_service_goes_to_no_new_pod_until_its_t
         take_out()
         cluster.until("the kubelet withdraws both", lambda: not cluster.ids(cluster.b) & {own, other})
         cluster.until("NodeDevices says so", lambda: cluster.summary(cluster.b)["unschedulable"] == 2)
+        cluster.until("the kubelet has one word for it", lambda: cluster.resource_health("stays") == {own: "Unhealthy"})
         assert cluster.summary(cluster.b)["healthy"] == 4
         assert cluster.devices(cluster.b)[own]["unschedulable"] == "RMA 4711"
         # Two ids are free. The scheduler counts the request of a pod that holds a withdrawn one against what is left.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from support import installing, node_client, simulated
+from support.bookings import Sample, doubled, physical
 from support.cluster_provider import ClusterProvider
 from support.kubectl import Kubectl, condition, wait_until
 from support.node_client import NodeClient
@@ -141,6 +142,34 @@ class Cluster:
             for one in device["ids"]
         }
 
+    @contextmanager
+    def nothing_twice(self, node: str) -> Iterator[None]:
+        """Meanwhile nobody has, and nobody could get, a device that another pod has, but as shares of one plan."""
+        with self.reach(node) as far:
+            far.ask("sample")
+
+            def samples() -> list[Sample]:
+                told = [event for _, event in far.events if event["event"] == "sample"]
+                return [Sample.of(one["allocatable"], one["holders"]) for one in told]
+
+            self.until("the sampling has begun", samples)
+            yield
+            assert [each for one in samples() for each in doubled(one)] == []
+
+    def agreed(self, node: str, *pods: str) -> None:
+        """Each pod's container sees the devices that the kubelet says it has, and NodeDevices names it on them."""
+        have = {pod: {physical(each) for each in self.held(node, pod)} for pod in pods}
+        assert {pod: self.visible(pod) for pod in pods} == have
+
+        def named() -> bool:
+            shown: dict[str, set[str]] = {pod: set() for pod in pods}
+            for id_, device in self.devices(node).items():
+                for holder in device.get("holders", ()):
+                    shown.get(holder["pod"], set()).add(id_)
+            return shown == have
+
+        self.until(f"NodeDevices names {have}", named)
+
     # --- what a user makes --------------------------------------------------------------------------------------------
     def policy(
         self, name: str, sections: Mapping[str, Any], *, priority: int = 0, selector: Mapping[str, str] | None = None
@@ -222,6 +251,16 @@ class Cluster:
         assert now["status"]["phase"] == "Running", now["status"]
         assert [one["restartCount"] for one in now["status"]["containerStatuses"]] == [0]
 
+    def resource_health(self, pod: str) -> dict[str, str]:
+        """Id -> health, as the kubelet has them in the pod's own status (allocatedResourcesStatus, KEP-4680)."""
+        found = self.kubectl.get("pod", pod, NAMESPACE) or {}
+        return {
+            resource["resourceID"]: resource["health"]
+            for container in found.get("status", {}).get("containerStatuses", ())
+            for each in container.get("allocatedResourcesStatus", ())
+            for resource in each.get("resources", ())
+        }
+
     def marked(self, pod: str, status: str) -> dict[str, Any]:
         """The pod's condition, once it has that status."""
 
@@ -232,12 +271,12 @@ class Cluster:
         found: dict[str, Any] = self.until(f"pod {pod} has {HEALTHY}={status}", look)
         return found
 
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """Our Events on a pod."""
+    def events(self, name: str, *reasons: str) -> list[dict[str, Any]]:
+        """Our Events on a pod: of faults and recoveries, where no other reasons are given."""
         items = self.kubectl.json("get", "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={name}")[
             "items"
         ]
-        return [one for one in items if one["reason"] in {"DeviceFault", "DeviceRecovered"}]
+        return [one for one in items if one["reason"] in (reasons or {"DeviceFault", "DeviceRecovered"})]
 
     # --- our own parts ------------------------------------------------------------------------------------------------
     def agent(self, node: str) -> dict[str, Any]:
@@ -248,14 +287,15 @@ class Cluster:
         )["items"]  # fmt: skip
         return next(one for one in items if "deletionTimestamp" not in one["metadata"])
 
-    def metric(self, node: str, name: str) -> float:
-        """A metric of the agent on a node, summed over its labels, as a scrape shows it."""
+    def metric(self, node: str, name: str, **labels: str) -> float:
+        """A metric of the agent on a node, summed over the series with these labels, as a scrape shows it."""
         code = (
             "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9735/metrics', timeout=5).read().decode())"
         )
         text = self.kubectl.exec(self.agent(node)["metadata"]["name"], "python3", "-c", code, namespace=SYSTEM)
-        values = [line.rpartition(" ")[2] for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name]
-        return sum(float(value) for value in values)
+        series = [line for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name]
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        return sum(float(line.rpartition(" ")[2]) for line in series if all(each in line for each in wanted))
 
     def operator(self) -> dict[str, Any]:
         items = self.kubectl.json("get", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=operator")["items"]

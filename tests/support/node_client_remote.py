@@ -136,6 +136,20 @@ def watch() -> None:
         time.sleep(WATCH_SECONDS)
 
 
+def sample() -> None:
+    """Says what is allocatable and, asked just after it, who holds what; now and at each change, until the end."""
+    last: object = None
+    while True:
+        try:
+            now = {"allocatable": allocatable(), "holders": holders()}
+        except (grpc.RpcError, TimeoutError):
+            now = {"allocatable": {}, "holders": []}  # the kubelet is away
+        if now != last:
+            say({"event": "sample", **now})
+            last = now
+        time.sleep(WATCH_SECONDS)
+
+
 def write(text: str) -> bool:
     """Replaces the file at once: a reader sees the old text or the new, never half of one."""
     FILE.parent.mkdir(parents=True, exist_ok=True)
@@ -187,6 +201,9 @@ def answer(request: dict[str, Any]) -> object:
             return holders()
         case "watch":
             threading.Thread(target=watch, daemon=True).start()
+            return True
+        case "sample":
+            threading.Thread(target=sample, daemon=True).start()
             return True
         case other:
             raise ValueError(f"unknown request {other!r}")

@@ -47,6 +47,7 @@ from nodedevices_plugin.sharing.clients import key as key_of
 MAX_LINKS = 16  # SCHEMA: status.devices[].links
 MAX_RESOURCES = 32
 MAX_RETIRED = 64
+HOLDERS_NAMED = 3  # pods of one device, in the condition DevicesHealthy
 MISSING = "Missing"
 SILENT_MESSAGE = "the probe has not reported for 15 s or more"
 STARTING_SECONDS = 15.0  # how long a first answer of the kubelet may take
@@ -552,8 +553,9 @@ def _devices_healthy(facts: Facts, devices: tuple[api.Device, ...]) -> Condition
     unhealthy = [each for each in devices if each.health.state == "Unhealthy"]
     unknown = [each for each in devices if each.health.state == "Unknown"]
     degraded = [each for each in devices if each.health.state == "Degraded"]
+    known = facts.holdings.state is HoldersState.SYNCED
     if unhealthy:
-        parts = _listed(sorted(unhealthy, key=_badness), devices)
+        parts = _listed(sorted(unhealthy, key=_badness), devices, holders_known=known)
         also = f"; unknown: {_listed(unknown, devices)}" if unknown else ""
         return _condition(facts, kind, "False", names.DEVICE_FAULT, parts + also)
     if unknown:
@@ -562,15 +564,34 @@ def _devices_healthy(facts: Facts, devices: tuple[api.Device, ...]) -> Condition
     if facts.inventory.line_time is None:
         return _condition(facts, kind, "Unknown", names.PROBE_SILENT, "the probe has not reported yet")
     if degraded:
-        return _condition(facts, kind, "True", names.ALL_HEALTHY, f"degraded: {_listed(degraded, devices)}")
+        parts = _listed(degraded, devices, holders_known=known)
+        return _condition(facts, kind, "True", names.ALL_HEALTHY, f"degraded: {parts}")
     return _condition(facts, kind, "True", names.ALL_HEALTHY, "" if devices else "there are no devices")
 
 
-def _listed(some: list[api.Device], devices: tuple[api.Device, ...]) -> str:
-    """`2 of 8: gpu-3 Xid79, gpu-5 EccUncorrectable`"""
-    listed = ", ".join(f"{each.name} {each.health.reason}" for each in some[:NAMED])
+def _listed(some: list[api.Device], devices: tuple[api.Device, ...], *, holders_known: bool = False) -> str:
+    """`2 of 8: gpu-3 Xid79 (ResetBus; held by ml/train-0), gpu-5 EccUncorrectable (ResetDevice; not held)`"""
+    listed = ", ".join(
+        f"{each.name} {each.health.reason}{_consequences(each, holders_known=holders_known)}" for each in some[:NAMED]
+    )
     more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
     return f"{len(some)} of {len(devices)}: {listed}{more}"
+
+
+def _consequences(device: api.Device, *, holders_known: bool) -> str:
+    """What would help, and whom it hits; nothing of a device whose state is not known."""
+    health = device.health
+    if health.state == "Unknown":
+        return ""
+    parts = [health.recovery_action] if health.recovery_action not in {None, "", "None"} else []
+    holders = (*device.holders, *(holder for part in device.partitions for holder in part.holders))
+    pods = sorted({f"{each.namespace}/{each.pod}" for each in holders})
+    if pods:
+        more = f" and {len(pods) - HOLDERS_NAMED} more" if len(pods) > HOLDERS_NAMED else ""
+        parts.append(f"held by {', '.join(pods[:HOLDERS_NAMED])}{more}")
+    elif holders_known:
+        parts.append("not held")
+    return f" ({'; '.join(filter(None, parts))})" if parts else ""
 
 
 def _config_applied(facts: Facts) -> Condition:

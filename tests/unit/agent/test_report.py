@@ -200,8 +200,27 @@ def test_the_summary_shows_the_worst_device() -> None:
     assert condition(made, "DevicesHealthy") == (
         "False",
         "DeviceFault",
-        "2 of 5: gpu-4 Xid79, gpu-3 EccUncorrectable; unknown: 1 of 5: gpu-2 ProbeSilent",
+        "2 of 5: gpu-4 Xid79 (RebootNode; not held), gpu-3 EccUncorrectable (ResetDevice; not held); "
+        "unknown: 1 of 5: gpu-2 ProbeSilent",
     )
+
+
+@pytest.mark.parametrize(
+    ("holdings", "expected"),
+    [
+        (holding(holder(gpu_id(0))), "1 of 2: gpu-0 Xid79 (RebootNode; held by ml/train-0)"),
+        (
+            holding(*(holder(f"{gpu_id(0)}::{n}", pod=f"train-{n}") for n in range(5))),
+            "1 of 2: gpu-0 Xid79 (RebootNode; held by ml/train-0, ml/train-1, ml/train-2 and 2 more)",
+        ),
+        (holding(holder(gpu_id(1))), "1 of 2: gpu-0 Xid79 (RebootNode; not held)"),
+        (holding(state=HoldersState.UNAVAILABLE), "1 of 2: gpu-0 Xid79 (RebootNode)"),
+    ],
+    ids=["held", "by many", "another is", "nobody knows"],
+)
+def test_devices_healthy_says_what_is_wrong_what_would_help_and_whom_it_hits(holdings: Holdings, expected: str) -> None:
+    made = facts(2, verdicts=healthy(gpu(1)) | {gpu_id(0): bad()}, holdings=holdings)
+    assert condition(made, "DevicesHealthy") == ("False", "DeviceFault", expected)
 
 
 def test_a_gpu_that_is_undecided_counts_as_degraded() -> None:
@@ -210,13 +229,13 @@ def test_a_gpu_that_is_undecided_counts_as_degraded() -> None:
     summary = report(made).summary
     assert summary is not None
     assert (summary.healthy, summary.degraded, summary.reason) == (2, 1, "Correlating")
-    assert condition(made, "DevicesHealthy") == ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Correlating")
+    assert condition(made, "DevicesHealthy") == ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Correlating (not held)")
 
 
 @pytest.mark.parametrize(
     ("verdict", "expected"),
     [
-        (bad("Xid63", HealthState.DEGRADED), ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Xid63")),
+        (bad("Xid63", HealthState.DEGRADED), ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Xid63 (RebootNode; not held)")),
         (
             bad("ProbeSilent", HealthState.UNKNOWN),
             ("Unknown", "ProbeSilent", "1 of 2: gpu-0 ProbeSilent: ProbeSilent happened"),
