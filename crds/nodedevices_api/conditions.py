@@ -136,7 +136,7 @@ DevicePolicy's."""
 class Condition(Loose):
     """A standard Kubernetes condition."""
 
-    type: Word = Field(description="Type of the condition.")
+    type: Word = Field(description="What the condition is about, such as Ready.")
     status: Status = Field(description="True, False or Unknown.")
     reason: Word = Field(description="Machine-readable reason, in CamelCase.")
     message: ConditionMessage = Field(description="Human-readable message; may be empty.")

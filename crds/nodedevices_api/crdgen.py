@@ -207,6 +207,13 @@ KINDS = (
                 wide=True,
             ),
             Column(
+                "Unschedulable",
+                ".status.summary.unschedulable",
+                "integer",
+                "Devices that people took out of service.",
+                wide=True,
+            ),
+            Column(
                 "Excluded", ".status.summary.excluded", "integer", "Devices excluded by resources.exclude.", wide=True
             ),
             Column(

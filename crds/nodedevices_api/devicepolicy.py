@@ -81,7 +81,9 @@ class DevicePolicyStatus(Loose):
     """The observed state of the policy."""
 
     observed_generation: Generation | None = Field(default=None, description="metadata.generation that was resolved.")
-    nodes: Annotated[NodeCounts, Atomic()] | None = Field(default=None, description="Numbers of nodes.")
+    nodes: Annotated[NodeCounts, Atomic()] | None = Field(
+        default=None, description="On how many nodes the policy is selected, applied, overridden or failed."
+    )
     conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=8), Listed("map", "type")] = (
         Field(default=(), description="Accepted, Applied, Conflicted.")
     )

@@ -34,7 +34,7 @@ class ObjectMeta(Loose):
 class LabelSelectorRequirement(Strict):
     """One requirement on one label."""
 
-    key: LabelKey = Field(description="The label.")
+    key: LabelKey = Field(description="Name of the label.")
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(description="In, NotIn, Exists, DoesNotExist.")
     values: Annotated[tuple[LabelValue, ...], Field(max_length=64), Listed("set")] | None = Field(
         default=None, description="For In and NotIn: at least one. For the others: none."

@@ -82,9 +82,9 @@ ReasonText = Annotated[str, StringConstraints(pattern=r"^([A-Za-z][A-Za-z0-9]{0,
 class PolicyReference(Loose):
     """A policy that selects this node."""
 
-    name: ObjectName = Field(description="The DevicePolicy.")
+    name: ObjectName = Field(description="Name of the DevicePolicy.")
     generation: Generation = Field(description="Its metadata.generation that was resolved.")
-    priority: Annotated[Whole, Field(ge=-1000, le=1000)] = Field(description="Its priority.")
+    priority: Annotated[Whole, Field(ge=-1000, le=1000)] = Field(description="Its priority; the highest wins.")
     sections: Annotated[tuple[Word, ...], Field(max_length=16), Listed("set")] = Field(
         default=(), description="The sections that it supplies to this node."
     )
@@ -162,10 +162,10 @@ class Summary(Loose):
 
 
 class Driver(Loose):
-    """A driver of devices."""
+    """A kernel driver, and its version."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(
-        description="The driver: nvidia, amdgpu, mlx5_core."
+        description="Name of the driver, such as nvidia, amdgpu or mlx5_core."
     )
     version: Short = Field(default="", description="As the driver prints it: 570.148.08.")
     cuda_version: Short = Field(default="", description="The newest CUDA that it supports: 12.8.")
@@ -215,13 +215,13 @@ class Agent(Loose):
 class Attribute(Loose):
     """The value of an attribute, in the form of a ResourceSlice: exactly one of the fields is set."""
 
-    string: Short | None = Field(default=None, description="A string.")
+    string: Short | None = Field(default=None, description="The value, where it is text.")
     integer: Annotated[Whole, Field(ge=-INTEGER_MAX, le=INTEGER_MAX)] | None = Field(
-        default=None, description="An integer."
+        default=None, description="The value, where it is a whole number."
     )
-    boolean: Flag | None = Field(default=None, description="A boolean.")
+    boolean: Flag | None = Field(default=None, description="The value, where it is true or false.")
     version: Annotated[str, StringConstraints(pattern=SEMANTIC_VERSION_PATTERN, max_length=64)] | None = Field(
-        default=None, description="A semantic version: 9.0.0."
+        default=None, description="The value, where it is a semantic version such as 9.0.0."
     )
 
 
@@ -232,12 +232,12 @@ class DeviceAttributes(Loose):
     uuid: Annotated[str, StringConstraints(max_length=96)] | None = Field(
         default=None, description="The UUID shown by the vendor's tools, where it differs from the id."
     )
-    vendor: Short | None = Field(default=None, description="The vendor: nvidia.")
-    product_name: Short | None = Field(default=None, description="The product name: NVIDIA H100 80GB HBM3.")
-    brand: Short | None = Field(default=None, description="The brand: Nvidia, Tesla, GeForce.")
-    architecture: Short | None = Field(default=None, description="The architecture: Hopper.")
-    pci_bus_id: Short | None = Field(default=None, description="The PCI address: 0000:1b:00.0.")
-    pcie_root: Short | None = Field(default=None, description="The PCIe root complex: pci0000:16.")
+    vendor: Short | None = Field(default=None, description="Who made it, such as nvidia.")
+    product_name: Short | None = Field(default=None, description="Product name, such as NVIDIA H100 80GB HBM3.")
+    brand: Short | None = Field(default=None, description="Product line, such as Nvidia, Tesla or GeForce.")
+    architecture: Short | None = Field(default=None, description="Generation of the chip, such as Hopper.")
+    pci_bus_id: Short | None = Field(default=None, description="PCI address, such as 0000:1b:00.0.")
+    pcie_root: Short | None = Field(default=None, description="PCIe root complex, such as pci0000:16.")
     numa_node: Annotated[Whole, Field(ge=0, le=MAX_NUMA_NODE)] | None = Field(
         default=None, description="The NUMA node; absent: not reported by the machine."
     )
@@ -258,9 +258,9 @@ Capacity = Annotated[dict[AttributeName, Quantity], Field(max_length=MAX_CAPACIT
 class Link(Loose):
     """A direct connection to another device, or to a switch."""
 
-    kind: Word = Field(description="The kind of link: NVLink, XGMI.")
+    kind: Word = Field(description="Kind of the link, such as NVLink or XGMI.")
     to: DeviceId = Field(description="A device id, or switch.")
-    count: Count = Field(description="How many such links.")
+    count: Count = Field(description="How many links of this kind there are.")
 
 
 class DeviceHealth(Loose):
@@ -270,7 +270,7 @@ class DeviceHealth(Loose):
         description="Healthy; Degraded (reported, still offered); Unhealthy (not offered); Unknown (not known)."
     )
     reason: ReasonText = Field(default="", description="Machine-readable reason: Xid79, Missing, RowRemapFailure.")
-    message: HealthMessage = Field(default="", description="Human-readable message.")
+    message: HealthMessage = Field(default="", description="What happened, for people.")
     since: Time = Field(description="When this state and reason began.")
     xid: Count | None = Field(default=None, description="The XID, where one is the reason.")
     recovery_action: Word | None = Field(
@@ -297,9 +297,9 @@ class Holder(Loose):
     """A container that has the device, as the kubelet shows it."""
 
     namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
-    pod: Annotated[str, StringConstraints(max_length=253)] = Field(description="The pod.")
+    pod: Annotated[str, StringConstraints(max_length=253)] = Field(description="Name of the pod.")
     pod_uid: Uid | None = Field(default=None, description="The pod's uid, where it is known.")
-    container: Annotated[str, StringConstraints(max_length=63)] = Field(description="The container.")
+    container: Annotated[str, StringConstraints(max_length=63)] = Field(description="Name of the container in the pod.")
     resource: Annotated[str, StringConstraints(max_length=317)] | None = Field(
         default=None, description="The extended resource by which it was allocated."
     )
@@ -352,11 +352,11 @@ class Partition(Loose):
 
     id: DeviceId = Field(description="Its id, which is also the device plugin's: MIG-<uuid>.")
     name: DeviceName = Field(description="Its name in a ResourceSlice: gpu-0-mig-1g10gb-19-0.")
-    profile: Profile = Field(description="The profile: 1g.10gb.")
-    gi: Count | None = Field(default=None, description="GPU instance (NVIDIA).")
-    ci: Count | None = Field(default=None, description="Compute instance (NVIDIA).")
-    start: Count | None = Field(default=None, description="First memory slice.")
-    size: Count | None = Field(default=None, description="Memory slices.")
+    profile: Profile = Field(description="Size in the driver's words, such as 1g.10gb.")
+    gi: Count | None = Field(default=None, description="Id of its GPU instance (NVIDIA).")
+    ci: Count | None = Field(default=None, description="Id of its compute instance (NVIDIA).")
+    start: Count | None = Field(default=None, description="The first memory slice that it has.")
+    size: Count | None = Field(default=None, description="How many memory slices it has.")
     capacity: Capacity = Field(default={}, description="Capacities by name: memory, multiprocessors.")
     health: DeviceHealth | None = Field(default=None, description="Only where it differs from its device's.")
     excluded: Excluded = None
@@ -367,7 +367,7 @@ class Partition(Loose):
 
 
 class Device(Loose):
-    """One physical device."""
+    """A physical device: what it is, its health, and who holds it."""
 
     id: DeviceId = Field(
         description="Of a GPU the physical UUID, which is also the device plugin's id: GPU-<uuid>; else a serial "
@@ -375,10 +375,12 @@ class Device(Loose):
     )
     name: DeviceName = Field(description="Its name in a ResourceSlice: gpu-<minor>, nic-<n>, fpga-<n>.")
     type: Word = Field(description="gpu, nic, fpga, vf, dpu, generic.")
-    index: Annotated[Whole, Field(ge=0, le=MAX_INDEX)] = Field(description="Index in the driver's order.")
+    index: Annotated[Whole, Field(ge=0, le=MAX_INDEX)] = Field(
+        description="Number in the driver's order, as nvidia-smi shows it."
+    )
     probe: ProbeName | None = Field(default=None, description="Which probe reports it.")
     attributes: Annotated[DeviceAttributes, Atomic()] | None = Field(
-        default=None, description="Attributes of the device."
+        default=None, description="What the device is: vendor, model, place in the machine."
     )
     capacity: Capacity = Field(
         default={}, description="Capacities by name: memory: 80Gi, multiprocessors: 132, vfs: 16. Engines are counts."
@@ -386,7 +388,9 @@ class Device(Loose):
     links: Annotated[tuple[Link, ...], Field(max_length=16), Listed("atomic")] = Field(
         default=(), description="Direct connections; only what changes placement."
     )
-    health: Annotated[DeviceHealth, Atomic()] = Field(description="Health of the device.")
+    health: Annotated[DeviceHealth, Atomic()] = Field(
+        description="Whether it may be used; if not, why, since when, and what would help."
+    )
     notices: Annotated[tuple[Notice, ...], Field(max_length=MAX_NOTICES), Listed("atomic")] = Field(
         default=(),
         description="Events that changed no state, newest first, such as an error of the program that used the device.",
@@ -411,8 +415,8 @@ class Device(Loose):
 class Resource(Loose):
     """An extended resource of this node."""
 
-    name: ResourceName = Field(description="The extended resource, such as nvidia.com/gpu.")
-    capacity: Count = Field(description="Number of ids.")
+    name: ResourceName = Field(description="Name of the extended resource, such as nvidia.com/gpu.")
+    capacity: Count = Field(description="Number of ids: devices, partitions or shares.")
     healthy: Count = Field(description="Number of ids that are reported to the kubelet as Healthy.")
     allocated: Count = Field(description="Number of ids that containers hold.")
     sharing: Word = Field(description="none, timeSlicing, mps or memory.")
@@ -428,22 +432,22 @@ class Refusal(Loose):
         description="The section with the error; absent: no section of a policy, such as a missing file.",
     )
     field: Place = Field(default="", description="The field, where it is known: sharing.resources[0].replicas.")
-    message: ConditionMessage = Field(description="Human-readable error.")
+    message: ConditionMessage = Field(description="What is wrong and what would be right, for people.")
 
 
 class Unmatched(Loose):
     """An entry of the applied configuration that matches nothing on this node."""
 
-    section: Short = Field(description="Its section: sharing.")
+    section: Short = Field(description="Section of the configuration that has it, such as sharing.")
     entry: Place = Field(description="Its path in the section, and its value: resources[0].name example.com/x.")
-    message: HealthMessage = Field(description="Human-readable message: what exists instead.")
+    message: HealthMessage = Field(description="What exists instead, for people.")
 
 
 class WaitingFor(Loose):
     """A pod that must end before a change of the configuration is applied."""
 
     namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
-    pod: Annotated[str, StringConstraints(max_length=253)] = Field(description="The pod.")
+    pod: Annotated[str, StringConstraints(max_length=253)] = Field(description="Name of the pod.")
     resource: Annotated[str, StringConstraints(max_length=317)] = Field(
         default="", description="The extended resource by which it holds them; absent: a ResourceClaim."
     )
@@ -484,7 +488,7 @@ class AffectedPod(Loose):
     """A pod that has the condition nodedevices.io/DeviceHealthy because of a fault."""
 
     namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
-    name: Annotated[str, StringConstraints(max_length=253)] = Field(description="The pod.")
+    name: Annotated[str, StringConstraints(max_length=253)] = Field(description="Name of the pod.")
     uid: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(description="The pod's uid.")
     device: DeviceId = Field(
         description="The faulty device; unknown: the pod was marked under an earlier NodeDevices of the node."

@@ -96,7 +96,7 @@ class DeviceMatch(Strict):
 class ResourceRule(Strict):
     """Devices that match are offered under this name; the first rule that matches a device applies."""
 
-    match: DeviceMatch = Field(description="Which devices.")
+    match: DeviceMatch = Field(description="Which devices get the name.")
     name: ResourceName = Field(description="The extended resource, such as nvidia.com/gpu.")
 
 
@@ -403,7 +403,7 @@ class Faults(Strict):
         default=True, description="Events DeviceFault and DeviceRecovered on pod and NodeDevices, DeviceNotice on pods."
     )
     node_condition: Flag = Field(default=True, description="The condition nodedevices.io/DevicesHealthy on the Node.")
-    taint: Taint = Field(default=Taint(), description="The taint on the Node.")
+    taint: Taint = Field(default=Taint(), description="Taint that keeps new pods off the Node while the fault lasts.")
     evict: Evict = Field(default=Evict(), description="Eviction of holding pods.")
     rules: Annotated[tuple[FaultRule, ...], Field(max_length=32), Listed("atomic")] = Field(
         default=(), description="Different actions for some faults; the first match applies."
@@ -502,7 +502,7 @@ def _reserved_labels(labels: Labels) -> list[str]:
 
 
 class Labels(Strict):
-    """Labels on the Node."""
+    """Labels that the operator keeps on the Node."""
 
     feature_discovery: Flag = Field(default=False, description="Publish GPU Feature Discovery's labels.")
     extra: Annotated[dict[LabelKey, LabelValue], Field(max_length=16)] = Field(
@@ -579,7 +579,9 @@ class Sections(Strict):
     )
     faults: Annotated[Faults, Atomic()] | None = Field(default=None, description="What happens when a device fails.")
     capacity: Capacity | None = Field(default=None, description="Extended resources that the operator owns.")
-    labels: Annotated[Labels, Atomic()] | None = Field(default=None, description="Labels on the Node.")
+    labels: Annotated[Labels, Atomic()] | None = Field(
+        default=None, description="Labels that the operator keeps on the Node."
+    )
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         _one_owner("resources", "devices", "r.name == c.name", _named_by_resources),

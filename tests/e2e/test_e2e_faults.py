@@ -40,6 +40,11 @@ def test_a_fault_reaches_kubelet_nodedevices_pod_and_node_and_so_does_the_recove
         "the Node has the condition",
         lambda: cluster.condition("node", cluster.a, "nodedevices.io/DevicesHealthy").get("status") == "False",
     )
+    name, said = cluster.devices(cluster.a)[bad]["name"], cluster.kubectl.run("describe", "nodedevices", cluster.a)
+    status, _, events = " ".join(said.split()).partition(" Events: ")
+    assert f"Message: 1 of 8: {name} Xid79 (ResetBus; held by {NAMESPACE}/victim)" in status
+    assert f"{name} {bad}: Xid79: GPU has fallen off the bus (XID 79)" in events
+    assert f"Recovery: ResetBus. Held by {NAMESPACE}/victim." in events
     cluster.until("the pod's own status says so", lambda: cluster.resource_health("victim") == {bad: "Unhealthy"})
     assert list(cluster.resource_health("bystander").values()) == ["Healthy"]
     cluster.until("the Node offers one less", lambda: cluster.node_count(cluster.a, GPU) == 7)
@@ -48,6 +53,8 @@ def test_a_fault_reaches_kubelet_nodedevices_pod_and_node_and_so_does_the_recove
     cluster.alive(bystander)
     assert cluster.condition("pod", "bystander", HEALTHY, NAMESPACE).get("status") != "False"
 
+    cluster.hardware(cluster.a, simulated.h100s(lost=index))  # its bus is reset: it leaves and comes back
+    cluster.until("it left", lambda: "also FallenOffBus" in cluster.devices(cluster.a)[bad]["health"]["message"])
     cluster.hardware(cluster.a, simulated.h100s())
     cluster.until("the kubelet has it again", lambda: cluster.ids(cluster.a) == before)
     cluster.until("the pod's own status, too", lambda: cluster.resource_health("victim") == {bad: "Healthy"})

@@ -200,8 +200,10 @@ def test_the_summary_shows_the_worst_device() -> None:
     assert condition(made, "DevicesHealthy") == (
         "False",
         "DeviceFault",
-        "2 of 5: gpu-4 Xid79 (RebootNode; not held), gpu-3 EccUncorrectable (ResetDevice; not held); "
-        "unknown: 1 of 5: gpu-2 ProbeSilent",
+        (
+            "2 of 5: gpu-4 Xid79 (RebootNode; not held), gpu-3 EccUncorrectable (ResetDevice; not held); "
+            "unknown: 1 of 5: gpu-2 ProbeSilent"
+        ),
     )
 
 
@@ -235,7 +237,10 @@ def test_a_gpu_that_is_undecided_counts_as_degraded() -> None:
 @pytest.mark.parametrize(
     ("verdict", "expected"),
     [
-        (bad("Xid63", HealthState.DEGRADED), ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Xid63 (RebootNode; not held)")),
+        (
+            bad("Xid63", HealthState.DEGRADED),
+            ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Xid63 (RebootNode; not held)"),
+        ),
         (
             bad("ProbeSilent", HealthState.UNKNOWN),
             ("Unknown", "ProbeSilent", "1 of 2: gpu-0 ProbeSilent: ProbeSilent happened"),

@@ -151,6 +151,20 @@ def test_every_field_is_explained() -> None:
             assert "\n" not in node["description"], path
 
 
+def words(text: str) -> list[str]:
+    return re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", text).lower())
+
+
+def test_what_kubectl_explains_is_more_than_the_fields_name_and_no_bare_example() -> None:
+    for path, node in OURS:
+        text = node.get("description", "")
+        if text:
+            name = words(path.rpartition(".")[2])
+            said = set(words(text)) - {"a", "an", "its", "the"} - {*name, *(f"{each}s" for each in name)}
+            assert len(text.split()) >= 3, f"{path}: {text}"
+            assert len(said) >= 2, f"{path}: {text}"
+
+
 def test_every_pattern_is_one_that_go_understands_and_is_anchored() -> None:
     for path, node in OURS:
         if "pattern" in node:
@@ -247,7 +261,7 @@ def test_the_columns_of_nodedevices_are_the_agreed_ones() -> None:
         ["MODEL", "DEVICES", "HEALTHY", "HELD", "READY", "STALE", "REASON", "AGE"]
     )
     assert [column.name.upper() for column in columns if column.wide] == [
-        *("ACTION", "CONFIG", "EXCLUDED", "DRIVER", "AGENT")
+        *("ACTION", "CONFIG", "UNSCHEDULABLE", "EXCLUDED", "DRIVER", "AGENT")
     ]
 
 

@@ -1,0 +1,153 @@
+"""What `kubectl get nodedevices` prints in each state that a node can be in, by the agent's own reports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from nodedevices_api import conditions as names
+from nodedevices_api.base import to_dict
+from nodedevices_plugin.model import (
+    HealthState,
+    Holder,
+    HoldersState,
+    Holdings,
+    OfferedResource,
+    Plan,
+    Refused,
+    Registration,
+    RegistrationState,
+    SchedulableId,
+    Verdict,
+)
+from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.pipeline.inventory import owned
+from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_probe.protocol import Driver, DriverState
+from support.facts import START, gpu, gpu_id, healthy, inventory_of
+from support.kubectl import Kubectl
+
+GPU = "nvidia.com/gpu"
+API = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices"}
+DEVICES = [gpu(number) for number in range(8)]
+
+TABLE = """
+NAME        MODEL                   DEVICES   HEALTHY   HELD   READY   STALE   REASON            AGE
+cordoned    NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
+degraded    NVIDIA-H100-80GB-HBM3   8         8         1      True    False   RowRemapPending   5s
+healthy     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
+missing     NVIDIA-H100-80GB-HBM3   8         7         1      True    False   Missing           5s
+nodriver                            0         0         0      False   False                     5s
+observe     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
+refused     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
+stale       NVIDIA-H100-80GB-HBM3   8         8         1      True    True                      5s
+unhealthy   NVIDIA-H100-80GB-HBM3   8         7         1      True    False   Xid79             5s
+unknown     NVIDIA-H100-80GB-HBM3   8         0         1      False   False   ProbeSilent       5s
+waiting     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
+"""
+WIDE = """
+NAME        ACTION        CONFIG              UNSCHEDULABLE   EXCLUDED   DRIVER       AGENT
+cordoned    None          Applied             1                          570.148.08   0.1.0
+degraded    ResetDevice   Applied             0                          570.148.08   0.1.0
+healthy     None          Applied             0                          570.148.08   0.1.0
+missing     Inspect       Applied             0                          570.148.08   0.1.0
+nodriver    None          Applied             0                                       0.1.0
+observe     None          Applied             0                          570.148.08   0.1.0
+refused     None          ConfigInvalid       0                          570.148.08   0.1.0
+stale       None          Applied             0                          570.148.08   0.1.0
+unhealthy   ResetBus      Applied             0                          570.148.08   0.1.0
+unknown     None          Applied             0                          570.148.08   0.1.0
+waiting     None          WaitingForHolders   0                          570.148.08   0.1.0
+"""
+
+
+def bad(state: HealthState, reason: str, action: str) -> Verdict:
+    offered = state is not HealthState.UNHEALTHY
+    return Verdict(
+        state=state, reason=reason, message=f"{reason} happened", since=START, offered=offered, recovery_action=action
+    )
+
+
+def node(**changes: Any) -> Facts:
+    """Eight H100s, all well, one of them held by a pod."""
+    holder = Holder(namespace="ml", pod="train-0", container="main", resource=GPU, ids=(gpu_id(1),), since=START)
+    plan = Plan(
+        resources=(
+            OfferedResource(
+                name=GPU, ids=tuple(SchedulableId(id=each.id, device_id=each.id, healthy=True) for each in DEVICES)
+            ),
+        )
+    )
+    known: dict[str, Any] = {
+        "inventory": inventory_of(*DEVICES),
+        "verdicts": healthy(*DEVICES),
+        "plan": plan,
+        "holdings": Holdings(state=HoldersState.SYNCED, holders=(holder,), taken=1.0),
+        "registrations": (Registration(resource=GPU, state=RegistrationState.REGISTERED),),
+        "config": ConfigStatus(reason=names.APPLIED),
+        "started": START,
+        "now": START + timedelta(seconds=30),
+    }
+    made = {**known, **changes}
+    inventory = owned({"nvml": made["inventory"]})["nvml"]
+    probe = ProbeFacts(name="nvml", inventory=inventory, silent=made.pop("silent", False))
+    return Facts(**{**made, "inventory": inventory, "probes": (probe,)})
+
+
+def with_one(state: HealthState, reason: str, action: str) -> Facts:
+    return node(verdicts=healthy(*DEVICES) | {gpu_id(3): bad(state, reason, action)})
+
+
+def states() -> dict[str, Facts]:
+    unloaded = replace(inventory_of(), driver=Driver(state=DriverState.NOT_LOADED), accelerators_on_bus=8)
+    refused = Refused(section="sharing", field="sharing.resources", message="sharing.resources: no")
+    silent = {each.id: bad(HealthState.UNKNOWN, "ProbeSilent", "None") for each in DEVICES}
+    nothing = Holdings(state=HoldersState.SYNCED, taken=1.0)
+    return {
+        "cordoned": node(unschedulable={gpu_id(2): "RMA 4711"}),
+        "degraded": with_one(HealthState.DEGRADED, "RowRemapPending", "ResetDevice"),
+        "healthy": node(),
+        "missing": with_one(HealthState.UNHEALTHY, "Missing", "Inspect"),
+        "nodriver": node(inventory=unloaded, verdicts={}, plan=Plan(), registrations=(), holdings=nothing),
+        "observe": node(observed=node().plan, registrations=()),
+        "refused": node(config=ConfigStatus(reason=names.CONFIG_INVALID, message=refused.message, refused=refused)),
+        "stale": node(),
+        "unhealthy": with_one(HealthState.UNHEALTHY, "Xid79", "ResetBus"),
+        "unknown": node(verdicts=silent, silent=True),
+        "waiting": node(config=ConfigStatus(reason=names.WAITING_FOR_HOLDERS, message="gpu-1: held by ml/train-0")),
+    }
+
+
+@pytest.fixture
+def fleet(kubectl: Kubectl) -> Kubectl:
+    """A node in each state, written as agent and operator write it."""
+    for name, facts in states().items():
+        thing = {**API, "metadata": {"name": name}}
+        kubectl.apply_as("agent", thing)
+        kubectl.apply_as("agent", {**thing, "status": to_dict(report(facts))}, subresource="status")
+        status, reason = ("True", "NodeNotReady") if name == "stale" else ("False", "Fresh")
+        stale = {"type": names.STALE, "status": status, "reason": reason, "message": ""}
+        shown = {"conditions": [{**stale, "lastTransitionTime": "2026-11-21T10:00:00Z"}]}
+        kubectl.apply_as("operator", {**thing, "status": shown}, subresource="status")
+    return kubectl
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    """A table's rows, cut where the header's words begin; the age is another each time."""
+    header, *lines = text.strip("\n").splitlines()
+    starts = [at for at, letter in enumerate(header) if letter != " " and (at == 0 or header[at - 1] == " ")]
+    cuts = list(zip(starts, [*starts[1:], None], strict=True))
+    return [{header[a:b].strip(): line[a:b].strip() for a, b in cuts if header[a:b].strip() != "AGE"} for line in lines]
+
+
+def test_one_line_a_node_says_what_is_the_matter_with_it(fleet: Kubectl) -> None:
+    assert rows(fleet.run("get", "nd")) == rows(TABLE)
+
+
+def test_the_wide_table_says_what_would_help_and_what_is_kept_back(fleet: Kubectl) -> None:
+    shown = rows(fleet.run("get", "nd", "-o", "wide"))
+    wide = rows(WIDE)
+    assert [{key: row[key] for key in wide[0]} for row in shown] == wide
+    assert [list(row) for row in shown] == [[*rows(TABLE)[0], *list(wide[0])[1:]]] * len(shown)
