@@ -1,5 +1,5 @@
 """Policies change what a node offers while pods hold it and others start: nobody ever has, or could get, a device that
-another pod has. The kubelet is asked all the time (Cluster.nothing_twice); containers and NodeDevices agree with it.
+another pod has. The kubelet is sampled all the time (Cluster.nothing_twice); containers and NodeDevices agree with it.
 """
 
 from __future__ import annotations

@@ -135,10 +135,12 @@ def test_what_a_program_did_is_an_event_on_its_pod_and_a_notice_on_its_device_an
     text["events"] = [simulated.strike(index, 31), simulated.strike(index, 31), simulated.strike(index, 94)]
     cluster.hardware(cluster.a, yaml.safe_dump(text))
 
-    def told(pod: str) -> list[str]:
+    def messages(pod: str) -> list[str]:
         return sorted(one["message"] for one in cluster.events(pod, "DeviceNotice"))
 
-    memory, contained = cluster.until("the pod has its Events", lambda: len(found := told("crashes")) == 2 and found)
+    memory, contained = cluster.until(
+        "the pod has its Events", lambda: len(found := messages("crashes")) == 2 and found
+    )
     name = cluster.devices(cluster.a)[own]["name"]
     assert memory.startswith(f"{name} {own}: Xid31, 2 times since ")
     assert contained.startswith(f"{name} {own}: Xid94: ")
@@ -147,7 +149,7 @@ def test_what_a_program_did_is_an_event_on_its_pod_and_a_notice_on_its_device_an
     for xid, count in (("31", 2), ("94", 1)):
         now = cluster.metric(cluster.a, "nodedevices_xids_total", uuid=own, xid=xid)
         assert now - counted[xid] == count
-    assert told("bystander") == []
+    assert messages("bystander") == []
     assert cluster.devices(cluster.a)[own]["health"]["state"] == "Healthy"
     assert cluster.ids(cluster.a) == before
     for name, pod in pods.items():

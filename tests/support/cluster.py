@@ -146,11 +146,11 @@ class Cluster:
     def nothing_twice(self, node: str) -> Iterator[None]:
         """Meanwhile nobody has, and nobody could get, a device that another pod has, but as shares of one plan."""
         with self.reach(node) as far:
-            far.ask("sample")
+            far.call("sample")
 
             def samples() -> list[Sample]:
-                told = [event for _, event in far.events if event["event"] == "sample"]
-                return [Sample.of(one["allocatable"], one["holders"]) for one in told]
+                shown = [event for _, event in far.events if event["event"] == "sample"]
+                return [Sample.of(one["allocatable"], one["holders"]) for one in shown]
 
             self.until("the sampling has begun", samples)
             yield

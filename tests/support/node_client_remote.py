@@ -137,7 +137,7 @@ def watch() -> None:
 
 
 def sample() -> None:
-    """Says what is allocatable and, asked just after it, who holds what; now and at each change, until the end."""
+    """Says what is allocatable and, read just after it, who holds what; now and at each change, until the end."""
     last: object = None
     while True:
         try:
