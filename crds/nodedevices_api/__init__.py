@@ -1,7 +1,7 @@
 """The contract between hardware, nodes and people: the models of NodeDevices and DevicePolicy, and their CRDs.
 
 This module imports next to nothing, so that a probe may use `nodedevices_api.bounds` without pydantic.
-The models live in `nodedevices`, `devicepolicy` and `sections`; `crds/*.yaml` are generated from them.
+The models are in `nodedevices`, `devicepolicy` and `sections`; `crds/*.yaml` are generated from them.
 """
 
 from typing import Final

@@ -89,7 +89,7 @@ PATTERN_HINTS = {
     NAME_PATTERN: "write small letters, digits, - and .",
     RESOURCE_NAME_PATTERN: "write a domain and a name, such as nvidia.com/gpu",
     DEVICE_ID_PATTERN: "write a device id, such as GPU-<uuid>: letters, digits, . _ : -",
-    WORD_PATTERN: "write one word of letters and digits",
+    WORD_PATTERN: "write letters and digits only",
     GLOB_PATTERN: "write a name, or a pattern with * and ?",
     REASON_GLOB_PATTERN: "write a health reason, such as Xid79, or a pattern with * and ?",
     LABEL_KEY_PATTERN: "write a label key, such as example.com/pool",

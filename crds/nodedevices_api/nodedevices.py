@@ -459,7 +459,7 @@ class WaitingFor(Loose):
 
 
 class ConfigurationStatus(Loose):
-    """How the node's configuration stands; the condition ConfigApplied says the same for people."""
+    """The state of the node's configuration; the condition ConfigApplied says the same for people."""
 
     sources: Annotated[tuple[Word, ...], Field(max_length=8), Listed("atomic")] = Field(
         default=(),

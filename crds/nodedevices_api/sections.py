@@ -351,7 +351,7 @@ class Budget(Strict):
             "!has(self.maxUnavailable) || (type(self.maxUnavailable) == int ? int(self.maxUnavailable) >= 0 : "
             f"string(self.maxUnavailable).matches('{PERCENT_PATTERN}'))",
             MAX_UNAVAILABLE_MESSAGE,
-            lambda _: True,  # the field's own validator has looked already
+            lambda _: True,  # the field's own validator has checked already
             found="maxUnavailable %s",
             values="self.maxUnavailable",
         ),

@@ -75,7 +75,7 @@ def unsupported_sections(sections: Sections) -> list[str]:
 
 
 def _differing(section: Strict, path: str, implemented: frozenset[str]) -> list[str]:
-    """The fields of a section that are not implemented and not at their default; sections within it are looked into."""
+    """The fields of a section that are not implemented and not at their default; sections within it included."""
     found: list[str] = []
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)

@@ -40,7 +40,7 @@ class Problem(str):
 
 class InputError(NodeDevicesError, ValueError):
     """Input that is refused; `problems` has one line for each thing to correct, `str()` joins them. `place`: where the
-    first of them stands; empty where it is about the whole."""
+    first of them is; empty where it is about the whole."""
 
     def __init__(self, problems: str | Iterable[str], place: str = "") -> None:
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)

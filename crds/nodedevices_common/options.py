@@ -207,7 +207,7 @@ def read_text(option: Option, text: str, place: str) -> Value:
 
 
 def read_plain(option: Option, value: object, place: str) -> Value:
-    """The value as it stands in a YAML or JSON file: of the right type already."""
+    """The value as read from a YAML or JSON file: of the right type already."""
     if option.kind == "bool":
         if not isinstance(value, bool):
             raise ValueError(f"{place}: {show(value)} is not true or false; give true or false, without quotes")

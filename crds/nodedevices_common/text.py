@@ -1,4 +1,4 @@
-"""Text from elsewhere as it may stand in a message: cut, quoted, and next to what was probably meant."""
+"""Text from elsewhere, made fit for a message: cut, quoted, and next to what was probably meant."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def clip(text: str, limit: int) -> str:
 
 
 def place_of(section: str, entry: str) -> str:
-    """Where an entry of a section stands: `sharing.resources[0].name x`, and `capacity[0].match` where it is a list."""
+    """The path of an entry of a section: `sharing.resources[0].name x`, and `capacity[0].match` where it is a list."""
     return f"{section}{entry}" if entry.startswith("[") else f"{section}.{entry}"
 
 
 def show(value: object) -> str:
-    """The value as it may stand in a message: quoted, cut, never expanded without end."""
+    """The value, made fit for a message: quoted, cut, never expanded without end."""
     return _short.repr(value)
 
 

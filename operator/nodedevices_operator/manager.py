@@ -100,7 +100,7 @@ class Manager:
         self.dirty(Dirty(frozenset(self._unseen), frozenset(self.cache.policies)))
 
     def _went_back(self) -> None:
-        """What was remembered of writes is not to be believed: they may be undone."""
+        """Forget what was remembered of writes: they may be undone."""
         for name in self.cache.node_devices:
             self._node.forget(name)
         self._synced()

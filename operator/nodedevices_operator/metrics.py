@@ -16,7 +16,7 @@ _RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 
 
 class Metrics:
-    """One registry for each operator, so that several can live in one process (tests)."""
+    """One registry for each operator, so that several can be in one process (tests)."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

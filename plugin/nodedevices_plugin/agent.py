@@ -174,7 +174,7 @@ class Agent:
             log.info("agent stopped")
 
     def reload(self) -> None:
-        """Read the configuration file now; it is looked at every second anyway."""
+        """Read the configuration file now; it is checked every second anyway."""
         log.info("SIGHUP: reading the configuration file again")
         if self._config_file is not None:
             self._config_file.soon()

@@ -150,7 +150,7 @@ def _line_descriptor(parser: argparse.ArgumentParser, given: int | None) -> int:
 
 
 def _die_with_parent() -> None:
-    """The kernel kills us when the agent dies; if it is dead already, the next line meets a closed pipe."""
+    """The kernel kills us when the agent ends; if it has ended already, the next write fails with a closed pipe."""
     prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -9,7 +9,7 @@ does not deliver within a few seconds means that this watch has stalled; the wat
 page of policies every 30 s shows whether the API server answers at all: when it is back, everything is listed at once.
 
 A LIST is a consistent read, so it can show nothing older than what was known before it began. Where it does, the
-cluster went back in time (etcd was restored from a backup): the LIST is believed, and what else was remembered is
+cluster went back in time (etcd was restored from a backup): the LIST wins, and what else was remembered is
 dropped.
 """
 
@@ -35,7 +35,7 @@ from nodedevices_operator.records.names import POLICIES, named
 RELIST_SECONDS = 600.0
 JITTER = 0.1
 BACKOFF = Backoff(initial_seconds=1.0, max_seconds=30.0, jitter=0.2)  # after a failed LIST
-MAX_CONFIRMED = 500  # by name, for one LIST: a list that misses more is not believed this time
+MAX_CONFIRMED = 500  # by name, for one LIST: a list that misses more is not trusted this time
 MISSING_BACKOFF = replace(BACKOFF, max_seconds=5.0)  # while the CRDs are missing: a LIST costs next to nothing
 CHECK_SECONDS = 30.0  # between two small questions: kopf does not report that the API server is away
 AGAIN_SECONDS = 5.0  # after the last object that kopf listed by itself
@@ -189,7 +189,7 @@ class Relister:
                 seen.add(record.name)
                 earlier = self._earlier(kind, record, before.get(record.name))
                 back += earlier
-                missed += self._take(self._cache.observe(kind, record, believe=earlier))
+                missed += self._take(self._cache.observe(kind, record, force=earlier))
             await asyncio.sleep(0)  # a page of 500 takes a while to read; others go first
         absent = sorted(set(before) - seen)
         if len(absent) > MAX_CONFIRMED:

@@ -60,11 +60,11 @@ class Cache:
             case Kind.POLICY:
                 return self.policies
 
-    def observe(self, kind: Kind, record: Record, *, believe: bool = False) -> Dirty:
-        """Take a newer state of an object in (with `believe`, any). Returns what is to be reconciled; nothing when no
+    def observe(self, kind: Kind, record: Record, *, force: bool = False) -> Dirty:
+        """Take a newer state of an object in (with `force`, any). Returns what is to be reconciled; nothing when no
         decision can change."""
         before = self.records(kind).get(record.name)
-        if before is not None and not believe and not newer(record, before):
+        if before is not None and not force and not newer(record, before):
             return NOTHING
         if isinstance(record, NodeDevicesRecord):
             return self._observe_node_devices(record)

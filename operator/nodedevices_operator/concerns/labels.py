@@ -1,6 +1,6 @@
 """Keeping our labels on a Node as they shall be, without ever taking one from another owner.
 
-`desired/labels.py` decides; this writes, by server-side apply without force. What stands there from another owner is
+`desired/labels.py` decides; this module writes, by server-side apply without force. What another owner has set is
 left out beforehand; one that came in between is a 409, and the next reconciliation knows it. Labels select nodes for
 policies, so a policy can undo its own reason: writes to one node are few in a minute, and then we pause and say so.
 """

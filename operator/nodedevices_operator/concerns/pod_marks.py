@@ -113,7 +113,7 @@ class PodMarksConcern:
             left = await self._left_behind(view)
         except KubeError as error:
             if not error.forbidden:
-                return Outcome(problems=(error,))  # nothing says yet that they were looked for
+                return Outcome(problems=(error,))  # nothing says yet that they were searched for
             problems.append(error)
         view.affected = pods.bounded((*record.affected, *left))
         if not view.reported or sections is None:
@@ -176,7 +176,7 @@ class PodMarksConcern:
         )
 
     async def _write(self, plan: Plan, known_at: float | None) -> tuple[Affected, ...]:
-        """Mark the pods, once `plan.entries` stands in affectedPods. Returns what affectedPods shall be afterwards.
+        """Mark the pods, once `plan.entries` is written to affectedPods. Returns what affectedPods shall be afterwards.
 
         `known_at` is when the operator first knew of the newest fault, by its clock.
         """
@@ -210,7 +210,7 @@ class PodMarksConcern:
         """Pods that carry our condition from an earlier NodeDevices of this node, which took its affectedPods with it
         (deleted by hand, or with its CRD; perhaps while no operator ran).
 
-        They are looked for once: in the object's first reconciliation, before our conditions stand on it. The same
+        They are searched for once: in the object's first reconciliation, before it has our conditions. The same
         write puts both there, so that a kill in between finds nothing half done.
         """
         record = view.record
@@ -399,7 +399,7 @@ class PodMarksConcern:
         return True
 
     async def _event(self, seen: Seen, body: Mapping[str, Any]) -> None:
-        """An Event is a service: where it may not be written (a namespace that is ending), the condition stands."""
+        """An Event is a service: where it may not be written (a namespace that is ending), the condition remains."""
         try:
             await self._events.write(seen.record.name, body)
         except KubeError as error:

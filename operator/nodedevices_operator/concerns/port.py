@@ -88,7 +88,7 @@ class Concern(Protocol[Observed, Desired]):
         ...
 
     def forget(self, node: str) -> None:
-        """The node is gone, or is another one of the same name, or nothing remembered of it is to be believed."""
+        """The node is gone, or is another one of the same name, or the state kept for it may be wrong."""
         ...
 
 
@@ -113,7 +113,7 @@ class View:
     """
 
     before: NodeDevicesRecord  # as it stood when the reconciliation began
-    record: NodeDevicesRecord  # as it stands now
+    record: NodeDevicesRecord  # as it is now
     node: NodeRecord | None  # None: not known, or the NodeDevices is of an earlier Node of that name
     cache: Cache
     dirty: Callable[[Dirty], None]

@@ -1,7 +1,7 @@
 """The concerns of a node, in the order in which they run; one line for each.
 
 The order matters in five places. Configuration comes first: the others act by what it resolves. Staleness comes before
-the Node's condition, which says it. What stands on the Node comes before what is written to its pods. Pod
+the Node's condition, which says it. The Node is written before its pods. Pod
 marks write NodeDevices.status with the outcomes of those before them, then the pods. And a pod is evicted when it has
 been marked: a Job's podFailurePolicy acts on its condition.
 """

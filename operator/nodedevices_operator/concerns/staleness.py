@@ -1,4 +1,4 @@
-"""The condition Stale: whether the NodeDevices can still be believed; decided in desired/stale.py.
+"""The condition Stale: whether the NodeDevices may be out of date; decided in desired/stale.py.
 
 Before a heartbeat is called overdue the object is read: a watch may have stalled, or the API server may have been away,
 and then silence says nothing about the agent.
@@ -23,7 +23,7 @@ AWAY_GRACE_SECONDS = 120.0  # for heartbeats to come after the API server's retu
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """Of the agent's life, by the operator's monotonic clock."""
+    """Signs that the agent runs, by the operator's monotonic clock."""
 
     heard: Heard
     since: Since

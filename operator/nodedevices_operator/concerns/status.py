@@ -1,5 +1,5 @@
 """The operator's part of NodeDevices.status: the conditions of all concerns, and affectedPods. One field manager, so
-one apply carries everything; a condition about which nothing was decided is written as it stands.
+one apply carries everything; a condition about which nothing was decided is written unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nodedevices_operator.records.objects import Affected
 
 
 class NodeStatus:
-    """Writes it where it differs from what stands there."""
+    """Writes it where it differs from the current one."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer

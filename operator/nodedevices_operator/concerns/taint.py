@@ -39,7 +39,7 @@ class Observed:
 class Desired:
     node: NodeRecord
     configured: bool  # whether the policy taints Nodes
-    kept: bool = False  # whatever stands there
+    kept: bool = False  # leave it as it is
     tainting: Tainting | None = None
 
 

@@ -220,7 +220,7 @@ _ACTION = tuple(each.name for each in fields(Action))
 
 
 def _within(at: str, now: datetime, window: timedelta) -> bool:
-    """Within the window; so is what cannot be read, and what lies in the future after a clock was set back."""
+    """Within the window; so is what cannot be read, and what is in the future after a clock was set back."""
     time = _time(at)
     return time is None or now - time < window
 

@@ -1,4 +1,4 @@
-"""The Node condition nodedevices.io/DevicesHealthy: what the agent says of its devices, unless it cannot be believed.
+"""The Node condition nodedevices.io/DevicesHealthy: what the agent says of its devices, unless that is out of date.
 
 A fault that is known stays shown while the node is stale; "all is well" becomes Unknown then. Pure.
 """
@@ -18,7 +18,7 @@ from nodedevices_operator.records.objects import NodeDevicesRecord
 def node_condition(
     record: NodeDevicesRecord, stale: Staleness, *, wanted: bool, previous: ConditionRecord | None, now: str
 ) -> dict[str, Any] | None:
-    """The condition as it shall stand on the Node; None: none of ours (the policy says so, or the agent is silent)."""
+    """The desired condition of the Node; None: none of ours (the policy says so, or the agent is silent)."""
     said = record.condition(names.DEVICES_HEALTHY)
     if not wanted or said is None:
         return None

@@ -212,7 +212,7 @@ def _matches(identity: str, held: set[str]) -> bool:
 def pod_condition(holding: Holding, previous: ConditionRecord | None, now: str) -> dict[str, Any]:
     """The condition for the state of what the pod holds (SCHEMA: Degraded is True with reason Degraded).
 
-    Unknown keeps the status that stands there: a monitor that hangs must not empty a Service. A pod that shows no
+    Unknown keeps the current status: a monitor that hangs must not empty a Service. A pod that shows no
     condition has no status to keep.
     """
     health, text = holding.health, fault_text(holding)

@@ -56,7 +56,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """How one node stands towards the policies that select it."""
+    """The state of one node with regard to the policies that select it."""
 
     selected: frozenset[str] = frozenset()  # policies, refused ones included
     outcomes: Mapping[str, Outcome] | None = None
@@ -155,7 +155,7 @@ def hindrances(
     record: NodeDevicesRecord, verdicts: Mapping[str, Verdict | None], sections: Mapping[str, str]
 ) -> dict[str, Hindrance]:
     """Sections that are not in effect by the conditions with which the operator reports its own writes: those that it
-    has just found, else those that stand on the object. `sections` are the conditions' sections.
+    has just found, else those of the object. `sections` are the conditions' sections.
 
     An action that waits for its grace, or that a budget, the breaker or a PodDisruptionBudget holds back, is what the
     policy sets.
@@ -234,7 +234,7 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
 
 
 def _counted(notes: Iterable[Note], *, applied: int) -> tuple[tuple[str, int], ...]:
-    """By entry, most frequent first; what a node has instead differs by node, and one stands for all of them. An
+    """By entry, most frequent first; what a node has instead differs by node, and one is shown for all of them. An
     excluded id that one of the nodes has is right: a policy for many nodes names ids of each of them."""
     by_entry: dict[tuple[str, str], list[str]] = {}
     for note in notes:
@@ -248,7 +248,7 @@ def _counted(notes: Iterable[Note], *, applied: int) -> tuple[tuple[str, int], .
 
 
 def policy_status(policy: PolicyRecord, counts: Tally, now: str) -> dict[str, Any]:
-    """The policy's whole status, as applied; equal to what stands there when nothing changed."""
+    """The policy's whole status, as applied; equal to the current one when nothing changed."""
     wanted = (
         (names.ACCEPTED, _accepted(policy)),
         (names.APPLIED, _applied(policy, counts)),

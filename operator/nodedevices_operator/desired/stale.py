@@ -1,11 +1,11 @@
-"""Whether a NodeDevices can still be believed: SCHEMA's Stale. Pure, with the operator's own monotonic clock.
+"""Whether a NodeDevices may be out of date: SCHEMA's Stale. Pure, with the operator's own monotonic clock.
 
 NodeNotReady holds at once. AgentLost: the agent said that it was stopped (Ready=False/AgentStopped), and 15 s later it
 still says so, time enough for the next one of a rolling update; or the Node is Ready, but for 60 s it shows allocatable
-0 for every name that the plugin serves and calls healthy, which is what the kubelet does when a plugin dies.
+0 for every name that the plugin serves and calls healthy, which is what the kubelet does when a plugin ends.
 HeartbeatOverdue: the heartbeat has not changed for 15 minutes, by our clock, whatever the node's clock says. They count
 from the heartbeat's arrival, which the cache notes. After a restart of the operator the counting starts again, but a
-verdict that stands on the object stays until there is evidence against it.
+verdict on the object stays until there is evidence against it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a DryRun policy would change on one node, for people: sections, and what is done about faults. Pure.
 
 Pods are those that NodeDevices names as holders: whether one belongs to a DaemonSet, or has the annotation that keeps
-it, is not looked up. The budget is left aside: it is the fleet's.
+it, is not checked. The budget is left aside: it is the fleet's.
 """
 
 from __future__ import annotations

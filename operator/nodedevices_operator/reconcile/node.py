@@ -148,7 +148,7 @@ class NodeReconciler:
         return min(waits, default=None)
 
     def forget(self, name: str) -> None:
-        """Of a node that is gone, or of which nothing remembered is to be believed any more."""
+        """Of a node that is gone, or whose remembered state may be wrong."""
         for concern in self._concerns:
             concern.forget(name)
         self._uids.pop(name, None)

@@ -1,6 +1,6 @@
 """What the operator remembers of an object: the few fields that decisions need, frozen, and cheap to compare.
 
-Made by hand from the raw JSON, without pydantic: this runs for every watch event of the fleet. A missing or odd field
+Made from the raw JSON, without pydantic: this runs for every watch event of the fleet. A missing or odd field
 reads as absent; nothing here raises for what a status contains, because one odd status must not stop the rest. Equal
 records mean that nothing changed which anybody decides by: resourceVersion and the heartbeat are carried but not
 compared.
@@ -177,7 +177,7 @@ class NodeDevicesRecord:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """When the heartbeat that stands on a NodeDevices came, by the operator's monotonic clock."""
+    """When the heartbeat of a NodeDevices came, by the operator's monotonic clock."""
 
     at: float
     first: bool = True  # it stood there when this operator first saw the object

@@ -16,7 +16,7 @@ requires an action). Flapping therefore costs one change, not many.
 Faults carry times of the wall clock, so that they can be saved. Within a run that clock counts by the monotonic one:
 `clock_set` moves every time that something waits for when the wall clock was set (pipeline).
 
-While the probe is silent, or before its first line, verdicts stand: nothing recovers and nothing is forgotten.
+While the probe is silent, or before its first line, verdicts stay: nothing recovers and nothing is forgotten.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CDI on this node, as the agent sees it and keeps it: the folder, container toolkits' specifications, programs of
-vendors and our own files behind one door. What is needed is decided elsewhere (pipeline.access); here it is looked
-for, and written, for each vendor whose devices may have CDI names (vendors.cdi).
+vendors and our own files behind one interface. What is needed is decided elsewhere (pipeline.access); this module
+checks the files, and writes them, for each vendor whose devices may have CDI names (vendors.cdi).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CdiKeeper:
         await asyncio.gather(self._folder.first(), *looks, return_exceptions=True)
 
     async def ready(self) -> None:
-        """From now on container toolkits' specifications are wanted; returns when they were looked at, or soon."""
+        """From now on container toolkits' specifications are wanted; returns when they were read, or soon."""
         await asyncio.gather(*(each.toolkit.ready() for each in self._vendors.values()))
 
     async def request(self, requests: Mapping[str, SpecRequest], *, first: bool) -> None:

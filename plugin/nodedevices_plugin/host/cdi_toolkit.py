@@ -1,8 +1,8 @@
 """The CDI specs that a vendor's container toolkit keeps on the node.
 
 They are read on a worker thread, since a spec is thousands of lines. One that was good and cannot be read any more may
-be half written: it counts as broken when it is the same at two looks. What it brought with every device is remembered,
-since container runtimes can no longer read it either, and our own spec then stands in for it (vendors.cdi_libraries).
+be half written: it counts as broken when it is the same at two reads. What it brought with every device is remembered,
+since container runtimes can no longer read it either, and our own spec then takes its place (vendors.cdi_libraries).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ToolkitSpecs(Periodic):
         self._kinds = source
         self._worker = worker
         self._on_change = on_change
-        self._signature: Signature | None = None  # None: not looked yet
+        self._signature: Signature | None = None  # None: not read yet
         self._suspect: Signature | None = None  # of a read that found a good file broken
         self._good: frozenset[str] = frozenset()  # paths
         self.wanted = False  # whether any configuration uses CDI names

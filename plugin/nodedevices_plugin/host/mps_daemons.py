@@ -1,7 +1,7 @@
 """The agent's side of MPS: which control daemons are wanted goes into a file, and each is queried.
 
 The file is for nodedevices-mps (package mps), which has the privileges to run them. Querying is what any client may do,
-and the only thing that is believed: a daemon of another's making (NVIDIA's mps-control-daemon) is as good. On a worker
+and the only thing that is trusted: a daemon of another's making (NVIDIA's mps-control-daemon) is as good. On a worker
 thread of its own, since the client may hang with the driver.
 """
 

@@ -1,7 +1,7 @@
-"""Which of the node's optional device nodes and files are there, looked at every few seconds.
+"""Which of the node's optional device nodes and files are there, checked every few seconds.
 
 They come and go with kernel modules and services (nvidia-uvm at the first use, an IMEX channel with its daemon), so one
-look at the start is not enough. Where the driver's root is mounted and has a /dev
+check at the start is not enough. Where the driver's root is mounted and has a /dev
 of its own, that is the one that counts, as for NVIDIA's plugin, and links there lead where they lead on the host; a
 folder that cannot be read is an empty one.
 """

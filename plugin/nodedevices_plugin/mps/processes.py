@@ -1,6 +1,6 @@
 """The control daemons as the kernel knows them: which process serves a pipe folder, and whether it is still that one.
 
-Nothing that lies in the pipe folder is believed, because its clients write there (the daemon's own pid file, too). A
+Nothing in the pipe folder is trusted, because its clients write there (the daemon's own pid file, too). A
 daemon of ours runs in this container: its mount namespace is ours, which no other container's process can have, and its
 environment names the pipe folder. A process is known by its pid and its start time, so that a pid that was given to
 another process is never taken for it; signals go through a pidfd, which cannot change its process.

@@ -6,7 +6,7 @@ one that stays silent is started again, ever more rarely. Limits of GPUs that co
 changed, are sent to the running daemon, because its end would end its clients. A GPU that fails does not keep the
 others from being shared.
 
-Which process a daemon is stands in that file as well (running). One whose process has ended is dead, whatever answers
+Which process a daemon is, that file says as well (running). One whose process has ended is dead, whatever answers
 in its place: its clients can write where its sockets are.
 """
 
@@ -32,7 +32,7 @@ from nodedevices_plugin.sharing.mps import Daemon, Gpu
 log = structlog.get_logger(__name__)
 
 CHECK_SECONDS = 5.0  # between two questions to a daemon that answers
-MISSED = 2  # questions in a row without an answer: it is dead
+MISSED = 2  # queries in a row without an answer: it is dead
 BACKOFF = Backoff(initial_seconds=1.0, max_seconds=60.0, jitter=0.0)
 
 
@@ -54,7 +54,7 @@ class _Run:
 
     gpus: dict[str, Gpu] = field(default_factory=dict)  # those in compute mode EXCLUSIVE_PROCESS, or soon to be
     done: Daemon | None = None
-    process: Process | None = None  # None: not looked for yet, or of another's making
+    process: Process | None = None  # None: not searched for yet, or of another's making
     instance: str = ""  # of the process that it is, or was before the runner started; "": of another's making
     started: datetime | None = None
     checked: float = 0.0
@@ -152,7 +152,7 @@ class Runner:
             self._warn_once(run, "MPS servers not listed", done.resource, error)
         commands = [command for server in servers for command in mps.server_commands(server, done)]
         self._limit((*mps.memory_commands(done.gpus), *commands), done.resource, run)
-        self._limit((mps.thread_command(done.percentage),), done.resource, run)  # what is looked at comes last
+        self._limit((mps.thread_command(done.percentage),), done.resource, run)  # what is read back comes last
 
     def _limit(self, commands: Iterable[str], resource: str, run: _Run) -> None:
         for command in commands:

@@ -5,7 +5,7 @@ it is.
                                 "instance": "<boot id>-4711-90210", "started": "2026-01-02T03:04:05Z"}]}
 
 The runner reads it after a crash. The agent reads it to know that a daemon that answers is the one that its clients
-came to: `instance` is another one for each process. It lies beside the folders that clients write, not in them.
+came to: `instance` is another one for each process. It is beside the folders that clients write, not in them.
 """
 
 from __future__ import annotations

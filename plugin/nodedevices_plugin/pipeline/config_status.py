@@ -23,7 +23,7 @@ from nodedevices_plugin.sharing.base import Helper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigStatus:
-    """How the configuration stands: the condition ConfigApplied and what else the status says of it."""
+    """The state of the configuration: the condition ConfigApplied and what else the status says of it."""
 
     reason: str = names.APPLIED  # one of SCHEMA's
     message: str = ""
@@ -53,7 +53,7 @@ class Problem:
 
 
 def refusal(field: str, message: str) -> Refused:
-    """What is refused, with the section that the field stands in, if it stands in one."""
+    """What is refused, with the section that the field is in, if it is in one."""
     section = re.split(r"[.:\[]", field, maxsplit=1)[0]
     return Refused(section=section if section in SECTION_NAMES else "", field=field, message=message)
 

@@ -1,4 +1,4 @@
-"""The live set of devices: which ones this node has, and which ones it had.
+"""The current set of devices: which ones this node has, and which ones it had.
 
 A device is known by its id. One that the probe no longer lists stays, not present, with its last facts, until it
 returns, a person confirms its removal, or `forget_missing_seconds` are over: the kubelet shows an id that is dropped

@@ -2,7 +2,7 @@
 
 An XID is an edge: without this file a restarted agent would offer a bad GPU as good. The file holds every verdict with
 faults behind it, the devices that were known (so that one that is gone stays Missing), the configuration in effect, the
-last `spec.config` seen, which resource names were and are offered, and what others were seen to offer. It lies in the
+last `spec.config` seen, which resource names were and are offered, and what others were seen to offer. It is in the
 device-plugin directory, from which the kubelet removes only sockets.
 
 Written whole and atomically (temporary file, fsync, rename), and only when something changed. A disk that is full or

@@ -57,7 +57,7 @@ from nodedevices_plugin.vendors.registry import fault_sources
 
 SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's last line no longer counts
 CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the scheduler between the two readings
-FIRST_LIST_SECONDS = 5.0  # of the agent's life, in which its first offer waits for the kubelet's List or checkpoint
+FIRST_LIST_SECONDS = 5.0  # after the agent's start, in which its first offer waits for the kubelet's List or checkpoint
 LIST_AGAIN_SECONDS = 5.0  # the agent's period for PodResources
 MAX_RETIRED = 64
 MAX_CONFIRM = 128  # entries of the annotation

@@ -19,7 +19,7 @@ def grant(resource: OfferedResource, ids: Sequence[str], *, refuse_unhealthy: bo
         if each not in found:
             raise AllocationError(
                 f"{resource.name}: this node does not offer {each[:128]} (any more). Delete the pod, so that it is "
-                "scheduled anew."
+                "scheduled again."
             )
         if refuse_unhealthy and not found[each].healthy:
             raise AllocationError(

@@ -1,7 +1,7 @@
 """Under which resource name each unit is offered: the rules of `resources.devices`, then the usual names.
 
 The first rule that matches decides; what no rule matches keeps its vendor's usual name. A rule with a `profile` is
-about partitions, one without is about whole devices, and about partitions only where they stand in for devices
+about partitions, one without is about whole devices, and about partitions only where they take the place of devices
 (partitions.strategy single): a rule for a model never swallows slices.
 
 A device that no vendor knows (vendors.registry) has no usual name, and no rule gives it one by the way: it is meant by
@@ -38,7 +38,7 @@ def by_name(units: Sequence[Unit], resources: Resources, strategy: str, prefix: 
 
 
 def fitting(match: DeviceMatch, units: Sequence[Unit], *, stands_in: bool, any_case: bool = False) -> list[Unit]:
-    """The units that a rule is about. `stands_in`: partitions stand in for devices (partitions.strategy single).
+    """The units that a rule is about. `stands_in`: partitions take the place of devices (partitions.strategy single).
     `any_case`: as if upper and lower case were the same, to find a near miss."""
     return [unit for unit in units if _matches(match, unit, stands_in=stands_in, any_case=any_case)]
 

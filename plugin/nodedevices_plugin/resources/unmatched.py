@@ -2,7 +2,7 @@
 
 It is no fault, since one configuration serves many nodes, and what is in effect is not changed by it; but a name with a
 typo shares nothing, and whoever wrote it has to see it, with what there is and what it missed nearly. Every note
-has the section and the place where the entry stands (by the configuration file's keys where the section is the
+has the section and the path of the entry (by the configuration file's keys where the section is the
 file's): from them the operator knows whose policy a note is about.
 """
 

@@ -1,1 +1,1 @@
-"""What the agent's process stands on: worker threads, supervision, memory."""
+"""What the agent's process is built on: worker threads, supervision, memory."""

@@ -1,4 +1,4 @@
-"""How a setting is refused: where it stands, what it says, what would be right. Texts are for people, and bounded."""
+"""How a setting is refused: its place, its value, what would be right. Texts are for people, and bounded."""
 
 from __future__ import annotations
 

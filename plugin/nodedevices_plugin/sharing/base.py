@@ -29,7 +29,7 @@ Settings = Mapping[str, str]  # what modes read of the node's flags, by the flag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTraits:
-    """What decides whether a mode is possible on a node, before any device is looked at."""
+    """What decides whether a mode is possible on a node, before any device is considered."""
 
     partition_strategy: str = "none"
     settings: Settings = field(default_factory=dict)
@@ -39,7 +39,7 @@ class NodeTraits:
 class Request:
     """What a configuration wants of one resource.
 
-    place: where the rule stands, `sharing.resources[nvidia.com/gpu]`. units: those that it is about; none where no
+    place: the path of the rule, `sharing.resources[nvidia.com/gpu]`. units: those that it is about; none where no
     device of this node is meant, which is no error. rest: the resource's others, which stay whole. renamed: whether
     shares have a name of their own.
     """

@@ -132,7 +132,7 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
 
 # --- probes and drivers ----------------------------------------------------------------------------------------------
 def drivers(facts: Facts) -> tuple[api.Driver, ...]:
-    """Those that are loaded; of two probes that name the same one, the first one's word."""
+    """Those that are loaded; of two probes that name the same one, the first one's value."""
     found: dict[str, api.Driver] = {}
     for each in facts.probes:
         driver = each.inventory.driver

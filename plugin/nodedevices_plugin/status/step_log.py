@@ -17,7 +17,7 @@ from nodedevices_plugin.status.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
-PROBLEMS_SECONDS = 5.0  # at least, between two log lines on what the probe complains of: some complaints count
+PROBLEMS_SECONDS = 5.0  # at least, between two log lines on what the probe reports as problems: some texts count
 PROBLEMS_SHOWN = 8
 DEVICES_SHOWN = 16  # in one log line
 
@@ -35,7 +35,7 @@ def withdraws(before: Plan | None, after: Plan) -> bool:
 
 
 def problems(inventory: Inventory) -> tuple[str, ...]:
-    """What the probe complains of, each with its code."""
+    """The problems that the probe reports, each with its code."""
     return tuple(f"{each.code}: {each.message}" for each in inventory.problems)
 
 

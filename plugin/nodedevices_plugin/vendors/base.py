@@ -166,7 +166,7 @@ class FileFormat(Protocol):
     def file_sharing(self, value: object, problems: list[str]) -> Sharing | None: ...
 
     def rule_places(self, resources: Resources) -> Sequence[str]:
-        """Where each rule of such a section stands in the file, below `resources`."""
+        """The path of each rule of such a section in the file, below `resources`."""
         ...
 
 

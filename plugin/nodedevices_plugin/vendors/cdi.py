@@ -48,7 +48,7 @@ class ToolkitDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiEnvironment:
-    """What CDI finds on this node for one vendor, as far as it was looked at.
+    """What CDI finds on this node for one vendor, as far as it was read.
 
     unwritable: why none of our files can be written; empty: nothing is known to be in the way. toolkit: the devices of
     the container toolkit's own specs; toolkit_libraries: whether these bring what every device needs; toolkit_problem:
@@ -89,7 +89,7 @@ class SpecRequest(Protocol):
 
     @property
     def program(self) -> str:
-        """The one that was named, by the flag `program_flag`; empty: it is looked for on PATH, then in `places`."""
+        """The one that was named, by the flag `program_flag`; empty: it is searched for on PATH, then in `places`."""
         ...
 
     @property

@@ -78,7 +78,7 @@ def _what(entry: object) -> str:
 
 
 def merged(ours: CdiSpec, theirs: Document) -> CdiSpec:
-    """What replaces both while pods live that were given names of the file that was there.
+    """What replaces both while pods run that were given names of the file that was there.
 
     Their names stay, so that a container that is restarted finds them. Where theirs is whole and ours is not, their
     devices and what goes with all of them stay as they are, and ours are added.

@@ -26,7 +26,7 @@ from nodedevices_probe.protocol import (
 from nodedevices_probe.sysfs import System, mig_device_nodes
 
 # nvmlGpuInstanceGetInfo names a profile by a number of the card's; which of nvml.h's profiles that is says what it has
-# besides slices and memory. The words are go-nvlib's (pkg/nvlib/device/mig_profile.go).
+# besides slices and memory. The names are go-nvlib's (pkg/nvlib/device/mig_profile.go).
 _ATTRIBUTES = {
     **dict.fromkeys(
         (pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1, pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1), "+me"
@@ -132,10 +132,10 @@ def _small(value: int) -> int | None:
 
 def _profile_attributes(nvml: NvmlCalls, gpu: Any, profile_id: int) -> str:
     """`+me`, `+gfx`, `-me`, ... of the profile that this card calls by that number; "" for a plain or unknown one."""
-    for profile, words in _ATTRIBUTES.items():
+    for profile, names in _ATTRIBUTES.items():
         info = nvml.call("nvmlDeviceGetGpuInstanceProfileInfo", gpu, profile, 1, telemetry=True)
         if info is not None and info.id == profile_id:
-            return words
+            return names
     return ""
 
 

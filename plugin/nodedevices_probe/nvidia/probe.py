@@ -80,7 +80,7 @@ class NvmlSource:
     _last: dict[int, DeviceFact] = field(default_factory=dict)  # by NVML's index, from when it last answered
     _mig: MigDevices = field(init=False)
     _monitor: Monitor | None = None
-    _watched: dict[str, bool] = field(default_factory=dict)  # id -> whether it was well when last looked at
+    _watched: dict[str, bool] = field(default_factory=dict)  # id -> whether it was well at the last poll
     _answered: dict[str, DeviceFact] = field(default_factory=dict)  # id -> as in the last line, if that was no error
     _odd: frozenset[str] = frozenset()  # ids that answered the last poll with an error
     _began: bool = False  # the GPUs of this driver were polled before

@@ -19,7 +19,7 @@ from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
 class CtkRequest:
     """What nvidia-ctk makes a spec of.
 
-    names: the devices that it must have. program: nvidia-ctk itself; empty: it is looked for. driver_root: where the
+    names: the devices that it must have. program: nvidia-ctk itself; empty: it is searched for. driver_root: where the
     driver root is mounted in this container, if it is.
     """
 

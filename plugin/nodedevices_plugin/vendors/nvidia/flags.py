@@ -41,7 +41,7 @@ class NvidiaSettings:
     cdi_feature_flags: tuple[str, ...] = ()
     cdi_disable_hooks: tuple[str, ...] = ()
     cdi_without_libraries: bool = False  # device nodes alone will do
-    ctk_program: str = ""  # empty: it is looked for
+    ctk_program: str = ""  # empty: it is searched for
     driver_root_here: str = ""  # where the driver root is mounted in this container
 
     def host(self, existing: Set[str]) -> Host:

@@ -61,8 +61,8 @@ def rules_from_environment(disable: str, enable: str) -> EnvironmentXids:
 
 
 def _words(text: str) -> tuple[frozenset[int], bool, tuple[str, ...]]:
-    words = [word.strip().lower() for word in text.split(",") if word.strip()]
-    numbers = {word: int(word) for word in words if re.fullmatch(r"0*[0-9]{1,4}", word, re.ASCII)}
-    xids = {word: number for word, number in numbers.items() if 1 <= number <= MAX_XID}
-    unread = tuple(word[:32] for word in words if word not in xids and word not in EVERY_XID)
-    return frozenset(xids.values()), any(word in EVERY_XID for word in words), unread
+    parts = [part.strip().lower() for part in text.split(",") if part.strip()]
+    numbers = {part: int(part) for part in parts if re.fullmatch(r"0*[0-9]{1,4}", part, re.ASCII)}
+    xids = {part: number for part, number in numbers.items() if 1 <= number <= MAX_XID}
+    unread = tuple(part[:32] for part in parts if part not in xids and part not in EVERY_XID)
+    return frozenset(xids.values()), any(part in EVERY_XID for part in parts), unread

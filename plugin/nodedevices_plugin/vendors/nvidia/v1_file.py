@@ -84,7 +84,7 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
 
 
 def rule_places(resources: Resources) -> list[str]:
-    """Where the rules of a section stand in the file, which has a list for GPUs and one for MIG profiles."""
+    """The paths of the rules of a section in the file, which has a list for GPUs and one for MIG profiles."""
     counts = {"gpus": 0, "mig": 0}
     places = []
     for rule in resources.devices:

@@ -38,7 +38,7 @@ class Nvidia:
     def usual_name(self, unit: Unit, *, strategy: str, prefix: str) -> str | None:
         """None: a compute instance smaller than its GPU instance, for which NVIDIA has no resource name."""
         part, domain = unit.partition, prefix or names.DEFAULT_PREFIX
-        if part is None or strategy == "single":  # MIG devices stand in for GPUs
+        if part is None or strategy == "single":  # MIG devices take the place of GPUs
             return names.gpu(domain)
         return names.mig(domain, part.profile) if fills_instance(part) else None
 
