@@ -39,3 +39,7 @@ endif
 .PHONY: demo
 demo: root cluster-programs ## See it work: a cluster, devices, a fault, and what NodeDevices reports about it (KEEP=1)
 	@PYTHONPATH=tests $(RUN)/python -m demo
+
+.PHONY: alerts
+alerts: cluster-programs ## Prometheus with our alerts beside the cluster of KUBECONFIG, and a line for each change (HOLD=5s)
+	@PYTHONPATH=tests HOLD="$(HOLD)" $(RUN)/python -m demo.alerts
