@@ -404,7 +404,7 @@ class Start:
 @contextmanager
 def operating(folder: Path, kubeconfig: Path) -> Iterator[OperatorProcess]:
     """The operator, just started."""
-    operator = OperatorProcess(folder, kubeconfig, *ARGUMENTS)
+    operator = OperatorProcess(folder, kubeconfig, *ARGUMENTS, fresh=True)
     operator.start(ready=False)
     try:
         yield operator

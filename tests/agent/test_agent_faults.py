@@ -146,6 +146,7 @@ async def test_a_disk_that_hangs_keeps_no_fault_from_the_kubelet_and_only_the_ne
         plugin_folder=kubelet.plugin_folder,
         pod_resources_socket=kubelet.pod_resources_socket,
         environment=disk.environment,
+        fresh=True,  # which reads sitecustomize.py
     ) as agent:
         await _through_a_disk_that_hangs(agent, kubelet, disk)
 

@@ -24,7 +24,7 @@ GRACE_SECONDS = 10.0  # of the agent's pod
 def agent(operator: OperatorProcess, apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path) -> Iterator[AgentProcess]:
     """On a Node that shows its GPUs all the time, so that nothing but its own word says that it is gone."""
     FleetNode(kubectl, NODE, gpus=8).create()
-    with AgentProcess(tmp_path, arguments=(f"--kubeconfig={apiserver.kubeconfig}",)) as running:
+    with AgentProcess(tmp_path, arguments=(f"--kubeconfig={apiserver.kubeconfig}",), fresh=True) as running:
         wait_until("a report", lambda: shown(kubectl, "Ready").get("reason") == "KubeletUnreachable")
         wait_until("the operator's word", lambda: shown(kubectl, "Stale").get("status") == "False")
         yield running

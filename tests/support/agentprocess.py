@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -15,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from support.preloaded import Running, command, fork
 
 PATIENCE_SECONDS = 60.0  # three clusters may be starting beside a test
 STOP_SECONDS = 30
@@ -24,7 +24,8 @@ NODE = "node-a"
 class AgentProcess:
     """`start` and `kill` it any number of times on the same folders; the log of all its lives is in `log`.
 
-    `folder` holds the devices' file, the log and (without a kubelet) the device-plugin folder.
+    `folder` holds the devices' file, the log and (without a kubelet) the device-plugin folder. `fresh`: by a new
+    interpreter, as in a pod (preloaded says when that matters).
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class AgentProcess:
         arguments: tuple[str, ...] = ("--standalone",),
         node: str = NODE,
         environment: Mapping[str, str] | None = None,
+        fresh: bool = False,
     ) -> None:
         self.devices = folder / "devices.yaml"
         self.log = folder / "agent.log"
@@ -58,7 +60,8 @@ class AgentProcess:
             *arguments,
         ]
         self._environment = os.environ if environment is None else environment
-        self.process: subprocess.Popen[bytes] | None = None
+        self._fresh = fresh
+        self.process: Running | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -81,14 +84,11 @@ class AgentProcess:
 
     def start(self, *extra: str) -> None:
         environment = {key: value for key, value in self._environment.items() if not key.startswith(("NODE", "KUBE"))}
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "nodedevices_plugin", *self.arguments, *extra],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-            )
+        arguments = (*self.arguments, *extra)
+        if self._fresh:
+            self.process = command("nodedevices_plugin", arguments, environment, self.log)
+        else:
+            self.process = fork("nodedevices_plugin.agent", arguments, environment, self.log)
 
     def kill(self) -> None:
         """SIGKILL; its probe ends with it."""

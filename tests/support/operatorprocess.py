@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,6 +13,7 @@ from types import TracebackType
 
 import yaml
 from support.kubectl import Kubectl, wait_until
+from support.preloaded import Running, command, fork
 
 STOP_SECONDS = 30
 NAMESPACE = "nodedevices-system"
@@ -22,17 +22,17 @@ START_SECONDS = 60
 
 
 class OperatorProcess:
-    """`nodedevices-operator` against one API server; logs are kept in the folder and shown when something fails."""
+    """`nodedevices-operator` against one API server; logs are kept in the folder and shown when something fails.
 
-    def __init__(self, folder: Path, kubeconfig: Path, *arguments: str) -> None:
+    `fresh`: by a new interpreter, as in a pod (preloaded says when that matters).
+    """
+
+    def __init__(self, folder: Path, kubeconfig: Path, *arguments: str, fresh: bool = False) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
         self.log = folder / "operator.log"
-        self._argv = [
-            sys.executable,
-            "-m",
-            "nodedevices_operator",
+        self._arguments = [
             f"--kubeconfig={kubeconfig}",
             f"--http-address=127.0.0.1:{self.port}",
             "--health-address=127.0.0.1:0",
@@ -40,14 +40,15 @@ class OperatorProcess:
             "--log-level=debug",
             *arguments,
         ]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._fresh = fresh
+        self._process: Running | None = None
 
     def start(self, *, ready: bool = True) -> OperatorProcess:
-        with self.log.open("ab") as output:
-            environment = {key: value for key, value in os.environ.items() if not key.startswith("NODEDEVICES_")}
-            self._process = subprocess.Popen(
-                self._argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
-            )
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("NODEDEVICES_")}
+        if self._fresh:
+            self._process = command("nodedevices_operator", self._arguments, environment, self.log)
+        else:
+            self._process = fork("nodedevices_operator.main", self._arguments, environment, self.log)
         if ready:
             wait_until("the operator is ready", lambda: self.get("/readyz")[0] == 200, seconds=START_SECONDS)
         return self
@@ -78,7 +79,7 @@ class OperatorProcess:
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         assert self._process is not None
-        self._process.terminate()
+        self._process.send_signal(signal.SIGTERM)
         try:
             return self._process.wait(STOP_SECONDS)
         finally:
