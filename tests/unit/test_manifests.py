@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import yaml
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_plugin.settings.options import by_name
-from support.kustomize import ROOT, kubectl, render
+from support.kustomize import ROOT, kubectl, parsed, render, rendered
 
 MANIFESTS = ROOT / "manifests"
 GOLDEN = Path(__file__).with_name("manifests")
@@ -45,9 +46,14 @@ GRANTED = {
 }
 
 
+@cache
+def overlay_text(name: str, binary: str) -> str:
+    return rendered(MANIFESTS / "overlays" / name, binary)
+
+
 def overlay(name: str) -> list[dict[str, Any]]:
     if KUBECTL is not None:
-        return render(MANIFESTS / "overlays" / name, KUBECTL)
+        return parsed(overlay_text(name, KUBECTL))
     files = sorted((MANIFESTS / "base").rglob("*.yaml"))
     objects = [one for file in files for one in yaml.safe_load_all(file.read_text()) if one]
     return [one for one in objects if one["kind"] != "Kustomization"]
