@@ -1,4 +1,4 @@
-"""A server as the kubelet sees it, in a process of its own: the agent's stages from the probe's line to the answer.
+"""A server as the kubelet sees it, in a separate process: the agent's stages from the probe's line to the answer.
 
     with serving("mig-128") as offer:
         offer.call("Allocate", request)()

@@ -4,7 +4,7 @@ The API server (no nodes, no root; its fleet is fleet.py's) is there for what th
 policy that touches every node, and faults on many nodes at once. What needs no write is measured on a recording of
 that same fleet (recorded.py), where nothing else takes the cores: the first sync, memory, and what one change costs.
 
-Floors are clients that decode and drop, or make the same calls (bare.py), in processes of their own and in the same
+Floors are clients that decode and drop, or make the same calls (bare.py), in their own processes and in the same
 run; between them and the operator stands kopf with handlers that drop. CPU is user and system time of the process that
 is measured; seconds are this machine's, which API server, operator and fleet share.
 """

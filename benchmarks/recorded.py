@@ -91,7 +91,7 @@ class Recorded:
     @classmethod
     @contextmanager
     def of(cls, folder: Path, times: int) -> Iterator[Recorded]:
-        """The server in a process of its own, with the recording's Nodes and NodeDevices so many times over."""
+        """The server in a separate process, with the recording's Nodes and NodeDevices so many times over."""
         command = [sys.executable, "-m", "benchmarks.recorded", str(folder), str(times)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
             try:

@@ -10,7 +10,7 @@ finds no place the container is killed. So:
 - One peer (an IPv4 address, an IPv6 /64) has at most PEER_SHARE places.
 - Headers come within HEAD_SECONDS, the answer is taken within ANSWER_SECONDS.
 - A server takes at most so many connections a second, so a flood costs the loop a bounded part of its time.
-- The kubelet's probes have a server of their own, on a port that the manifests' NetworkPolicy opens to nobody (a node
+- The kubelet's probes have their own server, on a port that the manifests' NetworkPolicy opens to nobody (a node
   always reaches its pods), so a flood of the metrics' port is not theirs. It answers on the same event loop as
   everything else, on purpose: a loop that hangs has to fail the probe. An exec probe would need no port, but a disk,
   and a disk that hangs is no reason to kill what works without one.

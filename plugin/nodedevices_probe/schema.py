@@ -1,4 +1,4 @@
-"""Writes the published JSON Schema of a probe's line, beside the CRDs, for people who write a probe of their own.
+"""Writes the published JSON Schema of a probe's line, beside the CRDs, for people who write their own probe.
 
     python -m nodedevices_probe.schema [--check] [crds]
 

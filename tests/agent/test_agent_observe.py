@@ -1,4 +1,4 @@
-"""The real agent beside another device plugin, a process of its own: it registers nothing, sees all, and takes over."""
+"""The real agent beside another device plugin, a separate process: it registers nothing, sees all, and takes over."""
 
 from __future__ import annotations
 

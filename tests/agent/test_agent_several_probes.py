@@ -33,7 +33,7 @@ CONFIG = {
 
 
 class Node:
-    """The agent's whole life in this process; its probes are processes of their own."""
+    """The agent's whole life in this process; its probes are their own processes."""
 
     def __init__(self, folder: Path, kubelet: StandInKubelet, *more: str, config: Mapping[str, Any] = CONFIG) -> None:
         self.folder = folder

@@ -1,6 +1,6 @@
 """`make demo`: a cluster, our images from our manifests, the story, and nothing left behind.
 
-    make demo                                     # a cluster of its own, on this machine; root, Linux
+    make demo                                     # its own cluster, on this machine; root, Linux
     KEEP=1 make demo                              # leaves it, and says how to look at it and how to end it
     KUBECONFIG=... REGISTRY=... make demo         # on a cluster of yours
 

@@ -1,7 +1,7 @@
 """A second probe beside the simulated GPUs, on a real kubelet: a NIC and an FPGA, reported by a script in POSIX sh.
 
 It is installed as a user would: a ConfigMap with the script, mounted into the agent's container, and one probe more in
-its variable. The device nodes are made by the test, with the numbers of /dev/null, in a folder of its own.
+its variable. The device nodes are made by the test, with the numbers of /dev/null, in its own folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests that wait minutes by their nature: a cluster of their own, on a worker of its own, beside everything else."""
+"""Tests that wait minutes by their nature: their own cluster, on its own worker, beside everything else."""
 
 from __future__ import annotations
 

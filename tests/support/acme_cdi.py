@@ -1,4 +1,4 @@
-"""The tests' vendor (acme.py) with flags of its own and CDI names, as somebody else would write them."""
+"""The tests' vendor (acme.py) with its own flags and CDI names, as somebody else would write them."""
 
 from __future__ import annotations
 

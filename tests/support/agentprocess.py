@@ -1,4 +1,4 @@
-"""The real nodedevices-agent as a process of its own, on simulated devices from a file that the test edits."""
+"""The real nodedevices-agent as a separate process, on simulated devices from a file that the test edits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real nodedevices-operator as a process of its own."""
+"""The real nodedevices-operator as a separate process."""
 
 from __future__ import annotations
 

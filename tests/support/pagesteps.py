@@ -1,6 +1,6 @@
 """A page's shell blocks, run as a reader runs them: in their order, in one folder, with the names that it sets itself.
 
-The block of the section `1. Names` comes before every other one, since each of those runs in a shell of its own, which
+The block of the section `1. Names` comes before every other one, since each of those runs in its own shell, which
 ends at the first command that fails.
 """
 

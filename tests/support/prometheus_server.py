@@ -2,7 +2,7 @@
 
 It has two jobs: `services` is the configuration that the component metrics-services ships, `pods` what the Prometheus
 Operator makes of our PodMonitors. Both scrape every second. Of the alerts' durations only the seconds that are given
-here are left: what they are is tested with promtool (tests/alerts), which has a clock of its own.
+here are left: what they are is tested with promtool (tests/alerts), which has its own clock.
 
 Debian builds Prometheus without its Kubernetes discovery. So `discover` calls the API server in its place and writes
 what it would have found, in its own words (`__meta_kubernetes_...`), where Prometheus reads targets from files. Which

@@ -1,7 +1,7 @@
 """Texts for the simulated probe's file, as the end-to-end tests and the demo write them (docs/simulated-devices.md).
 
 Written out here, with the numbers that a user would look up, instead of imported: these tests know the format as users
-do. An event happens when its id first appears in the file, so every strike has an id of its own.
+do. An event happens when its id first appears in the file, so every strike has its own id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small device plugin in the role of the vendor's: a program of its own, which knows nothing of ours.
+"""A small device plugin in the role of the vendor's: a separate program, which knows nothing of ours.
 
     python3 vendorplugin.py --ids GPU-a,GPU-b [--replicas 4] [--resource nvidia.com/gpu] [--unhealthy FILE]
 

@@ -1,7 +1,7 @@
 """Every piece of YAML in the documentation is what it says it is: read by our own models and parsers, not by eye.
 
 A code block counts, fenced or indented, and so does what a shell block feeds to a command (`<<END`). What it is follows
-from its keys; a piece that is none of the known kinds fails, so that a new kind gets a check of its own.
+from its keys; a piece that is none of the known kinds fails, so that a new kind gets its own check.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""kopf in a thread and an event loop of its own, started again whenever it has ended.
+"""kopf in its own thread and event loop, started again whenever it has ended.
 
 At its end kopf cancels every task of its loop that it does not know, and it ends on errors that are ordinary to us (a
-CRD deleted, a bad answer to a watch). In a loop of its own neither can reach the rest of the operator. What crosses
+CRD deleted, a bad answer to a watch). In its own loop neither can reach the rest of the operator. What crosses
 over are frozen records, in order.
 
 kopf finds out once, at its start, what there is to watch, and goes on without a kind that it does not find. So it is

@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 class ConcernError(OperationError):
-    """A concern failed by a fault of its own; logged already, with where."""
+    """A concern failed by its own fault; logged already, with where."""
 
 
 class NodeReconciler:

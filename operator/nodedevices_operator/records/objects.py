@@ -66,7 +66,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A device, or a partition of one, with who holds it. A partition without a health of its own has its device's."""
+    """A device, or a partition of one, with who holds it. A partition without its own health has its device's."""
 
     id: str
     health: Health

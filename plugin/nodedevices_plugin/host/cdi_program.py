@@ -88,7 +88,7 @@ def _dev_root(driver_root: str) -> str:
 
 
 class ProgramSpec:
-    """One vendor's spec by its program, on a thread of its own. `on_change`: called on the loop when it has answered.
+    """One vendor's spec by its program, on its own thread. `on_change`: called on the loop when it has answered.
 
     made: the latest good one, and names: of the devices in it, while it was made for the latest request. problem: why
     there is none for that; then it is tried again after a minute.

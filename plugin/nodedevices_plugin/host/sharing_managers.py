@@ -14,7 +14,7 @@ from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing import mps, registry
 from nodedevices_plugin.sharing.base import Helper, HelperFacts, HelperManager, SharingMode
 
-# The node's flags, a worker thread of its own, and what to call on the loop when its facts are others -> the manager.
+# The node's flags, its own worker thread, and what to call on the loop when its facts are others -> the manager.
 ManagerFactory = Callable[[Local, Worker, Callable[[], None]], HelperManager]
 
 _FACTORIES: dict[str, ManagerFactory] = {

@@ -1,4 +1,4 @@
-"""A probe as a child process of the agent, with a pipe of its own for its lines.
+"""A probe as a child process of the agent, with its own pipe for its lines.
 
 What the agent wants of it is written to its standard input (nodedevices_probe.wanted), and what it prints goes to the
 agent's standard error. A child that ends is replaced; one that is silent for too long is killed, and if the kernel does

@@ -1,4 +1,4 @@
-"""A probe that runs elsewhere, such as in a container of its own, and listens on a unix socket.
+"""A probe that runs elsewhere, such as in its own container, and listens on a unix socket.
 
 The agent connects as a client and reads the same lines that a child writes. A connection that ends, cannot be made or
 brings no good line for too long is followed by the next one; half a line at its end is dropped. Who may make a socket

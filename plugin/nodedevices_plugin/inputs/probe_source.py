@@ -1,7 +1,7 @@
 """What one probe says, whichever way its lines come: cut, checked, counted and handed on.
 
 A probe may crash, hang for ever inside the kernel, print garbage or write without end. Whatever it does, the agent's
-loop is never blocked: lines are capped in size and in number per second and read on a thread of their own, and a bad
+loop is never blocked: lines are capped in size and in number per second and read on their own thread, and a bad
 one is counted while the last good one stays in use. A probe that ends, or goes away, is started or connected to
 again after a back-off with jitter; so is one that is silent for too long. What silence means for the devices is judged
 elsewhere.

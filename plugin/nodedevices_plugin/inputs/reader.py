@@ -6,7 +6,7 @@ agent does not know are ignored, since a newer probe of the same protocol may sa
 
 What a line may cost is bounded too, because the agent serves the kubelet while it reads: values are counted before they
 are parsed, a list's length is looked at before its elements, and the first error ends it. The checks are made once
-from the types and bounds in `protocol`. Nothing here does I/O; `probe_source` calls it on a thread of its own.
+from the types and bounds in `protocol`. Nothing here does I/O; `probe_source` calls it on its own thread.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _RIGHT_TEXT = {
     SEMANTIC_VERSION_PATTERN: "give a semantic version such as 9.0.0",
     QUANTITY_PATTERN: "give a quantity such as 80Gi, or a number in quotes",
 }
-# What has a field of its own, or is said of a device in a ResourceSlice anyway.
+# What has its own field, or is said of a device in a ResourceSlice anyway.
 COMMON = frozenset(
     {
         *("type", "uuid", "vendor", "productName", "brand", "architecture", "firmware", "pciBusID", "pcieRoot"),

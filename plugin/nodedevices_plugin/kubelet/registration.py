@@ -6,7 +6,7 @@ What the kubelet really does, and what follows (pkg/kubelet/cm/devicemanager; 1.
 - A nil answer to Register means "connected", no more; the stream comes afterwards. Without one we start over.
 - It never re-opens a stream. The stream's end takes all devices away from the node, so we register again at once.
 - Up to 1.36 the end of an older registration of the same name takes the newer one down with it; from 1.37 on a socket
-  is refused while it is still connected. So every registration has a server on a socket of its own, and the one before
+  is refused while it is still connected. So every registration has a server on its own socket, and the one before
   is stopped first. When we leave for good, handover.py sees to another plugin that stays.
 - When it starts it removes every socket in its folder, ours too, and makes a new kubelet.sock.
 - It lets the newest registration of a name take the place of another plugin's: `guard` checks first. Where another

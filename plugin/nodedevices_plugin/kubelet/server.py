@@ -1,4 +1,4 @@
-"""The v1beta1 answers of one resource, on a unix socket of its own.
+"""The v1beta1 answers of one resource, on its own unix socket.
 
 The kubelet sets no deadline on Allocate and GetPreferredAllocation and handles one pod after the other: an answer that
 hangs blocks every pod of the node. So answers come from memory, through the port KubeletOffer, and nothing is awaited

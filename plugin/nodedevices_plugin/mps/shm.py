@@ -1,6 +1,6 @@
-"""`nodedevices-mps mount-shm`: the clients' /dev/shm, a tmpfs below the MPS root with a size of its own.
+"""`nodedevices-mps mount-shm`: the clients' /dev/shm, a tmpfs below the MPS root with its own size.
 
-Daemon and clients of MPS meet in one /dev/shm (NVIDIA's plugin mounts the same). Without a size of its own a container
+Daemon and clients of MPS meet in one /dev/shm (NVIDIA's plugin mounts the same). Without its own size a container
 could fill the host's /run. Half of the machine's memory, as the kernel gives a tmpfs. One that is there stays: running
 containers have it.
 """

@@ -6,7 +6,7 @@ from ListAndWatch as Healthy in the pod's status, so a vanished device must stay
 device while a pod holds it. A device that answers nothing keeps what was known of it. While the driver is not loaded
 nothing can be seen, so nothing counts as gone.
 
-Each probe has an inventory of its own, so that one's line, silence or driver says nothing of another's devices; all of
+Each probe has its own inventory, so that one's line, silence or driver says nothing of another's devices; all of
 them together are the node's.
 
 Pure: a snapshot and the previous inventory in, the next inventory out.

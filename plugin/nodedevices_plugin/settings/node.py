@@ -19,7 +19,7 @@ from nodedevices_plugin.vendors.registry import own_flags
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """`vendors`: of each vendor with flags of its own what they say, a frozen value of the vendor's type."""
+    """`vendors`: of each vendor with its own flags what they say, a frozen value of the vendor's type."""
 
     driver_root_here: str = ""  # where the driver root is mounted in this container
     mps_root: str = ""

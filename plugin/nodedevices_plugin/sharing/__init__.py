@@ -1,4 +1,4 @@
-"""Sharing: how several containers have one device. The port is in base.py, and each mode is a file of its own.
+"""Sharing: how several containers have one device. The port is in base.py, and each mode is its own file.
 
     none            devices are handed out whole
     time_slicing    shares without isolation: the ids of a device are multiplied, and nothing else

@@ -41,7 +41,7 @@ class Request:
 
     place: the path of the rule, `sharing.resources[nvidia.com/gpu]`. units: those that it is about; none where no
     device of this node is meant, which is no error. rest: the resource's others, which stay whole. renamed: whether
-    shares have a name of their own.
+    shares have their own name.
     """
 
     place: str

@@ -95,7 +95,7 @@ def server_commands(server: int, daemon: Daemon) -> tuple[str, ...]:
 
 def servers(answer: str) -> tuple[int, ...]:
     """The process ids that the command SERVERS answers, one a line; no more than a daemon has users. The answer may be
-    a client's, who can put a socket of its own in the daemon's place."""
+    a client's, who can put its own socket in the daemon's place."""
     lines = (line for line in answer.split() if line.isascii() and line.isdecimal() and len(line) <= PID_DIGITS)
     return tuple(dict.fromkeys(int(line) for line in lines))[:MAX_SERVERS]
 

@@ -2,7 +2,7 @@
 
 A vendor answers three questions: which things of its devices can be handed out (`units`), under which resource names
 where no rule of `resources.devices` says otherwise (`usual_name`), and what a container needs for those that it is
-given (`containers`). What only some have to say is an interface of its own, which a vendor may have or not: PairScore,
+given (`containers`). What only some vendors need is an optional interface each: PairScore,
 OtherNames, IndexIds, ClaimNames, HostPaths, Requirements, CdiVendor, FileFormat; vendors.flags has OwnFlags, and
 vendors.faults FaultSource.
 
@@ -32,7 +32,8 @@ class NodeView:
     """What the agent knows of the node, besides its devices' health, when it decides what containers need.
 
     injection: the effective section. existing: those of HostPaths.host_paths that are there. local: what only this
-    vendor's flags say (vendors.flags), a frozen value of its own type; None: nothing. cdi: what CDI finds for it.
+    vendor's flags say (vendors.flags), a frozen value of the vendor's own type; None: nothing. cdi: what CDI finds for
+    it.
     """
 
     inventory: Inventory = field(default_factory=Inventory)

@@ -29,7 +29,7 @@ class VendorFlags:
 
 @runtime_checkable
 class OwnFlags(Protocol):
-    """A vendor with flags of its own."""
+    """A vendor with its own flags."""
 
     @property
     def flags(self) -> VendorFlags:

@@ -4,7 +4,7 @@ The rig changes nothing but BASE, for which mmdebstrap makes an image of this ma
 registry is needed that way. What the machine needs to reach a package index (certificates, pip's settings) is mounted
 while building and is not in the image. An archive is named by the hash of everything that goes into it: nothing that
 did not change is built again, and a changed source builds only the layers above it. Storage and archives are in the
-cache; buildah runs in a mount namespace of its own, so its mounts end with it.
+cache; buildah runs in its own mount namespace, so its mounts end with it.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Rig:
 
     @property
     def kubectl(self) -> Path:
-        """A link in a folder of its own, which a user may put on the PATH."""
+        """A link in its own folder, which a user may put on the PATH."""
         return self.layout.folder / "bin" / "kubectl"
 
     def load(self, archives: Sequence[Path]) -> None:

@@ -1,7 +1,7 @@
 """Images on nodes at once: containerd's folder with the images imported, made once and then linked into every node.
 
 Importing unpacks half a gigabyte for every node; linking the unpacked files takes a moment. The links are safe: blobs
-and layers are never written again (a container's writes go to a layer of its own), and the databases, which are, are
+and layers are never written again (a container's writes go to its own layer), and the databases, which are, are
 copied. A seed is named by its images; one that was not finished has another name.
 """
 

@@ -544,7 +544,7 @@ def test_a_gpu_that_is_made_whole_under_a_mig_device_just_allocated_is_offered_t
 
 @pytest.mark.parametrize("known", ["List", "checkpoint"])
 def test_a_restarted_agent_offers_nothing_before_it_can_know_who_holds_what(known: str) -> None:
-    """Another plugin's pod may hold a GPU under an id of its own; the state file does not say so."""
+    """Another plugin's pod may hold a GPU under its own id; the state file does not say so."""
     theirs = Offer(resource="vendor.example/gpu", ids=(f"{gpu_id(0)}::0",))
     again = Node().given(seen=seen({})).line().restarted().given(seen=seen({}), holdings=NOT_QUERIED).line()
     assert (again.world.plan, again.last and again.last.deadline) == (None, 100.0 + FIRST_LIST_SECONDS)

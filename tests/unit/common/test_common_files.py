@@ -48,7 +48,7 @@ def test_its_mode_is_the_one_asked_for_whatever_the_umask(path: Path, mode: int)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(path: Path) -> None:
-    """A full disk, as a limit on a file's size shows it; in a process of its own."""
+    """A full disk, as a limit on a file's size shows it; in a separate process."""
     path.write_text("old")
     program = (
         "import pathlib, resource, signal; from nodedevices_common import files\n"

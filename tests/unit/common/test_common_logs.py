@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line on stderr, libraries included. In processes of their own: logging is global."""
+"""Logs: one JSON object a line on stderr, libraries included. In their own processes: logging is global."""
 
 from __future__ import annotations
 

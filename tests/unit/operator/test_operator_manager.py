@@ -1,4 +1,4 @@
-"""The whole operator over an API server in memory, with a clock of its own: heartbeats, waits, a restored cluster."""
+"""The whole operator over an API server in memory, with its own clock: heartbeats, waits, a restored cluster."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Patched:
 
 
 class Bench:
-    """The concern with a clock of its own."""
+    """The concern with its own clock."""
 
     def __init__(self, fails: int = 0) -> None:
         self.kube = Patched(fails)

@@ -104,7 +104,7 @@ _ROWS: tuple[Xid, ...] = (
     # --- IGNORE ---------------------------------------------------------------------------------------------------
     _counted(37, "ROBUST_CHANNEL_FECS_ERR_UNIMP_FIRMWARE_METHOD", "driver firmware error"),
     _counted(38, "ROBUST_CHANNEL_FECS_ERR_WATCHDOG_TIMEOUT", "driver firmware error"),
-    # The catalogue requires nothing; its text says that a program hit a fault of its own and has to end.
+    # The catalogue requires nothing; its text says that a program hit its own fault and has to end.
     Xid(
         43,
         "ROBUST_CHANNEL_RESETCHANNEL_VERIF_ERROR",
