@@ -4,8 +4,7 @@ What is queued is a key, never an event, so ten changes of one node are one reco
 worked on by one worker at a time; a key added meanwhile is reconciled once more afterwards. A failure waits
 exponentially longer each time, with jitter, until a success; a success may request to be reconciled again later
 (requeue after). News of a failing key bring its next try forward, to no less than NEWS_SECONDS (a broken node that
-changes all the time costs little more than a quiet one), and never to before the time that the server set. There are no
-more entries than keys.
+changes all the time costs little more than a quiet one), and never to before the time that the server set.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import contextlib
 import heapq
 import random
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from nodedevices_common.backoff import Backoff, Draw
@@ -42,8 +41,7 @@ class KeyQueue:
     def __init__(self, clock: Callable[[], float] = time.monotonic, draw: Draw = random.uniform) -> None:
         self._clock = clock
         self._draw = draw
-        self._ready: deque[tuple[str, float]] = deque()  # each with since when
-        self._waiting: set[str] = set()  # what _ready holds
+        self._ready: OrderedDict[str, float] = OrderedDict()  # each with since when
         self._running: set[str] = set()
         self._again: set[str] = set()  # added while running
         self._due: dict[str, float] = {}  # the one time at which a key becomes ready by itself
@@ -58,7 +56,7 @@ class KeyQueue:
 
     def age(self) -> float:
         """Seconds that the oldest ready key has waited; 0: none waits."""
-        return max(0.0, self._clock() - self._ready[0][1]) if self._ready else 0.0
+        return max(0.0, self._clock() - next(iter(self._ready.values()))) if self._ready else 0.0
 
     def add(self, key: str, *, delay: float = 0.0) -> None:
         """Reconcile the key as soon as possible, or after `delay` seconds; the earliest counts."""
@@ -68,7 +66,7 @@ class KeyQueue:
             self._again.add(key)
         elif key in self._failures:
             self._at(key, self._clock() + NEWS_SECONDS)
-        elif key not in self._waiting:
+        else:
             self._push(key)
 
     def forget(self, key: str) -> None:
@@ -85,12 +83,11 @@ class KeyQueue:
                 del self._due[key]
                 if key in self._running:
                     self._again.add(key)
-                elif key not in self._waiting:
+                else:
                     self._push(key)
         if not self._ready:
             return None
-        key, _ = self._ready.popleft()
-        self._waiting.discard(key)
+        key, _ = self._ready.popitem(last=False)
         self._running.add(key)
         return key
 
@@ -142,8 +139,7 @@ class KeyQueue:
             await asyncio.sleep(0)  # a handler that never had to wait must not starve the others
 
     def _push(self, key: str) -> None:
-        self._ready.append((key, self._clock()))
-        self._waiting.add(key)
+        self._ready.setdefault(key, self._clock())
         self._wake.set()
 
     def _at(self, key: str, at: float) -> None:
