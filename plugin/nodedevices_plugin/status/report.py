@@ -557,6 +557,7 @@ def _devices_healthy(facts: Facts, devices: tuple[api.Device, ...]) -> Condition
     if unhealthy:
         parts = _listed(sorted(unhealthy, key=_badness), devices, holders_known=known)
         also = f"; unknown: {_listed(unknown, devices)}" if unknown else ""
+        also += f"; degraded: {_listed(degraded, devices, holders_known=known)}" if degraded else ""
         return _condition(facts, kind, "False", names.DEVICE_FAULT, parts + also)
     if unknown:
         parts = f"{_listed(unknown, devices)}: {unknown[0].health.message}".rstrip(": ")

@@ -202,7 +202,7 @@ def test_the_summary_shows_the_worst_device() -> None:
         "DeviceFault",
         (
             "2 of 5: gpu-4 Xid79 (RebootNode; not held), gpu-3 EccUncorrectable (ResetDevice; not held); "
-            "unknown: 1 of 5: gpu-2 ProbeSilent"
+            "unknown: 1 of 5: gpu-2 ProbeSilent; degraded: 1 of 5: gpu-1 Xid63 (ResetDevice; not held)"
         ),
     )
 
