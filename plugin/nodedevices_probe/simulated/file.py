@@ -37,6 +37,15 @@ from nodedevices_probe.sysfs import normal_bus_id, parse_mig_minors
 
 MAX_FILE_BYTES = 1 << 20
 MIB = 1 << 20
+# What a board of a profile reads while nothing is wrong. A reading that is not there says nothing, so that a fault that
+# is taken out of the file would never end.
+WELL: Mapping[str, Any] = {
+    "remap_pending": False,
+    "remap_failure": False,
+    "ecc_uncorrectable_volatile": 0,
+    "sram_threshold_exceeded": False,
+    "thermal_slowdown": False,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +197,8 @@ def _device(
         "pcieRoot", f"pci{bus_id[:5]}{max(int(bus_id[5:7], 16) - 1, 0):02x}" if model else ""
     )
     to_switch = entry.get("nvlinksToSwitch", model.nvlinks_to_switch if model else 0)
-    readings = {name: entry[key] for key, (name, _) in READINGS.items() if key in entry}
+    written = {name: entry[key] for key, (name, _) in READINGS.items() if key in entry}
+    readings = {**(WELL if model else {}), **written}
     return DeviceFact(
         id=entry.get("id", device_id(node, index)),
         index=index,

@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_plugin.inputs.reader import parse_line
+from nodedevices_plugin.vendors.nvidia.faults import read
 from nodedevices_probe.check import CheckError
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot, encode, memory_bytes
@@ -39,6 +40,24 @@ def state(text: str, node: str = "node-a") -> SimulatedState:
     )
     assert parse_line(encode(snapshot)) == snapshot
     return parsed
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("remapPending", True),
+        ("remapFailure", True),
+        ("eccUncorrectableVolatile", 3),
+        ("sramThresholdExceeded", True),
+        ("thermalSlowdown", True),
+    ],
+)
+def test_a_fault_ends_when_it_is_taken_out_of_the_file(key: str, value: Any) -> None:
+    [_, ill] = state(yaml.safe_dump({"profile": "h100 x 2", "devices": [{"index": 1, key: value}]})).facts.devices
+    [_, well] = state("profile: h100 x 2").facts.devices
+
+    assert [each.reason for each in read(ill.readings) if each.evident] != []
+    assert [each.reason for each in read(well.readings) if each.evident is not False] == []
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
