@@ -87,7 +87,7 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
     tainted = place.kind == "Node" and bool(taint_patch(item, names.TAINT, None))
     if not found and not tainted and _index(item, place.condition) is None:
         return 0, 0
-    keys = _said(found, place, tainted=tainted)
+    keys = _described(found, place, tainted=tainted)
     if place.kind == "Pod":
         if pods.finished(item) or pods.leaving(item):
             return 0, 0
@@ -159,7 +159,7 @@ def _index(item: Mapping[str, Any], kind: str) -> int | None:
     return next((place for place, it in enumerate(conditions) if kind and it.get("type") == kind), None)
 
 
-def _said(found: list[Mapping[str, Any]], place: _Place, *, tainted: bool) -> list[str]:
+def _described(found: list[Mapping[str, Any]], place: _Place, *, tainted: bool) -> list[str]:
     keys = [key for entry in found for key in _keys(entry)] + ([f"spec.taints: {names.TAINT}"] if tainted else [])
     return keys or [f"status.conditions: {place.condition}"]
 

@@ -77,7 +77,7 @@ class Manager:
         self._policy = PolicyReconciler(self.cache, writer, self.dirty, outcomes)
         self.relister = Relister(kube, self.cache, metrics, self.dirty, period=relist_seconds, clock=clock)
         self.relister.synced = self._synced
-        self.relister.went_back = self._went_back
+        self.relister.went_back = self._forget_writes
         self._unseen: set[str] = set()  # nodes not reconciled since the cache was synced
 
     def arrived(self, kind: Kind, deleted: bool, record: Record) -> None:
@@ -99,7 +99,7 @@ class Manager:
         self.fleet.add(FLEET_KEY)
         self.dirty(Dirty(frozenset(self._unseen), frozenset(self.cache.policies)))
 
-    def _went_back(self) -> None:
+    def _forget_writes(self) -> None:
         """Forget what was remembered of writes: they may be undone."""
         for name in self.cache.node_devices:
             self._node.forget(name)

@@ -104,7 +104,7 @@ class LineLoop:
             self._interval = seconds
             self.source.events.wake.set()
 
-    def say_again(self) -> None:
+    def repeat_line(self) -> None:
         """Write a line now, for somebody who has just begun to read. May be called by any thread."""
         self._written_at = -math.inf
         self.source.events.wake.set()

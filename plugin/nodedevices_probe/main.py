@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, Kind] = KIN
     options = parser.parse_args(arguments)
     write = write_all(_line_descriptor(parser, options.fd))
     if options.fd is not None:
-        _die_with_parent()
+        _end_with_parent()
     try:
         loop = LineLoop(
             source=options.source(options),
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, Kind] = KIN
             boot_id=System(options.root).boot_id(),
         )
         if options.listen is not None:
-            listener = Listener(options.listen, on_client=loop.say_again, set_interval=loop.set_interval)
+            listener = Listener(options.listen, on_client=loop.repeat_line, set_interval=loop.set_interval)
             loop.write, loop.is_read = listener.write, listener.has_clients
         elif options.fd is not None and sys.stdin is not None:  # None: whatever descriptor 0 is, it is no input
             threading.Thread(target=_follow_input, args=[loop], name="wanted", daemon=True).start()
@@ -149,7 +149,7 @@ def _line_descriptor(parser: argparse.ArgumentParser, given: int | None) -> int:
     return descriptor
 
 
-def _die_with_parent() -> None:
+def _end_with_parent() -> None:
     """The kernel kills us when the agent ends; if it has ended already, the next write fails with a closed pipe."""
     prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

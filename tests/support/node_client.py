@@ -25,7 +25,7 @@ ANSWER_SECONDS = 40
 
 
 def pod(node: str, *, namespace: str, image: str) -> dict[str, Any]:
-    """The pod through which the hand reaches a node."""
+    """The pod through which the client reaches a node."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -93,18 +93,18 @@ class NodeClient:
             text=True,
             env=dict(environment) if environment is not None else None,
         )
-        self._complaints: list[str] = []
+        self._output: list[str] = []
         self._threads = [
             threading.Thread(target=self._read, daemon=True),
             threading.Thread(target=self._listen, daemon=True),
         ]
         for thread in self._threads:
             thread.start()
-        wait_until("the hand on the node answers", self._ready, seconds=ANSWER_SECONDS, every=0.02)
+        wait_until("the client on the node answers", self._ready, seconds=ANSWER_SECONDS, every=0.02)
 
     def _ready(self) -> bool:
         if self._process.poll() is not None:
-            raise ConnectionError(f"the hand ended: {''.join(self._complaints)}")
+            raise ConnectionError(f"the node client ended: {''.join(self._output)}")
         return any(event.get("event") == "ready" for _, event in self.events)
 
     def _read(self) -> None:
@@ -115,13 +115,13 @@ class NodeClient:
                 self.events.append((time.monotonic(), said))
             else:
                 self._answers.put(said)
-        self._answers.put({"error": "the hand ended"})
+        self._answers.put({"error": "the node client ended"})
 
     def _listen(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            self._complaints.append(line)
-            del self._complaints[:-50]
+            self._output.append(line)
+            del self._output[:-50]
 
     def call(self, do: str, **more: object) -> Any:
         """The answer to a request. Raises ConnectionError when there is none, or it is that the kubelet is away."""
@@ -136,7 +136,7 @@ class NodeClient:
         except queue.Empty:
             raise ConnectionError(f"{do}: no answer within {ANSWER_SECONDS} s") from None
         if "error" in said:
-            raise ConnectionError(f"{do}: {said['error']}\n{''.join(self._complaints)}")
+            raise ConnectionError(f"{do}: {said['error']}\n{''.join(self._output)}")
         return said["answer"]
 
     def write(self, text: str) -> float:

@@ -135,7 +135,7 @@ class Relister:
         missing: list[str] = []
         back = 0
         for kind in (Kind.POLICY, Kind.NODE, Kind.NODE_DEVICES):
-            heard = self._cache.last_event.get(kind)
+            last = self._cache.last_event.get(kind)
             try:
                 missed, earlier = await self._list(kind)
             except KubeError as error:
@@ -147,7 +147,7 @@ class Relister:
             self._metrics.relists.labels(kind.name.lower(), "complete").inc()
             back += earlier
             if missed and self._cache.synced:
-                self._unconfirmed[kind] = heard
+                self._unconfirmed[kind] = last
         if missing:
             raise MissingCRDs(missing)
         self.last_complete = self._clock()
@@ -172,7 +172,7 @@ class Relister:
     def check_watch(self) -> None:
         """Whether the watch has delivered anything of the kinds of which a LIST showed changes since it began."""
         last_event = self._cache.last_event
-        silent = [kind for kind, heard in self._unconfirmed.items() if last_event.get(kind) == heard]
+        silent = [kind for kind, last in self._unconfirmed.items() if last_event.get(kind) == last]
         self._unconfirmed = {}
         if silent:
             log.warning("watch stalled, restarting", kinds=[kind.name.lower() for kind in silent])

@@ -17,7 +17,7 @@ from nodedevices_api.conditions import STALE
 
 from nodedevices_operator.records.kinds import Kind, Record
 from nodedevices_operator.records.objects import (
-    Heard,
+    HeartbeatArrival,
     NodeDevicesRecord,
     NodeRecord,
     PolicyRecord,
@@ -49,7 +49,7 @@ class Cache:
     clock: Callable[[], float] = time.monotonic
     last_event: dict[Kind, float] = field(default_factory=dict)  # clock of the last watch event
     changed_at: dict[str, float] = field(default_factory=dict)  # node -> clock of the last change of its devices
-    heard: dict[str, Heard] = field(default_factory=dict)  # node -> when its heartbeat came
+    heartbeats: dict[str, HeartbeatArrival] = field(default_factory=dict)  # node -> when its heartbeat came
 
     def records(self, kind: Kind) -> Mapping[str, Record]:
         match kind:
@@ -80,7 +80,7 @@ class Cache:
         if isinstance(before, NodeDevicesRecord):
             del self.node_devices[name]
             self.changed_at.pop(name, None)
-            self.heard.pop(name, None)
+            self.heartbeats.pop(name, None)
             return Dirty(frozenset({name}), frozenset(self.policies))
         if isinstance(before, NodeRecord):
             del self.nodes[name]
@@ -90,15 +90,15 @@ class Cache:
 
     def not_heard(self, name: str, at: float) -> None:
         """It is not known whether a heartbeat has come: count as if it had come then, if that is later."""
-        heard = self.heard.get(name)
-        if heard is not None and heard.at < at:
-            self.heard[name] = replace(heard, at=at)
+        arrival = self.heartbeats.get(name)
+        if arrival is not None and arrival.at < at:
+            self.heartbeats[name] = replace(arrival, at=at)
 
     def _observe_node_devices(self, record: NodeDevicesRecord) -> Dirty:
         before = self.node_devices.get(record.name)
         self.node_devices[record.name] = record
         if before is None or before.heartbeat != record.heartbeat:
-            self.heard[record.name] = Heard(self.clock(), first=before is None)
+            self.heartbeats[record.name] = HeartbeatArrival(self.clock(), first=before is None)
         if before == record:
             stale = record.condition(STALE)
             beats = before.heartbeat != record.heartbeat and stale is not None and stale.status == "True"

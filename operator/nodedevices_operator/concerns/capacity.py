@@ -25,7 +25,7 @@ from nodedevices_operator.records.names import PODS
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
 HELD_BACK_SECONDS = 60.0  # until the node's pods are listed again
-RECHECK_SECONDS = 10.0  # after lowering; the scheduler and the kubelet have heard of it by then
+RECHECK_SECONDS = 10.0  # after lowering; the scheduler and the kubelet have seen it by then
 # Another writer that changes our value back: after so many repairs within the window we stop for a while, and say so.
 FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS = 3, 60.0
 
@@ -93,7 +93,7 @@ class CapacityConcern:
         if plan.matches(node):
             memory.names, memory.values = frozenset(plan.values), plan.values
             return outcome
-        if self._fighting(memory, plan):
+        if self._contested(memory, plan):
             text = "another writer keeps changing it on the Node; find it in the Node's managedFields"
             return Outcome(("False", names.CONFLICT, text), requeue_after=FIGHT_WINDOW_SECONDS)
         lowers = any(self._lowers(memory, node, name, value) for name, value in plan.values.items())
@@ -122,7 +122,7 @@ class CapacityConcern:
         shown = node.capacity.get(name)
         return memory.values is not None if shown is None else shown > value
 
-    def _fighting(self, memory: _Memory, plan: CapacityPlan) -> bool:
+    def _contested(self, memory: _Memory, plan: CapacityPlan) -> bool:
         """Whether to pause instead of repairing; counts this repair when not."""
         if memory.values != plan.values:
             return False  # the desired value changed: no drift

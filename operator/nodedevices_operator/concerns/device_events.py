@@ -12,7 +12,7 @@ from typing import Any
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events
-from nodedevices_operator.desired.pods import device_text, long_ago
+from nodedevices_operator.desired.pods import device_text, may_have_expired
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
 
@@ -81,7 +81,7 @@ def _steps(record: NodeDevicesRecord, known: Faults | None, now: str) -> list[St
         if old is not None and (old.health.reason, old.health.since) == (health.reason, health.since):
             continue
         event = None
-        if known is not None or not long_ago(health.since, now):
+        if known is not None or not may_have_expired(health.since, now):
             what = events.Fault(record.name, identity, health.reason, health.since)
             event = events.fault(about, what, device_text(device), now)
         steps.append(Step(identity, event, device))

@@ -28,7 +28,7 @@ LIMIT = f"at most {BURST} at once, then one every {SECONDS_PER_EVENT:g} s"
 
 
 @dataclass(slots=True)
-class _Spoken:
+class _NodeBudget:
     """Of one node. Times are by the monotonic clock."""
 
     budget: Budget
@@ -44,33 +44,33 @@ class NodeEvents:
         self._writer = writer
         self._metrics = metrics
         self._clock = clock
-        self._nodes: dict[str, _Spoken] = {}
+        self._nodes: dict[str, _NodeBudget] = {}
 
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
     async def write(self, node: str, body: Mapping[str, Any]) -> None:
         """Write the Event, or count it where the node has had too many. May raise KubeError."""
-        spoken = self._nodes.get(node)
-        if spoken is None:
-            spoken = self._nodes[node] = _Spoken(Budget(BURST, SECONDS_PER_EVENT, self._clock))
-        if spoken.budget.take():
+        of_node = self._nodes.get(node)
+        if of_node is None:
+            of_node = self._nodes[node] = _NodeBudget(Budget(BURST, SECONDS_PER_EVENT, self._clock))
+        if of_node.budget.take():
             await self._writer.event(body)
             return
-        if not spoken.suppressed:
-            spoken.first, spoken.due = self._writer.now(), self._clock() + SUM_UP_SECONDS
-        spoken.suppressed += 1
+        if not of_node.suppressed:
+            of_node.first, of_node.due = self._writer.now(), self._clock() + SUM_UP_SECONDS
+        of_node.suppressed += 1
         self._metrics.suppressed_events.inc()
 
     async def sum_up(self, record: NodeDevicesRecord) -> float | None:
         """Report how many were suppressed, when it is time. Returns the seconds until then; None: there are none."""
-        spoken = self._nodes.get(record.name)
-        if spoken is None or not spoken.suppressed:
+        of_node = self._nodes.get(record.name)
+        if of_node is None or not of_node.suppressed:
             return None
-        wait = spoken.due - self._clock()
+        wait = of_node.due - self._clock()
         if wait > 0:
             return wait
         about = events.About("NodeDevices", record.name, record.uid)
-        await self._writer.event(events.suppressed(about, spoken.suppressed, spoken.first, LIMIT, self._writer.now()))
-        spoken.suppressed = 0
+        await self._writer.event(events.suppressed(about, of_node.suppressed, of_node.first, LIMIT, self._writer.now()))
+        of_node.suppressed = 0
         return None

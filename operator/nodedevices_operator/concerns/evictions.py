@@ -35,7 +35,7 @@ EVICT = "Evict"  # kind of an Action
 ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one, or a pod that is kept
 NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
 BLOCKED = Backoff(initial_seconds=5.0, max_seconds=120.0, jitter=0.2)
-MAX_TOLD = 5  # pods in the condition
+MAX_LISTED = 5  # pods in the condition
 # Of the condition, what a person can help with first.
 _ORDER = (names.FORBIDDEN, names.STOPPED, names.REFUSED, names.BLOCKED, names.PENDING, names.IN_SYNC)
 
@@ -75,7 +75,7 @@ class Tally:
     def verdict(self) -> Verdict:
         lines = sorted(self.lines, key=lambda it: (_ORDER.index(it[0]), it[1]))
         reason = lines[0][0] if lines else names.IN_SYNC
-        texts = [text for _, text in lines[:MAX_TOLD]]
+        texts = [text for _, text in lines[:MAX_LISTED]]
         more = len(lines) - len(texts)
         message = "; ".join([*texts, *([f"and {more} more"] if more else [])]) or "no pod is to be evicted"
         return "True" if reason == names.IN_SYNC else "False", reason, message
@@ -118,7 +118,7 @@ class EvictionsConcern:
             subject = known.get(key)
             if subject is None or ((not subject.uid or subject.kept) and subject.again <= self._clock()):
                 try:
-                    subject = await self._meet(each, name)
+                    subject = await self._read_pod(each, name)
                 except KubeError as error:
                     problems.append(error)
                     continue
@@ -161,7 +161,7 @@ class EvictionsConcern:
             tally.lines.append((reason, f"{_shown(due)}: {text}"))
         return Outcome(tally.verdict(), min(tally.waits, default=None), tuple(tally.problems))
 
-    async def _meet(self, due: Due, node: str) -> Subject | None:
+    async def _read_pod(self, due: Due, node: str) -> Subject | None:
         """Read the pod. None: it does not say enough about itself so far."""
         holder = due.holding.holder
         nobody = Subject(again=self._clock() + ASK_AGAIN_SECONDS)
@@ -188,7 +188,7 @@ class EvictionsConcern:
         wait = subject.again - self._clock() if subject.tries else 0.0
         if wait <= 0:
             try:
-                fresh = await self._meet(due, view.record.name)
+                fresh = await self._read_pod(due, view.record.name)
                 if fresh is None or fresh.uid != subject.uid or fresh.kept or fresh.leaving:
                     self._subjects[view.record.name].pop(_key(due), None)  # found again, next time
                     tally.waits.append(NOT_YET_SECONDS)

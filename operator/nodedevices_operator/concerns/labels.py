@@ -69,7 +69,7 @@ class LabelsConcern:
         outcome = Outcome((plan.status, plan.reason, plan.message) if desired.configured else Shown.REMOVED)
         if plan.matches(node):
             return outcome
-        if self._restless(node.name):
+        if self._writes_too_often(node.name):
             text = (
                 f"{MOST_WRITES} changes within a minute; another writer, or a policy whose nodeSelector depends on "
                 "the labels that it sets"
@@ -82,7 +82,7 @@ class LabelsConcern:
         log.info("labels set", node=node.name, labels=len(plan.values))
         return outcome
 
-    def _restless(self, node: str) -> bool:
+    def _writes_too_often(self, node: str) -> bool:
         """Whether to pause instead of writing; counts this write when not."""
         now = self._clock()
         writes = self._writes.setdefault(node, deque(maxlen=MOST_WRITES))

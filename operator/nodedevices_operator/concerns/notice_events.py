@@ -70,7 +70,7 @@ class NoticeEventsConcern:
         memory = self._nodes.get(record.name)
         if memory is None:
             memory = self._nodes[record.name] = Memory(Budget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
-            memory.settled = {each.key for each in wanted if pods.long_ago(each.notice.time, view.now)}
+            memory.settled = {each.key for each in wanted if pods.may_have_expired(each.notice.time, view.now)}
         memory.settled &= {each.key for each in wanted}
         found = Found(memory)
         for each in wanted:

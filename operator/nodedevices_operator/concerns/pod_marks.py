@@ -139,7 +139,7 @@ class PodMarksConcern:
                     continue
             if holding.application or sections.faults.pod_condition == "Never":
                 seen.events_only.setdefault(uid, holding)
-            elif always or uid in seen.known or await self._is_news(seen, uid, holding):
+            elif always or uid in seen.known or await self._should_mark(seen, uid, holding):
                 seen.marks.setdefault(uid, holding)
         return seen
 
@@ -264,7 +264,7 @@ class PodMarksConcern:
         seen.requeue_after = seen.requeue_after or RESTART_SECONDS
         return False
 
-    async def _is_news(self, seen: Seen, uid: str, holding: Holding) -> bool:
+    async def _should_mark(self, seen: Seen, uid: str, holding: Holding) -> bool:
         """Whether the pod is to be marked, by podCondition OnFault: that the state of its device is not known, is no
         news for a pod that shows no condition."""
         if not holding.unknown:
@@ -333,7 +333,7 @@ class PodMarksConcern:
             if known_at is not None and holding.severity:
                 self._metrics.marked.observe(max(0.0, self._clock() - known_at))
         # A restarted operator writes the Event again, a 409; but not when the first one may have expired by now.
-        if not (shown is not None and shown_before and pods.long_ago(shown.since, self._writer.now())):
+        if not (shown is not None and shown_before and pods.may_have_expired(shown.since, self._writer.now())):
             await self._fault_event(seen, uid, holding)
         seen.memory.marked[uid] = mark
         return True

@@ -16,7 +16,7 @@ from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS, Since, Sta
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.names import NODE_DEVICES, named
-from nodedevices_operator.records.objects import Heard
+from nodedevices_operator.records.objects import HeartbeatArrival
 
 AWAY_GRACE_SECONDS = 120.0  # for heartbeats to come after the API server's return
 
@@ -25,7 +25,7 @@ AWAY_GRACE_SECONDS = 120.0  # for heartbeats to come after the API server's retu
 class Signs:
     """Signs that the agent runs, by the operator's monotonic clock."""
 
-    heard: Heard
+    arrival: HeartbeatArrival
     since: Since
     now: float
     problems: tuple[KubeError, ...] = ()
@@ -61,7 +61,9 @@ class StalenessConcern:
         return self._signs(view)
 
     def desired(self, view: View, observed: Signs) -> Judged:
-        staleness, since = judge(view.record, view.node, heard=observed.heard, since=observed.since, now=observed.now)
+        staleness, since = judge(
+            view.record, view.node, arrival=observed.arrival, since=observed.since, now=observed.now
+        )
         return Judged(staleness, since, observed.problems)
 
     async def apply(self, view: View, desired: Judged) -> Outcome:
@@ -74,4 +76,6 @@ class StalenessConcern:
 
     def _signs(self, view: View, *problems: KubeError) -> Signs:
         name, now = view.record.name, self._clock()
-        return Signs(view.cache.heard.get(name) or Heard(now), self._since.get(name, Since()), now, problems)
+        return Signs(
+            view.cache.heartbeats.get(name) or HeartbeatArrival(now), self._since.get(name, Since()), now, problems
+        )

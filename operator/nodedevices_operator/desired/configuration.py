@@ -75,7 +75,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class _Contender:
+class _Candidate:
     name: str
     generation: int
     priority: int
@@ -89,7 +89,7 @@ class _Contender:
 
 def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previous: Previous) -> Configuration:
     """The node's configuration. `policies` are all there are, in any order; `labels` are the Node's."""
-    contenders, refused = _contenders(labels, policies, previous)
+    contenders, refused = _candidates(labels, policies, previous)
     config, outcomes, conflicts = _merge(contenders)
     trials = {
         policy.name: _trial(policy, contenders, config)
@@ -98,7 +98,7 @@ def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previou
     }
     problems = list(refused)
     refs = _references(contenders, outcomes)
-    misfit = _misfit(orjson.dumps(config))
+    misfit = _config_error(orjson.dumps(config))
     if misfit:
         problems.insert(0, f"the policies {', '.join(c.name for c in contenders)} cannot be combined: {misfit}")
         outcomes = {name: _failed(outcome) for name, outcome in outcomes.items()}
@@ -134,7 +134,7 @@ def config_hash(config: Mapping[str, Any], config_name: str) -> str:
 
 
 @lru_cache(MAX_CONFIGS)
-def _misfit(config: bytes) -> str:
+def _config_error(config: bytes) -> str:
     """What is wrong with it as a whole; empty: nothing."""
     try:
         parse(Sections, orjson.loads(config), "config")
@@ -143,19 +143,19 @@ def _misfit(config: bytes) -> str:
     return ""
 
 
-def _contenders(
+def _candidates(
     labels: Mapping[str, str], policies: Sequence[PolicyRecord], previous: Previous
-) -> tuple[list[_Contender], list[str]]:
+) -> tuple[list[_Candidate], list[str]]:
     """Who takes part, strongest first, and a line for each policy that is selected but refused."""
     before = {ref.name: ref for ref in previous.policies}
-    found: list[_Contender] = []
+    found: list[_Candidate] = []
     refused: list[str] = []
     for policy in policies:
         if policy.dry_run:
             continue
         if policy.spec is not None:
             if policy.selects(labels):
-                found.append(_contender(policy))
+                found.append(_candidate(policy))
             continue
         last = before.get(policy.name)
         if not (policy.selects(labels) or (policy.selector is None and last is not None)):
@@ -164,31 +164,31 @@ def _contenders(
         if last is not None:
             line += f", generation {last.generation} stays in effect"
             kept = {name: (previous.config or {})[name] for name in last.sections if name in (previous.config or {})}
-            found.append(_Contender(policy.name, last.generation, last.priority, policy.created, kept))
+            found.append(_Candidate(policy.name, last.generation, last.priority, policy.created, kept))
         refused.append(line)
     found.sort(key=lambda contender: contender.rank)
     return found, sorted(refused)
 
 
-def _contender(policy: PolicyRecord) -> _Contender:
-    return _Contender(policy.name, policy.generation, policy.priority, policy.created, policy.sections)
+def _candidate(policy: PolicyRecord) -> _Candidate:
+    return _Candidate(policy.name, policy.generation, policy.priority, policy.created, policy.sections)
 
 
-def _trial(policy: PolicyRecord, contenders: Sequence[_Contender], config: Mapping[str, Any]) -> Trial:
+def _trial(policy: PolicyRecord, contenders: Sequence[_Candidate], config: Mapping[str, Any]) -> Trial:
     """The policy as one contender more. `config` is what the others come to without it."""
-    among = sorted([*contenders, _contender(policy)], key=lambda contender: contender.rank)
+    among = sorted([*contenders, _candidate(policy)], key=lambda contender: contender.rank)
     would, outcomes, _ = _merge(among)
     mine = outcomes[policy.name]
     return Trial(
         supplies=mine.supplies,
         conflicts=mine.conflicts,
         changes=tuple(each for each in mine.supplies if not _equal(each, would[each], config.get(each, {}))),
-        misfit=_misfit(orjson.dumps(would)),
+        misfit=_config_error(orjson.dumps(would)),
         faults=would["faults"] if "faults" in mine.supplies else None,
     )
 
 
-def _merge(contenders: Sequence[_Contender]) -> tuple[dict[str, Any], dict[str, Outcome], list[str]]:
+def _merge(contenders: Sequence[_Candidate]) -> tuple[dict[str, Any], dict[str, Outcome], list[str]]:
     config: dict[str, Any] = {}
     supplies: dict[str, list[str]] = {contender.name: [] for contender in contenders}
     overridden: dict[str, list[str]] = {contender.name: [] for contender in contenders}
@@ -221,7 +221,7 @@ def _merge(contenders: Sequence[_Contender]) -> tuple[dict[str, Any], dict[str, 
     return config, outcomes, lines
 
 
-def _same(section: str, one: _Contender, other: _Contender) -> bool:
+def _same(section: str, one: _Candidate, other: _Candidate) -> bool:
     """Whether two policies mean the same: `{}` and a section that spells out the defaults do."""
     return _equal(section, one.sections[section], other.sections[section])
 
@@ -240,7 +240,7 @@ def _failed(outcome: Outcome) -> Outcome:
     return Outcome(outcome.supplies, outcome.overridden, outcome.conflicts, failed=True)
 
 
-def _references(contenders: Sequence[_Contender], outcomes: Mapping[str, Outcome]) -> tuple[PolicyRef, ...]:
+def _references(contenders: Sequence[_Candidate], outcomes: Mapping[str, Outcome]) -> tuple[PolicyRef, ...]:
     """spec.policies: strongest first; where they are too many, those that supply nothing are left out first."""
     refs = [PolicyRef(c.name, c.generation, c.priority, outcomes[c.name].supplies) for c in contenders]
     silent_places = MAX_POLICIES - sum(1 for ref in refs if ref.sections)

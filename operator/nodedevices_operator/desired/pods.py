@@ -278,7 +278,7 @@ def own_condition(pod: Mapping[str, Any]) -> ConditionRecord | None:
     return next((conditions.read(each) for each in shown if each.get("type") == names.POD_DEVICE_HEALTHY), None)
 
 
-def long_ago(since: object, now: str) -> bool:
+def may_have_expired(since: object, now: str) -> bool:
     """Whether an Event of that time may have expired."""
     start, end = _time(since), _time(now)
     return start is not None and end is not None and end - start > EVENT_LIFE

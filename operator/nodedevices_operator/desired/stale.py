@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from nodedevices_api import conditions as names
 
-from nodedevices_operator.records.objects import Heard, NodeDevicesRecord, NodeRecord
+from nodedevices_operator.records.objects import HeartbeatArrival, NodeDevicesRecord, NodeRecord
 
 STOPPED_AFTER_SECONDS = 15.0
 LOST_AFTER_SECONDS = 60.0
@@ -38,7 +38,7 @@ class Since:
 
 
 def judge(
-    record: NodeDevicesRecord, node: NodeRecord | None, *, heard: Heard, since: Since, now: float
+    record: NodeDevicesRecord, node: NodeRecord | None, *, arrival: HeartbeatArrival, since: Since, now: float
 ) -> tuple[Staleness, Since]:
     """Whether the record is stale, and since when the signs of it are there (to be given next time).
 
@@ -51,7 +51,7 @@ def judge(
         none_allocatable=_from(since.none_allocatable, now) if nothing else None,
         stopped=_from(since.stopped, now) if _stopped(record) else None,
     )
-    quiet = now - heard.at
+    quiet = now - arrival.at
     if node is None or not node.ready:
         what = "the Node is not Ready" if node is not None else "there is no Node with this name"
         text = f"{what}; this status may be out of date"
@@ -62,7 +62,7 @@ def judge(
         if stopped_in <= 0 or standing == names.AGENT_LOST:
             text = "the agent was stopped and has not come back; check the nodedevices-agent pod on this node"
             return Staleness("True", names.AGENT_LOST, text, OVERDUE_AFTER_SECONDS), since
-    if quiet >= OVERDUE_AFTER_SECONDS or (standing == names.HEARTBEAT_OVERDUE and heard.first):
+    if quiet >= OVERDUE_AFTER_SECONDS or (standing == names.HEARTBEAT_OVERDUE and arrival.first):
         text = "no heartbeat for 15 minutes; check the nodedevices-agent pod on this node"
         return Staleness("True", names.HEARTBEAT_OVERDUE, text, stopped_in), since
     overdue_in = OVERDUE_AFTER_SECONDS - quiet

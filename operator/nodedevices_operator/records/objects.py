@@ -176,7 +176,7 @@ class NodeDevicesRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeartbeatArrival:
     """When the heartbeat of a NodeDevices came, by the operator's monotonic clock."""
 
     at: float

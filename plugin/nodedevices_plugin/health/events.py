@@ -150,33 +150,33 @@ def note_events(
             _remember(result, _reported_in(_correlating(meaning, when, boot_id), instance, event.sequence))
     waiting = result.get(CORRELATING)
     if waiting is not None and came:
-        heard = [xid for xid in dict.fromkeys((*waiting.neighbours, *came)) if xid != waiting.xid]
+        codes = [xid for xid in dict.fromkeys((*waiting.neighbours, *came)) if xid != waiting.xid]
         newest = max(event.sequence for event in events if event.xid is not None)
-        waiting = replace(waiting, neighbours=_bounded_neighbours(heard, rules, vendor))
+        waiting = replace(waiting, neighbours=_bounded_neighbours(codes, rules, vendor))
         result[CORRELATING] = _reported_in(waiting, instance, newest)
     return _bounded(result)
 
 
-def _bounded_neighbours(heard: Sequence[int], rules: HealthRules, vendor: FaultSource) -> tuple[int, ...]:
+def _bounded_neighbours(codes: Sequence[int], rules: HealthRules, vendor: FaultSource) -> tuple[int, ...]:
     """Those that decide something first: a flood of others must not hide them."""
 
     def decides(code: int) -> bool:
         meaning = _coded(code, vendor)
         return meaning.decides_others or effect(meaning, rules) is Effect.UNDECIDED
 
-    return tuple(sorted(heard, key=lambda code: not decides(code))[:MAX_NEIGHBOURS])
+    return tuple(sorted(codes, key=lambda code: not decides(code))[:MAX_NEIGHBOURS])
 
 
 def withholds(fault: Fault, rules: HealthRules, vendor: FaultSource) -> bool:
     """True while a fault is undecided and may prove fatal: no new pod gets the device meanwhile."""
     if fault.reason != CORRELATING:
         return False
-    heard = [_coded(code, vendor) for code in _heard(fault)]
+    codes = [_coded(code, vendor) for code in _seen_xids(fault)]
     bad = {Effect.UNDECIDED, Effect.UNHEALTHY}  # Unhealthy: a rule came meanwhile
-    return any(meaning.may_be_unhealthy and effect(meaning, rules) in bad for meaning in heard)
+    return any(meaning.may_be_unhealthy and effect(meaning, rules) in bad for meaning in codes)
 
 
-def _heard(waiting: Fault) -> tuple[int, ...]:
+def _seen_xids(waiting: Fault) -> tuple[int, ...]:
     return (*((waiting.xid,) if waiting.xid is not None else ()), *waiting.neighbours)
 
 
@@ -201,12 +201,12 @@ def decide_correlating(
         return rest
     if now - waiting.since < window:
         return dict(faults)
-    heard = _heard(waiting)
-    for code in heard:
+    codes = _seen_xids(waiting)
+    for code in codes:
         meaning = _coded(code, vendor)
         kind = effect(meaning, rules)
         if kind is Effect.UNDECIDED:
-            state = vendor.decide(code, heard, driver_action)
+            state = vendor.decide(code, codes, driver_action)
         else:  # a rule that came meanwhile
             state = _STATES.get(kind) if meaning.reason not in rest else None
         if state is not None:

@@ -317,7 +317,7 @@ def _gone_before(fault: Fault, device: InventoryDevice, says: str | None, view: 
 def _read_since(fault: Fault, inventory: Inventory) -> bool:
     """Whether the devices were read after this fault's event had happened. A number above all that this process of the
     probe counts now is one from before it restarted its count."""
-    return fault.instance != inventory.instance or not inventory.read_after < fault.sequence <= inventory.heard
+    return fault.instance != inventory.instance or not inventory.read_after < fault.sequence <= inventory.newest_event
 
 
 def _driver_action(fault: Fault, says: str | None, inventory: Inventory) -> str | None:
@@ -448,7 +448,7 @@ def _message(
     elif action == actions.NO_ACTION and worst.last_seen is not None:
         what = f"recovering from {worst.reason}" if is_reading else worst.message
         now = "the driver no longer requires an action" if says == actions.NO_ACTION else "no action is needed any more"
-        parts = [what, f"{now}, Healthy {_well_again(worst, as_bad, rules)}"]
+        parts = [what, f"{now}, Healthy {_hold_down_text(worst, as_bad, rules)}"]
     else:
         parts = [worst.message, actions.advice(action)]
     # That the driver requires an action is said by the advice above.
@@ -460,7 +460,7 @@ def _message(
     return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"
 
 
-def _well_again(worst: Fault, as_bad: Sequence[Fault], rules: HealthRules) -> str:
+def _hold_down_text(worst: Fault, as_bad: Sequence[Fault], rules: HealthRules) -> str:
     """When the hold-down is over, rounded up to a minute: a fault each second changes the text once a minute."""
     text = f"after {max(rules.hold_down(each.reason) for each in as_bad):.0f} s without a fault"
     held_until = _held_until(worst, as_bad, rules)

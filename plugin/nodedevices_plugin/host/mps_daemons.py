@@ -78,7 +78,7 @@ class MpsDaemons(Periodic):
         daemons = self._wanted or ()
         text = wanted.to_text(daemons)
         unwritten = await self._worker.run(lambda: _write(self._file, text, create=bool(daemons)))
-        self._say(unwritten)
+        self._log_problem(unwritten)
         now = time.monotonic()
         self._since = {each.key: self._since.get(each.key, now) for each in daemons}
         self._alive = {each.resource: self._alive.get(each.resource) for each in daemons}
@@ -118,7 +118,7 @@ class MpsDaemons(Periodic):
             self._alive[daemon.resource] = False
         return BEING_STARTED if starting and not report_now else Answer(state=HelperState.SILENT, message=why)
 
-    def _say(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
             if problem:

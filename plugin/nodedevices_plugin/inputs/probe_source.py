@@ -95,7 +95,7 @@ class ProbeLines(ABC):
         self._on_snapshot = on_snapshot
         self._backoff = backoff
         self._end_after = end_after_silence_seconds
-        self._last_complaint = ""
+        self._last_problem = ""
         self._reading = Worker("probe-lines")
         self.counters = ProbeCounters()
         self.last_error: str | None = None
@@ -141,25 +141,25 @@ class ProbeLines(ABC):
 
     async def _read(self, reader: asyncio.StreamReader, is_over: Callable[[], bool]) -> None:
         splitter = LineSplitter()
-        heard = time.monotonic()
+        last_read = time.monotonic()
         while True:
             chunk = None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_SECONDS):
                     chunk = await reader.read(CHUNK_BYTES)
-            if chunk == b"" or self._is_silent(heard) or is_over():
+            if chunk == b"" or self._is_silent(last_read) or is_over():
                 return
             for line in splitter.feed(chunk) if chunk else ():
                 began = time.monotonic()
                 if await self._take(line):
-                    heard = time.monotonic()
+                    last_read = time.monotonic()
                 took = time.monotonic() - began
                 await asyncio.sleep(max(MIN_LINE_SPACING_SECONDS, LINE_SPACING_FACTOR * took))
-                if self._is_silent(heard) or is_over():
+                if self._is_silent(last_read) or is_over():
                     return
 
-    def _is_silent(self, heard: float) -> bool:
-        if time.monotonic() - heard < self._end_after:
+    def _is_silent(self, last_read: float) -> bool:
+        if time.monotonic() - last_read < self._end_after:
             return False
         self.counters.kills += 1
         self.last_error = f"no good line for {self._end_after:g} s; started again"
@@ -174,13 +174,13 @@ class ProbeLines(ABC):
         except ProbeLineError as error:
             self.counters.bad_lines += 1
             self.last_error = str(error)
-            if self._last_complaint != error.place + error.problem[:32]:
-                self._last_complaint = error.place + error.problem[:32]
+            if self._last_problem != error.place + error.problem[:32]:
+                self._last_problem = error.place + error.problem[:32]
                 self.log.warning("probe line refused", error=str(error), bad_lines=self.counters.bad_lines)
             return False
-        if self._last_complaint:
+        if self._last_problem:
             self.log.info("probe lines are valid again", bad_lines=self.counters.bad_lines)
-            self._last_complaint = ""
+            self._last_problem = ""
         self.counters.lines += 1
         self.last_error = None
         self._on_snapshot(snapshot)

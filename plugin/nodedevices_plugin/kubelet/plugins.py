@@ -77,7 +77,7 @@ class DevicePlugins:
         self._plugins: dict[str, ResourcePlugin] = {}
         self._shown: dict[str, OfferedResource] = {}  # what each of them shows
         self._one_at_a_time = asyncio.Lock()
-        self._swept = False
+        self._stale_removed = False
         self._handing_over: set[asyncio.Task[bool]] = set()
 
     async def set_plan(self, plan: Plan, *, allow_next: bool = False) -> None:
@@ -92,7 +92,7 @@ class DevicePlugins:
             changed = {name: each for name, each in desired.items() if each != self._shown.get(name)}
             shown = {name: snapshot(each) for name, each in changed.items()}  # raises: all or nothing
             before, self._shown = self._shown, desired
-            self._sweep()
+            self._remove_stale_sockets()
             for task in self._handing_over if desired else ():
                 task.cancel()
             gone = [self._plugins.pop(name) for name in self._plugins.keys() - desired.keys()]
@@ -173,8 +173,8 @@ class DevicePlugins:
             log.warning("handover failed", resource=resource.name, error=str(error))
             return False
 
-    def _sweep(self) -> None:
-        if not self._swept:
-            self._swept = True
+    def _remove_stale_sockets(self) -> None:
+        if not self._stale_removed:
+            self._stale_removed = True
             if removed := sockets.remove_stale(self._folder):
                 log.info("removed sockets of ended processes", sockets=removed)

@@ -32,7 +32,7 @@ class Inventory:
     accelerators_on_bus: int = 0
     problems: tuple[Problem, ...] = ()
     instance: str = ""  # of the probe's process that wrote the line in effect
-    heard: int = -1  # the newest event of that process, by its sequence number
+    newest_event: int = -1  # the newest event of that process, by its sequence number
     read_after: int = -1  # the newest event that had happened when the devices of the line were read
     line_time: datetime | None = None  # agent's clock when the line in effect arrived
     line_monotonic: float | None = None  # seconds, time.monotonic(): silence is measured by it

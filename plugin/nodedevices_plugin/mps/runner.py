@@ -73,7 +73,7 @@ class Runner:
         self._daemons = daemons
         self._runs: dict[str, _Run] = {}
         self._wanted: tuple[Daemon, ...] | None = None  # None: nothing was wanted yet
-        self._complaint = ""
+        self._last_problem = ""
         self._written = ""
         for each in self._remembered():
             gpus = {gpu.id: gpu for gpu in each.gpus}
@@ -141,9 +141,9 @@ class Runner:
             return
         why = f"it limits its clients to {percentage} %, not {done.percentage} %"
         self._warn_once(run, "limits changed by another client; set again", done.resource, why)
-        self._set_right(done, run)
+        self._apply_limits(done, run)
 
-    def _set_right(self, done: Daemon, run: _Run) -> None:
+    def _apply_limits(self, done: Daemon, run: _Run) -> None:
         """All limits, to the daemon and its servers: for the clients that come; those that are there go on."""
         try:
             servers = mps.servers(self._daemons.send(done.resource, mps.SERVERS))
@@ -176,11 +176,11 @@ class Runner:
                 self._daemons.quit(daemon.resource)
             self._daemons.start(daemon.resource)
             process = self._daemons.process(daemon.resource)
-        self._know(process, run)  # before it answers as the agent wants it: then the file says which one it is
+        self._set_process(process, run)  # before it answers as the agent wants it: then the file says which one it is
         if not taken_over:
             self._daemons.send(daemon.resource, mps.thread_command(daemon.percentage))
 
-    def _know(self, process: Process | None, run: _Run) -> None:
+    def _set_process(self, process: Process | None, run: _Run) -> None:
         """Which process it is, into the file. When one that is taken over was started stays as the file had it."""
         run.process = process
         if process is None:
@@ -228,9 +228,9 @@ class Runner:
         except FileNotFoundError:
             return
         except (OSError, wanted.WantedError) as error:
-            self._complain(f"{self._wanted_file}: {error}")
+            self._log_problem(f"{self._wanted_file}: {error}")
             return
-        self._complaint = ""
+        self._last_problem = ""
         if found != self._wanted:
             log.info("MPS control daemons requested", resources=[each.resource for each in found])
         self._wanted = found
@@ -260,7 +260,7 @@ class Runner:
             replace(self._done_file, text)
             self._written = text
         except OSError as error:  # a crash would leave GPUs to this daemon alone; without one nothing is lost
-            self._complain(f"{self._done_file}: {error.strerror or error}")
+            self._log_problem(f"{self._done_file}: {error.strerror or error}")
 
     def _warn_once(self, run: _Run, message: str, resource: str, error: ControlError | str, **more: object) -> None:
         text = f"{message}: {error}"
@@ -268,7 +268,7 @@ class Runner:
             run.logged.add(text)
             log.warning(message, resource=resource, error=str(error), **more)
 
-    def _complain(self, text: str) -> None:
-        if text != self._complaint:
-            self._complaint = text
+    def _log_problem(self, text: str) -> None:
+        if text != self._last_problem:
+            self._last_problem = text
             log.warning("file error; running daemons continue", error=text)

@@ -65,7 +65,7 @@ def update(
         kept = _with_partitions(replace(device, present=present), gone) if not present else device
         if present or not _released(kept, now, removed, forget_missing_seconds):
             devices.append(kept)
-    heard_before = previous.heard if previous.instance == snapshot.instance else -1
+    newest_before = previous.newest_event if previous.instance == snapshot.instance else -1
     problems = snapshot.problems
     if len(devices) > MAX_DEVICES:
         too_many = f"{len(devices)} devices; the first {MAX_DEVICES} by index are kept, missing ones last"
@@ -78,8 +78,8 @@ def update(
         accelerators_on_bus=snapshot.accelerators_on_bus,
         problems=problems,
         instance=snapshot.instance,
-        heard=max((event.sequence for event in snapshot.events), default=heard_before),
-        read_after=heard_before if snapshot.read_after is None else snapshot.read_after,
+        newest_event=max((event.sequence for event in snapshot.events), default=newest_before),
+        read_after=newest_before if snapshot.read_after is None else snapshot.read_after,
         line_time=now,
         line_monotonic=monotonic,
     )

@@ -221,7 +221,7 @@ def assess(
 ) -> Assessment:
     """What is the case now, and what is wanted. `vendors`: whose faults are known; None: the registered ones'."""
     vendors = fault_sources() if vendors is None else vendors
-    world = _clock_watched(world, now=now, monotonic=monotonic)
+    world = _clock_adjusted(world, now=now, monotonic=monotonic)
     effective = world.active.effective
     rules = HealthRules.from_section(effective.sections.health)
     forget = effective.sections.health.forget_missing_seconds
@@ -403,7 +403,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     )
 
 
-def _clock_watched(world: World, *, now: datetime, monotonic: float) -> World:
+def _clock_adjusted(world: World, *, now: datetime, monotonic: float) -> World:
     """Times are kept by the wall clock, so that they can be saved and shown. Where it was set since the last step (NTP
     after a boot, a resumed virtual machine), what waits is moved along, so that it waits as long as it would have."""
     offset = now.timestamp() - monotonic

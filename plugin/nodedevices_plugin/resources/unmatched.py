@@ -78,12 +78,12 @@ def _rules(found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] 
             place = places[number] if places is not None else f"devices[{number}].match"
             entry = f"{place} {_cut(_shown(rule.match, pattern_only=places is not None))}".rstrip()
             if fitting(rule.match, found, stands_in=single):
-                others = f"; of the others {_there_are(left, rule.match)}" if left else ""
+                others = f"; of the others {_existing(left, rule.match)}" if left else ""
                 message = f"an earlier entry names every device that it matches{others}"
             else:
                 nearly = fitting(rule.match, found, stands_in=single, any_case=True)
                 near = _near(_kind(unit, rule.match) for unit in nearly)
-                message = f"no such device on this node; {_there_are(found, rule.match)}{near}"
+                message = f"no such device on this node; {_existing(found, rule.match)}{near}"
             notes.append(Unmatched(section="resources", entry=entry, message=message))
         left = [unit for unit in left if unit not in mine]
     return notes
@@ -166,7 +166,7 @@ def _what(fact: DeviceFact, match: DeviceMatch) -> str:
     return " ".join(parts)
 
 
-def _there_are(found: Sequence[Unit], match: DeviceMatch) -> str:
+def _existing(found: Sequence[Unit], match: DeviceMatch) -> str:
     parts = [unit for unit in found if unit.partition is not None]
     if match.profile is not None and not parts:
         return "no partition is offered under a name of its own (see partitions.strategy)"

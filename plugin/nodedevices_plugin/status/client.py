@@ -1,4 +1,4 @@
-"""The agent's two conversations with the API server: its own NodeDevices applied, and watched. Nothing else.
+"""The agent's two uses of the API server: its own NodeDevices applied, and watched. Nothing else.
 
 The official client, synchronous, on daemon threads: `kubernetes.aio` loads all of it and more (docs/dependencies.md has
 the measured sizes). It is imported on first use, on the thread, so that it delays neither the first Register nor an
@@ -266,7 +266,7 @@ class KubeStore:
 
     def _explain(self, what: str, error: Exception) -> StoreError:
         status = getattr(error, "status", None)
-        if status == 401 or _untrusted(error):
+        if status == 401 or _is_certificate_error(error):
             self._forget_client()
         if not isinstance(status, int) or status == 0:
             return StoreError(f"{what}: no answer: {type(error).__name__}: {str(error)[:300]}")
@@ -331,7 +331,7 @@ def _identity(path: str | Path) -> tuple[int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
-def _untrusted(error: Exception) -> bool:
+def _is_certificate_error(error: Exception) -> bool:
     """True when the server's certificate was not trusted, or ours not taken."""
     from urllib3.exceptions import SSLError  # noqa: PLC0415  loaded together with the client
 

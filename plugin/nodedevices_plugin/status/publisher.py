@@ -51,7 +51,7 @@ class PublisherMetrics(Protocol):
 
 
 @dataclass(slots=True)
-class Conversation:
+class ConnectionState:
     """One of the two with the API server, and what is wrong with it. Times are monotonic seconds."""
 
     what: str
@@ -135,9 +135,9 @@ class Publisher:
         self._failures = 0
         self._not_before = 0.0
         self._retry_not_before = 0.0  # until then, by the server's Retry-After, whatever news come
-        self._watching = Conversation("failed to watch NodeDevices")
-        self._writing = Conversation("failed to write NodeDevices")
-        self._reading_owner = Conversation("failed to read which Node the agent's token names")
+        self._watching = ConnectionState("failed to watch NodeDevices")
+        self._writing = ConnectionState("failed to write NodeDevices")
+        self._reading_owner = ConnectionState("failed to read which Node the agent's token names")
 
     def want(self, status: Mapping[str, Any], *, may_create: bool) -> None:
         """The status this node should show, without `agent.heartbeatTime`. Never blocks."""
@@ -238,14 +238,14 @@ class Publisher:
                 self._failures = 0
                 self._not_before = 0.0
 
-    async def _try(self, conversation: Conversation, call: Coroutine[Any, Any, None]) -> bool:
+    async def _try(self, connection: ConnectionState, call: Coroutine[Any, Any, None]) -> bool:
         try:
             await call
         except StoreError as error:
-            self._failed(conversation, error)
+            self._failed(connection, error)
             self._hold_back(error)
             return False
-        self._answered(conversation)
+        self._answered(connection)
         return True
 
     def _situation(self) -> Situation:
@@ -335,15 +335,15 @@ class Publisher:
         self._retry_not_before = self._clock() + (error.retry_after or 0.0)
         self._not_before = max(self._clock() + wait, self._retry_not_before)
 
-    def _failed(self, conversation: Conversation, error: StoreError) -> None:
+    def _failed(self, connection: ConnectionState, error: StoreError) -> None:
         self._metrics.publish_failed(error.status)
-        if conversation.failed(error, self._clock()):
-            log.warning(conversation.what, name=self._name, error=f"{error}{_hint(error)}")
+        if connection.failed(error, self._clock()):
+            log.warning(connection.what, name=self._name, error=f"{error}{_hint(error)}")
         self._metrics.api_reachable(reachable=error.status != 0)
         self._metrics.publishing(works=False)
 
-    def _answered(self, conversation: Conversation) -> None:
-        if conversation.works():
+    def _answered(self, connection: ConnectionState) -> None:
+        if connection.works():
             log.info("requests to the API server succeed again", name=self._name)
         self._metrics.api_reachable(reachable=True)
         problems = (self._watching.error, self._reading_owner.error, self._writing.error)

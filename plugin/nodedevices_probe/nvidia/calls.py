@@ -23,7 +23,7 @@ DRIVER_GONE = frozenset(
     }
 )
 # "This card, this driver or this container does not have it": says nothing about the device's health.
-NOT_HERE = frozenset(
+NOT_AVAILABLE = frozenset(
     {
         pynvml.NVML_ERROR_INVALID_ARGUMENT,
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -83,7 +83,7 @@ class NvmlCalls:
             raise DriverGoneError(code)
         if code == pynvml.NVML_ERROR_GPU_IS_LOST:
             self.lost = True
-        elif code not in NOT_HERE and not telemetry:
+        elif code not in NOT_AVAILABLE and not telemetry:
             self._failed(function, describe(code))
         return False
 

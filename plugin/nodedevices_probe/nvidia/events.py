@@ -74,7 +74,7 @@ class Monitor:
     def _wait(self) -> None:
         try:
             self._record_until_stopped()
-        except Exception as error:  # the thread may not end unseen: no XID would be heard any more
+        except Exception as error:  # the thread may not end unseen: no XID would be seen any more
             self.failed = f"{type(error).__name__}: {error}"
             self._log.wake.set()
         with contextlib.suppress(pynvml.NVMLError):  # when the driver has gone, the set has too

@@ -127,7 +127,7 @@ class Mount:
                 shown.unlink()
 
 
-class Heard:
+class Follower:
     """What the follower reported."""
 
     def __init__(self, folder: Path) -> None:
@@ -145,41 +145,41 @@ class Heard:
 
 
 @pytest.fixture
-async def mount(tmp_path: Path) -> AsyncIterator[tuple[Mount, Heard]]:
-    heard = Heard(tmp_path / "configs")
-    await heard.follower.first()
-    running = asyncio.create_task(heard.follower.run())
-    yield Mount(tmp_path / "configs"), heard
+async def mount(tmp_path: Path) -> AsyncIterator[tuple[Mount, Follower]]:
+    follower = Follower(tmp_path / "configs")
+    await follower.follower.first()
+    running = asyncio.create_task(follower.follower.run())
+    yield Mount(tmp_path / "configs"), follower
     running.cancel()
 
 
-async def test_a_mounted_configmap_is_followed_by_content(mount: tuple[Mount, Heard]) -> None:
-    configs, heard = mount
-    assert heard.received[0].error == "No such file or directory"
+async def test_a_mounted_configmap_is_followed_by_content(mount: tuple[Mount, Follower]) -> None:
+    configs, follower = mount
+    assert follower.received[0].error == "No such file or directory"
     configs.write(shared=SHARED, mixed=MIXED)
-    await heard.until(lambda: heard.received[-1].error is None and len(heard.received[-1].files) == 2)
-    assert heard.files == {"shared": "good", "mixed": "good"}
+    await follower.until(lambda: follower.received[-1].error is None and len(follower.received[-1].files) == 2)
+    assert follower.files == {"shared": "good", "mixed": "good"}
     configs.write(shared=SHARED, mixed="flags: [")
-    await heard.until(lambda: "not YAML" in heard.files.get("mixed", ""))
-    assert heard.files["shared"] == "good"
+    await follower.until(lambda: "not YAML" in follower.files.get("mixed", ""))
+    assert follower.files["shared"] == "good"
     configs.write(shared=SHARED)
-    await heard.until(lambda: set(heard.files) == {"shared"})
+    await follower.until(lambda: set(follower.files) == {"shared"})
 
 
-async def test_an_update_that_changes_no_content_tells_nothing(mount: tuple[Mount, Heard]) -> None:
-    configs, heard = mount
+async def test_an_update_that_changes_no_content_tells_nothing(mount: tuple[Mount, Follower]) -> None:
+    configs, follower = mount
     configs.write(shared=SHARED)
-    await heard.until(lambda: bool(heard.received[-1].files))
-    before = len(heard.received)
+    await follower.until(lambda: bool(follower.received[-1].files))
+    before = len(follower.received)
     configs.write(shared=SHARED)
     (configs.folder / "folder").mkdir()
     configs.write(shared=SHARED, other=MIXED)
-    await heard.until(lambda: len(heard.received) > before)
-    assert set(heard.files) == {"shared", "other"}
-    assert len(heard.received) == before + 1
+    await follower.until(lambda: len(follower.received) > before)
+    assert set(follower.files) == {"shared", "other"}
+    assert len(follower.received) == before + 1
 
 
-async def test_a_folder_of_too_many_files_is_told(mount: tuple[Mount, Heard]) -> None:
-    configs, heard = mount
+async def test_a_folder_of_too_many_files_is_told(mount: tuple[Mount, Follower]) -> None:
+    configs, follower = mount
     configs.write(**{f"c{number}": "" for number in range(MAX_FILES + 1)})
-    await heard.until(lambda: "are the most" in (heard.received[-1].error or ""))
+    await follower.until(lambda: "are the most" in (follower.received[-1].error or ""))

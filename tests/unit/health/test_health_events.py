@@ -11,22 +11,22 @@ from support.facts import REGISTERED, START, gpu_id, ruled, snapshot, xid
 def test_an_event_that_is_repeated_in_later_lines_is_heard_once() -> None:
     first = snapshot(events=(xid(79, sequence=1),))
     second = snapshot(events=(xid(79, sequence=1), xid(31, sequence=2)))
-    cursor, heard = fresh_events(EventCursor(), first)
-    assert [event.xid for event in heard] == [79]
-    cursor, heard = fresh_events(cursor, second)
-    assert [event.xid for event in heard] == [31]
+    cursor, fresh = fresh_events(EventCursor(), first)
+    assert [event.xid for event in fresh] == [79]
+    cursor, fresh = fresh_events(cursor, second)
+    assert [event.xid for event in fresh] == [31]
     assert fresh_events(cursor, second) == (cursor, ())
 
 
 def test_sequence_numbers_belong_to_one_probe_process() -> None:
     cursor, _ = fresh_events(EventCursor(), snapshot(events=(xid(79, sequence=9),)))
-    _, heard = fresh_events(cursor, snapshot(instance="second", events=(xid(62, sequence=1),)))
-    assert [event.xid for event in heard] == [62]
+    _, fresh = fresh_events(cursor, snapshot(instance="second", events=(xid(62, sequence=1),)))
+    assert [event.xid for event in fresh] == [62]
 
 
 def test_events_are_heard_in_their_order() -> None:
-    _, heard = fresh_events(EventCursor(), snapshot(events=(xid(31, sequence=2), xid(13, sequence=1))))
-    assert [event.xid for event in heard] == [13, 31]
+    _, fresh = fresh_events(EventCursor(), snapshot(events=(xid(31, sequence=2), xid(13, sequence=1))))
+    assert [event.xid for event in fresh] == [13, 31]
 
 
 def test_application_xids_are_told_though_no_state_changes() -> None:

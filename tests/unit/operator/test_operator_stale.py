@@ -14,7 +14,7 @@ from nodedevices_operator.desired.stale import (
     Staleness,
     judge,
 )
-from nodedevices_operator.records.objects import Heard, NodeDevicesRecord, NodeRecord
+from nodedevices_operator.records.objects import HeartbeatArrival, NodeDevicesRecord, NodeRecord
 from support.opfacts import GPU, device, node, record, resource
 
 ITEM = record(device(0), device(1))
@@ -28,12 +28,12 @@ def marked(reason: str, **more: Any) -> NodeDevicesRecord:
 
 def follow(*looks: tuple[float, NodeDevicesRecord, NodeRecord | None]) -> list[Staleness]:
     """What is said at each look; every heartbeat came just then."""
-    heard, beat, since = Heard(looks[0][0]), looks[0][1].heartbeat, Since()
+    arrival, beat, since = HeartbeatArrival(looks[0][0]), looks[0][1].heartbeat, Since()
     said = []
     for now, item, here in looks:
         if item.heartbeat != beat:
-            heard, beat = Heard(now, first=False), item.heartbeat
-        answer, since = judge(item, here, heard=heard, since=since, now=now)
+            arrival, beat = HeartbeatArrival(now, first=False), item.heartbeat
+        answer, since = judge(item, here, arrival=arrival, since=since, now=now)
         said.append(answer)
     return said
 
@@ -133,19 +133,19 @@ def test_the_next_reconcile_is_no_later_than_the_answer_changes_by_itself(
     steps: list[tuple[float, bool, bool, bool, bool]],
 ) -> None:
     since = Since()
-    heard = Heard(0.0)
+    arrival = HeartbeatArrival(0.0)
     now, beat = 0.0, 0
     for passed, dark, ready, beats, ends in steps:
         now += passed
         if beats:
             beat += 1
-            heard = Heard(now, first=False)
+            arrival = HeartbeatArrival(now, first=False)
         ready_said = {"Ready": ("False", "AgentStopped") if ends else ("True", "AgentRunning")}
         item = record(device(0), heartbeat=f"2026-11-21T12:00:{beat % 60:02}Z", conditions=ready_said)
         here = node({GPU: 1}, allocatable={GPU: 0 if dark else 1}, ready="True" if ready else "False")
-        said, since = judge(item, here, heard=heard, since=since, now=now)
+        said, since = judge(item, here, arrival=arrival, since=since, now=now)
         assert said.wait > 0
         assert (said.status == "True") == (said.reason != "Fresh")
         if ready:
-            early, _ = judge(item, here, heard=heard, since=since, now=now + said.wait * 0.99)
+            early, _ = judge(item, here, arrival=arrival, since=since, now=now + said.wait * 0.99)
             assert early.reason == said.reason
