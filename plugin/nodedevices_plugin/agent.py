@@ -99,7 +99,7 @@ class Agent:
             on_change=self._wake.set,
         )
         self._step_log = StepLog()
-        self._probes = Probes(local, driver_root=self._driver_root, on_line=self._wake.set)
+        self._probes = Probes(local, driver_root=self._driver_root, on_line=self._wake.set, keep=self._parts.keep)
         self._metrics = Metrics(
             facts=lambda: self._reporter.facts,
             probes=lambda: {name: each.counters for name, each in self._probes.sources.items()},
@@ -142,18 +142,25 @@ class Agent:
         )
 
     async def run(self) -> None:
-        log.info("agent starting", version=__version__, node=self._local.node_name, probes=self._local.probes)
-        self._world = begin(self._state.load(), self._local, now=self._started, monotonic=time.monotonic())
+        log.info("agent starting", version=__version__, node=self._local.node_name)
+        if self._config_file is not None:
+            await self._config_file.first()  # it says which probes run
+        self._world = begin(
+            self._state.load(),
+            self._local,
+            now=self._started,
+            monotonic=time.monotonic(),
+            file=self._file,
+            files=self._named,
+        )
         self._holders.with_offers = self._world.active.needs_offers
         if self._world.active.applied_once:
             self._state.saved = self._world.active.effective
         try:
             async with asyncio.TaskGroup() as tasks:
                 keep = self._parts.keep
-                for name, source in self._probes.sources.items():
-                    tasks.create_task(keep(f"probe {name}", source.run))
+                self._probes.use(self._world.probe_set.texts)
                 if self._config_file is not None:
-                    await self._config_file.first()
                     tasks.create_task(keep("config-file", self._config_file.run))
                 # What fails here fails again in `run`, where it is counted and shown.
                 await asyncio.gather(self._paths.first(), self._cdi.first(), return_exceptions=True)
@@ -170,7 +177,8 @@ class Agent:
                 tasks.create_task(keep("memory", lambda: keep_small(self._files)))
                 tasks.create_task(keep("loop", self._loop))
         finally:
-            await asyncio.gather(self._plugins.stop(), self._reporter.stop(datetime.now(UTC)), return_exceptions=True)
+            ends = (self._probes.stop(), self._plugins.stop(), self._reporter.stop(datetime.now(UTC)))
+            await asyncio.gather(*ends, return_exceptions=True)
             log.info("agent stopped")
 
     def reload(self) -> None:
@@ -265,6 +273,7 @@ class Agent:
         before, self._world = self._world, outcome.world
         self._metrics.stepped(time.monotonic() - began)
         self._step_log.record(before, outcome, self._metrics)
+        self._probes.use(self._world.probe_set.texts)
         self._probes.set_interval(self._world.active.effective.sections.health.probe.interval_seconds)
         again = await self._state.keep(self._world.state, time.monotonic())
         was = before.active

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,24 @@ CONFIG = {
 class Node:
     """The agent's whole life in this process; its probes are their own processes."""
 
-    def __init__(self, folder: Path, kubelet: StandInKubelet, *more: str, config: Mapping[str, Any] = CONFIG) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kubelet: StandInKubelet,
+        *more: str,
+        config: Mapping[str, Any] = CONFIG,
+        by_file: bool = False,
+    ) -> None:
         self.folder = folder
+        self.file = folder / "config.yaml"
+        self.shell = f"shell={PROBE} {folder}"
         self.store = FakeStore(
             item={"metadata": {"name": NODE, "uid": "u", "generation": 1}, "spec": {"config": config}}
         )
         arguments = [
             f"--node-name={NODE}",
-            "--probe=simulated",
             "--simulated-profile=l4 x 2",
-            f"--probe=shell={PROBE} {folder}",
+            *([f"--config-file={self.file}"] if by_file else ["--probe=simulated", f"--probe={self.shell}"]),
             f"--device-plugin-dir={kubelet.plugin_folder}",
             f"--pod-resources-socket={kubelet.pod_resources_socket}",
             f"--cdi-dir={folder / 'cdi'}",
@@ -55,6 +64,23 @@ class Node:
         ]
         self.agent = Agent(parse(arguments, {}), store=self.store)
 
+    def write(self, text: str) -> None:
+        """As a ConfigMap's update: whole."""
+        new = self.folder / "new.yaml"
+        new.write_text(text)
+        new.replace(self.file)
+
+    def use(self, *probes: str) -> None:
+        self.write(json.dumps({"version": "v1", "flags": {"probe": probes}}))
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        found = [each for each in self.status.get("conditions", ()) if each["type"] == kind]
+        return (found[0]["reason"], found[0].get("message", "")) if found else ("", "")
+
+    def processes(self) -> int:
+        """How many processes of the shell's probe there are."""
+        return sum(f"{PROBE}\0{self.folder}".encode() in command for command in commands())
+
     @property
     def status(self) -> dict[str, Any]:
         return self.store.statuses[-1] if self.store.statuses else {}
@@ -64,6 +90,12 @@ class Node:
 
     def healths(self) -> dict[str, str]:
         return {name: each["health"].get("reason", "") for name, each in self.devices().items()}
+
+
+def commands() -> Iterator[bytes]:
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            yield each.read_bytes()
 
 
 @contextlib.asynccontextmanager
@@ -164,3 +196,45 @@ async def test_a_probe_behind_a_socket_is_one_more_source_is_told_the_policys_in
         await probe.start()
         await kubelet.until(lambda: len(probe.received) == 2)
         await probe.stop()
+
+
+async def test_the_file_says_which_probes_run_and_an_edit_takes_effect_while_pods_go_on(
+    tmp_path: Path, kubelet: StandInKubelet
+) -> None:
+    node = Node(tmp_path, kubelet, by_file=True)
+    node.use("simulated")
+    async with running(node):
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+        assert node.processes() == 0
+
+        node.use("simulated", node.shell)
+        await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 1, 1])
+        await kubelet.allocate(RDMA, 1, pod="mpi-0", namespace="ml")
+        assert node.processes() == 1
+
+        node.use("simulated")
+        await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 0, 0])
+        await kubelet.until(lambda: node.processes() == 0)
+        await kubelet.until(lambda: [each["name"] for each in node.status["probes"]] == ["simulated"])
+        assert node.devices()["nic-0"]["holders"][0]["pod"] == "mpi-0"
+        assert "ProbeRemoved: " in node.condition("Ready")[1]
+        assert node.condition("ConfigApplied")[0] == "Applied"
+
+        node.use("simulated", node.shell)
+        await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 1, 1])
+    assert node.processes() == 0
+
+
+async def test_an_agent_whose_file_broke_meanwhile_starts_with_the_probes_that_ran_last(
+    tmp_path: Path, kubelet: StandInKubelet
+) -> None:
+    first = Node(tmp_path, kubelet, by_file=True)
+    first.use("simulated", first.shell)
+    async with running(first):
+        await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 1, 1])
+    first.use("simulated", "shell=")
+    async with running(Node(tmp_path, kubelet, by_file=True)) as again:
+        await kubelet.until(lambda: again.condition("ConfigApplied")[0] == "ConfigInvalid")
+        assert "flags.probe shell: no command after =" in again.condition("ConfigApplied")[1]
+        await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 1, 1])
+        assert [each["name"] for each in again.status["probes"]] == ["simulated", "shell"]

@@ -114,6 +114,12 @@ class ProbeLines(ABC):
 
     async def run(self) -> None:
         """One session after the other."""
+        try:
+            await self._sessions()
+        finally:
+            self._reading.end()
+
+    async def _sessions(self) -> None:
         failures = 0
         while True:
             started = time.monotonic()

@@ -1,4 +1,4 @@
-"""All probes of the agent: where each one's lines come from, and which lines no step has seen yet.
+"""All probes of the agent: which run, where each one's lines come from, and which lines no step has seen yet.
 
 Of a probe only the latest line waits; where another one replaced it before a step took it, the arrival of the first
 counts, since a fault is timed by it. Each step takes one line, of the probe that has waited the longest.
@@ -6,11 +6,13 @@ counts, since a fault is timed by it. Each step takes one line, of the probe tha
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from nodedevices_probe.protocol import Snapshot
 from nodedevices_probe.registry import KINDS
@@ -19,7 +21,7 @@ from nodedevices_plugin.inputs.probe_process import ProbeProcess
 from nodedevices_plugin.inputs.probe_socket import ProbeSocket
 from nodedevices_plugin.inputs.probe_source import ProbeSource
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.settings.probes import ProbeSpec
+from nodedevices_plugin.settings.probes import ProbeSpec, name_of, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +33,57 @@ class Line:
     arrived: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A probe that runs, and what is configured of it."""
+
+    text: str
+    source: ProbeSource
+    task: asyncio.Task[None]
+
+
 class Probes:
     """`driver_root`: where the driver's root is mounted in this container, as configured now. `on_line` is called on
-    the loop when a line came."""
+    the loop when a line came. `keep` runs a part of the agent until it is cancelled (Supervisor)."""
 
-    def __init__(self, local: Local, *, driver_root: Callable[[], Path], on_line: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        local: Local,
+        *,
+        driver_root: Callable[[], Path],
+        on_line: Callable[[], None],
+        keep: Callable[[str, Callable[[], Awaitable[None]]], Coroutine[Any, Any, None]],
+    ) -> None:
         self._local = local
         self._driver_root = driver_root
         self._on_line = on_line
+        self._keep = keep
         self._lines: dict[str, Line] = {}  # by probe, the longest waiting first
-        self.sources: Mapping[str, ProbeSource] = {each.name: self._source(each) for each in local.probe_specs}
+        self._interval: float | None = None
+        self._running: dict[str, _Running] = {}  # by probe, the first one first
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def use(self, texts: Sequence[str]) -> None:
+        """From now on these run, as they are configured (settings.probes): what is new is started, what is not among
+        them is ended, and of that no further line comes."""
+        if list(texts) == [each.text for each in self._running.values()]:
+            return
+        before = {each.text: (name, each) for name, each in self._running.items()}
+        for name, gone in (before[text] for text in before if text not in texts):
+            self._lines.pop(name, None)
+            gone.task.cancel()
+            self._ending.add(gone.task)
+            gone.task.add_done_callback(self._ending.discard)
+        self._running = {name_of(text): before[text][1] if text in before else self._start(text) for text in texts}
+
+    async def stop(self) -> None:
+        """End all of them."""
+        self.use(())
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    @property
+    def sources(self) -> Mapping[str, ProbeSource]:
+        return {name: each.source for name, each in self._running.items()}
 
     def take(self) -> Line | None:
         """The line that has waited the longest."""
@@ -63,8 +106,16 @@ class Probes:
 
     def set_interval(self, seconds: float | None) -> None:
         """From now on all of them are to report so often; None: as often as each does by itself."""
+        self._interval = seconds
         for each in self.sources.values():
             each.set_interval(seconds)
+
+    def _start(self, text: str) -> _Running:
+        [spec], _ = read([text])
+        source = self._source(spec)
+        source.set_interval(self._interval)
+        task = asyncio.create_task(self._keep(f"probe {spec.name}", source.run), name=f"probe {spec.name}")
+        return _Running(text, source, task)
 
     def _source(self, spec: ProbeSpec) -> ProbeSource:
         on_snapshot = partial(self._came, spec.name)

@@ -14,7 +14,7 @@ Pure: a snapshot and the previous inventory in, the next inventory out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -63,7 +63,7 @@ def update(
             continue
         present = device.present and not driver_loaded
         kept = _with_partitions(replace(device, present=present), gone) if not present else device
-        if present or not _released(kept, now, removed, forget_missing_seconds):
+        if present or not is_released(kept, now, removed, forget_missing_seconds):
             devices.append(kept)
     newest_before = previous.newest_event if previous.instance == snapshot.instance else -1
     problems = snapshot.problems
@@ -153,7 +153,7 @@ def release(
     kept = (
         _without_released_partitions(device, held_partitions)
         for device in inventory.devices
-        if device.present or not _released(device, now, removed, forget_missing_seconds)
+        if device.present or not is_released(device, now, removed, forget_missing_seconds)
     )
     return replace(inventory, devices=tuple(kept))
 
@@ -201,7 +201,8 @@ def _without_released_partitions(device: InventoryDevice, held_partitions: froze
     return replace(device, fact=fact, departed_partitions=device.departed_partitions - released)
 
 
-def _released(device: InventoryDevice, now: datetime, removed: frozenset[str], forget_seconds: int | None) -> bool:
+def is_released(device: InventoryDevice, now: datetime, removed: Set[str], forget_seconds: int | None) -> bool:
+    """Whether a device that is missing is no longer kept."""
     if device.fact.id in removed:
         return True
     return forget_seconds is not None and (now - device.last_seen).total_seconds() >= forget_seconds

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodedevices_common.errors import InputError
+from nodedevices_common.options import Value
 
 from nodedevices_plugin.model import Cordon
 from nodedevices_plugin.pipeline.state import SeenSpec
+from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.effective import Effective, resolve
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
@@ -40,6 +42,7 @@ class RequestedConfig:
     sources: tuple[str, ...] = ()  # where the configuration comes from, strongest first
     note: str = ""  # for people, while it is in effect: which of several files it is
     from_file: frozenset[str] = frozenset()  # sections that the file gives
+    probes: tuple[str, ...] | None = None  # those that are to run, as configured; None: those that run
 
 
 def request_config(local: Local, file: FileOutcome, spec: SeenSpec | None) -> RequestedConfig:
@@ -51,9 +54,16 @@ def request_config(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Re
         "file": file.config is not None or file.error is not None,
     }
     sources = tuple(name for name, says in by.items() if says)
+    where = file.place or f"configuration file {local.config_file}"
+    given_probes = _texts(local.given)
     if file.error is not None:
-        error = f"{file.place or f'configuration file {local.config_file}'}: {file.error}"
-        return RequestedConfig(error=error, field=file.field, source="file", sources=sources)
+        error = f"{where}: {file.error}"
+        return RequestedConfig(error=error, field=file.field, source="file", sources=sources, probes=given_probes)
+    wanted = given_probes or _texts(file.config.flags if file.config is not None else {}) or probes.DEFAULT
+    lacking = probes.missing(probes.read(wanted)[0], local.probe_options, probes.KEY)
+    if lacking and given_probes is None:
+        error = f"{where}: {'; '.join(lacking)}"
+        return RequestedConfig(error=error, field=probes.KEY, source="file", sources=sources)
     note = file.place
     if local.config_dir is None and spec is not None and spec.config_name:
         note = (
@@ -66,11 +76,17 @@ def request_config(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Re
     )
     try:
         effective = resolve(local, file.config, spec.config if spec is not None else None)
-        return RequestedConfig(effective=effective, note=note, from_file=from_file, sources=sources)
+        return RequestedConfig(effective=effective, note=note, from_file=from_file, sources=sources, probes=wanted)
     except ConfigError as error:
-        return RequestedConfig(error=str(error), field=error.field, source="spec", sources=sources)
+        return RequestedConfig(error=str(error), field=error.field, source="spec", sources=sources, probes=wanted)
     except InputError as error:
-        return RequestedConfig(error=str(error), field=error.place, source="spec", sources=sources)
+        return RequestedConfig(error=str(error), field=error.place, source="spec", sources=sources, probes=wanted)
+
+
+def _texts(values: Mapping[str, Value]) -> tuple[str, ...] | None:
+    """The probes that they name."""
+    found = values.get("probe")
+    return found if isinstance(found, tuple) else None
 
 
 def driver_root(local: Local, requested: RequestedConfig, file: FileOutcome, active: Effective) -> str:

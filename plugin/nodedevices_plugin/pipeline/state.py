@@ -66,6 +66,7 @@ class State:
     confirmed: str = ""  # the nodedevices.io/confirm annotation that was acted on
     unschedulable: tuple[Cordon, ...] = ()  # as the object had it last: an API server that is away ends none of them
     notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device (health.notices)
+    probes: tuple[str, ...] = ()  # those that run, as configured, for a start whose configuration file cannot be read
     clients: Clients = field(default_factory=Clients)  # which helper of a sharing mode each client came to
 
 

@@ -36,17 +36,21 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline import inventory as stage_inventory
+from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.config_status import ConfigStatus, refusal
 from nodedevices_plugin.pipeline.configuring import ActiveConfig, Node, configure
 from nodedevices_plugin.pipeline.foreign import Names, held, named, observe, remembered
+from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS, ProbeSet
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State, restored_devices, to_save
 from nodedevices_plugin.resources.changes import RECENT_SECONDS, not_listed
+from nodedevices_plugin.resources.occupancy import Held
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles, choose
+from nodedevices_plugin.settings.probes import DEFAULT, missing, read
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.clients import follow
@@ -55,7 +59,6 @@ from nodedevices_plugin.vendors.cdi import CdiEnvironment, SpecRequest
 from nodedevices_plugin.vendors.faults import FaultSource, FaultSources, source_of
 from nodedevices_plugin.vendors.registry import fault_sources
 
-SILENCE_SECONDS = 15.0  # SCHEMA: after that the probe's last line no longer counts
 CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the scheduler between the two readings
 FIRST_LIST_SECONDS = 5.0  # after the agent's start, in which its first offer waits for the kubelet's List or checkpoint
 LIST_AGAIN_SECONDS = 5.0  # the agent's period for PodResources
@@ -89,7 +92,8 @@ class World:
     """What the agent knows. `plan` None: no good line yet, and nothing is registered."""
 
     inventory: Inventory  # of all probes together
-    probes: Mapping[str, Inventory]  # of each probe by its name, the first probe first
+    probes: Mapping[str, Inventory]  # of each probe that runs by its name, the first probe first
+    probe_set: ProbeSet  # which run, and what those left that no longer do
     verdicts: Mapping[str, Verdict]
     cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe
     active: ActiveConfig
@@ -127,26 +131,36 @@ class Step:
         return bool(self.silent)
 
 
-def begin(state: State, local: Local, *, now: datetime, monotonic: float) -> World:
-    """The world after a start, before anything came in: what the state file remembers."""
+def begin(
+    state: State,
+    local: Local,
+    *,
+    now: datetime,
+    monotonic: float,
+    file: FileOutcome | None = None,
+    files: NamedFiles | None = None,
+) -> World:
+    """The world after a start, before a probe has reported: what the state file remembers, and which probes run.
+    `file`, `files`: as in Inputs."""
     active = ActiveConfig(effective=_own(local))
     if state.applied is not None:
         with contextlib.suppress(ConfigError):  # written by another version: the wanted configuration counts
             active = ActiveConfig(
                 effective=from_saved(state.applied), applied_hash=state.applied_hash, applied_once=True
             )
-    devices = restored_devices(state, now)
-    first, *_ = local.probes
-    probes = {
-        name: stage_inventory.restore(
-            (each for each in devices if each.probe == name or (name == first and not each.probe)),
-            boot_id=state.boot_id,
-        )
-        for name in local.probes
-    }
+    spec = None if local.standalone else state.spec
+    requested = request_config(local, _file(file or FileOutcome(), files, spec, local), spec)
+    probes, probe_set = probe_sets.restored(
+        restored_devices(state, now),
+        requested.probes or _usable(state.probes, local) or DEFAULT,
+        state.probes,
+        boot_id=state.boot_id,
+        monotonic=monotonic,
+    )
     return World(
-        inventory=stage_inventory.together(probes, complete=False),
+        inventory=_together(probes, probe_set, complete=False),
         probes=probes,
+        probe_set=probe_set,
         verdicts=dict(state.verdicts),
         active=active,
         holdings=Holdings(state=HoldersState.UNAVAILABLE),
@@ -191,6 +205,8 @@ class Assessment:
     events: tuple[ProbeEvent, ...]
     inventory: Inventory
     probes: Mapping[str, Inventory]
+    probe_set: ProbeSet
+    withheld: frozenset[str]  # ids of devices that go to no new pod, because of a probe that was taken away
     verdicts: Mapping[str, Verdict]
     spec: SeenSpec | None
     requested: RequestedConfig
@@ -229,11 +245,18 @@ def assess(
     names = Names(world.inventory, index_prefix=effective.index_prefix)
     listed = _listed(world.listed, inputs)
     unlisted = not_listed(inputs.recent, listed, inputs.holdings)
-    held_parts = _held_partitions(inputs.holdings, unlisted, names, world.inventory)
-    cursors, events = dict(world.cursors), tuple[ProbeEvent, ...]()
+    held_now = _held(inputs.holdings, unlisted, names)
+    held_parts = _held_partitions(held_now, world.inventory)
+    spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
+    requested_from = (_file(inputs.file, inputs.files, spec, local), spec)
+    requested = world.requested if world.requested_from == requested_from else request_config(local, *requested_from)
+    running, probe_set = probe_sets.changed(
+        world.probes, world.probe_set, requested.probes or world.probe_set.texts, monotonic
+    )
+    cursors, events = {name: world.cursors[name] for name in running if name in world.cursors}, tuple[ProbeEvent, ...]()
     probes = {}
-    source = inputs.source or next(iter(world.probes))
-    for name, before in world.probes.items():
+    source = inputs.source or next(iter(running))
+    for name, before in running.items():
         if inputs.snapshot is not None and name == source:
             cursors[name], events = fresh_events(world.cursors.get(name, EventCursor()), inputs.snapshot)
             probes[name] = stage_inventory.update(
@@ -249,9 +272,19 @@ def assess(
             probes[name] = stage_inventory.release(
                 before, now=now, held_partitions=held_parts, removed=confirm.removed, forget_missing_seconds=forget
             )
+    probe_set = probe_sets.kept(
+        probe_set,
+        probes,
+        world.verdicts,
+        held=None if held_now is None else {each.device_id for each in held_now},
+        now=now,
+        monotonic=monotonic,
+        removed=confirm.removed,
+        forget_missing_seconds=forget,
+    )
     owned = stage_inventory.owned(probes)
     verdicts: dict[str, Verdict] = {}
-    for name, part in owned.items():
+    for name, part in (*owned.items(), *(("", each.inventory) for each in probe_set.retired)):
         verdicts |= judge_all(
             world.verdicts,
             part,
@@ -262,15 +295,12 @@ def assess(
             monotonic=monotonic,
             confirmed=confirm.recovered,
         )
-    waited = monotonic >= world.started + SILENCE_SECONDS
-    complete = waited or all(each.line_monotonic is not None for each in owned.values())
-    inventory = stage_inventory.together(owned, complete=complete or world.plan is not None)
-    spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
-    file = inputs.file
-    if inputs.files is not None:
-        name = spec.config_name if spec is not None else ""
-        file = choose(inputs.files, name, default=local.default_config, fallbacks=local.fallback_strategies)
-    requested_from = (file, spec)
+    complete = not probe_set.waits(probes, monotonic)
+    inventory = _together(owned, probe_set, complete=complete or world.plan is not None)
+    withheld = probe_sets.withheld(probe_set, probes)
+    if withheld:
+        problems = probe_sets.problems(probe_set, withheld, inventory)
+        inventory = replace(inventory, problems=(*inventory.problems, *problems))
     return Assessment(
         world=world,
         now=now,
@@ -282,9 +312,11 @@ def assess(
         events=events,
         inventory=inventory,
         probes=probes,
+        probe_set=probe_set,
+        withheld=withheld,
         verdicts=verdicts,
         spec=spec,
-        requested=world.requested if world.requested_from == requested_from else request_config(local, file, spec),
+        requested=requested,
         requested_from=requested_from,
         listed=listed,
         unlisted=unlisted,
@@ -317,7 +349,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             helpers=inputs.helpers,
             not_ours=served_by_others(inputs.registrations),
             vendors=of.vendors,
-            unschedulable=frozenset(each.id for each in cordons if each.holds(now)),
+            unschedulable=frozenset(each.id for each in cordons if each.holds(now)) | of.withheld,
             cdi=inputs.cdi,
         )
         outcome = configure(active, requested, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
@@ -347,6 +379,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         retired=retired,
         confirmed=of.confirm.value,
         unschedulable=cordons,
+        probes=of.probe_set.texts,
         notices=notices.follow(world.state.notices, of.events, inventory, of.rules, of.vendors, now=now),
         clients=follow(
             world.state.clients,
@@ -361,6 +394,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     after = World(
         inventory=inventory,
         probes=of.probes,
+        probe_set=of.probe_set,
         verdicts=verdicts,
         cursors=of.cursors,
         active=active,
@@ -381,12 +415,14 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         wall_offset=world.wall_offset,
     )
     silent_from = {
-        name: (world.started if part.line_monotonic is None else part.line_monotonic) + SILENCE_SECONDS
+        name: (of.probe_set.since[name] if part.line_monotonic is None else part.line_monotonic) + SILENCE_SECONDS
         for name, part in of.probes.items()
     }
+    parts = [*of.probes.values(), *(each.inventory for each in of.probe_set.retired)]
     deadlines = [
         *silent_from.values(),
-        *(next_deadline(verdicts, part, of.rules, now=now, monotonic=monotonic) for part in of.probes.values()),
+        *(next_deadline(verdicts, part, of.rules, now=now, monotonic=monotonic) for part in parts),
+        probe_sets.next_change(of.probe_set, monotonic),
         _recent_over(of.unlisted, monotonic),
         *(monotonic + (it.until - now).total_seconds() for it in cordons if it.until is not None and it.holds(now)),
         world.started + local.operator_wait_seconds if awaits else None,
@@ -416,8 +452,29 @@ def _clock_adjusted(world: World, *, now: datetime, monotonic: float) -> World:
         wall_offset=offset,
         inventory=stage_inventory.clock_set(world.inventory, moved),
         probes={name: stage_inventory.clock_set(part, moved) for name, part in world.probes.items()},
+        probe_set=probe_sets.clock_set(world.probe_set, moved),
         verdicts=clock_set(world.verdicts, moved),
     )
+
+
+def _file(file: FileOutcome, files: NamedFiles | None, spec: SeenSpec | None, local: Local) -> FileOutcome:
+    """The configuration file, or of a folder of them the one that applies."""
+    if files is None:
+        return file
+    name = spec.config_name if spec is not None else ""
+    return choose(files, name, default=local.default_config, fallbacks=local.fallback_strategies)
+
+
+def _usable(texts: tuple[str, ...], local: Local) -> tuple[str, ...]:
+    """Probes of the state file, if this version has them and has been given what they need; else none."""
+    specs, problems = read(texts)
+    return () if problems or missing(specs, local.probe_options) else texts
+
+
+def _together(parts: Mapping[str, Inventory], probe_set: ProbeSet, *, complete: bool) -> Inventory:
+    """All devices of the node."""
+    retired = {f"retired {number}": each.inventory for number, each in enumerate(probe_set.retired)}
+    return stage_inventory.together({**parts, **retired}, complete=complete)
 
 
 def _own(local: Local) -> Effective:
@@ -453,14 +510,19 @@ def _named(holdings: Holdings, effective: Effective, inventory: Inventory) -> Ho
     return named(holdings, Names(inventory, index_prefix=effective.index_prefix))
 
 
-def _held_partitions(
-    holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names, inventory: Inventory
-) -> frozenset[str]:
-    """Partitions that are held, or may be: an Allocate that no List has shown yet counts. Before the first List nobody
-    knows: then every one that is listed counts as held."""
+def _held(holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names) -> tuple[Held, ...] | None:
+    """What is held, or may be: an Allocate that no List has shown yet counts. None: before the first List nobody
+    knows."""
     if holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0:
+        return None
+    return held(holdings, unlisted, names)
+
+
+def _held_partitions(of: Sequence[Held] | None, inventory: Inventory) -> frozenset[str]:
+    """Partitions that are held; where nobody knows, every one that is listed."""
+    if of is None:
         return frozenset(part.id for device in inventory.devices for part in device.fact.partitions)
-    return frozenset(each.partition_id for each in held(holdings, unlisted, names) if each.partition_id is not None)
+    return frozenset(each.partition_id for each in of if each.partition_id is not None)
 
 
 def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:

@@ -71,6 +71,14 @@ class Worker:
     async def run(self, call: Callable[[], T]) -> T:
         return await self.submit(call)
 
+    def end(self) -> None:
+        """Let the thread end, once it has done what is queued. A later call starts another one."""
+        if self._thread is not None:
+            self._thread = None
+            with self._more:
+                self._jobs.append(_last)
+                self._more.notify()
+
     def busy_seconds(self) -> float:
         """How long the call under way has taken; 0 when there is none."""
         since = self._busy_since
@@ -91,4 +99,10 @@ class Worker:
                 while not self._jobs:
                     self._more.wait()
                 job = self._jobs.popleft()
+            if job is _last:
+                return
             job()
+
+
+def _last() -> None:
+    """After it the thread ends."""

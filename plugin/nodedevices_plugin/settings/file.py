@@ -19,6 +19,7 @@ from nodedevices_common.options import Value, read_plain
 from nodedevices_common.text import nearest, show
 
 from nodedevices_plugin.runtime import safe_yaml
+from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.options import by_key
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.registry import file_format
@@ -87,6 +88,8 @@ def from_document(document: object) -> FileConfig:
                 problems.append(Problem.at("version", f"{show(value)} is not known; give v1"))
         elif key in ("flags", "imex"):
             _flags(str(key), value, flags, problems, unused)
+            if isinstance(texts := flags.get("probe"), tuple):
+                problems += [Problem(each, probes.KEY) for each in probes.read(texts, probes.KEY)[1]]
         elif key == "sharing":
             sharing = file_format().file_sharing(value, problems)
         elif key == "resources":

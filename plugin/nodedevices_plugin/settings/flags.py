@@ -42,7 +42,7 @@ class Local:
     fallback_strategies: tuple[str, ...] = ()
     resource_prefix: str
     serving_mode: str
-    probe_specs: tuple[ProbeSpec, ...]
+    probe_specs: tuple[ProbeSpec, ...]  # of flags and variables, or the default
     probe_options: Mapping[str, Value]  # what built-in probes get of the agent's options, by name
     device_plugin_dir: str
     kubelet_socket: str
@@ -62,7 +62,7 @@ class Local:
 
     @property
     def probes(self) -> tuple[str, ...]:
-        """The names of the probes that the agent runs, the first one first."""
+        """Their names, the first one first."""
         return tuple(each.name for each in self.probe_specs)
 
 
@@ -122,7 +122,9 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
     if not _DOMAIN.match(str(values["resource-prefix"])):
         problems.append(f"--resource-prefix: {show(values['resource-prefix'])} is not a domain such as nvidia.com")
     specs, wrong = probes.read(_list(values["probe"]))
-    problems += wrong or probes.unfit(specs, values)  # once it is clear which are meant
+    by_file = "probe" not in given and (values["config-file"] or values["config-dir"])
+    if wrong or not by_file:  # else the file says which run, and what they need is checked with it
+        problems += wrong or [*probes.missing(specs, values), *probes.unused(specs, values)]
     if values["config-file"] and values["config-dir"]:
         problems.append("--config-dir: does not go with --config-file; give the folder or the one file")
     lonely = [each for each in ("default-config", "fallback-strategies") if each in given and not values["config-dir"]]

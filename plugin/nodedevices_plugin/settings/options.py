@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from functools import cache
 
 from nodedevices_common.options import Option, Value, Values, like_its_flags
+from nodedevices_probe.registry import KINDS
 
+from nodedevices_plugin.settings import probes
 from nodedevices_plugin.vendors.flags import VendorFlags
 from nodedevices_plugin.vendors.registry import own_flags
 
@@ -119,12 +121,13 @@ OWN: tuple[Option, ...] = (
     Option(
         name="probe",
         kind="list",
-        default=("nvml",),
+        default=probes.DEFAULT,
         variables=("NODEDEVICES_PROBE",),
+        key=probes.KEY,
         group="probe",
         metavar="PROBE",
-        help="nvml, simulated, NAME=COMMAND for a program of your own, or NAME=unix:/PATH for one that listens there; "
-        "repeat it to run several",
+        help=f"{', '.join(KINDS)}, NAME=COMMAND for a program of your own, or NAME=unix:/PATH for one that listens "
+        "there; repeat it to run several",
     ),
     Option(
         name="simulated-file",

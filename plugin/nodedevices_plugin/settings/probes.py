@@ -20,6 +20,8 @@ from nodedevices_common.text import show
 from nodedevices_probe.check import CheckError
 from nodedevices_probe.registry import KINDS
 
+FLAG, KEY = "--probe", "flags.probe"
+DEFAULT = ("nvml",)
 _RIGHT = f"give {', '.join(KINDS)}, NAME=COMMAND or NAME=unix:/PATH"
 
 
@@ -36,48 +38,56 @@ class ProbeSpec:
         return not self.command and not self.socket
 
 
-def read(values: Sequence[str]) -> tuple[tuple[ProbeSpec, ...], list[str]]:
-    """The probes in their order, and what is wrong with the values."""
+def name_of(text: str) -> str:
+    """Of a probe as it is configured."""
+    return text.partition("=")[0]
+
+
+def read(values: Sequence[str], place: str = FLAG) -> tuple[tuple[ProbeSpec, ...], list[str]]:
+    """The probes in their order, and what is wrong with the values. `place`: where they stand."""
     specs: list[ProbeSpec] = []
-    problems = [] if values else [f"--probe: empty; {_RIGHT}"]
+    problems = [] if values else [f"{place}: empty; {_RIGHT}"]
     for value in values:
         name, equals, text = value.partition("=")
         if not equals and name not in KINDS:
-            problems.append(f"--probe: {show(value)} is not allowed; {_RIGHT}")
+            problems.append(f"{place}: {show(value)} is not allowed; {_RIGHT}")
             continue
         if re.fullmatch(PROBE_NAME_PATTERN, name) is None or len(name) > MAX_PROBE_NAME:
             right = f"give at most {MAX_PROBE_NAME} small letters, digits and hyphens"
-            problems.append(f"--probe: the name {show(name)} is not allowed; {right}")
+            problems.append(f"{place}: the name {show(name)} is not allowed; {right}")
             continue
         if any(each.name == name for each in specs):
-            problems.append(f"--probe: {name} is there twice; give each probe its own name")
+            problems.append(f"{place}: {name} is there twice; give each probe its own name")
             continue
         spec, problem = _spec(name, text) if equals else (ProbeSpec(name), "")
         if problem:
-            problems.append(f"--probe {name}: {problem}")
+            problems.append(f"{place} {name}: {problem}")
         specs.append(spec)
     if len(specs) > MAX_PROBES:
-        problems.append(f"--probe: {len(specs)} are too many; give at most {MAX_PROBES}")
+        problems.append(f"{place}: {len(specs)} are too many; give at most {MAX_PROBES}")
     return tuple(specs), problems
 
 
-def unfit(specs: Sequence[ProbeSpec], values: Mapping[str, Value]) -> list[str]:
-    """What is wrong between these probes and the agent's options that only some kinds of them take."""
-    run = {each.name for each in specs if each.built_in}
+def missing(specs: Sequence[ProbeSpec], options: Mapping[str, Value], place: str = FLAG) -> list[str]:
+    """What these probes need of the agent's options and do not have."""
     problems = []
-    for kind in KINDS.values():
-        given = [each for each in kind.one_of if values[each]]
-        if kind.name in run and kind.one_of and len(given) != 1:
+    for kind in (KINDS[each.name] for each in specs if each.built_in):
+        if kind.one_of and sum(bool(options[each]) for each in kind.one_of) != 1:
             right = " and ".join(f"--{each}" for each in kind.one_of)
-            problems.append(f"--probe {kind.name}: needs exactly one of {right}")
-        elif kind.name not in run and given:
-            problems.append(f"--{given[0]}: only goes with --probe {kind.name}")
+            problems.append(f"{place} {kind.name}: needs exactly one of {right}")
         else:
             try:
-                kind.check(values)
+                kind.check(options)
             except CheckError as error:
                 problems.append(str(error))
     return problems
+
+
+def unused(specs: Sequence[ProbeSpec], options: Mapping[str, Value]) -> list[str]:
+    """Options that only go with a probe which is not among these."""
+    run = {each.name for each in specs if each.built_in}
+    kinds = [kind for kind in KINDS.values() if kind.name not in run]
+    return [f"--{each}: only goes with --probe {kind.name}" for kind in kinds for each in kind.one_of if options[each]]
 
 
 def passed_on(values: Mapping[str, Value]) -> dict[str, Value]:

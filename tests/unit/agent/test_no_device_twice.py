@@ -25,6 +25,7 @@ from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved
+from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.sharing.base import Answer, Helper, HelperFacts, HelperState
 from nodedevices_probe.protocol import DeviceFact
@@ -35,6 +36,8 @@ from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot
 pytestmark = pytest.mark.timeout(240)  # thousands of steps, on a machine that runs clusters beside them
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=2"], {})
+ALIAS = "ALIAS-"  # before the ids of a probe that calls the same devices otherwise
+PROBES = ("nvml", "gpus=/opt/probe", "others=/opt/other-probe", "others=/opt/other-probe --fast")
 OWN_POD = ("nodedevices-system", "agent")
 
 
@@ -82,11 +85,12 @@ class TheNode(RuleBasedStateMachine):
         self.disk_full = False
         self.sent = Plan()  # the newest list that the kubelet has
         self.plans: list[Plan] = []
+        self.file = FileOutcome()
         self.agent_starts()
 
     # --- the agent ----------------------------------------------------------------------------------------------------
     def agent_starts(self) -> None:
-        self.world: World = begin(self.disk or State(), LOCAL, now=self.now, monotonic=self.clock)
+        self.world: World = begin(self.disk or State(), LOCAL, now=self.now, monotonic=self.clock, file=self.file)
         self.holdings = Holdings(state=HoldersState.UNAVAILABLE)
         self.first_list_at: float | None = self.clock + 1.0  # called at the start, and answered by then
         self.recent: tuple[RecentAllocate, ...] = ()
@@ -153,8 +157,10 @@ class TheNode(RuleBasedStateMachine):
             outcome = step(
                 self.world,
                 Inputs(
-                    snapshot=snapshot(*self.devices()),
+                    snapshot=snapshot(*self.devices()) if self.probe_reports() else None,
+                    source=self.probe(),
                     arrived=self.clock,
+                    file=self.file,
                     seen=self.seen if self.known_object else None,
                     holdings=self.holdings,
                     recent=self.recent,
@@ -179,6 +185,13 @@ class TheNode(RuleBasedStateMachine):
 
     def helper_facts(self) -> HelperFacts:
         return HelperFacts()
+
+    def probe(self) -> str:
+        """The one that runs; "": the only one that there ever is."""
+        return ""
+
+    def probe_reports(self) -> bool:
+        return True
 
     # --- what happens -------------------------------------------------------------------------------------------------
     @rule(seconds=st.sampled_from([0.5, 3.0, 20.0]))
@@ -297,7 +310,7 @@ class TheNode(RuleBasedStateMachine):
 
 
 def owner(id_: str) -> str:
-    base = id_.partition("::")[0]
+    base = id_.partition("::")[0].removeprefix(ALIAS)
     for number in range(2):
         if base in (gpu_id(number), mig_id(number, 0), mig_id(number, 1)):
             return gpu_id(number)
@@ -308,7 +321,7 @@ def same_part(one: str, other: str) -> bool:
     """Whether both ids are of one device, or of one MIG device; two MIG devices of a GPU are apart."""
     if owner(one) != owner(other):
         return False
-    first, second = one.partition("::")[0], other.partition("::")[0]
+    first, second = (each.partition("::")[0].removeprefix(ALIAS) for each in (one, other))
     return first == second or not (first.startswith("MIG-") and second.startswith("MIG-"))
 
 
@@ -351,3 +364,50 @@ class TheNodeWithHelpers(TheNode):
 
 TheNodeWithHelpers.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=60)
 TestNoDeviceTwiceWithHelpers = TheNodeWithHelpers.TestCase
+
+
+class TheNodeWhoseProbesChange(TheNode):
+    """The same with a configuration file that takes the probe away and puts another one in its place, which may call
+    the same devices otherwise and may take its time. The state file is whole: who holds an id that nothing remembers
+    cannot be known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started_after = 0.0
+
+    def probe(self) -> str:
+        return self.world.probe_set.texts[0].partition("=")[0]
+
+    def probe_reports(self) -> bool:
+        return self.clock >= self.started_after
+
+    def devices(self) -> tuple[DeviceFact, ...]:
+        plain = (replace(each, pci_bus_id=f"0000:0{each.index}:00.0") for each in super().devices())
+        return tuple(map(renamed, plain)) if self.probe() == "others" else tuple(plain)
+
+    @rule(text=st.sampled_from(PROBES), seconds=st.sampled_from([0.0, 10.0, 30.0]))
+    def probe_changes(self, text: str, seconds: float) -> None:
+        self.file = FileOutcome(config=FileConfig(flags={"probe": (text,)}))
+        self.started_after = self.clock + seconds
+
+    @rule(number=st.integers(0, 1), share=st.integers(0, 5))
+    @precondition(lambda self: self.kubelet_runs and self.knows_pods and self.probe() != "others")
+    def pod_of_another_plugin_holds(self, number: int, share: int) -> None:
+        super().pod_of_another_plugin_holds(number, share)
+
+    @rule(full=st.just(False))
+    def disk_fills_up_or_not(self, full: bool) -> None:
+        super().disk_fills_up_or_not(full)
+
+    @rule(how=st.just("as it was"), pick=st.just(0))
+    def agent_restarts(self, how: str, pick: int) -> None:
+        super().agent_restarts(how, pick)
+
+
+def renamed(device: DeviceFact) -> DeviceFact:
+    parts = tuple(replace(each, id=ALIAS + each.id) for each in device.partitions)
+    return replace(device, id=ALIAS + device.id, partitions=parts)
+
+
+TheNodeWhoseProbesChange.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=100)
+TestNoDeviceTwiceWhenProbesChange = TheNodeWhoseProbesChange.TestCase

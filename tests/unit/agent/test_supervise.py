@@ -169,3 +169,15 @@ async def test_what_is_given_up_behind_a_call_that_hangs_does_not_pile_up() -> N
     let_go.set()
     await hanging
     assert await worker.run(lambda: "next") == "next"
+
+
+async def test_the_thread_of_a_worker_that_is_no_longer_needed_ends_after_what_is_queued() -> None:
+    worker, ran = Worker("short-lived"), []
+    last = worker.submit(lambda: ran.append(threading.current_thread()))
+    worker.end()
+    await last
+    [thread] = ran
+    await asyncio.to_thread(thread.join, 20)
+    assert not thread.is_alive()
+    assert await worker.run(lambda: 7) == 7, "a later call starts another one"
+    worker.end()

@@ -1,0 +1,199 @@
+"""Which probes run, and what becomes of the devices of one that no longer does. Pure.
+
+A probe is known by what is configured of it, `nics=/opt/nic-probe --fast`: with another command it is another probe.
+One that is taken away ends at once, and its devices are *retired*, because they cannot vanish with it: pods hold them,
+the kubelet may be handing one out at this moment, and a probe that comes in its place may report the same hardware
+under another id. Of a retired device always holds:
+
+- A probe of now that reports its id has it from then on, with its faults and holders.
+- Until all probes of now have reported, or were waited for, it is offered as that of a silent probe is; from then on,
+  or from the next change of probes, it goes to no new pod.
+- It stays listed while a container holds it, or may. Only after PROVEN_SECONDS does nobody, as far as is known, mean
+  nobody: whatever the kubelet was handing out when the probe was taken away has shown by then.
+- It stays listed while a fault of it is remembered, so that a probe that is taken away and put back hands out no broken
+  device. A person confirms that it is removed, as for one that is missing.
+- While it is listed, what another probe reports or reported at the same place goes to no new pod, nor does it itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from nodedevices_probe.protocol import MAX_MESSAGE, DeviceFact, Problem, text
+
+from nodedevices_plugin.model import Inventory, InventoryDevice, Verdict
+from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.model.listing import listing
+from nodedevices_plugin.pipeline import inventory as stage_inventory
+from nodedevices_plugin.settings.probes import name_of
+
+SILENCE_SECONDS = 15.0  # SCHEMA: after that a probe counts as silent, and its first line is no longer waited for
+CODE = "ProbeRemoved"  # of a problem
+PROVEN_SECONDS = SILENCE_SECONDS + 5.0  # five seconds after a retired device has last been offered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retired:
+    """The devices of a probe that was taken away, with what it reported last. `since`: time.monotonic(). `offered`:
+    new pods may still get them."""
+
+    inventory: Inventory
+    since: float
+    offered: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSet:
+    """`texts`: the probes that run, as configured, the first one first. `since`: when each was started, by name."""
+
+    texts: tuple[str, ...]
+    since: Mapping[str, float] = field(default_factory=dict)
+    retired: tuple[Retired, ...] = ()
+
+    def waits(self, parts: Mapping[str, Inventory], monotonic: float) -> bool:
+        """Whether the first line of one of them is waited for."""
+        return any(
+            part.line_monotonic is None and monotonic < self.since[name] + SILENCE_SECONDS
+            for name, part in parts.items()
+        )
+
+
+def restored(
+    devices: Sequence[InventoryDevice], texts: Sequence[str], before: Sequence[str], *, boot_id: str, monotonic: float
+) -> tuple[dict[str, Inventory], ProbeSet]:
+    """The probes after a start, with what the state file remembers of their devices. `before`: those that ran then;
+    empty: not known."""
+    first, *_ = names = [name_of(each) for each in texts]
+    same = {name_of(each) for each in texts if each in before} if before else set(names)
+    owners = {each.fact.id: each.probe or first for each in devices}
+    parts = {
+        name: stage_inventory.restore(
+            (each for each in devices if name in same and owners[each.fact.id] == name), boot_id=boot_id
+        )
+        for name in names
+    }
+    rest = [each for each in devices if owners[each.fact.id] not in same]
+    inventory = stage_inventory.restore(rest, boot_id=boot_id)
+    retired = (Retired(inventory=inventory, since=-math.inf, offered=False),) if rest else ()  # never in this run
+    return parts, ProbeSet(texts=tuple(texts), since=dict.fromkeys(names, monotonic), retired=retired)
+
+
+def changed(
+    parts: Mapping[str, Inventory], of: ProbeSet, texts: tuple[str, ...], monotonic: float
+) -> tuple[Mapping[str, Inventory], ProbeSet]:
+    """The probes with these in the place of those that run."""
+    if texts == of.texts:
+        return parts, of
+    same = {name_of(each) for each in texts if each in of.texts}
+    names = [name_of(each) for each in texts]
+    gone = tuple(
+        Retired(inventory=_left_by(name, part), since=monotonic)
+        for name, part in parts.items()
+        if name not in same and part.devices
+    )
+    after = ProbeSet(
+        texts=texts,
+        since={name: of.since[name] if name in same else monotonic for name in names},
+        retired=(*(replace(each, offered=False) for each in of.retired), *gone),
+    )
+    return {name: parts[name] if name in same else Inventory() for name in names}, after
+
+
+def kept(
+    of: ProbeSet,
+    parts: Mapping[str, Inventory],
+    verdicts: Mapping[str, Verdict],
+    *,
+    held: Set[str] | None,
+    now: datetime,
+    monotonic: float,
+    removed: Set[str] = frozenset(),
+    forget_missing_seconds: int | None = None,
+) -> ProbeSet:
+    """Without the retired devices that nothing keeps any more. `parts`: what the probes of now report. `held`: ids of
+    devices that are held, or may be; None: nobody knows."""
+    if not of.retired:
+        return of
+    listed = {each for part in parts.values() for device in part.devices for each in _ids(device)}
+    waits = of.waits(parts, monotonic)
+
+    def stays(device: InventoryDevice, since: float) -> bool:
+        if device.fact.id in listed:
+            return False
+        if held is None or device.fact.id in held or waits or monotonic < since + PROVEN_SECONDS:
+            return True
+        faulty = any(verdicts[each].faults for each in _ids(device) if each in verdicts)
+        return faulty and not stage_inventory.is_released(device, now, removed, forget_missing_seconds)
+
+    left = (
+        replace(each, inventory=replace(each.inventory, devices=devices), offered=each.offered and waits)
+        for each in of.retired
+        if (devices := tuple(_without(one, listed) for one in each.inventory.devices if stays(one, each.since)))
+    )
+    return replace(of, retired=tuple(left))
+
+
+def withheld(of: ProbeSet, parts: Mapping[str, Inventory]) -> frozenset[str]:
+    """Ids of devices that go to no new pod: retired ones, and what may be one of these under another id."""
+    retired = [each.fact for one in of.retired for each in one.inventory.devices]
+    if not retired:
+        return frozenset()
+    reported = [each.fact for part in parts.values() for each in part.devices if each.present]
+    ended = [each.fact for one in of.retired for each in one.inventory.devices if not one.offered]
+    pairs = ((old, other) for old in retired for other in (*retired, *reported) if old.id != other.id)
+    doubtful = (fact for pair in pairs if _may_be_one(*pair) for fact in pair)
+    return frozenset(each.id for each in (*ended, *doubtful))
+
+
+def problems(of: ProbeSet, ids: Set[str], inventory: Inventory) -> tuple[Problem, ...]:
+    """For people: which devices go to no new pod (`withheld`), and why."""
+    names = device_names(inventory)
+    retired = {each.fact.id for one in of.retired for each in one.inventory.devices}
+    said = (
+        (ids & retired, "not offered: its probe is no longer configured; listed until no pod holds it and it is well"),
+        (ids - retired, "not offered: it may be a device that a probe of before reported, and that is still listed"),
+    )
+    return tuple(
+        Problem(code=CODE, message=text(f"{listing(sorted(names[each] for each in some))}: {why}", MAX_MESSAGE))
+        for some, why in said
+        if some
+    )
+
+
+def next_change(of: ProbeSet, monotonic: float) -> float | None:
+    """When a retired device may be dropped without any news."""
+    return min(
+        (each.since + PROVEN_SECONDS for each in of.retired if each.since + PROVEN_SECONDS > monotonic), default=None
+    )
+
+
+def clock_set(of: ProbeSet, by: timedelta) -> ProbeSet:
+    """After the wall clock was set."""
+    moved = (replace(each, inventory=stage_inventory.clock_set(each.inventory, by)) for each in of.retired)
+    return replace(of, retired=tuple(moved))
+
+
+def _left_by(name: str, part: Inventory) -> Inventory:
+    """What a probe reported last, but for what only one that runs has to say."""
+    devices = tuple(replace(each, probe=name) for each in part.devices)
+    return replace(part, devices=devices, problems=(), accelerators_on_bus=0)
+
+
+def _without(device: InventoryDevice, partitions: Set[str]) -> InventoryDevice:
+    """Without those partitions: another device has them now."""
+    left = tuple(part for part in device.fact.partitions if part.id not in partitions)
+    return device if left == device.fact.partitions else replace(device, fact=replace(device.fact, partitions=left))
+
+
+def _ids(device: InventoryDevice) -> set[str]:
+    return {device.fact.id, *(part.id for part in device.fact.partitions)}
+
+
+def _may_be_one(one: DeviceFact, other: DeviceFact) -> bool:
+    """Whether they are at the same PCI address; where one says none, whether they have a device node in common."""
+    if one.pci_bus_id and other.pci_bus_id:
+        return one.pci_bus_id == other.pci_bus_id
+    return not set(one.device_nodes).isdisjoint(other.device_nodes)

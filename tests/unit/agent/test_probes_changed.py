@@ -1,0 +1,333 @@
+"""Which probes run, by flag and by file, and what becomes of the devices of one that is taken away while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, RecentAllocate
+from nodedevices_plugin.pipeline.probe_set import PROVEN_SECONDS
+from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
+from nodedevices_plugin.settings import file as files
+from nodedevices_plugin.settings.file import FileOutcome
+from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.settings.named import NamedFiles
+from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_probe.protocol import DeviceFact
+from support.facts import START, gpu, gpu_id, snapshot, xid
+
+NICS, OTHER_NICS = "nics=/opt/nic-probe", "nics=/opt/nic-probe --fast"
+CONFIG = {"resources": {"devices": [{"match": {"type": "nic"}, "name": "example.com/rdma"}]}}
+RDMA, GPU = "example.com/rdma", "nvidia.com/gpu"
+
+
+def said(*probes: str) -> FileOutcome:
+    """The file with these probes."""
+    return FileOutcome(config=files.from_document({"flags": {"probe": list(probes)}}))
+
+
+BOTH = said("nvml", NICS)
+BROKEN = FileOutcome(error="line 1: not YAML")
+
+
+def nic(index: int = 0, **facts: Any) -> DeviceFact:
+    known = {"id": f"NIC-{index}", "pci_bus_id": f"0000:3b:00.{index}", "vendor": "mellanox"}
+    return DeviceFact(**{**known, "index": index, "type": "nic", **facts})
+
+
+class Node:
+    """The agent's steps, without the agent."""
+
+    def __init__(self, file: FileOutcome = BOTH, local: Local | None = None, state: State | None = None) -> None:
+        self.local = local or parse(["--node-name=n1", "--config-file=/c", "--operator-wait-seconds=0"], {})
+        self.file = file
+        self.clock = 100.0
+        self.seen = SeenObject(exists=True, config=CONFIG)
+        self.holdings = Holdings(state=HoldersState.SYNCED, taken=1.0)
+        self.recent: tuple[RecentAllocate, ...] = ()
+        self.last: Step | None = None
+        self.world: World = begin(state or State(), self.local, now=START, monotonic=self.clock, file=file)
+
+    def line(self, probe: str, *devices: DeviceFact, **more: Any) -> Node:
+        line = snapshot(*devices, **{"probe": probe, "instance": f"of-{probe}", **more})
+        return self._step(snapshot=line, source=probe)
+
+    def uses(self, file: FileOutcome) -> Node:
+        self.file = file
+        return self._step()
+
+    def wait(self, seconds: float, **reports: tuple[DeviceFact, ...]) -> Node:
+        """Meanwhile these probes go on reporting these devices."""
+        until = self.clock + seconds
+        while self.clock < until:
+            self.clock += min(5.0, until - self.clock)
+            for probe, devices in reports.items():
+                self.line(probe, *devices)
+            self._step()
+        return self
+
+    def held(self, resource: str, *ids: str) -> Node:
+        holder = Holder(namespace="ml", pod="train-0", container="main", resource=resource, ids=ids, since=START)
+        self.holdings = replace(self.holdings, holders=(holder,) if ids else ())
+        return self._step()
+
+    def restart(self, file: FileOutcome | None = None, state: State | None = None) -> Node:
+        node = Node(file or self.file, self.local, state or self.world.state)
+        node.holdings = self.holdings
+        return node
+
+    def _step(self, **line: Any) -> Node:
+        self.last = step(
+            self.world,
+            Inputs(
+                holdings=self.holdings,
+                recent=self.recent,
+                arrived=self.clock,
+                file=self.file,
+                seen=self.seen,
+                saved=self.world.active.effective,
+                **line,
+            ),
+            self.local,
+            now=START + timedelta(seconds=self.clock - 100.0),
+            monotonic=self.clock,
+        )
+        self.world = self.last.world
+        return self
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        return self.world.probe_set.texts
+
+    @property
+    def devices(self) -> list[str]:
+        return [each.fact.id for each in self.world.inventory.devices]
+
+    @property
+    def states(self) -> dict[str, tuple[str, str]]:
+        return {key: (each.state.value, each.reason) for key, each in self.world.verdicts.items()}
+
+    @property
+    def offered(self) -> list[str]:
+        """What new pods can get."""
+        plan = self.world.plan
+        return [each.id for resource in plan.resources for each in resource.ids if each.healthy] if plan else []
+
+    @property
+    def problems(self) -> list[str]:
+        return [f"{each.code}: {each.message}" for each in self.world.inventory.problems]
+
+
+def both() -> Node:
+    return Node().line("nvml", gpu(0)).line("nics", nic())
+
+
+# --- which run --------------------------------------------------------------------------------------------------------
+def test_flags_come_before_the_file_the_file_before_what_ran_last_and_that_before_the_default() -> None:
+    ran = State(probes=("ib=/opt/ib",))
+    flags = parse(["--node-name=n1", "--config-file=/c", "--probe=fpga=/opt/fpga"], {})
+    assert Node(BOTH, flags, ran).runs == ("fpga=/opt/fpga",)
+    assert Node(BOTH, None, ran).runs == ("nvml", NICS)
+    assert Node(BROKEN, None, ran).runs == ("ib=/opt/ib",)
+    assert Node(BROKEN).runs == ("nvml",)
+    assert Node(FileOutcome(), None, ran).runs == ("nvml",), "without a file, or without the key in it: the default"
+
+
+def test_of_several_files_the_one_that_applies_says_it() -> None:
+    local = parse(["--standalone", "--config-dir=/c", "--default-config=nics"], {})
+    named = NamedFiles(folder="/c", files={"nics": BOTH, "gpus": said("nvml")})
+    assert begin(State(), local, now=START, monotonic=0.0, files=named).probe_set.texts == ("nvml", NICS)
+
+
+def test_a_file_that_cannot_be_used_changes_none_of_them_and_a_good_one_does_at_once() -> None:
+    node = both().uses(BROKEN)
+    assert node.runs == ("nvml", NICS)
+    assert node.uses(said("nvml")).runs == ("nvml",)
+
+
+def test_a_policy_that_is_refused_does_not_keep_a_probe_from_being_started() -> None:
+    node = Node(said("nvml")).line("nvml", gpu(0))
+    node.seen = SeenObject(exists=True, config={"sharing": {"strategy": "no such"}})
+    node.uses(BOTH)
+    assert (node.runs, node.world.config.reason) == (("nvml", NICS), "ConfigInvalid")
+
+
+def test_the_state_file_has_those_that_run_and_an_older_one_has_none() -> None:
+    state = both().world.state
+    assert state.probes == ("nvml", NICS)
+    assert Node(BROKEN, None, replace(state, probes=())).runs == ("nvml",)
+    assert Node(BROKEN, None, replace(state, probes=("removed-since",))).runs == ("nvml",)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (["rocm"], "flags.probe: 'rocm' is not allowed; give nvml, simulated, NAME=COMMAND or NAME=unix:/PATH"),
+        ([], "flags.probe: empty; give nvml, simulated, NAME=COMMAND or NAME=unix:/PATH"),
+        (["nvml", "nvml=/x"], "flags.probe: nvml is there twice; give each probe its own name"),
+        (["nics="], "flags.probe nics: no command after =; give a program with its arguments"),
+        ({"nics": "/x"}, "flags.probe: {'nics': '/x'} is not a list of names"),
+    ],
+)
+def test_a_probe_of_the_file_that_cannot_be_is_refused_with_what_is_right(given: Any, complaint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        files.from_document({"flags": {"probe": given}})
+    assert refused.value.problems == (complaint,)
+    assert refused.value.field == "flags.probe"
+
+
+def test_one_is_enough_without_a_list_and_a_command_may_have_commas() -> None:
+    assert files.from_document({"flags": {"probe": "nics=/x a,b"}}).flags["probe"] == ("nics=/x a,b",)
+
+
+def test_a_probe_of_the_file_that_lacks_a_flag_is_refused_and_those_that_run_stay() -> None:
+    node = both().uses(said("simulated"))
+    assert node.runs == ("nvml", NICS)
+    config = node.world.config
+    assert (config.reason, config.refused and config.refused.field) == ("ConfigInvalid", "flags.probe")
+    assert config.message.startswith(
+        "configuration file /c: flags.probe simulated: needs exactly one of --simulated-file and --simulated-profile"
+    )
+
+
+def test_flags_of_a_probe_that_the_file_may_ask_for_are_no_mistake() -> None:
+    arguments = ["--node-name=n1", "--simulated-profile=h100 x 2"]
+    local = parse([*arguments, "--config-file=/c"], {})
+    assert Node(said("simulated"), local).runs == ("simulated",)
+    assert Node(said("nvml"), local).runs == ("nvml",)
+    with pytest.raises(ConfigError, match="--simulated-profile: only goes with --probe simulated"):
+        parse(arguments, {})
+
+
+# --- one more ---------------------------------------------------------------------------------------------------------
+def test_a_probe_that_is_added_is_waited_for_and_takes_nothing_from_the_others() -> None:
+    node = Node(said("nvml")).line("nvml", gpu(0)).wait(60, nvml=(gpu(0),)).uses(BOTH)
+    assert (node.offered, node.last and node.last.silent) == ([gpu_id(0)], frozenset())
+    assert sorted(node.line("nics", nic()).offered) == sorted([gpu_id(0), "NIC-0"])
+    late = Node(said("nvml")).line("nvml", gpu(0)).uses(BOTH).wait(16, nvml=(gpu(0),))
+    assert (late.offered, late.last and late.last.silent) == ([gpu_id(0)], frozenset({"nics"}))
+
+
+# --- one less ---------------------------------------------------------------------------------------------------------
+def test_what_nobody_holds_goes_to_no_new_pod_and_is_gone_once_that_is_sure() -> None:
+    node = both().uses(said("nvml"))
+    assert (node.offered, node.devices) == ([gpu_id(0)], [gpu_id(0), "NIC-0"])
+    why = "its probe is no longer configured; listed until no pod holds it and it is well"
+    assert node.problems == [f"ProbeRemoved: nic-0: not offered: {why}"]
+    node.wait(PROVEN_SECONDS - 1, nvml=(gpu(0),))
+    assert node.devices == [gpu_id(0), "NIC-0"]
+    node.wait(2, nvml=(gpu(0),))
+    assert (node.devices, node.problems, [each.name for each in node.world.plan.resources]) == ([gpu_id(0)], [], [GPU])  # type: ignore[union-attr]
+
+
+def test_what_a_pod_holds_stays_listed_until_the_pod_ends_and_is_no_fault() -> None:
+    node = both().held(RDMA, "NIC-0").uses(said("nvml")).wait(600, nvml=(gpu(0),))
+    assert (node.offered, node.devices) == ([gpu_id(0)], [gpu_id(0), "NIC-0"])
+    assert node.states == {gpu_id(0): ("Healthy", ""), "NIC-0": ("Unknown", "ProbeSilent")}
+    assert [each.probe for each in node.world.inventory.devices] == ["nvml", "nics"]
+    assert node.last
+    assert node.last.silent == frozenset(), "a probe that does not run is not silent"
+    assert node.held(RDMA).devices == [gpu_id(0)]
+
+
+def test_what_was_being_handed_out_when_the_probe_was_taken_away_counts_as_held() -> None:
+    node = both()
+    now = START + timedelta(seconds=node.clock - 100)
+    node.uses(said("nvml"))
+    node.recent = (RecentAllocate(resource=RDMA, ids=("NIC-0",), time=now, monotonic=node.clock + 0.2),)
+    node.wait(PROVEN_SECONDS + 5, nvml=(gpu(0),))
+    assert node.devices == [gpu_id(0), "NIC-0"]
+
+
+def test_while_nobody_knows_what_pods_hold_nothing_is_dropped() -> None:
+    node = both()
+    node.holdings = Holdings(state=HoldersState.UNAVAILABLE)
+    node.uses(said("nvml")).wait(600, nvml=(gpu(0),))
+    assert (node.offered, node.devices) == ([gpu_id(0)], [gpu_id(0), "NIC-0"])
+
+
+def test_a_fault_is_not_forgotten_with_its_probe() -> None:
+    node = both().line("nvml", gpu(0), events=(xid(79, sequence=3),)).uses(said(NICS)).wait(600, nics=(nic(),))
+    assert node.states[gpu_id(0)] == ("Unhealthy", "Xid79")
+    again = node.uses(BOTH).line("nvml", gpu(0), instance="again")
+    assert (again.states[gpu_id(0)], again.offered) == (("Unhealthy", "Xid79"), ["NIC-0"])
+
+
+def test_a_broken_device_of_a_probe_that_is_gone_leaves_when_a_person_says_so() -> None:
+    node = both().line("nvml", gpu(0), events=(xid(79, sequence=3),)).uses(said(NICS)).wait(60, nics=(nic(),))
+    node.seen = replace(node.seen, confirm=f"{gpu_id(0)}=removed")
+    assert node.line("nics", nic()).devices == ["NIC-0"]
+
+
+# --- another in its place ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("text", ["ib=/opt/nic-probe", OTHER_NICS])
+def test_a_device_that_the_next_probe_reports_too_is_offered_all_the_time_and_held_as_before(text: str) -> None:
+    node, name = both().held(RDMA, "NIC-0"), text.partition("=")[0]
+    assert sorted(node.uses(said("nvml", text)).offered) == sorted([gpu_id(0), "NIC-0"])
+    assert sorted(node.line(name, nic()).offered) == sorted([gpu_id(0), "NIC-0"])
+    assert {each.fact.id: each.probe for each in node.world.inventory.devices}["NIC-0"] == name
+    assert (node.states["NIC-0"], node.problems) == (("Healthy", ""), [])
+
+
+def test_a_line_of_the_probe_that_was_taken_away_counts_for_nothing() -> None:
+    node = both().uses(said("nvml")).line("nics", nic(), nic(1))
+    assert node.devices == [gpu_id(0), "NIC-0"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({}, {}),
+        ({"pci_bus_id": "", "device_nodes": ("/dev/u0", "/dev/cm")}, {"device_nodes": ("/dev/u0",)}),
+    ],
+)
+def test_the_same_hardware_under_another_id_goes_to_no_pod_while_one_holds_it(
+    old: dict[str, Any], new: dict[str, Any]
+) -> None:
+    renamed, beside = nic(0, id="mlx5_0", **new), nic(1, id="mlx5_1")
+    node = Node().line("nvml", gpu(0)).line("nics", nic(0, **old)).held(RDMA, "NIC-0")
+    node.uses(said("nvml", OTHER_NICS)).line("nics", renamed, beside)
+    assert sorted(node.offered) == sorted([gpu_id(0), "mlx5_1"])
+    assert any("it may be a device that a probe of before reported" in each for each in node.problems)
+    node.wait(60, nvml=(gpu(0),), nics=(renamed, beside)).held(RDMA)
+    assert sorted(node.offered) == sorted([gpu_id(0), "mlx5_0", "mlx5_1"])
+
+
+def test_neither_id_of_the_same_hardware_is_offered_while_the_kubelet_may_still_hand_out_the_old_one() -> None:
+    node = both().uses(said("nvml", "ib=/opt/ib", "fpga=/opt/fpga"))
+    assert sorted(node.offered) == sorted([gpu_id(0), "NIC-0"]), "fpga has not reported yet"
+    node.line("ib", nic(0, id="mlx5_0"))
+    assert node.offered == [gpu_id(0)]
+    node.wait(PROVEN_SECONDS + 1, nvml=(gpu(0),), ib=(nic(0, id="mlx5_0"),))
+    assert sorted(node.offered) == sorted([gpu_id(0), "mlx5_0"])
+
+
+def test_of_two_changes_in_a_row_no_two_ids_of_the_same_hardware_are_left_on_offer() -> None:
+    node = both().uses(said("nvml", "ib=/opt/ib")).line("ib", nic(0, id="mlx5_0")).uses(BOTH)
+    assert node.devices == [gpu_id(0), "NIC-0", "mlx5_0"]
+    assert node.offered == [gpu_id(0)]
+    assert sorted(node.line("nics", nic()).offered) == [gpu_id(0)]
+    assert sorted(node.wait(PROVEN_SECONDS + 1, nvml=(gpu(0),), nics=(nic(),)).offered) == [gpu_id(0), "NIC-0"]
+
+
+# --- restarts ---------------------------------------------------------------------------------------------------------
+def test_a_restart_in_the_middle_keeps_what_pods_hold() -> None:
+    node = both().held(RDMA, "NIC-0").uses(said("nvml")).restart().line("nvml", gpu(0)).wait(60, nvml=(gpu(0),))
+    assert (node.offered, node.devices) == ([gpu_id(0)], [gpu_id(0), "NIC-0"])
+    assert node.held(RDMA).devices == [gpu_id(0)]
+
+
+def test_a_restart_with_another_command_is_the_same_as_the_change_while_it_runs() -> None:
+    node = both().held(RDMA, "NIC-0").restart(said("nvml", OTHER_NICS))
+    node.line("nvml", gpu(0)).line("nics", nic(0, id="mlx5_0"))
+    assert node.offered == [gpu_id(0)]
+    assert sorted(node.held(RDMA).offered) == sorted([gpu_id(0), "mlx5_0"])
+
+
+def test_a_restart_with_a_file_that_broke_meanwhile_runs_what_ran_before() -> None:
+    node = both().restart(BROKEN).line("nvml", gpu(0)).line("nics", nic())
+    assert sorted(node.offered) == sorted([gpu_id(0), "NIC-0"])
