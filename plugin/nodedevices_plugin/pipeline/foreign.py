@@ -55,12 +55,11 @@ class _Unit:
 
 class Names:
     """The node's devices by every name that others give them. `index_prefix`: the domain of resources whose ids may be
-    indices, None for none; a bare number under any other name is not one of our devices."""
+    indices, empty for each vendor's own, None for none; a bare number under any other name is none of our devices."""
 
     def __init__(self, inventory: Inventory, *, index_prefix: str | None = None) -> None:
-        self._index_prefix = None if index_prefix is None else f"{index_prefix}/"
         self._by_id: dict[str, _Unit] = {}
-        self._by_index: dict[str, _Unit] = {}
+        self._by_index: dict[tuple[str, str], _Unit] = {}  # by domain and index
         self._by_claim: dict[tuple[str, str], _Unit] = {}  # by DRA driver and name
         self._drivers = {each.dra_driver: each for each in registry.vendors() if isinstance(each, ClaimNames)}
         called = device_names(inventory)
@@ -69,10 +68,13 @@ class Names:
             units = (Unit(device), *partitions(device))
             for unit in units:
                 self._by_id[unit.id] = _Unit(fact.id, unit.partition.id if unit.partition else None)
+            vendor, indices = registry.of(fact), registry.index_ids(fact)
             if (
-                indices := registry.index_ids(fact)
-            ) is not None:  # a NIC has an index, too, and nobody offers it by that
-                self._by_index |= {indices.index_id(unit): self._by_id[unit.id] for unit in units}
+                index_prefix is not None and vendor is not None and indices is not None
+            ):  # of any other nobody offers them
+                usual = vendor.usual_name(Unit(device), strategy=none.NAME, prefix=index_prefix) or ""
+                domain = usual.partition("/")[0]
+                self._by_index |= {(domain, indices.index_id(unit)): self._by_id[unit.id] for unit in units}
             if (claims := registry.claim_names(fact)) is not None:
                 for unit in units:
                     name = claims.claim_name(unit, called[fact.id])
@@ -82,8 +84,8 @@ class Names:
         """What an id of a resource is about, and which share of it; None: none of our devices."""
         base, replica = split(id_)
         found = self._by_id.get(base)
-        if found is None and self._index_prefix is not None and resource.startswith(self._index_prefix):
-            found = self._by_index.get(base)
+        if found is None:
+            found = self._by_index.get((resource.partition("/")[0], base))
         return None if found is None else (found, replica)
 
     def claimed(self, name: str) -> _Unit | None:

@@ -16,6 +16,7 @@ from nodedevices_api.versions import dra_version
 from nodedevices_probe.nvidia.attributes import CUDA_COMPUTE_CAPABILITY, MIG_CAPABLE, MIG_ENABLED
 from nodedevices_probe.nvidia.attributes import VENDOR as NVIDIA
 
+NVIDIAS_PREFIX = "nvidia.com"
 _COUNTS = ("multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
 
 
@@ -31,6 +32,9 @@ def as_written_now(document: Mapping[str, Any]) -> dict[str, Any]:
                 isinstance(node, Mapping) and "vendors" not in node
             ):  # what only NVIDIA's flags say stood beside the rest
                 result[part]["node"] = {**node, "vendors": {NVIDIA: node}}
+    applied = result.get("applied")
+    if "probes" not in document and isinstance(applied, Mapping) and applied.get("resourcePrefix") == NVIDIAS_PREFIX:
+        result["applied"] = {**applied, "resourcePrefix": ""}  # it was the default for all, and is NVIDIA's own
     if isinstance(devices := document.get("devices"), list):
         result["devices"] = [_device(each) if isinstance(each, Mapping) else each for each in devices]
     if isinstance(verdicts := document.get("verdicts"), Mapping):

@@ -32,7 +32,7 @@ class Effective:
     """Everything that decides what is offered and how it is judged. Equal values mean that nothing changed."""
 
     sections: Resolved
-    resource_prefix: str
+    resource_prefix: str  # the domain of usual names; empty: each vendor's own
     node: NodeSettings = field(default_factory=NodeSettings)
 
     @property
@@ -59,7 +59,8 @@ class Effective:
 
     @property
     def index_prefix(self) -> str | None:
-        """The domain of resources whose ids may be NVML indices (foreign.Names); None: none are."""
+        """The domain of resources whose ids may be indices, empty for each vendor's own (foreign.Names); None: none
+        are."""
         return self.resource_prefix if self.sections.injection.device_id_strategy == "index" else None
 
 

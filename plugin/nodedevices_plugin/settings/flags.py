@@ -119,7 +119,7 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
         problems.append("--node-name: missing; set NODE_NAME from spec.nodeName (downward API), or give --standalone")
     elif name and not _NODE_NAME.match(name):
         problems.append(f"--node-name: {show(name)} is not the name of a Node")
-    if not _DOMAIN.match(str(values["resource-prefix"])):
+    if values["resource-prefix"] and not _DOMAIN.match(str(values["resource-prefix"])):
         problems.append(f"--resource-prefix: {show(values['resource-prefix'])} is not a domain such as nvidia.com")
     specs, wrong = probes.read(_list(values["probe"]))
     by_file = "probe" not in given and (values["config-file"] or values["config-dir"])

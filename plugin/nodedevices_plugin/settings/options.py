@@ -104,11 +104,10 @@ OWN: tuple[Option, ...] = (
     ),
     Option(
         name="resource-prefix",
-        default="nvidia.com",
         variables=("NODEDEVICES_RESOURCE_PREFIX",),
         group="node",
         metavar="DOMAIN",
-        help="the part of a resource name before the slash",
+        help="the part of usual resource names before the slash; default: each vendor's own, nvidia.com for NVIDIA",
     ),
     Option(
         name="serving-mode",

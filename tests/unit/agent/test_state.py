@@ -156,6 +156,22 @@ def test_a_section_that_was_renamed_since_is_read_under_its_old_name(file: State
     assert state.spec.config["partitions"] == mixed
 
 
+@pytest.mark.parametrize(("recorded", "prefix"), [("nvidia.com", ""), ("example.com", "example.com")])
+def test_the_prefix_that_was_the_default_for_every_vendor_is_read_as_none_given(
+    file: StateFile, recorded: str, prefix: str
+) -> None:
+    document = json.loads((STATES / "v1-2026-11-22.json").read_bytes())
+    document["applied"]["resourcePrefix"] = recorded
+    file.path.write_text(json.dumps(document))
+    assert from_saved(file.load().applied or {}).resource_prefix == prefix
+
+
+def test_a_prefix_that_was_given_stays(file: StateFile) -> None:
+    given = {"resourcePrefix": "nvidia.com", "sections": {}}
+    file.save(replace(FULL, applied=given))
+    assert file.load().applied == given
+
+
 def test_a_recovery_action_that_was_renamed_since_is_read_under_its_old_name(file: StateFile) -> None:
     document = json.loads((STATES / "v1-2026-11-21.json").read_bytes())
     verdict = document["verdicts"]["GPU-1"]
