@@ -1,8 +1,8 @@
 # The settings of NVIDIA's device plugin, as its DaemonSet has them, for our agent. Pure: reads nothing, writes nothing.
 #
-# In: the DaemonSet; $maps, the ConfigMaps of its volumes; $looked_at, names that a person has looked at.
+# In: the DaemonSet; $maps, the ConfigMaps of its volumes; $reviewed, names that a person has looked at.
 # Out: patch (for our DaemonSet), configs (file name -> text, or null), components, say (sentences: what was taken, and
-# why) and stop (sentences: what is not understood, each with the name by which $looked_at passes it).
+# why) and stop (sentences: what is not understood, each with the name by which $reviewed passes it).
 
 # What our agent knows by the same name and meaning.
 def known:
@@ -120,7 +120,7 @@ def without_comments: split("\n") | map(sub("(^|\\s)#.*$"; "")) | join("\n");
   ] as $stops
 
 # --- the result
-| {stop: ($stops | unique | map(select(.name | IN($looked_at | splits("[ ,]+")) | not))),
+| {stop: ($stops | unique | map(select(.name | IN($reviewed | splits("[ ,]+")) | not))),
    say: ([$components | group_by(.name)[] | "component \(.[0].name): \(map(.why) | join("; "))"]
          + [$settings | to_entries[] | select(.key | IN(known[])) | "\(.key)=\(.value.value)"]
          + [select($from_file.text) | "configuration file: \($file)"]

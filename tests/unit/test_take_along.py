@@ -39,7 +39,7 @@ class Cluster:
         for name, data in (maps or {}).items():
             (self.folder / f"{name}.json").write_text(json.dumps({"metadata": {"name": name}, "data": data}))
 
-    def take(self, looked_at: str = "") -> int:
+    def take(self, reviewed: str = "") -> int:
         environment = {
             "PATH": f"{self.folder}:{os.environ['PATH']}",
             "ANSWERS": str(self.folder),
@@ -48,7 +48,7 @@ class Cluster:
             "AGENT_IMAGE": "registry.example.com:5000/team/nodedevices-agent:0.1.0",
             "OPERATOR_IMAGE": "registry.example.com:5000/team/nodedevices-operator:0.1.0",
             "OVERLAY": "default",
-            "LOOKED_AT": looked_at,
+            "REVIEWED": reviewed,
         }
         done = subprocess.run(
             [f"./{SCRIPT}"], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -136,9 +136,9 @@ def test_the_gpu_operator_names_the_volume_after_the_configmap_and_starts_by_a_s
     assert cluster.take() == 1
     assert "container nvidia-device-plugin runs sh" in cluster.said
     assert not (cluster.folder / "my-nodedevices" / "kustomization.yaml").exists()
-    looked_at = "nvidia-device-plugin nvidia-device-plugin-entrypoint"
-    assert f"LOOKED_AT='{looked_at}'" in cluster.said
-    assert cluster.take(looked_at) == 0, cluster.said
+    reviewed = "nvidia-device-plugin nvidia-device-plugin-entrypoint"
+    assert f"REVIEWED='{reviewed}'" in cluster.said
+    assert cluster.take(reviewed) == 0, cluster.said
     assert cluster.written("configs.json")["data"] == {"a": SHARED}
     assert cluster.taken() == {"PASS_DEVICE_SPECS": "true", "MIG_STRATEGY": "single", "DEFAULT_CONFIG": "a"}
     assert cluster.components() == {"observe", "named-configs", "mig"}
@@ -243,7 +243,7 @@ def test_where_containers_get_gpus_by_cdi_it_stops_and_says_what_must_be_on_the_
     assert cluster.take() == 1
     assert "cdi: containers get their GPUs by CDI (a CDI strategy in b)" in cluster.said
     assert "/var/run/cdi/nvidia.yaml" in cluster.said
-    assert "LOOKED_AT='cdi'" in cluster.said
+    assert "REVIEWED='cdi'" in cluster.said
 
 
 def test_a_kustomization_that_is_there_is_nobodys_to_overwrite(cluster: Cluster) -> None:
