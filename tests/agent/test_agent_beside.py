@@ -159,7 +159,7 @@ async def test_an_older_agent_that_still_runs_is_not_another_plugin(
 
 
 @pytest.mark.parametrize("how", ["no PodResources", "no GetAllocatableResources"])
-async def test_where_the_kubelet_does_not_tell_it_registers(
+async def test_where_the_kubelet_does_not_say_it_registers(
     made: AgentProcess, kubelet: StandInKubelet, tmp_path: Path, ids: list[str], how: str
 ) -> None:
     if how == "no PodResources":

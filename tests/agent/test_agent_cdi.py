@@ -221,7 +221,7 @@ async def test_a_folder_that_cannot_be_written_is_not_needed_beside_the_toolkits
     assert not [each for each in node.agent.lines("configuration") if each["condition"] == "ConfigInvalid"]
 
 
-async def test_a_folder_that_fails_while_it_is_in_use_is_told_and_devices_are_offered(node: Node) -> None:
+async def test_a_folder_that_fails_while_it_is_in_use_is_reported_and_devices_are_offered(node: Node) -> None:
     await start(node)
     (node.cdi / f"{OURS}-gpu.json").unlink()
     node.cdi.rmdir()

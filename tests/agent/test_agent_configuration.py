@@ -99,7 +99,7 @@ async def test_a_name_that_matches_nothing_is_in_effect_and_reported_once(
     assert conditions(agent) == []
 
 
-async def test_an_empty_file_is_told(agent: AgentProcess, kubelet: StandInKubelet, config_file: Path) -> None:
+async def test_an_empty_file_is_reported(agent: AgentProcess, kubelet: StandInKubelet, config_file: Path) -> None:
     write(config_file, "# sharing comes later\n")
     await agent.until(lambda: agent.lines("the configuration file is empty: flags, environment and defaults apply"))
     assert kubelet.allocatable(GPU) == 4

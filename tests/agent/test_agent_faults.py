@@ -190,7 +190,7 @@ async def test_an_unreadable_state_file_is_kept_aside_and_the_agent_starts_afres
     assert agent.state_file.with_name("nodedevices-state.json.unreadable").exists()
 
 
-async def test_it_ends_at_once_and_cleanly_when_asked_to(agent: AgentProcess, kubelet: StandInKubelet) -> None:
+async def test_it_ends_at_once_and_cleanly_on_request(agent: AgentProcess, kubelet: StandInKubelet) -> None:
     probe = agent.probe_pid
     assert agent.terminate() == 0
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
@@ -208,7 +208,7 @@ def _metric(agent: AgentProcess, name: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
 
 
-async def test_a_probe_that_hangs_is_told_and_its_devices_stay_offered(
+async def test_a_probe_that_hangs_is_reported_and_its_devices_stay_offered(
     agent: AgentProcess, kubelet: StandInKubelet
 ) -> None:
     updates = len(kubelet.views[GPU].updates)

@@ -176,7 +176,9 @@ async def test_no_change_is_in_effect_while_the_disk_is_full(
         assert not physical(share.ids) & physical(whole.ids)
 
 
-async def test_a_new_node_offers_nothing_before_the_operators_word(node: Node, kubelet: StandInKubelet) -> None:
+async def test_a_new_node_offers_nothing_before_the_operators_configuration(
+    node: Node, kubelet: StandInKubelet
+) -> None:
     node.store = FakeStore(item=None)
     async with node.agent("--operator-wait-seconds=60"):
         await node.until(lambda: node.condition("Ready")[0] == "Starting" and node.condition("Ready")[1])

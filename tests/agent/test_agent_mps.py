@@ -88,7 +88,7 @@ async def test_while_the_daemon_is_merely_starting_nothing_is_called_wrong(
     assert "nodedevices_config_errors_total{" not in agent.get("/metrics")[1]
 
 
-async def test_while_no_daemon_answers_nothing_is_registered_and_the_reason_is_told(
+async def test_while_no_daemon_answers_nothing_is_registered_and_the_reason_is_reported(
     made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
 ) -> None:
     (runner.programs / "nvidia-cuda-mps-control").unlink()
@@ -131,7 +131,7 @@ async def test_shares_are_withheld_while_their_daemon_is_dead_and_it_is_started_
     await agent.until(lambda: runner.commands(GPU).count("-d") == 3)
 
 
-async def test_the_end_of_a_daemon_is_told_to_its_clients_however_soon_another_answers(
+async def test_the_end_of_a_daemon_is_reported_to_its_clients_however_soon_another_answers(
     agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
 ) -> None:
     def marked() -> list[tuple[str, str]]:
@@ -199,7 +199,7 @@ async def test_clients_keep_their_daemon_until_they_end_though_time_slices_have_
     assert not runner.alive(GPU)
 
 
-async def test_a_gpu_that_comes_is_told_to_the_running_daemon_whose_clients_go_on(
+async def test_a_gpu_that_comes_is_sent_to_the_running_daemon_whose_clients_go_on(
     agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
 ) -> None:
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
@@ -281,7 +281,7 @@ async def test_where_the_state_is_lost_pods_with_whole_gpus_keep_them_and_client
         assert "quit" not in runner.commands(GPU)
 
 
-async def test_a_root_that_is_not_mounted_is_told(made: AgentProcess, kubelet: StandInKubelet) -> None:
+async def test_a_root_that_is_not_mounted_is_reported(made: AgentProcess, kubelet: StandInKubelet) -> None:
     configure(made, FOUR)
     made.arguments.append("--mps-dir=/nowhere")
     async with made as agent:

@@ -82,7 +82,7 @@ async def test_it_registers_nothing_and_shows_what_the_other_plugin_offers_and_p
         assert endpoints(kubelet) == ["nvidia-gpu.sock"]
 
 
-async def test_a_device_that_fails_is_withdrawn_by_nobody_and_still_told(
+async def test_a_device_that_fails_is_withdrawn_by_nobody_and_still_reported(
     observer: AgentProcess, kubelet: StandInKubelet, tmp_path: Path
 ) -> None:
     ids = await ids_of(observer)
@@ -178,7 +178,7 @@ async def test_a_dra_drivers_claims_hold_devices(observer: AgentProcess, kubelet
     assert [line.partition('index="')[2][0] for line in held] == ["1", "2"]
 
 
-async def test_an_observer_that_cannot_ask_the_kubelet_is_not_ready(
+async def test_an_observer_that_cannot_query_the_kubelet_is_not_ready(
     observer: AgentProcess, kubelet: StandInKubelet
 ) -> None:
     await observer.until(lambda: got(observer, "/readyz")[0] == 200)

@@ -179,7 +179,7 @@ class Elsewhere:
             self.received.append(line)
 
 
-async def test_a_probe_behind_a_socket_is_one_more_source_is_told_the_policys_interval_and_may_come_back(
+async def test_a_probe_behind_a_socket_is_one_more_source_gets_the_policys_interval_and_may_come_back(
     tmp_path: Path, kubelet: StandInKubelet
 ) -> None:
     probe = Elsewhere(tmp_path / "ib.sock")

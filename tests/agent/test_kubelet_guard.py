@@ -90,7 +90,7 @@ async def test_nothing_is_registered_or_prepared_while_another_plugin_serves(
     assert (rival.prepared, plugins.let_through) == (1, True)
 
 
-async def test_where_nobody_tells_it_is_registered_at_once(
+async def test_where_nobody_answers_it_is_registered_at_once(
     kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
 ) -> None:
     rival.who = None
@@ -110,7 +110,7 @@ async def test_a_lost_stream_is_renewed_without_asking(
     assert len(rival.queries) == 1
 
 
-async def test_with_a_new_kubelet_it_is_asked_again(
+async def test_with_a_new_kubelet_it_is_queried_again(
     kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
 ) -> None:
     await plugins.set_plan(plan(offered(8)))
@@ -219,7 +219,7 @@ async def test_when_the_plugin_that_took_our_place_is_gone_we_register_again(
     assert (await kubelet.allocate(GPU, 1)).ids
 
 
-def test_devices_that_were_never_listed_are_not_missed_and_one_look_is_none() -> None:
+def test_devices_that_were_never_listed_are_not_missed_and_one_check_is_none() -> None:
     listed = Listed(now=0.0)
     assert listed.due(0.5), "soon after the registration: another plugin may come and go within seconds"
     assert not any(listed.observed(False, now=float(second)) for second in range(9))
@@ -233,7 +233,7 @@ def test_devices_that_were_never_listed_are_not_missed_and_one_look_is_none() ->
 
 
 # --- what the kubelet is queried ------------------------------------------------------------------------------------
-async def test_one_look_answers_all_who_ask_at_one_time(kubelet: StandInKubelet) -> None:
+async def test_one_read_answers_all_that_query_at_one_time(kubelet: StandInKubelet) -> None:
     client = client_of(kubelet)
     serving = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
     await serving.set_plan(plan(offered(2)))
@@ -245,7 +245,7 @@ async def test_one_look_answers_all_who_ask_at_one_time(kubelet: StandInKubelet)
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNKNOWN])
-async def test_a_kubelet_that_cannot_tell_is_asked_once(kubelet: StandInKubelet, code: grpc.StatusCode) -> None:
+async def test_a_kubelet_that_cannot_say_is_queried_once(kubelet: StandInKubelet, code: grpc.StatusCode) -> None:
     kubelet.offers_error = (code, "not here")
     client = client_of(kubelet)
     assert await client.offered_now() is None

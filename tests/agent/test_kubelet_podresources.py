@@ -152,7 +152,7 @@ def test_entries_that_say_nothing_are_left_out() -> None:
 
 
 # --- pure: when to call ---------------------------------------------------------------------------------------------
-def test_an_allocate_is_looked_for_soon_and_once() -> None:
+def test_an_allocate_is_searched_for_soon_and_once() -> None:
     before = Holdings(state=HoldersState.SYNCED, taken=90.0)
     assert wanted_after_allocate(before, []) is None
     assert wanted_after_allocate(before, [allocate(50.0, "GPU-0")]) is None
@@ -161,12 +161,12 @@ def test_an_allocate_is_looked_for_soon_and_once() -> None:
 
 
 @pytest.mark.parametrize("state", [HoldersState.UNAVAILABLE, HoldersState.RATE_LIMITED])
-def test_a_list_that_fails_is_not_asked_for_again_at_once(state: HoldersState) -> None:
+def test_a_list_that_fails_is_not_called_again_at_once(state: HoldersState) -> None:
     failed = Holdings(state=state, taken=90.0)  # the last good one is older than the Allocate, and stays so
     assert wanted_after_allocate(failed, [allocate(100.0, "GPU-0")]) is None
 
 
-def test_many_allocates_do_not_ask_faster_than_the_kubelet_allows() -> None:
+def test_many_allocates_do_not_query_faster_than_the_kubelet_allows() -> None:
     just_asked = Holdings(state=HoldersState.SYNCED, taken=100.0)
     assert wanted_after_allocate(just_asked, [allocate(100.1, "GPU-0")]) == 101.0
 
@@ -361,7 +361,7 @@ async def test_a_checkpoint_on_a_disk_that_hangs_is_not_waited_for(
     os.close(os.open(kubelet.checkpoint, os.O_RDWR | os.O_NONBLOCK))
 
 
-async def test_what_the_checkpoint_gives_to_containers_is_told_while_the_kubelet_does_not_answer(
+async def test_what_the_checkpoint_gives_to_containers_is_reported_while_the_kubelet_does_not_answer(
     kubelet: StandInKubelet, plugins: DevicePlugins, client: PodResourcesClient
 ) -> None:
     await holder_of(kubelet, plugins, "train")
@@ -372,7 +372,7 @@ async def test_what_the_checkpoint_gives_to_containers_is_told_while_the_kubelet
 
 
 # --- what is offered, by whomever -------------------------------------------------------------------------------------
-async def test_what_is_offered_is_asked_only_where_it_is_wanted(
+async def test_what_is_offered_is_queried_only_where_it_is_wanted(
     kubelet: StandInKubelet, client: PodResourcesClient, plugins: DevicePlugins
 ) -> None:
     await plugins.set_plan(plan(offered(3, unhealthy=[1])))
@@ -397,7 +397,7 @@ async def test_holders_are_known_even_if_what_is_offered_is_not(
     assert "not in this kubelet" in holdings.message
 
 
-async def test_what_was_offered_stays_while_the_kubelet_refuses_to_tell(
+async def test_what_was_offered_stays_while_the_kubelet_refuses_to_answer(
     kubelet: StandInKubelet, client: PodResourcesClient, plugins: DevicePlugins
 ) -> None:
     client.with_offers = True

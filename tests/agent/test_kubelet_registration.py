@@ -115,7 +115,7 @@ async def test_a_killed_kubelet_is_reported_and_found_again(kubelet: StandInKube
     await kubelet.until(lambda: state_of(plugins) is RegistrationState.REGISTERED)
 
 
-async def test_a_restarted_kubelet_is_told_what_changed_while_it_was_away(
+async def test_a_restarted_kubelet_is_sent_what_changed_while_it_was_away(
     kubelet: StandInKubelet, plugins: DevicePlugins
 ) -> None:
     await serving(kubelet, plugins)
@@ -178,7 +178,7 @@ async def test_streams_that_never_last_are_no_busy_loop(kubelet: StandInKubelet,
     assert len(kubelet.registered) <= drops + 1
 
 
-async def test_our_own_socket_deleted_is_served_anew(kubelet: StandInKubelet, plugins: DevicePlugins) -> None:
+async def test_our_own_socket_deleted_is_served_again(kubelet: StandInKubelet, plugins: DevicePlugins) -> None:
     await serving(kubelet, plugins)
     [path] = own_sockets(kubelet.plugin_folder)
     path.unlink()
@@ -344,7 +344,7 @@ def test_every_server_has_a_name_of_its_own() -> None:
     assert all(path.name.startswith("nodedevices-nvidia.com-gpu-") for path in paths)
 
 
-def test_the_longest_resource_name_fits_and_is_told_from_its_neighbour() -> None:
+def test_the_longest_resource_name_fits_and_is_distinguished_from_its_neighbour() -> None:
     names = [f"{'x' * 250}.io/{'y' * 62}{n}" for n in range(2)]
     words = set()
     for name in names:

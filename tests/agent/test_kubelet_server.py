@@ -51,7 +51,7 @@ async def test_the_whole_list_comes_at_once_in_the_plans_order(kubelet: StandInK
     assert view.unhealthy == {"GPU-3"}
 
 
-async def test_numa_nodes_are_told_and_an_unknown_one_is_no_topology(
+async def test_numa_nodes_are_reported_and_an_unknown_one_is_no_topology(
     kubelet: StandInKubelet, plugins: DevicePlugins
 ) -> None:
     ids = tuple(
@@ -223,7 +223,7 @@ async def test_a_refusal_reaches_the_pod_in_its_own_words(
     assert plugins.recent_allocations() == ()
 
 
-async def test_a_bug_in_the_answer_is_told_plainly_and_costs_only_that_pod(
+async def test_a_bug_in_the_answer_is_reported_plainly_and_costs_only_that_pod(
     kubelet: StandInKubelet, plugins: DevicePlugins, allocator: EchoOffer
 ) -> None:
     def fail(_resource: str, _ids: Sequence[str]) -> ContainerEdits:
@@ -293,7 +293,7 @@ def test_recent_allocations_are_bounded_and_keep_the_newest() -> None:
     assert len(changes) == RECENT_ALLOCATIONS + 10
 
 
-async def test_pre_start_is_not_asked_for_and_answered_all_the_same(
+async def test_pre_start_is_not_requested_and_answered_all_the_same(
     kubelet: StandInKubelet, plugins: DevicePlugins
 ) -> None:
     await registered(kubelet, plugins, plan(offered(1)))

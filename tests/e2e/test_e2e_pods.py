@@ -21,7 +21,7 @@ def test_a_pod_finds_its_devices_in_its_container_and_no_other_pod_gets_them(clu
     assert first | second <= set(cluster.devices(cluster.a))
 
 
-def test_a_pod_that_asks_for_more_than_is_free_waits(cluster: Cluster) -> None:
+def test_a_pod_that_requests_more_than_is_free_waits(cluster: Cluster) -> None:
     cluster.pod("six", cluster.a, {GPU: 6})
     cluster.pod("three", cluster.a, {GPU: 3}, run=False)
     reason = cluster.until(

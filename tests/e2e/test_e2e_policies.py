@@ -62,7 +62,7 @@ def test_a_change_waits_for_the_held_gpu_alone_and_names_the_pod(cluster: Cluste
     cluster.until("the node says so", lambda: applied().get("reason") == "Applied")
 
 
-def test_a_policy_that_asks_for_what_is_not_implemented_is_not_applied_at_all_and_names_it(cluster: Cluster) -> None:
+def test_a_policy_that_sets_what_is_not_implemented_is_not_applied_at_all_and_names_it(cluster: Cluster) -> None:
     memory = {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi"}]}
     cluster.policy("later", {"sharing": memory, "health": {"holdDownSeconds": 77}})
     reported = cluster.until(

@@ -170,7 +170,7 @@ def test_running_pods_survive_a_kubelet_restart_after_a_fault_shrank_the_owned_c
     rig.alive(pod)
 
 
-def test_a_node_made_anew_under_a_living_agent_has_its_object_again(rig: RigCluster) -> None:
+def test_a_node_recreated_under_a_running_agent_has_its_object_again(rig: RigCluster) -> None:
     agent, before = rig.agent(rig.a), rig.node(rig.a)["metadata"]["uid"]
     rig.kubectl.run("delete", "node", rig.a)
     rig.restart_kubelet(rig.a)

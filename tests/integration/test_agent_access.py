@@ -97,7 +97,7 @@ def test_an_object_of_an_earlier_node_of_that_name_gets_the_new_owner(
     assert [owner["uid"] for owner in item["metadata"]["ownerReferences"]] == [node["metadata"]["uid"]]
 
 
-def test_a_node_made_anew_under_a_living_agent_gets_its_object_once_the_token_names_it(
+def test_a_node_recreated_under_a_running_agent_gets_its_object_once_the_token_names_it(
     apiserver: ApiServer, kubectl: Kubectl, node: dict[str, Any], token_file: Path, tmp_path: Path
 ) -> None:
     config = kubeconfig(apiserver, tmp_path, "agent", token_file)

@@ -210,7 +210,7 @@ def test_people_take_devices_out_of_service_and_they_come_back_when_their_time_i
     wait_until("it is back", lambda: status(kubectl)["summary"]["unschedulable"] == 0)
 
 
-def test_a_persons_word_brings_a_device_back_once(agent: AgentProcess, kubectl: Kubectl) -> None:
+def test_a_confirmation_brings_a_device_back_once(agent: AgentProcess, kubectl: Kubectl) -> None:
     as_operator(kubectl, {"config": {"health": {"holdDownSeconds": 0}}, "configHash": "aa"})
     wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
     agent.edit(h100s(xid79=3, field_230=False))

@@ -79,7 +79,7 @@ def test_what_a_policy_leaves_out_stays_out_but_for_priority_and_mode(kubectl: K
     }
 
 
-def test_no_configuration_and_an_empty_one_are_told_apart(kubectl: Kubectl) -> None:
+def test_no_configuration_and_an_empty_one_are_distinguished(kubectl: Kubectl) -> None:
     node = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices"}
     create(kubectl, {**node, "metadata": {"name": "unresolved"}, "spec": {}})
     create(kubectl, {**node, "metadata": {"name": "resolved"}, "spec": {"config": {}}})

@@ -77,7 +77,7 @@ def test_it_is_never_lower_than_what_pods_on_the_node_request(node: FleetNode, k
     shows(node, 0)
 
 
-def test_a_policy_deleted_and_made_anew_with_less_leaves_running_pods_their_share(
+def test_a_policy_deleted_and_recreated_with_less_leaves_running_pods_their_share(
     node: FleetNode, kubectl: Kubectl
 ) -> None:
     pod(kubectl, "user", "n1", requests={MEMORY: 2 * ONE})

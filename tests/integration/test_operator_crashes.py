@@ -169,7 +169,7 @@ async def test_a_life_after_everything_is_settled_writes_nothing(kube: KubeClien
     assert [write for write in again.writes if not write.startswith("create")] == []
 
 
-async def test_affected_pods_is_written_before_a_pod_is_told_and_taken_back_after(
+async def test_affected_pods_is_written_before_a_pod_is_marked_and_taken_back_after(
     kube: KubeClient, kubectl: Kubectl
 ) -> None:
     node = FleetNode(kubectl, "n1").create()

@@ -131,7 +131,7 @@ def test_an_entry_that_names_a_pod_of_another_node_takes_no_mark_from_it(
 @pytest.mark.parametrize(
     "case", ["other node", "finished", "requests nothing", "created later", "another uid", "another device"]
 )
-def test_a_pod_that_is_not_the_holder_is_never_told(operator: OperatorProcess, kubectl: Kubectl, case: str) -> None:
+def test_a_pod_that_is_not_the_holder_is_never_marked(operator: OperatorProcess, kubectl: Kubectl, case: str) -> None:
     node = FleetNode(kubectl, "n1").create()
     held: dict[str, Any] = {}
     match case:
@@ -161,7 +161,7 @@ def test_a_pod_that_is_not_the_holder_is_never_told(operator: OperatorProcess, k
     assert [it["name"] for it in affected(node)] == ["witness"]
 
 
-def test_a_pod_created_anew_under_its_name_is_told_for_itself(operator: OperatorProcess, kubectl: Kubectl) -> None:
+def test_a_pod_created_again_under_its_name_is_marked_for_itself(operator: OperatorProcess, kubectl: Kubectl) -> None:
     node = FleetNode(kubectl, "n1").create()
     first = pod(kubectl, "web-0", "n1")
     node.hold(0, "web-0")
@@ -179,7 +179,7 @@ def test_a_pod_created_anew_under_its_name_is_told_for_itself(operator: Operator
     assert [it["uid"] for it in affected(node)] == [second]
 
 
-def test_never_takes_conditions_away_and_no_event_is_told_when_the_policy_says_so(
+def test_never_takes_conditions_away_and_no_event_is_reported_when_the_policy_says_so(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
     node = FleetNode(kubectl, "n1").create()
@@ -199,7 +199,7 @@ def test_never_takes_conditions_away_and_no_event_is_told_when_the_policy_says_s
     wait_until("event", lambda: len(events(kubectl, uid)) == 1)
 
 
-def test_always_tells_every_holder_that_it_is_well(operator: OperatorProcess, kubectl: Kubectl) -> None:
+def test_with_always_every_holder_is_marked_as_well(operator: OperatorProcess, kubectl: Kubectl) -> None:
     node = FleetNode(kubectl, "n1").create()
     pod(kubectl, "trainer", "n1")
     node.hold(0, "trainer")
@@ -214,7 +214,7 @@ def test_always_tells_every_holder_that_it_is_well(operator: OperatorProcess, ku
     wait_until("entry gone", lambda: affected(node) == [])
 
 
-def test_a_pod_that_says_too_little_about_itself_is_told_as_soon_as_it_says_more(
+def test_a_pod_that_says_too_little_about_itself_is_marked_as_soon_as_it_says_more(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
     node = FleetNode(kubectl, "n1").create()
@@ -227,7 +227,7 @@ def test_a_pod_that_says_too_little_about_itself_is_told_as_soon_as_it_says_more
     wait_until("marked", lambda: pod_mark(kubectl, "starting").get("status") == "False")
 
 
-def test_a_node_that_is_not_ready_is_stale_and_its_health_is_not_believed(
+def test_a_node_that_is_not_ready_is_stale_and_its_health_is_not_trusted(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
     node = FleetNode(kubectl, "n1").create()

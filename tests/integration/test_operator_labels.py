@@ -82,7 +82,7 @@ def test_nothing_is_written_while_nothing_changes(node: FleetNode, kubectl: Kube
     assert labels(node) == shown, "the timestamp, too"
 
 
-def test_a_label_that_another_owner_manages_is_told_and_left(node: FleetNode, kubectl: Kubectl) -> None:
+def test_a_label_that_another_owner_manages_is_reported_and_left(node: FleetNode, kubectl: Kubectl) -> None:
     kubectl.run("label", "node", "n1", f"{PRODUCT}=Tesla-T4", f"{COUNT}=2", "--field-manager=nfd-master")
     kubectl.apply(policy("labels", labels=ON))
     wait_until("marked", lambda: synced(node).get("reason") == "Conflict")

@@ -97,7 +97,7 @@ def test_a_weaker_policy_supplies_only_the_sections_that_the_stronger_leaves_out
     wait_until("the weak one alone", lambda: (config(node) or {}).get("sharing") == FOUR)
 
 
-def test_of_two_equally_strong_policies_the_older_stays_and_the_younger_is_told(
+def test_of_two_equally_strong_policies_the_older_stays_and_the_younger_is_reported(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
     node = FleetNode(kubectl, "n1").create()

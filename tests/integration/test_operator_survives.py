@@ -246,7 +246,7 @@ async def test_before_everything_was_listed_nothing_is_decided(lying: Lying, kub
     assert not core.cache.synced
 
 
-async def test_a_deletion_that_the_watch_never_told_is_found_by_the_list(lying: Lying, kubectl: Kubectl) -> None:
+async def test_a_deletion_that_the_watch_never_reported_is_found_by_the_list(lying: Lying, kubectl: Kubectl) -> None:
     node = FleetNode(kubectl, "n1").create()
     kubectl.apply(policy("memory", capacity=memory_capacity()))
     core = Manager(lying, Metrics())

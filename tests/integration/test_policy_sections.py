@@ -102,7 +102,7 @@ async def test_a_section_of_a_policy_changes_what_the_kubelet_is_offered_and_its
 
 
 @pytest.mark.usefixtures("operator", "agent")
-async def test_a_name_that_no_node_offers_is_told_on_the_node_and_to_the_policys_author(kubectl: Kubectl) -> None:
+async def test_a_name_that_no_node_offers_is_reported_on_the_node_and_to_the_policys_author(kubectl: Kubectl) -> None:
     entry = {"name": "nvidia.com/gpuu", "replicas": 3}
     kubectl.apply(policy("section", sharing={"strategy": "timeSlicing", "resources": [entry]}))
     shown = f"sharing.resources[0].name nvidia.com/gpuu: no such resource on this node; offered: {GPU}"

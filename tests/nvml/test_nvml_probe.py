@@ -31,7 +31,7 @@ def codes(snapshot: Snapshot) -> list[str]:
     return [problem.code for problem in snapshot.problems]
 
 
-def test_eight_gpus_are_told_with_all_that_identifies_them(machine: FakeMachine) -> None:
+def test_eight_gpus_are_reported_with_all_that_identifies_them(machine: FakeMachine) -> None:
     for index in range(8):
         bus = f"0000:{0x17 + index * 0x10:02x}:00.0"
         machine.file(f"sys/devices/pci0000:{0x10 + index * 0x10:02x}/{bus}/numa_node", f"{index // 4}\n")
@@ -80,7 +80,7 @@ def test_bridged_gpus_are_linked_with_each_other(machine: FakeMachine) -> None:
     assert device(seen, 1).readings.nvlinks_inactive == 2
 
 
-def test_a_card_without_nvlink_does_not_speak_of_it(machine: FakeMachine) -> None:
+def test_a_card_without_nvlink_does_not_report_it(machine: FakeMachine) -> None:
     machine.say(count=1)
 
     (only,) = machine.poll().devices
@@ -89,7 +89,7 @@ def test_a_card_without_nvlink_does_not_speak_of_it(machine: FakeMachine) -> Non
     assert only.readings.nvlinks_inactive is None
 
 
-def test_mig_devices_are_told_with_placement_and_capability_nodes(machine: FakeMachine) -> None:
+def test_mig_devices_are_reported_with_placement_and_capability_nodes(machine: FakeMachine) -> None:
     machine.file(
         "proc/driver/nvidia-caps/mig-minors",
         "config 1\nmonitor 2\ngpu1/gi3/access 165\ngpu1/gi3/ci0/access 166\ngpu1/gi9/access 219\n",
@@ -232,7 +232,7 @@ def test_readings_say_what_the_driver_says(machine: FakeMachine, said: Any, read
     assert getattr(only.readings, reading) == value
 
 
-def test_telemetry_is_read_where_it_is_asked_for_and_a_board_without_a_fan_has_none(machine: FakeMachine) -> None:
+def test_telemetry_is_read_where_it_is_requested_and_a_board_without_a_fan_has_none(machine: FakeMachine) -> None:
     machine.say(count=2, gpu0__fan=40, gpu0__utilization=87, gpu0__used_mib=1024)
 
     with_fan, without = (each.readings for each in machine.poll("--telemetry").devices)
@@ -244,7 +244,7 @@ def test_telemetry_is_read_where_it_is_asked_for_and_a_board_without_a_fan_has_n
     assert (plain.fan_percent, plain.utilization_percent, plain.memory_used_bytes) == (None, None, None)
 
 
-def test_a_driver_that_tells_no_telemetry_is_no_error_of_the_gpu(machine: FakeMachine) -> None:
+def test_a_driver_that_reports_no_telemetry_is_no_error_of_the_gpu(machine: FakeMachine) -> None:
     machine.say(count=1, gpu0__fail__nvmlDeviceGetUtilizationRates=999, gpu0__fail__nvmlDeviceGetClockInfo=999)
 
     [only] = machine.poll("--telemetry").devices
@@ -267,7 +267,7 @@ def test_one_odd_return_code_is_no_error_of_the_gpu(machine: FakeMachine, code: 
         assert after.devices == before.devices
 
 
-def test_a_return_code_that_stays_is_an_error_at_the_second_look(machine: FakeMachine) -> None:
+def test_a_return_code_that_stays_is_an_error_at_the_second_poll(machine: FakeMachine) -> None:
     machine.say(count=2)
     with machine.probe(interval=60) as probe:
         probe.until(lambda seen: len(seen.devices) == 2)
@@ -287,7 +287,7 @@ def test_a_gpu_that_answers_the_very_first_poll_oddly_is_in_the_first_line_when_
     assert [each.readings.error for each in first.devices] == [None, None]
 
 
-def test_a_lost_gpu_is_told_at_once_beside_one_in_doubt(machine: FakeMachine) -> None:
+def test_a_lost_gpu_is_reported_at_once_beside_one_in_doubt(machine: FakeMachine) -> None:
     machine.say(count=2)
     with machine.probe(interval=60) as probe:
         probe.until(lambda seen: len(seen.devices) == 2)
@@ -325,7 +325,7 @@ def test_an_old_driver_leaves_unknown_what_it_cannot_say(machine: FakeMachine) -
     assert readings.error is None
 
 
-def test_an_xid_is_told_at_once_with_its_gpu_and_instance(machine: FakeMachine) -> None:
+def test_an_xid_is_reported_at_once_with_its_gpu_and_instance(machine: FakeMachine) -> None:
     machine.say(count=4)
     machine.event(1, XID, 13)  # before the probe listens: history
     with machine.probe(interval=60) as probe:
@@ -340,7 +340,7 @@ def test_an_xid_is_told_at_once_with_its_gpu_and_instance(machine: FakeMachine) 
     assert first.sequence < second.sequence
 
 
-def test_other_events_are_told_by_their_kind(machine: FakeMachine) -> None:
+def test_other_events_are_reported_by_their_kind(machine: FakeMachine) -> None:
     machine.say(count=1)
     with machine.probe(interval=60) as probe:
         probe.until(lambda seen: seen.devices)
@@ -368,7 +368,7 @@ def test_a_flood_of_xids_is_counted_and_does_not_hide_another(machine: FakeMachi
     assert len(seen.events) == 2
 
 
-def test_a_new_gpu_appears_and_its_events_are_heard(machine: FakeMachine) -> None:
+def test_a_new_gpu_appears_and_its_events_are_seen(machine: FakeMachine) -> None:
     machine.say(count=1)
     with machine.probe() as probe:
         probe.until(lambda seen: len(seen.devices) == 1)
@@ -420,7 +420,7 @@ print(monitor.failed, file=sys.stderr)
 """
 
 
-def test_whatever_ends_the_thread_that_hears_events_is_seen(machine: FakeMachine) -> None:
+def test_whatever_ends_the_thread_that_sees_events_is_seen(machine: FakeMachine) -> None:
     machine.say(count=1)
     command, environment = [sys.executable, "-c", FAILING_LOG], {**os.environ, **machine.environment()}
     with subprocess.Popen(
@@ -542,7 +542,7 @@ def test_the_probe_finds_a_driver_that_is_loaded_later_and_notices_when_it_goes(
         probe.until(lambda seen: seen.events)
 
 
-def test_a_driver_upgraded_under_the_probe_makes_it_ask_for_a_fresh_process(machine: FakeMachine) -> None:
+def test_a_driver_upgraded_under_the_probe_makes_it_request_a_fresh_process(machine: FakeMachine) -> None:
     machine.say(count=1)
     with machine.probe() as probe:
         probe.until(lambda seen: seen.devices)

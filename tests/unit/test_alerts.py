@@ -130,7 +130,7 @@ def test_the_prometheusrule_is_what_the_rule_file_makes() -> None:
 
 @needs_promtool
 @pytest.mark.parametrize("text", [exposed.agent_text, exposed.operator_text])
-def test_metrics_are_named_and_explained_as_prometheus_asks(text: Callable[[], str]) -> None:
+def test_metrics_are_named_and_explained_as_prometheus_requires(text: Callable[[], str]) -> None:
     assert promtool("check", "metrics", stdin=text()) == ""
 
 

@@ -46,7 +46,7 @@ def words(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_flag_in_a_table_exists_or_is_told_not_to_be_needed(page: str) -> None:
+def test_every_flag_in_a_table_exists_or_is_documented_as_not_needed(page: str) -> None:
     for line, not_ours in rows(page):
         named = {word for word in words(line) if re.fullmatch(r"--[a-z-]+", word)}
         if not_ours:

@@ -229,7 +229,7 @@ def test_it_stops_with_a_sentence_at_what_it_does_not_understand(
     assert cluster.take(name) == 0, cluster.said
 
 
-def test_mps_with_a_folder_of_its_own_and_two_values_of_a_setting_are_told(cluster: Cluster) -> None:
+def test_mps_with_a_folder_of_its_own_and_two_values_of_a_setting_are_reported(cluster: Cluster) -> None:
     main = {"name": "ctr", "env": env(MPS_ROOT="/mps", DEFAULT_CONFIG="b")}
     text = "sharing: {mps: {resources: []}}"
     cluster.has(main, manager(), volumes=volumes(available_configs="c"), maps={"c": {"a": text}})

@@ -56,14 +56,14 @@ def test_at_most_one_case_in_ten_differs_by_our_choice() -> None:
     assert len(chosen) <= len(VECTORS) / 10
 
 
-def test_every_difference_is_told_to_users_with_its_parts() -> None:
+def test_every_difference_is_documented_for_users_with_its_parts() -> None:
     table = COMPATIBILITY.read_text().partition("## Recorded cases that differ")[2]
     rows = [tuple(cell.strip() for cell in line.split("|")[1:3]) for line in table.splitlines() if line.startswith("|")]
     documented = {name: frozenset(part.strip() for part in parts.split(",")) for name, parts in rows[2:]}
     assert documented == {name: each.parts for name, each in DIFFERENCES.items()}
 
 
-def test_every_setting_of_nvidias_is_told_to_users() -> None:
+def test_every_setting_of_nvidias_is_documented_for_users() -> None:
     text = COMPATIBILITY.read_text()
     ours = [option for option in OPTIONS if option.group == "NVIDIA"]
     words = [f"`--{name}`" for option in ours for name in (option.name, *option.aliases)]

@@ -79,7 +79,7 @@ class Node:
         return edits(grant(resource, [gpu_id(0)]), self.world.access.containers)
 
 
-def test_what_would_be_refused_without_a_specification_is_asked_for_before_it_is_decided() -> None:
+def test_what_would_be_refused_without_a_specification_is_requested_before_it_is_decided() -> None:
     node = Node()
     request = node.toolkit_request(BY_CDI, NOTHING)
     assert request is not None
@@ -97,11 +97,11 @@ def test_what_would_be_refused_without_a_specification_is_asked_for_before_it_is
         pytest.param(BY_CDI | {"serving": {"mode": "Observe"}}, NOTHING, id="another plugin serves"),
     ],
 )
-def test_nothing_is_asked_for_that_is_not_needed(requested: dict[str, Any], environment: CdiEnvironment) -> None:
+def test_nothing_is_requested_that_is_not_needed(requested: dict[str, Any], environment: CdiEnvironment) -> None:
     assert Node().toolkit_request(requested, environment) is None
 
 
-def test_before_the_first_line_nobody_knows_for_which_devices_to_ask() -> None:
+def test_before_the_first_line_nobody_knows_for_which_devices_to_query() -> None:
     node = Node()
     assessment, inputs = node.assessed(BY_CDI)
     assert assessment.uses_cdi
@@ -117,7 +117,7 @@ def test_while_cdi_is_refused_the_way_in_effect_goes_on() -> None:
     assert node.toolkit_request(BY_CDI, NOTHING) is not None, "and it is requested again"
 
 
-def test_other_names_take_effect_with_the_last_good_libraries_and_nvidia_ctk_is_asked_for_them() -> None:
+def test_other_names_take_effect_with_the_last_good_libraries_and_nvidia_ctk_is_called_for_them() -> None:
     node = Node().now(BY_CDI, MADE).now(BY_INDEX, MADE)
     _, request = node.cdi
     assert request is not None

@@ -77,7 +77,7 @@ async def test_a_file_that_cannot_be_read_is_as_good_as_none_and_named(tmp_path:
     assert watched.specs.problem.startswith(f"{tmp_path}/nvidia.yaml: no")
 
 
-async def test_a_good_file_that_breaks_counts_for_one_more_look_and_its_libraries_are_remembered(
+async def test_a_good_file_that_breaks_counts_for_one_more_read_and_its_libraries_are_remembered(
     tmp_path: Path,
 ) -> None:
     file, good = tmp_path / "nvidia.yaml", document("0", kind="nvidia.com/gpu", library=True)
@@ -139,7 +139,7 @@ def test_nvidia_ctk_of_the_driver_root_is_used(ctk: Path, tmp_path: Path, place:
     assert generate(named) == document("GPU-0", library=True)
 
 
-def test_nvidia_ctk_is_asked_for_our_kind_and_names(ctk: Path) -> None:
+def test_nvidia_ctk_is_called_for_our_kind_and_names(ctk: Path) -> None:
     answers(ctk, document("GPU-0", "GPU-1", library=True))
     made = generate(REQUEST)
     assert made == document("GPU-0", "GPU-1", library=True)
@@ -154,7 +154,7 @@ def test_nvidia_ctk_is_asked_for_our_kind_and_names(ctk: Path) -> None:
     ]
 
 
-def test_a_mounted_driver_root_is_looked_at_and_the_hosts_paths_are_written(ctk: Path, tmp_path: Path) -> None:
+def test_a_mounted_driver_root_is_checked_and_the_hosts_paths_are_written(ctk: Path, tmp_path: Path) -> None:
     root = tmp_path / "driver-root"
     (root / "dev").mkdir(parents=True)
     found = document("GPU-0")
@@ -291,7 +291,7 @@ async def test_what_it_made_is_had_for_that_request_only(tmp_path: Path) -> None
     assert spec.current(TWO) == document("GPU-0", "GPU-1")
 
 
-async def test_where_it_fails_the_one_before_is_kept_and_the_reason_told_once(
+async def test_where_it_fails_the_one_before_is_kept_and_the_reason_reported_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def make(request: SpecRequest) -> dict[str, Any]:

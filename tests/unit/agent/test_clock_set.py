@@ -75,7 +75,7 @@ def test_a_hold_down_lasts_as_long_as_it_would_have(set_by: float) -> None:
 
 
 @SET
-def test_an_xid_told_as_the_clock_is_set_is_held_down_for_its_time(set_by: float) -> None:
+def test_an_xid_reported_as_the_clock_is_set_is_held_down_for_its_time(set_by: float) -> None:
     """The probe gave it a time by the old clock, the agent reads it by the new one."""
     node = Node().line(gpu(0), at=1)
     came = xid(109, sequence=1, after=2)
@@ -105,7 +105,7 @@ def test_a_missing_gpu_is_missing_for_as_long_as_it_was(set_by: float) -> None:
     assert [device.fact.index for device in gone.devices] == [1]
 
 
-def test_what_is_shown_stays_as_it_was_told() -> None:
+def test_what_is_shown_stays_as_it_was_reported() -> None:
     node = Node().line(gpu(0), 109, at=1)
     since = node.world.verdicts[gpu_id(0)].since
     node.ahead = DAY

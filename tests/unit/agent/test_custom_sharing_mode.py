@@ -133,7 +133,7 @@ def test_a_change_to_it_and_from_it_waits_for_the_pods_that_hold_the_very_same_i
 
 
 @pytest.mark.usefixtures("registered")
-def test_its_shares_are_withheld_while_its_helper_is_silent_and_their_holders_are_told_in_its_words() -> None:
+def test_its_shares_are_withheld_while_its_helper_is_silent_and_their_holders_are_marked_in_its_words() -> None:
     def keeper(instance: str, *, answers_: bool = True) -> HelperFacts:
         said = answers({(GPU, 3): "" if answers_ else "does not run"})
         return HelperFacts(answers=said, processes={GPU: HelperProcess(answers=answers_, instance=instance)})

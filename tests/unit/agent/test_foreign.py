@@ -139,7 +139,7 @@ def test_while_the_kubelet_does_not_answer_nothing_counts_as_healthy() -> None:
     assert shows(observe(remembered(SERVED), refused, names())) == {GPU: (2, 2)}
 
 
-def test_devices_that_are_offered_anew_are_forgotten_under_their_old_name() -> None:
+def test_devices_that_are_offered_again_are_forgotten_under_their_old_name() -> None:
     four = tuple(f"{gpu_id(number)}::{share}" for number in range(2) for share in range(4))
     two = tuple(f"{gpu_id(number)}::{share}" for number in range(2) for share in range(2))
     renamed = observe(remembered(SERVED), offered((SHARED, four)), names())

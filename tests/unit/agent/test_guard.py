@@ -22,7 +22,7 @@ def test_whoever_serves_is_waited_for_and_named() -> None:
     assert SERVED.why == THEIRS
 
 
-def test_a_kubelet_that_does_not_tell_holds_nothing_back() -> None:
+def test_a_kubelet_that_does_not_say_holds_nothing_back() -> None:
     assert judge(None, OLD, UNKNOWN, now=0.0) is None
 
 
@@ -42,7 +42,7 @@ def test_after_a_kubelet_restart_the_one_that_served_has_the_first_turn() -> Non
         assert judge(turn, NEW, seen, now=turn.until) is None
 
 
-def test_its_turn_begins_anew_with_every_kubelet_and_its_name_stays() -> None:
+def test_its_turn_starts_over_with_every_kubelet_and_its_name_stays() -> None:
     turn = judge(SERVED, NEW, NOBODY, now=100.0)
     again = judge(turn, OLD, NOBODY, now=120.0)
     assert again == Waiting(kubelet=OLD, who=THEIRS, until=120.0 + GIVE_WAY_SECONDS)

@@ -69,7 +69,7 @@ def test_without_a_mounted_driver_root_the_machines_own_nodes_count(tmp_path: Pa
     assert existing_paths(tmp_path / "nowhere") == existing_paths(Path("/"))
 
 
-async def test_a_node_that_appears_is_told_once(tmp_path: Path) -> None:
+async def test_a_node_that_appears_is_reported_once(tmp_path: Path) -> None:
     touch(tmp_path, "dev/nvidiactl")
     notified: list[frozenset[str]] = []
     paths = HostPaths(lambda: tmp_path, worker=Worker("test"), on_change=lambda: notified.append(paths.existing))
@@ -99,7 +99,7 @@ def test_what_a_runtime_would_refuse_is_not_written(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-async def test_a_folder_that_cannot_be_written_is_told_once_and_stops_nothing(
+async def test_a_folder_that_cannot_be_written_is_reported_once_and_stops_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "cdi"
@@ -133,7 +133,7 @@ def test_a_folder_that_cannot_be_is_named_with_the_reason(tmp_path: Path) -> Non
     assert unwritable(tmp_path / "link") == f"{tmp_path / 'link'}: Not a directory"
 
 
-async def test_a_folder_is_looked_at_before_anything_is_offered(tmp_path: Path) -> None:
+async def test_a_folder_is_checked_before_anything_is_offered(tmp_path: Path) -> None:
     (tmp_path / "cdi").touch()
     news: list[str] = []
     folder = CdiFolder(tmp_path / "cdi", worker=Worker("test"), on_change=lambda: news.append(folder.problem))

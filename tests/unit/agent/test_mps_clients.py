@@ -54,7 +54,7 @@ class Node:
         return {each.split("/")[1]: client.reason for each, client in self.mps.clients.items()}
 
 
-def test_a_daemon_that_was_restarted_unseen_is_told_to_its_clients_and_not_to_new_ones() -> None:
+def test_a_daemon_that_was_restarted_unseen_is_reported_to_its_clients_and_not_to_new_ones() -> None:
     node = Node().step(20, pod("old"))
     assert node.reasons() == {"old": ""}
     node.daemon("two", 100).step(101)
@@ -66,7 +66,7 @@ def test_a_daemon_that_was_restarted_unseen_is_told_to_its_clients_and_not_to_ne
     assert node.reasons() == {"new": ""}
 
 
-def test_while_no_daemon_answers_every_client_is_told_and_its_devices_are_out_of_service() -> None:
+def test_while_no_daemon_answers_every_client_is_marked_and_its_devices_are_out_of_service() -> None:
     node = Node().step(20, pod("old")).silent().step(30).step(40)
     assert node.reasons() == {"old": DOWN}
     assert node.mps.clients[key(pod("old"))].since == at(30)
@@ -102,7 +102,7 @@ def test_a_runner_that_begins_to_say_it_marks_nobody() -> None:
     assert node.daemon("two", 40).step(41).reasons() == {"old": RESTARTED}
 
 
-def test_a_client_that_came_just_before_the_restart_and_is_listed_just_after_it_is_told() -> None:
+def test_a_client_that_came_just_before_the_restart_and_is_listed_just_after_it_is_marked() -> None:
     node = Node().step(20, pod("first")).daemon("two", 100)
     node.step(101, pod("first"), pod("before", since=99.5), pod("after", since=100.5))
     assert node.reasons() == {"first": RESTARTED, "before": RESTARTED, "after": ""}
@@ -113,7 +113,7 @@ def test_the_clock_set_back_marks_no_new_client() -> None:
     assert node.reasons() == {"new": ""}
 
 
-def test_a_namesake_that_was_allocated_anew_is_a_new_client() -> None:
+def test_a_namesake_that_was_allocated_again_is_a_new_client() -> None:
     node = Node().step(20, pod("train-0")).daemon("two", 100).step(101)
     assert node.reasons() == {"train-0": RESTARTED}
     assert node.step(120, pod("train-0", since=119)).reasons() == {"train-0": ""}

@@ -123,13 +123,13 @@ def test_an_observer_offers_nothing_and_shows_what_the_other_plugin_offers() -> 
     assert GPU in node.ready()[2]
 
 
-def test_the_flag_and_the_policy_ask_for_the_same_and_the_policy_is_stronger() -> None:
+def test_the_flag_and_the_policy_set_the_same_and_the_policy_is_stronger() -> None:
     assert Node(LOCAL).given(seen=seen(OBSERVE)).serves == set()
     assert Node(OBSERVER).given(seen=seen(SERVE)).serves == {GPU}
     assert Node(LOCAL).line().serves == {GPU}
 
 
-def test_faults_are_judged_and_told_and_a_plugin_that_goes_on_offering_the_device_is_named() -> None:
+def test_faults_are_judged_and_reported_and_a_plugin_that_goes_on_offering_the_device_is_named() -> None:
     node = Node().given(holdings=THEIRS).line(xid(79))
     assert [each.health.reason for each in node.status().devices] == ["Xid79", ""]
     assert node.resources()[GPU][:2] == (2, 2)
@@ -139,7 +139,7 @@ def test_faults_are_judged_and_told_and_a_plugin_that_goes_on_offering_the_devic
     assert "gpu-0" not in node.ready()[2]
 
 
-def test_another_plugins_end_is_told_as_nothing_healthy_and_its_name_is_not_retired() -> None:
+def test_another_plugins_end_is_reported_as_nothing_healthy_and_its_name_is_not_retired() -> None:
     node = Node().given(holdings=THEIRS).given(holdings=NOBODY)
     assert node.resources() == {GPU: (2, 0, 0, "plugin")}
     assert node.ready()[0] == "True"
@@ -207,7 +207,7 @@ def test_other_ids_are_taken_over_when_their_pods_have_ended_and_their_plugin_ha
     assert not node.status().retired_resources
 
 
-def test_nothing_is_taken_over_while_the_kubelet_does_not_tell() -> None:
+def test_nothing_is_taken_over_while_the_kubelet_does_not_say() -> None:
     node = Node().given(holdings=THEIRS).given(holdings=replace(THEIRS, state=HoldersState.UNAVAILABLE))
     assert node.given(seen=seen(SERVE)).config == "WaitingForHolders"
 

@@ -30,7 +30,7 @@ def test_nothing_is_due_before_the_heartbeat_when_nothing_changed() -> None:
     assert (step.need, step.cause, step.wait) == (Need.STATUS, Cause.HEARTBEAT, 270.0)
 
 
-def test_nothing_is_written_before_the_api_server_told_what_is_there() -> None:
+def test_nothing_is_written_before_the_api_server_reported_what_is_there() -> None:
     assert decide(replace(SETTLED, listed=False), TokenBucket(now=0.0), 0.0).need is Need.NOTHING
 
 
@@ -48,13 +48,13 @@ def test_an_owner_that_is_another_node_is_replaced() -> None:
     assert decide(replace(SETTLED, owner_wrong=True), TokenBucket(now=0.0), 0.0).need is Need.CREATE
 
 
-def test_who_owns_it_is_asked_before_anything_is_written() -> None:
+def test_who_owns_it_is_queried_before_anything_is_written() -> None:
     assert decide(replace(SETTLED, owner_known=False), TokenBucket(now=0.0), 0.0).need is Need.OWNER
     nothing_to_create = replace(SETTLED, exists=False, may_create=False, owner_known=False)
     assert decide(nothing_to_create, TokenBucket(now=0.0), 0.0).need is Need.NOTHING
 
 
-def test_while_an_object_that_keeps_vanishing_waits_who_owns_it_is_asked_every_ten_seconds() -> None:
+def test_while_an_object_that_keeps_vanishing_waits_who_owns_it_is_queried_every_ten_seconds() -> None:
     vanished = replace(SETTLED, exists=False, recreations=4, created_at=100.0, owner_read_at=100.0)
     step = decide(vanished, TokenBucket(now=100.0), 103.0)
     assert (step.need, step.wait) == (Need.OWNER, 7.0)

@@ -273,7 +273,7 @@ def test_it_is_said_where_a_configuration_comes_from_the_strongest_first() -> No
 
 
 @pytest.mark.parametrize("state_kept", [True, False])
-def test_a_bad_configuration_asks_for_the_end_of_no_daemon_though_the_state_file_is_lost(state_kept: bool) -> None:
+def test_a_bad_configuration_requests_the_end_of_no_daemon_though_the_state_file_is_lost(state_kept: bool) -> None:
     node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=facts({(GPU, 25): ""})).line()
     again = node.restarted() if state_kept else Node(WITH_MPS)
     again.given(seen=seen(CLIENTS), file=FileOutcome(error="not YAML")).line()
@@ -281,7 +281,7 @@ def test_a_bad_configuration_asks_for_the_end_of_no_daemon_though_the_state_file
     assert again.world.helpers == (node.world.helpers if state_kept else None)
 
 
-def test_a_configuration_that_fits_no_longer_after_a_restart_asks_for_the_end_of_no_daemon() -> None:
+def test_a_configuration_that_fits_no_longer_after_a_restart_requests_the_end_of_no_daemon() -> None:
     node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
     old_gpus = [replace(each, extra=nvidia.attributes(compute_capability="6.0")) for each in node.devices]
     many = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 48}]}}
@@ -300,7 +300,7 @@ def test_a_configuration_that_fits_no_longer_after_a_restart_asks_for_the_end_of
         ),
     ],
 )
-def test_at_a_first_start_no_daemon_is_asked_for_under_pods_that_hold_its_gpus(pod: Holder) -> None:
+def test_at_a_first_start_no_daemon_is_requested_under_pods_that_hold_its_gpus(pod: Holder) -> None:
     node = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=NOT_QUERIED).line()
     assert (node.config, node.world.helpers, node.world.plan) == ("WaitingForHolders", None, None)
     node.given(holdings=held(pod)).line()
@@ -313,7 +313,7 @@ def test_at_a_first_start_no_daemon_is_asked_for_under_pods_that_hold_its_gpus(p
     assert node.given(helpers=ANSWERS).line().offers() == {GPU: (8, 8)}
 
 
-def test_at_a_first_start_no_daemon_is_asked_for_while_another_plugin_offers_its_gpus() -> None:
+def test_at_a_first_start_no_daemon_is_requested_while_another_plugin_offers_its_gpus() -> None:
     theirs = replace(NOBODY, offered=(Offer(resource=GPU, ids=(gpu_id(0), gpu_id(1))),))
     node = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=theirs).line()
     assert (node.config, node.world.helpers, node.world.plan) == ("WaitingForHolders", None, None)
@@ -383,7 +383,7 @@ def test_a_restart_while_the_api_server_is_away_brings_no_device_back_into_servi
     assert again.given(seen=seen({})).wait().offers() == {GPU: (2, 2)}
 
 
-def test_a_device_out_of_service_is_withdrawn_although_what_the_policy_asks_for_is_refused() -> None:
+def test_a_device_out_of_service_is_withdrawn_although_what_the_policy_sets_is_refused() -> None:
     node = Node(LOCAL, None, *THREE).given(seen=seen({})).line()
     node.given(seen=replace(seen(TOO_MANY), unschedulable=(out(gpu_id(0)),))).line()
     assert node.config == "ConfigInvalid"
@@ -410,7 +410,7 @@ def test_a_programs_error_takes_nothing_from_the_kubelet_and_is_still_known_afte
     assert (list(again.world.state.notices), notice.code, notice.count) == ([gpu_id(0)], "Xid31", 1)
 
 
-def test_after_a_restart_daemons_are_wanted_at_once_with_their_clients_and_before_the_kubelet_has_told() -> None:
+def test_after_a_restart_daemons_are_wanted_at_once_with_their_clients_and_before_the_kubelet_has_answered() -> None:
     node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
     for holdings in (NOT_QUERIED, held(holder(f"{gpu_id(0)}::1"))):
         again = node.restarted().given(seen=seen(CLIENTS), holdings=holdings).line()
@@ -447,7 +447,7 @@ def test_no_daemon_is_wanted_for_what_another_plugin_serves_unless_clients_may_s
     assert node.given(registrations=()).line().world.helpers == wanted
 
 
-def test_a_change_to_mps_asks_for_no_daemon_where_another_plugin_serves() -> None:
+def test_a_change_to_mps_requests_no_daemon_where_another_plugin_serves() -> None:
     theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another plugin")
     node = Node(WITH_MPS).given(seen=seen(FOUR)).line()
     node.given(seen=seen(CLIENTS), registrations=(theirs,)).line()
@@ -464,7 +464,7 @@ def test_events_that_a_line_repeats_are_judged_once() -> None:
     assert (len(first.xids), len(again.xids)) == (1, 0)
 
 
-def test_silence_is_told_after_fifteen_seconds_and_the_deadline_says_when_to_look() -> None:
+def test_silence_is_reported_after_fifteen_seconds_and_the_deadline_says_when_to_look() -> None:
     node = Node().line()
     assert node.last is not None
     assert node.last.deadline == node.clock + 15
@@ -741,7 +741,7 @@ def test_a_removal_that_a_person_confirms_takes_a_missing_device_away_once() -> 
     assert (node.offers(), node.world.confirm_spent) == ({GPU: (1, 1)}, ())
 
 
-def test_a_recovery_that_was_confirmed_before_a_new_fault_is_told_to_count_no_more() -> None:
+def test_a_recovery_that_was_confirmed_before_a_new_fault_is_reported_to_count_no_more() -> None:
     node = Node().line().line(xids=(xid(79),))
     again = seen({}, confirm=f"{gpu_id(0)}=recovered")
     node.given(seen=again).line()
@@ -751,14 +751,14 @@ def test_a_recovery_that_was_confirmed_before_a_new_fault_is_told_to_count_no_mo
     assert node.restarted().given(seen=again).line().world.confirm_spent == node.world.confirm_spent
 
 
-def test_a_label_that_names_a_configuration_where_no_folder_is_mounted_is_told_with_what_to_install() -> None:
+def test_a_label_that_names_a_configuration_where_no_folder_is_mounted_is_reported_with_what_to_install() -> None:
     node = Node().given(seen=seen({}, config_name="notebooks")).line()
     assert node.config == "Applied"
     assert "nvidia.com/device-plugin.config names the configuration 'notebooks'" in node.world.config.message
     assert "install the component named-configs" in node.world.config.message
 
 
-def test_words_that_are_not_understood_are_told() -> None:
+def test_words_that_are_not_understood_are_reported() -> None:
     node = Node().line().given(seen=seen({}, confirm=f"{gpu_id(0)}=fine,GPU-9=recovered")).wait()
     assert node.last is not None
     reported = (

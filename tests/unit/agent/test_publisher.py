@@ -206,7 +206,7 @@ async def test_the_owner_of_an_earlier_node_is_replaced() -> None:
 
 
 # --- a Node made anew -------------------------------------------------------------------------------------------------
-async def test_a_node_made_anew_gets_its_object_as_soon_as_the_token_names_it(desk: Desk) -> None:
+async def test_a_node_recreated_gets_its_object_as_soon_as_the_token_names_it(desk: Desk) -> None:
     desk.want()
     await desk.until(lambda: desk.store.statuses)
     desk.store.node = "new-uid"
@@ -248,7 +248,7 @@ async def test_a_new_token_that_names_another_node_is_enough(desk: Desk, before:
 
 
 @pytest.mark.parametrize("code", [403, 422])
-async def test_who_owns_the_object_is_asked_again_after_a_refusal(desk: Desk, code: int) -> None:
+async def test_who_owns_the_object_is_queried_again_after_a_refusal(desk: Desk, code: int) -> None:
     desk.want()
     await desk.until(lambda: desk.store.statuses)
     reads = desk.store.reads
@@ -259,7 +259,7 @@ async def test_who_owns_the_object_is_asked_again_after_a_refusal(desk: Desk, co
     await desk.until(lambda: len(desk.store.statuses) == 2)
 
 
-async def test_a_settled_node_is_not_asked_for_again(desk: Desk) -> None:
+async def test_a_settled_node_is_not_read_again(desk: Desk) -> None:
     desk.want()
     await desk.until(lambda: desk.store.statuses)
     for healthy in (7, 6):

@@ -247,7 +247,7 @@ def test_a_gpu_that_is_undecided_counts_as_degraded() -> None:
         ),
     ],
 )
-def test_what_is_told_of_devices_that_are_still_offered(verdict: Verdict, expected: tuple[str, str, str]) -> None:
+def test_what_is_reported_of_devices_that_are_still_offered(verdict: Verdict, expected: tuple[str, str, str]) -> None:
     made = facts(2, verdicts=healthy(gpu(1)) | {gpu_id(0): verdict})
     assert condition(made, "DevicesHealthy") == expected
 
@@ -381,7 +381,7 @@ def test_how_a_probe_does(changes: dict[str, Any], expected: tuple[str, str]) ->
     assert (probe.state, probe.message) == expected
 
 
-def test_a_probe_without_its_driver_says_what_it_complains_of() -> None:
+def test_a_probe_without_its_driver_says_its_problems() -> None:
     [probe] = report(facts(inventory=unloaded(Problem(code="DriverNotLoaded", message="no library")))).probes
     assert (probe.state, probe.message) == ("NoDriver", "DriverNotLoaded: no library")
 
@@ -539,7 +539,7 @@ def test_a_machine_that_says_nothing_of_itself_is_left_out() -> None:
     assert report(facts()).machine is None
 
 
-def test_a_name_that_another_plugin_serves_is_told_on_ready_and_no_id_of_it_counts_as_told() -> None:
+def test_a_name_that_another_plugin_serves_is_reported_on_ready_and_no_id_of_it_counts_as_reported() -> None:
     why = f"another device plugin serves {GPU} to this kubelet"
     theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message=why)
     made = facts(registrations=(theirs,))
@@ -590,7 +590,7 @@ def test_an_excluded_device_says_so_and_by_which_entry() -> None:
     assert "excluded" not in to_dict(said.devices[2])
 
 
-def test_a_client_whose_daemon_was_restarted_is_told_on_its_entry_and_in_ready_and_the_device_is_well() -> None:
+def test_a_client_whose_daemon_was_restarted_is_marked_on_its_entry_and_in_ready_and_the_device_is_well() -> None:
     lost = Client(instance="one", reason="MpsDaemonRestarted", since=START)
     two = holding(holder(f"{gpu_id(0)}::0", pod="old"), holder(f"{gpu_id(0)}::1", pod="new"))
     said = report(made := facts(1, holdings=two, clients={f"ml/old/main/{GPU}": lost, f"ml/new/main/{GPU}": Client()}))

@@ -122,12 +122,12 @@ def test_what_cannot_be_is_refused_with_what_would_be_right(arguments: list[str]
     assert says in refused(arguments)
 
 
-def test_a_node_without_a_name_is_told_where_it_comes_from() -> None:
+def test_a_missing_node_name_is_reported_with_where_it_comes_from() -> None:
     assert "--node-name: missing; set NODE_NAME from spec.nodeName" in refused([], {})
     assert parse(["--standalone"], {}).node_name
 
 
-def test_all_mistakes_of_one_source_are_told_together() -> None:
+def test_all_mistakes_of_one_source_are_reported_together() -> None:
     text = refused(["--log-levle=debug", "--mig-strategy=x"])
     assert "did you mean --log-level?" in text
     assert "--mig-strategy" in text

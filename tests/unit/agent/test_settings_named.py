@@ -61,7 +61,7 @@ def test_label_then_default_then_fallbacks_as_nvidias_config_manager(
     assert chosen(named(*files), name, default, fallbacks) == expected
 
 
-def test_what_cannot_be_chosen_is_told_with_what_there_is() -> None:
+def test_what_cannot_be_chosen_is_reported_with_what_there_is() -> None:
     assert error(named("b", "a"), "x") == (
         "configuration 'x' in /available-configs: the Node's label nvidia.com/device-plugin.config names it, and "
         "there is no such file; available: a, b"
@@ -166,7 +166,7 @@ async def test_a_mounted_configmap_is_followed_by_content(mount: tuple[Mount, Fo
     await follower.until(lambda: set(follower.files) == {"shared"})
 
 
-async def test_an_update_that_changes_no_content_tells_nothing(mount: tuple[Mount, Follower]) -> None:
+async def test_an_update_that_changes_no_content_reports_nothing(mount: tuple[Mount, Follower]) -> None:
     configs, follower = mount
     configs.write(shared=SHARED)
     await follower.until(lambda: bool(follower.received[-1].files))
@@ -179,7 +179,7 @@ async def test_an_update_that_changes_no_content_tells_nothing(mount: tuple[Moun
     assert len(follower.received) == before + 1
 
 
-async def test_a_folder_of_too_many_files_is_told(mount: tuple[Mount, Follower]) -> None:
+async def test_a_folder_of_too_many_files_is_reported(mount: tuple[Mount, Follower]) -> None:
     configs, follower = mount
     configs.write(**{f"c{number}": "" for number in range(MAX_FILES + 1)})
     await follower.until(lambda: "are the most" in (follower.received[-1].error or ""))

@@ -97,7 +97,7 @@ def test_what_happens_to_all_gpus_at_once_is_one_line() -> None:
     assert story.devices(*eight[:3], lost, *eight[4:]) == [("warning", "FallenOffBus", gpu_id(3))]
 
 
-def test_a_complaint_is_told_once_and_its_end_too() -> None:
+def test_a_problem_is_reported_once_and_its_end_too() -> None:
     story = Story()
     assert story.line(WRONG) == ["FileInvalid: devices.yaml: profile: 'h9' is not known"]
     assert story.line(WRONG, after=60) == []
@@ -105,14 +105,14 @@ def test_a_complaint_is_told_once_and_its_end_too() -> None:
     assert story.line(after=60) == []
 
 
-def test_another_complaint_right_after_the_first_is_told_when_the_pause_is_over() -> None:
+def test_another_problem_right_after_the_first_is_reported_when_the_pause_is_over() -> None:
     story, other = Story(), replace(WRONG, message="devices.yaml: profile: 'h8' is not known")
     assert story.line(WRONG)
     assert story.line(other) == []
     assert story.line(other, after=PROBLEMS_SECONDS) == ["FileInvalid: devices.yaml: profile: 'h8' is not known"]
 
 
-def test_a_complaint_that_counts_does_not_flood_the_log() -> None:
+def test_a_problem_that_counts_does_not_flood_the_log() -> None:
     story = Story()
     lines = [
         story.line(Problem(code="EventsDropped", message=f"{number} events found no room"), after=0.1)
@@ -132,7 +132,7 @@ def test_xids_are_counted_by_device_a_mig_devices_for_its_gpu() -> None:
     }
 
 
-def test_of_a_persons_word_only_what_was_understood_is_called_confirmed() -> None:
+def test_of_a_confirmation_only_what_was_understood_is_called_confirmed() -> None:
     story = Story()
     story.line()
     assert story.confirm("gpu-0=recovered") == [("invalid annotation", f"gpu-0: give its id, {gpu_id(0)}")]

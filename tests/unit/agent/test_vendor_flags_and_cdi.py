@@ -100,7 +100,7 @@ def test_its_flags_variables_and_keys_are_read_with_the_agents_own_and_come_back
 
 
 @pytest.mark.usefixtures("acme")
-def test_what_they_ask_for_is_a_section_which_a_policy_replaces() -> None:
+def test_what_they_set_is_a_section_which_a_policy_replaces() -> None:
     assert effective("--acme-regions").sections.partitions.strategy == "mixed"
     assert effective("--acme-regions", "--mig-strategy=single").sections.partitions.strategy == "single"
     own = parse([NODE, "--acme-regions"], {})

@@ -174,7 +174,7 @@ def test_every_pattern_is_one_that_go_understands_and_is_anchored() -> None:
             assert "(?" not in node["pattern"], f"{path}: no look-around in RE2"
 
 
-def test_in_a_spec_a_pattern_is_told_in_words_and_never_as_a_regular_expression() -> None:
+def test_in_a_spec_a_pattern_is_reported_in_words_and_never_as_a_regular_expression() -> None:
     assert [
         path for path, node in OURS if ".spec" in path and "pattern" in node and node["pattern"] in PATTERN_HINTS
     ] == []
@@ -206,7 +206,7 @@ def test_the_api_server_fills_in_no_default_inside_a_section() -> None:
     }
 
 
-def test_the_built_in_defaults_are_told_to_people() -> None:
+def test_the_built_in_defaults_are_documented_for_people() -> None:
     health = SCHEMAS["devicepolicies"]["properties"]["spec"]["properties"]["health"]["properties"]
     faults = SCHEMAS["devicepolicies"]["properties"]["spec"]["properties"]["faults"]["properties"]
     assert health["holdDownSeconds"]["description"].endswith(" Built-in default: 300.")

@@ -58,7 +58,7 @@ def test_a_message_names_the_place_the_value_and_what_would_be_right(spec: dict[
     assert [problem for problem in caught.value.problems if problem.startswith(message)], caught.value.problems
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_every_problem_is_reported_at_once() -> None:
     with pytest.raises(InputError) as caught:
         parse(Sections, {"partitions": {"strategy": "both"}, "health": {"holdDownSeconds": -1}, "sharin": {}})
     assert len(caught.value.problems) == 3

@@ -270,7 +270,7 @@ def test_a_policy_for_every_node_must_say_so() -> None:
         parse(DevicePolicy, {**policy(), "spec": {"partitions": {"strategy": "none"}}})
 
 
-def test_with_mps_a_container_may_have_one_share_unless_told_otherwise() -> None:
+def test_with_mps_a_container_may_have_one_share_unless_said_otherwise() -> None:
     def fails(**given: Any) -> bool:
         sharing = Sharing(resources=(SharedResource(name="nvidia.com/gpu", replicas=2),), **given)
         return with_defaults(Sections(sharing=sharing)).sharing.fail_requests_greater_than_one

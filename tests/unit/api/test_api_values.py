@@ -115,7 +115,7 @@ def test_fields_that_are_not_at_work_are_named_with_their_place() -> None:
     ]
 
 
-def test_a_field_that_asks_for_nothing_new_passes() -> None:
+def test_a_field_that_changes_nothing_passes() -> None:
     assert (
         unsupported(
             faults={"taint": {"effect": "NoSchedule"}, "evict": {"mode": "AfterGrace"}, "budget": {"perHour": 1}},

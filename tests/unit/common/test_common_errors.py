@@ -63,5 +63,5 @@ def test_a_request_without_an_answer_has_status_0() -> None:
     ("header", "seconds"),
     [("3", 3.0), ("0.5", 0.5), (None, None), ("", None), ("-1", None), ("1e9", None), ("nan", None), ("Sun", None)],
 )
-def test_a_server_asks_to_wait_for_an_hour_at_most(header: str | None, seconds: float | None) -> None:
+def test_a_wait_that_the_server_requires_is_an_hour_at_most(header: str | None, seconds: float | None) -> None:
     assert retry_after_seconds(header) == seconds

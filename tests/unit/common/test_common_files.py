@@ -38,7 +38,7 @@ def test_the_new_content_takes_the_place_of_the_old(path: Path, content: str | b
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644])
-def test_its_mode_is_the_one_asked_for_whatever_the_umask(path: Path, mode: int) -> None:
+def test_its_mode_is_the_one_requested_whatever_the_umask(path: Path, mode: int) -> None:
     before = os.umask(0o077)
     try:
         files.replace(path, "x", mode=mode)

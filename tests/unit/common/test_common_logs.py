@@ -82,7 +82,7 @@ def test_the_level_holds_for_both_kinds_of_logger() -> None:
     assert len(run("'error', stdlib=True")) == 1
 
 
-def test_the_standard_librarys_logging_is_left_alone_unless_asked() -> None:
+def test_the_standard_librarys_logging_is_left_alone_unless_requested() -> None:
     assert [line for line in run("") if line == "watching nodes"] == ["watching nodes"]  # logging's last resort
 
 

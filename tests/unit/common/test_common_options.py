@@ -41,7 +41,7 @@ def test_of_several_variables_the_first_that_says_something_counts_and_an_empty_
     assert values_of(variables(ND_KUBECONFIG="/n", KUBECONFIG="/k")) == {"kubeconfig": "/n"}
 
 
-def test_every_problem_of_a_command_line_is_told_at_once() -> None:
+def test_every_problem_of_a_command_line_is_reported_at_once() -> None:
     with pytest.raises(InputError) as caught:
         flags("--log-levle=info", "serve", "--fail=perhaps", "--log-level=loud")
     assert caught.value.problems == (

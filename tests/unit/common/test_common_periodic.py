@@ -54,7 +54,7 @@ async def test_it_is_done_again_and_again() -> None:
         await until(lambda: work.done >= 5)
 
 
-async def test_asked_for_it_is_done_now_and_not_before() -> None:
+async def test_requested_it_is_done_now_and_not_before() -> None:
     work = Work()
     periodic = Periodic(work, seconds=NEVER)
     async with running(periodic):
@@ -64,7 +64,7 @@ async def test_asked_for_it_is_done_now_and_not_before() -> None:
         await until(lambda: work.done == 1)
 
 
-async def test_asked_for_while_it_is_done_it_is_done_once_more_and_never_twice_at_once() -> None:
+async def test_requested_while_it_is_done_it_is_done_once_more_and_never_twice_at_once() -> None:
     work = Work()
     work.may_end.clear()
     periodic = Periodic(work, seconds=NEVER)
@@ -80,7 +80,7 @@ async def test_asked_for_while_it_is_done_it_is_done_once_more_and_never_twice_a
     assert (work.done, work.most) == (2, 1)
 
 
-async def test_the_period_is_asked_for_after_every_run_and_none_waits_for_news() -> None:
+async def test_the_period_is_requested_after_every_run_and_none_waits_for_news() -> None:
     work = Work()
     periods: list[float | None] = [0.0, 0.0, None]
     periodic = Periodic(work, seconds=lambda: periods.pop(0) if len(periods) > 1 else periods[0])
@@ -99,7 +99,7 @@ async def test_a_first_run_that_takes_too_long_is_given_up() -> None:
     assert await Periodic(work, seconds=NEVER, patience_seconds=20.0).first()
 
 
-async def test_what_fails_is_told_to_whoever_runs_it() -> None:
+async def test_what_fails_is_reported_to_whoever_runs_it() -> None:
     async def fails() -> None:
         raise OSError("no such folder")
 

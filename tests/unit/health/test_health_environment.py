@@ -87,6 +87,6 @@ def test_any_text_has_a_meaning(disable: str, enable: str) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 1023)), st.lists(st.integers(1, 1023)))
-def test_numbers_are_heard(disable: list[int], enable: list[int]) -> None:
+def test_numbers_are_read(disable: list[int], enable: list[int]) -> None:
     found = rules_from_environment(",".join(map(str, disable)), " , ".join(map(str, enable)))
     assert found == EnvironmentXids(ignore=frozenset(disable) - frozenset(enable), fatal=frozenset(enable))

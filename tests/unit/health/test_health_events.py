@@ -8,7 +8,7 @@ from nodedevices_plugin.health.rules import HealthRules
 from support.facts import REGISTERED, START, gpu_id, ruled, snapshot, xid
 
 
-def test_an_event_that_is_repeated_in_later_lines_is_heard_once() -> None:
+def test_an_event_that_is_repeated_in_later_lines_is_seen_once() -> None:
     first = snapshot(events=(xid(79, sequence=1),))
     second = snapshot(events=(xid(79, sequence=1), xid(31, sequence=2)))
     cursor, fresh = fresh_events(EventCursor(), first)
@@ -24,12 +24,12 @@ def test_sequence_numbers_belong_to_one_probe_process() -> None:
     assert [event.xid for event in fresh] == [62]
 
 
-def test_events_are_heard_in_their_order() -> None:
+def test_events_are_seen_in_their_order() -> None:
     _, fresh = fresh_events(EventCursor(), snapshot(events=(xid(31, sequence=2), xid(13, sequence=1))))
     assert [event.xid for event in fresh] == [13, 31]
 
 
-def test_application_xids_are_told_though_no_state_changes() -> None:
+def test_application_xids_are_reported_though_no_state_changes() -> None:
     logged = logged_events([xid(31), xid(79), xid(63)], HealthRules(), {}, REGISTERED)
     assert [(each.device_id, each.xid, each.message) for each in logged] == [
         (gpu_id(0), 31, "GPU memory page fault (XID 31)")
@@ -42,11 +42,11 @@ def test_equal_notices_are_folded() -> None:
     assert (logged[0].time - START).total_seconds() == 5
 
 
-def test_an_xid_without_a_device_is_told_since_it_can_mark_none() -> None:
+def test_an_xid_without_a_device_is_reported_since_it_can_mark_none() -> None:
     assert [each.xid for each in logged_events([xid(79, None)], HealthRules(), {}, REGISTERED)] == [79]
 
 
-def test_an_ignored_xid_is_not_told_and_a_fatal_one_is_a_state() -> None:
+def test_an_ignored_xid_is_not_reported_and_a_fatal_one_is_a_state() -> None:
     assert logged_events([xid(31)], ruled({"Xid31": "Ignored"}), {}, REGISTERED) == ()
     assert logged_events([xid(31)], ruled({"Xid31": "Unhealthy"}), {}, REGISTERED) == ()
 

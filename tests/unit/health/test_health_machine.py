@@ -49,7 +49,7 @@ def test_an_application_xid_changes_no_state(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [61, 123, 142, 167, 999])
-def test_an_xid_that_nobody_knows_is_told_and_the_gpu_stays_offered(number: int) -> None:
+def test_an_xid_that_nobody_knows_is_reported_and_the_gpu_stays_offered(number: int) -> None:
     story = Story().line(gpu(0), xids=[xid(number)])
     assert story.says() == ("Degraded", f"Xid{number}")
     assert story.verdict().offered
@@ -69,14 +69,14 @@ def test_an_xid_that_nobody_knows_is_told_and_the_gpu_stays_offered(number: int)
         (well(ecc_uncorrectable_aggregate=9, remapped_uncorrectable=3), "Healthy", "", "None"),
     ],
 )
-def test_readings_speak_for_themselves(readings: Readings, state: str, reason: str, action: str) -> None:
+def test_readings_count_for_themselves(readings: Readings, state: str, reason: str, action: str) -> None:
     story = Story().line(gpu(0)).line(gpu(0, readings=readings))
     assert story.says() == (state, reason)
     assert story.verdict().recovery_action == action
     assert story.verdict().offered == (state != "Unhealthy")
 
 
-def test_of_several_faults_the_one_that_asks_for_most_is_shown_and_the_others_named() -> None:
+def test_of_several_faults_the_one_that_requires_most_is_shown_and_the_others_named() -> None:
     worst = well(remap_failure=True, ecc_uncorrectable_volatile=2, remap_pending=True)
     verdict = Story().line(gpu(0, readings=worst), xids=[xid(62)]).verdict()
     assert (verdict.reason, verdict.recovery_action) == ("RowRemapFailure", "Replace")
@@ -116,7 +116,7 @@ def test_a_drivers_none_from_before_the_xid_says_nothing() -> None:
     assert story.line(gpu(0), read_after=1).verdict().recovery_action == "None"
 
 
-def test_a_probe_that_counts_its_events_anew_keeps_no_gpu_from_recovering() -> None:
+def test_a_probe_that_counts_its_events_again_keeps_no_gpu_from_recovering() -> None:
     story = Story().line(gpu(0), at=0, xids=[xid(13)] * 9 + [xid(119)])
     story.line(gpu(0), at=1, events=(xid(13, sequence=1),))
     assert story.verdict().recovery_action == "None"
@@ -135,7 +135,7 @@ def test_a_drivers_none_does_not_end_a_fall_off_the_bus_before_the_gpu_has_left_
     assert keep_alive(story, gpu(0), seconds=HOLD).says() == ("Healthy", "")
 
 
-def test_a_driver_that_asked_for_an_action_and_no_longer_does_has_brought_the_gpu_back() -> None:
+def test_a_driver_that_required_an_action_and_no_longer_does_has_brought_the_gpu_back() -> None:
     requires = gpu(0, readings=well(recovery_action="ResetBus"))
     story = Story().line(requires, at=0, xids=[xid(79)]).line(requires)
     assert (story.says(), story.verdict().recovery_action) == (("Unhealthy", "Xid79"), "ResetBus")
@@ -149,7 +149,7 @@ def test_a_reboot_is_a_return_to_the_bus() -> None:
     assert keep_alive(story, gpu(0), seconds=HOLD, boot_id="boot-2").says() == ("Healthy", "")
 
 
-def test_the_xid_is_shown_with_the_action_that_the_driver_asks_for() -> None:
+def test_the_xid_is_shown_with_the_action_that_the_driver_requires() -> None:
     verdict = Story().line(gpu(0, readings=well(recovery_action="DrainP2P")), xids=[xid(119)]).verdict()
     assert (verdict.reason, verdict.recovery_action) == ("Xid119", "DrainP2P")
 
@@ -161,7 +161,7 @@ def test_an_action_that_we_do_not_know_is_never_taken_for_none() -> None:
 
 
 # --- recovery -------------------------------------------------------------------------------------------------------
-def test_a_gpu_recovers_when_the_driver_asks_for_nothing_and_the_hold_down_is_over() -> None:
+def test_a_gpu_recovers_when_the_driver_requires_nothing_and_the_hold_down_is_over() -> None:
     requires = gpu(0, readings=well(recovery_action="ResetDevice"))
     story = Story().line(requires, at=0, xids=[xid(62)])
     keep_alive(story, requires, seconds=HOLD * 2)
@@ -233,14 +233,14 @@ def test_a_person_may_say_that_it_is_recovered() -> None:
     assert story.line(fine, confirmed=[0]).says() == ("Healthy", "")
 
 
-def test_a_persons_word_ends_the_hold_down() -> None:
+def test_a_confirmation_ends_the_hold_down() -> None:
     story = Story().line(gpu(0), at=0, xids=[xid(62)]).line(gpu(0))
     assert story.verdict().recovery_action == "None", "a driver with field 230 that requires nothing"
     assert story.says() == ("Unhealthy", "Xid62")
     assert story.line(gpu(0), confirmed=[0]).says() == ("Healthy", "")
 
 
-def test_a_persons_word_does_not_outrank_the_facts() -> None:
+def test_a_confirmation_does_not_outrank_the_facts() -> None:
     broken = gpu(0, readings=old(remap_failure=True))
     story = Story().line(broken).line(broken, confirmed=[0])
     assert keep_alive(story, broken, seconds=HOLD * 2).says() == ("Unhealthy", "RowRemapFailure")
@@ -250,7 +250,7 @@ def test_a_persons_word_does_not_outrank_the_facts() -> None:
     assert story.verdict().recovery_action == "ResetDevice"
 
 
-def test_a_persons_word_does_not_outrank_a_fault_that_comes_with_it_or_later() -> None:
+def test_a_confirmation_does_not_outrank_a_fault_that_comes_with_it_or_later() -> None:
     story = Story().line(gpu(0), at=0, xids=[xid(62)])
     story.line(gpu(0), at=10, xids=[xid(62, after=10)], confirmed=[0])
     assert story.says() == ("Unhealthy", "Xid62")
@@ -258,7 +258,7 @@ def test_a_persons_word_does_not_outrank_a_fault_that_comes_with_it_or_later() -
     assert keep_alive(story, gpu(0), seconds=HOLD - 2).says() == ("Unhealthy", "Xid62")
 
 
-def test_a_persons_word_in_a_time_without_a_driver_counts_when_it_is_back() -> None:
+def test_a_confirmation_in_a_time_without_a_driver_counts_when_it_is_back() -> None:
     story = Story().line(gpu(0), at=0, xids=[xid(62)])
     story.line(driver=UNLOADED, confirmed=[0])
     assert story.says() != ("Healthy", "")
@@ -299,13 +299,13 @@ def test_an_action_that_an_older_driver_no_longer_names_is_over_with_the_reload(
 
 
 @pytest.mark.parametrize("rules", [HealthRules(hold_down_seconds=0), HealthRules(hold_down_seconds=60)])
-def test_a_fault_is_told_once_however_late_it_came_or_short_the_hold_down_is(rules: HealthRules) -> None:
+def test_a_fault_is_reported_once_however_late_it_came_or_short_the_hold_down_is(rules: HealthRules) -> None:
     story = Story(rules).line(gpu(0), at=0).line(gpu(0), at=100, xids=[xid(62, after=1)])
     assert story.says() == ("Unhealthy", "Xid62")
     assert story.line(gpu(0)).says() == ("Healthy", "")
 
 
-def test_what_neighbours_decided_is_told_though_the_hold_down_is_shorter_than_the_wait() -> None:
+def test_what_neighbours_decided_is_reported_though_the_hold_down_is_shorter_than_the_wait() -> None:
     story = Story(HealthRules(hold_down_seconds=1)).line(gpu(0), at=0, xids=[xid(48)])
     assert story.line(gpu(0), at=10).says() == ("Unhealthy", "Xid48")
     assert story.line(gpu(0), at=11).says() == ("Healthy", "")
@@ -325,7 +325,7 @@ def test_a_gpu_that_is_no_longer_listed_is_missing_and_withdrawn() -> None:
     assert (story.says(1), verdict.offered, verdict.recovery_action) == (("Unhealthy", "Missing"), False, "Inspect")
 
 
-def test_a_missing_gpu_that_fell_off_the_bus_still_asks_for_the_reboot() -> None:
+def test_a_missing_gpu_that_fell_off_the_bus_still_requires_the_reboot() -> None:
     story = Story().line(gpu(0, readings=old()), xids=[xid(79)]).line()
     assert (story.says(), story.verdict().recovery_action) == (("Unhealthy", "Missing"), "RebootNode")
     story.line(gpu(0, readings=old()))
@@ -377,7 +377,7 @@ def test_a_restarted_agent_remembers_what_was_wrong() -> None:
     assert story.verdict().since == before.since
 
 
-def test_a_fault_whose_time_was_not_kept_begins_its_hold_down_anew() -> None:
+def test_a_fault_whose_time_was_not_kept_begins_its_hold_down_again() -> None:
     story = Story().line(gpu(0), at=0, xids=[xid(62)])
     faults = tuple(replace(fault, last_seen=None) for fault in story.verdict().faults)
     story.verdicts[gpu_id(0)] = replace(story.verdict(), faults=faults)
@@ -561,7 +561,7 @@ def test_a_rule_says_what_another_event_means(
     assert Story(ruled({reason: state})).line(gpu(0), xids=[event]).says() == says
 
 
-def test_a_rule_that_comes_later_judges_what_is_remembered_and_one_that_goes_lets_readings_speak_again() -> None:
+def test_a_rule_that_comes_later_judges_what_is_remembered_and_one_that_goes_lets_readings_count_again() -> None:
     bad = Readings(ecc_uncorrectable_volatile=1)
     story = Story().line(gpu(0, readings=bad), gpu(1), xids=[xid(62, 1)])
     assert (story.says(0), story.says(1)) == (("Unhealthy", "EccUncorrectable"), ("Unhealthy", "Xid62"))

@@ -51,7 +51,7 @@ def test_an_xid_is_judged_as_researched(number: int, kind: Effect, action: str, 
 
 
 @pytest.mark.parametrize("number", [0, 1, 61, 123, 173, 999])
-def test_an_unlisted_xid_is_told_and_not_taken_for_harmless(number: int) -> None:
+def test_an_unlisted_xid_is_reported_and_not_taken_for_harmless(number: int) -> None:
     assert number not in CATALOGUE
     assert look_up(number).effect is Effect.DEGRADED
 
@@ -63,6 +63,6 @@ def test_every_row_says_what_it_means_and_where_that_comes_from() -> None:
         assert row.source in {"catalog", "field"}
 
 
-def test_a_fatal_xid_asks_for_something() -> None:
+def test_a_fatal_xid_requires_something() -> None:
     for row in CATALOGUE.values():
         assert row.effect is not Effect.UNHEALTHY or not needs_no_action(row.action)

@@ -142,7 +142,7 @@ def test_what_the_state_file_remembers_is_missing_once_a_line_does_not_list_it()
     assert present(after(restored, gpu(0))) == {gpu_id(0): True, gpu_id(1): False}
 
 
-def test_more_devices_than_a_status_can_hold_are_cut_and_told() -> None:
+def test_more_devices_than_a_status_can_hold_are_cut_and_reported() -> None:
     many = [gpu(index, readings=well()) for index in range(MAX_DEVICES + 3)]
     known = after(Inventory(), gpu(1000))
     found = after(known, *many)

@@ -31,7 +31,7 @@ def made(tmp_path: Path, bin_folder: Path) -> Control:
     return Control(str(tmp_path / "mps"))
 
 
-def test_a_daemon_is_started_asked_told_and_ended(made: Control, tmp_path: Path) -> None:
+def test_a_daemon_is_started_queried_commanded_and_ended(made: Control, tmp_path: Path) -> None:
     with pytest.raises(
         ControlError, match=r"^nvidia-cuda-mps-control get_.*: status 1: Cannot find MPS control daemon"
     ):
@@ -58,7 +58,7 @@ def test_the_compute_mode_is_nvidia_smis(made: Control, bin_folder: Path) -> Non
     assert (bin_folder / "nvidia-smi.log").read_text() == "-i GPU-1 -c EXCLUSIVE_PROCESS\n"
 
 
-def test_a_program_that_is_not_there_is_told_with_where_it_comes_from(made: Control, bin_folder: Path) -> None:
+def test_a_program_that_is_not_there_is_reported_with_where_it_comes_from(made: Control, bin_folder: Path) -> None:
     (bin_folder / "nvidia-cuda-mps-control").unlink()
     with pytest.raises(ControlMissingError, match=r"not found; the nvidia container runtime brings it .* compute"):
         made.percentage(GPU)
@@ -157,7 +157,7 @@ def test_a_link_in_the_place_of_a_daemons_folder_is_refused(made: Control, tmp_p
 
 
 @pytest.mark.parametrize("answer", ["inf", "nan", "1e400", "9" * 5000])
-def test_no_number_that_a_client_answers_with_ends_the_one_who_asks(
+def test_no_number_that_a_client_answers_with_ends_the_one_that_queries(
     made: Control, bin_folder: Path, answer: str
 ) -> None:
     (bin_folder / "nvidia-cuda-mps-control").write_text(f"#!/bin/sh\necho {answer}\n")
@@ -176,7 +176,7 @@ def test_the_shared_memory_is_half_of_the_machines() -> None:
     assert shm.size_kib("") == shm.size_kib("MemTotal: many kB") == shm.FALLBACK_KIB
 
 
-def test_one_that_cannot_be_mounted_is_told(tmp_path: Path) -> None:
+def test_one_that_cannot_be_mounted_is_reported(tmp_path: Path) -> None:
     (tmp_path / "shm").touch()
     with pytest.raises(shm.ShmError, match=f"^{tmp_path}/shm: Not a directory"):
         shm.mount(tmp_path)

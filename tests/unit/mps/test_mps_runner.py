@@ -108,7 +108,7 @@ STARTED = [
 ]
 
 
-def test_nothing_happens_before_somebody_asks(machine: Machine) -> None:
+def test_nothing_happens_before_a_request(machine: Machine) -> None:
     assert machine.after().said() == []
 
 
@@ -130,7 +130,7 @@ def test_a_daemon_that_died_is_started_again_with_all_its_limits(machine: Machin
     assert machine.after().said() == STARTED
 
 
-def test_a_client_that_answers_for_a_dead_daemon_is_not_believed(machine: Machine) -> None:
+def test_a_client_that_answers_for_a_dead_daemon_is_not_trusted(machine: Machine) -> None:
     machine.want(daemon(0, 1)).said()
     del machine.driver.processes[GPU]
     assert machine.after().said() == STARTED
@@ -236,7 +236,7 @@ def test_limits_that_somebody_changed_are_set_again_without_an_end_of_the_client
     assert "it limits its clients to 80 %, not 25 %" in capsys.readouterr().out
 
 
-def test_limits_that_cannot_be_set_now_are_tried_at_every_look_and_told_once(
+def test_limits_that_cannot_be_set_now_are_tried_at_every_pass_and_reported_once(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.want(daemon(0)).said()
@@ -298,13 +298,13 @@ def test_at_the_end_everything_is_given_back_whatever_fails(machine: Machine) ->
     assert machine.driver.modes["GPU-1"] == machine.driver.modes["GPU-2"] == "DEFAULT"
 
 
-def test_problem_is_told_once(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problem_is_reported_once(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     machine.driver.broken.add("start")
     machine.want(daemon(0)).after(100).after(100)
     assert capsys.readouterr().out.count("MPS control daemon not running") == 1
 
 
-def test_a_root_that_cannot_be_written_is_told_and_daemons_run(
+def test_a_root_that_cannot_be_written_is_reported_and_daemons_run(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (machine.root / ".nodedevices-running.json.new").mkdir()

@@ -19,7 +19,7 @@ def known(*objects: tuple[Kind, dict[str, Any]]) -> Cache:
     return cache
 
 
-def test_a_heartbeat_is_no_reason_to_look_unless_the_object_is_stale() -> None:
+def test_a_heartbeat_is_no_reason_to_reconcile_unless_the_object_is_stale() -> None:
     cache = known((Kind.NODE_DEVICES, node_devices(device(0))))
     beat = node_devices(device(0), version=2, heartbeat="2026-11-21T13:00:00Z")
     assert not cache.observe(Kind.NODE_DEVICES, read(Kind.NODE_DEVICES, beat))
@@ -53,7 +53,7 @@ def test_a_policys_own_status_is_no_reason_to_reconcile_nodes_and_its_spec_is() 
     assert cache.observe(Kind.POLICY, read(Kind.POLICY, edited)).nodes == {"n1"}
 
 
-def test_a_policy_that_turns_away_from_a_node_is_a_reason_to_look_at_it() -> None:
+def test_a_policy_that_turns_away_from_a_node_is_a_reason_to_reconcile_it() -> None:
     cache = known((Kind.NODE_DEVICES, node_devices(device(0))), (Kind.POLICY, raw_policy("p", health={})))
     cache.observe(Kind.NODE, node())
     away = raw_policy("p", selector={"matchLabels": {"pool": "b"}}, health={}, generation=2, version=2)

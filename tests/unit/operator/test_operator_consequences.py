@@ -83,7 +83,7 @@ def test_a_taint_keeps_its_reason_while_that_fault_lasts() -> None:
 
 
 @pytest.mark.parametrize(("state", "reason"), [("Unknown", "ProbeSilent"), ("Degraded", "Correlating")])
-def test_a_taint_stays_while_nobody_can_tell_and_none_is_put(state: str, reason: str) -> None:
+def test_a_taint_stays_while_health_is_unknown_and_none_is_put(state: str, reason: str) -> None:
     faults, shown = section(**NO_SCHEDULE), (TaintRecord("NoSchedule", "Xid79"),)
     assert wanted(device(0, state, reason), faults=faults, shown=shown) == shown[0]
     assert wanted(device(0, state, reason), faults=faults) is None
@@ -167,7 +167,7 @@ def test_pods_of_excluded_namespaces_are_not_evicted_not_even_by_a_rule() -> Non
 
 
 @pytest.mark.parametrize("resource", ["", "cpu", "memory"])
-def test_an_agents_word_evicts_nobody_who_asked_for_no_device(resource: str) -> None:
+def test_an_agents_claim_evicts_no_pod_that_requested_no_device(resource: str) -> None:
     held = device(0, "Unhealthy", "Xid79", holders=[holder(resource=resource)])
     assert consequences.evictions(record(held), section(**IMMEDIATE)) == []
 

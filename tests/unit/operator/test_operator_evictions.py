@@ -196,7 +196,7 @@ async def test_an_eviction_that_fails_is_tried_again(one: One, error: KubeError,
     assert one.evicted
 
 
-async def test_a_pod_that_was_made_anew_under_its_name_is_not_evicted_for_the_old_one(one: One) -> None:
+async def test_a_pod_that_was_recreated_under_its_name_is_not_evicted_for_the_old_one(one: One) -> None:
     one.gate.says = None
     await one.run()
     one.pod(uid="another")

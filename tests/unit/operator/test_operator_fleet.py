@@ -285,7 +285,7 @@ async def test_a_proposal_that_is_withdrawn_is_neither_granted_nor_recorded(kube
     assert RECORD not in kube.objects
 
 
-async def test_a_deleted_record_is_written_anew_with_its_open_breaker(kube: FakeKube) -> None:
+async def test_a_deleted_record_is_written_again_with_its_open_breaker(kube: FakeKube) -> None:
     operator = Operator(kube)
     wanted = [action(f"n{index}") for index in range(6)]
     operator.pools = mass(SOME, 6, START)

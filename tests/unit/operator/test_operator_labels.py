@@ -269,7 +269,7 @@ def test_a_mig_device_that_only_a_pod_still_holds_is_not_counted() -> None:
     assert not any("3g.40gb" in key for key in found)
 
 
-def test_of_several_models_the_commonest_is_told_and_then_the_first() -> None:
+def test_of_several_models_the_commonest_is_reported_and_then_the_first() -> None:
     l4, a10 = "NVIDIA L4", "NVIDIA A10"
 
     def published(*products: str) -> tuple[str, str]:
@@ -344,7 +344,7 @@ def test_the_timestamp_is_of_the_last_change_of_another_label() -> None:
     assert changed.values["nvidia.com/gfd.timestamp"] == "300"
 
 
-def test_a_label_of_another_owner_is_left_and_told() -> None:
+def test_a_label_of_another_owner_is_left_and_reported() -> None:
     foreign = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "8", "nvidia.com/gfd.timestamp": "9"}
     found = plan(ON, node(foreign))
     assert (found.status, found.reason) == ("False", "Conflict")
@@ -379,7 +379,7 @@ class Labelled:
         return {}
 
 
-async def test_labels_that_undo_their_own_reason_come_to_rest_and_are_told() -> None:
+async def test_labels_that_undo_their_own_reason_come_to_rest_and_are_reported() -> None:
     now = [0.0]
     kube = Labelled()
     labels = LabelsConcern(tools(kube, lambda: now[0], lambda: 1.0))
@@ -397,7 +397,7 @@ async def test_labels_that_undo_their_own_reason_come_to_rest_and_are_told() -> 
     assert len(kube.made) == MOST_WRITES + 1
 
 
-async def test_where_no_policy_asks_for_labels_nothing_is_told_or_written() -> None:
+async def test_where_no_policy_sets_labels_nothing_is_reported_or_written() -> None:
     kube = Labelled()
     result = await run(LabelsConcern(tools(kube)), eight(), node())
     assert (result.shown, kube.made) == (Shown.REMOVED, [])

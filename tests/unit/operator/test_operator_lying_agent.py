@@ -111,7 +111,7 @@ NAMELESS = ("on-liar/status", "on-liar\n", "on-liar?force=true", "..", ".", "%2e
 @pytest.mark.parametrize(
     ("namespace", "pod"), [*(("ml", name) for name in NAMELESS), ("..", "on-liar"), ("ml/pods/x", "y"), ("", "y")]
 )
-async def test_a_name_that_no_pod_can_have_is_asked_for_nowhere(namespace: str, pod: str) -> None:
+async def test_a_name_that_no_pod_can_have_is_requested_nowhere(namespace: str, pod: str) -> None:
     world = await World().begin()
     await world.report(LIAR, lost(0, holder(pod, namespace=namespace), holder("on-liar")))
     assert world.condition(LIAR) == ("False", "Xid79")
@@ -133,7 +133,7 @@ async def test_thousands_of_invented_pods_cost_so_many_reads_and_delay_nobody_el
     assert 0 < len(world.reads) <= 60 / SECONDS_PER_READ
 
 
-async def test_a_node_that_tells_the_truth_again_is_believed_again() -> None:
+async def test_a_node_that_reports_the_truth_again_is_trusted_again() -> None:
     world = await World().begin()
     await world.report(LIAR, *(lost(i, *(holder(f"p-{i}-{n}") for n in range(64))) for i in range(30)))
     world.clock.now += 10 * READS_WAIT_SECONDS

@@ -98,7 +98,7 @@ async def test_a_heartbeat_is_overdue_fifteen_minutes_after_the_last_one_came(
     assert OVERDUE_AFTER_SECONDS <= waited <= OVERDUE_AFTER_SECONDS + MAX_LATE_SECONDS + 1
 
 
-async def test_a_heartbeat_that_the_watch_did_not_tell_is_found_before_it_is_called_overdue(
+async def test_a_heartbeat_that_the_watch_did_not_report_is_found_before_it_is_called_overdue(
     manager: Manager, kube: FakeKube, clock: Clock
 ) -> None:
     clock.now += OVERDUE_AFTER_SECONDS - 10
@@ -136,7 +136,7 @@ async def test_an_agent_that_stays_silent_after_the_api_servers_return_is_late(
 
 
 # --- waits that the server sets --------------------------------------------------------------------------------------
-async def test_the_longest_wait_that_the_server_asks_for_is_kept(manager: Manager, kube: FakeKube) -> None:
+async def test_the_longest_wait_that_the_server_requires_is_kept(manager: Manager, kube: FakeKube) -> None:
     raw = report(kube, devices=[device(0, "Unhealthy", "Xid79", holders=[holder()])])
     manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
     refusals = {
@@ -149,7 +149,7 @@ async def test_the_longest_wait_that_the_server_asks_for_is_kept(manager: Manage
     assert wanted.value.seconds == 17.0
 
 
-async def test_the_wait_that_the_server_asks_for_on_a_policys_status_is_kept(manager: Manager, kube: FakeKube) -> None:
+async def test_the_wait_that_the_server_requires_on_a_policys_status_is_kept(manager: Manager, kube: FakeKube) -> None:
     manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw_policy("p", health={})))
     await settle(manager)
     kube.fails = lambda _verb, _path: KubeError("slow down", status=429, retry_after=9.0)
@@ -169,7 +169,7 @@ async def restored(manager: Manager, kube: FakeKube, *devices: dict[str, Any]) -
     await settle(manager)
 
 
-async def test_after_a_restore_the_list_is_believed_and_not_the_memory(
+async def test_after_a_restore_the_list_is_trusted_and_not_the_memory(
     manager: Manager, kube: FakeKube, clock: Clock
 ) -> None:
     stalled: list[bool] = []
@@ -270,7 +270,7 @@ async def test_a_pod_that_still_holds_the_broken_device_stays_marked_and_is_know
     assert [it["device"] for it in kube.objects[ITEM]["status"]["affectedPods"]] == ["GPU-0"]
 
 
-async def test_pods_are_looked_for_once_in_an_objects_life(manager: Manager, kube: FakeKube, clock: Clock) -> None:
+async def test_pods_are_searched_for_once_in_an_objects_life(manager: Manager, kube: FakeKube, clock: Clock) -> None:
     listed: list[str] = []
     kube.fails = lambda verb, path: listed.append(path) if verb == "list" else None
     await new_life(kube, clock)
@@ -306,7 +306,7 @@ async def test_a_condition_that_somebody_else_wrote_is_listed_as_the_contract_al
 
 
 # --- a Node made anew ------------------------------------------------------------------------------------------------
-async def test_a_node_made_anew_between_two_reconciliations_inherits_no_limit_of_the_one_before(
+async def test_a_node_recreated_between_two_reconciliations_inherits_no_limit_of_the_one_before(
     manager: Manager, kube: FakeKube
 ) -> None:
     node = f"{names.NODES}/n1"

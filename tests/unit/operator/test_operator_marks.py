@@ -159,7 +159,7 @@ async def test_the_pods_that_held_the_device_get_one_event_however_often_it_come
     assert cluster.kube.written("/pods/") == []
 
 
-async def test_a_pod_that_came_after_it_and_one_of_another_partition_hear_nothing() -> None:
+async def test_a_pod_that_came_after_it_and_one_of_another_partition_get_nothing() -> None:
     cluster = Cluster()
     for name in ("before", "after", "beside"):
         cluster.pod(name, "n1")
@@ -175,7 +175,7 @@ async def test_a_pod_that_came_after_it_and_one_of_another_partition_hear_nothin
     assert [uid for uid, _ in notices(cluster)] == ["uid-before"]
 
 
-async def test_a_namesake_and_a_pod_of_another_node_hear_nothing_and_nobody_where_events_are_off() -> None:
+async def test_a_namesake_and_a_pod_of_another_node_get_nothing_and_nobody_where_events_are_off() -> None:
     cluster = Cluster()
     cluster.pod("elsewhere", "n2")
     cluster.pod("train", "n1")
@@ -233,7 +233,7 @@ async def test_an_entry_that_names_another_nodes_pod_takes_no_mark_from_it() -> 
     assert len(cluster.kube.events) == events_before
 
 
-async def test_a_holder_that_is_another_nodes_pod_is_told_nothing() -> None:
+async def test_a_holder_that_is_another_nodes_pod_gets_nothing() -> None:
     cluster = Cluster()
     cluster.pod("trainer", "a")
     await cluster.start(a=[well(0, "trainer")], b=[lost(1, "trainer")])
@@ -246,7 +246,7 @@ async def test_a_holder_that_is_another_nodes_pod_is_told_nothing() -> None:
 @pytest.mark.parametrize(
     "then", [well(0, "trainer"), silent(0, "trainer"), device(0, "Degraded", "NvlinkDown", holders=[holder()]), well(0)]
 )
-async def test_a_pod_that_has_ended_keeps_what_it_was_told_and_its_entry_goes(condition: str, then: Raw) -> None:
+async def test_a_pod_that_has_ended_keeps_its_condition_and_its_entry_goes(condition: str, then: Raw) -> None:
     cluster = Cluster()
     cluster.policy(faults={"podCondition": condition})
     cluster.pod("trainer", "a")
@@ -296,7 +296,7 @@ async def test_a_silent_probe_changes_reason_and_message_and_never_the_status(co
     assert cluster.affected("a") == []
 
 
-async def test_a_pod_that_shows_no_condition_is_not_told_that_nobody_can_tell() -> None:
+async def test_a_pod_without_a_condition_gets_none_while_health_is_unknown() -> None:
     cluster = Cluster()
     cluster.pod("web", "a")
     await cluster.start(a=[well(0, "web")])
@@ -307,7 +307,7 @@ async def test_a_pod_that_shows_no_condition_is_not_told_that_nobody_can_tell() 
     assert cluster.pod_mark("web") == ("False", "Xid79")
 
 
-async def test_a_lesser_fault_is_told_where_another_device_is_silent() -> None:
+async def test_a_lesser_fault_is_reported_where_another_device_is_silent() -> None:
     cluster = Cluster()
     cluster.pod("web", "a")
     worn = device(1, "Degraded", "NvlinkDown", holders=[holder("web")])
@@ -316,7 +316,7 @@ async def test_a_lesser_fault_is_told_where_another_device_is_silent() -> None:
     assert cluster.affected("a") == ["web"]
 
 
-async def test_always_tells_a_pod_that_was_never_seen_well_that_nobody_can_tell() -> None:
+async def test_with_always_a_pod_that_was_never_seen_well_is_marked_unknown() -> None:
     cluster = Cluster()
     cluster.policy(faults={"podCondition": "Always"})
     cluster.pod("web", "a", gated=True)
@@ -414,7 +414,7 @@ async def test_what_was_too_much_is_summed_up_in_one_event_after_a_minute() -> N
     assert len(bench.kube.events) == BURST + 1
 
 
-async def test_a_node_may_speak_again_as_time_goes_by() -> None:
+async def test_a_node_may_write_events_again_as_time_goes_by() -> None:
     bench = Bench()
     await bench.flood(BURST)
     bench.now += 3 * SECONDS_PER_EVENT
@@ -434,7 +434,7 @@ async def test_nothing_is_summed_up_where_nothing_was_suppressed() -> None:
 DAEMON = health("Unhealthy", "MpsDaemonRestarted", recoveryAction="RestartApp", faultDomain="Node")
 
 
-async def test_of_the_holders_of_a_well_device_only_the_one_is_told_that_something_happened_to() -> None:
+async def test_of_the_holders_of_a_well_device_only_the_one_is_marked_that_something_happened_to() -> None:
     cluster = Cluster()
     for name in ("old", "new"):
         cluster.pod(name, "a")
@@ -445,7 +445,7 @@ async def test_of_the_holders_of_a_well_device_only_the_one_is_told_that_somethi
     assert [it["reason"] for it in cluster.kube.events if it["involvedObject"]["name"] == "old"] == ["DeviceFault"]
 
 
-async def test_a_worse_fault_of_the_device_speaks_for_the_holder_until_it_is_over() -> None:
+async def test_a_worse_fault_of_the_device_counts_for_the_holder_until_it_is_over() -> None:
     cluster = Cluster()
     cluster.pod("old", "a")
     ill = device(0, "Unhealthy", "Xid79", holders=[holder("old", health=DAEMON)])
@@ -499,7 +499,7 @@ async def test_a_stored_policy_with_a_label_that_others_act_by_loses_that_label_
         assert key in conditions["Applied"]["message"]
 
 
-async def test_a_configuration_stored_with_such_a_label_is_written_anew_without_it() -> None:
+async def test_a_configuration_stored_with_such_a_label_is_written_again_without_it() -> None:
     """Also where its policy is refused for another reason, and the previous configuration stays in effect."""
     stored = {"faults": {"podCondition": "Never"}, "labels": {"extra": {"example.com/pool": "a", **RESERVED}}}
     cluster = Cluster()

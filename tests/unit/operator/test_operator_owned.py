@@ -93,7 +93,7 @@ async def test_what_is_held_back_is_lowered_when_the_pods_are_gone(bench: Bench)
     assert bench.world.applied == [{MEMORY: str(ONE)}]
 
 
-async def test_a_policy_made_anew_with_less_keeps_what_pods_request(bench: Bench) -> None:
+async def test_a_policy_recreated_with_less_keeps_what_pods_request(bench: Bench) -> None:
     await bench.sync(BOTH, shows(2 * ONE), Sections())
     assert bench.world.applied == [{}]  # its policy was deleted: the key goes
     bench.world.requested = ONE + 7
@@ -102,7 +102,7 @@ async def test_a_policy_made_anew_with_less_keeps_what_pods_request(bench: Bench
     assert (result.reason, result.again is not None) == ("Pending", True)
 
 
-async def test_a_pod_bound_while_the_policy_was_made_anew_gets_its_share_back(bench: Bench) -> None:
+async def test_a_pod_bound_while_the_policy_was_recreated_gets_its_share_back(bench: Bench) -> None:
     await bench.sync(BOTH, shows(2 * ONE), Sections())
     await bench.sync(LEFT, node())
     bench.world.requested = ONE + 7
@@ -128,7 +128,7 @@ async def test_a_write_that_is_refused_is_shown(bench: Bench, status: int, reaso
     assert (result.reason, result.retried) == (reason, status != 403)
 
 
-def test_the_object_itself_says_which_names_are_ours_only_for_the_generation_that_it_was_told_for() -> None:
+def test_the_object_itself_says_which_names_are_ours_only_for_the_generation_that_it_was_set_for() -> None:
     spec = {"config": {"capacity": [{"name": MEMORY, "perNode": 1}]}}
     for reason, generation, expected in (
         ("InSync", 1, {MEMORY}),

@@ -61,7 +61,7 @@ def test_a_refused_policy_says_what_it_is_refused_for_and_where_an_earlier_one_g
     assert "earlier generation stays in effect on 1 nodes" in conditions["Applied"]["message"]
 
 
-def test_the_younger_of_two_is_conflicted_and_told_by_whom() -> None:
+def test_the_younger_of_two_is_conflicted_and_names_the_older() -> None:
     conditions = {it["type"]: it for it in said({"a": LOSER})["conditions"]}
     assert conditions["Conflicted"]["status"] == "True"
     assert "older" in conditions["Conflicted"]["message"]
@@ -114,7 +114,7 @@ def test_a_node_with_a_reason_is_named_before_one_that_only_has_not_answered() -
     assert message == f"in effect on 0 of 2 nodes; b: {HOLDERS}; and 1 more node"
 
 
-def test_of_a_node_whose_agent_is_away_that_is_told_and_not_its_old_answer() -> None:
+def test_of_a_node_whose_agent_is_away_that_is_reported_and_not_its_old_answer() -> None:
     stale = ConditionRecord("Stale", "True", "NodeNotReady", "the Node is not Ready; this status may be out of date")
     message = applied({"a": answered("WaitingForHolders", HOLDERS, conditions=(stale,))})[2]
     assert message == "in effect on 0 of 1 nodes; a: the Node is not Ready; this status may be out of date"
@@ -128,7 +128,7 @@ def test_a_long_reason_leaves_room_for_the_others() -> None:
     assert message.endswith("…; and 3 more nodes")
 
 
-def test_each_different_failure_is_told_once() -> None:
+def test_each_different_failure_is_reported_once() -> None:
     nodes = {f"n{number}": answered("ConfigInvalid", f"sharing.strategy: {number % 2}") for number in range(6)}
     message = applied(nodes)[2]
     assert message == "6 of 6 nodes: n0: sharing.strategy: 0; n1: sharing.strategy: 1; and 4 more nodes"
@@ -174,7 +174,7 @@ def test_where_no_section_is_named_whoever_supplies_something_cannot_be_applied(
     assert applied({"a": refused_for(missing, section="", supplies=(), overridden=("sharing",))})[1] == "NoNodes"
 
 
-def test_policies_that_do_not_fit_together_are_told_in_what() -> None:
+def test_what_does_not_fit_together_in_policies_is_reported() -> None:
     owner = policy("owner", capacity=[{"name": "nvidia.com/gpu", "perNode": 3}])
     beaten = policy("beaten", -5, sharing=sharing(4))
     configuration = resolve({}, [P, owner, beaten], Previous())
@@ -206,7 +206,7 @@ def shown(*entries: Entry, sections: tuple[str, ...] = ("sharing",)) -> NodeOutc
     return replace(reported, outcomes={"p": Outcome(sections, generation=1)})
 
 
-def test_an_entry_that_matches_nothing_is_told_to_the_policys_author() -> None:
+def test_an_entry_that_matches_nothing_is_reported_to_the_policys_author() -> None:
     status, reason, message = applied({"a": shown(TYPO), "b": shown(TYPO)})
     assert (status, reason) == ("True", "Applied")
     assert message == f"in effect on 2 nodes; on 2 of them {text(TYPO)}"
@@ -228,7 +228,7 @@ def test_what_another_policy_or_a_nodes_own_file_says_is_not_this_policys_matter
     assert applied({"a": shown(TYPO, sections=("partitions",))})[2] == "in effect on 1 nodes"
 
 
-def test_only_a_few_entries_are_told_and_how_many_more_there_are() -> None:
+def test_only_a_few_entries_are_reported_and_how_many_more_there_are() -> None:
     notes = [(TYPO[0], TYPO[1].replace("[0]", f"[{number}]"), TYPO[2]) for number in range(20)]
     message = applied({"a": shown(*notes)})[2]
     assert message.count("no such resource on this node") == 3
@@ -239,7 +239,7 @@ def test_only_a_few_entries_are_told_and_how_many_more_there_are() -> None:
 NOPE = ("resources", "exclude[0] GPU-nope", "no device on this node has such an id; there are: GPU-0")
 
 
-def test_an_excluded_id_that_no_node_has_is_told_to_the_policys_author() -> None:
+def test_an_excluded_id_that_no_node_has_is_reported_to_the_policys_author() -> None:
     other = (*NOPE[:2], "no device on this node has such an id; there are: GPU-1")
     message = applied({"a": shown(NOPE, sections=("resources",)), "b": shown(other, sections=("resources",))})[2]
     assert message == f"in effect on 2 nodes; on 2 of them {text(NOPE)}"
@@ -257,7 +257,7 @@ def hindered(section: str, what: Hindrance, *, supplies: tuple[str, ...] = ("cap
     return NodeOutcome(CHOSEN, {"p": Outcome(supplies, generation=1)}, active=True, hindered={section: what})
 
 
-def test_a_capacity_that_a_node_refuses_is_a_failure_of_the_policy_that_asks_for_it() -> None:
+def test_a_capacity_that_a_node_refuses_is_a_failure_of_the_policy_that_sets_it() -> None:
     status, reason, message = applied({"a": hindered("capacity", TAKEN), "b": FORCE})
     assert (status, reason) == ("False", "Failed")
     assert message == f"1 of 2 nodes: a: capacity: {TAKEN.message}"
@@ -285,7 +285,7 @@ def test_a_policy_that_does_not_supply_the_section_is_in_effect() -> None:
         ("TaintSynced", "Forbidden", "faults", False),
     ],
 )
-def test_the_conditions_of_a_node_tell_which_sections_are_not_in_effect(
+def test_the_conditions_of_a_node_say_which_sections_are_not_in_effect(
     kind: str, reason: str, section: str, passing: bool
 ) -> None:
     expected = {section: Hindrance(f"{reason}: why", passing=passing)}
@@ -302,7 +302,7 @@ def test_a_policy_whose_evictions_are_held_back_by_its_own_limits_is_in_effect(r
     assert hindrances(record(), {"EvictionsSynced": ("False", reason, "why")}, kinds) == {}
 
 
-def test_what_has_no_effect_while_another_plugin_serves_is_told() -> None:
+def test_what_has_no_effect_while_another_plugin_serves_is_reported() -> None:
     watching = policy("p", serving={"mode": "Observe"}, sharing=sharing(2))
     configuration = resolve({}, [watching], Previous())
     spec = {"config": configuration.config, "configHash": configuration.config_hash}

@@ -40,7 +40,7 @@ def queue(clock: Clock) -> KeyQueue:
     return KeyQueue(clock, even)
 
 
-def test_ten_changes_of_a_key_are_one_look(queue: KeyQueue) -> None:
+def test_ten_changes_of_a_key_are_one_reconciliation(queue: KeyQueue) -> None:
     for _ in range(10):
         queue.add("n1")
     assert (queue.take(), queue.take()) == ("n1", None)
@@ -52,7 +52,7 @@ def test_keys_come_in_the_order_in_which_they_were_added(queue: KeyQueue) -> Non
     assert [queue.take() for _ in range(3)] == ["b", "a", "c"]
 
 
-def test_a_key_is_with_one_worker_and_is_looked_at_once_more_when_it_changed_meanwhile(queue: KeyQueue) -> None:
+def test_a_key_is_with_one_worker_and_is_reconciled_once_more_when_it_changed_meanwhile(queue: KeyQueue) -> None:
     queue.add("n1")
     assert queue.take() == "n1"
     queue.add("n1")
@@ -65,7 +65,7 @@ def test_a_key_is_with_one_worker_and_is_looked_at_once_more_when_it_changed_mea
     assert len(queue) == 0
 
 
-def test_a_success_may_ask_to_be_looked_at_again_later(queue: KeyQueue, clock: Clock) -> None:
+def test_a_success_may_request_to_be_reconciled_again_later(queue: KeyQueue, clock: Clock) -> None:
     queue.add("n1")
     queue.take()
     queue.done("n1", 30.0)
@@ -105,7 +105,7 @@ def test_news_of_a_failing_key_bring_its_next_try_forward_but_not_to_now(queue: 
     assert queue.take() == "n1"
 
 
-def test_the_server_may_ask_for_a_longer_wait(queue: KeyQueue, clock: Clock) -> None:
+def test_the_server_may_request_a_longer_wait(queue: KeyQueue, clock: Clock) -> None:
     queue.add("n1")
     queue.take()
     assert queue.failed("n1", 17.0) == 17.0
@@ -113,7 +113,7 @@ def test_the_server_may_ask_for_a_longer_wait(queue: KeyQueue, clock: Clock) -> 
     assert queue.take() is None
 
 
-def test_news_do_not_shorten_what_the_server_asked_for(queue: KeyQueue, clock: Clock) -> None:
+def test_news_do_not_shorten_what_the_server_requested(queue: KeyQueue, clock: Clock) -> None:
     queue.add("n1")
     queue.take()
     queue.failed("n1", 60.0)
@@ -128,7 +128,7 @@ def test_news_do_not_shorten_what_the_server_asked_for(queue: KeyQueue, clock: C
     assert queue.take() == "n1"
 
 
-def test_jitter_makes_a_look_that_was_asked_for_at_a_time_seconds_late_at_most() -> None:
+def test_jitter_makes_a_reconciliation_that_was_requested_at_a_time_seconds_late_at_most() -> None:
     clock = Clock()
     queue = KeyQueue(clock, lambda _, high: high)
     queue.add("n1")
@@ -236,7 +236,7 @@ async def test_workers_work_wait_and_go_on_after_a_failure() -> None:
 
 
 @pytest.mark.parametrize("ticks", range(4))
-async def test_a_worker_ends_when_asked_to_at_the_moment_a_key_comes(ticks: int) -> None:
+async def test_a_worker_ends_on_request_at_the_moment_a_key_comes(ticks: int) -> None:
     """Python 3.11's asyncio.wait_for forgets a cancellation that comes as what it waits for is done."""
     queue = KeyQueue()
 

@@ -70,7 +70,9 @@ async def test_a_collection_that_is_gone_is_no_news_of_its_objects(manager: Mana
     assert set(manager.cache.policies) == {"p"}
 
 
-async def test_a_watch_that_does_not_tell_what_a_list_has_shown_is_started_anew(manager: Manager, shelf: Shelf) -> None:
+async def test_a_watch_that_does_not_report_what_a_list_has_shown_is_started_again(
+    manager: Manager, shelf: Shelf
+) -> None:
     stalled: list[bool] = []
     manager.relister.stalled = lambda: stalled.append(True)
     shelf.items[POLICIES] = [raw_policy("p", health={"holdDownSeconds": 1}, generation=2, version=2)]
@@ -88,7 +90,7 @@ async def test_a_watch_that_does_not_tell_what_a_list_has_shown_is_started_anew(
 
 
 @pytest.mark.parametrize("how", ["kopf has listed by itself", "a write met nothing"])
-async def test_a_deletion_that_no_watch_has_told_is_found_by_a_list_soon_after(
+async def test_a_deletion_that_no_watch_has_reported_is_found_by_a_list_soon_after(
     manager: Manager, shelf: Shelf, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relist, "AGAIN_SECONDS", 0.05)
@@ -117,7 +119,7 @@ async def until(holds: Callable[[], bool]) -> None:
     raise AssertionError("not within 10 s")
 
 
-async def test_one_kinds_watch_does_not_speak_for_anothers(manager: Manager, shelf: Shelf) -> None:
+async def test_one_kinds_watch_does_not_count_for_anothers(manager: Manager, shelf: Shelf) -> None:
     stalled: list[bool] = []
     manager.relister.stalled = lambda: stalled.append(True)
     shelf.items[NODE_DEVICES] = [node_devices(device(0), version=2)]
@@ -137,7 +139,7 @@ async def test_missing_crds_are_named_all_at_once(shelf: Shelf) -> None:
     assert (manager.cache.synced, set(manager.cache.nodes)) == (False, {"n1"})
 
 
-async def test_metrics_tell_the_state_of_the_fleet(manager: Manager) -> None:
+async def test_metrics_show_the_state_of_the_fleet(manager: Manager) -> None:
     manager.gauge()
     text = manager.metrics.render().decode()
     for line in (

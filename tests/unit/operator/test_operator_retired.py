@@ -82,7 +82,7 @@ async def test_the_six_minutes_count_from_the_retirement_not_from_the_zero() -> 
     assert await bench.sync(item(SHARED), node({SHARED: 0})) == (True, None)
 
 
-async def test_another_retirement_of_the_same_name_begins_anew() -> None:
+async def test_another_retirement_of_the_same_name_starts_over() -> None:
     bench = Bench()
     await bench.sync(item(SHARED), node({SHARED: 0}))
     bench.now = SETTLED_SECONDS
@@ -90,7 +90,7 @@ async def test_another_retirement_of_the_same_name_begins_anew() -> None:
     assert await bench.sync(again, node({SHARED: 0})) == (False, SETTLED_SECONDS)
 
 
-async def test_a_name_that_comes_back_begins_anew() -> None:
+async def test_a_name_that_comes_back_starts_over() -> None:
     bench = Bench()
     await bench.sync(item(SHARED), node({SHARED: 0}))
     bench.now = 300.0

@@ -22,7 +22,7 @@ def link(root: Path, path: str, to: str) -> None:
     target.symlink_to(to)
 
 
-def test_it_is_looked_for_where_nvidias_plugin_looks_and_in_that_order(tmp_path: Path) -> None:
+def test_it_is_searched_for_where_nvidias_plugin_looks_and_in_that_order(tmp_path: Path) -> None:
     assert FOLDERS == (
         "usr/lib64",
         "usr/lib/x86_64-linux-gnu",

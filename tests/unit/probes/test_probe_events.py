@@ -70,7 +70,7 @@ def test_news_wake_whoever_writes_lines() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 20) | st.none(), max_size=200))
-def test_nothing_is_lost_or_told_twice_by_one_who_reads_every_line(steps: Any) -> None:
+def test_nothing_is_lost_or_reported_twice_by_one_who_reads_every_line(steps: Any) -> None:
     """None writes a line; a number is an XID."""
     log = EventLog(clock=Clock())
     written: dict[int, tuple[int | None, int]] = {}

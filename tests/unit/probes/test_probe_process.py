@@ -73,7 +73,7 @@ async def test_good_lines_arrive_in_order() -> None:
         assert process.counters.lines == 3
 
 
-async def test_a_child_that_ends_is_replaced_and_its_status_told() -> None:
+async def test_a_child_that_ends_is_replaced_and_its_status_reported() -> None:
     async with probe("say(1)\nsys.exit(3)") as (process, seen):
         await eventually(lambda: len(seen.instances) >= 3)
         await eventually(lambda: process.last_error == "the probe exited with status 3")

@@ -50,7 +50,7 @@ def test_devices_come_and_go(file: Path, probe: RunningProbe) -> None:
     probe.until(lambda seen: len(seen.devices) == 8)
 
 
-def test_an_event_is_told_once_and_comes_with_the_state_of_the_same_edit(file: Path, probe: RunningProbe) -> None:
+def test_an_event_is_reported_once_and_comes_with_the_state_of_the_same_edit(file: Path, probe: RunningProbe) -> None:
     write(
         file, "{profile: h100 x 8, devices: [{index: 3, lost: true}], events: [{id: e1, device: 3, xid: 79, count: 5}]}"
     )
@@ -105,14 +105,14 @@ def test_a_file_that_is_a_folder_is_named(tmp_path: Path) -> None:
     assert (problem.code, problem.message) == ("FileInvalid", f"{tmp_path}: Is a directory")
 
 
-def test_an_unchanged_file_is_told_again_and_again(file: Path, probe: RunningProbe) -> None:
+def test_an_unchanged_file_is_reported_again_and_again(file: Path, probe: RunningProbe) -> None:
     first = probe.until(lambda seen: True)
     again = probe.until(lambda seen: seen.sequence > first.sequence)
     assert again.devices == first.devices
     assert again.instance == first.instance
 
 
-def test_a_silent_probe_speaks_again_when_told_to(file: Path, probe: RunningProbe) -> None:
+def test_a_silent_probe_writes_again_when_it_may(file: Path, probe: RunningProbe) -> None:
     write(file, "{profile: h100 x 8, silent: true}")
     probe.until_quiet()
     write(file, "profile: h100 x 8")

@@ -97,7 +97,7 @@ def test_the_best_is_chosen_and_nodes_alone_only_where_they_will_do() -> None:
     assert choose(both, None, [None, bare], nodes_will_do=False) == (CHANNEL,)
 
 
-def test_without_libraries_it_says_what_was_looked_for_and_three_ways() -> None:
+def test_without_libraries_it_says_what_was_searched_for_and_three_ways() -> None:
     here = CdiEnvironment(
         toolkit_problem="/etc/cdi/nvidia.yaml: not YAML", made_problem="nvidia-ctk is not in the agent's image"
     )

@@ -126,7 +126,7 @@ def test_a_device_of_the_toolkits_spec_is_known_by_its_id_or_else_by_its_index()
     assert found == {gpu_id(0): gpu_id(0), gpu_id(1): "1"}
 
 
-def test_an_index_that_is_another_gpus_by_now_is_not_believed() -> None:
+def test_an_index_that_is_another_gpus_by_now_is_not_trusted() -> None:
     old = devices_of(toolkit(("0", ["/dev/nvidia0"]), ("1", ["/dev/nvidia1"])), "nvidia.com/gpu")
     moved = inventory_of(gpu(0, minor=1), gpu(1, minor=0))
     assert cdi.toolkit_names(moved, old) == {}
@@ -259,11 +259,11 @@ def test_a_good_spec_has_no_problem() -> None:
         ({"extra": 1}, "extra: unknown key"),
     ],
 )
-def test_what_a_runtime_would_refuse_is_told(change: dict[str, Any], problem: str) -> None:
+def test_what_a_runtime_would_refuse_is_reported(change: dict[str, Any], problem: str) -> None:
     found = cdi_schema.problems(changed(change))
     assert any(problem in each for each in found), found
 
 
 @pytest.mark.parametrize("document", [None, [], "", 7, {}])
-def test_what_is_no_spec_at_all_is_told(document: Any) -> None:
+def test_what_is_no_spec_at_all_is_reported(document: Any) -> None:
     assert cdi_schema.problems(document)

@@ -8,7 +8,7 @@ NODE = "/dev/nvidia-caps-imex-channels/channel0"
 
 
 @pytest.mark.parametrize("values", [[], ["0"], [0], ["0", "0"], [" 0 "]])
-def test_no_channel_or_channel_0_may_be_asked_for(values: list[str | int]) -> None:
+def test_no_channel_or_channel_0_may_be_selected(values: list[str | int]) -> None:
     assert imex.channel_ids(values) == ((0,) if values else ())
 
 

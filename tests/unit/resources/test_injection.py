@@ -323,7 +323,7 @@ STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
     st.booleans(),
     st.sets(st.sampled_from(ALL_FEATURES)),
 )
-def test_whatever_is_asked_for(
+def test_whatever_is_requested(
     strategies: tuple[str, ...], shares: list[tuple[int, int]], index: bool, specs: bool, features: set[str]
 ) -> None:
     gpus = tuple(gpu(number) for number in range(4))

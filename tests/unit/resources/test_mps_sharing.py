@@ -148,13 +148,13 @@ def test_shares_are_offered_when_the_daemon_with_their_limits_answers() -> None:
         ({("nvidia.com/gpu", 50): "does not answer: of other limits"}, True),
     ],
 )
-def test_a_daemon_that_is_merely_starting_is_told_from_one_that_fails(
+def test_a_daemon_that_is_merely_starting_is_distinguished_from_one_that_fails(
     answers: dict[tuple[str, int], str], only_starting: bool
 ) -> None:
     assert starting(clients(gpu(0), gpu(1)), said(answers)) is only_starting
 
 
-def test_what_the_kubelet_was_told_stays_listed_and_what_it_was_not_is_not_registered() -> None:
+def test_what_the_kubelet_was_sent_stays_listed_and_what_it_was_not_is_not_registered() -> None:
     plan = clients(gpu(0), gpu(1), devices=("1",), rename=True)
     whole, shared = withheld(plan, plan, {}).resources
     assert [each.healthy for each in whole.ids] == [True]

@@ -116,7 +116,7 @@ def test_time_slicing_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize(("given", "fails"), [("", True), ("failRequestsGreaterThanOne: false,", False)])
-def test_clients_of_mps_are_asked_for_one_by_one_unless_the_file_says_otherwise(given: str, fails: bool) -> None:
+def test_clients_of_mps_are_requested_one_by_one_unless_the_file_says_otherwise(given: str, fails: bool) -> None:
     found = sharing(f"{{mps: {{{given} resources: [{{name: nvidia.com/gpu, replicas: 4}}]}}}}")
     assert found is not None
     assert (found.strategy, found.fail_requests_greater_than_one) == ("mps", fails)
@@ -197,7 +197,7 @@ def test_a_resource_is_shared_in_one_way() -> None:
     assert "nvidia.com/gpu is listed twice; list it once" in complaints(v1_file.sharing, text)[0]
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_that_is_wrong_is_reported_at_once() -> None:
     text = "{timeSlicing: {resources: [{name: GPU_}, {replicas: 2, devices: [x, y]}]}}"
     assert len(complaints(v1_file.sharing, text)) == 5
 

@@ -105,7 +105,7 @@ def test_a_gpu_that_is_whole_again_is_kept_back_while_a_pod_holds_a_mig_device_o
     assert free(plan) == of(gpu_id(0))
 
 
-def test_of_a_gpu_that_was_cut_anew_only_what_lies_where_a_held_mig_device_was_is_kept_back() -> None:
+def test_of_a_gpu_that_was_partitioned_again_only_what_lies_where_a_held_mig_device_was_is_kept_back() -> None:
     small = (partition(1, 3, start=0, size=2), partition(1, 4, start=4, size=2), partition(1, 5))
     anew = replace(CUT.devices[1], departed_partitions=frozenset({mig_id(1, 0)}))
     anew = replace(anew, fact=replace(anew.fact, partitions=(HALVES[0], *small)))

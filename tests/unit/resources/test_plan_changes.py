@@ -81,7 +81,7 @@ def test_a_change_to_or_from_mps_waits_though_the_ids_stay(current: Plan, wanted
     assert decide_change(current, wanted, holdings(), (), whole=True).apply
 
 
-def test_how_a_resource_is_shared_is_said_only_where_its_ids_do_not_tell() -> None:
+def test_how_a_resource_is_shared_is_said_only_where_its_ids_do_not_say() -> None:
     decision = decide_change(WHOLE, BY_MPS, holdings(holder()), (), whole=True)
     assert decision.message == "the change of nvidia.com/gpu waits until these pods have ended: ml/train"
 

@@ -240,7 +240,7 @@ def test_single_offers_compute_instances_that_are_smaller_than_their_gpu_instanc
     assert len(shown(found)["nvidia.com/gpu"]) == 3
 
 
-def test_single_does_not_ask_a_lost_gpu_for_its_mig_mode() -> None:
+def test_single_does_not_query_a_lost_gpu_for_its_mig_mode() -> None:
     """NVIDIA's plugin serves nothing on a node with one lost GPU."""
     lost = silent_gpu(1, lost=True)
     found = plan(cut(0, "3g.40gb"), lost, bad=(gpu_id(1),), partitions=Partitions(strategy="single"))

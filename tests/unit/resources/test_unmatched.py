@@ -83,7 +83,7 @@ def test_a_capacity_that_counts_no_device_of_the_node() -> None:
     assert capacities(a100, devices=()) == [], "a node without devices has no notes"
 
 
-def test_a_capacity_that_missed_by_its_case_or_asks_for_more_memory_than_there_is() -> None:
+def test_a_capacity_that_missed_by_its_case_or_requires_more_memory_than_there_is() -> None:
     small = gpu(0, product_name="NVIDIA L4", memory_bytes=23034 << 20)
     near = {"name": "example.com/x", "match": {"productName": "*l4"}, "perDevice": 1}
     large = {"name": "example.com/y", "match": {"minMemory": "24Gi", "type": "gpu"}, "sumOf": "memoryMiB"}
@@ -115,7 +115,7 @@ def test_a_pattern_that_an_earlier_one_leaves_nothing_to() -> None:
     ]
 
 
-def test_an_amount_of_memory_is_told_with_what_the_devices_have() -> None:
+def test_an_amount_of_memory_is_reported_with_what_the_devices_have() -> None:
     l4 = gpu(0, product_name="NVIDIA L4", memory_bytes=23034 << 20)
     big = {"match": {"minMemory": "24Gi"}, "name": "nvidia.com/big"}
     assert notes(l4, resources={"devices": [big]}) == [
@@ -177,7 +177,7 @@ def test_the_file_counts_its_two_lists_of_patterns_apart() -> None:
         {"serving": {"mode": "Observe"}, "sharing": shared({"name": "nvidia.com/gpuu", "replicas": 2})},
     ],
 )
-def test_what_matches_or_is_not_at_work_is_not_told(sections: dict[str, Any]) -> None:
+def test_what_matches_or_has_no_effect_is_not_reported(sections: dict[str, Any]) -> None:
     assert notes(**sections) == []
 
 
@@ -188,7 +188,7 @@ def test_an_excluded_id_that_no_device_has() -> None:
     assert notes(CUT, resources={"exclude": [mig_id(0, 0)]}) == []
 
 
-def test_a_name_or_an_index_in_exclude_is_told_the_id() -> None:
+def test_a_name_or_an_index_in_exclude_is_answered_with_the_id() -> None:
     found = notes(gpu(0, minor=3), resources={"exclude": ["gpu-3", "0"]})
     assert found == [
         f"resources.exclude[0] gpu-3: no device on this node has such an id; did you mean {gpu_id(0)}?",

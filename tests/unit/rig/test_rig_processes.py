@@ -34,7 +34,7 @@ def test_another_folders_process_is_left_alone(tmp_path: Path) -> None:
         processes.end(theirs)
 
 
-def test_a_process_may_be_asked_politely(tmp_path: Path) -> None:
+def test_a_process_may_be_terminated_politely(tmp_path: Path) -> None:
     processes.start(tmp_path, "one", ["sleep", "600"])
     assert len(processes.end(tmp_path, how=signal.SIGTERM)) == 1
 
