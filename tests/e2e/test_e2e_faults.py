@@ -40,11 +40,16 @@ def test_a_fault_reaches_kubelet_nodedevices_pod_and_node_and_so_does_the_recove
         "the Node has the condition",
         lambda: cluster.condition("node", cluster.a, "nodedevices.io/DevicesHealthy").get("status") == "False",
     )
-    name, said = cluster.devices(cluster.a)[bad]["name"], cluster.kubectl.run("describe", "nodedevices", cluster.a)
-    status, _, events = " ".join(said.split()).partition(" Events: ")
-    assert f"Message: 1 of 8: {name} Xid79 (ResetBus; held by {NAMESPACE}/victim)" in status
+
+    def described() -> tuple[str, str]:
+        status, _, events = cluster.kubectl.run("describe", "nodedevices", cluster.a).partition("\nEvents:")
+        return " ".join(status.split()), " ".join(events.split())
+
+    hit = f"Recovery: ResetBus. Held by {NAMESPACE}/victim."
+    status, events = cluster.until("kubectl describe ends in it", lambda: hit in (both := described())[1] and both)
+    name = cluster.devices(cluster.a)[bad]["name"]
     assert f"{name} {bad}: Xid79: GPU has fallen off the bus (XID 79)" in events
-    assert f"Recovery: ResetBus. Held by {NAMESPACE}/victim." in events
+    assert f"Message: 1 of 8: {name} Xid79 (ResetBus; held by {NAMESPACE}/victim)" in status
     cluster.until("the pod's own status says so", lambda: cluster.resource_health("victim") == {bad: "Unhealthy"})
     assert list(cluster.resource_health("bystander").values()) == ["Healthy"]
     cluster.until("the Node offers one less", lambda: cluster.node_count(cluster.a, GPU) == 7)
