@@ -205,10 +205,15 @@ class Injection(Strict):
 class DegradedRule(Strict):
     """A reading that makes a device Degraded while it lasts: reported, and still offered."""
 
-    signal: Signal = Field(description="A reading of the probe.")
+    signal: Signal = Field(
+        description="A reading of the probe. The device's health reason is the same word with a capital, such as "
+        "TemperatureCelsius; a rule of health.rules may name it."
+    )
     threshold: Annotated[Whole, Field(ge=0, le=INTEGER_MAX)] = Field(description="Threshold: this value or above.")
     for_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] = Field(
-        default=0, description="Minimum duration in seconds; 0: at once."
+        default=0,
+        description="Minimum duration in seconds; 0: at once. A lower or missing reading, and a restart of the agent, "
+        "begin it anew.",
     )
 
 
@@ -258,14 +263,15 @@ class Health(Strict):
         description="Override the state of some reasons, whatever the catalogue says; the first match applies.",
     )
     degraded: Annotated[tuple[DegradedRule, ...], Field(max_length=32), Listed("atomic")] = Field(
-        default=(), description="Readings that make a device Degraded."
+        default=(), description="Readings that make a device Degraded: shown, and still offered."
     )
     hold_down_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] = Field(
         default=300, description="Seconds without a new fault before a recovered device is offered again."
     )
     forget_missing_seconds: Annotated[Whole, Field(ge=60, le=INT32_MAX)] | None = Field(
         default=None,
-        description="Seconds after which a vanished device is forgotten; absent: only when its removal is confirmed.",
+        description="Seconds after which a missing device that no pod holds leaves NodeDevices; absent: only when its "
+        "removal is confirmed. One that comes back later is a new device.",
     )
     probe: HealthProbe = Field(
         default=HealthProbe(), description="How often devices are read, and what a probe's silence means."

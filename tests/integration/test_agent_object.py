@@ -11,6 +11,7 @@ import pytest
 import yaml
 from support.agentprocess import NODE, AgentProcess
 from support.apiserver import ApiServer
+from support.contract import NOT_IMPLEMENTED
 from support.fleet import stamp
 from support.kubectl import Kubectl, condition, wait_until
 from support.simulated import h100s, strike
@@ -136,9 +137,9 @@ def test_a_configuration_that_is_not_at_work_yet_keeps_the_last_good_one_and_say
 ) -> None:
     as_operator(kubectl, {"config": {}, "configHash": "aa"})
     wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
-    as_operator(kubectl, {"config": {"health": {"forgetMissingSeconds": 900}}, "configHash": "bb"})
+    as_operator(kubectl, {"config": {"sharing": NOT_IMPLEMENTED}, "configHash": "bb"})
     refused = wait_until("refusal", lambda: _invalid(kubectl))
-    assert "spec.config.health.forgetMissingSeconds: not implemented yet" in refused["message"]
+    assert "spec.config.sharing.strategy: memory: not implemented yet" in refused["message"]
     assert status(kubectl)["appliedConfigHash"] == "aa"
 
 

@@ -215,5 +215,5 @@ def test_kubectl_explains_a_field(admin: Kubectl) -> None:
 
 
 def test_kubectl_explains_what_is_not_at_work(admin: Kubectl) -> None:
-    said = " ".join(admin.run("explain", "dp.spec.health.forgetMissingSeconds").split())
+    said = " ".join(admin.run("explain", "dp.spec.sharing.resources.memoryUnit").split())
     assert "Not implemented yet: a policy that sets it is refused with NotSupportedYet." in said

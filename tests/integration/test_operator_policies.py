@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+from support.contract import NOT_IMPLEMENTED
 from support.fleet import FleetNode, policy
 from support.kubectl import Kubectl, condition, wait_until
 from support.operatorprocess import OperatorProcess
@@ -115,10 +116,10 @@ def test_a_policy_with_a_field_that_is_not_at_work_is_not_applied_and_names_it(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
     node = FleetNode(kubectl, "n1").create()
-    kubectl.apply(policy("ahead", sharing=TWO, health={"forgetMissingSeconds": 600}))
+    kubectl.apply(policy("ahead", sharing=NOT_IMPLEMENTED, health={"holdDownSeconds": 7}))
     reported = wait_until("reported", lambda: condition(kubectl.get("dp", "ahead"), "Accepted"))
     assert (reported["status"], reported["reason"]) == ("False", "NotSupportedYet")
-    assert "health.forgetMissingSeconds" in reported["message"]
+    assert "sharing.strategy: memory" in reported["message"]
     wait_until("resolved without it", lambda: config(node) == {})
 
 
@@ -145,7 +146,7 @@ def test_an_edit_that_is_not_accepted_leaves_the_last_good_configuration_in_effe
     node = FleetNode(kubectl, "n1").create()
     kubectl.apply(policy("shared", sharing=FOUR))
     wait_until("in effect", lambda: config(node) == {"sharing": FOUR})
-    kubectl.apply(policy("shared", sharing=TWO, health={"forgetMissingSeconds": 600}))
+    kubectl.apply(policy("shared", sharing=NOT_IMPLEMENTED))
     wait_until("refused", lambda: condition(kubectl.get("dp", "shared"), "Accepted").get("status") == "False")
     wait_until("said on the node", lambda: resolved(node).get("reason") == "PolicyInvalid")
     assert config(node) == {"sharing": FOUR}

@@ -7,7 +7,9 @@ and one in MIG mode with two MIG devices of one profile. All of it happens to on
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +193,73 @@ async def test_xids_of_a_policy_decide_what_is_a_fault(
     agent.edit(XID13)
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 1)
     await seen("reported", lambda: (kubectl.get("nodedevices", NODE) or {})["status"]["summary"]["reason"] == "Xid13")
+
+
+@pytest.mark.usefixtures("operator")
+async def test_a_reading_that_a_policy_calls_too_high_is_shown_everywhere_and_takes_the_device_from_nobody(
+    agent: AgentProcess, kubelet: StandInKubelet, kubectl: Kubectl
+) -> None:
+    def told() -> tuple[str, str, int, str]:
+        status = (kubectl.get("nodedevices", NODE) or {})["status"]
+        first = status["devices"][0]["health"]
+        summary = status["summary"]
+        return first["state"], first.get("reason", ""), summary.get("degraded", 0), summary.get("reason", "")
+
+    agent.edit(DEVICES.replace("devices:", "devices:\n- {index: 0, temperatureCelsius: 90}"))
+    kubectl.apply(policy("section", health={"degraded": [{"signal": "temperatureCelsius", "threshold": 85}]}))
+    await seen("degraded", lambda: told() == ("Degraded", "TemperatureCelsius", 1, "TemperatureCelsius"))
+    healthy = condition(kubectl.get("nodedevices", NODE), "DevicesHealthy")
+    assert (healthy["status"], healthy["message"]) == ("True", "degraded: 1 of 2: gpu-0 TemperatureCelsius")
+    assert 'nodedevices_devices{state="degraded"} 1' in agent.get("/metrics")[1]
+    assert kubelet.allocatable(GPU) == 2
+    await asyncio.to_thread(kubectl.delete, "dp", "section")
+    await seen("well without the policy", lambda: told() == ("Healthy", "", 0, ""))
+
+
+@pytest.mark.usefixtures("operator")
+async def test_a_missing_gpu_leaves_the_node_in_time_but_not_while_a_pod_holds_it(
+    agent: AgentProcess, kubelet: StandInKubelet, kubectl: Kubectl
+) -> None:
+    """The agent is stopped for an hour, as its state file has it, so that nobody waits for one."""
+
+    def states() -> list[tuple[int, str]]:
+        found = kubectl.get("nodedevices", NODE) or {}
+        return [(each["index"], each["health"]["state"]) for each in found.get("status", {}).get("devices", ())]
+
+    async def an_hour_passes() -> None:
+        agent.kill()
+        state = json.loads(agent.state_file.read_text())
+        for device in state["devices"]:
+            if not device["present"]:
+                device["last_seen"] = _earlier(device["last_seen"])
+        agent.state_file.write_text(json.dumps(state))
+        agent.start()
+
+    kubectl.apply(policy("section", health={"forgetMissingSeconds": 600}))
+    await seen("applied", lambda: condition(kubectl.get("dp", "section"), "Applied").get("status") == "True")
+    await kubelet.allocate(GPU, 2, pod="train")
+    agent.edit("profile: h100 x 2\ndevices:\n- {index: 1, absent: true}\n")
+    await seen("missing", lambda: states() == [(0, "Healthy"), (1, "Unhealthy")])
+    await an_hour_passes()
+    await agent.until(lambda: kubelet.connected(GPU))
+    await seen("reported again", lambda: _lines(agent) > 3)
+    assert states() == [(0, "Healthy"), (1, "Unhealthy")], "its pod runs"
+    assert len(kubelet.views[GPU].devices) == 2
+    kubelet.release("train")
+    await seen("forgotten", lambda: states() == [(0, "Healthy")])
+    await kubelet.until(lambda: len(kubelet.views[GPU].devices) == 1)
+    agent.edit("profile: h100 x 2\n")
+    await seen("a new device", lambda: states() == [(0, "Healthy"), (1, "Healthy")])
+
+
+def _earlier(time: str) -> str:
+    return (datetime.fromisoformat(time) - timedelta(hours=1)).isoformat()
+
+
+def _lines(agent: AgentProcess) -> float:
+    """Good lines of the probe since the agent started."""
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in agent.get("/metrics")[1].splitlines()
+        if line.startswith("nodedevices_probe_lines_total")
+    )

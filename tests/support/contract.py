@@ -12,6 +12,9 @@ from typing import Any
 
 Json = dict[str, Any]
 
+# A sharing section that no version implements yet.
+NOT_IMPLEMENTED: Json = {"strategy": "memory", "resources": [{"name": "nvidia.com/gpu", "memoryUnit": "1Gi"}]}
+
 
 def policy(**spec: Any) -> Json:
     """A DevicePolicy for every node with these sections."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from nodedevices_api.quantity import from_bytes
 from nodedevices_api.sections import HealthRule
-from nodedevices_plugin.health import machine
+from nodedevices_plugin.health import machine, signals
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Inventory, Verdict
 from nodedevices_plugin.pipeline import inventory as stage
@@ -145,6 +145,7 @@ class Story:
         self.inventory = Inventory()
         self.verdicts: dict[str, Verdict] = {}
         self.held: frozenset[str] = frozenset()
+        self.above: signals.Above = {}
         self._sequence = 0
 
     @property
@@ -184,6 +185,7 @@ class Story:
         """The agent ends and starts again with what the state file keeps."""
         self.verdicts = dict(to_save(State(), self.inventory, self.verdicts).verdicts)
         self.inventory = stage.restore(self.inventory.devices, boot_id=self.inventory.boot_id)
+        self.above = {}
         return self._judge((), ())
 
     def verdict(self, device: int = 0) -> Verdict:
@@ -195,6 +197,7 @@ class Story:
         return verdict.state.value, verdict.reason
 
     def _judge(self, news: Sequence[ProbeEvent], confirmed: Sequence[int]) -> Story:
+        self.above = signals.follow(self.above, self.inventory, self.rules, monotonic=self.clock)
         self.verdicts = machine.judge_all(
             self.verdicts,
             self.inventory,
@@ -204,8 +207,11 @@ class Story:
             now=self.now,
             monotonic=self.clock,
             confirmed=frozenset(gpu_id(each) for each in confirmed),
+            above=self.above,
         )
         return self
 
     def deadline(self) -> float | None:
-        return machine.next_deadline(self.verdicts, self.inventory, self.rules, now=self.now, monotonic=self.clock)
+        return machine.next_deadline(
+            self.verdicts, self.inventory, self.rules, now=self.now, monotonic=self.clock, above=self.above
+        )

@@ -18,7 +18,6 @@ GPU = "nvidia.com/gpu"
 MEMORY = "nodedevices.io/gpu-memory-mib"
 NOW = "2026-11-21T12:00:00Z"
 SINCE = "2026-11-21T11:59:00Z"
-NOT_IMPLEMENTED = {"forgetMissingSeconds": 600}  # of health: what no version does yet
 
 
 def health(state: str = "Healthy", reason: str = "", **more: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from nodedevices_probe.protocol import ProbeEvent, Snapshot
 
+from nodedevices_plugin.health import signals
 from nodedevices_plugin.health.actions import NO_ACTION, action_rank, needs_no_action
 from nodedevices_plugin.health.levels import UNUSABLE
 from nodedevices_plugin.health.rules import HealthRules
@@ -75,7 +76,9 @@ def must_leave(fault: Fault, vendor: FaultSource) -> bool:
 
 def under_rules(fault: Fault, rules: HealthRules, vendor: FaultSource) -> Fault | None:
     """A fault from before as the rules of now have it; None: they ignore it. One that is undecided stays so: it is
-    decided by them when its time comes."""
+    decided by them when its time comes. A reading that they no longer call too high is over."""
+    if fault.reason in signals.REASONS and fault.reason not in {signals.reason(each.signal) for each in rules.degraded}:
+        return None
     undecided = fault.reason == CORRELATING and fault.xid is not None
     rule = rules.rule(_coded(fault.xid, vendor).reason if undecided and fault.xid is not None else fault.reason)
     if rule is None or fault.reason in UNUSABLE:

@@ -1,12 +1,14 @@
 """What a device's readings say by themselves, line by line: levels, not edges.
 
 Four conditions are of any device: not listed, lost, does not answer, its driver requires an action; the others are its
-vendor's (ECC, row remapping, a link). A condition is evident, over, or (the device or driver does not say) unreadable;
-unreadable never ends a fault. A device that is lost or does not answer says nothing else.
+vendor's (ECC, row remapping, a link) and the policy's (`signals`). A condition is evident, over, or (the device or
+driver does not say) unreadable; unreadable never ends a fault. A device that is lost or does not answer says nothing
+else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from nodedevices_probe.protocol import DeviceFact
@@ -31,13 +33,16 @@ UNUSABLE = frozenset({MISSING, FALLEN_OFF_BUS, PROBE_ERROR})
 _CALLED = frozenset({"gpu", "nic", "fpga", "vf", "dpu"})  # types that people write in capitals
 
 
-def levels(fact: DeviceFact, vendor: FaultSource, *, present: bool) -> tuple[Condition, ...]:
-    """Every condition of a device, evident or not. `present`: the last good line listed it."""
+def levels(
+    fact: DeviceFact, vendor: FaultSource, *, present: bool, of_policy: Sequence[Condition] = ()
+) -> tuple[Condition, ...]:
+    """Every condition of a device, evident or not. `present`: the last good line listed it. `of_policy`: what the
+    policy makes of its readings."""
     readings = fact.readings
     answers = present and not readings.lost and readings.error is None
     driver_action = readings.recovery_action if answers else None
     what = fact.type.upper() if fact.type in _CALLED else "device"
-    own = vendor.read(readings)
+    own = (*vendor.read(readings), *of_policy)
     return (
         Condition(
             reason=MISSING,

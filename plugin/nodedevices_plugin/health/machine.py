@@ -1,10 +1,10 @@
 """The state machine: previous verdicts, the inventory and new events in; a verdict for every device out.
 
 A device has faults: events that came (edges) and readings that say so (levels), both as its vendor classifies them
-(vendors.faults). Each is kept until the evidence says that it is over, so none is lost behind a worse one. The verdict
-shows the worst: Unhealthy before Unknown before Degraded; among faults Missing first, then what requires the most
-(actions), then one with a number. An event that is undecided and may prove fatal is shown before all that is Degraded,
-and no new pod gets the device meanwhile.
+(vendors.faults), and readings that the policy calls too high (signals). Each is kept until the evidence says that it is
+over, so none is lost behind a worse one. The verdict shows the worst: Unhealthy before Unknown before Degraded; among
+faults Missing first, then what requires the most (actions), then one with a number. An event that is undecided and may
+prove fatal is shown before all that is Degraded, and no new pod gets the device meanwhile.
 
 Recovery, on evidence only (SCHEMA "Recovery"): the last line is good and has the device, the fault is no longer
 evident, the hold-down since the newest fault is over, and what it required is done. What the driver says (the reading
@@ -25,10 +25,11 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 from nodedevices_probe.protocol import DriverState, ProbeEvent
 
-from nodedevices_plugin.health import actions, events, levels
+from nodedevices_plugin.health import actions, events, levels, signals
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict
 from nodedevices_plugin.vendors.faults import Condition, FaultSource, FaultSources, source_of
@@ -40,6 +41,7 @@ STARTING = "Starting"
 
 _MESSAGE_LIMIT = 512  # SCHEMA: health.message
 _ALSO_SHOWN = 3
+NOTHING_ABOVE: signals.Above = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +51,13 @@ class _View:
     inventory: Inventory
     rules: HealthRules
     now: datetime
+    monotonic: float
     vendors: FaultSources
     started: bool  # a good line has come
     good: bool  # ... and counts still
     driver_unloaded: bool
     unknown: tuple[str, str, bool] | None  # reason, message, still offered
+    above: signals.Above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +79,17 @@ def judge_all(
     now: datetime,
     monotonic: float,
     confirmed: frozenset[str] = frozenset(),
+    above: signals.Above = NOTHING_ABOVE,
 ) -> dict[str, Verdict]:
     """A verdict for every device of the inventory, and for each partition whose own differs from its GPU's.
 
     `new_events`: those not judged before (events.fresh_events), oldest first. `now`: the agent's wall clock, which
     verdicts carry; `monotonic`: seconds of time.monotonic(), by which silence is measured. `confirmed`: ids of devices
-    of which a person said that they are recovered. Judging again with no news changes nothing, except that a fault
-    which came too late for its hold-down has then been reported, and is over.
+    of which a person said that they are recovered. `above`: readings that are too high, since when (signals.follow).
+    Judging again with no news changes nothing, except that a fault which came too late for its hold-down has then been
+    reported, and is over.
     """
-    view = _view(inventory, rules, vendors, now, monotonic)
+    view = _view(inventory, rules, vendors, now=now, monotonic=monotonic, above=above)
     by_device: dict[str, list[ProbeEvent]] = defaultdict(list)
     by_partition: dict[str, list[ProbeEvent]] = defaultdict(list)
     _route(view, new_events, by_device, by_partition)
@@ -114,9 +120,10 @@ def next_deadline(
     *,
     now: datetime,
     monotonic: float,
+    above: signals.Above = NOTHING_ABOVE,
 ) -> float | None:
     """When (time.monotonic()) judging again could change something without a new line; None: only a line could."""
-    deadlines: list[float] = []
+    deadlines = signals.deadlines(above, rules)
     if inventory.line_monotonic is not None:
         deadlines += [inventory.line_monotonic + rules.silence_seconds]
         deadlines += [inventory.line_monotonic + rules.withdraw_after_seconds]
@@ -144,7 +151,15 @@ def _moved(fault: Fault, by: timedelta) -> Fault:
     return replace(fault, since=fault.since + by, last_seen=None if fault.last_seen is None else fault.last_seen + by)
 
 
-def _view(inventory: Inventory, rules: HealthRules, vendors: FaultSources, now: datetime, monotonic: float) -> _View:
+def _view(
+    inventory: Inventory,
+    rules: HealthRules,
+    vendors: FaultSources,
+    *,
+    now: datetime,
+    monotonic: float,
+    above: signals.Above,
+) -> _View:
     driver = inventory.driver
     started = driver is not None and inventory.line_monotonic is not None
     silent = 0.0 if inventory.line_monotonic is None else max(0.0, monotonic - inventory.line_monotonic)
@@ -166,6 +181,8 @@ def _view(inventory: Inventory, rules: HealthRules, vendors: FaultSources, now: 
         rules=rules,
         vendors=vendors,
         now=now,
+        monotonic=monotonic,
+        above=above,
         started=started,
         good=good,
         driver_unloaded=unloaded,
@@ -175,7 +192,8 @@ def _view(inventory: Inventory, rules: HealthRules, vendors: FaultSources, now: 
 
 def _subject(device: InventoryDevice, view: _View) -> _Subject:
     vendor = source_of(view.vendors, device.fact.vendor)
-    conditions = levels.levels(device.fact, vendor, present=device.present)
+    of_policy = signals.conditions(device, view.rules, view.above, monotonic=view.monotonic)
+    conditions = levels.levels(device.fact, vendor, present=device.present, of_policy=of_policy)
     return _Subject(device=device, vendor=vendor, conditions={each.reason: each for each in conditions})
 
 
@@ -279,6 +297,8 @@ def _apply_level(faults: dict[str, Fault], level: Condition, view: _View) -> Non
             return
         state = level.state if rule is None else HealthState(rule.state)
         same = known is not None and (known.last_seen, known.action, known.state) == (None, level.action, state)
+        # Its text is the policy's numbers: a policy that changes them is news.
+        same = same and (level.reason not in signals.REASONS or known is None or known.message == level.message)
         if known is None or not same:
             faults[level.reason] = Fault(
                 reason=level.reason,

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from nodedevices_api.sections import HealthRule
 
-from nodedevices_plugin.health import levels
+from nodedevices_plugin.health import levels, signals
 from nodedevices_plugin.model import Unmatched
 from nodedevices_plugin.vendors.faults import FaultSources
 
@@ -18,7 +18,7 @@ NAMED = 24  # in one message
 
 def known(vendors: FaultSources) -> tuple[str, ...]:
     """Every reason that a device of these vendors can have."""
-    return (*levels.REASONS, *(reason for vendor in vendors.values() for reason in vendor.reasons))
+    return (*levels.REASONS, *signals.REASONS, *(reason for vendor in vendors.values() for reason in vendor.reasons))
 
 
 def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmatched, ...]:

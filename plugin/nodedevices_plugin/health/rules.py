@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from nodedevices_api.sections import Health, HealthRule
+from nodedevices_api.sections import DegradedRule, Health, HealthRule
 
 SILENCE_SECONDS = 15.0  # SCHEMA: the probe's last line counts no longer than that (NVML can hang in the kernel)
 CORRELATION_SECONDS = 10.0  # SCHEMA: how long an XID may wait for its neighbours
@@ -16,6 +16,7 @@ class HealthRules:
     """Seconds are seconds. `rules`: what some reasons mean here; the first that matches decides."""
 
     rules: tuple[HealthRule, ...] = ()
+    degraded: tuple[DegradedRule, ...] = ()  # readings that are too high (health.signals)
     hold_down_seconds: float = 300.0  # for reasons whose rule has none
     silence_seconds: float = SILENCE_SECONDS
     withdraw_after_seconds: float = 300.0  # of silence, counted from the last line
@@ -27,6 +28,7 @@ class HealthRules:
         health = section or Health()
         return cls(
             rules=health.rules,
+            degraded=health.degraded,
             hold_down_seconds=float(health.hold_down_seconds),
             withdraw_after_seconds=float(health.probe.withdraw_after_seconds),
         )

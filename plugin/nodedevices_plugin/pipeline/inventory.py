@@ -1,10 +1,11 @@
 """The current set of devices: which ones this node has, and which ones it had.
 
 A device is known by its id. One that the probe no longer lists stays, not present, with its last facts, until it
-returns, a person confirms its removal, or `forget_missing_seconds` are over: the kubelet shows an id that is dropped
-from ListAndWatch as Healthy in the pod's status, so a vanished device must stay listed. The same holds for a MIG
-device while a pod holds it. A device that answers nothing keeps what was known of it. While the driver is not loaded
-nothing can be seen, so nothing counts as gone.
+returns, a person confirms its removal, or `forget_missing_seconds` are over and nobody holds it: the kubelet shows an
+id that is dropped from ListAndWatch as Healthy in the pod's status, so a vanished device must stay listed. The same
+holds for a MIG device while a pod holds it. Only a good line makes a device missing, and only one makes it forgotten,
+so that neither silence nor a restart does; one that comes back later is a new device. A device that answers nothing
+keeps what was known of it. While the driver is not loaded nothing can be seen, so nothing counts as gone.
 
 Each probe has its own inventory, so that one's line, silence or driver says nothing of another's devices; all of
 them together are the node's.
@@ -42,6 +43,7 @@ def update(
     now: datetime,
     monotonic: float,
     held_partitions: frozenset[str] = frozenset(),
+    held_devices: frozenset[str] = frozenset(),
     removed: frozenset[str] = frozenset(),
     forget_missing_seconds: int | None = None,
 ) -> Inventory:
@@ -49,8 +51,9 @@ def update(
 
     `now` and `monotonic` (seconds, time.monotonic()) are when the line arrived, by the agent's clocks.
     `held_partitions`: ids of MIG devices that a pod holds (all, while nobody knows).
+    `held_devices`: ids of devices that a pod holds, whole or in part (all, while nobody knows).
     `removed`: ids that a person confirmed as taken out.
-    `forget_missing_seconds`: after how long a missing device is dropped; None: never.
+    `forget_missing_seconds`: after how long a missing device that nobody holds is dropped; None: never.
     """
     before = {device.fact.id: device for device in previous.devices}
     driver_loaded = snapshot.driver.state is DriverState.LOADED
@@ -61,10 +64,13 @@ def update(
     for device in previous.devices:
         if device.fact.id in listed:
             continue
-        present = device.present and not driver_loaded
-        kept = _with_partitions(replace(device, present=present), gone) if not present else device
-        if present or not is_released(kept, now, removed, forget_missing_seconds):
-            devices.append(kept)
+        if device.present and not driver_loaded:
+            devices.append(device)
+            continue
+        kept = replace(device, present=False, last_seen=now) if device.present else device
+        overdue = driver_loaded and kept.fact.id not in held_devices and _overdue(kept, now, forget_missing_seconds)
+        if not overdue and kept.fact.id not in removed:
+            devices.append(_with_partitions(kept, gone))
     newest_before = previous.newest_event if previous.instance == snapshot.instance else -1
     problems = snapshot.problems
     if len(devices) > MAX_DEVICES:
@@ -142,18 +148,13 @@ def clock_set(inventory: Inventory, by: timedelta) -> Inventory:
 
 
 def release(
-    inventory: Inventory,
-    *,
-    now: datetime,
-    held_partitions: frozenset[str],
-    removed: frozenset[str] = frozenset(),
-    forget_missing_seconds: int | None = None,
+    inventory: Inventory, *, held_partitions: frozenset[str], removed: frozenset[str] = frozenset()
 ) -> Inventory:
     """The inventory without what nothing keeps any more, between two lines: a pod ended, a person confirmed."""
     kept = (
         _without_released_partitions(device, held_partitions)
         for device in inventory.devices
-        if device.present or not is_released(device, now, removed, forget_missing_seconds)
+        if device.present or device.fact.id not in removed
     )
     return replace(inventory, devices=tuple(kept))
 
@@ -205,6 +206,10 @@ def is_released(device: InventoryDevice, now: datetime, removed: Set[str], forge
     """Whether a device that is missing is no longer kept."""
     if device.fact.id in removed:
         return True
+    return _overdue(device, now, forget_seconds)
+
+
+def _overdue(device: InventoryDevice, now: datetime, forget_seconds: int | None) -> bool:
     return forget_seconds is not None and (now - device.last_seen).total_seconds() >= forget_seconds
 
 

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from nodedevices_api.conditions import CONFIG_INVALID
 from nodedevices_probe.protocol import ProbeEvent, Snapshot
 
-from nodedevices_plugin.health import notices
+from nodedevices_plugin.health import notices, signals
 from nodedevices_plugin.health.events import EventCursor, LoggedEvent, fresh_events, logged_events
 from nodedevices_plugin.health.levels import MISSING
 from nodedevices_plugin.health.machine import clock_set, judge_all, next_deadline
@@ -109,6 +109,7 @@ class World:
     confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
     confirm_spent: tuple[str, ...] = ()  # what of it was acted on, and its device is at fault again or still
     departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
+    above: signals.Above = field(default_factory=dict)  # readings that are too high, since when
     listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since
     started: float  # time.monotonic()
     wall_offset: float  # seconds that the wall clock is ahead of time.monotonic()
@@ -208,6 +209,7 @@ class Assessment:
     probe_set: ProbeSet
     withheld: frozenset[str]  # ids of devices that go to no new pod, because of a probe that was taken away
     verdicts: Mapping[str, Verdict]
+    above: signals.Above
     spec: SeenSpec | None
     requested: RequestedConfig
     requested_from: tuple[FileOutcome, SeenSpec | None]
@@ -246,7 +248,7 @@ def assess(
     listed = _listed(world.listed, inputs)
     unlisted = not_listed(inputs.recent, listed, inputs.holdings)
     held_now = _held(inputs.holdings, unlisted, names)
-    held_parts = _held_partitions(held_now, world.inventory)
+    held_devices, held_parts = _held_ids(held_now, world.inventory)
     spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
     requested_from = (_file(inputs.file, inputs.files, spec, local), spec)
     requested = world.requested if world.requested_from == requested_from else request_config(local, *requested_from)
@@ -265,13 +267,12 @@ def assess(
                 now=now,
                 monotonic=inputs.arrived,
                 held_partitions=held_parts,
+                held_devices=held_devices,
                 removed=confirm.removed,
                 forget_missing_seconds=forget,
             )
         else:
-            probes[name] = stage_inventory.release(
-                before, now=now, held_partitions=held_parts, removed=confirm.removed, forget_missing_seconds=forget
-            )
+            probes[name] = stage_inventory.release(before, held_partitions=held_parts, removed=confirm.removed)
     probe_set = probe_sets.kept(
         probe_set,
         probes,
@@ -284,7 +285,9 @@ def assess(
     )
     owned = stage_inventory.owned(probes)
     verdicts: dict[str, Verdict] = {}
+    above: dict[tuple[str, str, int], float] = {}
     for name, part in (*owned.items(), *(("", each.inventory) for each in probe_set.retired)):
+        above |= signals.follow(world.above, part, rules, monotonic=monotonic)
         verdicts |= judge_all(
             world.verdicts,
             part,
@@ -294,6 +297,7 @@ def assess(
             now=now,
             monotonic=monotonic,
             confirmed=confirm.recovered,
+            above=above,
         )
     complete = not probe_set.waits(probes, monotonic)
     inventory = _together(owned, probe_set, complete=complete or world.plan is not None)
@@ -315,6 +319,7 @@ def assess(
         probe_set=probe_set,
         withheld=withheld,
         verdicts=verdicts,
+        above=above,
         spec=spec,
         requested=requested,
         requested_from=requested_from,
@@ -410,6 +415,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         confirm_problems=of.confirm.problems,
         confirm_spent=_spent(of.confirm.value, verdicts),
         departed=_departed(world.departed, inventory, now),
+        above=of.above,
         listed=of.listed,
         started=world.started,
         wall_offset=world.wall_offset,
@@ -421,7 +427,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     parts = [*of.probes.values(), *(each.inventory for each in of.probe_set.retired)]
     deadlines = [
         *silent_from.values(),
-        *(next_deadline(verdicts, part, of.rules, now=now, monotonic=monotonic) for part in parts),
+        *(next_deadline(verdicts, part, of.rules, now=now, monotonic=monotonic, above=of.above) for part in parts),
         probe_sets.next_change(of.probe_set, monotonic),
         _recent_over(of.unlisted, monotonic),
         *(monotonic + (it.until - now).total_seconds() for it in cordons if it.until is not None and it.holds(now)),
@@ -518,11 +524,13 @@ def _held(holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names) 
     return held(holdings, unlisted, names)
 
 
-def _held_partitions(of: Sequence[Held] | None, inventory: Inventory) -> frozenset[str]:
-    """Partitions that are held; where nobody knows, every one that is listed."""
+def _held_ids(of: Sequence[Held] | None, inventory: Inventory) -> tuple[frozenset[str], frozenset[str]]:
+    """Devices, and partitions, that are held; where nobody knows, every one that is listed."""
     if of is None:
-        return frozenset(part.id for device in inventory.devices for part in device.fact.partitions)
-    return frozenset(each.partition_id for each in of if each.partition_id is not None)
+        parts = frozenset(part.id for device in inventory.devices for part in device.fact.partitions)
+        return frozenset(device.fact.id for device in inventory.devices), parts
+    parts = frozenset(each.partition_id for each in of if each.partition_id is not None)
+    return frozenset(each.device_id for each in of), parts
 
 
 def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:

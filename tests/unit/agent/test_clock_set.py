@@ -95,12 +95,13 @@ def test_a_missing_gpu_is_missing_for_as_long_as_it_was(set_by: float) -> None:
     node.ahead = set_by
     inventory = node.line(gpu(1), at=6).world.inventory
     now = START + timedelta(seconds=set_by)
-    kept = stage.release(
-        inventory, now=now + timedelta(seconds=60), held_partitions=frozenset(), forget_missing_seconds=61
+    # Missing since the line at 5.
+    kept = stage.update(
+        inventory, snapshot(gpu(1)), now=now + timedelta(seconds=65), monotonic=65, forget_missing_seconds=61
     )
     assert [device.fact.index for device in kept.devices] == [0, 1]
-    gone = stage.release(
-        inventory, now=now + timedelta(seconds=63), held_partitions=frozenset(), forget_missing_seconds=61
+    gone = stage.update(
+        inventory, snapshot(gpu(1)), now=now + timedelta(seconds=66), monotonic=66, forget_missing_seconds=61
     )
     assert [device.fact.index for device in gone.devices] == [1]
 

@@ -3,7 +3,7 @@
 A model of the kubelet allocates by the real agent's steps: it knows ids and their health, keeps what containers have
 across its restarts, lists nothing while it does not know its pods, and goes on showing the last list of a plugin that
 is away. Around it policies change, agents restart with the state file of any time or none, disks fill up, GPUs are cut
-into MIG devices and made whole, and another plugin's pods hold ids of its own.
+into MIG devices and made whole, vanish, are forgotten and return, and another plugin's pods hold ids of its own.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ CONFIGS: tuple[dict[str, Any] | None, ...] = (
     shares(4, devices=["0"], rename=SHARED),
     {"resources": {"exclude": [gpu_id(0)]}, "partitions": {"strategy": "mixed"}},
     {"serving": {"mode": "Observe"}},
+    {"health": {"forgetMissingSeconds": 60}},
+    {"health": {"forgetMissingSeconds": 60}, **shares(2)},
 )
 
 
@@ -74,6 +76,7 @@ class TheNode(RuleBasedStateMachine):
     def start(self) -> None:
         self.clock = 100.0
         self.cut: frozenset[int] = frozenset()  # GPUs that are cut into two MIG devices each
+        self.gone: frozenset[int] = frozenset()  # GPUs that the driver does not list
         self.containers: dict[str, Container] = {}
         self.pods = 0
         self.recorded: tuple[Offer, ...] | None = None  # the kubelet's checkpoint
@@ -113,6 +116,7 @@ class TheNode(RuleBasedStateMachine):
                 else (),
             )
             for number in range(2)
+            if number not in self.gone
         )
 
     def agent_lists(self) -> None:
@@ -194,7 +198,7 @@ class TheNode(RuleBasedStateMachine):
         return True
 
     # --- what happens -------------------------------------------------------------------------------------------------
-    @rule(seconds=st.sampled_from([0.5, 3.0, 20.0]))
+    @rule(seconds=st.sampled_from([0.5, 3.0, 20.0, 61.0]))
     def time_passes(self, seconds: float) -> None:
         self.clock += seconds
         self.agent_lists()
@@ -270,6 +274,10 @@ class TheNode(RuleBasedStateMachine):
     @rule(number=st.integers(0, 1))
     def mig_changes(self, number: int) -> None:
         self.cut ^= {number}
+
+    @rule(number=st.integers(0, 1))
+    def gpu_vanishes_or_returns(self, number: int) -> None:
+        self.gone ^= {number}
 
     @rule(number=st.integers(0, 1), share=st.integers(0, 5))
     @precondition(lambda self: self.kubelet_runs and self.knows_pods)

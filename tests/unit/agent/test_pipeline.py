@@ -35,6 +35,7 @@ from nodedevices_plugin.sharing.base import HelperFacts
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, ToolkitDevice
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
+from support.contract import NOT_IMPLEMENTED
 from support.facts import START, gpu, gpu_id, mig_id, old, partition, snapshot, xid
 from support.sharing import facts
 
@@ -600,8 +601,8 @@ def test_a_change_that_touches_no_id_does_not_wait() -> None:
     [
         ({"file": FileOutcome(error="line 1: not YAML")}, "not YAML"),
         (
-            {"seen": seen({"health": {"forgetMissingSeconds": 900}})},
-            "spec.config.health.forgetMissingSeconds: not implemented",
+            {"seen": seen({"sharing": NOT_IMPLEMENTED})},
+            "spec.config.sharing.resources.memoryUnit: not implemented",
         ),
         ({"seen": seen(TOO_MANY)}, "give fewer replicas"),
     ],

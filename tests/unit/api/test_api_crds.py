@@ -231,15 +231,17 @@ def test_a_field_that_is_not_at_work_says_so_and_no_other_does() -> None:
     ("place", "says"),
     [
         (
-            "devicepolicies.spec.health.forgetMissingSeconds",
+            "devicepolicies.spec.sharing.resources[].memoryUnit",
             "Not implemented yet: a policy that sets it is refused with",
         ),
-        ("devicepolicies.spec.health.degraded[].signal", "Not implemented yet."),
         (
             "devicepolicies.spec.sharing.strategy",
             "memory is not implemented yet: a policy that sets it is refused with",
         ),
-        ("nodedevices.spec.config.health.degraded", "Not implemented yet: a policy that sets it is refused with"),
+        (
+            "nodedevices.spec.config.sharing.resources[].memoryUnit",
+            "Not implemented yet: a policy that sets it is refused with",
+        ),
     ],
 )
 def test_kubectl_explain_and_the_reference_say_what_is_not_at_work(place: str, says: str) -> None:

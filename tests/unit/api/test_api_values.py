@@ -106,10 +106,9 @@ def test_what_is_at_work_passes() -> None:
 
 def test_fields_that_are_not_at_work_are_named_with_their_place() -> None:
     assert unsupported(
-        health={"holdDownSeconds": 5, "forgetMissingSeconds": 99, "probe": {"intervalSeconds": 2}},
+        health={"forgetMissingSeconds": 99, "degraded": [{"signal": "pcieReplays", "threshold": 1}]},
         sharing={"strategy": "memory", "resources": [{"name": "nvidia.com/gpu", "memoryUnit": "1Gi"}]},
     ) == [
-        "health.forgetMissingSeconds",
         "sharing.resources.memoryUnit",
         "sharing.strategy: memory",
     ]
@@ -127,8 +126,4 @@ def test_a_field_that_changes_nothing_passes() -> None:
 
 
 def test_the_full_policy_is_not_all_at_work_yet() -> None:
-    assert unsupported_sections(parse(DevicePolicySpec, FULL_POLICY["spec"])) == [
-        "health.degraded",
-        "health.forgetMissingSeconds",
-        "sharing.resources.memoryUnit",
-    ]
+    assert unsupported_sections(parse(DevicePolicySpec, FULL_POLICY["spec"])) == ["sharing.resources.memoryUnit"]

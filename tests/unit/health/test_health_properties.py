@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nodedevices_api.sections import DegradedRule
 from nodedevices_plugin.health import machine
 from nodedevices_plugin.health.events import withholds
 from nodedevices_plugin.health.rules import HealthRules
@@ -17,7 +18,10 @@ from nodedevices_probe.protocol import Driver, DriverState, Readings
 from support.facts import REGISTERED, START, Story, gpu, xid
 
 HOLD = 30
-RULES = HealthRules(hold_down_seconds=HOLD)
+RULES = HealthRules(
+    hold_down_seconds=HOLD,
+    degraded=(DegradedRule(signal="temperatureCelsius", threshold=85, for_seconds=10),),
+)
 
 maybe = st.sampled_from([None, False, True])
 readings = st.builds(
@@ -30,6 +34,7 @@ readings = st.builds(
     ecc_uncorrectable_volatile=st.sampled_from([None, 0, 1]),
     sram_threshold_exceeded=maybe,
     thermal_slowdown=maybe,
+    temperature_celsius=st.sampled_from([None, 20, 90]),
 )
 xids = st.lists(st.sampled_from([13, 31, 45, 48, 62, 63, 74, 79, 94, 95, 119, 149, 500]), max_size=3)
 
@@ -85,7 +90,9 @@ def verdict(story: Story) -> Verdict | None:
 
 
 def judged_again(story: Story, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
-    return machine.judge_all(verdicts, story.inventory, (), RULES, REGISTERED, now=story.now, monotonic=story.clock)
+    return machine.judge_all(
+        verdicts, story.inventory, (), RULES, REGISTERED, now=story.now, monotonic=story.clock, above=story.above
+    )
 
 
 def evidence(now: Verdict, story: Story) -> list[float]:
@@ -168,6 +175,7 @@ def test_left_alone_in_good_order_everything_recovers_or_says_what_it_waits_for(
         ecc_uncorrectable_volatile=0,
         sram_threshold_exceeded=False,
         thermal_slowdown=False,
+        temperature_celsius=20,
     )
     end = story.clock + 2 * HOLD
     while story.clock < end:

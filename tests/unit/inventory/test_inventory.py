@@ -35,7 +35,7 @@ def test_a_device_that_comes_is_there() -> None:
 def test_a_device_that_goes_stays_as_missing_with_its_last_facts() -> None:
     found = after(after(Inventory(), gpu(0), gpu(1)), gpu(0), seconds=5)
     gone = found.devices[1]
-    assert (gone.present, gone.fact, gone.last_seen) == (False, gpu(1), START + timedelta(seconds=1))
+    assert (gone.present, gone.fact, gone.last_seen) == (False, gpu(1), START + timedelta(seconds=5))
 
 
 def test_a_device_that_comes_back_is_known_by_its_id_not_its_index() -> None:
@@ -79,10 +79,36 @@ def test_a_missing_device_stays_missing_while_the_driver_is_away() -> None:
 
 
 def test_a_missing_device_is_forgotten_only_after_the_time_that_was_set() -> None:
-    known = after(Inventory(), gpu(0), seconds=0)
-    assert present(after(known, seconds=59, forget_missing_seconds=60)) == {gpu_id(0): False}
-    assert present(after(known, seconds=60, forget_missing_seconds=60)) == {}
-    assert present(after(known, seconds=10**6)) == {gpu_id(0): False}
+    missing = after(after(Inventory(), gpu(0), seconds=0), seconds=10)
+    assert present(after(missing, seconds=69, forget_missing_seconds=60)) == {gpu_id(0): False}
+    assert present(after(missing, seconds=70, forget_missing_seconds=60)) == {}
+    assert present(after(missing, seconds=10**6)) == {gpu_id(0): False}
+
+
+def test_a_device_that_is_gone_after_a_long_silence_has_been_missing_for_no_time_yet() -> None:
+    """Nobody knows when it went: the first line that does not list it begins the count."""
+    first = after(after(Inventory(), gpu(0), seconds=0), seconds=3600, forget_missing_seconds=60)
+    assert present(first) == {gpu_id(0): False}
+    assert present(after(first, seconds=3660, forget_missing_seconds=60)) == {}
+
+
+def test_a_missing_device_is_not_forgotten_while_a_pod_holds_it() -> None:
+    missing = after(after(Inventory(), gpu(0), seconds=0), seconds=10)
+    held = frozenset({gpu_id(0)})
+    assert present(after(missing, seconds=10**6, forget_missing_seconds=60, held_devices=held)) == {gpu_id(0): False}
+
+
+def test_no_device_is_forgotten_while_the_driver_is_away() -> None:
+    missing = after(after(Inventory(), gpu(0), seconds=0), seconds=10)
+    away = Driver(state=DriverState.NOT_LOADED)
+    assert present(after(missing, seconds=10**6, driver=away, forget_missing_seconds=60)) == {gpu_id(0): False}
+
+
+def test_a_missing_device_that_returns_before_its_time_begins_a_new_count_when_it_goes_again() -> None:
+    back = after(after(after(Inventory(), gpu(0), seconds=0), seconds=10), gpu(0), seconds=60)
+    again = after(back, seconds=70, forget_missing_seconds=60)
+    assert present(again) == {gpu_id(0): False}
+    assert present(after(again, seconds=129, forget_missing_seconds=60)) == {gpu_id(0): False}
 
 
 def test_a_confirmed_removal_drops_a_missing_device_and_no_other() -> None:
@@ -107,7 +133,7 @@ def test_a_vanished_mig_device_that_nobody_holds_is_dropped() -> None:
     one = gpu(0, partitions=(partition(0, 1),), mig_enabled=True)
     held = after(after(Inventory(), both), one, held_partitions=frozenset({mig_id(0, 0)}))
     assert after(held, one).devices[0].fact.partitions == (partition(0, 1),)
-    released = inventory.release(held, now=START, held_partitions=frozenset())
+    released = inventory.release(held, held_partitions=frozenset())
     assert released.devices[0].fact.partitions == (partition(0, 1),)
     assert released.devices[0].departed_partitions == frozenset()
 
@@ -130,7 +156,7 @@ def test_the_held_mig_devices_of_a_missing_gpu_stay_listed() -> None:
 
 def test_release_between_lines_drops_what_was_confirmed_as_removed() -> None:
     gone = after(after(Inventory(), gpu(0), gpu(1)), gpu(0))
-    left = inventory.release(gone, now=START, held_partitions=frozenset(), removed=frozenset({gpu_id(1)}))
+    left = inventory.release(gone, held_partitions=frozenset(), removed=frozenset({gpu_id(1)}))
     assert present(left) == {gpu_id(0): True}
 
 
