@@ -25,7 +25,7 @@ from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import consequences, events, pods
 from nodedevices_operator.desired.consequences import Due
 from nodedevices_operator.desired.fleet import Action
-from nodedevices_operator.desired.pods import Answer
+from nodedevices_operator.desired.pods import Answer, Scope
 from nodedevices_operator.desired.policy_status import Verdict
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import pod_path
@@ -118,7 +118,7 @@ class EvictionsConcern:
             subject = known.get(key)
             if subject is None or ((not subject.uid or subject.kept) and subject.again <= self._clock()):
                 try:
-                    subject = await self._read_pod(each, name)
+                    subject = await self._read_pod(each, view.scope)
                 except KubeError as error:
                     problems.append(error)
                     continue
@@ -161,7 +161,7 @@ class EvictionsConcern:
             tally.lines.append((reason, f"{_shown(due)}: {text}"))
         return Outcome(tally.verdict(), min(tally.waits, default=None), tuple(tally.problems))
 
-    async def _read_pod(self, due: Due, node: str) -> Subject | None:
+    async def _read_pod(self, due: Due, scope: Scope) -> Subject | None:
         """Read the pod. None: it does not say enough about itself so far."""
         holder = due.holding.holder
         nobody = Subject(again=self._clock() + ASK_AGAIN_SECONDS)
@@ -171,7 +171,7 @@ class EvictionsConcern:
             if error.status == 404:
                 return nobody
             raise
-        answer = pods.match_holder(pod, due.holding, node)
+        answer = pods.match_holder(pod, due.holding, scope)
         if answer is not Answer.YES:
             return nobody if answer is Answer.NO else None
         return Subject(
@@ -188,7 +188,7 @@ class EvictionsConcern:
         wait = subject.again - self._clock() if subject.tries else 0.0
         if wait <= 0:
             try:
-                fresh = await self._read_pod(due, view.record.name)
+                fresh = await self._read_pod(due, view.scope)
                 if fresh is None or fresh.uid != subject.uid or fresh.kept or fresh.leaving:
                     self._subjects[view.record.name].pop(_key(due), None)  # found again, next time
                     tally.waits.append(NOT_YET_SECONDS)

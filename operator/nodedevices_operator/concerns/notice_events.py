@@ -75,10 +75,10 @@ class NoticeEventsConcern:
         found = Found(memory)
         for each in wanted:
             if each.key not in memory.settled:
-                await self._find(found, each, record.name)
+                await self._find(found, each, view.scope)
         return found
 
-    async def _find(self, found: Found, each: Noticed, node: str) -> None:
+    async def _find(self, found: Found, each: Noticed, scope: pods.Scope) -> None:
         holder = each.holding.holder
         if not found.memory.reads.take():
             found.requeue_after = READS_WAIT_SECONDS
@@ -91,7 +91,7 @@ class NoticeEventsConcern:
             else:
                 found.problems.append(error)
             return
-        match pods.match_holder(pod, each.holding, node):
+        match pods.match_holder(pod, each.holding, scope):
             case pods.Answer.YES:
                 found.to_write.append((each, str(pod["metadata"]["uid"])))
             case pods.Answer.NO:

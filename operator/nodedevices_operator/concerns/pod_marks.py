@@ -26,7 +26,7 @@ from nodedevices_operator.concerns.budget import Budget
 from nodedevices_operator.concerns.port import Info, Outcome, View, hindered
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events, pods
-from nodedevices_operator.desired.pods import Answer, Holding
+from nodedevices_operator.desired.pods import Answer, Holding, Scope
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import PODS, pod_path
 from nodedevices_operator.records.objects import Affected, Holder, NodeDevicesRecord
@@ -63,6 +63,7 @@ class Seen:
     """What was found out about one node's pods; filled by reads alone."""
 
     record: NodeDevicesRecord
+    scope: Scope
     faults: Faults
     memory: Memory
     known: Mapping[str, Affected]  # by uid, the entries of affectedPods and those left behind by an earlier NodeDevices
@@ -122,7 +123,7 @@ class PodMarksConcern:
         if memory is None:
             memory = self._nodes[record.name] = Memory(Budget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
         known = {entry.uid: entry for entry in (*left, *record.affected)}
-        seen = Seen(record, sections.faults, memory, known, problems=problems)
+        seen = Seen(record, view.scope, sections.faults, memory, known, problems=problems)
         always = sections.faults.pod_condition == "Always"
         holdings = pods.holdings(record, healthy_too=always)
         self._prune(memory, holdings)
@@ -237,7 +238,7 @@ class PodMarksConcern:
             seen.problem(error)
             seen.unsure.add((holder.namespace, holder.pod))
             return None
-        answer = Answer.NO if pod is None else pods.match_holder(pod, holding, seen.record.name)
+        answer = Answer.NO if pod is None else pods.match_holder(pod, holding, seen.scope)
         if answer is Answer.YES and pod is not None:
             memory.uids[key] = str(pod["metadata"]["uid"])
             return memory.uids[key]

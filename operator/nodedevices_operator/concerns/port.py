@@ -24,6 +24,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.desired.configuration import Configuration
 from nodedevices_operator.desired.fleet import Action, Answer
+from nodedevices_operator.desired.pods import Scope, scope
 from nodedevices_operator.desired.policy_status import Hindrance, Verdict
 from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.kube.port import KubeError, Object
@@ -139,6 +140,11 @@ class View:
     def reported(self) -> bool:
         """Whether the agent has said anything about this very Node. One that has not takes nothing back."""
         return self.node is not None and bool(self.record.heartbeat)
+
+    @property
+    def scope(self) -> Scope:
+        """What the node's agent may speak for."""
+        return scope(self.record.name, self.node, self.sections)
 
     def target(self) -> tuple[NodeRecord, Resolved] | None:
         """The Node to write to, and the sections to act by. None: nothing on it changes now."""

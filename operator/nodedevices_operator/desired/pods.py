@@ -2,7 +2,8 @@
 
 PodResources knows no pod uid, so a holder is a name. The operator reads the pod of that name and `match_holder` decides
 whether it is the one that holds the device (the CRD contract's "whose pod"): a namesake elsewhere, or one created
-later, is never marked. Its condition is that of its worst device.
+later, is never marked, and neither is one that does not hold what the node is granted (`Scope`): an agent that lies
+cannot have a pod marked or evicted by its CPU request. A pod's condition is that of its worst device.
 """
 
 from __future__ import annotations
@@ -16,13 +17,21 @@ from typing import Any
 
 from nodedevices_api import conditions as names
 from nodedevices_api.bounds import WORD_PATTERN
+from nodedevices_api.defaults import Resolved
 from nodedevices_api.nodedevices import MAX_AFFECTED_PODS
 from nodedevices_common import conditions
 from nodedevices_common.conditions import ConditionRecord
 
 from nodedevices_operator.desired.capacity import FINISHED
 from nodedevices_operator.records.names import is_pod
-from nodedevices_operator.records.objects import Affected, DeviceRecord, Health, Holder, NodeDevicesRecord
+from nodedevices_operator.records.objects import (
+    Affected,
+    DeviceRecord,
+    Health,
+    Holder,
+    NodeDevicesRecord,
+    NodeRecord,
+)
 
 # startTime has whole seconds and is written after Allocate, by the same clock (SCHEMA "Whose pod").
 START_TIME_SLACK = timedelta(seconds=30)
@@ -77,6 +86,29 @@ def _severity(health: Health) -> int:
     return _SEVERITY.get(health.state, _SEVERITY["Unknown"])
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the NodeDevices of a node may speak for."""
+
+    node: str
+    resources: frozenset[str]  # names by which pods there can hold devices
+
+
+def scope(name: str, node: NodeRecord | None, sections: Resolved | None) -> Scope:
+    """The names that the node's policies grant, and those that its kubelet shows or has shown (flags and files of the
+    node may name resources, too, and so may another's plugin that is observed): extended resources all of them.
+
+    Not what the operator itself owns there: nobody's device is held by that. Whatever the agent says is no grant.
+    """
+    shown = frozenset() if node is None else frozenset(node.capacity) - node.owned
+    if sections is None:
+        return Scope(name, shown)
+    named = {rule.name for rule in sections.resources.devices}
+    for shared in sections.sharing.resources:
+        named |= {shared.name, f"{shared.name}.shared"} | ({shared.rename} if shared.rename else set())
+    return Scope(name, shown | named)
+
+
 class Answer(Enum):
     YES = "yes"
     NO = "no"
@@ -127,11 +159,13 @@ def restarted(pod: Mapping[str, Any], holding: Holding) -> bool:
     return False
 
 
-def match_holder(pod: Mapping[str, Any], holding: Holding, node: str) -> Answer:
-    """Whether this pod is the one that the holder entry means."""
+def match_holder(pod: Mapping[str, Any], holding: Holding, scope: Scope) -> Answer:
+    """Whether this pod is the one that the holder entry means. `scope`: of the node that the entry is from."""
     metadata, spec, status = (pod.get(key) or {} for key in ("metadata", "spec", "status"))
     holder = holding.holder
-    if not on_node(pod, node) or finished(pod) or not _requests(spec, status, holder):
+    if not on_node(pod, scope.node) or finished(pod) or not _requests(spec, status, holder):
+        return Answer.NO
+    if not holder.claim and holder.resource not in scope.resources:
         return Answer.NO
     if holder.uid:
         return Answer.YES if metadata.get("uid") == holder.uid else Answer.NO
@@ -178,10 +212,7 @@ def _requests(spec: Mapping[str, Any], status: Mapping[str, Any], holder: Holder
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     return any(
         container.get("name") == holder.container
-        and (
-            not holder.resource
-            or any(holder.resource in ((container.get("resources") or {}).get(kind) or {}) for kind in _KINDS)
-        )
+        and any(holder.resource in ((container.get("resources") or {}).get(kind) or {}) for kind in _KINDS)
         for container in containers
     )
 

@@ -23,7 +23,7 @@ from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import NodeDevicesRecord, node_record
 from support.concerns import Result, view
 from support.fakekube import FakeKube
-from support.opfacts import SINCE, device, holder, raw_node, raw_pod, record
+from support.opfacts import GPU, SINCE, device, holder, raw_node, raw_pod, record
 
 POD = "/api/v1/namespaces/ml/pods/trainer"
 NODE = f"{names.NODES}/n1"
@@ -58,7 +58,7 @@ class One:
         self.sections = parse(Sections, {"faults": faults})
         self.stale = "False"
         self.kube.put(POD, raw_pod())
-        self.kube.put(NODE, raw_node())
+        self.kube.put(NODE, raw_node({GPU: "8"}))
         writer = Writer(self.kube, self.metrics, now=lambda: self.now.strftime("%Y-%m-%dT%H:%M:%SZ"))
         made = Tools.over(writer, self.metrics, gate=self.gate, clock=lambda: self.seconds, wall=self.wall)
         self.concern = make(made)
@@ -246,6 +246,16 @@ async def test_a_pod_that_is_elsewhere_or_has_ended_is_left(one: One, where: str
     if where == "gone":
         del one.kube.objects[POD]
     assert (await one.run()).reason == "InSync"
+    assert (one.tries, one.gate.proposed[EVICT]) == (0, ())
+
+
+@pytest.mark.parametrize("name", ["cpu", "example.com/nobodys"])
+async def test_a_pod_is_not_evicted_by_a_resource_that_its_node_is_not_granted(one: One, name: str) -> None:
+    pod = raw_pod()
+    pod["spec"]["containers"] = [{"name": "main", "resources": {"limits": {name: "1"}}}]
+    one.kube.put(POD, pod)
+    claimed = record(device(0, "Unhealthy", "Xid79", holders=[holder(resource=name, podUID=pod["metadata"]["uid"])]))
+    assert (await one.run(claimed)).reason == "InSync"
     assert (one.tries, one.gate.proposed[EVICT]) == (0, ())
 
 

@@ -24,6 +24,7 @@ POLICY: dict[str, Any] = {
     "capacity": [{"name": MEMORY, "sumOf": "memoryMiB"}],
     "labels": {"featureDiscovery": True, "extra": {"example.com/tier": "gold"}},
 }
+BYSTANDER = "on-liar-without-a-device"
 
 
 class Clock:
@@ -34,7 +35,11 @@ class Clock:
 
 
 class World:
-    """Two nodes with a pod each on GPU-0; the operator has seen both well. Reads of pods are counted by path."""
+    """Two nodes with a pod each on GPU-0; the operator has seen both well. Reads of pods are counted by path.
+
+    On the liar's node runs a pod without a device, too, that requests what every pod does, what the operator sells
+    there, and a name that nobody grants the node.
+    """
 
     def __init__(self) -> None:
         self.kube, self.clock = FakeKube(), Clock()
@@ -53,6 +58,11 @@ class World:
             head = {"name": f"on-{node}", "namespace": "ml", "uid": f"uid-on-{node}"}
             status = {"phase": "Running", "startTime": SINCE}
             self.kube.put(names.pod_path("ml", f"on-{node}"), {"metadata": head, "spec": pod, "status": status})
+        limits = dict.fromkeys(("cpu", "memory", MEMORY, "example.com/x"), "1")
+        pod = {"nodeName": LIAR, "containers": [{"name": "main", "resources": {"limits": limits}}]}
+        head = {"name": BYSTANDER, "namespace": "ml", "uid": f"uid-{BYSTANDER}"}
+        status = {"phase": "Running", "startTime": SINCE}
+        self.kube.put(names.pod_path("ml", BYSTANDER), {"metadata": head, "spec": pod, "status": status})
 
     async def begin(self) -> World:
         await self.manager.relister.once()
@@ -141,9 +151,22 @@ async def test_a_node_that_reports_the_truth_again_is_trusted_again() -> None:
     assert world.condition(LIAR) == ("False", "Xid79")
 
 
+@pytest.mark.parametrize("name", ["cpu", "memory", MEMORY, "example.com/x", ""])
+async def test_a_pod_is_not_marked_by_a_resource_that_its_node_is_not_granted(name: str) -> None:
+    """The agent says that the pod holds a lost GPU by its CPU request, and even that it offers that name."""
+    world = await World().begin()
+    bystander = world.kube.objects[names.pod_path("ml", BYSTANDER)]
+    before = str(bystander)
+    claims = [holder(BYSTANDER, resource=name), holder(BYSTANDER, resource=name, podUID=f"uid-{BYSTANDER}")]
+    await world.report(LIAR, lost(0, holder("on-liar"), *claims), resources=[resource(1, 1, name or "x")])
+    assert world.condition(LIAR) == ("False", "Xid79"), "who does hold it"
+    assert str(world.kube.objects[names.pod_path("ml", BYSTANDER)]) == before
+    assert not [path for _, path, _ in world.kube.writes if BYSTANDER in path]
+
+
 TEXT = st.sampled_from(["", "Xid79", "x" * 600, "a\nb", "\x1b[2J", "\u202e", "{{7*7}}", "${jndi:x}", "../..", "0"])
 TIMES = st.sampled_from([SINCE, "", "yesterday", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z", "2026-11-21"])
-NODES = st.sampled_from([LIAR, NEIGHBOUR, "kube-system", ".."])
+NODES = st.sampled_from([LIAR, NEIGHBOUR, "kube-system", "..", BYSTANDER.removeprefix("on-")])
 HEALTH = st.fixed_dictionaries(
     {"state": st.sampled_from(["Healthy", "Degraded", "Unhealthy", "Unknown", "Superb"]), "reason": TEXT},
     optional={"message": TEXT, "since": TIMES, "recoveryAction": TEXT, "faultDomain": TEXT},
@@ -153,8 +176,8 @@ HOLDERS = st.lists(
         lambda node, since, uid, resource: holder(f"on-{node}", since=since, podUID=uid, resource=resource),
         NODES,
         TIMES,
-        st.sampled_from(["", f"uid-on-{LIAR}", f"uid-on-{NEIGHBOUR}"]),
-        st.sampled_from([GPU, "cpu", "", MEMORY]),
+        st.sampled_from(["", f"uid-on-{LIAR}", f"uid-on-{NEIGHBOUR}", f"uid-{BYSTANDER}"]),
+        st.sampled_from([GPU, "cpu", "memory", "", MEMORY, "example.com/x"]),
     ),
     max_size=3,
 )

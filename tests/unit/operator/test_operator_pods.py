@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 from nodedevices_api.conditions import POD_DEVICE_HEALTHY
+from nodedevices_api.defaults import with_defaults
+from nodedevices_api.errors import parse
+from nodedevices_api.sections import Sections
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_operator.desired import events, pods
-from nodedevices_operator.desired.pods import Answer, Holding
-from nodedevices_operator.records.objects import Affected
-from support.opfacts import GPU, NOW, SINCE, device, health, holder, record
+from nodedevices_operator.desired.pods import Answer, Holding, Scope, scope
+from nodedevices_operator.records.objects import Affected, NodeRecord
+from support.opfacts import GPU, MEMORY, NOW, SINCE, device, health, holder, record
 
+SCOPE = Scope("n1", frozenset({GPU}))
 LOST = {"message": "GPU has fallen off the bus", "recoveryAction": "RebootNode"}
 
 
@@ -55,7 +59,45 @@ def allocated(identity: str, name: str = GPU) -> dict[str, Any]:
     ],
 )
 def test_whose_pod(seen: dict[str, Any], held: dict[str, Any], answer: Answer) -> None:
-    assert pods.match_holder(seen, concern(**held), "n1") is answer
+    assert pods.match_holder(seen, concern(**held), SCOPE) is answer
+
+
+@pytest.mark.parametrize("resource", ["cpu", "memory", MEMORY, "example.com/nobodys", "", None])
+def test_a_holder_of_what_its_node_is_not_granted_is_nobody(resource: str | None) -> None:
+    """Whatever its pod requests, and though its container is there: an agent may not have pods marked by their CPU."""
+    limits = {"cpu": "1", "memory": "1Gi", MEMORY: "1", "example.com/nobodys": "1", GPU: "1"}
+    seen = pod(spec={"containers": [{"name": "main", "resources": {"limits": limits}}]})
+    assert pods.match_holder(seen, concern(resource=resource), SCOPE) is Answer.NO
+    assert pods.match_holder(seen, concern(), SCOPE) is Answer.YES
+
+
+NODE = NodeRecord("n1", "u", capacity={GPU: 8, "nvidia.com/mig-1g.10gb": 0, MEMORY: 640}, owned=frozenset({MEMORY}))
+
+
+def test_a_node_is_granted_what_its_kubelet_shows_and_what_policies_name_and_not_what_the_operator_owns() -> None:
+    assert scope("n1", NODE, None).resources == {GPU, "nvidia.com/mig-1g.10gb"}
+    sections = {
+        "resources": {"devices": [{"match": {}, "name": "example.com/h100"}]},
+        "sharing": {
+            "strategy": "timeSlicing",
+            "resources": [{"name": GPU, "replicas": 2, "rename": "example.com/slice"}],
+        },
+        "capacity": [{"name": MEMORY, "sumOf": "memoryMiB"}],
+    }
+    policies = with_defaults(parse(Sections, sections))
+    assert scope("n1", NodeRecord("n1", "u"), policies).resources == {
+        *("example.com/h100", GPU, f"{GPU}.shared", "example.com/slice")
+    }
+    assert MEMORY not in scope("n1", NODE, policies).resources
+
+
+def test_a_capacity_policy_that_is_refused_for_a_served_name_takes_no_fault_from_its_holders() -> None:
+    sections = with_defaults(parse(Sections, {"capacity": [{"name": GPU, "perNode": 3}]}))
+    assert GPU in scope("n1", NODE, sections).resources
+
+
+def test_a_node_that_nobody_knows_is_granted_nothing() -> None:
+    assert scope("n1", None, None).resources == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -67,14 +109,14 @@ def test_whose_pod_by_claim(claim: str, answer: Answer) -> None:
     made = [{"name": "two", "resourceClaimName": "trainer-two-x7k2p"}]
     status = {"resourceClaimStatuses": made, "extendedResourceClaimStatus": {"resourceClaimName": "trainer-ext-9q"}}
     seen = pod(spec={"containers": [{"name": "main"}], "resourceClaims": claims}, status=status)
-    assert pods.match_holder(seen, concern(resource=None, claim=claim), "n1") is answer
+    assert pods.match_holder(seen, concern(resource=None, claim=claim), SCOPE) is answer
 
 
 def test_a_dra_device_is_known_by_its_last_part() -> None:
     listed = allocated("gpu.nvidia.com/n1/gpu-3", "claim:gpus/one")
     claims = [{"name": "one", "resourceClaimName": "gpus"}]
     seen = pod(spec={"containers": [{"name": "main"}], "resourceClaims": claims}, status=listed)
-    assert pods.match_holder(seen, concern(resource=None, claim="gpus"), "n1") is Answer.YES
+    assert pods.match_holder(seen, concern(resource=None, claim="gpus"), SCOPE) is Answer.YES
 
 
 def test_everybody_on_a_partition_of_a_failed_device_is_concerned_and_only_its_holders_for_a_failed_partition() -> None:
