@@ -1,0 +1,215 @@
+"""Every condition between fields that the API server checks (CEL), broken and kept by two objects that are much alike.
+
+What a policy may say a node's configuration may, too: such a pair stands for the same rule of both kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from support.contract import policy
+
+Json = dict[str, Any]
+GPU, OTHER = "nvidia.com/gpu", "example.com/a"
+SLICES = {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]}
+RENAMED = {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2, "rename": OTHER}]}
+CLIENTS = {"strategy": "mps", "resources": [{"name": GPU, "replicas": 2}]}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One condition at one place of a kind, and what the API server says of the object that breaks it."""
+
+    kind: str
+    place: str
+    field: str  # as the API server names the place
+    refused: Json
+    accepted: Json
+    says: str
+
+
+def node(**spec: Any) -> Json:
+    return {
+        "apiVersion": "nodedevices.io/v1alpha1",
+        "kind": "NodeDevices",
+        "metadata": {"name": "n1"},
+        "spec": spec,
+    }
+
+
+def _policy(sections: Mapping[str, Any]) -> Json:
+    return policy(**sections)
+
+
+def _configuration(sections: Mapping[str, Any]) -> Json:
+    return node(config=dict(sections))
+
+
+def _both(place: str, field: str, refused: Mapping[str, Any], accepted: Mapping[str, Any], says: str) -> list[Pair]:
+    """Of sections: as a policy, and as a node's configuration."""
+    return [
+        Pair(
+            kind,
+            f"{root}{place and '.' + place}",
+            f"{root}{field and '.' + field}",
+            make(refused),
+            make(accepted),
+            says,
+        )
+        for kind, root, make in (("DevicePolicy", "spec", _policy), ("NodeDevices", "spec.config", _configuration))
+    ]
+
+
+def _of_policy(place: str, field: str, refused: Json, accepted: Json, says: str) -> Pair:
+    return Pair("DevicePolicy", place, field, refused, accepted, says)
+
+
+def _capacity(**entry: Any) -> Json:
+    return {"capacity": [{"name": OTHER, **entry}]}
+
+
+def _selector(**requirement: Any) -> Json:
+    return policy(nodeSelector={"matchExpressions": [{"key": "a", **requirement}]}, partitions={})
+
+
+PAIRS: tuple[Pair, ...] = (
+    *_both(
+        "",
+        "",
+        {"capacity": [{"name": OTHER, "perNode": 1}], "resources": {"devices": [{"match": {}, "name": OTHER}]}},
+        {"capacity": [{"name": OTHER, "perNode": 1}], "resources": {"devices": [{"match": {}, "name": GPU}]}},
+        f'capacity and resources.devices both name ["{OTHER}"]: '
+        "a resource has one owner; choose another name for the capacity",
+    ),
+    *_both(
+        "",
+        "",
+        {"capacity": [{"name": OTHER, "perNode": 1}], "sharing": RENAMED},
+        {"capacity": [{"name": OTHER, "perNode": 1}], "sharing": SLICES},
+        f'capacity and sharing.resources both name ["{OTHER}"]: '
+        "a resource has one owner; choose another name for the capacity",
+    ),
+    _of_policy(
+        "spec",
+        "spec",
+        policy(),
+        policy(partitions={}),
+        "a policy sets at least one section: serving, resources, sharing, partitions, injection, health, faults, "
+        "capacity, labels",
+    ),
+    _of_policy(
+        "spec",
+        "spec",
+        policy(sharing=CLIENTS, partitions={"strategy": "mixed"}),
+        policy(sharing=CLIENTS, partitions={"strategy": "single"}),
+        "sharing.strategy is mps, and partitions.strategy is mixed: "
+        "MPS is not possible with partitions.strategy mixed; use timeSlicing, or another partitions.strategy",
+    ),
+    *_both(
+        "sharing",
+        "sharing",
+        {"sharing": {**SLICES, "strategy": "none"}},
+        {"sharing": SLICES},
+        f'resources has ["{GPU}"], and strategy is none: '
+        "strategy none has no resources; choose timeSlicing, mps or memory, or leave out resources",
+    ),
+    *_both(
+        "sharing",
+        "sharing",
+        {"sharing": {"strategy": "timeSlicing"}},
+        {"sharing": {"strategy": "none"}},
+        "strategy is timeSlicing, and resources is missing: "
+        "list at least one resource with its replicas, or choose strategy none",
+    ),
+    *_both(
+        "sharing.resources[]",
+        "sharing.resources[0]",
+        {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2, "memoryUnit": "1Gi"}]}},
+        {"sharing": SLICES},
+        f"{GPU} has both: a sharing resource has exactly one of replicas and memoryUnit",
+    ),
+    *_both(
+        "health.rules[]",
+        "health.rules[0]",
+        {"health": {"rules": [{"reasons": ["Xid31"], "state": "Ignored", "holdDownSeconds": 60}]}},
+        {"health": {"rules": [{"reasons": ["Xid31"], "state": "Degraded", "holdDownSeconds": 60}]}},
+        "state is Ignored, and holdDownSeconds is 60: "
+        "what is ignored has no holdDownSeconds: leave it out, or choose Degraded or Unhealthy",
+    ),
+    *_both(
+        "faults",
+        "faults",
+        {"faults": {"taint": {"effect": "NoExecute"}}},
+        {"faults": {"taint": {"effect": "NoExecute"}, "budget": {"perHour": 1}}},
+        "taint.effect is NoExecute, and there is no budget: "
+        "NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour",
+    ),
+    *_both(
+        "faults.budget",
+        "faults.budget",
+        {"faults": {"budget": {"maxUnavailable": "101%"}}},
+        {"faults": {"budget": {"maxUnavailable": "100%"}}},
+        "maxUnavailable 101%: give a number of nodes from 0, or 0% to 100% of them",
+    ),
+    *_both(
+        "faults.budget",
+        "faults.budget",
+        {"faults": {"budget": {}}},
+        {"faults": {"budget": {"perHour": 0}}},
+        "budget has neither: a budget has maxUnavailable, perHour or both",
+    ),
+    *_both(
+        "capacity[]",
+        "capacity[0]",
+        _capacity(),
+        _capacity(perNode=1),
+        f"{OTHER} has none of them: a capacity has exactly one of perNode, perDevice and sumOf",
+    ),
+    *_both(
+        "capacity[]",
+        "capacity[0]",
+        _capacity(perNode=1, match={"type": "nic"}),
+        _capacity(perDevice=1, match={"type": "nic"}),
+        f"{OTHER} has match and perNode 1: perNode counts no devices: leave out match, or choose perDevice or sumOf",
+    ),
+    *_both(
+        "capacity[]",
+        "capacity[0]",
+        _capacity(perDevice=1, match={"profile": "1g.*"}),
+        _capacity(perDevice=1, match={"productName": "*H100*"}),
+        f"{OTHER} has match.profile 1g.*: "
+        "a capacity counts devices, and no device has a profile: leave out match.profile",
+    ),
+    *_both(
+        "capacity[]",
+        "capacity[0]",
+        {"capacity": [{"name": "a.kubernetes.io/b", "perNode": 1}]},
+        {"capacity": [{"name": "akubernetes.io/b", "perNode": 1}]},
+        "name a.kubernetes.io/b: a capacity name is not under kubernetes.io: choose a domain of your own",
+    ),
+    *_both(
+        "labels",
+        "labels",
+        {"labels": {"extra": {"k8s.io/a": "b", OTHER: "c"}}},
+        {"labels": {"extra": {"ak8s.io/a": "b", OTHER: "c"}}},
+        'extra has ["k8s.io/a"]: a label of a policy is not under kubernetes.io, k8s.io or nodedevices.io: '
+        "choose a domain of your own",
+    ),
+    _of_policy(
+        "spec.nodeSelector.matchExpressions[]",
+        "spec.nodeSelector.matchExpressions[0]",
+        _selector(operator="In"),
+        _selector(operator="In", values=["b"]),
+        "a: In without values: In and NotIn need values, Exists and DoesNotExist have none",
+    ),
+    Pair(
+        "NodeDevices",
+        "spec.unschedulable[]",
+        "spec.unschedulable[0]",
+        node(unschedulable=[{"id": "GPU-1", "reason": "  "}]),
+        node(unschedulable=[{"id": "GPU-1", "reason": " x "}]),
+        "GPU-1: reason is blank: say why the device is out of service, such as RMA 4711",
+    ),
+)

@@ -1,0 +1,100 @@
+"""Nothing that the CRDs bound or demand goes untried: each has an object that is accepted and one that is refused.
+
+Here our own parsing judges them, and completeness is seen to; the integration tests put the same objects to a real API
+server (test_crd_bounds).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from nodedevices_api import crdgen
+from nodedevices_api.base import Root
+from nodedevices_api.devicepolicy import DevicePolicy
+from nodedevices_api.errors import parse
+from nodedevices_api.nodedevices import NodeDevices
+from nodedevices_common.errors import InputError
+from support import schemacases
+from support.celcases import PAIRS
+
+MODELS: dict[str, type[Root]] = {"DevicePolicy": DevicePolicy, "NodeDevices": NodeDevices}
+CRDS = {kind.model.__name__: crdgen.custom_resource_definition(kind) for kind in crdgen.KINDS}
+KINDS = sorted(CRDS)
+
+
+def refusal(document: dict[str, Any]) -> str:
+    """Our own; empty where we accept it."""
+    try:
+        parse(MODELS[document["kind"]], document)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def made(kind: str) -> list[schemacases.Case]:
+    return schemacases.cases(CRDS[kind], lambda document: not refusal(document))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_bound_has_an_object_at_it_and_one_beyond_it(kind: str) -> None:
+    cases = made(kind)
+    assert [(case.place, case.bound) for case in cases] == schemacases.bounds(CRDS[kind])
+    assert len(cases) > 150, "the schema has many bounds"
+    for case in cases:
+        assert case.accepted != case.refused, case.name
+        assert not refusal(case.accepted), case.name
+        if not case.of_status:  # a status is our programs' own, and read leniently
+            assert refusal(case.refused), case.name
+
+
+def conditions(kind: str) -> Counter[tuple[str, str]]:
+    """(place, message) of every rule that is no pattern."""
+    schema = CRDS[kind]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return Counter(
+        (place, rule["message"])
+        for place, node in schemacases.nodes(schema)
+        for rule in node.get(schemacases.RULES, ())
+        if schemacases.pattern_of(rule["rule"]) is None
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_condition_between_fields_has_an_object_that_breaks_it_and_one_that_keeps_it(kind: str) -> None:
+    rules = conditions(kind)
+    tried = Counter(
+        next(
+            ((place, message) for place, message in rules if place == pair.place and pair.says.endswith(message)),
+            (pair.place, pair.says),
+        )
+        for pair in PAIRS
+        if pair.kind == kind
+    )
+    assert tried == rules
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=[f"{pair.kind} {pair.says[:48]}" for pair in PAIRS])
+def test_our_own_parsing_judges_these_objects_as_the_api_server_does(pair: Any) -> None:
+    assert not refusal(pair.accepted)
+    assert refusal(pair.refused)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_number_has_a_smallest_and_a_greatest_value_and_every_list_and_text_a_length(kind: str) -> None:
+    """What no keyword bounds no test could try: `format: int32` alone is none to the API server."""
+    schema = CRDS[kind]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    needs = {
+        "integer": {"minimum", "maximum"},
+        "array": {"maxItems"},
+        "string": {"maxLength"},
+    }
+    unbounded = [
+        place
+        for place, node in schemacases.nodes(schema)
+        if place.partition(".")[0] in {"spec", "status"}
+        and not needs.get(node.get("type", ""), set()) <= node.keys()
+        and "enum" not in node
+        and node.get("format") != "date-time"
+    ]
+    assert unbounded == []
