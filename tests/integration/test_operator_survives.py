@@ -198,10 +198,13 @@ class Lying:
     async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
         if self.lie == "failed":
             raise KubeError(f"GET {path}: 504 timeout", status=504)
+        if self.lie == "gap":
+            raise KubeError(f"GET {path}: 410 Expired: too old resource version", status=410)
         async for page in self._kube.pages(path, **query):
-            if self.lie == "partial":
+            if self.lie in {"partial", "expired"}:
                 yield page[:1]
-                raise KubeError(f"GET {path}: no answer", status=0)
+                status = 410 if self.lie == "expired" else 0  # the continue token is too old by now
+                raise KubeError(f"GET {path}: no answer", status=status)
             yield [] if self.lie == "empty" else page
 
 
@@ -218,7 +221,7 @@ async def _settle(core: Manager) -> None:
         core.nodes.done(name)
 
 
-@pytest.mark.parametrize("lie", ["failed", "partial", "empty"])
+@pytest.mark.parametrize("lie", ["failed", "gap", "partial", "expired", "empty"])
 async def test_a_list_that_lies_removes_nothing(lying: Lying, kubectl: Kubectl, lie: str) -> None:
     nodes = [FleetNode(kubectl, f"n{index}").create() for index in range(2)]
     kubectl.apply(policy("memory", capacity=memory_capacity()))

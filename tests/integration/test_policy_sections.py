@@ -168,6 +168,37 @@ async def test_of_several_policies_the_one_fails_whose_section_the_agent_refuses
 
 
 @pytest.mark.usefixtures("operator", "agent")
+async def test_policies_that_make_no_sense_together_leave_the_last_good_configuration_and_both_say_why(
+    kubelet: StandInKubelet, kubectl: Kubectl
+) -> None:
+    """The API server takes each of them; only the node sees both."""
+
+    def told(kind: str, name: str, about: str) -> tuple[str, str]:
+        found = condition(kubectl.get(kind, name), about)
+        return found.get("reason", ""), found.get("message", "")
+
+    FleetNode(kubectl, NODE).kubelet({GPU: 2})
+    slices = {"strategy": "timeSlicing", "resources": [{"name": GPU, "devices": ["0"], "replicas": 3}]}
+    kubectl.apply(policy("sharing", sharing=slices), policy("cut", partitions={"strategy": "mixed"}))
+    offered = {GPU: 3, MIG: 2}
+    await kubelet.until(lambda: {name: kubelet.allocatable(name) for name in offered} == offered)
+    await seen("applied", lambda: told("dp", "cut", "Applied")[0] == "Applied")
+    applied = (kubectl.get("nodedevices", NODE) or {})["status"]["appliedConfigHash"]
+    clients = {"strategy": "mps", "resources": [{"name": GPU, "replicas": 2}]}
+    kubectl.apply(policy("sharing", sharing=clients))
+    why = "sharing.strategy: mps: not possible with partitions.strategy mixed; use timeSlicing, or none"
+    await seen("on the one", lambda: told("dp", "sharing", "Applied")[0] == "Failed")
+    await seen("on the other", lambda: why in told("dp", "cut", "Applied")[1])
+    assert why in told("dp", "sharing", "Applied")[1]
+    assert why in told("nodedevices", NODE, "ConfigApplied")[1]
+    assert told("nodedevices", NODE, "ConfigApplied")[0] == "ConfigInvalid"
+    assert (kubectl.get("nodedevices", NODE) or {})["status"]["appliedConfigHash"] == applied
+    assert {name: kubelet.allocatable(name) for name in offered} == offered
+    kubectl.apply(policy("cut", partitions={"strategy": "mixed"}), policy("sharing", sharing=slices))
+    await seen("applied again", lambda: told("dp", "cut", "Applied")[0] == "Applied")
+
+
+@pytest.mark.usefixtures("operator", "agent")
 async def test_injection_by_a_policy_is_what_the_next_container_gets(kubelet: StandInKubelet, kubectl: Kubectl) -> None:
     section = {"deviceListStrategies": ["volume-mounts", "cdi-cri"], "deviceIDStrategy": "index"}
     kubectl.apply(policy("section", injection=section, sharing={"strategy": "none"}))
@@ -241,8 +272,9 @@ async def test_a_missing_gpu_leaves_the_node_in_time_but_not_while_a_pod_holds_i
     agent.edit("profile: h100 x 2\ndevices:\n- {index: 1, absent: true}\n")
     await seen("missing", lambda: states() == [(0, "Healthy"), (1, "Unhealthy")])
     await an_hour_passes()
-    await agent.until(lambda: kubelet.connected(GPU))
-    await seen("reported again", lambda: _lines(agent) > 3)
+    for again in ("serving metrics and health", "pod resources"):
+        await agent.until(lambda again=again: len(agent.lines(again)) == 2)  # type: ignore[misc]
+    await agent.until(lambda: _lines(agent) > 3)
     assert states() == [(0, "Healthy"), (1, "Unhealthy")], "its pod runs"
     assert len(kubelet.views[GPU].devices) == 2
     kubelet.release("train")

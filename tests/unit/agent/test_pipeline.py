@@ -238,6 +238,22 @@ def test_what_is_refused_is_named_by_section_and_field(config: dict[str, Any], s
     assert node.given(seen=seen({})).line().world.config.refused is None
 
 
+@pytest.mark.parametrize(("strategy", "says"), [("single", "MPS cannot share MIG devices"), ("mixed", "not possible")])
+def test_mps_and_mig_that_make_no_sense_together_keep_the_last_good_configuration(strategy: str, says: str) -> None:
+    """Each makes sense alone, and may come from a policy of its own."""
+    cut = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
+    node = Node(WITH_MPS, None, cut).given(seen=seen({"partitions": {"strategy": "single"}})).line()
+    assert (node.config, node.offers()) == ("Applied", {GPU: (2, 2)})
+    node.given(seen=seen({**CLIENTS, "partitions": {"strategy": strategy}}, config_hash="new")).line()
+    assert (node.config, node.offers()) == ("ConfigInvalid", {GPU: (2, 2)})
+    assert says in node.world.config.message
+    assert node.world.config.refused is not None
+    assert node.world.config.refused.section == "sharing"
+    assert node.world.active.applied_hash != "new"
+    again = node.restarted().given(seen=node.inputs.seen).line()
+    assert (again.config, again.offers()) == ("ConfigInvalid", {GPU: (2, 2)})
+
+
 def test_a_bad_file_is_no_sections_fault_even_before_the_first_line() -> None:
     node = Node().given(seen=seen({}), file=FileOutcome(error="not YAML")).wait()
     assert node.world.config.refused is not None
