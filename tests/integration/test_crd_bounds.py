@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -84,8 +85,9 @@ def allowed(document: Json) -> bool:
     return True
 
 
-def made(kind: str) -> list[Case]:
-    return schemacases.cases(yaml.safe_load((CRDS / f"{PLURALS[kind]}.yaml").read_text()), allowed)
+@cache
+def made(kind: str) -> tuple[Case, ...]:
+    return tuple(schemacases.cases(yaml.safe_load((CRDS / f"{PLURALS[kind]}.yaml").read_text()), allowed))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -173,7 +173,7 @@ async def test_policies_that_make_no_sense_together_leave_the_last_good_configur
 ) -> None:
     """The API server takes each of them; only the node sees both."""
 
-    def told(kind: str, name: str, about: str) -> tuple[str, str]:
+    def said(kind: str, name: str, about: str) -> tuple[str, str]:
         found = condition(kubectl.get(kind, name), about)
         return found.get("reason", ""), found.get("message", "")
 
@@ -182,20 +182,20 @@ async def test_policies_that_make_no_sense_together_leave_the_last_good_configur
     kubectl.apply(policy("sharing", sharing=slices), policy("cut", partitions={"strategy": "mixed"}))
     offered = {GPU: 3, MIG: 2}
     await kubelet.until(lambda: {name: kubelet.allocatable(name) for name in offered} == offered)
-    await seen("applied", lambda: told("dp", "cut", "Applied")[0] == "Applied")
+    await seen("applied", lambda: said("dp", "cut", "Applied")[0] == "Applied")
     applied = (kubectl.get("nodedevices", NODE) or {})["status"]["appliedConfigHash"]
     clients = {"strategy": "mps", "resources": [{"name": GPU, "replicas": 2}]}
     kubectl.apply(policy("sharing", sharing=clients))
     why = "sharing.strategy: mps: not possible with partitions.strategy mixed; use timeSlicing, or none"
-    await seen("on the one", lambda: told("dp", "sharing", "Applied")[0] == "Failed")
-    await seen("on the other", lambda: why in told("dp", "cut", "Applied")[1])
-    assert why in told("dp", "sharing", "Applied")[1]
-    assert why in told("nodedevices", NODE, "ConfigApplied")[1]
-    assert told("nodedevices", NODE, "ConfigApplied")[0] == "ConfigInvalid"
+    await seen("on the one", lambda: said("dp", "sharing", "Applied")[0] == "Failed")
+    await seen("on the other", lambda: why in said("dp", "cut", "Applied")[1])
+    assert why in said("dp", "sharing", "Applied")[1]
+    assert why in said("nodedevices", NODE, "ConfigApplied")[1]
+    assert said("nodedevices", NODE, "ConfigApplied")[0] == "ConfigInvalid"
     assert (kubectl.get("nodedevices", NODE) or {})["status"]["appliedConfigHash"] == applied
     assert {name: kubelet.allocatable(name) for name in offered} == offered
     kubectl.apply(policy("cut", partitions={"strategy": "mixed"}), policy("sharing", sharing=slices))
-    await seen("applied again", lambda: told("dp", "cut", "Applied")[0] == "Applied")
+    await seen("applied again", lambda: said("dp", "cut", "Applied")[0] == "Applied")
 
 
 @pytest.mark.usefixtures("operator", "agent")
@@ -230,7 +230,7 @@ async def test_xids_of_a_policy_decide_what_is_a_fault(
 async def test_a_reading_that_a_policy_calls_too_high_is_shown_everywhere_and_takes_the_device_from_nobody(
     agent: AgentProcess, kubelet: StandInKubelet, kubectl: Kubectl
 ) -> None:
-    def told() -> tuple[str, str, int, str]:
+    def shown() -> tuple[str, str, int, str]:
         status = (kubectl.get("nodedevices", NODE) or {})["status"]
         first = status["devices"][0]["health"]
         summary = status["summary"]
@@ -238,13 +238,13 @@ async def test_a_reading_that_a_policy_calls_too_high_is_shown_everywhere_and_ta
 
     agent.edit(DEVICES.replace("devices:", "devices:\n- {index: 0, temperatureCelsius: 90}"))
     kubectl.apply(policy("section", health={"degraded": [{"signal": "temperatureCelsius", "threshold": 85}]}))
-    await seen("degraded", lambda: told() == ("Degraded", "TemperatureCelsius", 1, "TemperatureCelsius"))
+    await seen("degraded", lambda: shown() == ("Degraded", "TemperatureCelsius", 1, "TemperatureCelsius"))
     healthy = condition(kubectl.get("nodedevices", NODE), "DevicesHealthy")
-    assert (healthy["status"], healthy["message"]) == ("True", "degraded: 1 of 2: gpu-0 TemperatureCelsius")
+    assert (healthy["status"], healthy["message"]) == ("True", "degraded: 1 of 2: gpu-0 TemperatureCelsius (not held)")
     assert 'nodedevices_devices{state="degraded"} 1' in agent.get("/metrics")[1]
     assert kubelet.allocatable(GPU) == 2
     await asyncio.to_thread(kubectl.delete, "dp", "section")
-    await seen("well without the policy", lambda: told() == ("Healthy", "", 0, ""))
+    await seen("well without the policy", lambda: shown() == ("Healthy", "", 0, ""))
 
 
 @pytest.mark.usefixtures("operator")

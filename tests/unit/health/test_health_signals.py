@@ -21,7 +21,7 @@ def rule(threshold: int = 85, *, lasting: int = 0, signal: Signal = "temperature
     return DegradedRule(signal=signal, threshold=threshold, for_seconds=lasting)
 
 
-def told(*degraded: DegradedRule, rules: tuple[HealthRule, ...] = ()) -> Story:
+def ruled_by(*degraded: DegradedRule, rules: tuple[HealthRule, ...] = ()) -> Story:
     return Story(HealthRules(degraded=degraded, rules=rules))
 
 
@@ -36,7 +36,7 @@ HOT, WELL = ("Degraded", "TemperatureCelsius"), ("Healthy", "")
 
 @pytest.mark.parametrize("signal", signals.SIGNALS)
 def test_every_signal_is_a_reading_and_a_reason_that_rules_may_name(signal: Signal) -> None:
-    story = told(rule(7, signal=signal))
+    story = ruled_by(rule(7, signal=signal))
     field = signals._FIELDS[signal]
     story.line(gpu(0, readings=well(**{field: 6})), gpu(1, readings=well(**{field: 7})))
     reasons = [{fault.reason for fault in story.verdict(each).faults} for each in (0, 1)]
@@ -51,7 +51,7 @@ def test_no_vendor_gives_a_reason_of_a_signal_another_meaning() -> None:
 
 
 def test_a_device_at_the_threshold_is_degraded_still_offered_and_says_by_which_numbers() -> None:
-    story = told(rule(85)).line(gpu(0, readings=hot(84)), gpu(1, readings=hot(20)))
+    story = ruled_by(rule(85)).line(gpu(0, readings=hot(84)), gpu(1, readings=hot(20)))
     assert story.says() == WELL
     verdict = story.line(gpu(0, readings=hot(85)), gpu(1, readings=hot(20))).verdict()
     assert (story.says(), verdict.offered, verdict.recovery_action) == (HOT, True, "None")
@@ -60,12 +60,12 @@ def test_a_device_at_the_threshold_is_degraded_still_offered_and_says_by_which_n
 
 
 def test_without_a_policy_no_reading_degrades() -> None:
-    assert told().line(gpu(0, readings=hot(200))).says() == WELL
+    assert ruled_by().line(gpu(0, readings=hot(200))).says() == WELL
     assert HealthRules.from_section(Health(degraded=(rule(),))).degraded == (rule(),)
 
 
 def test_a_reading_counts_only_once_it_has_lasted() -> None:
-    story = lines(told(rule(lasting=60)), 90, until=5)
+    story = lines(ruled_by(rule(lasting=60)), 90, until=5)
     assert story.deadline() == 15 + 5, "the probe's silence comes first"
     assert lines(story, 90, until=64).says() == WELL
     assert story.deadline() == 65
@@ -75,27 +75,27 @@ def test_a_reading_counts_only_once_it_has_lasted() -> None:
 
 @pytest.mark.parametrize("between", [84, None], ids=["lower", "unreadable"])
 def test_a_line_in_between_begins_the_count_anew(between: int | None) -> None:
-    story = lines(lines(told(rule(lasting=60)), 90, until=60), between, until=61)
+    story = lines(lines(ruled_by(rule(lasting=60)), 90, until=60), between, until=61)
     assert lines(story, 90, until=120).says() == WELL
     assert lines(story, 90, until=130).says() == HOT
 
 
 def test_silence_and_an_unloaded_driver_begin_the_count_anew() -> None:
-    story = lines(told(rule(lasting=60)), 90, until=50).silence(until=80)
+    story = lines(ruled_by(rule(lasting=60)), 90, until=50).silence(until=80)
     assert lines(story, 90, until=120).says() == WELL
     story.line(driver=Driver(state=DriverState.NOT_LOADED), at=130)
     assert lines(story, 90, until=150).says() == WELL
 
 
 def test_a_cooler_device_is_healthy_again_after_the_hold_down() -> None:
-    story = lines(lines(told(rule()), 90, until=20), 60, until=25 + HOLD - 1)
+    story = lines(lines(ruled_by(rule()), 90, until=20), 60, until=25 + HOLD - 1)
     assert story.says() == HOT
     assert "recovering from TemperatureCelsius" in story.verdict().message
     assert lines(story, 60, until=25 + HOLD).says() == WELL
 
 
 def test_flapping_around_the_threshold_costs_one_change() -> None:
-    story = told(rule(85)).line(gpu(0, readings=hot(85)))
+    story = ruled_by(rule(85)).line(gpu(0, readings=hot(85)))
     since = story.verdict().since
     for celsius in (84, 86, 80, 85, 84) * 20:
         story.line(gpu(0, readings=hot(celsius)))
@@ -103,12 +103,12 @@ def test_flapping_around_the_threshold_costs_one_change() -> None:
 
 
 def test_a_reading_that_cannot_be_read_any_more_ends_nothing() -> None:
-    story = lines(told(rule()), 90, until=10)
+    story = lines(ruled_by(rule()), 90, until=10)
     assert lines(story, None, until=10 + 3 * HOLD).says() == HOT
 
 
 def test_a_restart_of_the_agent_keeps_a_degraded_device_and_counts_anew_for_another() -> None:
-    story = told(rule(lasting=60))
+    story = ruled_by(rule(lasting=60))
     while story.clock < 65:
         story.line(gpu(0, readings=hot(90)), gpu(1, readings=hot(90 if story.clock > 30 else 20)), at=story.clock + 5)
     assert (story.says(0), story.says(1)) == (HOT, WELL)
@@ -121,15 +121,15 @@ def test_a_restart_of_the_agent_keeps_a_degraded_device_and_counts_anew_for_anot
 
 
 def test_of_two_rules_for_a_signal_either_is_enough() -> None:
-    story = told(rule(80, lasting=600), rule(95))
+    story = ruled_by(rule(80, lasting=600), rule(95))
     assert lines(story, 90, until=10).says() == WELL
     assert lines(story, 95, until=11).verdict().message == "temperatureCelsius has been 95 or more (health.degraded)"
-    other = lines(told(rule(80, lasting=600), rule(95)), 85, until=605)
+    other = lines(ruled_by(rule(80, lasting=600), rule(95)), 85, until=605)
     assert other.verdict().message == "temperatureCelsius has been 80 or more for 600 s (health.degraded)"
 
 
 def test_a_policy_that_drops_its_rule_or_raises_its_threshold_applies_to_what_came_before() -> None:
-    story = lines(told(rule(85)), 90, until=10)
+    story = lines(ruled_by(rule(85)), 90, until=10)
     story.rules = HealthRules()
     assert lines(story, 90, until=11).says() == WELL
     story.rules = HealthRules(degraded=(rule(88),))
@@ -146,14 +146,14 @@ def test_a_policy_that_drops_its_rule_or_raises_its_threshold_applies_to_what_ca
 )
 def test_a_health_rule_may_make_more_or_nothing_of_it(state: str, says: tuple[str, str], offered: bool) -> None:
     named = HealthRule.model_validate({"reasons": ["Temperature*"], "state": state})
-    story = told(rule(), rules=(named,)).line(gpu(0, readings=hot(90)))
+    story = ruled_by(rule(), rules=(named,)).line(gpu(0, readings=hot(90)))
     assert (story.says(), story.verdict().offered) == (says, offered)
 
 
 def test_a_worse_fault_is_shown_first_and_a_lost_device_says_nothing_else() -> None:
-    story = lines(told(rule()), 90, until=5)
+    story = lines(ruled_by(rule()), 90, until=5)
     story.line(gpu(0, readings=Readings(lost=True, temperature_celsius=90)))
     assert story.says() == ("Unhealthy", "FallenOffBus")
-    assert told(rule()).line(gpu(0, readings=Readings(error="ERROR", temperature_celsius=90))).verdict().faults[
+    assert ruled_by(rule()).line(gpu(0, readings=Readings(error="ERROR", temperature_celsius=90))).verdict().faults[
         0
     ].reason == ("ProbeError")
