@@ -28,6 +28,7 @@ from nodedevices_plugin.model import Inventory, InventoryDevice, Verdict
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.pipeline import inventory as stage_inventory
+from nodedevices_plugin.pipeline.state import State, restored_devices
 from nodedevices_plugin.settings.probes import name_of
 
 SILENCE_SECONDS = 15.0  # SCHEMA: after that a probe counts as silent, and its first line is no longer waited for
@@ -53,6 +54,11 @@ class ProbeSet:
     since: Mapping[str, float] = field(default_factory=dict)
     retired: tuple[Retired, ...] = ()
 
+    @property
+    def retired_devices(self) -> tuple[str, ...]:
+        """Their ids."""
+        return tuple(sorted(each.fact.id for one in self.retired for each in one.inventory.devices))
+
     def waits(self, parts: Mapping[str, Inventory], monotonic: float) -> bool:
         """Whether the first line of one of them is waited for."""
         return any(
@@ -62,20 +68,23 @@ class ProbeSet:
 
 
 def restored(
-    devices: Sequence[InventoryDevice], texts: Sequence[str], before: Sequence[str], *, boot_id: str, monotonic: float
+    state: State, texts: Sequence[str], *, now: datetime, monotonic: float
 ) -> tuple[dict[str, Inventory], ProbeSet]:
-    """The probes after a start, with what the state file remembers of their devices. `before`: those that ran then;
-    empty: not known."""
+    """The probes after a start, with what the state file remembers of their devices. Where it does not say which ran
+    (an older version's), those of now are taken for the ones of their names."""
+    devices, before, boot_id = restored_devices(state, now), state.probes, state.boot_id
     first, *_ = names = [name_of(each) for each in texts]
     same = {name_of(each) for each in texts if each in before} if before else set(names)
-    owners = {each.fact.id: each.probe or first for each in devices}
+    owners = {
+        each.fact.id: each.probe or first
+        for each in devices
+        if (each.probe or first) in same and each.fact.id not in state.retired_devices
+    }
     parts = {
-        name: stage_inventory.restore(
-            (each for each in devices if name in same and owners[each.fact.id] == name), boot_id=boot_id
-        )
+        name: stage_inventory.restore((each for each in devices if owners.get(each.fact.id) == name), boot_id=boot_id)
         for name in names
     }
-    rest = [each for each in devices if owners[each.fact.id] not in same]
+    rest = [each for each in devices if each.fact.id not in owners]
     inventory = stage_inventory.restore(rest, boot_id=boot_id)
     retired = (Retired(inventory=inventory, since=-math.inf, offered=False),) if rest else ()  # never in this run
     return parts, ProbeSet(texts=tuple(texts), since=dict.fromkeys(names, monotonic), retired=retired)

@@ -43,7 +43,7 @@ from nodedevices_plugin.pipeline.configuring import ActiveConfig, Node, configur
 from nodedevices_plugin.pipeline.foreign import Names, held, named, observe, remembered
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS, ProbeSet
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
-from nodedevices_plugin.pipeline.state import SeenSpec, State, restored_devices, to_save
+from nodedevices_plugin.pipeline.state import SeenSpec, State, to_save
 from nodedevices_plugin.resources.changes import RECENT_SECONDS, not_listed
 from nodedevices_plugin.resources.occupancy import Held
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
@@ -151,13 +151,8 @@ def begin(
             )
     spec = None if local.standalone else state.spec
     requested = request_config(local, _file(file or FileOutcome(), files, spec, local), spec)
-    probes, probe_set = probe_sets.restored(
-        restored_devices(state, now),
-        requested.probes or _usable(state.probes, local) or DEFAULT,
-        state.probes,
-        boot_id=state.boot_id,
-        monotonic=monotonic,
-    )
+    texts = requested.probes or _usable(state.probes, local) or DEFAULT
+    probes, probe_set = probe_sets.restored(state, texts, now=now, monotonic=monotonic)
     return World(
         inventory=_together(probes, probe_set, complete=False),
         probes=probes,
@@ -384,7 +379,8 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         retired=retired,
         confirmed=of.confirm.value,
         unschedulable=cordons,
-        probes=of.probe_set.texts,
+        probes=of.probe_set.texts if inventory.line_monotonic is not None else world.state.probes,
+        retired_devices=of.probe_set.retired_devices,
         notices=notices.follow(world.state.notices, of.events, inventory, of.rules, of.vendors, now=now),
         clients=follow(
             world.state.clients,

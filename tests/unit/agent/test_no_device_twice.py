@@ -37,7 +37,7 @@ pytestmark = pytest.mark.timeout(240)  # thousands of steps, on a machine that r
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=2"], {})
 ALIAS = "ALIAS-"  # before the ids of a probe that calls the same devices otherwise
-PROBES = ("nvml", "gpus=/opt/probe", "others=/opt/other-probe", "others=/opt/other-probe --fast")
+PROBES = ("nvml", "gpus=/opt/probe", "others=/opt/other-probe", "others=/opt/other-probe --plain")
 OWN_POD = ("nodedevices-system", "agent")
 
 
@@ -391,7 +391,11 @@ class TheNodeWhoseProbesChange(TheNode):
 
     def devices(self) -> tuple[DeviceFact, ...]:
         plain = (replace(each, pci_bus_id=f"0000:0{each.index}:00.0") for each in super().devices())
-        return tuple(map(renamed, plain)) if self.probe() == "others" else tuple(plain)
+        return tuple(plain) if self.calls_them_plainly() else tuple(map(renamed, plain))
+
+    def calls_them_plainly(self) -> bool:
+        text = self.world.probe_set.texts[0]
+        return not text.startswith("others=") or text.endswith("--plain")
 
     @rule(text=st.sampled_from(PROBES), seconds=st.sampled_from([0.0, 10.0, 30.0]))
     def probe_changes(self, text: str, seconds: float) -> None:
@@ -399,7 +403,7 @@ class TheNodeWhoseProbesChange(TheNode):
         self.started_after = self.clock + seconds
 
     @rule(number=st.integers(0, 1), share=st.integers(0, 5))
-    @precondition(lambda self: self.kubelet_runs and self.knows_pods and self.probe() != "others")
+    @precondition(lambda self: self.kubelet_runs and self.knows_pods and self.calls_them_plainly())
     def pod_of_another_plugin_holds(self, number: int, share: int) -> None:
         super().pod_of_another_plugin_holds(number, share)
 

@@ -321,6 +321,19 @@ def test_a_restart_in_the_middle_keeps_what_pods_hold() -> None:
     assert node.held(RDMA).devices == [gpu_id(0)]
 
 
+def test_a_restart_knows_the_devices_of_a_command_of_before_from_those_of_the_same_name() -> None:
+    renamed = nic(0, id="mlx5_0")
+    node = both().held(RDMA, "NIC-0").uses(said("nvml", OTHER_NICS)).line("nics", renamed)
+    again = node.restart().line("nvml", gpu(0)).line("nics", renamed).wait(60, nvml=(gpu(0),), nics=(renamed,))
+    assert (again.offered, again.states["NIC-0"][0]) == ([gpu_id(0)], "Unknown")
+    assert sorted(again.held(RDMA).offered) == sorted([gpu_id(0), "mlx5_0"])
+    assert again.world.state.retired_devices == ()
+
+
+def test_nothing_is_saved_before_a_probe_has_reported() -> None:
+    assert replace(Node().wait(1).world.state, spec=None) == State()
+
+
 def test_a_restart_with_another_command_is_the_same_as_the_change_while_it_runs() -> None:
     node = both().held(RDMA, "NIC-0").restart(said("nvml", OTHER_NICS))
     node.line("nvml", gpu(0)).line("nics", nic(0, id="mlx5_0"))
