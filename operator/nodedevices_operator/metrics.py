@@ -61,6 +61,7 @@ class Metrics:
             buckets=_REQUEST_BUCKETS,
             registry=own,
         )
+        self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self.suppressed_events = Counter(
             f"{PREFIX}_suppressed_events",
             "Total Events not written because their node had used up its budget.",
@@ -135,8 +136,12 @@ class Metrics:
 
     def requested(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """A request to the API server has ended."""
-        self.requests.labels(verb, resource, str(code)).inc()
-        self.request_seconds.labels(verb).observe(seconds)
+        series = self._series.get((verb, resource, code))
+        if series is None:  # looking them up costs more than counting
+            series = self.requests.labels(verb, resource, str(code)), self.request_seconds.labels(verb)
+            self._series[verb, resource, code] = series
+        series[0].inc()
+        series[1].observe(seconds)
 
     def render(self) -> bytes:
         """The text exposition format."""

@@ -1,10 +1,11 @@
-"""What a compromised operator tries on Nodes and pods with its own pod's token, and is refused; and that what it has to
-write passes. Its role allows all of it: the admission policy says which keys are its own."""
+"""What a compromised operator tries on Nodes, pods and NodeDevices with its own pod's token, and is refused; and that
+what it has to write passes. Its role allows all of it: the admission policies say which keys and fields are its own."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,19 @@ import yaml
 from support import fleet
 from support.access import APPLY, JSON, MERGE, STRATEGIC, Account, Refused, token_of_pod
 from support.apiserver import ApiServer
-from support.fleet import GPU, MEMORY, stamp
+from support.fleet import GPU, MEMORY, FleetNode, stamp
 from support.kubectl import Kubectl, wait_until
 from support.operatorprocess import NAMESPACE
 
 BASE = Path(__file__).parents[2] / "manifests" / "base"
-PARTS = ("operator/rbac.yaml", "admission/operator-own-keys.yaml")
+POLICIES = ("operator-own-keys", "operator-own-fields")
+PARTS = ("operator/rbac.yaml", *(f"admission/{each}.yaml" for each in POLICIES))
 NODE, POD = "/api/v1/nodes/n1", f"/api/v1/namespaces/{fleet.NAMESPACE}/pods/trainer"
+OBJECT = "/apis/nodedevices.io/v1alpha1/nodedevices/n1"
 ZERO = "nvidia.com/gpu.shared"
 TAINT = {"key": "nodedevices.io/device-fault", "value": "Xid79", "effect": "NoSchedule"}
 OTHERS_TAINT = {"key": "example.com/maintenance", "effect": "NoExecute"}
+CORDON = {"id": fleet.device_id(0), "reason": "RMA 4711"}
 TAINTS = "spec.taints: only the taint nodedevices.io/device-fault is the operator's"
 CONDITIONS = "status.conditions: only the condition nodedevices.io/Device"
 
@@ -42,7 +46,7 @@ def _installed(admin: Kubectl) -> Iterator[None]:
         admin.apply(*(each for each in yaml.safe_load_all((BASE / part).read_text()) if each))
     yield
     kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings"
-    admin.run("delete", kinds, "nodedevices-operator-own-keys")
+    admin.run("delete", kinds, *(f"nodedevices-{each}" for each in POLICIES))
 
 
 @pytest.fixture
@@ -61,12 +65,21 @@ def operator(_installed: None, apiserver: ApiServer, kubectl: Kubectl) -> Accoun
         apiserver.kubeconfig, token_of_pod(kubectl, "nodedevices-operator", namespace=NAMESPACE, node="n1")
     )
 
+    node = FleetNode(kubectl, "n1", uid=kubectl.json("get", "node", "n1")["metadata"]["uid"])
+    node.create_object()
+    node.report()
+    kubectl.run("patch", "nodedevices", "n1", "--type=merge", "-p", json.dumps({"spec": {"unschedulable": [CORDON]}}))
+
     def active() -> bool:  # the API server hears of a new policy within a second
-        try:
-            account.patch(NODE, {"metadata": {"labels": {"pool": "b"}}}, dry=True)
-        except Refused as error:
-            return "not the operator's" in str(error)
-        return False
+        for path in (NODE, OBJECT):
+            try:
+                account.patch(path, {"metadata": {"labels": {"pool": "b"}}}, dry=True)
+            except Refused as error:
+                if "not the operator's" not in str(error):
+                    return False
+            else:
+                return False
+        return True
 
     wait_until("the admission policy is in effect", active)
     return account
@@ -153,9 +166,42 @@ def test_its_condition_goes_wherever_it_stands_among_those_of_others(operator: A
     assert {each["type"] for each in shown["status"]["conditions"]} == {"DisruptionTarget", "Initialized", "Ready"}
 
 
+OWN_CONDITIONS = ("PolicyResolved", "CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "Stale")
+POD_OF_DEVICE = {"namespace": "ml", "name": "train", "uid": "u", "device": fleet.device_id(0), "reason": "Xid79"}
+AFFECTED = POD_OF_DEVICE | {"since": stamp()}
+
+
+def on_object(**fields: Any) -> dict[str, Any]:
+    return {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": "n1"}} | fields
+
+
+def test_its_configuration_of_a_node_comes_changes_and_goes(operator: Account, kubectl: Kubectl) -> None:
+    policies = [{"name": "p", "generation": 1, "priority": 0, "sections": ["health"]}]
+    for spec in (
+        {"config": {}, "configHash": "a", "policies": []},
+        {"config": {"health": {"holdDownSeconds": 60}}, "configHash": "b", "configName": "c", "policies": policies},
+        {},
+    ):
+        operator.patch(OBJECT, on_object(spec=spec), APPLY, manager="nodedevices-operator-config")
+        shown = kubectl.json("get", "nodedevices", "n1")["spec"]
+        assert shown == {"unschedulable": [CORDON]} | spec
+
+
+def test_its_part_of_a_nodes_status_comes_and_goes_beside_the_agents(operator: Account, kubectl: Kubectl) -> None:
+    before = kubectl.json("get", "nodedevices", "n1")["status"]
+    own = {"conditions": [condition(kind) for kind in OWN_CONDITIONS], "affectedPods": [AFFECTED]}
+    for status in (own, {"conditions": own["conditions"][:1], "affectedPods": []}, {}):
+        body = on_object(**({"status": status} if status else {}))
+        shown = operator.patch(f"{OBJECT}/status", body, APPLY, manager="nodedevices-operator-status")["status"]
+        types = {each["type"] for each in shown["conditions"]}
+        assert types & set(OWN_CONDITIONS) == {each["type"] for each in status.get("conditions", ())}
+        assert shown.get("affectedPods", []) == status.get("affectedPods", [])
+    assert {key: value for key, value in shown.items() if key != "affectedPods"} == before
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 ADDRESS = {"type": "InternalIP", "address": "192.0.2.9"}
-REFUSED: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
+REFUSED: dict[str, dict[str, tuple[dict[str, Any] | list[Any], str]]] = {
     NODE: {
         "a label of others": ({"metadata": {"labels": {"pool": "b"}}}, "metadata.labels: pool: not the operator's"),
         "taking a label away": ({"metadata": {"labels": {"pool": None}}}, "metadata.labels: pool:"),
@@ -197,18 +243,79 @@ REFUSED: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("path", "attempt"),
-    [pytest.param(path, name, id=f"{path.split('/')[-1]} {name}") for path, tried in REFUSED.items() for name in tried],
-)
-def test_the_keys_of_others_are_refused(operator: Account, path: str, attempt: str) -> None:
-    body, said = REFUSED[path][attempt]
-    kind = STRATEGIC if "conditions" in body.get("status", {}) else MERGE
-    with pytest.raises(Refused) as refused:
-        operator.patch(path, body, kind)
-    assert refused.value.code == 403
-    assert said in str(refused.value)
-    assert "nodedevices-operator-own-keys" in str(refused.value)
+REFUSED_ON_OBJECTS: dict[str, dict[str, tuple[dict[str, Any] | list[Any], str]]] = {
+    OBJECT: {
+        "a confirmation": ({"metadata": {"annotations": {"nodedevices.io/confirm": "x"}}}, "metadata.annotations: not"),
+        "a label": ({"metadata": {"labels": {"a": "b"}}}, "metadata.labels: not the operator's"),
+        "a finalizer": ({"metadata": {"finalizers": ["example.com/for-ever"]}}, "metadata.finalizers:"),
+        "an owner": ({"metadata": {"ownerReferences": None}}, "metadata.ownerReferences:"),
+        "a cordon": ({"spec": {"unschedulable": [CORDON, {"id": "x", "reason": "y"}]}}, "spec.unschedulable: not"),
+        "no cordon": ({"spec": {"unschedulable": []}}, "spec.unschedulable: not the operator's"),
+    },
+    f"{OBJECT}/status": {
+        "a device": ({"status": {"devices": []}}, "status.devices: the agent's"),
+        "a summary": ({"status": {"summary": {"healthy": 9}}}, "status.summary: the agent's"),
+        "a heartbeat": ({"status": {"agent": {"heartbeatTime": stamp(900)}}}, "status.agent: the agent's"),
+        "what is applied": ({"status": {"appliedConfigHash": "abc"}}, "status.appliedConfigHash: the agent's"),
+        "no condition": ({"status": {"conditions": []}}, "status.conditions: only PolicyResolved, "),
+        "ready": (
+            [{"op": "replace", "path": "/status/conditions/0/status", "value": "Unknown"}],
+            "status.conditions: only PolicyResolved, ",
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize("path", REFUSED_ON_OBJECTS, ids=["object", "status"])
+def test_what_people_and_agents_write_on_a_nodedevices_is_refused(operator: Account, path: str) -> None:
+    assert not_refused(operator, path, REFUSED_ON_OBJECTS[path], "nodedevices-operator-own-fields") == {}
+
+
+@pytest.mark.parametrize("path", [OBJECT, f"{OBJECT}/status"], ids=["object", "status"])
+def test_the_agents_ownership_stays(operator: Account, kubectl: Kubectl, path: str) -> None:
+    """An empty list of managedFields resets them; then the agent could no longer take back what it wrote."""
+    with suppress(Refused):
+        operator.patch(path, [{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}], JSON)
+    shown = kubectl.json("get", "nodedevices", "n1", "--show-managed-fields")
+    owners = [it["manager"] for it in shown["metadata"]["managedFields"] if "f:devices" in str(it["fieldsV1"])]
+    assert owners == ["nodedevices-agent"]
+
+
+@pytest.mark.parametrize("manager", ["nodedevices-operator-status", "nodedevices-agent"])
+def test_owning_what_others_wrote_is_refused(operator: Account, kubectl: Kubectl, manager: str) -> None:
+    """Even with the value that stands there: what two managers own stays when the agent takes it back."""
+    shown = kubectl.json("get", "nodedevices", "n1")
+    ready = [each for each in shown["status"]["conditions"] if each["type"] == "Ready"]
+    for path, fields in (
+        (f"{OBJECT}/status", {"status": {"resources": shown["status"]["resources"]}}),
+        (f"{OBJECT}/status", {"status": {"conditions": ready}}),
+        (OBJECT, {"spec": {"unschedulable": [CORDON]}}),
+    ):
+        with pytest.raises(Refused) as refused:
+            operator.patch(path, on_object(**fields), APPLY, manager=manager)
+        assert "nodedevices-operator-own-fields" in str(refused.value)
+
+
+@pytest.mark.parametrize("path", REFUSED, ids=["Node", "status of a Node", "status of a pod"])
+def test_the_keys_of_others_are_refused(operator: Account, path: str) -> None:
+    assert not_refused(operator, path, REFUSED[path], "nodedevices-operator-own-keys") == {}
+
+
+def not_refused(
+    operator: Account, path: str, attempts: Mapping[str, tuple[dict[str, Any] | list[Any], str]], policy: str
+) -> dict[str, str]:
+    """Attempts that this policy did not refuse with these words, and what happened instead."""
+    found = {}
+    for name, (body, said) in attempts.items():
+        strategic = path != f"{OBJECT}/status" and isinstance(body, dict) and "conditions" in body.get("status", {})
+        try:
+            operator.patch(path, body, JSON if isinstance(body, list) else STRATEGIC if strategic else MERGE)
+        except Refused as refused:
+            if refused.code != 403 or said not in str(refused) or policy not in str(refused):
+                found[name] = str(refused)
+        else:
+            found[name] = "it was written"
+    return found
 
 
 def test_conditions_of_others_cannot_be_dropped_or_hidden_by_their_order(operator: Account) -> None:

@@ -28,8 +28,9 @@ pytestmark = pytest.mark.timeout(180)  # each waits for processes to start and t
 
 BASE = Path(__file__).parents[2] / "manifests" / "base"
 AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
-POLICIES = ("nodedevices-own-node-only", "nodedevices-operator-own-keys")
-PARTS = ("agent/rbac.yaml", "operator/rbac.yaml", "admission/own-node-only.yaml", "admission/operator-own-keys.yaml")
+ADMISSION = ("own-node-only", "operator-own-fields", "operator-own-keys")
+POLICIES = tuple(f"nodedevices-{each}" for each in ADMISSION)
+PARTS = ("agent/rbac.yaml", "operator/rbac.yaml", *(f"admission/{each}.yaml" for each in ADMISSION))
 DEVICE_HEALTHY = "nodedevices.io/DeviceHealthy"
 
 # Allowed on purpose and not seen here: why.

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from nodedevices_api import conditions as names
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_plugin.settings.options import by_name
 from support.kustomize import ROOT, kubectl, parsed, render, rendered
@@ -238,6 +240,38 @@ def test_the_admission_policy_is_about_agents_wherever_they_are_installed(defaul
     assert binding["spec"] == {"policyName": "nodedevices-own-node-only", "validationActions": ["Deny"]}
 
 
+@pytest.mark.parametrize("name", ["nodedevices-operator-own-keys", "nodedevices-operator-own-fields"])
+def test_the_operators_policies_are_about_it_wherever_it_is_installed(default: list[dict[str, Any]], name: str) -> None:
+    policy = of_kind(default, "ValidatingAdmissionPolicy")[name]["spec"]
+    assert policy["failurePolicy"] == "Fail"
+    [condition] = policy["matchConditions"]
+    [pattern] = re.findall(r"username\.matches\('(.*)'\)$", condition["expression"])
+    for account, operator in (
+        ("nodedevices-system:nodedevices-operator", True),
+        ("nodedevices-operator:nodedevices-operator", True),
+        ("gpu-tools:my-nodedevices-operator-2", True),
+        ("nodedevices-operator:nodedevices-agent", False),
+        ("nodedevices-operator:default", False),
+    ):
+        assert bool(re.search(pattern, f"system:serviceaccount:{account}")) is operator
+    binding = of_kind(default, "ValidatingAdmissionPolicyBinding")[name]
+    assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
+
+
+AGENTS = {names.READY, names.DEVICES_HEALTHY, names.CONFIG_APPLIED, names.HOLDERS_KNOWN}
+OF_POLICIES = {names.ACCEPTED, names.APPLIED, names.CONFLICTED}
+
+
+def test_what_is_the_operators_in_a_node_devices_is_the_same_in_every_policy(default: list[dict[str, Any]]) -> None:
+    policies = of_kind(default, "ValidatingAdmissionPolicy")
+    theirs, own = (
+        {each["name"]: each["expression"] for each in policies[name]["spec"]["variables"]}
+        for name in ("nodedevices-own-node-only", "nodedevices-operator-own-fields")
+    )
+    for expression in (own["conditions"], theirs["operatorConditions"]):
+        assert set(yaml.safe_load(expression)) == set(names.REASONS) - AGENTS - OF_POLICIES
+
+
 @needs_kubectl
 def test_another_namespace_and_other_names_are_a_line_each_in_a_kustomization(tmp_path: Path) -> None:
     """With every component: tests/integration/test_agent_bounds.py tries what is installed so."""
@@ -292,13 +326,12 @@ def test_demo_is_default_with_simulated_devices_and_nothing_else(default: list[d
     assert demo == default
 
 
-def with_component(name: str, folder: Path) -> list[dict[str, Any]]:
-    """The default overlay with a component, as a user's own kustomization has it."""
+def with_component(name: str, folder: Path, *, beside: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The default overlay with a component, after others, as a user's own kustomization has it."""
     assert KUBECTL is not None
     relative = os.path.relpath(MANIFESTS, folder.resolve())
-    (folder / "kustomization.yaml").write_text(
-        f"resources: [{relative}/overlays/default]\ncomponents: [{relative}/components/{name}]\n"
-    )
+    components = [f"{relative}/components/{each}" for each in (*beside, name)]
+    (folder / "kustomization.yaml").write_text(f"resources: [{relative}/overlays/default]\ncomponents: {components}\n")
     return render(folder, KUBECTL)
 
 
@@ -328,6 +361,31 @@ def test_the_operator_namespace_component_moves_the_operator_and_restricts_what_
             subject["namespace"] = "nodedevices-system"
     assert moved >= 4, "account, Deployment, network policy, disruption budget"
     assert changed == overlay("default")
+
+
+@needs_kubectl
+def test_with_the_operator_in_a_namespace_of_its_own_every_reference_leads_somewhere(tmp_path: Path) -> None:
+    changed = with_component("operator-namespace", tmp_path, beside=("metrics-services", "prometheus"))
+    accounts = {
+        (it["metadata"]["namespace"], it["metadata"]["name"]) for it in changed if it["kind"] == "ServiceAccount"
+    }
+    assert ("nodedevices-operator", "nodedevices-operator") in accounts
+    pods_at = [(it["metadata"]["namespace"], it["spec"]["template"]) for it in workloads(changed)]
+    for namespace, template in pods_at:
+        assert (namespace, template["spec"]["serviceAccountName"]) in accounts
+    for one in changed:
+        for subject in one.get("subjects", []):
+            assert (subject["namespace"], subject["name"]) in accounts
+        selector = one.get("spec", {}).get("podSelector" if one["kind"] == "NetworkPolicy" else "selector")
+        if one["kind"] in {"Service", "PodDisruptionBudget", "NetworkPolicy", "PodMonitor"}:
+            wanted = selector.get("matchLabels", selector).items()
+            selected = [
+                namespace for namespace, template in pods_at if wanted <= template["metadata"]["labels"].items()
+            ]
+            assert selected == [one["metadata"]["namespace"]], one["metadata"]
+    scrape = yaml.safe_load((MANIFESTS / "components" / "metrics-services" / "scrape.yaml").read_text())
+    [discovery] = scrape["scrape_configs"][0]["kubernetes_sd_configs"]
+    assert set(discovery["namespaces"]["names"]) == {namespace for namespace, _ in pods_at}
 
 
 @needs_kubectl
