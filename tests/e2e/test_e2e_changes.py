@@ -152,9 +152,9 @@ def test_time_slicing_goes_and_comes_while_pods_hold_shares_and_whole_devices(cl
     with cluster.nothing_twice(cluster.b):
         cluster.drop_policy("change")
         offers(cluster, devices - {own})
-        waiting(cluster, {"share": {share}})
         load(cluster, 2)
         names = loaded(cluster, 2)
+        waiting(cluster, {"share": {share}})
         cluster.agreed(cluster.b, "share", *names)
         whole = {name: cluster.held(cluster.b, name) for name in names}
 
@@ -171,8 +171,8 @@ def test_time_slicing_goes_and_comes_while_pods_hold_shares_and_whole_devices(cl
         change(cluster, shares(4))
         held = {device for ids in whole.values() for device in ids}
         offers(cluster, split(devices - held, 4))
-        waiting(cluster, whole)
         cluster.pod("next", cluster.b, {GPU: 1})
+        waiting(cluster, whole)
         cluster.agreed(cluster.b, "share", "next", *names)
         cluster.kubectl.delete("deployment", "load", namespace=NAMESPACE)
         offers(cluster, split(devices, 4))

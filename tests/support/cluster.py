@@ -273,9 +273,9 @@ class Cluster:
 
     def events(self, name: str, *reasons: str) -> list[dict[str, Any]]:
         """Our Events on a pod: of faults and recoveries, where no other reasons are given."""
-        items = self.kubectl.json("get", "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={name}")[
-            "items"
-        ]
+        uid = (self.kubectl.get("pod", name, NAMESPACE) or {}).get("metadata", {}).get("uid", "")
+        about = ("--field-selector", f"involvedObject.uid={uid}")
+        items = self.kubectl.json("get", "events", "-n", NAMESPACE, *about)["items"]
         return [one for one in items if one["reason"] in (reasons or {"DeviceFault", "DeviceRecovered"})]
 
     # --- our own parts ------------------------------------------------------------------------------------------------
