@@ -13,11 +13,14 @@ from pathlib import Path
 from nodedevices_api.bounds import MAX_NUMA_NODE
 
 from nodedevices_probe.protocol import text, within
+from nodedevices_probe.roots import Roots
 
-VENDORS = frozenset({"0x10de", "0x1002"})  # NVIDIA, AMD
-# pci_ids.h base classes: VGA and 3D controllers, and processing accelerators. Audio, USB and bridges are not counted.
-ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x1200")
+# pci_ids.h: VGA, 3D and other display controllers, and processing accelerators. Audio, USB and bridges are not counted.
+ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
+PCI_DEVICES = "sys/bus/pci/devices"
+MAX_BYTES = 1 << 20  # of the files of /proc that list things
 _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
+_ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _MIG_MINOR = re.compile(r"gpu([0-9]{1,5})/gi([0-9]{1,5})(?:/ci([0-9]{1,5}))?/access ([0-9]{1,7})")
 
 
@@ -62,32 +65,34 @@ class System:
 
     root: Path = Path("/")
 
+    @property
+    def roots(self) -> Roots:
+        return Roots(self.root)
+
     def numa_node(self, bus_id: str) -> int | None:
         """NUMA node of a PCI device; None where the kernel knows none (-1)."""
-        value = self._read(f"sys/bus/pci/devices/{bus_id}/numa_node")
-        return within(int(value), 0, MAX_NUMA_NODE) if value.isdecimal() and len(value) < 6 else None
+        return within(self.roots.number(f"{PCI_DEVICES}/{bus_id}/numa_node"), 0, MAX_NUMA_NODE)
+
+    def pci_path(self, bus_id: str) -> tuple[str, ...]:
+        """From the root complex to the device: pci0000:16, 0000:16:01.0, 0000:17:00.0; () where it is not known."""
+        try:
+            parts = (self.root / PCI_DEVICES / bus_id).readlink().parts
+        except (OSError, ValueError):
+            return ()
+        begin = next((at for at, part in enumerate(parts) if _ROOT_COMPLEX.fullmatch(part)), len(parts))
+        return tuple(text(part) for part in parts[begin:])
 
     def pcie_root(self, bus_id: str) -> str:
-        """`pci0000:16`: the root complex, first component of the device's path in /sys/devices."""
-        try:
-            target = (self.root / "sys/bus/pci/devices" / bus_id).readlink()
-        except OSError:
-            return ""
-        return next((part for part in target.parts if re.fullmatch(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", part)), "")
+        """`pci0000:16`, as a ResourceSlice has it; "" where it is not known."""
+        return next(iter(self.pci_path(bus_id)), "")
 
-    def accelerators_on_bus(self) -> int:
-        """How many display, 3D and processing-accelerator devices of accelerator vendors the PCI bus shows."""
-        try:
-            devices = sorted((self.root / "sys/bus/pci/devices").iterdir())
-        except OSError:
-            return 0
-        count = 0
-        for device in devices:
-            pci_class = self._read(device.relative_to(self.root) / "class")[:6]
-            vendor = self._read(device.relative_to(self.root) / "vendor")
-            # A virtual function is part of a device that is counted already.
-            if pci_class in ACCELERATOR_CLASSES and vendor in VENDORS and not (device / "physfn").exists():
-                count += 1
+    def accelerators_on_bus(self, vendor: str) -> int:
+        """How many display, 3D and processing-accelerator devices of a vendor (0x10de) the PCI bus shows."""
+        roots, count = self.roots, 0
+        for device in (f"{PCI_DEVICES}/{name}" for name in roots.names(PCI_DEVICES)):
+            if roots.read(f"{device}/class")[:6] in ACCELERATOR_CLASSES and roots.read(f"{device}/vendor") == vendor:
+                # A virtual function is part of a device that is counted already.
+                count += not roots.exists(f"{device}/physfn")
         return min(count, 65535)
 
     def machine_type(self) -> str:
@@ -129,8 +134,5 @@ class System:
         """This boot of the machine; "" when the kernel does not say."""
         return text(self._read("proc/sys/kernel/random/boot_id"))
 
-    def _read(self, path: str | Path) -> str:
-        try:
-            return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:
-            return ""
+    def _read(self, path: str) -> str:
+        return self.roots.read(path, MAX_BYTES)

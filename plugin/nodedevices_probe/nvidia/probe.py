@@ -53,6 +53,7 @@ from nodedevices_probe.protocol import (
 )
 from nodedevices_probe.sysfs import System
 
+PCI_VENDOR = "0x10de"
 DRIVER_NAME = "nvidia"
 
 
@@ -120,7 +121,7 @@ class NvmlSource:
         return Facts(
             driver=Driver(state=state, name=DRIVER_NAME),
             machine=Machine(type=self.system.machine_type()),
-            accelerators_on_bus=self.system.accelerators_on_bus(),
+            accelerators_on_bus=self.system.accelerators_on_bus(PCI_VENDOR),
             problems=(Problem(code=reason, message=text(f"failed to initialise NVML: {why}", MAX_MESSAGE)),),
             needs_fresh_process=mismatch or not clean,
         )
@@ -162,7 +163,7 @@ class NvmlSource:
         return Facts(
             driver=self._driver,
             machine=self._machine(gpus),
-            accelerators_on_bus=self.system.accelerators_on_bus(),
+            accelerators_on_bus=self.system.accelerators_on_bus(PCI_VENDOR),
             problems=tuple(problems),
             devices=devices,
             poll_again=bool(doubts),

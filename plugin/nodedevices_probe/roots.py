@@ -1,0 +1,107 @@
+"""The machine's /sys, /proc, /dev and /run below a folder: what kernels, drivers and broken mounts may hold there.
+
+Nothing here raises for what is found, and nothing blocks: a file that is missing, unreadable, no regular file (a FIFO
+would block for ever), not UTF-8 or too long is "not known", or what of it can be read. A driver that hangs inside the
+kernel hangs its reader; that is what a probe's own process is for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodedevices_probe.protocol import text
+
+MAX_BYTES = 4096  # of one attribute: sysfs gives at most a page
+MAX_ENTRIES = 4096  # of one folder; what is beyond is no hardware
+_DIGITS = re.compile(r"([0-9]{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Paths are relative to `root`: "sys/class/net"."""
+
+    root: Path = Path("/")
+
+    def read(self, path: str | Path, limit: int = MAX_BYTES) -> str:
+        """The content, without white space around it; "" where there is none."""
+        try:
+            file = os.open(self.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except (OSError, ValueError):
+            return ""
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                return ""
+            raw = bytearray()
+            while len(raw) < limit and (more := os.read(file, limit - len(raw))):
+                raw += more
+        except OSError:  # the device left while it was read
+            return ""
+        finally:
+            os.close(file)
+        return raw.decode("utf-8", "replace").strip()
+
+    def word(self, path: str | Path) -> str:
+        """The first line, as a line of the probe may carry it."""
+        return text(self.read(path).partition("\n")[0])
+
+    def number(self, path: str | Path, base: int = 10) -> int | None:
+        """A whole number: 42, -1, or 0x2a where `base` is 16; None where there is none."""
+        return number(self.read(path), base)
+
+    def properties(self, path: str | Path) -> dict[str, int]:
+        """Lines of a name and a number, as KFD writes them; other lines are left out."""
+        pairs = (line.split() for line in self.read(path, 16 * MAX_BYTES).splitlines())
+        found = {pair[0]: number(pair[1]) for pair in pairs if len(pair) == 2}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def names(self, path: str | Path) -> tuple[str, ...]:
+        """What a folder holds, in natural order (card2 before card10), names with odd characters left out."""
+        found = list[str]()
+        with contextlib.suppress(OSError, ValueError), os.scandir(self.root / path) as entries:
+            for entry in entries:
+                if entry.name.isascii() and entry.name.isprintable() and " " not in entry.name:
+                    found.append(entry.name)
+                if len(found) >= MAX_ENTRIES:
+                    break
+        return tuple(sorted(found, key=_natural))
+
+    def link(self, path: str | Path) -> str:
+        """The last part of what a link points to: a driver's name, a PCI address; "" where there is no link."""
+        try:
+            return text((self.root / path).readlink().name)
+        except (OSError, ValueError):
+            return ""
+
+    def exists(self, path: str | Path) -> bool:
+        try:
+            return (self.root / path).exists()
+        except (OSError, ValueError):  # a loop of links
+            return False
+
+    def has_node(self, node: str) -> bool:
+        """Whether `/dev/...` is there: a device node where the root is the real one, else anything of that name."""
+        try:
+            mode = (self.root / node.lstrip("/")).stat().st_mode
+        except (OSError, ValueError):
+            return False
+        return self.root != Path("/") or stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+
+
+def number(value: str, base: int = 10) -> int | None:
+    """As a whole number; None where it is none."""
+    if len(value) > 24 or "_" in value:
+        return None
+    try:
+        return int(value, base)
+    except ValueError:
+        return None
+
+
+def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """A key to sort by: numbers in a name count as numbers."""
+    return tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _DIGITS.split(name))
