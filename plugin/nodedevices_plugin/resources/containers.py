@@ -7,36 +7,29 @@ nothing else; for a partition those that are its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from nodedevices_api.sections import Injection
 
-from nodedevices_plugin.model import (
-    AllocationError,
-    ContainerEdits,
-    DeviceNode,
-    Grant,
-    Inventory,
-    OfferedResource,
-    SchedulableId,
-)
+from nodedevices_plugin.model import ContainerEdits, Grant, Inventory
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.registry import of as sharing_of
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import Containers, NodeView
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
+from nodedevices_plugin.vendors.device_nodes import DeviceNodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContainers:
     """What containers of this node need. `vendors`: of each device that a vendor knows, the vendor's name;
-    `by_vendor`: what these answer; `nodes`: of all other devices and their partitions, by id; `modes`: the node's flags
-    that sharing modes read."""
+    `by_vendor`: what these answer; `others`: the same for devices that no vendor knows; `modes`: the node's flags that
+    sharing modes read."""
 
     vendors: Mapping[str, str] = field(default_factory=dict)
     by_vendor: Mapping[str, Containers] = field(default_factory=dict)
-    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    others: Containers = field(default_factory=DeviceNodes)
     modes: Settings = field(default_factory=dict)
 
 
@@ -63,17 +56,10 @@ def node_containers(
         )
         for vendor in registry.vendors()
     }
-    vendors: dict[str, str] = {}
-    nodes: dict[str, tuple[str, ...]] = {}
-    for device in inventory.devices:
-        fact = device.fact
-        vendor = registry.of(fact)
-        if vendor is not None:
-            vendors[fact.id] = vendor.name
-        else:
-            nodes[fact.id] = fact.device_nodes
-            nodes |= {part.id: part.device_nodes for part in fact.partitions}
-    return NodeContainers(vendors=vendors, by_vendor=by_vendor, nodes=nodes, modes=modes or {})
+    known = {device.fact.id: registry.of(device.fact) for device in inventory.devices}
+    others = DeviceNodes.of(device for device in inventory.devices if known[device.fact.id] is None)
+    vendors = {id_: vendor.name for id_, vendor in known.items() if vendor is not None}
+    return NodeContainers(vendors=vendors, by_vendor=by_vendor, others=others, modes=modes or {})
 
 
 def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
@@ -88,7 +74,7 @@ def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
         if vendor is not None:
             parts.append(node.by_vendor[vendor].edits(replace(grant, ids=own)))
         else:
-            parts.append(_without_vendor(grant.resource, own, node.nodes))
+            parts.append(node.others.edits(replace(grant, ids=own)))
     return merged(parts)
 
 
@@ -101,20 +87,4 @@ def merged(parts: Iterable[ContainerEdits]) -> ContainerEdits:
         devices=tuple(dict.fromkeys(node for part in each for node in part.devices)),
         annotations={name: value for part in each for name, value in part.annotations.items()},
         cdi_devices=tuple(dict.fromkeys(name for part in each for name in part.cdi_devices)),
-    )
-
-
-def _without_vendor(
-    resource: OfferedResource, granted: Sequence[SchedulableId], nodes: Mapping[str, tuple[str, ...]]
-) -> ContainerEdits:
-    paths: list[str] = []
-    for each in granted:
-        own = nodes.get(each.partition_id or each.device_id)
-        if own is None:
-            raise AllocationError(
-                f"{resource.name}: {each.id} is no longer on this node. Delete the pod, so that it is scheduled again."
-            )
-        paths += own
-    return ContainerEdits(
-        devices=tuple(DeviceNode(container_path=path, host_path=path) for path in dict.fromkeys(paths))
     )
