@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from nodedevices_probe.amd.kind import AMD
+from nodedevices_probe.intel.kind import INTEL
 from nodedevices_probe.kind import Kind
 from nodedevices_probe.nvidia.kind import NVML
 from nodedevices_probe.simulated.kind import SIMULATED
@@ -12,6 +14,8 @@ KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
         NVML,
+        AMD,
+        INTEL,
         SIMULATED,
     )
 }

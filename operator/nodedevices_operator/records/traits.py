@@ -22,15 +22,19 @@ Attribute = str | bool
 @dataclass(frozen=True, slots=True)
 class Model:
     """What a physical device is. Texts are empty where the agent does not say. `extra`: what only some devices have, by
-    name."""
+    name. `capacity`: what it has besides memory, by name."""
 
     vendor: str = ""
     product: str = ""
     memory_mib: int = 0
     extra: tuple[tuple[str, Attribute], ...] = ()
+    capacity: tuple[tuple[str, int], ...] = ()
 
     def attribute(self, name: str) -> Attribute | None:
         return next((value for key, value in self.extra if key == name), None)
+
+    def count(self, name: str) -> int | None:
+        return next((value for key, value in self.capacity if key == name), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +84,13 @@ _platform = lru_cache(REMEMBERED)(Platform)
 
 def model(device: Raw) -> Model:
     """Of an entry of status.devices."""
-    attributes = _map(device, "attributes")
+    attributes, capacity = _map(device, "attributes"), _map(device, "capacity")
     return _model(
         _text(attributes, "vendor"),
         _text(attributes, "productName"),
-        _mebibytes(_map(device, "capacity").get("memory")) or 0,
+        _mebibytes(capacity.get("memory")) or 0,
         _extra(_map(attributes, "extra")),
+        _counts(capacity),
     )
 
 

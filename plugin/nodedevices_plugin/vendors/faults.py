@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from nodedevices_probe.drm import NODE_MISSING
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState
@@ -120,3 +121,26 @@ PLAIN = Plain()
 def source_of(sources: FaultSources, vendor: str) -> FaultSource:
     """For devices of this vendor; PLAIN where there is none."""
     return sources.get(vendor, PLAIN)
+
+
+# --- what several vendors' devices say in the same words -----------------------------------------------------------
+def node_missing(readings: Readings) -> Condition:
+    """A probe that looks for device nodes says so in `conditions`."""
+    return Condition(
+        reason="DeviceNodeMissing",
+        state=HealthState.UNHEALTHY,
+        message="a device node in /dev that containers need is not there",
+        evident=NODE_MISSING in readings.conditions,
+        action="Inspect",
+        ends_by_itself=True,
+    )
+
+
+def hot(readings: Readings) -> Condition:
+    return Condition(
+        reason="ThermalSlowdown",
+        state=HealthState.DEGRADED,
+        message="a sensor of the device is at its critical temperature",
+        evident=readings.thermal_slowdown,
+        ends_by_itself=True,
+    )

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 
 from nodedevices_probe.protocol import DeviceFact
 
+from nodedevices_plugin.vendors.amd.vendor import Amd
 from nodedevices_plugin.vendors.base import CdiVendor, ClaimNames, FileFormat, IndexIds, Vendor
 from nodedevices_plugin.vendors.faults import FaultSource, FaultSources
 from nodedevices_plugin.vendors.flags import OwnFlags
+from nodedevices_plugin.vendors.intel.vendor import Intel
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 
 _VENDORS: dict[str, Vendor] = {}
@@ -25,6 +27,8 @@ def add(vendor: Vendor) -> Callable[[], None]:
 
 
 add(Nvidia())
+add(Amd())
+add(Intel())
 
 
 def vendors() -> tuple[Vendor, ...]:

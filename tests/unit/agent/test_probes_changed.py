@@ -20,6 +20,8 @@ from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, gpu, gpu_id, snapshot, xid
 
+WHICH = "give nvml, amd, intel, simulated, NAME=COMMAND or NAME=unix:/PATH"
+
 NICS, OTHER_NICS = "nics=/opt/nic-probe", "nics=/opt/nic-probe --fast"
 CONFIG = {"resources": {"devices": [{"match": {"type": "nic"}, "name": "example.com/rdma"}]}}
 RDMA, GPU = "example.com/rdma", "nvidia.com/gpu"
@@ -166,8 +168,8 @@ def test_the_state_file_has_those_that_run_and_an_older_one_has_none() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        (["rocm"], "flags.probe: 'rocm' is not allowed; give nvml, simulated, NAME=COMMAND or NAME=unix:/PATH"),
-        ([], "flags.probe: empty; give nvml, simulated, NAME=COMMAND or NAME=unix:/PATH"),
+        (["rocm"], f"flags.probe: 'rocm' is not allowed; {WHICH}"),
+        ([], f"flags.probe: empty; {WHICH}"),
         (["nvml", "nvml=/x"], "flags.probe: nvml is there twice; give each probe its own name"),
         (["nics="], "flags.probe nics: no command after =; give a program with its arguments"),
         ({"nics": "/x"}, "flags.probe: {'nics': '/x'} is not a list of names"),

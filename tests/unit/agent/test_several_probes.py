@@ -204,7 +204,7 @@ SOCKET = "give unix: and an absolute path of at most 107 bytes, as in unix:/run/
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ("rocm", "--probe: 'rocm' is not allowed; give nvml, simulated, NAME=COMMAND or NAME=unix:/PATH"),
+        ("rocm", "--probe: 'rocm' is not allowed; give nvml, amd, intel, simulated, NAME=COMMAND or NAME=unix:/PATH"),
         ("NICs=/x", "--probe: the name 'NICs' is not allowed; give at most 32 small letters, digits and hyphens"),
         ("nvml,nvml=/x", "--probe: nvml is there twice; give each probe its own name"),
         ("simulated,simulated", "--probe: simulated is there twice; give each probe its own name"),

@@ -127,7 +127,7 @@ def test_eight_gpus_that_are_not_shared() -> None:
 
 def test_a_node_without_devices_has_none() -> None:
     assert feature_labels(record(resources=[], **NODE)) == {}
-    other = device(0, attributes={"vendor": "amd", "productName": "Instinct MI300X"})
+    other = device(0, attributes={"vendor": "acme", "productName": "Acme A1"})
     assert feature_labels(record(other, **NODE)) == {}
 
 

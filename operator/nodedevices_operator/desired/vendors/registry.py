@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from nodedevices_operator.desired.vendors.amd import AmdLabels
 from nodedevices_operator.desired.vendors.nvidia import GpuFeatureDiscovery
 from nodedevices_operator.desired.vendors.port import VendorLabels
 
@@ -21,6 +22,7 @@ def add(vendor: VendorLabels) -> Callable[[], None]:
 
 
 add(GpuFeatureDiscovery())
+add(AmdLabels())
 
 
 def vendors() -> tuple[VendorLabels, ...]:

@@ -1,0 +1,1 @@
+"""AMD: GPUs and their compute partitions."""

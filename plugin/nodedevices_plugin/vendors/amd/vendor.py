@@ -1,0 +1,82 @@
+"""AMD as a vendor. Names, device nodes and the weights of links are those of AMD's device plugin (k8s-device-plugin).
+
+A GPU that is cut into compute partitions (CPX, DPX, ...) is handed out by partition, whatever the strategy: the driver
+shows programs nothing else. As with `-resource_naming_strategy`, `single` (and none, where nobody chose) calls them all
+`amd.com/gpu`, and `mixed` by their kind, `amd.com/cpx_nps4`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from nodedevices_probe.amd.attributes import KFD_NODE, PROFILE, VENDOR
+from nodedevices_probe.protocol import DeviceFact, Readings
+
+from nodedevices_plugin.model import HealthState, InventoryDevice, PlanError, Unit
+from nodedevices_plugin.vendors.amd import faults
+from nodedevices_plugin.vendors.base import NodeView, partitions
+from nodedevices_plugin.vendors.device_nodes import DeviceNodes
+from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning
+
+DEFAULT_PREFIX = "amd.com"
+# allocator/device.go of AMD's plugin: the smaller the sum, the better. Greater than any sum is the score's zero.
+ZERO = 100
+SAME_GPU, OTHER_GPU = 10, 20
+XGMI, NO_LINK = 10, 50
+PCIE = 40
+SAME_NUMA, OTHER_NUMA = 10, 20
+
+
+class Amd:
+    name = VENDOR
+    types = frozenset({"gpu"})
+    reasons: Sequence[str] = faults.REASONS
+
+    def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
+        found = [unit for device in devices for unit in partitions(device) or [Unit(device)]]
+        kinds = {_kind(unit) for unit in found if unit.device.present and unit.id not in excluded}
+        if strategy != "mixed" and len(kinds) > 1:
+            raise PlanError(
+                "partitions.strategy",
+                strategy,
+                f"this node has AMD GPUs in several partitions ({', '.join(sorted(kinds))}); use mixed",
+            )
+        return found
+
+    def usual_name(self, unit: Unit, *, strategy: str, prefix: str) -> str | None:
+        kind = _profile(unit) if strategy == "mixed" else ""
+        return f"{prefix or DEFAULT_PREFIX}/{kind or 'gpu'}"
+
+    def containers(self, node: NodeView) -> DeviceNodes:
+        """`/dev/kfd`, which all share, and the nodes of what was granted; no variable, as with AMD's plugin."""
+        return DeviceNodes.of(node.inventory.devices, common=(KFD_NODE,))
+
+    def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:
+        if one.id == other.id:
+            return ZERO - SAME_GPU - XGMI - SAME_NUMA
+        linked = any(link.to == other.id for link in one.links) or any(link.to == one.id for link in other.links)
+        on_one_root = one.pcie_root != "" and one.pcie_root == other.pcie_root
+        link = XGMI if linked else PCIE if on_one_root else NO_LINK
+        alike = one.numa_node is not None and one.numa_node == other.numa_node
+        return ZERO - OTHER_GPU - link - (SAME_NUMA if alike else OTHER_NUMA)
+
+    def event(self, kind: str, code: int | None) -> Meaning | None:
+        return PLAIN.event(kind, code)
+
+    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
+        return None
+
+    def read(self, readings: Readings) -> tuple[Condition, ...]:
+        return faults.read(readings)
+
+
+def _profile(unit: Unit) -> str:
+    """`cpx_nps4`; "" for a GPU that cannot be cut."""
+    if unit.partition is not None:
+        return unit.partition.profile
+    attribute = unit.device.fact.extra.get(PROFILE)
+    return (attribute.string or "") if attribute is not None else ""
+
+
+def _kind(unit: Unit) -> str:
+    return _profile(unit) or "whole"

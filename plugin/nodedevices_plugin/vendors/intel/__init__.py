@@ -1,0 +1,1 @@
+"""Intel: GPUs and their virtual functions."""

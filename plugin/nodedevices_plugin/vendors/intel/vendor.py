@@ -1,0 +1,47 @@
+"""Intel as a vendor. Names and device nodes are those of Intel's GPU plugin (intel-device-plugins-for-kubernetes):
+`gpu.intel.com/i915` and `gpu.intel.com/xe`, by the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from nodedevices_probe.intel.attributes import DRIVER, DRIVERS, FUNCTIONS, VENDOR
+from nodedevices_probe.protocol import DeviceFact, Readings
+
+from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
+from nodedevices_plugin.vendors.base import NodeView
+from nodedevices_plugin.vendors.device_nodes import DeviceNodes
+from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning, hot, node_missing
+
+DEFAULT_PREFIX = "gpu.intel.com"
+
+
+class Intel:
+    name = VENDOR
+    types = frozenset({"gpu"})
+    reasons: Sequence[str] = ("DeviceNodeMissing", "ThermalSlowdown")
+
+    def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
+        """Not a physical function that has virtual ones: what it has is theirs."""
+        return [Unit(device) for device in devices if FUNCTIONS not in device.fact.extra]
+
+    def usual_name(self, unit: Unit, *, strategy: str, prefix: str) -> str | None:
+        return f"{prefix or DEFAULT_PREFIX}/{_driver(unit.device.fact)}"
+
+    def containers(self, node: NodeView) -> DeviceNodes:
+        return DeviceNodes.of(node.inventory.devices)
+
+    def event(self, kind: str, code: int | None) -> Meaning | None:
+        return PLAIN.event(kind, code)
+
+    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
+        return None
+
+    def read(self, readings: Readings) -> tuple[Condition, ...]:
+        return (node_missing(readings), hot(readings))
+
+
+def _driver(fact: DeviceFact) -> str:
+    """i915, where a probe of somebody else's does not say."""
+    attribute = fact.extra.get(DRIVER)
+    return attribute.string if attribute is not None and attribute.string in DRIVERS else DRIVERS[0]

@@ -1,0 +1,1 @@
+"""AMD's GPUs, by what the kernel's amdgpu driver and KFD show."""

@@ -1,0 +1,7 @@
+"""What the probe and the agent's vendor both name of AMD's GPUs."""
+
+from __future__ import annotations
+
+VENDOR = "amd"
+KFD_NODE = "/dev/kfd"  # which all programs open
+PROFILE = "partitionProfile"  # cpx_nps4, as AMD's resources are called; of a GPU that can be partitioned

@@ -1,0 +1,22 @@
+"""What `nodedevices-probe amd` takes."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+from nodedevices_probe.kind import Kind
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--telemetry", action="store_true", help="read fan, utilization, memory used and clocks, too (default: no)"
+    )
+
+
+AMD = Kind(
+    name="amd",
+    help="AMD GPUs and their compute partitions, by the kernel's amdgpu driver",
+    add_arguments=_add_arguments,
+    reads="nodedevices_probe.amd.probe",
+    passed_on={"telemetry": "telemetry"},
+)

@@ -1,0 +1,187 @@
+"""AMD's GPUs: those that the amdgpu driver has, what KFD says of them, and what bears on their health.
+
+A GPU is one device, by its PCI address, as AMD's device plugin has it. Where it is cut into compute partitions (CPX,
+DPX, ...) each of these is a partition of it, `<PCI address>-xcp-<n>`: AMD's `amdgpu_xcp_<n>` counts through all GPUs of
+a boot, and would be another partition's after a GPU failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nodedevices_api.bounds import INT32_MAX, MAX_PARTITIONS
+
+from nodedevices_probe import pcie
+from nodedevices_probe.amd.attributes import KFD_NODE, PROFILE, VENDOR
+from nodedevices_probe.amd.kfd import KfdNode, gpu_nodes
+from nodedevices_probe.amd.readings import read
+from nodedevices_probe.drm import Drm, drm
+from nodedevices_probe.events import EventLog
+from nodedevices_probe.loop import Facts
+from nodedevices_probe.protocol import (
+    Attribute,
+    DeviceFact,
+    Driver,
+    DriverState,
+    Link,
+    Machine,
+    Partition,
+    PcieNeighbour,
+    Problem,
+    Readings,
+)
+from nodedevices_probe.roots import Roots
+from nodedevices_probe.sysfs import System
+
+PCI_VENDOR = "0x1002"
+MODULE = "sys/module/amdgpu"
+BOUND = f"{MODULE}/drivers/pci:amdgpu"
+PLATFORM = "sys/devices/platform"  # where partitions beyond the first have their DRM nodes
+NO_KFD = "KFD lists no node for it: the driver cannot use it for computing"
+MAX_LINKS = 64
+_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_XCP = re.compile(r"amdgpu_xcp_[0-9]{1,5}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Topology:
+    """What concerns several GPUs."""
+
+    nodes: Mapping[str, list[KfdNode]]  # of each GPU, by PCI address
+    owners: Mapping[int, str]  # KFD's number -> PCI address
+    near: Mapping[str, tuple[PcieNeighbour, ...]]
+    partition_nodes: Mapping[int | None, Drm]  # of partitions beyond the first of each GPU, by their render node
+
+    def links(self, bus_id: str) -> tuple[Link, ...]:
+        linked = {self.owners[to] for node in self.nodes.get(bus_id, ()) for to in node.xgmi if to in self.owners}
+        return tuple(Link(kind="XGMI", to=to, count=1) for to in sorted(linked - {bus_id})[:MAX_LINKS])
+
+
+@dataclass(slots=True, kw_only=True)
+class AmdSource:
+    system: System = field(default_factory=System)
+    telemetry: bool = False
+    poll_seconds: float = 5.0
+    name: str = "amd"
+    events: EventLog = field(default_factory=EventLog)
+
+    @property
+    def roots(self) -> Roots:
+        return self.system.roots
+
+    def poll(self) -> Facts:
+        on_bus = self.system.accelerators_on_bus(PCI_VENDOR)
+        machine = Machine(type=self.system.machine_type())
+        if not self.roots.exists(MODULE):
+            why = "the kernel module amdgpu is not loaded"
+            problem = Problem(code="DriverNotLoaded", message=why)
+            driver = Driver(state=DriverState.NOT_LOADED, name="amdgpu")
+            return Facts(driver=driver, machine=machine, accelerators_on_bus=on_bus, problems=(problem,))
+        version = self.roots.word(f"{MODULE}/version") or self.roots.word("proc/sys/kernel/osrelease")
+        return Facts(
+            driver=Driver(state=DriverState.LOADED, name="amdgpu", version=version),
+            machine=machine,
+            accelerators_on_bus=on_bus,
+            devices=self._devices(),
+        )
+
+    def _devices(self) -> tuple[DeviceFact, ...]:
+        bus_ids = [each for each in self.roots.names(BOUND) if _BUS_ID.fullmatch(each)]
+        by_gpu: dict[str, list[KfdNode]] = {}
+        for node in gpu_nodes(self.roots):
+            by_gpu.setdefault(node.bus_id, []).append(node)
+        places = {
+            each: pcie.Place(path=self.system.pci_path(each), numa_node=self.system.numa_node(each)) for each in bus_ids
+        }
+        machine = _Topology(
+            nodes=by_gpu,
+            owners={node.number: bus_id for bus_id, nodes in by_gpu.items() for node in nodes},
+            near=pcie.neighbours(places),
+            partition_nodes=self._partition_nodes(),
+        )
+        return tuple(self._device(index, each, machine) for index, each in enumerate(bus_ids))
+
+    def _device(self, index: int, bus_id: str, topology: _Topology) -> DeviceFact:
+        at, nodes = f"{BOUND}/{bus_id}", topology.nodes.get(bus_id, [])
+        nodes_of, profile = drm(self.roots, at), self._profile(at)
+        partitions = _partitions(bus_id, nodes, profile, {**topology.partition_nodes, nodes_of.render: nodes_of})
+        memory = sum(node.memory_bytes for node in nodes) or self.roots.number(f"{at}/mem_info_vram_total") or 0
+        needed = (KFD_NODE, *nodes_of.nodes, *(node for part in partitions for node in part.device_nodes))
+        unique = self.roots.number(f"{at}/unique_id", 16)
+        return DeviceFact(
+            id=bus_id,
+            index=index,
+            type="gpu",
+            vendor=VENDOR,
+            uuid=f"{unique:016x}" if unique and unique > 0 else "",
+            product_name=self.roots.word(f"{at}/product_name"),
+            brand="AMD",
+            architecture=next((node.gfx for node in nodes if node.gfx), ""),
+            firmware=self.roots.word(f"{at}/vbios_version"),
+            pci_bus_id=bus_id,
+            pcie_root=self.system.pcie_root(bus_id),
+            numa_node=self.system.numa_node(bus_id),
+            extra=self._extra(at, profile),
+            capacity=_capacity(memory, nodes),
+            partitions=partitions,
+            links=topology.links(bus_id),
+            pcie=topology.near[bus_id],
+            device_nodes=nodes_of.nodes,
+            readings=read(self.roots, at, needed, telemetry=self.telemetry) if nodes else Readings(error=NO_KFD),
+        )
+
+    def _profile(self, at: str) -> str:
+        """`cpx_nps4`, as AMD's resources are called; "" where the GPU cannot be partitioned."""
+        compute = self.roots.word(f"{at}/current_compute_partition").lower()
+        memory = self.roots.word(f"{at}/current_memory_partition").lower()
+        both = f"{compute}_{memory}" if compute and memory else compute
+        return both if re.fullmatch(r"[a-z0-9]{1,16}(_[a-z0-9]{1,16})?", both) else ""
+
+    def _extra(self, at: str, profile: str) -> dict[str, Attribute]:
+        device_id = self.roots.word(f"{at}/device").removeprefix("0x")
+        said = {
+            "deviceID": Attribute(string=device_id) if device_id else None,
+            PROFILE: Attribute(string=profile) if profile else None,
+            "partitionable": Attribute(boolean=self.roots.exists(f"{at}/available_compute_partition")),
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+    def _partition_nodes(self) -> dict[int | None, Drm]:
+        """The DRM nodes of partitions beyond the first of each GPU, by the minor number of the render node."""
+        found = (drm(self.roots, f"{PLATFORM}/{each}") for each in self.roots.names(PLATFORM) if _XCP.fullmatch(each))
+        return {each.render: each for each in found if each.render is not None}
+
+
+def _partitions(
+    bus_id: str, nodes: Sequence[KfdNode], profile: str, nodes_of: Mapping[int | None, Drm]
+) -> tuple[Partition, ...]:
+    """By KFD's order; none where the GPU is whole."""
+    ordered = sorted(nodes, key=lambda node: (node.partition, node.number))
+    return tuple(
+        Partition(
+            id=f"{bus_id}-xcp-{index}",
+            profile=profile or "xcp",
+            index=index,
+            capacity=_capacity(node.memory_bytes, [node]),
+            device_nodes=nodes_of.get(node.render_minor, Drm()).nodes,
+        )
+        for index, node in enumerate(ordered[:MAX_PARTITIONS] if len(ordered) > 1 else ())
+    )
+
+
+def _capacity(memory_bytes: int, nodes: Sequence[KfdNode]) -> dict[str, str]:
+    """In the words of AMD's DRA driver."""
+    amounts = {
+        "memory": memory_bytes >> 20,
+        "computeUnits": sum(node.compute_units for node in nodes),
+        "simds": sum(node.simds for node in nodes),
+    }
+    units = {"memory": "Mi"}
+    return {name: f"{amount}{units.get(name, '')}" for name, amount in amounts.items() if 0 < amount <= INT32_MAX}
+
+
+def source(options: argparse.Namespace) -> AmdSource:
+    return AmdSource(system=System(options.root), telemetry=options.telemetry, poll_seconds=options.interval_seconds)

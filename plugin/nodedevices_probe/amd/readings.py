@@ -1,0 +1,69 @@
+"""What bears on the health of an AMD GPU, and its telemetry: RAS counters, retired pages, sensors, device nodes.
+
+Sources: amdgpu_ras.c and amdgpu_pm.c of the Linux kernel, and its hwmon interface (millidegrees, microwatts, Hz).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nodedevices_probe import drm
+from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, Readings, within
+from nodedevices_probe.roots import Roots
+
+MAX_BAD_PAGES_BYTES = 1 << 16
+_ERRORS = re.compile(r"^ue: ([0-9]{1,18})$", re.MULTILINE)  # ras/*_err_count: uncorrectable
+_BAD_PAGE = re.compile(r": ([RPF])$", re.MULTILINE)  # ras/gpu_vram_bad_pages: retired, pending, cannot be retired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Telemetry:
+    fan_percent: int | None = None
+    utilization_percent: int | None = None
+    memory_used_bytes: int | None = None
+    clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+
+
+def read(roots: Roots, at: str, device_nodes: Sequence[str], *, telemetry: bool) -> Readings:
+    """Of the GPU whose folder is `at`; `device_nodes` are those that its containers need."""
+    hwmon = drm.hwmon(roots, at)
+    sensors = drm.sensors(roots, hwmon, shown="junction")
+    counts = (roots.read(f"{at}/ras/{each}") for each in roots.names(f"{at}/ras") if each.endswith("_err_count"))
+    errors = [int(found) for count in counts for found in _ERRORS.findall(count)]
+    pages_file = f"{at}/ras/gpu_vram_bad_pages"
+    pages = _BAD_PAGE.findall(roots.read(pages_file, MAX_BAD_PAGES_BYTES)) if roots.exists(pages_file) else None
+    measured = _telemetry(roots, at, hwmon) if telemetry else _Telemetry()
+    return Readings(
+        remap_pending=None if pages is None else "P" in pages,
+        remap_failure=None if pages is None else "F" in pages,
+        remapped_uncorrectable=None if pages is None else pages.count("R"),
+        ecc_uncorrectable_volatile=min(sum(errors), MAX_INTEGER) if errors else None,
+        thermal_slowdown=sensors.hot,
+        temperature_celsius=sensors.celsius,
+        power_milliwatts=sensors.milliwatts,
+        fan_percent=measured.fan_percent,
+        utilization_percent=measured.utilization_percent,
+        memory_used_bytes=measured.memory_used_bytes,
+        sm_clock_mhz=measured.clock_mhz,
+        memory_clock_mhz=measured.memory_clock_mhz,
+        conditions=drm.missing(roots, device_nodes),
+    )
+
+
+def _telemetry(roots: Roots, at: str, hwmon: str) -> _Telemetry:
+    pwm = roots.number(f"{hwmon}/pwm1") if hwmon else None  # 0 to 255
+    clocks = [roots.number(f"{hwmon}/freq{each}_input") if hwmon else None for each in (1, 2)]
+    return _Telemetry(
+        fan_percent=within(pwm * 100 // 255, 0, 100) if pwm is not None else None,
+        utilization_percent=within(roots.number(f"{at}/gpu_busy_percent"), 0, 100),
+        memory_used_bytes=within(roots.number(f"{at}/mem_info_vram_used"), 0, MAX_INTEGER),
+        clock_mhz=_per(clocks[0], 1_000_000, MAX_SMALL),
+        memory_clock_mhz=_per(clocks[1], 1_000_000, MAX_SMALL),
+    )
+
+
+def _per(value: int | None, unit: int, high: int) -> int | None:
+    return None if value is None else within(value // unit, 0, high)

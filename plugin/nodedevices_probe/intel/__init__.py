@@ -1,0 +1,1 @@
+"""Intel's GPUs, by what the kernel's i915 and xe drivers show."""

@@ -1,0 +1,26 @@
+"""What `nodedevices-probe intel` takes."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+from nodedevices_probe.kind import Kind
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    lists = parser.add_mutually_exclusive_group()
+    lists.add_argument(
+        "--allow-ids",
+        default="",
+        metavar="IDS",
+        help="report only GPUs with these PCI device ids: 0x49c5,0x56c0 (default: all)",
+    )
+    lists.add_argument("--deny-ids", default="", metavar="IDS", help="leave GPUs with these PCI device ids out")
+
+
+INTEL = Kind(
+    name="intel",
+    help="Intel GPUs and their virtual functions, by the kernel's drivers i915 and xe",
+    add_arguments=_add_arguments,
+    reads="nodedevices_probe.intel.probe",
+)

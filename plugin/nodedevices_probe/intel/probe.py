@@ -1,0 +1,158 @@
+"""Intel's GPUs: those that the drivers i915 and xe have, whole or as SR-IOV functions.
+
+A physical function with virtual functions is reported with their number, and the vendor does not offer it: its memory
+and engines are theirs. Virtual functions that a driver for virtual machines has (vfio-pci) are nobody's here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass, field
+
+from nodedevices_probe import pcie
+from nodedevices_probe.check import CheckError
+from nodedevices_probe.drm import drm, hwmon, missing, sensors
+from nodedevices_probe.events import EventLog
+from nodedevices_probe.intel.attributes import DRIVER, DRIVERS, FUNCTIONS, VENDOR
+from nodedevices_probe.loop import Facts
+from nodedevices_probe.protocol import (
+    MAX_SMALL,
+    Attribute,
+    DeviceFact,
+    Driver,
+    DriverState,
+    Machine,
+    PcieNeighbour,
+    Problem,
+    Readings,
+    within,
+)
+from nodedevices_probe.roots import Roots
+from nodedevices_probe.sysfs import PCI_DEVICES, System
+
+PCI_VENDOR = "0x8086"
+BUS_DRIVERS = "sys/bus/pci/drivers"
+NO_NODE = "the driver made no device node for it"
+_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_DEVICE_ID = re.compile(r"0x[0-9a-f]{4}")
+
+
+@dataclass(slots=True, kw_only=True)
+class IntelSource:
+    """`allowed` and `denied`: PCI device ids, 0x56c0; no `allowed` are all."""
+
+    system: System = field(default_factory=System)
+    allowed: frozenset[str] = frozenset()
+    denied: frozenset[str] = frozenset()
+    poll_seconds: float = 5.0
+    name: str = "intel"
+    events: EventLog = field(default_factory=EventLog)
+
+    @property
+    def roots(self) -> Roots:
+        return self.system.roots
+
+    def poll(self) -> Facts:
+        loaded = [each for each in DRIVERS if self.roots.exists(f"sys/module/{each}")]
+        on_bus = self.system.accelerators_on_bus(PCI_VENDOR)
+        machine = Machine(type=self.system.machine_type())
+        name = loaded[-1] if loaded else DRIVERS[0]
+        if not loaded:
+            problem = Problem(code="DriverNotLoaded", message="neither of the kernel modules i915 and xe is loaded")
+            driver = Driver(state=DriverState.NOT_LOADED, name=name)
+            return Facts(driver=driver, machine=machine, accelerators_on_bus=on_bus, problems=(problem,))
+        version = self.roots.word("proc/sys/kernel/osrelease")
+        driver = Driver(state=DriverState.LOADED, name=name, version=version)
+        return Facts(driver=driver, machine=machine, accelerators_on_bus=on_bus, devices=self._devices(loaded))
+
+    def _devices(self, drivers: list[str]) -> tuple[DeviceFact, ...]:
+        found = {
+            bus_id: driver
+            for driver in drivers
+            for bus_id in self.roots.names(f"{BUS_DRIVERS}/{driver}")
+            if _BUS_ID.fullmatch(bus_id) and self._wanted(bus_id)
+        }
+        places = {
+            each: pcie.Place(path=self.system.pci_path(each), numa_node=self.system.numa_node(each))
+            for each in sorted(found)
+        }
+        near = pcie.neighbours(places)
+        return tuple(
+            self._device(index, bus_id, found[bus_id], near[bus_id]) for index, bus_id in enumerate(sorted(found))
+        )
+
+    def _wanted(self, bus_id: str) -> bool:
+        device = self.roots.word(f"{PCI_DEVICES}/{bus_id}/device")
+        return device not in self.denied and (not self.allowed or device in self.allowed)
+
+    def _device(self, index: int, bus_id: str, driver: str, near: tuple[PcieNeighbour, ...]) -> DeviceFact:
+        at = f"{PCI_DEVICES}/{bus_id}"
+        nodes = drm(self.roots, at).nodes
+        return DeviceFact(
+            id=bus_id,
+            index=index,
+            type="gpu",
+            vendor=VENDOR,
+            brand="Intel",
+            pci_bus_id=bus_id,
+            pcie_root=self.system.pcie_root(bus_id),
+            numa_node=self.system.numa_node(bus_id),
+            extra=self._extra(at, driver),
+            capacity=self._capacity(at),
+            pcie=near,
+            device_nodes=nodes,
+            readings=self._readings(at, nodes),
+        )
+
+    def _extra(self, at: str, driver: str) -> dict[str, Attribute]:
+        device_id = self.roots.word(f"{at}/device").removeprefix("0x")
+        functions = within(self.roots.number(f"{at}/sriov_numvfs"), 1, MAX_SMALL)
+        parent = self.roots.link(f"{at}/physfn")
+        said = {
+            DRIVER: Attribute(string=driver),
+            "deviceID": Attribute(string=device_id) if device_id else None,
+            FUNCTIONS: Attribute(integer=functions) if functions else None,
+            "physicalFunction": Attribute(string=parent) if _BUS_ID.fullmatch(parent) else None,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+    def _capacity(self, at: str) -> dict[str, str]:
+        """Local memory, where the driver says it: i915 of the card, xe of each tile. Integrated GPUs have none."""
+        cards = [f"{at}/drm/{each}" for each in self.roots.names(f"{at}/drm") if each.startswith("card")]
+        tiles = [f"{at}/{each}" for each in self.roots.names(at) if re.fullmatch(r"tile[0-9]{1,2}", each)]
+        sizes = [
+            *(self.roots.number(f"{card}/lmem_total_bytes") for card in cards[:1]),
+            *(self.roots.number(f"{tile}/physical_vram_size_bytes", 0) for tile in tiles),
+        ]
+        size = sum(each for each in sizes if each is not None and each > 0) >> 20
+        return {"memory": f"{size}Mi"} if 0 < size < 1 << 31 else {}
+
+    def _readings(self, at: str, nodes: tuple[str, ...]) -> Readings:
+        if not nodes:
+            return Readings(error=NO_NODE)
+        felt = sensors(self.roots, hwmon(self.roots, at), shown="pkg")
+        return Readings(
+            thermal_slowdown=felt.hot,
+            temperature_celsius=felt.celsius,
+            power_milliwatts=felt.milliwatts,
+            conditions=missing(self.roots, nodes),
+        )
+
+
+def source(options: argparse.Namespace) -> IntelSource:
+    """From its arguments (kind). Raises CheckError."""
+    return IntelSource(
+        system=System(options.root),
+        allowed=_device_ids("--allow-ids", options.allow_ids),
+        denied=_device_ids("--deny-ids", options.deny_ids),
+        poll_seconds=options.interval_seconds,
+    )
+
+
+def _device_ids(flag: str, value: str) -> frozenset[str]:
+    ids = [each.strip().lower() for each in value.split(",") if each.strip()]
+    wrong = [each for each in ids if not _DEVICE_ID.fullmatch(each)]
+    if wrong:
+        raise CheckError(f"argument {flag}: {wrong[0]!r} is not allowed; give PCI device ids, such as 0x49c5,0x56c0")
+    return frozenset(ids)

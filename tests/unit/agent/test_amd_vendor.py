@@ -1,0 +1,144 @@
+"""AMD's GPUs from what the kernel shows to what pods are given: names, device nodes, partitions, pairs, faults."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodedevices_api import conditions
+from nodedevices_plugin.model import Holder
+from nodedevices_plugin.vendors.amd.vendor import Amd
+from nodedevices_probe.amd.probe import AmdSource
+from nodedevices_probe.protocol import DeviceFact
+from nodedevices_probe.sysfs import System
+from support.facts import START, gpu, gpu_id, old
+from support.stepped_node import Node, nodes
+from support.trees import amd_bus_id, mi300x
+
+SINGLE: Mapping[str, Any] = {"partitions": {"strategy": "single"}}
+MIXED: Mapping[str, Any] = {"partitions": {"strategy": "mixed"}}
+
+
+def devices(root: Path) -> tuple[DeviceFact, ...]:
+    return AmdSource(system=System(root)).poll().devices
+
+
+def machine(root: Path, **shape: Any) -> Node:
+    mi300x(root, **shape)
+    return Node(*devices(root))
+
+
+def fresh(root: Path) -> Path:
+    shutil.rmtree(root)
+    return root
+
+
+def test_whole_gpus_are_amds_resource_and_containers_get_kfd_and_their_own_nodes(tmp_path: Path) -> None:
+    node = machine(tmp_path, gpus=2).now()
+    assert node.offers == {"amd.com/gpu": [amd_bus_id(0), amd_bus_id(1)]}
+    edits = node.container("amd.com/gpu", amd_bus_id(1))
+    assert edits.devices == nodes("/dev/kfd", "/dev/dri/card8", "/dev/dri/renderD136")
+    assert edits.envs == {}, "AMD's plugin sets none"
+
+
+def test_beside_gpus_of_nvidia_each_has_its_own_name(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=1)
+    node = Node(gpu(0, readings=old()), *devices(tmp_path)).now()
+    assert node.offers == {"amd.com/gpu": [amd_bus_id(0)], "nvidia.com/gpu": [gpu_id(0)]}
+
+
+@pytest.mark.parametrize("requested", [{}, SINGLE])
+def test_a_partition_stands_in_for_a_gpu(tmp_path: Path, requested: dict[str, Any]) -> None:
+    node = machine(tmp_path, gpus=1, compute="CPX", memory="NPS4").now(requested)
+    assert node.offers == {"amd.com/gpu": [f"{amd_bus_id(0)}-xcp-{part}" for part in range(8)]}
+    edits = node.container("amd.com/gpu", f"{amd_bus_id(0)}-xcp-2")
+    assert edits.devices == nodes("/dev/kfd", "/dev/dri/card2", "/dev/dri/renderD130")
+
+
+def test_mixed_names_partitions_by_their_kind_and_gpus_that_cannot_be_cut_as_ever(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=2, compute="CPX", memory="NPS4")
+    plain = tmp_path / "sys/bus/pci/devices" / amd_bus_id(1)
+    for name in ("current_compute_partition", "available_compute_partition", "current_memory_partition"):
+        (plain / name).unlink()
+    for part in range(1, 8):
+        shutil.rmtree(tmp_path / f"sys/class/kfd/kfd/topology/nodes/{2 + 8 + part}")
+    offers = Node(*devices(tmp_path)).now(dict(MIXED)).offers
+    assert {name: len(ids) for name, ids in offers.items()} == {"amd.com/cpx_nps4": 8, "amd.com/gpu": 1}
+    whole = machine(fresh(tmp_path), gpus=2).now(dict(MIXED))
+    assert list(whole.offers) == ["amd.com/spx_nps1"]
+
+
+def test_gpus_in_several_partitions_need_mixed(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=1, compute="CPX")
+    other = mi300x(tmp_path / "other", gpus=2)
+    node = Node(*devices(tmp_path)).now(dict(SINGLE))
+    node.devices = (*devices(tmp_path), devices(other.root)[1])
+    node.now(dict(SINGLE))
+    assert node.world.config.reason == conditions.CONFIG_INVALID
+    assert "in several partitions (cpx_nps1, spx_nps1); use mixed" in node.world.config.message
+    assert len(node.offers["amd.com/gpu"]) == 8, "what is offered stays"
+
+
+def test_a_gpu_that_is_cut_under_a_pod_goes_to_no_other_until_the_pod_has_ended(tmp_path: Path) -> None:
+    node = machine(tmp_path, gpus=2).now()
+    holder = Holder(
+        namespace="default",
+        pod="train",
+        container="main",
+        resource="amd.com/gpu",
+        ids=(amd_bus_id(0),),
+        since=START,
+    )
+    node.now({}, holder)
+    mi300x(fresh(tmp_path), gpus=2, compute="CPX")
+    node.devices = devices(tmp_path)
+    offered = node.now({}, holder).offers["amd.com/gpu"]
+    assert [each for each in offered if each.startswith(amd_bus_id(0))] == []
+    assert len(offered) == 8
+    assert len(node.now({}).offers["amd.com/gpu"]) == 16
+
+
+def test_the_nearest_gpus_are_preferred_as_by_amds_weights(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=8)
+    gpus, amd = devices(tmp_path), Amd()
+    scores = {(one.index, other.index): amd.pair_score(one, other) for one, other in combinations(gpus, 2)}
+    assert scores[0, 1] > scores[0, 4], "the same NUMA node is nearer"
+    for link in (tmp_path / "sys/class/kfd/kfd/topology/nodes/2/io_links").glob("*/properties"):
+        link.write_text(link.read_text().replace("type 11", "type 2"))
+    cut = devices(tmp_path)
+    assert amd.pair_score(cut[0], cut[0]) > amd.pair_score(cut[1], cut[2])
+    assert amd.pair_score(cut[1], cut[0]) == scores[0, 1], "a link that one end reports is a link"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason", "offered"),
+    [
+        ("ras/umc_err_count", "ue: 1\nce: 0\n", "EccUncorrectable", False),
+        ("ras/gpu_vram_bad_pages", "0x1 : 0x1000 : F\n", "PageRetirementFailure", False),
+        ("ras/gpu_vram_bad_pages", "0x1 : 0x1000 : P\n", "PageRetirementPending", True),
+        ("hwmon/hwmon0/temp1_input", "100000\n", "ThermalSlowdown", True),
+    ],
+)
+def test_what_the_kernel_reports_is_a_health_reason(
+    tmp_path: Path, file: str, content: str, reason: str, offered: bool
+) -> None:
+    node = machine(tmp_path, gpus=2).now()
+    (tmp_path / "sys/bus/pci/devices" / amd_bus_id(0) / file).write_text(content)
+    node.devices = devices(tmp_path)
+    node.now()
+    assert node.world.verdicts[amd_bus_id(0)].reason == reason
+    assert (amd_bus_id(0) in node.offers["amd.com/gpu"]) is offered
+    assert amd_bus_id(1) in node.offers["amd.com/gpu"]
+
+
+def test_a_missing_device_node_withdraws_its_gpu_alone(tmp_path: Path) -> None:
+    node = machine(tmp_path, gpus=2).now()
+    gone = tmp_path / "dev/dri/renderD128"
+    gone.unlink()
+    node.devices = devices(tmp_path)
+    assert node.now().offers == {"amd.com/gpu": [amd_bus_id(1)]}
+    assert node.world.verdicts[amd_bus_id(0)].reason == "DeviceNodeMissing"

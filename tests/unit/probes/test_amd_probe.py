@@ -1,0 +1,143 @@
+"""AMD's GPUs, from trees of sysfs to the probe's line. What a machine may hold that no machine should is in
+test_hostile_trees.py."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nodedevices_plugin.inputs.reader import parse_line
+from nodedevices_probe.amd.kfd import gfx_name
+from nodedevices_probe.amd.probe import AmdSource
+from nodedevices_probe.drm import NODE_MISSING
+from nodedevices_probe.loop import Facts
+from nodedevices_probe.protocol import DeviceFact, DriverState, PciePath
+from nodedevices_probe.sysfs import System
+from support.trees import MI300X_MIB, amd_bus_id, mi300x
+
+
+def poll(root: Path, *, telemetry: bool = False) -> Facts:
+    return AmdSource(system=System(root), telemetry=telemetry).poll()
+
+
+def folder(root: Path, gpu: int) -> Path:
+    return (root / "sys/bus/pci/devices" / amd_bus_id(gpu)).resolve()
+
+
+def first(root: Path) -> DeviceFact:
+    return poll(root).devices[0]
+
+
+def test_a_whole_gpu_is_what_the_driver_and_kfd_say_of_it(tmp_path: Path) -> None:
+    mi300x(tmp_path)
+    facts = poll(tmp_path)
+    assert (facts.driver.state, facts.driver.name, facts.driver.version) == (DriverState.LOADED, "amdgpu", "6.12.12")
+    assert (len(facts.devices), facts.accelerators_on_bus, facts.problems) == (8, 8, ())
+    gpu = facts.devices[5]
+    assert (gpu.id, gpu.index, gpu.type, gpu.vendor) == ("0000:11:00.0", 5, "gpu", "amd")
+    assert (gpu.product_name, gpu.architecture, gpu.firmware) == (
+        "AMD Instinct MI300X OAM",
+        "gfx942",
+        "113-M3000100-103",
+    )
+    assert (gpu.uuid, gpu.numa_node, gpu.pcie_root) == ("00000000c0ffee05", 1, "pci0000:0f")
+    assert gpu.capacity == {"memory": f"{MI300X_MIB}Mi", "computeUnits": "304", "simds": "1216"}
+    assert gpu.device_nodes == ("/dev/dri/card40", "/dev/dri/renderD168")
+    assert gpu.extra["partitionProfile"].string == "spx_nps1"
+    assert gpu.partitions == ()
+    assert gpu.readings.conditions == ()
+    assert gpu.readings.error is None
+
+
+def test_partitions_have_their_own_nodes_memory_and_compute_units(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=2, compute="CPX", memory="NPS4")
+    gpus = poll(tmp_path).devices
+    assert [len(gpu.partitions) for gpu in gpus] == [8, 8]
+    one = gpus[1].partitions[3]
+    assert (one.id, one.profile, one.index) == ("0000:0d:00.0-xcp-3", "cpx_nps4", 3)
+    assert one.device_nodes == ("/dev/dri/card11", "/dev/dri/renderD139")
+    assert one.capacity == {"memory": f"{MI300X_MIB // 8}Mi", "computeUnits": "38", "simds": "152"}
+    nodes = [node for gpu in gpus for part in gpu.partitions for node in part.device_nodes]
+    assert len(nodes) == len(set(nodes)) == 32, "no two partitions have a device node in common"
+
+
+def test_links_are_those_of_gpus_however_they_are_cut(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=3, compute="CPX")
+    assert [[link.to for link in gpu.links] for gpu in poll(tmp_path).devices] == [
+        [amd_bus_id(1), amd_bus_id(2)],
+        [amd_bus_id(0), amd_bus_id(2)],
+        [amd_bus_id(0), amd_bus_id(1)],
+    ]
+
+
+def test_pcie_paths_and_numa_are_reported(tmp_path: Path) -> None:
+    mi300x(tmp_path)
+    paths = {each.to: each.path for each in first(tmp_path).pcie}
+    assert paths[amd_bus_id(1)] is PciePath.NODE
+    assert paths[amd_bus_id(4)] is PciePath.SYSTEM
+
+
+@pytest.mark.parametrize(("version", "name"), [(90402, "gfx942"), (90010, "gfx90a"), (110001, "gfx1101"), (0, "")])
+def test_architectures_are_called_as_compilers_call_them(version: int, name: str) -> None:
+    assert gfx_name(version) == name
+
+
+def test_uncorrectable_errors_pages_and_heat_are_readings(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=1)
+    well = first(tmp_path).readings
+    assert (well.ecc_uncorrectable_volatile, well.remap_pending, well.remap_failure) == (0, False, False)
+    assert (well.thermal_slowdown, well.temperature_celsius, well.power_milliwatts) == (False, 52, 137_000)
+    assert well.utilization_percent is None, "telemetry is off"
+    here = folder(tmp_path, 0)
+    (here / "ras/umc_err_count").write_text("ue: 2\nce: 9\n")
+    (here / "ras/gpu_vram_bad_pages").write_text("0x00000001 : 0x00001000 : R\n0x00000002 : 0x00001000 : P\n")
+    (here / "hwmon/hwmon0/temp2_input").write_text("105000\n")
+    bad = poll(tmp_path, telemetry=True).devices[0].readings
+    assert (bad.ecc_uncorrectable_volatile, bad.remap_pending, bad.remapped_uncorrectable) == (2, True, 1)
+    assert (bad.thermal_slowdown, bad.temperature_celsius) == (True, 105)
+    assert (bad.utilization_percent, bad.memory_used_bytes, bad.sm_clock_mhz) == (7, 1 << 30, 132)
+
+
+@pytest.mark.parametrize("node", ["kfd", "dri/card0", "dri/renderD129"])
+def test_a_device_node_that_is_missing_is_a_reason(tmp_path: Path, node: str) -> None:
+    mi300x(tmp_path, gpus=1, compute="CPX")
+    (tmp_path / "dev" / node).unlink()
+    assert first(tmp_path).readings.conditions == (NODE_MISSING,)
+
+
+def test_a_gpu_that_kfd_does_not_know_is_an_error_of_that_gpu_alone(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=2)
+    shutil.rmtree(tmp_path / "sys/class/kfd/kfd/topology/nodes/2")
+    errors = [gpu.readings.error for gpu in poll(tmp_path).devices]
+    assert "KFD" in (errors[0] or "")
+    assert errors[1] is None
+
+
+def test_a_gpu_given_to_another_driver_is_no_longer_listed_and_comes_back(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=2)
+    link = tmp_path / "sys/module/amdgpu/drivers/pci:amdgpu" / amd_bus_id(1)
+    target = link.readlink()
+    link.unlink()
+    assert [gpu.id for gpu in poll(tmp_path).devices] == [amd_bus_id(0)]
+    link.symlink_to(target)
+    assert len(poll(tmp_path).devices) == 2
+
+
+def test_without_the_driver_the_bus_still_shows_that_there_are_gpus(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=2)
+    shutil.rmtree(tmp_path / "sys/module/amdgpu")
+    facts = poll(tmp_path)
+    assert (facts.driver.state, facts.devices, facts.accelerators_on_bus) == (DriverState.NOT_LOADED, (), 2)
+    assert facts.problems[0].code == "DriverNotLoaded"
+
+
+def test_a_largest_machine_is_one_good_line(tmp_path: Path) -> None:
+    mi300x(tmp_path, compute="CPX", memory="NPS4")
+    command = [sys.executable, "-m", "nodedevices_probe.main", "amd", f"--root={tmp_path}", "--once"]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    line = parse_line(done.stdout)
+    assert (line.probe, len(line.devices), sum(len(each.partitions) for each in line.devices)) == ("amd", 8, 64)

@@ -1,0 +1,115 @@
+"""Intel's GPUs, from trees of sysfs to the probe's line and to what pods are given."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nodedevices_plugin.inputs.reader import parse_line
+from nodedevices_probe.intel.probe import IntelSource
+from nodedevices_probe.loop import Facts
+from nodedevices_probe.protocol import DriverState, PciePath
+from nodedevices_probe.sysfs import System
+from support.stepped_node import Node, nodes
+from support.trees import FLEX_170, FLEX_MIB, MAX_1550, flex, intel_bus_id
+
+COMMAND = (sys.executable, "-m", "nodedevices_probe.main", "intel", "--once")
+
+
+def poll(root: Path) -> Facts:
+    return IntelSource(system=System(root)).poll()
+
+
+@pytest.mark.parametrize("driver", ["i915", "xe"])
+def test_a_gpu_is_what_its_driver_says_of_it(tmp_path: Path, driver: str) -> None:
+    flex(tmp_path, driver=driver)
+    facts = poll(tmp_path)
+    assert (facts.driver.state, facts.driver.name, facts.driver.version) == (
+        DriverState.LOADED,
+        driver,
+        "6.8.0-45-generic",
+    )
+    one, other = facts.devices
+    assert (one.id, one.type, one.vendor, one.numa_node, one.pcie_root) == (
+        intel_bus_id(0),
+        "gpu",
+        "intel",
+        0,
+        "pci0000:4a",
+    )
+    assert (one.capacity, one.device_nodes) == ({"memory": f"{FLEX_MIB}Mi"}, ("/dev/dri/card0", "/dev/dri/renderD128"))
+    assert [(each.to, each.path) for each in one.pcie] == [(other.id, PciePath.SINGLE)], "behind one switch"
+    assert (one.readings.temperature_celsius, one.readings.power_milliwatts) == (48, 75_000)
+    assert facts.accelerators_on_bus == 2
+
+
+@pytest.mark.parametrize("driver", ["i915", "xe"])
+def test_it_is_offered_by_its_driver_and_containers_get_its_nodes_alone(tmp_path: Path, driver: str) -> None:
+    flex(tmp_path, driver=driver)
+    node = Node(*poll(tmp_path).devices).now()
+    name = f"gpu.intel.com/{driver}"
+    assert node.offers == {name: [intel_bus_id(0), intel_bus_id(1)]}
+    edits = node.container(name, intel_bus_id(1))
+    assert (edits.devices, edits.envs) == (nodes("/dev/dri/card1", "/dev/dri/renderD129"), {})
+
+
+def test_virtual_functions_are_offered_in_place_of_their_physical_function(tmp_path: Path) -> None:
+    flex(tmp_path, functions=3)
+    facts = poll(tmp_path)
+    assert facts.accelerators_on_bus == 2, "functions are part of a GPU"
+    offers = Node(*facts.devices).now().offers
+    assert offers == {"gpu.intel.com/i915": [*(intel_bus_id(0, each) for each in (1, 2, 3)), intel_bus_id(1)]}
+    assert facts.devices[1].extra["physicalFunction"].string == intel_bus_id(0)
+
+
+def test_a_function_that_a_virtual_machine_has_is_not_listed(tmp_path: Path) -> None:
+    flex(tmp_path, functions=2)
+    (tmp_path / "sys/bus/pci/drivers/i915" / intel_bus_id(0, 2)).unlink()
+    assert intel_bus_id(0, 2) not in [each.id for each in poll(tmp_path).devices]
+
+
+@pytest.mark.parametrize(
+    ("flag", "found"),
+    [("--allow-ids=0x56C0", 2), (f"--allow-ids={MAX_1550}", 0), (f"--deny-ids={MAX_1550}, {FLEX_170}", 0), ("", 2)],
+)
+def test_models_are_allowed_or_denied_by_device_id(tmp_path: Path, flag: str, found: int) -> None:
+    flex(tmp_path)
+    command = [*COMMAND, f"--root={tmp_path}", *([flag] if flag else [])]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(parse_line(done.stdout).devices) == found
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--deny-ids=56c0"], "argument --deny-ids: '56c0' is not allowed; give PCI device ids, such as 0x49c5,0x56c0"),
+        (["--allow-ids=0x1", "--deny-ids=0x2"], "not allowed with argument"),
+    ],
+)
+def test_wrong_lists_are_explained(flags: list[str], complaint: str) -> None:
+    done = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+
+
+def test_a_missing_device_node_is_a_reason_and_a_gpu_without_any_answers_nothing(tmp_path: Path) -> None:
+    flex(tmp_path)
+    (tmp_path / "dev/dri/renderD128").unlink()
+    shutil.rmtree(tmp_path / "sys/bus/pci/devices" / intel_bus_id(1) / "drm")
+    one, other = poll(tmp_path).devices
+    assert one.readings.conditions == ("deviceNodeMissing",)
+    assert other.readings.error == "the driver made no device node for it"
+    node = Node(one, other).now()
+    assert node.world.verdicts[one.id].reason == "DeviceNodeMissing"
+
+
+def test_without_a_driver_it_says_which(tmp_path: Path) -> None:
+    flex(tmp_path)
+    shutil.rmtree(tmp_path / "sys/module")
+    facts = poll(tmp_path)
+    assert (facts.driver.state, facts.devices) == (DriverState.NOT_LOADED, ())
+    assert "i915 and xe" in facts.problems[0].message
