@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import structlog
 from nodedevices_probe.protocol import Snapshot
 from nodedevices_probe.registry import KINDS
 
@@ -22,6 +23,8 @@ from nodedevices_plugin.inputs.probe_socket import ProbeSocket
 from nodedevices_plugin.inputs.probe_source import ProbeSource
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.probes import ProbeSpec, name_of, read
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Probes:
         them is ended, and of that no further line comes."""
         if list(texts) == [each.text for each in self._running.values()]:
             return
+        log.info("probes configured", probes=[name_of(text) for text in texts])
         before = {each.text: (name, each) for name, each in self._running.items()}
         for name, gone in (before[text] for text in before if text not in texts):
             self._lines.pop(name, None)

@@ -18,7 +18,6 @@ from nodedevices_common.text import show
 
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.options import by_name, options, variables, vendors_flags
-from nodedevices_plugin.settings.probes import ProbeSpec
 from nodedevices_plugin.settings.problems import ConfigError
 
 OWN_PREFIX = "NODEDEVICES_"
@@ -42,7 +41,6 @@ class Local:
     fallback_strategies: tuple[str, ...] = ()
     resource_prefix: str
     serving_mode: str
-    probe_specs: tuple[ProbeSpec, ...]  # of flags and variables, or the default
     probe_options: Mapping[str, Value]  # what built-in probes get of the agent's options, by name
     device_plugin_dir: str
     kubelet_socket: str
@@ -59,11 +57,6 @@ class Local:
     own_pod: tuple[str, str] | None = None  # namespace and name; None: a plain process
     operator_wait_seconds: float = 0.0  # how long a first registration without a state file waits for it
     sources: tuple[str, ...] = ()  # which of flags and environment say something of what a configuration can say
-
-    @property
-    def probes(self) -> tuple[str, ...]:
-        """Their names, the first one first."""
-        return tuple(each.name for each in self.probe_specs)
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
@@ -91,7 +84,6 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
         fallback_strategies=_list(values["fallback-strategies"]),
         resource_prefix=str(values["resource-prefix"]),
         serving_mode=str(values["serving-mode"]),
-        probe_specs=probes.read(_list(values["probe"]))[0],
         probe_options=probes.passed_on(values),
         device_plugin_dir=directory,
         kubelet_socket=str(values["kubelet-socket"]) or f"{directory}/kubelet.sock",

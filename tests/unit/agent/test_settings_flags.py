@@ -20,7 +20,7 @@ def refused(arguments: list[str], environment: dict[str, str] | None = None) -> 
 
 def test_the_defaults_are_those_of_a_daemonset() -> None:
     local = parse([], HERE)
-    assert (local.node_name, local.probes, local.standalone) == ("n1", ("nvml",), False)
+    assert (local.node_name, local.given.get("probe"), local.standalone) == ("n1", None, False)
     assert local.kubelet_socket == "/var/lib/kubelet/device-plugins/kubelet.sock"
     assert local.state_file == "/var/lib/kubelet/device-plugins/nodedevices-state.json"
     assert local.pod_resources_socket == "/var/lib/kubelet/pod-resources/kubelet.sock"

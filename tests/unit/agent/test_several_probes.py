@@ -15,7 +15,7 @@ from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
 from nodedevices_plugin.settings.flags import Local, parse
-from nodedevices_plugin.settings.probes import ProbeSpec
+from nodedevices_plugin.settings.probes import ProbeSpec, read
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.report import Facts, ProbeFacts, report
@@ -186,16 +186,22 @@ def test_each_probe_is_counted_by_itself() -> None:
 
 
 # --- flags ------------------------------------------------------------------------------------------------------------
+def specs_of(local: Local) -> tuple[ProbeSpec, ...]:
+    given = local.given["probe"]
+    assert isinstance(given, tuple)
+    return read(given)[0]
+
+
 def test_probes_are_named_in_their_order_and_a_command_is_split_as_a_shell_does() -> None:
-    assert LOCAL.probes == ("nvml", "nics")
-    assert LOCAL.probe_specs[1].command == ("/opt/nic-probe", "--fast")
-    assert parse(["--standalone"], {"NODEDEVICES_PROBE": "nvml,x='a b' c"}).probe_specs[1].command == ("a b", "c")
+    assert [each.name for each in specs_of(LOCAL)] == ["nvml", "nics"]
+    assert specs_of(LOCAL)[1].command == ("/opt/nic-probe", "--fast")
+    assert specs_of(parse(["--standalone"], {"NODEDEVICES_PROBE": "nvml,x='a b' c"}))[1].command == ("a b", "c")
 
 
 def test_a_socket_has_an_absolute_path_that_fits_into_an_address() -> None:
     longest = "/" + "x" * 106
     local = parse(["--standalone", "--probe=nvml=unix:/run/a.sock", f"--probe=nics=unix:{longest}"], {})
-    assert local.probe_specs == (ProbeSpec("nvml", socket="/run/a.sock"), ProbeSpec("nics", socket=longest))
+    assert specs_of(local) == (ProbeSpec("nvml", socket="/run/a.sock"), ProbeSpec("nics", socket=longest))
 
 
 SOCKET = "give unix: and an absolute path of at most 107 bytes, as in unix:/run/nics/probe.sock"
