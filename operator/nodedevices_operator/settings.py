@@ -143,7 +143,8 @@ def _namespace(given: Given) -> str:
             name = ""
         return name or NAMESPACE
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
-        raise InputError(f"{given.place}: {name!r} is not allowed; give the name of a namespace")
+        right = "give lower-case letters, digits and '-', at most 63, a letter or digit first and last"
+        raise InputError(f"{given.place}: {name!r} is not the name of a namespace; {right}")
     return name
 
 

@@ -51,6 +51,9 @@ def test_variables_that_kubernetes_makes_for_services_are_none_of_ours() -> None
         (["--dry-run"], {}, ["--dry-run", "cleanup"]),
         (["--kubeconfig=/none"], {}, ["--kubeconfig", "'/none'", "path"]),
         ([], {"KUBECONFIG": "/none"}, ["KUBECONFIG", "'/none'"]),
+        (["--namespace=Ops.Team"], {}, ["--namespace", "'Ops.Team'", "lower-case letters, digits and '-', at most 63"]),
+        (["--namespace", "n" * 64], {}, ["--namespace", "at most 63"]),
+        (["--namespace=-ops"], {}, ["'-ops'", "a letter or digit first and last"]),
     ],
 )
 def test_what_is_wrong_is_named(arguments: list[str], environment: dict[str, str], words: list[str]) -> None:
