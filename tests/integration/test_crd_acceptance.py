@@ -13,22 +13,16 @@ from support.kubectl import Kubectl, KubectlError
 KINDS = ["nodedevices", "devicepolicies"]
 
 
-def create(kubectl: Kubectl, document: dict[str, Any], *arguments: str) -> str:
-    return kubectl.run("create", "--validate=strict", *arguments, "-f", "-", stdin=json.dumps(document))
-
-
 def write_status(kubectl: Kubectl, document: dict[str, Any], manager: str = "agent") -> None:
     """Apply only the status, as the agent does."""
     body = {key: value for key, value in document.items() if key != "spec"}
-    kubectl.run(
-        "apply",
-        "--server-side",
-        f"--field-manager={manager}",
-        "--subresource=status",
-        "-f",
-        "-",
-        stdin=json.dumps(body),
-    )
+    kubectl.apply_as(manager, body, subresource="status")
+
+
+def shown(kubectl: Kubectl, kind: str, name: str) -> dict[str, Any]:
+    found = kubectl.get(kind, name)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("plural", KINDS)
@@ -41,11 +35,11 @@ def test_the_crd_is_established_and_structural(admin: Kubectl, plural: str) -> N
 
 @pytest.mark.parametrize("document", [FULL_NODE, FULL_POLICY], ids=KINDS)
 def test_a_full_example_is_kept_to_the_last_field(kubectl: Kubectl, document: dict[str, Any]) -> None:
-    create(kubectl, document)
+    kubectl.create(document)
     if "status" in document:
         write_status(kubectl, document)
 
-    kept = kubectl.json("get", document["kind"], document["metadata"]["name"])
+    kept = shown(kubectl, document["kind"], document["metadata"]["name"])
     assert kept["spec"] == document["spec"]
     assert kept.get("status") == document.get("status")
 
@@ -53,7 +47,7 @@ def test_a_full_example_is_kept_to_the_last_field(kubectl: Kubectl, document: di
 @pytest.mark.parametrize("refusal", REFUSALS, ids=[refusal.name for refusal in REFUSALS])
 def test_a_wrong_spec_is_refused_with_a_reason(admin: Kubectl, refusal: Refusal) -> None:
     with pytest.raises(KubectlError) as caught:
-        create(admin, refusal.document, "--dry-run=server")
+        admin.create(refusal.document, dry=True)
     assert refusal.says in caught.value.said
 
 
@@ -62,14 +56,14 @@ def test_an_unknown_key_is_refused_by_strict_validation(
     admin: Kubectl, place: str, document: dict[str, Any], path: str
 ) -> None:
     with pytest.raises(KubectlError, match="unknown field") as caught:
-        create(admin, document, "--dry-run=server")
+        admin.create(document, dry=True)
     assert f'"{path}"' in caught.value.said
 
 
 def test_what_a_policy_leaves_out_stays_out_but_for_priority_and_mode(kubectl: Kubectl) -> None:
-    create(kubectl, policy(health={"holdDownSeconds": 5}, sharing={}))
+    kubectl.create(policy(health={"holdDownSeconds": 5}, sharing={}))
 
-    kept = kubectl.json("get", "dp", "example")["spec"]
+    kept = shown(kubectl, "dp", "example")["spec"]
     assert kept == {
         "nodeSelector": {},
         "priority": 0,
@@ -81,22 +75,22 @@ def test_what_a_policy_leaves_out_stays_out_but_for_priority_and_mode(kubectl: K
 
 def test_no_configuration_and_an_empty_one_are_distinguished(kubectl: Kubectl) -> None:
     node = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices"}
-    create(kubectl, {**node, "metadata": {"name": "unresolved"}, "spec": {}})
-    create(kubectl, {**node, "metadata": {"name": "resolved"}, "spec": {"config": {}}})
+    kubectl.create({**node, "metadata": {"name": "unresolved"}, "spec": {}})
+    kubectl.create({**node, "metadata": {"name": "resolved"}, "spec": {"config": {}}})
 
-    assert kubectl.json("get", "nd", "unresolved")["spec"] == {}
-    assert kubectl.json("get", "nd", "resolved")["spec"] == {"config": {}}
+    assert shown(kubectl, "nd", "unresolved")["spec"] == {}
+    assert shown(kubectl, "nd", "resolved")["spec"] == {"config": {}}
 
 
 # --- status ----------------------------------------------------------------------------------------------------------
 def test_status_is_written_through_its_subresource_only(kubectl: Kubectl) -> None:
-    create(kubectl, FULL_NODE)
-    assert "status" not in kubectl.json("get", "nd", "gpu-a01")
+    kubectl.create(FULL_NODE)
+    assert "status" not in shown(kubectl, "nd", "gpu-a01")
 
     document = copy.deepcopy(FULL_NODE)
     document["spec"] = {"config": {}}
     kubectl.run("apply", "--server-side", "--subresource=status", "-f", "-", stdin=json.dumps(document))
-    kept = kubectl.json("get", "nd", "gpu-a01")
+    kept = shown(kubectl, "nd", "gpu-a01")
     assert kept["status"]["summary"]["reason"] == "Xid79"
     assert kept["spec"] == FULL_NODE["spec"]
 
@@ -105,10 +99,10 @@ def test_a_reason_and_an_action_of_a_newer_agent_are_taken(kubectl: Kubectl) -> 
     document = copy.deepcopy(FULL_NODE)
     document["status"]["devices"][1]["health"].update(reason="CosmicRay", recoveryAction="Relocate")
     document["status"]["resources"][0]["sharing"] = "quantum"
-    create(kubectl, document)
+    kubectl.create(document)
     write_status(kubectl, document)
 
-    kept = kubectl.json("get", "nd", "gpu-a01")["status"]
+    kept = shown(kubectl, "nd", "gpu-a01")["status"]
     assert kept["devices"][1]["health"]["reason"] == "CosmicRay"
     assert kept["resources"][0]["sharing"] == "quantum"
 
@@ -130,8 +124,8 @@ def test_a_reason_and_an_action_of_a_newer_agent_are_taken(kubectl: Kubectl) -> 
 )
 def test_even_a_status_has_its_bounds(kubectl: Kubectl, change: Any, says: str) -> None:
     document = copy.deepcopy(FULL_NODE)
-    create(kubectl, document)
-    current = kubectl.json("get", "nd", "gpu-a01")
+    kubectl.create(document)
+    current = shown(kubectl, "nd", "gpu-a01")
     change(document["status"])
     with pytest.raises(KubectlError) as caught:
         kubectl.run(
@@ -142,7 +136,7 @@ def test_even_a_status_has_its_bounds(kubectl: Kubectl, change: Any, says: str) 
 
 # --- what people see -------------------------------------------------------------------------------------------------
 def test_the_columns_of_nodedevices(kubectl: Kubectl) -> None:
-    create(kubectl, FULL_NODE)
+    kubectl.create(FULL_NODE)
     write_status(kubectl, FULL_NODE)
 
     header, row = kubectl.run("get", "nd").splitlines()
@@ -162,7 +156,7 @@ def test_the_columns_of_nodedevices(kubectl: Kubectl) -> None:
 
 
 def test_the_wide_columns_of_nodedevices(kubectl: Kubectl) -> None:
-    create(kubectl, FULL_NODE)
+    kubectl.create(FULL_NODE)
     write_status(kubectl, FULL_NODE)
 
     header, row = kubectl.run("get", "nd", "-o", "wide").splitlines()
@@ -179,7 +173,7 @@ def columns(header: str, row: str) -> list[str]:
 
 
 def test_the_columns_of_devicepolicies(kubectl: Kubectl) -> None:
-    create(kubectl, FULL_POLICY)
+    kubectl.create(FULL_POLICY)
 
     header, row = kubectl.run("get", "dp").splitlines()
     assert header.split() == "NAME PRIORITY MODE ACCEPTED SELECTED APPLIED FAILED CONFLICTED AGE".split()  # noqa: SIM905
@@ -191,7 +185,7 @@ def test_nodes_are_found_by_the_reason_of_their_worst_device(kubectl: Kubectl) -
         document = copy.deepcopy(FULL_NODE)
         document["metadata"]["name"] = name
         document["status"]["summary"]["reason"] = reason
-        create(kubectl, document)
+        kubectl.create(document)
         write_status(kubectl, document)
 
     assert kubectl.run("get", "nd", "--field-selector", "status.summary.reason=Xid79", "-o", "name").split() == [
@@ -200,8 +194,8 @@ def test_nodes_are_found_by_the_reason_of_their_worst_device(kubectl: Kubectl) -
 
 
 def test_one_category_lists_both_kinds(kubectl: Kubectl) -> None:
-    create(kubectl, FULL_NODE)
-    create(kubectl, FULL_POLICY)
+    kubectl.create(FULL_NODE)
+    kubectl.create(FULL_POLICY)
 
     assert sorted(kubectl.run("get", "hardware", "-o", "name").split()) == [
         "devicepolicy.nodedevices.io/example",

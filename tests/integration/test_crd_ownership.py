@@ -34,7 +34,8 @@ def apply(kubectl: Kubectl, manager: str, **parts: Any) -> None:
 
 
 def node(kubectl: Kubectl) -> dict[str, Any]:
-    found: dict[str, Any] = kubectl.json("get", "nd", "n1", "--show-managed-fields")
+    found = kubectl.get("nd", "n1")
+    assert found is not None
     return found
 
 

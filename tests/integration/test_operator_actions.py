@@ -28,7 +28,7 @@ def _record(kubectl: Kubectl, operator: OperatorProcess) -> Iterator[None]:
     fleet.namespace(kubectl)
     yield
     operator.kill()
-    kubectl.run("delete", "configmap", RECORD, "-n", SYSTEM, "--ignore-not-found")
+    kubectl.delete("configmap", RECORD, namespace=SYSTEM)
     operator.start()
 
 
@@ -63,7 +63,7 @@ def test_a_fault_taints_its_node_beside_other_taints_and_the_recovery_takes_it_b
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
     node = FleetNode(kubectl, "n1").create()
-    kubectl.run("patch", "node", "n1", "--type=merge", "-p", json.dumps({"spec": {"taints": [OTHER]}}))
+    kubectl.patch("node", "n1", {"spec": {"taints": [OTHER]}})
     kubectl.apply(policy("taint", faults={"taint": {"effect": "NoSchedule"}}))
     wait_until("tainted", lambda: shown(node, "TaintSynced").get("status") == "True")
     node.fail(0)

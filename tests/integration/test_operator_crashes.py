@@ -124,7 +124,7 @@ async def test_killed_at_any_call_it_taints_and_evicts_once_and_takes_the_taint_
     kube: KubeClient, kubectl: Kubectl
 ) -> None:
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    kubectl.run("delete", "configmap", RECORD, "-n", NAMESPACE, "--ignore-not-found")
+    kubectl.delete("configmap", RECORD, namespace=NAMESPACE)
     unbroken: list[dict[str, Any]] = []
     calls = [0, 0]
     dies_at = 0

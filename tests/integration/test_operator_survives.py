@@ -31,8 +31,11 @@ def _namespace(kubectl: Kubectl) -> None:
 
 def versions(kubectl: Kubectl) -> dict[str, str]:
     """resourceVersion of every object that the operator writes."""
-    items = kubectl.json("get", "nd,dp,nodes,pods", "-A")["items"]
-    return {f"{it['kind']}/{it['metadata']['name']}": it["metadata"]["resourceVersion"] for it in items}
+    return {
+        f"{kind}/{it['metadata']['name']}": it["metadata"]["resourceVersion"]
+        for kind in ("nd", "dp", "nodes", "pods")
+        for it in kubectl.items(kind)
+    }
 
 
 def writes(operator: OperatorProcess) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def refusal(admin: Kubectl, file: str, level: str) -> str:
     spec["serviceAccountName"] = account
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod", "namespace": f"level-{level}"}, "spec": spec}
     try:
-        admin.run("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
+        admin.create(pod, dry=True)
     except KubectlError as error:
         return error.said
     return ""

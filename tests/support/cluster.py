@@ -29,6 +29,7 @@ GPU = "nvidia.com/gpu"
 MEMORY = "nodedevices.io/gpu-memory-mib"
 HEALTHY = "nodedevices.io/DeviceHealthy"
 BASE_POLICY = "e2e-base"
+OURS = "app!=hand"  # in NAMESPACE: what a test made
 # Short, so that a recovered device is back soon: what the hold-down is for is tested where it can be given a clock.
 HOLD_DOWN_SECONDS = 1
 # Some 0.6 s; but after an absence of the API server the scheduler's watches may take a minute to return.
@@ -70,18 +71,16 @@ class Cluster:
         ill = [one["id"] for one in self.devices(node).values() if one["health"]["state"] == "Unhealthy"]
         if ill:
             value = ",".join(f"{one}=recovered" for one in ill)
-            self.kubectl.run("annotate", "nodedevices", node, "--overwrite", f"nodedevices.io/confirm={value}")
+            note = {"metadata": {"annotations": {"nodedevices.io/confirm": value}}}
+            self.kubectl.patch("nodedevices", node, note)
 
     def reset(self) -> None:
         """Back to the baseline, whatever the last test left behind."""
         self.wake()
-        ours = ("-n", NAMESPACE, "-l", "app!=hand")
-        kinds = "deployments,statefulsets,jobs,poddisruptionbudgets,pods"
-        self.kubectl.run("delete", kinds, *ours, "--grace-period=0", "--force", seconds=90)
-        names = self.kubectl.run("get", "devicepolicies", "-o", "name").split()
-        extra = [name for name in names if not name.endswith(f"/{BASE_POLICY}")]
-        if extra:
-            self.kubectl.run("delete", *extra)
+        kinds = ("deployments", "statefulsets", "jobs", "poddisruptionbudgets", "pods")
+        self.kubectl.clear(*kinds, namespace=NAMESPACE, labels=OURS)
+        names = [each["metadata"]["name"] for each in self.kubectl.items("devicepolicies")]
+        self.kubectl.delete("devicepolicies", *(name for name in names if name != BASE_POLICY))
         self.policy(BASE_POLICY, {"health": {"holdDownSeconds": HOLD_DOWN_SECONDS}}, priority=-1000)
         self.until("no pod of ours is left", lambda: not self.pods())
         self.settle()
@@ -231,8 +230,7 @@ class Cluster:
         return found
 
     def pods(self) -> Sequence[dict[str, Any]]:
-        items: list[dict[str, Any]] = self.kubectl.json("get", "pods", "-n", NAMESPACE, "-l", "app!=hand")["items"]
-        return items
+        return self.kubectl.items("pods", NAMESPACE, labels=OURS)
 
     def visible(self, pod: str) -> set[str]:
         """The devices that the container of a pod was given, as its own environment says."""
@@ -274,17 +272,15 @@ class Cluster:
     def events(self, name: str, *reasons: str) -> list[dict[str, Any]]:
         """Our Events on a pod: of faults and recoveries, where no other reasons are given."""
         uid = (self.kubectl.get("pod", name, NAMESPACE) or {}).get("metadata", {}).get("uid", "")
-        about = ("--field-selector", f"involvedObject.uid={uid}")
-        items = self.kubectl.json("get", "events", "-n", NAMESPACE, *about)["items"]
+        items = self.kubectl.items("events", NAMESPACE, fields=f"involvedObject.uid={uid}")
         return [one for one in items if one["reason"] in (reasons or {"DeviceFault", "DeviceRecovered"})]
 
     # --- our own parts ------------------------------------------------------------------------------------------------
     def agent(self, node: str) -> dict[str, Any]:
         """The agent's pod on a node."""
-        items = self.kubectl.json(
-            "get", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=agent",
-            "--field-selector", f"spec.nodeName={node}",
-        )["items"]  # fmt: skip
+        items = self.kubectl.items(
+            "pods", SYSTEM, labels="app.kubernetes.io/component=agent", fields=f"spec.nodeName={node}"
+        )
         return next(one for one in items if "deletionTimestamp" not in one["metadata"])
 
     def metric(self, node: str, name: str, **labels: str) -> float:
@@ -298,7 +294,7 @@ class Cluster:
         return sum(float(line.rpartition(" ")[2]) for line in series if all(each in line for each in wanted))
 
     def operator(self) -> dict[str, Any]:
-        items = self.kubectl.json("get", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=operator")["items"]
+        items = self.kubectl.items("pods", SYSTEM, labels="app.kubernetes.io/component=operator")
         return next(one for one in items if "deletionTimestamp" not in one["metadata"])
 
     def operators(self, count: int) -> None:
@@ -307,7 +303,7 @@ class Cluster:
         self.until(f"{count} operators", lambda: self._operators_ready(count))
 
     def _operators_ready(self, count: int) -> bool:
-        items = self.kubectl.json("get", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=operator")["items"]
+        items = self.kubectl.items("pods", SYSTEM, labels="app.kubernetes.io/component=operator")
         return len(items) == count and all(condition(one, "Ready").get("status") == "True" for one in items)
 
     # --- beginning and end --------------------------------------------------------------------------------------------

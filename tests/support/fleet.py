@@ -6,13 +6,12 @@ state the operator must react to can be had at once. Names are given by the test
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from support.kubectl import Kubectl, KubectlError
+from support.kubectl import Kubectl
 
 MEMORY = "nodedevices.io/gpu-memory-mib"
 GPU = "nvidia.com/gpu"
@@ -57,8 +56,7 @@ class FleetNode:
     def create(self, labels: Mapping[str, str] | None = None) -> FleetNode:
         """The Node (Ready, with its GPUs) and the NodeDevices with a first report."""
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name, "labels": dict(labels or {})}}
-        made = json.loads(self.kubectl.run("create", "-o", "json", "-f", "-", stdin=json.dumps(node)))
-        self.uid = made["metadata"]["uid"]
+        self.uid = self.kubectl.create(node)["metadata"]["uid"]
         self.kubelet({GPU: self.gpus})
         self.create_object()
         self.report()
@@ -78,16 +76,7 @@ class FleetNode:
         self.patch_node({"status": status}, "strategic")
 
     def patch_node(self, patch: Mapping[str, Any], kind: str = "merge", manager: str = "kubelet") -> None:
-        self.kubectl.run(
-            "patch",
-            "node",
-            self.name,
-            "--subresource=status",
-            f"--type={kind}",
-            f"--field-manager={manager}",
-            "-p",
-            json.dumps(patch),
-        )
+        self.kubectl.patch("node", self.name, patch, how=kind, manager=manager, subresource="status")
 
     def report(self, *, applied_hash: str | None = None) -> None:
         """The agent's whole status, by server-side apply."""
@@ -196,12 +185,9 @@ class FleetNode:
 
 def namespace(kubectl: Kubectl) -> None:
     """The pods' namespace, with the service account that no controller makes here."""
-    for kind, name, more in (("namespace", NAMESPACE, ()), ("serviceaccount", "default", ("-n", NAMESPACE))):
-        try:
-            kubectl.run("create", kind, name, *more)
-        except KubectlError as error:
-            if "already exists" not in error.said:
-                raise
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    account = {"name": "default", "namespace": NAMESPACE}
+    kubectl.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
 
 
 def pod(
@@ -224,7 +210,7 @@ def pod(
     if gate:
         spec["readinessGates"] = [{"conditionType": gate}]
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
-    made = json.loads(kubectl.run("create", "-o", "json", "-f", "-", stdin=json.dumps(body)))
+    made = kubectl.create(body)
     status: dict[str, Any] = {"phase": phase}
     if started is not None:
         status["startTime"] = stamp(started)
@@ -249,7 +235,7 @@ def memory_capacity(scope: str = "healthy") -> list[dict[str, Any]]:
 
 def events(kubectl: Kubectl, uid: str) -> list[dict[str, Any]]:
     """Events about the object of that uid, oldest first."""
-    found = kubectl.json("get", "events", "-A", f"--field-selector=involvedObject.uid={uid}")["items"]
+    found = kubectl.items("events", fields=f"involvedObject.uid={uid}")
     return sorted(found, key=lambda it: str(it["metadata"]["creationTimestamp"]))
 
 
@@ -261,18 +247,8 @@ def owners(thing: Mapping[str, Any], prefix: str = "nodedevices-operator") -> Se
 
 def patch_pod(kubectl: Kubectl, name: str, status: Mapping[str, Any]) -> None:
     """What the pod's kubelet adds to its status."""
-    kubectl.run(
-        "patch",
-        "pod",
-        name,
-        "-n",
-        NAMESPACE,
-        "--subresource=status",
-        "--type=merge",
-        "--field-manager=kubelet",
-        "-p",
-        json.dumps({"status": status}),
-    )
+    change = {"status": status}
+    kubectl.patch("pod", name, change, namespace=NAMESPACE, manager="kubelet", subresource="status")
 
 
 def container_status(allocated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

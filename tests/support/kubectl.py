@@ -13,7 +13,8 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 from support.direct import DirectError, reach
 
 COMMAND_SECONDS = 60
+DELETE_SECONDS = 90
 # Between two questions: each may be a kubectl, a tenth of a second of CPU.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 1.0
 
@@ -63,6 +65,23 @@ def wait_until(what: str, look: Callable[[], T | None], *, seconds: float = 60, 
             pause = min(pause * 1.25, LONGEST_PAUSE_SECONDS)
 
 
+@contextmanager
+def _said(*argv: str) -> Iterator[None]:
+    """What was refused without a process reads as a command's failure."""
+    try:
+        yield
+    except DirectError as error:
+        raise KubectlError(argv, 1, str(error)) from error
+
+
+def _place(namespace: str | None) -> tuple[str, ...]:
+    return ("-n", namespace) if namespace else ()
+
+
+def _part(subresource: str) -> tuple[str, ...]:
+    return (f"--subresource={subresource}",) if subresource else ()
+
+
 @dataclass(frozen=True)
 class Kubectl:
     kubeconfig: Path
@@ -100,18 +119,35 @@ class Kubectl:
     def get(self, kind: str, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         """The object, or None when there is none of that name."""
         if direct := reach(self.kubeconfig, kind):
-            try:
+            with _said("get", kind, name):
                 return direct.get(kind, name, namespace)
-            except DirectError as error:
-                raise KubectlError(("get", kind, name), 1, str(error)) from error
-        place = ("-n", namespace) if namespace else ()
-        text = self.run("get", kind, name, *place, "-o", "json", "--ignore-not-found")
+        text = self.run("get", kind, name, *_place(namespace), "-o", "json", "--ignore-not-found")
         found: dict[str, Any] | None = json.loads(text) if text.strip() else None
         return found
 
+    def items(
+        self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> list[dict[str, Any]]:
+        """The objects of a namespace, or of all of them."""
+        if direct := reach(self.kubeconfig, kind):
+            with _said("get", kind):
+                return direct.items(kind, namespace, labels=labels, fields=fields)
+        place = ("-n", namespace) if namespace else ("--all-namespaces",)
+        items: list[dict[str, Any]] = self.json("get", kind, *place, "-l", labels, "--field-selector", fields)["items"]
+        return items
+
+    def create(self, thing: Mapping[str, Any], *, dry: bool = False) -> dict[str, Any]:
+        """The object that was made; `dry`: that would have been."""
+        if direct := reach(self.kubeconfig, thing["kind"]):
+            with _said("create", thing["kind"], thing["metadata"]["name"]):
+                return direct.create(thing, dry=dry)
+        flags = ("--dry-run=server",) if dry else ()
+        made: dict[str, Any] = self.json("create", *flags, "-f", "-", stdin=json.dumps(thing))
+        return made
+
     def apply(self, *objects: Mapping[str, Any]) -> None:
         """Server-side, as a person would who edits the same object again and again."""
-        if all(reach(self.kubeconfig, one["kind"].lower()) for one in objects):
+        if all(reach(self.kubeconfig, one["kind"]) for one in objects):
             for one in objects:
                 self.apply_as("kubectl", one)
             return
@@ -120,19 +156,60 @@ class Kubectl:
 
     def apply_as(self, manager: str, thing: Mapping[str, Any], *, subresource: str = "") -> None:
         """One object, as another field manager; `subresource`: only that part of it."""
-        if direct := reach(self.kubeconfig, thing["kind"].lower()):
-            try:
+        if direct := reach(self.kubeconfig, thing["kind"]):
+            with _said("apply", thing["kind"], thing["metadata"]["name"]):
                 return direct.apply(thing, manager=manager, subresource=subresource)
-            except DirectError as error:
-                raise KubectlError(("apply", thing["kind"], thing["metadata"]["name"]), 1, str(error)) from error
-        part = (f"--subresource={subresource}",) if subresource else ()
-        flags = ("--server-side", "--force-conflicts", f"--field-manager={manager}", *part)
+        flags = ("--server-side", "--force-conflicts", f"--field-manager={manager}", *_part(subresource))
         self.run("apply", *flags, "-f", "-", stdin=json.dumps(thing))
         return None
 
+    def patch(
+        self,
+        kind: str,
+        name: str,
+        change: Mapping[str, Any],
+        *,
+        namespace: str | None = None,
+        how: str = "merge",
+        manager: str = "kubectl-patch",
+        subresource: str = "",
+    ) -> None:
+        """`how`: merge or strategic."""
+        if direct := reach(self.kubeconfig, kind):
+            with _said("patch", kind, name):
+                return direct.patch(kind, name, namespace, change, how=how, manager=manager, subresource=subresource)
+        flags = (f"--type={how}", f"--field-manager={manager}", *_part(subresource), *_place(namespace))
+        self.run("patch", kind, name, *flags, "-p", json.dumps(change))
+        return None
+
     def delete(self, kind: str, *names: str, namespace: str | None = None, wait: bool = True) -> None:
-        place = ("-n", namespace) if namespace else ()
-        self.run("delete", kind, *names, *place, "--ignore-not-found", f"--wait={str(wait).lower()}", seconds=90)
+        """Nothing is done for a name that is not there; `wait`: until they are gone."""
+        if direct := reach(self.kubeconfig, kind):
+            with _said("delete", kind, *names):
+                uids = {name: direct.delete(kind, name, namespace) for name in names}
+            for name, uid in uids.items() if wait else ():
+                what = f"{kind} {name} is gone"
+                wait_until(what, lambda n=name, u=uid: self._other(kind, n, namespace, u), seconds=DELETE_SECONDS)  # type: ignore[misc]
+            return
+        flags = (*_place(namespace), "--ignore-not-found", f"--wait={str(wait).lower()}")
+        self.run("delete", kind, *names, *flags, seconds=DELETE_SECONDS)
+
+    def _other(self, kind: str, name: str, namespace: str | None, uid: str) -> bool:
+        """Whether the object of that uid is no longer there."""
+        found = self.get(kind, name, namespace)
+        return found is None or found["metadata"]["uid"] != uid
+
+    def clear(self, *kinds: str, namespace: str, labels: str) -> None:
+        """Deletes all of these at once, without a grace period."""
+        if all(reach(self.kubeconfig, kind) for kind in kinds):
+            for kind in kinds:
+                direct = reach(self.kubeconfig, kind)
+                assert direct is not None
+                with _said("delete", kind):
+                    direct.delete_all(kind, namespace, labels=labels)
+            return
+        now = ("--grace-period=0", "--force")
+        self.run("delete", ",".join(kinds), "-n", namespace, "-l", labels, *now, seconds=DELETE_SECONDS)
 
     def exec(self, pod: str, *argv: str, namespace: str) -> str:
         return self.run("exec", "-n", namespace, pod, "--", *argv)

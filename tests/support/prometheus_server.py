@@ -175,7 +175,7 @@ def pods(kubectl: Kubectl) -> Iterator[Target]:
 
 
 def listed(kubectl: Kubectl, kind: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = kubectl.json("get", kind, "-n", SYSTEM)["items"]
+    found: list[dict[str, Any]] = kubectl.items(kind, SYSTEM)
     return found
 
 
