@@ -66,8 +66,8 @@ def taints(cluster: Cluster) -> list[tuple[str, str]]:
 
 
 def reasons(cluster: Cluster, pod: str) -> set[str]:
-    arguments = ("get", "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={pod}")
-    return {one["reason"] for one in cluster.kubectl.json(*arguments)["items"]}
+    found = cluster.kubectl.items("events", NAMESPACE, fields=f"involvedObject.name={pod}")
+    return {one["reason"] for one in found}
 
 
 def shown(cluster: Cluster, kind: str = "EvictionsSynced") -> dict[str, Any]:

@@ -93,7 +93,7 @@ def vendors(cluster: Cluster, provider: ClusterProvider) -> Iterator[Cluster]:
 
 def vendors_pods(cluster: Cluster) -> dict[str, dict[str, Any]]:
     """By node, those that are not about to end."""
-    items = cluster.kubectl.json("get", "pods", "-n", vendor.CHART_NAMESPACE)["items"]
+    items = cluster.kubectl.items("pods", vendor.CHART_NAMESPACE)
     return {one["spec"]["nodeName"]: one for one in items if "deletionTimestamp" not in one["metadata"]}
 
 
@@ -113,8 +113,8 @@ def holders(cluster: Cluster, node: str) -> set[str]:
 
 
 def agent_ready(cluster: Cluster, node: str) -> bool:
-    place = ("-l", "app.kubernetes.io/component=agent", "--field-selector", f"spec.nodeName={node}")
-    pods = cluster.kubectl.json("get", "pods", "-n", SYSTEM, *place)["items"]
+    label = "app.kubernetes.io/component=agent"
+    pods = cluster.kubectl.items("pods", SYSTEM, labels=label, fields=f"spec.nodeName={node}")
     return bool(pods) and all(condition(pod, "Ready").get("status") == "True" for pod in pods)
 
 

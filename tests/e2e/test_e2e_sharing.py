@@ -33,10 +33,8 @@ def with_mps(installed: Cluster) -> Iterator[None]:
 
 
 def mps_pod(cluster: Cluster) -> str:
-    items = cluster.kubectl.json(
-        "get", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=mps", "--field-selector",
-        f"spec.nodeName={cluster.b}",
-    )["items"]  # fmt: skip
+    label = "app.kubernetes.io/component=mps"
+    items = cluster.kubectl.items("pods", SYSTEM, labels=label, fields=f"spec.nodeName={cluster.b}")
     return str(next(one["metadata"]["name"] for one in items if "deletionTimestamp" not in one["metadata"]))
 
 

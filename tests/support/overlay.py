@@ -59,13 +59,14 @@ def installed_with(
 
 
 def _ready(cluster: Cluster, what: str) -> None:
-    spec = cluster.kubectl.json("get", "-n", SYSTEM, what)["spec"]
+    kind, _, name = what.partition("/")
+    spec = (cluster.kubectl.get(kind, name, SYSTEM) or {})["spec"]
     if spec["updateStrategy"]["type"] == "RollingUpdate":
         cluster.kubectl.run("rollout", "status", what, "-n", SYSTEM, "--timeout=150s", seconds=160)
         return
 
     def ready() -> bool:
-        status = cluster.kubectl.json("get", "-n", SYSTEM, what)["status"]
+        status = (cluster.kubectl.get(kind, name, SYSTEM) or {})["status"]
         return bool(status["numberReady"] == status["desiredNumberScheduled"] > 0)
 
     cluster.until(f"{what} is ready", ready, seconds=150)
