@@ -68,14 +68,19 @@ def _still(kubectl: Kubectl, operator: OperatorProcess) -> dict[str, str] | None
 def test_an_api_server_that_comes_back_finds_the_operator_at_work(
     operator: OperatorProcess, kubectl: Kubectl, apiserver: ApiServer
 ) -> None:
+    """A deletion in the gap of the watches, which are refused as too old, is found, and nothing else goes."""
     node = FleetNode(kubectl, "n1").create()
-    kubectl.apply(policy("memory", capacity=memory_capacity()))
+    kubectl.apply(policy("memory", capacity=memory_capacity()), policy("lost", health={"holdDownSeconds": 7}))
     wait_until("capacity", lambda: MEMORY in node.capacity)
+    wait_until("both", lambda: {"capacity", "health"} <= node.object["spec"]["config"].keys())
     apiserver.stop_apiserver()
     wait_until("noticed", lambda: operator.get("/readyz")[0] == 503)
     assert "failed to list" in operator.said()
     assert operator.get("/healthz")[0] == 200
+    apiserver.lose("devicepolicies", "lost")
     apiserver.start_apiserver()
+    assert node.capacity[MEMORY] == str(2 * 80 * 1024)
+    wait_until("its deletion", lambda: set(node.object["spec"]["config"]) == {"capacity"})
     assert node.capacity[MEMORY] == str(2 * 80 * 1024)
     pod(kubectl, "a", "n1")
     node.hold(0, "a")

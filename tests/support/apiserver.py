@@ -6,16 +6,21 @@ what it needs; tokens come by TokenRequest. The processes are this process's chi
 
 from __future__ import annotations
 
+import base64
+import json
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from cluster.rig import binaries, layout
 from cluster.rig.control import Control
 from cluster.rig.problem import RigError
+from nodedevices_api import GROUP
 
 COMMAND_SECONDS = 60
 
@@ -83,6 +88,22 @@ class ApiServer:
     def stop_apiserver(self) -> None:
         """kill -9; etcd goes on."""
         self._control.stop("kube-apiserver")
+
+    def lose(self, resource: str, name: str) -> None:
+        """While no API server runs: a cluster-scoped object is gone from etcd, and so is all history. No watch delivers
+        the deletion, and each that goes on from before is refused (410, Expired)."""
+        key = base64.b64encode(f"/registry/{GROUP}/{resource}/{name}".encode()).decode()
+        deleted = self._etcd("kv/deleterange", {"key": key})
+        assert deleted.get("deleted") == "1", deleted
+        self._etcd("kv/compaction", {"revision": deleted["header"]["revision"]})
+
+    def _etcd(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._layout.etcd_port}/v3/{path}", json.dumps(body).encode()
+        )
+        with urllib.request.urlopen(request, timeout=COMMAND_SECONDS) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
 
     def restart(self) -> None:
         self.stop_apiserver()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nodedevices_api.bounds import MAX_DEVICES
+from nodedevices_api.fields import HEALTH_MESSAGE_LIMIT
+from nodedevices_api.nodedevices import MAX_HOLDERS
+from nodedevices_operator.concerns.events import BURST
 from nodedevices_operator.concerns.pod_marks import READS_AT_ONCE, READS_WAIT_SECONDS, SECONDS_PER_READ
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
@@ -149,6 +154,42 @@ async def test_a_node_that_reports_the_truth_again_is_trusted_again() -> None:
     world.clock.now += 10 * READS_WAIT_SECONDS
     await world.report(LIAR, lost(0, holder("on-liar")))
     assert world.condition(LIAR) == ("False", "Xid79")
+
+
+async def test_the_largest_status_that_the_schema_takes_is_bounded_in_what_it_causes_and_delays_nobody() -> None:
+    """Every list is full, every name another, and every text as long and as hostile as it may be."""
+    world = await World().begin()
+    text = ("\x1b[2J\n\u202e" * HEALTH_MESSAGE_LIMIT)[:HEALTH_MESSAGE_LIMIT]
+    crowd = [
+        device(
+            index,
+            health={"state": "Unhealthy", "reason": "Xid79", "message": text, "since": SINCE},
+            holders=[holder(f"p-{index}-{number}") for number in range(MAX_HOLDERS)],
+            notices=[{"code": "Xid31", "message": text, "since": SINCE, "time": SINCE, "count": 2**31 - 1}] * 4,
+        )
+        for index in range(MAX_DEVICES)
+    ]
+    crowd[0]["holders"][0] = holder("on-liar")
+    retired = [{"name": f"example.com/{number}", "since": SINCE} for number in range(64)]
+    for _ in range(3):
+        await world.report(LIAR, *crowd, retiredResources=retired)
+    assert len(world.reads) <= 2 * READS_AT_ONCE, "one budget for marks, and one for notices"
+    assert len(world.kube.events) <= BURST
+    assert len(world.kube.written(world.path(LIAR))) <= 12, "its NodeDevices, a few times for each report"
+    await world.report(NEIGHBOUR, lost(0, holder("on-neighbour")))
+    assert world.condition(NEIGHBOUR) == ("False", "Xid79")
+
+
+async def test_a_report_that_comes_after_a_newer_one_is_not_acted_on() -> None:
+    world = await World().begin()
+    await world.report(LIAR, lost(0, holder("on-liar")))
+    late = copy.deepcopy(world.kube.objects[world.path(LIAR)])
+    await world.report(LIAR, device(0, holders=[holder("on-liar")]))
+    assert world.condition(LIAR) == ("True", "Healthy")
+    world.kube.writes.clear()
+    world.manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, late))
+    await world.settle()
+    assert (world.condition(LIAR), world.kube.writes) == (("True", "Healthy"), [])
 
 
 @pytest.mark.parametrize("name", ["cpu", "memory", MEMORY, "example.com/x", ""])
