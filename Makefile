@@ -11,7 +11,7 @@ VENV        := .venv
 UV          := $(TOOLS)/bin/uv
 RUN         := $(VENV)/bin
 REGISTRY    ?=
-WORKERS     ?= 4
+WORKERS     ?= 5
 SOURCES     := crds plugin operator tests benchmarks
 
 export PYTHONDONTWRITEBYTECODE := 1

@@ -2,7 +2,7 @@
 
 Most of them wait: for a kubelet's period, a hold-down, an API server. So `make test` runs several workers
 (pytest-xdist), and what shares an expensive fixture stays on one worker: each half of the end-to-end tests (a cluster
-each), and each other file by itself. The longest starts first and the rest goes on beside it.
+each), and each other file by itself. The longest starts first and the rest goes on beside it, on two workers of five.
 """
 
 from __future__ import annotations
