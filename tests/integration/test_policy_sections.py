@@ -194,8 +194,6 @@ async def test_policies_that_make_no_sense_together_leave_the_last_good_configur
     assert said("nodedevices", NODE, "ConfigApplied")[0] == "ConfigInvalid"
     assert (kubectl.get("nodedevices", NODE) or {})["status"]["appliedConfigHash"] == applied
     assert {name: kubelet.allocatable(name) for name in offered} == offered
-    kubectl.apply(policy("cut", partitions={"strategy": "mixed"}), policy("sharing", sharing=slices))
-    await seen("applied again", lambda: said("dp", "cut", "Applied")[0] == "Applied")
 
 
 @pytest.mark.usefixtures("operator", "agent")
