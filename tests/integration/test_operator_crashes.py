@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -26,6 +26,8 @@ from support.fleet import MEMORY, FleetNode, memory_capacity, pod, policy
 from support.kubectl import Kubectl, condition
 
 MOST_CALLS = 80
+Observed = dict[str, Any]
+Observe = Callable[[], Awaitable[Observed]]
 
 
 @pytest.fixture
@@ -46,7 +48,35 @@ async def through(kube: KubeClient, dies_at: int) -> int:
     return len(first.calls)
 
 
-async def cluster(kube: KubeClient, node: str, uids: dict[str, str]) -> dict[str, Any]:
+async def killed_at_every_call(
+    kube: KubeClient, kubectl: Kubectl, begin: Callable[[FleetNode], Observe], *gpus: int, tidy: bool = False
+) -> tuple[Observed, Observed]:
+    """What is there after these GPUs failed and after they recovered, on one node after the other; each time the
+    operator is killed at a later call. All ends are the same. `begin`: makes what stands on the node; `tidy`: no life
+    reads the nodes of those before."""
+    unbroken: tuple[Observed, Observed] | None = None
+    calls = dies_at = 0
+    while unbroken is None or dies_at <= calls:
+        assert dies_at < MOST_CALLS
+        name = f"k{dies_at}"
+        node = FleetNode(kubectl, name).create({"life": name})
+        observe = begin(node)
+        node.fail(*gpus)
+        made = await through(kube, dies_at)
+        at_fault = await observe()
+        node.recover(*gpus)
+        made = max(made, await through(kube, dies_at))
+        ends = at_fault, await observe()
+        if unbroken is None:
+            unbroken, calls = ends, made
+        assert ends == unbroken, f"died at call {dies_at}"
+        for kind in ("nd", "node", "dp") if tidy else ():
+            kubectl.delete(kind, name)
+        dies_at += 1
+    return unbroken
+
+
+async def cluster(kube: KubeClient, node: str, uids: dict[str, str]) -> Observed:
     """Everything that the operator answers for, without times, uids and the node's name."""
     item, own = await kube.get(named(NODE_DEVICES, node)), await kube.get(named(NODES, node))
     pods = [await kube.get(pod_path(fleet.NAMESPACE, name)) for name in sorted(uids)]
@@ -71,38 +101,26 @@ async def cluster(kube: KubeClient, node: str, uids: dict[str, str]) -> dict[str
 async def test_killed_at_any_call_and_restarted_it_reaches_the_same_end_state(
     kube: KubeClient, kubectl: Kubectl
 ) -> None:
-    unbroken: list[dict[str, Any]] = []
-    calls = [0, 0]
-    dies_at = 0
-    while dies_at == 0 or dies_at <= max(calls):
-        assert dies_at < MOST_CALLS
-        name = f"k{dies_at}"
-        node = FleetNode(kubectl, name).create({"life": name})
+    def begin(node: FleetNode) -> Observe:
+        name = node.name
         kubectl.apply(policy(name, {"life": name}, capacity=memory_capacity(), health={"holdDownSeconds": 3}))
         uids = {f"{name}-{place}": pod(kubectl, f"{name}-{place}", name) for place in ("a", "b")}
         node.hold(0, f"{name}-a")
         node.hold(1, f"{name}-b")
-        node.fail(0, 1)
-        made = await through(kube, dies_at)
-        at_fault = await cluster(kube, name, uids)
-        node.recover(0, 1)
-        made_then = await through(kube, dies_at)
-        well = await cluster(kube, name, uids)
-        if dies_at == 0:
-            unbroken, calls = [at_fault, well], [made, made_then]
-            assert [it[0] for it in at_fault["pods"]] == ["False", "False"]
-            assert [it[0] for it in well["pods"]] == ["True", "True"]
-            assert well["affected"] == []
-            assert well["capacity"] == str(2 * 80 * 1024)
-            assert well["events"] == [["DeviceFault", "DeviceRecovered"]] * 2
-        assert [at_fault, well] == unbroken, f"died at call {dies_at}"
-        dies_at += 1
+        return lambda: cluster(kube, name, uids)
+
+    at_fault, well = await killed_at_every_call(kube, kubectl, begin, 0, 1)
+    assert [it[0] for it in at_fault["pods"]] == ["False", "False"]
+    assert [it[0] for it in well["pods"]] == ["True", "True"]
+    assert well["affected"] == []
+    assert well["capacity"] == str(2 * 80 * 1024)
+    assert well["events"] == [["DeviceFault", "DeviceRecovered"]] * 2
 
 
 ACTS = {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"maxUnavailable": 1}}
 
 
-async def acted(kube: KubeClient, node: str, uid: str) -> dict[str, Any]:
+async def acted(kube: KubeClient, node: str, uid: str) -> Observed:
     item, own = await kube.get(named(NODE_DEVICES, node)), await kube.get(named(NODES, node))
     evicted = await kube.get(pod_path(fleet.NAMESPACE, f"{node}-a"))
     happened = [it async for page in kube.pages(events_path(fleet.NAMESPACE)) for it in page]
@@ -125,34 +143,21 @@ async def test_killed_at_any_call_it_taints_and_evicts_once_and_takes_the_taint_
 ) -> None:
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     kubectl.delete("configmap", RECORD, namespace=NAMESPACE)
-    unbroken: list[dict[str, Any]] = []
-    calls = [0, 0]
-    dies_at = 0
-    while dies_at == 0 or dies_at <= max(calls):
-        assert dies_at < MOST_CALLS
-        name = f"k{dies_at}"
-        node = FleetNode(kubectl, name).create({"life": name})
+
+    def begin(node: FleetNode) -> Observe:
+        name = node.name
         kubectl.apply(policy(name, {"life": name}, faults=ACTS))
         uid = pod(kubectl, f"{name}-a", name)
         node.hold(0, f"{name}-a")
-        node.fail(0)
-        made = await through(kube, dies_at)
-        at_fault = await acted(kube, name, uid)
-        node.recover(0)
-        made_then = await through(kube, dies_at)
-        well = await acted(kube, name, uid)
-        if dies_at == 0:
-            unbroken, calls = [at_fault, well], [made, made_then]
-            assert (at_fault["taints"], at_fault["leaving"], at_fault["mark"]) == (["Xid79"], True, "False")
-            assert at_fault["actions"] == ["Evict", "Taint"]
-            assert at_fault["conditions"] == [["True", "InSync"]] * 2
-            assert (well["taints"], well["breaker"]) == ([], "Closed")
-            assert well["mark"] == "False", "the pod ends, and a Job judges its end by this"
-            assert well["events"] == ["DeviceFault", "DeviceFaultEviction"]
-        assert [at_fault, well] == unbroken, f"died at call {dies_at}"
-        for kind, which in (("nd", name), ("node", name), ("dp", name)):  # a life reads all of them
-            kubectl.delete(kind, which)
-        dies_at += 1
+        return lambda: acted(kube, name, uid)
+
+    at_fault, well = await killed_at_every_call(kube, kubectl, begin, 0, tidy=True)
+    assert (at_fault["taints"], at_fault["leaving"], at_fault["mark"]) == (["Xid79"], True, "False")
+    assert at_fault["actions"] == ["Evict", "Taint"]
+    assert at_fault["conditions"] == [["True", "InSync"]] * 2
+    assert (well["taints"], well["breaker"]) == ([], "Closed")
+    assert well["mark"] == "False", "the pod ends, and a Job judges its end by this"
+    assert well["events"] == ["DeviceFault", "DeviceFaultEviction"]
 
 
 async def test_a_life_after_everything_is_settled_writes_nothing(kube: KubeClient, kubectl: Kubectl) -> None:
