@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from support.access import APPLY, Account, Refused
 from support.agentprocess import NODE, AgentProcess
 from support.apiserver import ApiServer
+from support.direct import OURS
 from support.kubectl import Kubectl, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -63,9 +65,21 @@ def kubeconfig(apiserver: ApiServer, folder: Path, name: str, token_file: Path) 
 
 
 @pytest.fixture
-def token_file(kubectl: Kubectl, node: dict[str, Any], tmp_path: Path) -> Path:
+def token_file(apiserver: ApiServer, kubectl: Kubectl, node: dict[str, Any], tmp_path: Path) -> Path:
+    """Of the agent's pod, once role and admission policy are in effect."""
     path = tmp_path / "token"
     path.write_text(token(kubectl))
+    agent = Account.of(apiserver.kubeconfig, path.read_text())
+
+    def active() -> bool:  # the API server hears of a new policy within a second
+        body = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": "other"}}
+        try:
+            agent.patch(f"{OURS}/nodedevices/other", body, APPLY, dry=True)
+        except Refused as error:
+            return "may not write nodedevices other" in str(error)
+        return False
+
+    wait_until("the admission policy is in effect", active)
     return path
 
 
