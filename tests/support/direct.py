@@ -11,6 +11,7 @@ import json
 import ssl
 import tempfile
 import threading
+import time
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ANSWER_SECONDS = 40
+MOST_TRIES = 10  # as client-go has it, of what the server refuses for now: 429 while it reads a collection, say
 _THREAD = threading.local()  # server -> its connection: a new one costs five times what a request does
 OURS = "/apis/nodedevices.io/v1alpha1"
 # Kind, in small letters -> its collection.
@@ -136,12 +138,17 @@ class Direct:
     def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, content: str = "application/json"
     ) -> dict[str, Any]:
-        """The answer's object. Raises DirectError."""
+        """The answer's object, tried again as kubectl does when the server says when. Raises DirectError."""
         data = None if body is None else json.dumps(body).encode()
-        try:
-            status, text = self._exchange(method, path, data, {} if data is None else {"Content-Type": content})
-        except (OSError, http.client.HTTPException) as error:
-            raise DirectError(f"{method} {path}: {error}") from error
+        headers = {} if data is None else {"Content-Type": content}
+        for left in reversed(range(MOST_TRIES)):
+            try:
+                status, text, again = self._exchange(method, path, data, headers)
+            except (OSError, http.client.HTTPException) as error:
+                raise DirectError(f"{method} {path}: {error}") from error
+            if not again or not left:
+                break
+            time.sleep(again)
         said = text.decode(errors="replace")
         if status < http.HTTPStatus.BAD_REQUEST:
             found: dict[str, Any] = json.loads(said)
@@ -150,8 +157,11 @@ class Direct:
             said = json.loads(said).get("message", said)
         raise DirectError(f"{method} {path}: {status}: {said[:2000]}", status)
 
-    def _exchange(self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        """Status and body. By the thread's connection; by a new one where the server has closed it meanwhile."""
+    def _exchange(
+        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, bytes, int]:
+        """Status, body and Retry-After's seconds, 0 for none. By the thread's connection; by a new one where the server
+        has closed it meanwhile."""
         kept: dict[str, _Connection] = _THREAD.__dict__
         while True:
             reused = self.server in kept
@@ -166,7 +176,7 @@ class Direct:
                     raise
             else:
                 kept[self.server] = connection
-                return answer.status, text
+                return answer.status, text, int(answer.headers.get("Retry-After", 0))
 
     def _connect(self) -> _Connection:
         at = urllib.parse.urlsplit(self.server)
