@@ -51,5 +51,5 @@ def said(by: Cluster, component: str) -> str:
     label = f"app.kubernetes.io/component={component}"
     try:
         return by.kubectl.run("logs", "-n", SYSTEM, "-l", label, f"--tail={LOG_LINES}", "--prefix")
-    except KubectlError as error:
+    except (KubectlError, OSError) as error:  # kubectl goes with the cluster
         return str(error)

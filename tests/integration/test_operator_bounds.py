@@ -187,6 +187,22 @@ def test_its_configuration_of_a_node_comes_changes_and_goes(operator: Account, k
         assert shown == {"unschedulable": [CORDON]} | spec
 
 
+def test_empty_lists_of_others_do_not_hold_its_fields_back(operator: Account, kubectl: Kubectl) -> None:
+    """Whose last field is taken back by server-side apply, with it go empty lists that others left."""
+    retired = json.dumps({"status": {"retiredResources": []}})
+    kubectl.run("patch", "nodedevices", "n1", "--type=merge", "-p", json.dumps({"spec": {"unschedulable": []}}))
+    kubectl.run("patch", "nodedevices", "n1", "--subresource=status", "--type=merge", "-p", retired)
+    own = {"conditions": [condition(kind) for kind in OWN_CONDITIONS], "affectedPods": [AFFECTED]}
+    for spec in (on_object(spec={"config": {}, "configHash": "a"}), on_object()):
+        operator.patch(OBJECT, spec, APPLY, manager="nodedevices-operator-config")
+    for status in (on_object(status=own), on_object()):
+        operator.patch(f"{OBJECT}/status", status, APPLY, manager="nodedevices-operator-status")
+    shown = kubectl.json("get", "nodedevices", "n1")
+    kubectl.run("patch", "nodedevices", "n1", "--type=merge", "-p", json.dumps({"spec": {"unschedulable": [CORDON]}}))
+    assert not shown.get("spec", {}).keys() & {"config", "configHash"}
+    assert not {each["type"] for each in shown["status"]["conditions"]} & set(OWN_CONDITIONS)
+
+
 def test_its_part_of_a_nodes_status_comes_and_goes_beside_the_agents(operator: Account, kubectl: Kubectl) -> None:
     before = kubectl.json("get", "nodedevices", "n1")["status"]
     own = {"conditions": [condition(kind) for kind in OWN_CONDITIONS], "affectedPods": [AFFECTED]}

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from support.kubectl import Kubectl
+from support.kubectl import Kubectl, KubectlError
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "nodedevices-system"
@@ -65,8 +65,12 @@ def cleanup(kubectl: Kubectl) -> str:
     kubectl.apply(job)
     try:
         kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Complete", "job/cleanup", "--timeout=90s", seconds=100)
-    finally:
+    except KubectlError as error:
         said = kubectl.run("logs", "-n", NAMESPACE, "job/cleanup")
+        raise AssertionError(f"cleanup failed: {said}") from error
+    else:
+        said = kubectl.run("logs", "-n", NAMESPACE, "job/cleanup")
+    finally:
         kubectl.delete("job", "cleanup", namespace=NAMESPACE)
     return said
 
