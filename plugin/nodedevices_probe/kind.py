@@ -54,3 +54,13 @@ class Kind:
         values = {flag: given[option] for flag, option in self.passed_on.items()}
         flags = [f"--{flag}" if value is True else f"--{flag}={value}" for flag, value in values.items() if value]
         return [self.name, *flags]
+
+
+def add_driver_root(parser: ArgumentParser) -> None:
+    """The flag --driver-root-ctr-path of kinds that look for device nodes."""
+    parser.add_argument(
+        "--driver-root-ctr-path",
+        default="/driver-root",
+        metavar="DIR",
+        help="look for device nodes in DIR/dev if it is there: the host's /dev, mounted (default: /driver-root)",
+    )

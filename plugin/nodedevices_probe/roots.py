@@ -23,9 +23,11 @@ _DIGITS = re.compile(r"([0-9]{1,18})")
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Paths are relative to `root`: "sys/class/net"."""
+    """Paths are relative to `root`: "sys/class/net". `devices`: where the machine's /dev is, if that is elsewhere: a
+    container has a /dev of its own."""
 
     root: Path = Path("/")
+    devices: Path | None = None
 
     def read(self, path: str | Path, limit: int = MAX_BYTES) -> str:
         """The content, without white space around it; "" where there is none."""
@@ -85,8 +87,9 @@ class Roots:
 
     def has_node(self, node: str) -> bool:
         """Whether `/dev/...` is there: a device node where the root is the real one, else anything of that name."""
+        place = self.root / node.lstrip("/") if self.devices is None else self.devices / node.removeprefix("/dev/")
         try:
-            mode = (self.root / node.lstrip("/")).stat().st_mode
+            mode = place.stat().st_mode
         except (OSError, ValueError):
             return False
         return self.root != Path("/") or stat.S_ISCHR(mode) or stat.S_ISBLK(mode)

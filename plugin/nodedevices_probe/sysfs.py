@@ -64,10 +64,12 @@ class System:
     """The kernel's files below `root` (in a container: where the host's /sys and /proc are)."""
 
     root: Path = Path("/")
+    driver_root: Path | None = None  # where the driver's or the host's root is mounted; its dev counts, if it has one
 
     @property
     def roots(self) -> Roots:
-        return Roots(self.root)
+        devices = self.driver_root / "dev" if self.driver_root is not None else None
+        return Roots(self.root, devices if devices is not None and devices.is_dir() else None)
 
     def numa_node(self, bus_id: str) -> int | None:
         """NUMA node of a PCI device; None where the kernel knows none (-1)."""

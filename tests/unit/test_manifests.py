@@ -18,6 +18,7 @@ import pytest
 import yaml
 from nodedevices_api import conditions as names
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
+from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name
 from support.kustomize import ROOT, kubectl, parsed, render, rendered
 
@@ -444,6 +445,28 @@ def test_the_driver_root_component_shows_the_agent_the_host_read_only_and_as_it_
     more = {"readOnly": True, "mountPropagation": "HostToContainer"}
     spec["containers"][0]["volumeMounts"].remove({"name": "driver-root", "mountPath": where, **more})
     assert changed == overlay("default")
+
+
+@needs_kubectl
+def test_the_host_dev_component_shows_the_agent_device_nodes_where_probes_look(tmp_path: Path) -> None:
+    changed = with_component("host-dev", tmp_path)
+    spec = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])
+    spec["volumes"].remove({"name": "host-dev", "hostPath": {"path": "/dev", "type": "Directory"}})
+    where = f"{by_name()['driver-root-ctr-path'].default}/dev"
+    more = {"readOnly": True, "mountPropagation": "HostToContainer"}
+    spec["containers"][0]["volumeMounts"].remove({"name": "host-dev", "mountPath": where, **more})
+    assert changed == overlay("default")
+
+
+@needs_kubectl
+def test_the_all_gpus_component_names_probes_that_there_are(tmp_path: Path) -> None:
+    changed = with_component("all-gpus", tmp_path)
+    container = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])["containers"][0]
+    [probes] = [each for each in container["env"] if each["name"] == "NODEDEVICES_PROBE"]
+    container["env"].remove(probes)
+    assert changed == overlay("default")
+    assert probes["value"].split(",") == ["nvml", "amd", "intel"]
+    parse(["--node-name=n"], {"NODEDEVICES_PROBE": probes["value"]})  # raises for a probe that is not there
 
 
 @needs_kubectl

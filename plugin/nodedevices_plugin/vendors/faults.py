@@ -129,7 +129,7 @@ def node_missing(readings: Readings) -> Condition:
     return Condition(
         reason="DeviceNodeMissing",
         state=HealthState.UNHEALTHY,
-        message="a device node in /dev that containers need is not there",
+        message="a device node that containers need is not there, or not visible to the agent (component host-dev)",
         evident=NODE_MISSING in readings.conditions,
         action="Inspect",
         ends_by_itself=True,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from nodedevices_probe.kind import Kind
+from nodedevices_probe.kind import Kind, add_driver_root
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
+    add_driver_root(parser)
     parser.add_argument(
         "--telemetry", action="store_true", help="read fan, utilization, memory used and clocks, too (default: no)"
     )
@@ -18,5 +19,5 @@ AMD = Kind(
     help="AMD GPUs and their compute partitions, by the kernel's amdgpu driver",
     add_arguments=_add_arguments,
     reads="nodedevices_probe.amd.probe",
-    passed_on={"telemetry": "telemetry"},
+    passed_on={"driver-root-ctr-path": "driver-root-ctr-path", "telemetry": "telemetry"},
 )

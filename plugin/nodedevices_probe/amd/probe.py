@@ -11,6 +11,7 @@ import argparse
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from nodedevices_api.bounds import INT32_MAX, MAX_PARTITIONS
 
@@ -184,4 +185,8 @@ def _capacity(memory_bytes: int, nodes: Sequence[KfdNode]) -> dict[str, str]:
 
 
 def source(options: argparse.Namespace) -> AmdSource:
-    return AmdSource(system=System(options.root), telemetry=options.telemetry, poll_seconds=options.interval_seconds)
+    return AmdSource(
+        system=System(options.root, Path(options.driver_root_ctr_path)),
+        telemetry=options.telemetry,
+        poll_seconds=options.interval_seconds,
+    )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from nodedevices_probe.kind import Kind
+from nodedevices_probe.kind import Kind, add_driver_root
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
+    add_driver_root(parser)
     lists = parser.add_mutually_exclusive_group()
     lists.add_argument(
         "--allow-ids",
@@ -23,4 +24,5 @@ INTEL = Kind(
     help="Intel GPUs and their virtual functions, by the kernel's drivers i915 and xe",
     add_arguments=_add_arguments,
     reads="nodedevices_probe.intel.probe",
+    passed_on={"driver-root-ctr-path": "driver-root-ctr-path"},
 )

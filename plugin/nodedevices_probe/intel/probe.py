@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from nodedevices_probe import pcie
 from nodedevices_probe.check import CheckError
@@ -143,7 +144,7 @@ class IntelSource:
 def source(options: argparse.Namespace) -> IntelSource:
     """From its arguments (kind). Raises CheckError."""
     return IntelSource(
-        system=System(options.root),
+        system=System(options.root, Path(options.driver_root_ctr_path)),
         allowed=_device_ids("--allow-ids", options.allow_ids),
         denied=_device_ids("--deny-ids", options.deny_ids),
         poll_seconds=options.interval_seconds,

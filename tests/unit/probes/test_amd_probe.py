@@ -108,6 +108,17 @@ def test_a_device_node_that_is_missing_is_a_reason(tmp_path: Path, node: str) ->
     assert first(tmp_path).readings.conditions == (NODE_MISSING,)
 
 
+def test_device_nodes_are_looked_for_where_the_hosts_dev_is_mounted(tmp_path: Path) -> None:
+    mi300x(tmp_path / "host", gpus=1)
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/sys").symlink_to(tmp_path / "host/sys")
+    command = [sys.executable, "-m", "nodedevices_probe.main", "amd", f"--root={tmp_path / 'root'}", "--once"]
+    for mounted, conditions in (("nowhere", (NODE_MISSING,)), ("host", ())):
+        flag = f"--driver-root-ctr-path={tmp_path / mounted}"
+        done = subprocess.run([*command, flag], capture_output=True, timeout=60, check=False)
+        assert parse_line(done.stdout).devices[0].readings.conditions == conditions, done.stderr
+
+
 def test_a_gpu_that_kfd_does_not_know_is_an_error_of_that_gpu_alone(tmp_path: Path) -> None:
     mi300x(tmp_path, gpus=2)
     shutil.rmtree(tmp_path / "sys/class/kfd/kfd/topology/nodes/2")
