@@ -8,10 +8,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from nodedevices_operator import desired, records
+from nodedevices_operator.desired import vendors as labels
+from nodedevices_plugin import vendors
 
 ROOT = Path(__file__).parents[2]
 CONTRACTS: list[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
@@ -37,6 +40,24 @@ def test_the_page_shows_every_layers_contract_as_it_is_enforced_and_no_other() -
 def test_the_operator_has_a_layers_contract_that_names_each_of_its_modules() -> None:
     [operator] = [contract for contract in LAYERS if contract.get("containers") == ["nodedevices_operator"]]
     assert operator["exhaustive"] is True
+
+
+@pytest.mark.parametrize(
+    ("package", "contracts"),
+    [
+        (vendors, ("The agent knows no vendor but by the registry", "Health knows no vendor")),
+        (labels, ("The operator knows no vendor's labels but by the registry",)),
+    ],
+)
+def test_every_vendor_is_known_by_its_registry_alone(package: ModuleType, contracts: tuple[str, ...]) -> None:
+    """A new one is forbidden to everybody else, too."""
+    shared = {"base", "port", "registry"} if package is labels else set()
+    own = {info.name for info in pkgutil.iter_modules(package.__path__) if info.ispkg or package is labels} - shared
+    wanted = {f"{package.__name__}.{name}" for name in own}
+    for contract in CONTRACTS:
+        if contract["name"] in contracts:
+            assert wanted <= set(contract["forbidden_modules"]), contract["name"]
+    assert set(contracts) <= {contract["name"] for contract in CONTRACTS}
 
 
 @pytest.mark.parametrize("contract", LAYERS, ids=lambda contract: contract["name"])
