@@ -60,7 +60,7 @@ def parse_address(text: str) -> Address:
     host, colon, port = text.rpartition(":")
     bare = ":" in host and not (host[0] == "[" and host[-1] == "]")
     if not colon or not port.isdecimal() or int(port) > MAX_PORT or bare:
-        raise ValueError(f"{text!r} is not host:port; give 127.0.0.1:9736, or :9736 for every address")
+        raise ValueError(f"{text!r} is not host:port; give 127.0.0.1:PORT, or :PORT for every address")
     return Address(host.strip("[]"), int(port))
 
 
