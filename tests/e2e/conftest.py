@@ -13,7 +13,7 @@ from support.kubectl import KubectlError
 LOG_LINES = 60
 # Files whose tests take the roles away under running parts, or stop the API server (one that has just started refuses
 # everybody until it has read the roles), or have nothing installed.
-NOT_AUDITED = ("migration", "observe", "restarts", "rig")
+NOT_AUDITED = ("held_devices", "migration", "observe", "restarts", "rig")
 # The first test's includes the cluster's start. By a signal: a thread would end pytest and leave the cluster behind.
 LIMIT_SECONDS = 300
 

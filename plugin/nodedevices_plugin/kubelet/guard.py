@@ -15,7 +15,7 @@ then has the first turn, for a while.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -62,6 +62,24 @@ def judge(before: Waiting | None, kubelet: sockets.Identity, seen: str | None, *
     return before if now < before.until else None
 
 
+class _OursAt(Collection[str]):
+    """The names that are ours at one kubelet, at the moment of reading: others of ours are registered while the list of
+    what is served is waited for, and it shows them already."""
+
+    def __init__(self, kubelet: sockets.Identity, ours: Mapping[str, sockets.Identity]) -> None:
+        self._kubelet = kubelet
+        self._ours = ours
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._ours.get(name) == self._kubelet
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([each for each, of in self._ours.items() if of == self._kubelet])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class Guard:
     """Used by every registration of one agent. Without `others` nothing is ever in the way."""
 
@@ -82,7 +100,7 @@ class Guard:
         waiting = None
         ours = self._ours.get(name) == kubelet or name in self._allowed_next
         if self._others is not None and not ours and not sockets.of_our_kind(self._folder, name, other_than=own_socket):
-            own = [each for each, of in self._ours.items() if of == kubelet]
+            own = _OursAt(kubelet, self._ours)
             waiting = judge(self._waiting.get(name), kubelet, await self._others(name, own), now=monotonic())
         if waiting is None:
             self._waiting.pop(name, None)

@@ -62,12 +62,31 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Runs NVIDIA's MPS control daemons that the agent of this node wants.",
     )
-    parser.add_argument("command", nargs="?", choices=("run", "mount-shm"), default="run")
-    parser.add_argument("--root", type=Path, default=Path(CONTAINER_ROOT), help="the MPS root in this container")
+    parser.add_argument(
+        "command",
+        nargs="?",
+        choices=("run", "mount-shm"),
+        default="run",
+        help="run: the daemons, until SIGTERM (default); mount-shm: their shared memory at ROOT/shm, once before it",
+    )
+    parser.add_argument(
+        "--root",
+        type=_folder,
+        default=CONTAINER_ROOT,
+        metavar="DIR",
+        help=f"the MPS root in this container (default: {CONTAINER_ROOT})",
+    )
     parser.add_argument("--log-level", choices=logs.LEVELS, default="info")
     parser.add_argument("--log-format", choices=logs.FORMATS, default="auto")
     parser.add_argument("--version", action="version", version=f"nodedevices-mps {__version__}")
     return parser
+
+
+def _folder(value: str) -> Path:
+    """Nothing is made or mounted where a wrong word points to."""
+    if not Path(value).is_dir():
+        raise argparse.ArgumentTypeError(f"{value!r} is no folder; give the MPS root, which is mounted from the host")
+    return Path(value)
 
 
 if __name__ == "__main__":
