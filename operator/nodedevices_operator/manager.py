@@ -62,7 +62,7 @@ class Manager:
             kube,
             metrics,
             namespace=namespace,
-            pools=lambda: pools(self.cache.node_devices, self.cache.nodes),
+            pools=lambda: pools(self.cache.node_devices, self.cache.nodes, self.cache.policies.values()),
             enqueue=self.fleet.add,
             answered=self.nodes.add,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from nodedevices_api.sections import Faults
 from nodedevices_operator.desired import consequences
 from nodedevices_operator.desired.configuration import Trial
 from nodedevices_operator.desired.consequences import KEEP, MIRROR, grace_begins, kept, taint_patch, tainting
+from nodedevices_operator.desired.fleet import OPEN, Action, Fleet, decide
 from nodedevices_operator.desired.pools import limits, pools
 from nodedevices_operator.desired.trial import preview
 from nodedevices_operator.records.names import TAINT
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord, node_devices_record
-from support.opfacts import SINCE, device, holder, node, node_devices, raw_node, raw_pod, record
+from support.opfacts import SINCE, device, holder, node, node_devices, policy, raw_node, raw_pod, record
 
 LATER = "2026-11-21T11:59:30Z"
 NO_SCHEDULE = {"taint": {"effect": "NoSchedule"}}
@@ -251,6 +253,28 @@ def test_while_a_policy_is_rolled_out_its_newest_budget_counts() -> None:
     new = fleet_record("b", device(0), generation=2, budget={"perHour": 1})
     [pool] = pools({"b": new, "a": old}, {})
     assert pool.limits.per_hour == 1
+
+
+def test_a_new_policy_has_all_its_nodes_before_each_of_them_says_so() -> None:
+    """Otherwise a mass fault among them would look like one of the first node alone."""
+    records = {"a": fleet_record("a", lost(0)), "b": record(lost(0)), "c": record(device(0))}
+    nodes = {"a": node(labels={"pool": "x"}), "b": node(labels={"pool": "x"}), "c": node(labels={"pool": "y"})}
+    new = policy("p", faults=IMMEDIATE, selector={"matchLabels": {"pool": "x"}})
+    [pool] = pools(records, nodes, [new])
+    assert (set(pool.nodes), set(pool.faults), pool.limits.per_hour) == ({"a", "b"}, {"a", "b"}, 1)
+    eviction = Action(node="a", kind="evict", target="ns/train", reason="Xid79", since=SINCE)
+    decision = decide(Fleet(), [eviction], datetime.fromisoformat(SINCE), [pool])
+    assert (decision.fleet.breaker, decision.granted) == (OPEN, frozenset())
+
+
+def test_a_policy_that_does_not_react_or_is_stronger_elsewhere_takes_no_node_away() -> None:
+    records = {"a": fleet_record("a", device(0), budget={"perHour": 3})}
+    nodes = {"a": node(labels={"pool": "x"})}
+    others = [policy("q", 9, health={}), policy("r", 9, faults=IMMEDIATE, mode="DryRun")]
+    [pool] = pools(records, nodes, others)
+    assert (pool.policy, pool.limits.per_hour) == ("p", 3)
+    strong, weak = policy("s", 9, faults=IMMEDIATE), policy("w", 1, faults=IMMEDIATE)
+    assert [each.policy for each in pools(records, nodes, [weak, strong])] == ["s"]
 
 
 @pytest.mark.parametrize(
