@@ -226,6 +226,8 @@ def test_a_confirmation_brings_a_device_back_once(agent: AgentProcess, kubectl: 
 def test_an_api_server_that_is_away_costs_one_write_when_it_is_back(
     apiserver: ApiServer, agent: AgentProcess, kubectl: Kubectl
 ) -> None:
+    lines = _lines_of_the_probe(agent)
+    wait_until("its first report is counted", lambda: _lines_of_the_probe(agent) >= lines + 3)
     written = writes(agent)
     apiserver.stop_apiserver()
     for lost in (1, 2, 5):
