@@ -13,6 +13,11 @@ class Place:
     path: tuple[str, ...]  # from the root complex to the device (Roots.pci_path)
     numa_node: int | None = None
 
+    @property
+    def root(self) -> str:
+        """`pci0000:16`, as a ResourceSlice has it; "" where it is not known."""
+        return next(iter(self.path), "")
+
 
 def path_between(one: Place, other: Place) -> PciePath | None:
     """The nearest common ancestor, in NVML's levels; None where nothing is known of one of them."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nodedevices_api.bounds import MAX_NUMA_NODE
 
+from nodedevices_probe.pcie import Place
 from nodedevices_probe.protocol import text, within
 from nodedevices_probe.roots import Roots
 
@@ -20,6 +21,8 @@ ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 PCI_DEVICES = "sys/bus/pci/devices"
 MAX_BYTES = 1 << 20  # of the files of /proc that list things
 _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
+# A folder of a device in sysfs; drivers have other files beside these.
+PCI_DEVICE = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _MIG_MINOR = re.compile(r"gpu([0-9]{1,5})/gi([0-9]{1,5})(?:/ci([0-9]{1,5}))?/access ([0-9]{1,7})")
 
@@ -84,9 +87,11 @@ class System:
         begin = next((at for at, part in enumerate(parts) if _ROOT_COMPLEX.fullmatch(part)), len(parts))
         return tuple(text(part) for part in parts[begin:])
 
+    def place(self, bus_id: str) -> Place:
+        return Place(path=self.pci_path(bus_id), numa_node=self.numa_node(bus_id))
+
     def pcie_root(self, bus_id: str) -> str:
-        """`pci0000:16`, as a ResourceSlice has it; "" where it is not known."""
-        return next(iter(self.pci_path(bus_id)), "")
+        return Place(path=self.pci_path(bus_id)).root
 
     def accelerators_on_bus(self, vendor: str) -> int:
         """How many display, 3D and processing-accelerator devices of a vendor (0x10de) the PCI bus shows."""

@@ -35,7 +35,7 @@ from nodedevices_probe.protocol import (
     Readings,
 )
 from nodedevices_probe.roots import Roots
-from nodedevices_probe.sysfs import System
+from nodedevices_probe.sysfs import PCI_DEVICE, System
 
 PCI_VENDOR = "0x1002"
 MODULE = "sys/module/amdgpu"
@@ -43,7 +43,6 @@ BOUND = f"{MODULE}/drivers/pci:amdgpu"
 PLATFORM = "sys/devices/platform"  # where partitions beyond the first have their DRM nodes
 NO_KFD = "KFD lists no node for it: the driver cannot use it for computing"
 MAX_LINKS = 64
-_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _XCP = re.compile(r"amdgpu_xcp_[0-9]{1,5}")
 
 
@@ -53,6 +52,7 @@ class _Topology:
 
     nodes: Mapping[str, list[KfdNode]]  # of each GPU, by PCI address
     owners: Mapping[int, str]  # KFD's number -> PCI address
+    places: Mapping[str, pcie.Place]
     near: Mapping[str, tuple[PcieNeighbour, ...]]
     partition_nodes: Mapping[int | None, Drm]  # of partitions beyond the first of each GPU, by their render node
 
@@ -90,16 +90,15 @@ class AmdSource:
         )
 
     def _devices(self) -> tuple[DeviceFact, ...]:
-        bus_ids = [each for each in self.roots.names(BOUND) if _BUS_ID.fullmatch(each)]
+        bus_ids = [each for each in self.roots.names(BOUND) if PCI_DEVICE.fullmatch(each)]
         by_gpu: dict[str, list[KfdNode]] = {}
         for node in gpu_nodes(self.roots):
             by_gpu.setdefault(node.bus_id, []).append(node)
-        places = {
-            each: pcie.Place(path=self.system.pci_path(each), numa_node=self.system.numa_node(each)) for each in bus_ids
-        }
+        places = {each: self.system.place(each) for each in bus_ids}
         machine = _Topology(
             nodes=by_gpu,
             owners={node.number: bus_id for bus_id, nodes in by_gpu.items() for node in nodes},
+            places=places,
             near=pcie.neighbours(places),
             partition_nodes=self._partition_nodes(),
         )
@@ -107,6 +106,7 @@ class AmdSource:
 
     def _device(self, index: int, bus_id: str, topology: _Topology) -> DeviceFact:
         at, nodes = f"{BOUND}/{bus_id}", topology.nodes.get(bus_id, [])
+        place = topology.places[bus_id]
         nodes_of, profile = drm(self.roots, at), self._profile(at)
         partitions = _partitions(bus_id, nodes, profile, {**topology.partition_nodes, nodes_of.render: nodes_of})
         memory = sum(node.memory_bytes for node in nodes) or self.roots.number(f"{at}/mem_info_vram_total") or 0
@@ -123,8 +123,8 @@ class AmdSource:
             architecture=next((node.gfx for node in nodes if node.gfx), ""),
             firmware=self.roots.word(f"{at}/vbios_version"),
             pci_bus_id=bus_id,
-            pcie_root=self.system.pcie_root(bus_id),
-            numa_node=self.system.numa_node(bus_id),
+            pcie_root=place.root,
+            numa_node=place.numa_node,
             extra=self._extra(at, profile),
             capacity=_capacity(memory, nodes),
             partitions=partitions,

@@ -30,12 +30,11 @@ from nodedevices_probe.protocol import (
     within,
 )
 from nodedevices_probe.roots import Roots
-from nodedevices_probe.sysfs import PCI_DEVICES, System
+from nodedevices_probe.sysfs import PCI_DEVICE, PCI_DEVICES, System
 
 PCI_VENDOR = "0x8086"
 BUS_DRIVERS = "sys/bus/pci/drivers"
 NO_NODE = "the driver made no device node for it"
-_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DEVICE_ID = re.compile(r"0x[0-9a-f]{4}")
 
 
@@ -72,22 +71,22 @@ class IntelSource:
             bus_id: driver
             for driver in drivers
             for bus_id in self.roots.names(f"{BUS_DRIVERS}/{driver}")
-            if _BUS_ID.fullmatch(bus_id) and self._wanted(bus_id)
+            if PCI_DEVICE.fullmatch(bus_id) and self._wanted(bus_id)
         }
-        places = {
-            each: pcie.Place(path=self.system.pci_path(each), numa_node=self.system.numa_node(each))
-            for each in sorted(found)
-        }
+        places = {each: self.system.place(each) for each in sorted(found)}
         near = pcie.neighbours(places)
         return tuple(
-            self._device(index, bus_id, found[bus_id], near[bus_id]) for index, bus_id in enumerate(sorted(found))
+            self._device(index, bus_id, found[bus_id], place, near[bus_id])
+            for index, (bus_id, place) in enumerate(places.items())
         )
 
     def _wanted(self, bus_id: str) -> bool:
         device = self.roots.word(f"{PCI_DEVICES}/{bus_id}/device")
         return device not in self.denied and (not self.allowed or device in self.allowed)
 
-    def _device(self, index: int, bus_id: str, driver: str, near: tuple[PcieNeighbour, ...]) -> DeviceFact:
+    def _device(
+        self, index: int, bus_id: str, driver: str, place: pcie.Place, near: tuple[PcieNeighbour, ...]
+    ) -> DeviceFact:
         at = f"{PCI_DEVICES}/{bus_id}"
         nodes = drm(self.roots, at).nodes
         return DeviceFact(
@@ -97,8 +96,8 @@ class IntelSource:
             vendor=VENDOR,
             brand="Intel",
             pci_bus_id=bus_id,
-            pcie_root=self.system.pcie_root(bus_id),
-            numa_node=self.system.numa_node(bus_id),
+            pcie_root=place.root,
+            numa_node=place.numa_node,
             extra=self._extra(at, driver),
             capacity=self._capacity(at),
             pcie=near,
@@ -114,7 +113,7 @@ class IntelSource:
             DRIVER: Attribute(string=driver),
             "deviceID": Attribute(string=device_id) if device_id else None,
             FUNCTIONS: Attribute(integer=functions) if functions else None,
-            "physicalFunction": Attribute(string=parent) if _BUS_ID.fullmatch(parent) else None,
+            "physicalFunction": Attribute(string=parent) if PCI_DEVICE.fullmatch(parent) else None,
         }
         return {name: value for name, value in said.items() if value is not None}
 
