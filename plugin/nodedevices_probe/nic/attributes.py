@@ -1,0 +1,42 @@
+"""What the probe and the agent's vendor both name of NICs.
+
+Types, in `extra` (names as the agent and policies see them), and in `readings.conditions`.
+"""
+
+from __future__ import annotations
+
+PHYSICAL = "nic"  # type of physical functions, of plain NICs, and of RDMA devices without a PCI device (soft-RoCE)
+VIRTUAL = "vf"  # type of SR-IOV virtual functions
+TYPES = frozenset({PHYSICAL, VIRTUAL})
+
+# extra; left out where the kernel does not say
+PCI_VENDOR = "pciVendor"  # "15b3"
+DEVICE_ID = "deviceID"  # "1017"
+DRIVER = "driver"  # "mlx5_core"
+IF_NAME = "ifName"  # its network interface in the host's namespace
+LINK_TYPE = "linkType"  # ETHER, INFINIBAND
+RDMA_DEVICE = "rdmaDevice"  # "mlx5_0"
+PF_NAME = "pfName"  # network interface of its physical function; of a physical function its own
+PHYSICAL_FUNCTION = "physicalFunction"  # PCI address, of a virtual function
+VF_INDEX = "vfIndex"  # int, of a virtual function
+VIRTUAL_FUNCTIONS = "virtualFunctions"  # int, how many a physical function has now
+ACPI_INDEX = "acpiIndex"  # int
+SPEED = "speedGbps"  # int
+AUX_TYPE = "auxType"  # "sf", "eth", ...: of an auxiliary device
+VDPA_TYPE = "vdpaType"  # "virtio", "vhost"
+DDP_PROFILE = "ddpProfile"
+P_KEYS = "pKeys"  # "0xffff,0x8001": InfiniBand partitions, without empty entries
+NODE_GUID = "nodeGUID"  # "0c42:a103:0065:d7a6"
+
+ETHER, INFINIBAND = "ether", "infiniband"  # LINK_TYPE
+
+VFS = "vfs"  # capacity: how many virtual functions a physical function can have
+
+# readings.conditions, beside drm.NODE_MISSING (a required character device of an RDMA device is missing)
+LINK_DOWN = "linkDown"  # administratively up, was up before, and is down; of a virtual function: its physical one's
+NO_LINK = "noLink"  # administratively up, and never had a link since the machine booted
+DRIVER_UNBOUND = "driverUnbound"  # no driver of the kernel has the function
+
+# RDMA character devices that a container may need: names of --rdma-required
+RDMA_NODES = ("rdma_cm", "umad", "uverbs", "issm", "ucm")
+RDMA_REQUIRED = ("rdma_cm", "umad", "uverbs")  # by default, as Mellanox's plugin requires
