@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -31,7 +31,7 @@ from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.host.paths import HostPaths
 from nodedevices_plugin.host.sharing_managers import Managers
 from nodedevices_plugin.host.state_keeper import StateKeeper
-from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder
+from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder, DeviceFileReader
 from nodedevices_plugin.inputs.own_object import older_conditions, seen_object
 from nodedevices_plugin.inputs.probes import Probes
 from nodedevices_plugin.kubelet import checkpoint
@@ -58,6 +58,8 @@ from nodedevices_plugin.status.publisher import Publisher
 from nodedevices_plugin.status.readiness import Readiness
 from nodedevices_plugin.status.reporter import Reporter
 from nodedevices_plugin.status.step_log import StepLog, withdraws
+from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
+from nodedevices_plugin.vendors.registry import by_path
 
 log = structlog.get_logger(__name__)
 
@@ -90,7 +92,12 @@ class Agent:
             self._config_file = ConfigFolder(Path(local.config_dir), worker=config, on_change=self._on_files)
         elif local.config_file is not None:
             self._config_file = ConfigFile(Path(local.config_file), worker=config, on_change=self._on_file)
-        self._paths = HostPaths(self._driver_root, worker=paths, on_change=self._wake.set)
+        self._device_files: DeviceFiles = {}
+        self._device_file_readers = [
+            DeviceFileReader(of, Path(path), worker=config, on_change=self._on_device_file)
+            for of, path in by_path(local.device_files)
+        ]
+        self._paths = HostPaths(self._driver_root, self._file_contents, worker=paths, on_change=self._wake.set)
         self._cdi = CdiKeeper(
             Path(local.cdi_dir),
             [Path(each) for each in local.cdi_spec_dirs],
@@ -145,6 +152,7 @@ class Agent:
         log.info("agent starting", version=__version__, node=self._local.node_name)
         if self._config_file is not None:
             await self._config_file.first()  # it says which probes run
+        await asyncio.gather(*(each.first() for each in self._device_file_readers), return_exceptions=True)
         self._world = begin(
             self._state.load(),
             self._local,
@@ -152,6 +160,7 @@ class Agent:
             monotonic=time.monotonic(),
             file=self._file,
             files=self._named,
+            device_files=self._device_files,
         )
         self._holders.with_offers = self._world.active.needs_offers
         if self._world.active.applied_once:
@@ -162,6 +171,8 @@ class Agent:
                 self._probes.use(self._world.probe_set.texts)
                 if self._config_file is not None:
                     tasks.create_task(keep("config-file", self._config_file.run))
+                for reader in self._device_file_readers:
+                    tasks.create_task(keep(reader.name, reader.run))
                 # What fails here fails again in `run`, where it is counted and shown.
                 await asyncio.gather(self._paths.first(), self._cdi.first(), return_exceptions=True)
                 tasks.create_task(keep("host-paths", self._paths.run))
@@ -186,6 +197,8 @@ class Agent:
         log.info("SIGHUP: reading the configuration file again")
         if self._config_file is not None:
             self._config_file.soon()
+        for each in self._device_file_readers:
+            each.soon()
 
     # --- inputs: each keeps the latest and wakes the loop ------------------------------------------------------------
     def _on_file(self, outcome: FileOutcome) -> None:
@@ -202,6 +215,10 @@ class Agent:
 
     def _on_files(self, named: NamedFiles) -> None:
         self._named = named
+        self._wake.set()
+
+    def _on_device_file(self, name: str, outcome: DeviceFileOutcome) -> None:
+        self._device_files = {**self._device_files, name: outcome}
         self._wake.set()
 
     def _on_object(self, item: Object | None) -> None:
@@ -253,6 +270,7 @@ class Agent:
             arrived=line.arrived if line else 0.0,
             file=self._file,
             files=self._named,
+            device_files=self._device_files,
             seen=seen_object(self._seen_raw) if self._listed else None,
             holdings=self._holders.holdings,
             recent=self._plugins.recent_allocations(),
@@ -336,6 +354,12 @@ class Agent:
     # --- the rest ----------------------------------------------------------------------------------------------------
     def _driver_root(self) -> Path:
         return Path(driver_root(self._local, self._world.requested, self._file, self._world.active.effective))
+
+    def _file_contents(self) -> Mapping[str, object]:
+        """The device files' contents in effect, and, where they are another, those that were read last: what these
+        need has to be found before they are in effect."""
+        newest = {name: each.content for name, each in self._device_files.items() if not each.error}
+        return {**self._world.active.effective.node.files, **newest}
 
     def _http_servers(self) -> list[HttpServer]:
         checks = {"/healthz": self._readiness.healthz, "/readyz": self._readiness.readyz}

@@ -7,11 +7,11 @@ root work together best.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from nodedevices_plugin.model import ContainerEdits, DeviceNode, Grant, Inventory, InventoryDevice, Unit
-from nodedevices_plugin.vendors.base import Containers, NodeView, partitions
+from nodedevices_plugin.vendors.base import Containers, Naming, NodeView, partitions
 from nodedevices_probe.protocol import DeviceFact
 
 CONTROL_NODE = "/dev/acmectl"
@@ -38,14 +38,16 @@ class AcmeContainers:
 class Acme:
     name = "acme"
     types = frozenset({"fpga"})
-    host_paths = (CONTROL_NODE,)
     dra_driver = "fpga.acme.com"
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         cut = {device.fact.id: partitions(device) if strategy != "none" else [] for device in devices}
         return [unit for device in devices for unit in cut[device.fact.id] or [Unit(device)]]
 
-    def usual_name(self, unit: Unit, *, strategy: str, prefix: str) -> str | None:
+    def host_paths(self, files: Mapping[str, object]) -> Collection[str]:
+        return (CONTROL_NODE,)
+
+    def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         return f"acme.com/{unit.partition.profile}" if unit.partition else "acme.com/fpga"
 
     def containers(self, node: NodeView) -> Containers:

@@ -191,7 +191,7 @@ def _view(
 
 
 def _subject(device: InventoryDevice, view: _View) -> _Subject:
-    vendor = source_of(view.vendors, device.fact.vendor)
+    vendor = source_of(view.vendors, device.fact)
     of_policy = signals.conditions(device, view.rules, view.above, monotonic=view.monotonic)
     conditions = levels.levels(device.fact, vendor, present=device.present, of_policy=of_policy)
     return _Subject(device=device, vendor=vendor, conditions={each.reason: each for each in conditions})
@@ -213,7 +213,7 @@ def _route(
         device = devices.get(event.device_id) or parents.get(event.device_id)
         if device is None:
             continue
-        meaning = source_of(view.vendors, device.fact.vendor).event(event.kind, event.xid)
+        meaning = source_of(view.vendors, device.fact).event(event.kind, event.xid)
         if meaning is not None and meaning.contained:
             instances = [
                 part.id

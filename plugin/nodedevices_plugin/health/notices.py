@@ -47,7 +47,7 @@ def follow(
         device = devices.get(named) or owners.get(named)
         if device is None:
             continue
-        meaning = source_of(vendors, device.fact.vendor).event(event.kind, event.xid)
+        meaning = source_of(vendors, device.fact).event(event.kind, event.xid)
         if meaning is None or not _noticed(meaning, rules):
             continue
         of_device = found.setdefault(device.fact.id, {})

@@ -18,7 +18,8 @@ NAMED = 24  # in one message
 
 def known(vendors: FaultSources) -> tuple[str, ...]:
     """Every reason that a device of these vendors can have."""
-    return (*levels.REASONS, *signals.REASONS, *(reason for vendor in vendors.values() for reason in vendor.reasons))
+    own = dict.fromkeys(reason for vendor in vendors.values() for reason in vendor.reasons)
+    return tuple(dict.fromkeys((*levels.REASONS, *signals.REASONS, *own)))
 
 
 def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmatched, ...]:

@@ -8,7 +8,7 @@ folder that cannot be read is an empty one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -28,26 +28,36 @@ MAX_OF_A_KIND = 256
 class HostPaths(Periodic):
     """`existing` is what was found last, nothing at first. `on_change` is called on the loop when it is something else.
 
-    driver_root: where the driver's root is mounted in this container, as configured now.
+    driver_root: where the driver's root is mounted in this container, as configured now. files: the device files'
+    contents, which may say what containers get.
     """
 
-    def __init__(self, driver_root: Callable[[], Path], *, worker: Worker, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        driver_root: Callable[[], Path],
+        files: Callable[[], Mapping[str, object]],
+        *,
+        worker: Worker,
+        on_change: Callable[[], None],
+    ) -> None:
         super().__init__(self._check, seconds=CHECK_SECONDS, patience_seconds=FIRST_CHECK_SECONDS)
         self._driver_root = driver_root
+        self._files = files
         self._worker = worker
         self._on_change = on_change
         self.existing: frozenset[str] = frozenset()
 
     async def _check(self) -> None:
-        existing = await self._worker.run(partial(existing_paths, self._driver_root()))
+        existing = await self._worker.run(partial(existing_paths, self._driver_root(), self._files()))
         if existing != self.existing:
             self.existing = existing
             self._on_change()
 
 
-def existing_paths(driver_root: Path) -> frozenset[str]:
+def existing_paths(driver_root: Path, files: Mapping[str, object] | None = None) -> frozenset[str]:
     """Those of the optional paths that are there, as paths from the root (`/dev/nvidiactl`)."""
-    wanted = dict.fromkeys(path for each in vendors() if isinstance(each, Wanted) for path in each.host_paths)
+    contents = files or {}
+    wanted = dict.fromkeys(path for each in vendors() if isinstance(each, Wanted) for path in each.host_paths(contents))
     return frozenset(path for pattern in wanted for path in islice(_found(driver_root, pattern), MAX_OF_A_KIND))
 
 

@@ -1,4 +1,4 @@
-"""The configuration file, or a folder of them, read again and again: by content, once a second.
+"""The configuration file, or a folder of them, and device files, read again and again: by content, once a second.
 
 A ConfigMap's update swaps a symlink some levels up, which neither the file's inode nor a watch on it shows; its content
 does. Files are read and parsed on a worker thread. One that is missing, unreadable or wrong is an outcome like any
@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from nodedevices_common.errors import InputError
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.runtime.worker import Worker
@@ -19,6 +20,7 @@ from nodedevices_plugin.settings import file
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.vendors.files import DeviceFile, DeviceFileOutcome
 
 POLL_SECONDS = 1.0
 FIRST_READ_SECONDS = 1.0  # a file system that hangs must not keep the node's devices away
@@ -82,6 +84,41 @@ class ConfigFile(_Followed):
         self._on_change(FileOutcome(error=problem))
 
 
+class DeviceFileReader(_Followed):
+    """Follows one device file. `on_change` is called on the loop with the option's name and every new outcome."""
+
+    def __init__(
+        self,
+        of: DeviceFile,
+        path: Path,
+        *,
+        worker: Worker,
+        on_change: Callable[[str, DeviceFileOutcome], None],
+    ) -> None:
+        super().__init__(path, worker=worker)
+        self.name = of.option.name
+        self._of = of
+        self._on_change = on_change
+        self._digest: bytes | None = None
+
+    async def _check(self) -> None:
+        try:
+            raw = await self._worker.run(lambda: _read(self._path))
+        except OSError as error:
+            self._digest = None
+            self._failed(error.strerror or str(error))
+            return
+        digest = hashlib.sha256(raw).digest()
+        if digest == self._digest:
+            return
+        outcome = await self._worker.run(lambda: _content(self._of, raw))
+        self._digest, self._problem = digest, None
+        self._on_change(self._of.option.name, outcome)
+
+    def _report(self, problem: str) -> None:
+        self._on_change(self._of.option.name, DeviceFileOutcome(error=problem))
+
+
 class ConfigFolder(_Followed):
     """Follows the files of one folder, each by its name. `on_change` is called on the loop when any of them changed.
 
@@ -129,6 +166,17 @@ def _parsed(raw: bytes) -> FileOutcome:
         return FileOutcome(config=file.parse(raw))
     except ConfigError as error:
         return FileOutcome(error=str(error), field=error.field)
+
+
+def _content(of: DeviceFile, raw: bytes) -> DeviceFileOutcome:
+    if len(raw) > file.MAX_BYTES:
+        return DeviceFileOutcome(error=f"{len(raw)} bytes; {file.MAX_BYTES} are the most")
+    try:
+        return DeviceFileOutcome(content=of.parse(raw))
+    except ConfigError as error:
+        return DeviceFileOutcome(error=str(error), field=error.field)
+    except InputError as error:
+        return DeviceFileOutcome(error=str(ConfigError(error.problems, error.place)), field=error.place)
 
 
 def _read(path: Path) -> bytes:

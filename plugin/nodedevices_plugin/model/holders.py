@@ -17,6 +17,7 @@ class Holder:
     resource: str | None = None  # None: a DRA claim
     claim: str | None = None
     ids: tuple[str, ...] = ()  # schedulable ids (device plugin) or device names (DRA), sorted
+    also: tuple[str, ...] = ()  # what else it was given: the other devices of a resource that is given whole
     since: (
         datetime  # see SCHEMA "Whose pod": last Allocate that handed out one of these ids, or first List that shows it
     )

@@ -66,10 +66,11 @@ class OfferedResource:
 
     name: str  # nvidia.com/gpu
     ids: tuple[SchedulableId, ...]  # sorted by (device index, partition index, replica): a stable order
-    sharing: str = "none"  # none | timeSlicing | mps | memory
+    sharing: str = "none"  # none | timeSlicing | mps | memory; shared: by its nature (vendors.base.OwnShares)
     replicas: int | None = None
     unit: str | None = None  # of memory that a share is, where it has a size
     fail_requests_greater_than_one: bool = False
+    together: bool = False  # whoever gets an id gets all devices of the resource (vendors.base.OwnShares)
     retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (resources.occupancy)
 
 

@@ -52,7 +52,7 @@ def access(effective: Effective, devices: Devices) -> Access:
         devices.inventory,
         effective.sections.injection or Injection(),
         existing=devices.existing,
-        local=effective.node.vendors,
+        values=effective.node.values,
         cdi=devices.cdi,
         modes=effective.node.sharing_modes,
     )
@@ -150,6 +150,7 @@ def _view(vendor: str, effective: Effective, devices: Devices) -> NodeView:
         injection=effective.sections.injection or Injection(),
         existing=devices.existing,
         local=effective.node.vendors.get(vendor),
+        files=effective.node.files,
         cdi=devices.found(vendor),
     )
 

@@ -326,7 +326,10 @@ def _made(effective: Effective, node: Node) -> Plan:
 
 def _plan_settings(effective: Effective) -> PlanSettings:
     return PlanSettings.from_sections(
-        effective.sections, resource_prefix=effective.resource_prefix, modes=effective.node.sharing_modes
+        effective.sections,
+        resource_prefix=effective.resource_prefix,
+        modes=effective.node.sharing_modes,
+        vendors=effective.node.values,
     )
 
 

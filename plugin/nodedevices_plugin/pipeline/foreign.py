@@ -34,7 +34,7 @@ from nodedevices_plugin.resources.occupancy import Held
 from nodedevices_plugin.sharing import none, time_slicing
 from nodedevices_plugin.sharing.helpers import run_by
 from nodedevices_plugin.vendors import registry
-from nodedevices_plugin.vendors.base import ClaimNames, partitions
+from nodedevices_plugin.vendors.base import ClaimNames, Naming, partitions
 
 MAX_RESOURCES = 32  # SCHEMA: status.resources
 NAMED = 4  # of another plugin's resources, in one message
@@ -72,7 +72,7 @@ class Names:
             if (
                 index_prefix is not None and vendor is not None and indices is not None
             ):  # of any other nobody offers them
-                usual = vendor.usual_name(Unit(device), strategy=none.NAME, prefix=index_prefix) or ""
+                usual = vendor.usual_name(Unit(device), Naming(prefix=index_prefix)) or ""
                 domain = usual.partition("/")[0]
                 self._by_index |= {(domain, indices.index_id(unit)): self._by_id[unit.id] for unit in units}
             if (claims := registry.claim_names(fact)) is not None:

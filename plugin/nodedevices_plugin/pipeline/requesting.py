@@ -16,6 +16,9 @@ from nodedevices_plugin.settings.effective import Effective, resolve
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
+
+NOT_READ = DeviceFileOutcome(error="not read yet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +48,11 @@ class RequestedConfig:
     probes: tuple[str, ...] | None = None  # those that are to run, as configured; None: those that run
 
 
-def request_config(local: Local, file: FileOutcome, spec: SeenSpec | None) -> RequestedConfig:
-    """The configuration requested now. `spec`: the latest that the operator resolved, None for none ever."""
+def request_config(
+    local: Local, file: FileOutcome, spec: SeenSpec | None, device_files: DeviceFiles | None = None
+) -> RequestedConfig:
+    """The configuration requested now. `spec`: the latest that the operator resolved, None for none ever.
+    `device_files`: those that flags name, as they were read last."""
     given = spec.config if spec is not None else {}
     by = {
         "policy": bool(given),
@@ -64,6 +70,12 @@ def request_config(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Re
     if lacking and given_probes is None:
         error = f"{where}: {'; '.join(lacking)}"
         return RequestedConfig(error=error, field=probes.KEY, source="file", sources=sources)
+    found = device_files or {}
+    for name, path in local.device_files.items():
+        outcome = found.get(name, NOT_READ)
+        if outcome.error:
+            error = f"--{name} {path}: {outcome.error}"
+            return RequestedConfig(error=error, field=outcome.field, source="file", sources=sources, probes=wanted)
     note = file.place
     if local.config_dir is None and spec is not None and spec.config_name:
         note = (
@@ -74,8 +86,9 @@ def request_config(local: Local, file: FileOutcome, spec: SeenSpec | None) -> Re
     from_file = frozenset(
         name for name in ("resources", "sharing") if getattr(file.config, name, None) is not None and name not in given
     )
+    contents = {name: found[name].content for name in local.device_files}
     try:
-        effective = resolve(local, file.config, spec.config if spec is not None else None)
+        effective = resolve(local, file.config, spec.config if spec is not None else None, contents)
         return RequestedConfig(effective=effective, note=note, from_file=from_file, sources=sources, probes=wanted)
     except ConfigError as error:
         return RequestedConfig(error=str(error), field=error.field, source="spec", sources=sources, probes=wanted)

@@ -45,7 +45,7 @@ from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS, ProbeSet
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State, to_save
 from nodedevices_plugin.resources.changes import RECENT_SECONDS, not_listed
-from nodedevices_plugin.resources.occupancy import Held
+from nodedevices_plugin.resources.occupancy import Held, with_all
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
@@ -57,6 +57,7 @@ from nodedevices_plugin.sharing.clients import follow
 from nodedevices_plugin.sharing.clients import restored as restored_clients
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, SpecRequest
 from nodedevices_plugin.vendors.faults import FaultSource, FaultSources, source_of
+from nodedevices_plugin.vendors.files import DeviceFiles
 from nodedevices_plugin.vendors.registry import fault_sources
 
 CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the scheduler between the two readings
@@ -76,6 +77,7 @@ class Inputs:
     arrived: float = 0.0  # time.monotonic() when it came
     file: FileOutcome = field(default_factory=FileOutcome)
     files: NamedFiles | None = None  # in its place: a folder of them, where the agent has one
+    device_files: DeviceFiles = field(default_factory=dict)
     seen: SeenObject | None = None  # None: not read from the API server (yet)
     holdings: Holdings
     recent: Sequence[RecentAllocate] = ()
@@ -105,7 +107,7 @@ class World:
     access: Access = field(default_factory=Access)  # how containers get what they are granted
     state: State  # what the state file should say
     requested: RequestedConfig = field(default_factory=RequestedConfig)
-    requested_from: tuple[FileOutcome, SeenSpec | None] | None = None  # what `requested` was made of
+    requested_from: tuple[FileOutcome, SeenSpec | None, DeviceFiles] | None = None  # what `requested` was made of
     confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
     confirm_spent: tuple[str, ...] = ()  # what of it was acted on, and its device is at fault again or still
     departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
@@ -140,9 +142,10 @@ def begin(
     monotonic: float,
     file: FileOutcome | None = None,
     files: NamedFiles | None = None,
+    device_files: DeviceFiles | None = None,
 ) -> World:
     """The world after a start, before a probe has reported: what the state file remembers, and which probes run.
-    `file`, `files`: as in Inputs."""
+    `file`, `files`, `device_files`: as in Inputs."""
     active = ActiveConfig(effective=_own(local))
     if state.applied is not None:
         with contextlib.suppress(ConfigError):  # written by another version: the wanted configuration counts
@@ -150,7 +153,7 @@ def begin(
                 effective=from_saved(state.applied), applied_hash=state.applied_hash, applied_once=True
             )
     spec = None if local.standalone else state.spec
-    requested = request_config(local, _file(file or FileOutcome(), files, spec, local), spec)
+    requested = request_config(local, _file(file or FileOutcome(), files, spec, local), spec, device_files)
     texts = requested.probes or _usable(state.probes, local) or DEFAULT
     probes, probe_set = probe_sets.restored(state, texts, now=now, monotonic=monotonic)
     return World(
@@ -207,7 +210,7 @@ class Assessment:
     above: signals.Above
     spec: SeenSpec | None
     requested: RequestedConfig
-    requested_from: tuple[FileOutcome, SeenSpec | None]
+    requested_from: tuple[FileOutcome, SeenSpec | None, DeviceFiles]
     listed: frozenset[RecentAllocate]  # which of the recent Allocates a List has shown
     unlisted: tuple[RecentAllocate, ...]  # and which may still be held unseen
 
@@ -245,7 +248,7 @@ def assess(
     held_now = _held(inputs.holdings, unlisted, names)
     held_devices, held_parts = _held_ids(held_now, world.inventory)
     spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
-    requested_from = (_file(inputs.file, inputs.files, spec, local), spec)
+    requested_from = (_file(inputs.file, inputs.files, spec, local), spec, inputs.device_files)
     requested = world.requested if world.requested_from == requested_from else request_config(local, *requested_from)
     running, probe_set = probe_sets.changed(
         world.probes, world.probe_set, requested.probes or world.probe_set.texts, monotonic
@@ -401,7 +404,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         active=active,
         plan=plan,
         observed=observed,
-        holdings=_named(inputs.holdings, active.effective, inventory),
+        holdings=with_all(_named(inputs.holdings, active.effective, inventory), plan),
         config=config,
         helpers=helpers,
         access=access.access(active.effective, devices) if plan is not None else Access(),
@@ -502,7 +505,7 @@ def _cordons(state: State, seen: SeenObject | None, *, standalone: bool) -> tupl
 def _owners(inventory: Inventory, vendors: FaultSources) -> dict[str, FaultSource]:
     """Whose each device and each partition is, by id."""
     return {
-        each: source_of(vendors, device.fact.vendor)
+        each: source_of(vendors, device.fact)
         for device in inventory.devices
         for each in (device.fact.id, *(part.id for part in device.fact.partitions))
     }

@@ -5,6 +5,8 @@ Most changes need not wait. A device that pods hold in its old shape is withheld
 - any change of ids while it is not known who holds what;
 - a change to or from a sharing mode with helpers, or of what one helper serves (sharing.base): its devices may take no
   process of a pod that is not its client, and its end is its clients' end; its limits follow from the ids;
+- any change of the devices of a resource that is given whole (vendors.base.OwnShares): its pods have all of them,
+  whichever id they were granted;
 - giving the node to another plugin (serving.mode Observe), which would not know what our pods hold.
 While it waits, what it takes away goes to no new pod: see `drained`.
 
@@ -50,7 +52,7 @@ def decide_change(
         why = f"{holdings.state.value}: {holdings.message}" if holdings.message else holdings.state.value
         return wait((), f"the change of {names} waits: it is not known which pods hold devices ({why})")
     if not whole:
-        with_helper = {each.name for plan in (current, wanted) for each in plan.resources if run_by(each)}
+        with_helper = {each.name for plan in (current, wanted) for each in plan.resources if _bound_to(each)}
         changed = {name: ids for name, ids in changed.items() if name in with_helper}
     holders = tuple(each for each in holdings.holders if _holds(each.resource, each.ids, changed))
     names = ", ".join(_named(name, current, wanted) for name in sorted(changed))
@@ -83,7 +85,7 @@ def drained(current: Plan, wanted: Plan, held: Sequence[Held]) -> Plan:
     in_use = {(each.resource, each.id) for each in held}
 
     def now(resource: OfferedResource) -> OfferedResource:
-        helper = run_by(resource)
+        helper = _bound_to(resource)
         ids = tuple(
             replace(each, healthy=False)
             if each.healthy and (resource.name, each.id, helper) not in kept and (resource.name, each.id) not in in_use
@@ -104,7 +106,15 @@ def changed_ids(current: Plan, wanted: Plan) -> dict[str, frozenset[str]]:
 
 def _held_as(plan: Plan) -> dict[str, frozenset[tuple[str, str]]]:
     """What pods that hold a resource depend on: the ids, and whose helper runs their processes."""
-    return {each.name: frozenset((one.id, run_by(each)) for one in each.ids) for each in plan.resources}
+    return {each.name: frozenset((one.id, _bound_to(each)) for one in each.ids) for each in plan.resources}
+
+
+def _bound_to(resource: OfferedResource) -> str:
+    """What all its holders depend on, beside the device whose id they have: a helper, or the other devices of a
+    resource that is given whole. Empty: nothing."""
+    if resource.together:
+        return " ".join(sorted({each.partition_id or each.device_id for each in resource.ids}))
+    return run_by(resource)
 
 
 def _named(name: str, current: Plan, wanted: Plan) -> str:

@@ -16,7 +16,7 @@ from nodedevices_plugin.model import ContainerEdits, Grant, Inventory
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.registry import of as sharing_of
 from nodedevices_plugin.vendors import registry
-from nodedevices_plugin.vendors.base import Containers, NodeView
+from nodedevices_plugin.vendors.base import NOTHING_SAID, Containers, NodeView, VendorValues
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
 
@@ -38,19 +38,20 @@ def node_containers(
     injection: Injection,
     *,
     existing: Set[str] = frozenset(),
-    local: Mapping[str, object] | None = None,
+    values: VendorValues = NOTHING_SAID,
     cdi: Mapping[str, CdiEnvironment] | None = None,
     modes: Settings | None = None,
 ) -> NodeContainers:
-    """From the devices and the effective `injection` section. By vendor: `local`, what only its flags say; `cdi`, what
-    CDI finds for it."""
+    """From the devices and the effective `injection` section. `values`: what flags and device files say to vendors.
+    `cdi`: by vendor, what CDI finds for it."""
     by_vendor = {
         vendor.name: vendor.containers(
             NodeView(
                 inventory=inventory,
                 injection=injection,
                 existing=existing,
-                local=(local or {}).get(vendor.name),
+                local=values.local.get(vendor.name),
+                files=values.files,
                 cdi=(cdi or {}).get(vendor.name) or CdiEnvironment(),
             )
         )
@@ -65,6 +66,7 @@ def node_containers(
 def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
     """What one container needs. Raises AllocationError, whose text the pod's owner reads in its status."""
     parts = []
+    grant = _all_of_it(grant)
     if shares := [each for each in grant.ids if each.replica is not None]:
         parts.append(sharing_of(grant.resource).edits(grant.resource, shares, node.modes))
     # One that gets nothing of a vendor's resource is given a variable that says so: an image may request everything.
@@ -76,6 +78,15 @@ def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
         else:
             parts.append(node.others.edits(replace(grant, ids=own)))
     return merged(parts)
+
+
+def _all_of_it(grant: Grant) -> Grant:
+    """Where a share is of all devices of the resource: with one id of each that is fit for use, or was granted."""
+    if not grant.resource.together or not grant.ids:
+        return grant
+    granted = {(each.device_id, each.partition_id): each for each in grant.ids}
+    fit = {(each.device_id, each.partition_id): each for each in reversed(grant.resource.ids) if each.healthy}
+    return replace(grant, ids=tuple((fit | granted)[each] for each in sorted(fit | granted, key=str)))
 
 
 def merged(parts: Iterable[ContainerEdits]) -> ContainerEdits:

@@ -21,9 +21,12 @@ from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Unit, resource_names
 from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import NOTHING_SAID, VendorValues
 
 
-def by_name(units: Sequence[Unit], resources: Resources, strategy: str, prefix: str) -> Mapping[str, tuple[Unit, ...]]:
+def by_name(
+    units: Sequence[Unit], resources: Resources, strategy: str, prefix: str, values: VendorValues = NOTHING_SAID
+) -> Mapping[str, tuple[Unit, ...]]:
     """Resource name -> its units, in their order. Raises PlanError for a name that the kubelet would not take."""
     for place, rule in enumerate(resources.devices):
         resource_names.check(f"resources.devices[{place}].name", rule.name)
@@ -31,7 +34,7 @@ def by_name(units: Sequence[Unit], resources: Resources, strategy: str, prefix: 
     for unit in units:
         single = strategy == "single"
         named = (rule.name for rule in resources.devices if _matches(rule.match, unit, stands_in=single))
-        name = next(named, None) or _usual(unit, strategy, prefix)
+        name = next(named, None) or _usual(unit, strategy, prefix, values)
         if name is not None:
             found[name].append(unit)
     return {name: tuple(some) for name, some in found.items()}
@@ -43,9 +46,11 @@ def fitting(match: DeviceMatch, units: Sequence[Unit], *, stands_in: bool, any_c
     return [unit for unit in units if _matches(match, unit, stands_in=stands_in, any_case=any_case)]
 
 
-def _usual(unit: Unit, strategy: str, prefix: str) -> str | None:
+def _usual(unit: Unit, strategy: str, prefix: str, values: VendorValues) -> str | None:
     vendor = registry.of(unit.device.fact)
-    return None if vendor is None else vendor.usual_name(unit, strategy=strategy, prefix=prefix)
+    if vendor is None:
+        return None
+    return vendor.usual_name(unit, values.naming(vendor.name, strategy=strategy, prefix=prefix))
 
 
 def _matches(match: DeviceMatch, unit: Unit, *, stands_in: bool, any_case: bool = False) -> bool:

@@ -19,8 +19,10 @@ from functools import cache
 
 from nodedevices_probe.protocol import Partition
 
-from nodedevices_plugin.model import Inventory, OfferedResource, Plan, SchedulableId, Verdict
+from nodedevices_plugin.model import Holder, Holdings, Inventory, OfferedResource, Plan, SchedulableId, Verdict
+from nodedevices_plugin.resources.ids import physical_id
 from nodedevices_plugin.resources.plan import is_healthy
+from nodedevices_plugin.sharing.by_nature import NAME as SHARED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,16 @@ def protect(
     if not held_otherwise:
         return plan, ()
     parts = {part.id: part for device in inventory.devices for part in device.fact.partitions}
+    by_nature = {
+        (resource.name, each.device_id)
+        for resource in plan.resources
+        if resource.sharing == SHARED
+        for each in resource.ids
+    }
     by_device: dict[str, list[Held]] = {}
+    ids_held = [each for each in held_otherwise if (each.resource, each.id) not in offered]
+    # One share more than there are now, of what several may use anyway, is in nobody's way.
+    held_otherwise = tuple(each for each in held_otherwise if (each.resource, each.device_id) not in by_nature)
     for each in held_otherwise:
         by_device.setdefault(each.device_id, []).append(each)
 
@@ -66,9 +77,7 @@ def protect(
         return any(_collide(partition_id, each, parts, departed) for each in by_device.get(device_id, ()))
 
     ours = {resource.name for resource in plan.resources} | set(names)
-    retained = _retained(
-        [each for each in held_otherwise if (each.resource, each.id) not in offered], inventory, verdicts, ours
-    )
+    retained = _retained(ids_held, inventory, verdicts, ours)
     resources = [
         replace(
             resource,
@@ -119,3 +128,22 @@ def _retained(
             numa_node=device.fact.numa_node,
         )
     return {name: tuple(ids[id_] for id_ in sorted(ids)) for name, ids in sorted(found.items())}
+
+
+def with_all(holdings: Holdings, plan: Plan | None) -> Holdings:
+    """Holders of a resource that is given whole with all its devices, whichever ids they were granted."""
+    whole = {
+        each.name: dict.fromkeys(one.partition_id or one.device_id for one in (*each.ids, *each.retained))
+        for each in (plan.resources if plan is not None else ())
+        if each.together
+    }
+    if not whole:
+        return holdings
+
+    def now(holder: Holder) -> Holder:
+        if holder.resource is None or holder.resource not in whole or not holder.ids:
+            return holder
+        own = {physical_id(each) for each in holder.ids}
+        return replace(holder, also=tuple(each for each in whole[holder.resource] if each not in own))
+
+    return replace(holdings, holders=tuple(map(now, holdings.holders)))

@@ -24,10 +24,11 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.resources import ids
 from nodedevices_plugin.resources.matching import by_name
-from nodedevices_plugin.resources.shares import Share, share
+from nodedevices_plugin.resources.shares import Share, own_shares, share
 from nodedevices_plugin.resources.units import units
 from nodedevices_plugin.sharing.base import NodeTraits, Settings
 from nodedevices_plugin.sharing.registry import by_strategy
+from nodedevices_plugin.vendors.base import NOTHING_SAID, VendorValues
 
 __all__ = ["PlanError", "PlanSettings", "make_plan", "refresh_health"]
 
@@ -40,7 +41,7 @@ _BYTES_BESIDES_ID = 32
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
     """What decides the shape of the plan. `resource_prefix`: the domain of usual names, empty for each vendor's own;
-    `modes`: the node's flags that sharing modes read."""
+    `modes`: the node's flags that sharing modes read; `vendors`: what flags and device files say to vendors."""
 
     serving: Serving = field(default_factory=Serving)
     resources: Resources = field(default_factory=Resources)
@@ -48,10 +49,16 @@ class PlanSettings:
     partitions: Partitions = field(default_factory=Partitions)
     resource_prefix: str = ""
     modes: Settings = field(default_factory=dict)
+    vendors: VendorValues = NOTHING_SAID
 
     @classmethod
     def from_sections(
-        cls, sections: Sections, *, resource_prefix: str = "", modes: Settings | None = None
+        cls,
+        sections: Sections,
+        *,
+        resource_prefix: str = "",
+        modes: Settings | None = None,
+        vendors: VendorValues = NOTHING_SAID,
     ) -> PlanSettings:
         """From effective sections; an absent one is at its built-in default."""
         return cls(
@@ -61,6 +68,7 @@ class PlanSettings:
             partitions=sections.partitions or Partitions(),
             resource_prefix=resource_prefix,
             modes=modes or {},
+            vendors=vendors,
         )
 
 
@@ -79,8 +87,10 @@ def make_plan(
     strategy = settings.partitions.strategy
     by_strategy(settings.sharing.strategy).check(NodeTraits(partition_strategy=strategy, settings=settings.modes))
     found = units(inventory, strategy, settings.resources.exclude)
-    named = by_name(found, settings.resources, strategy, settings.resource_prefix)
-    return Plan(resources=tuple(_offered(each, verdicts, unschedulable) for each in share(named, settings.sharing)))
+    named = by_name(found, settings.resources, strategy, settings.resource_prefix, settings.vendors)
+    own = own_shares(named, strategy, settings.resource_prefix, settings.vendors)
+    shares = share(named, settings.sharing, own)
+    return Plan(resources=tuple(_offered(each, verdicts, unschedulable) for each in shares))
 
 
 def refresh_health(
@@ -129,6 +139,7 @@ def _offered(shared: Share, verdicts: Mapping[str, Verdict], unschedulable: froz
         replicas=shared.replicas,
         unit=shared.unit,
         fail_requests_greater_than_one=shared.fail_requests_greater_than_one,
+        together=shared.together,
     )
 
 

@@ -13,11 +13,11 @@ from fnmatch import fnmatchcase
 from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource, Sharing
 
 from nodedevices_plugin.model import PlanError, Unit, resource_names
-from nodedevices_plugin.sharing import none
+from nodedevices_plugin.sharing import by_nature, none
 from nodedevices_plugin.sharing.base import Request, SharingMode
 from nodedevices_plugin.sharing.registry import by_strategy
 from nodedevices_plugin.vendors import registry
-from nodedevices_plugin.vendors.base import OtherNames
+from nodedevices_plugin.vendors.base import OtherNames, OwnShares, VendorShares, VendorValues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +30,40 @@ class Share:
     replicas: int | None = None
     unit: str | None = None  # of memory that a share is
     fail_requests_greater_than_one: bool = False
+    together: bool = False  # every share is of all units
 
 
-def share(units: Mapping[str, tuple[Unit, ...]], sharing: Sharing) -> tuple[Share, ...]:
-    """Every resource after sharing. Raises PlanError."""
+def own_shares(
+    units: Mapping[str, tuple[Unit, ...]], strategy: str, prefix: str, values: VendorValues
+) -> Mapping[str, VendorShares]:
+    """By resource: how often its units are offered where they are shared by their nature. A resource whose units are of
+    several vendors is offered whole. Raises PlanError."""
+    found = {}
+    for name, some in units.items():
+        vendors = {id(vendor): vendor for unit in some if (vendor := registry.of(unit.device.fact)) is not None}
+        if len(vendors) == 1 and all(registry.of(unit.device.fact) is not None for unit in some):
+            [vendor] = vendors.values()
+            if isinstance(vendor, OwnShares):
+                naming = values.naming(vendor.name, strategy=strategy, prefix=prefix)
+                shares = vendor.shares(name, some, naming)
+                if shares is not None:
+                    found[name] = shares
+    return found
+
+
+def share(
+    units: Mapping[str, tuple[Unit, ...]], sharing: Sharing, own: Mapping[str, VendorShares] | None = None
+) -> tuple[Share, ...]:
+    """Every resource after sharing. `own`: see own_shares. Raises PlanError."""
     mode = by_strategy(sharing.strategy)
     rules = {rule.name: rule for rule in sharing.resources} if mode.name != none.NAME else {}
     offered: dict[str, Share] = {}
     for name, all_units in units.items():
         rule = rules.get(name)
-        parts = _shared(name, all_units, rule, sharing, mode) if rule else (_whole(name, all_units),)
+        if rule is not None:
+            parts = _shared(name, all_units, rule, sharing, mode)
+        else:
+            parts = (_by_nature(name, all_units, own[name]) if own and name in own else _whole(name, all_units),)
         for part in parts:
             if part.name in offered:
                 field = f"sharing.resources[{name}].rename"
@@ -50,6 +74,18 @@ def share(units: Mapping[str, tuple[Unit, ...]], sharing: Sharing) -> tuple[Shar
 
 def _whole(name: str, units: Sequence[Unit]) -> Share:
     return Share(name=name, units=tuple((unit, None) for unit in units))
+
+
+def _by_nature(name: str, units: Sequence[Unit], shares: VendorShares) -> Share:
+    counts = dict(zip((unit.id for unit in units), shares.counts, strict=True))
+    alike = set(counts.values())
+    return Share(
+        name=name,
+        units=tuple((unit, counts[unit.id]) for unit in units),
+        strategy=by_nature.NAME,
+        replicas=alike.pop() if len(alike) == 1 and not shares.together else None,
+        together=shares.together,
+    )
 
 
 def _shared(

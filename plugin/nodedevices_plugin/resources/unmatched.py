@@ -40,7 +40,7 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
     if settings.serving.mode == "Observe" or not inventory.devices or not (rules or shares or exclude):
         return ()
     found = units(inventory, settings.partitions.strategy, settings.resources.exclude)
-    named = by_name(found, settings.resources, settings.partitions.strategy, settings.resource_prefix)
+    named = by_name(found, settings.resources, settings.partitions.strategy, settings.resource_prefix, settings.vendors)
     places = registry.file_format().rule_places(settings.resources) if "resources" in from_file else None
     notes = _rules(found, settings, places) + _excludes(inventory, exclude)
     if settings.sharing.strategy != "none":

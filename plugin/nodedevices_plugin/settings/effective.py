@@ -45,7 +45,7 @@ class Effective:
         """What decides which ids the kubelet is offered, and under which names. All else has no ids, and takes effect
         without waiting for pods."""
         of = self.sections
-        return (of.serving, of.resources, of.sharing, of.partitions, self.resource_prefix, self.node.sharing_modes)
+        return (of.serving, of.resources, of.sharing, of.partitions, self.resource_prefix, self.node.shape)
 
     def in_shape_of(self, other: Effective) -> Effective:
         """This configuration, but with the shape of the other."""
@@ -54,7 +54,7 @@ class Effective:
             self,
             sections=self.sections.model_copy(update=shape),
             resource_prefix=other.resource_prefix,
-            node=self.node.with_modes_of(other.node),
+            node=self.node.in_shape_of(other.node),
         )
 
     @property
@@ -64,8 +64,14 @@ class Effective:
         return self.resource_prefix if self.sections.injection.device_id_strategy == "index" else None
 
 
-def resolve(local: Local, file: FileConfig | None, spec_config: Mapping[str, Any] | None) -> Effective:
-    """The configuration that these three give. ConfigError names what in `spec.config` cannot be."""
+def resolve(
+    local: Local,
+    file: FileConfig | None,
+    spec_config: Mapping[str, Any] | None,
+    device_files: Mapping[str, object] | None = None,
+) -> Effective:
+    """The configuration that these give. `device_files`: contents by the option's name. ConfigError names what in
+    `spec.config` cannot be."""
     values = options.values({**(file.flags if file else {}), **local.given})
     own: dict[str, Any] = {"serving": to_dict(Serving.model_validate({"mode": local.serving_mode}))}
     for vendor in own_flags().values():
@@ -76,7 +82,8 @@ def resolve(local: Local, file: FileConfig | None, spec_config: Mapping[str, Any
                 own[name] = to_dict(section)
     theirs = to_dict(sections_of(spec_config)) if spec_config is not None else {}
     merged = parse(Sections, own | theirs)
-    return Effective(sections=with_defaults(merged), resource_prefix=local.resource_prefix, node=node_settings(values))
+    node = node_settings(values, device_files)
+    return Effective(sections=with_defaults(merged), resource_prefix=local.resource_prefix, node=node)
 
 
 def sections_of(spec_config: Mapping[str, Any]) -> Sections:

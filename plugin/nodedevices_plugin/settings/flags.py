@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nodedevices_common import __version__
 from nodedevices_common.errors import InputError
@@ -17,7 +17,7 @@ from nodedevices_common.options import Parser, Value, from_environment, values_o
 from nodedevices_common.text import show
 
 from nodedevices_plugin.settings import probes
-from nodedevices_plugin.settings.options import by_name, options, variables, vendors_flags
+from nodedevices_plugin.settings.options import by_name, file_options, options, variables, vendors_flags
 from nodedevices_plugin.settings.problems import ConfigError
 
 OWN_PREFIX = "NODEDEVICES_"
@@ -50,6 +50,7 @@ class Local:
     log_level: str
     log_format: str
     health_address: Address | None
+    device_files: Mapping[str, str] = field(default_factory=dict)  # paths by the option's name, where given
     given: Mapping[str, Value]  # name -> value, for options that a file could also set, and all that vendors bring
     cdi_dir: str = "/var/run/cdi"
     cdi_spec_dirs: tuple[str, ...] = ()
@@ -98,6 +99,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
         mps_dir=str(values["mps-dir"]),
         own_pod=(str(values["pod-namespace"]), str(values["pod-name"])) if values["pod-name"] else None,
         operator_wait_seconds=float(_seconds(str(values["operator-wait-seconds"]))),
+        device_files={each.name: str(values[each.name]) for each in file_options() if values[each.name]},
         given={name: value for name, value in given.items() if name in _passed_on()} | alone,
         sources=_sources(flags, in_environment, by_variables_alone=bool(alone)),
     )
@@ -145,12 +147,14 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
 def _passed_on() -> Set[str]:
     """Names of the options that are part of the configuration, and not of this module's Local alone."""
     with_key = {option.name for option in options() if option.key is not None}
+    with_key |= {option.name for option in file_options()}
     return with_key | {option.name for each in vendors_flags() for option in each.options}
 
 
 def _sources(flags: Iterable[str], variables: Iterable[str], *, by_variables_alone: bool) -> tuple[str, ...]:
     def configure(names: Iterable[str]) -> bool:
-        return any(by_name()[name].key is not None or name in CONFIGURING for name in names)
+        files = {each.name for each in file_options()}
+        return any(by_name()[name].key is not None or name in CONFIGURING or name in files for name in names)
 
     found = {"flags": configure(flags), "environment": configure(variables) or by_variables_alone}
     return tuple(name for name, says in found.items() if says)
@@ -185,6 +189,7 @@ def _parser() -> Parser:
         "probe": "the hardware",
         "kubelet": "the kubelet",
         "service": "logs and metrics",
+        **{each.group: "devices by configuration" for each in file_options()},
         **{each.group: each.title for each in vendors_flags()},
     }
     for group, title in titles.items():

@@ -14,38 +14,60 @@ from pydantic import TypeAdapter, ValidationError
 
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import Settings
-from nodedevices_plugin.vendors.registry import own_flags
+from nodedevices_plugin.vendors.base import VendorValues
+from nodedevices_plugin.vendors.registry import device_files, own_flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """`vendors`: of each vendor with its own flags what they say, a frozen value of the vendor's type."""
+    """`vendors`: of each vendor with its own flags what they say, a frozen value of the vendor's type. `files`: what
+    the device files contain (vendors.files), by the option's name."""
 
     driver_root_here: str = ""  # where the driver root is mounted in this container
     mps_root: str = ""
     packed: bool = False
     vendors: Mapping[str, object] = field(default_factory=dict)
+    files: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def sharing_modes(self) -> Settings:
         """What sharing modes read of these: part of the shape of what is offered."""
         return {"mps-root": self.mps_root}
 
-    def with_modes_of(self, other: NodeSettings) -> NodeSettings:
-        return replace(self, mps_root=other.mps_root)
+    @property
+    def values(self) -> VendorValues:
+        """What vendors are given of these."""
+        return VendorValues(local=self.vendors, files=self.files)
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What decides which ids are offered."""
+        return (self.sharing_modes, self.files, {name: each for name, each in self.vendors.items() if _shapes(each)})
+
+    def in_shape_of(self, other: NodeSettings) -> NodeSettings:
+        """These settings, but for the shape, which is the other's."""
+        theirs = {name: each for name, each in other.vendors.items() if _shapes(each)}
+        own = {name: each for name, each in self.vendors.items() if not _shapes(each)}
+        return replace(self, mps_root=other.mps_root, files=other.files, vendors=own | theirs)
 
 
-def node_settings(values: Values) -> NodeSettings:
-    """From the options by name: what a flag, a variable or the file gives."""
+def _shapes(value: object) -> bool:
+    """Whether what a vendor's flags say decides ids (vendors.flags.OwnFlags.settings_type)."""
+    return getattr(value, "decides_ids", False) is True
+
+
+def node_settings(values: Values, files: Mapping[str, object] | None = None) -> NodeSettings:
+    """From the options by name: what a flag, a variable or the file gives. `files`: the device files' contents."""
     return NodeSettings(
         driver_root_here=values.text("driver-root-ctr-path"),
         mps_root=values.text("mps-root"),
         packed=values.text("shared-devices-allocation-policy") == "packed",
         vendors={name: vendor.settings(values) for name, vendor in own_flags().items()},
+        files=files or {},
     )
 
 
-_OWN = tuple(each.name for each in fields(NodeSettings) if each.name != "vendors")
+_OWN = tuple(each.name for each in fields(NodeSettings) if each.name not in {"vendors", "files"})
 
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}  # each takes a millisecond to make
@@ -60,13 +82,16 @@ def _adapter(of: type[Any]) -> TypeAdapter[Any]:
 def to_plain(settings: NodeSettings) -> dict[str, Any]:
     """For the state file."""
     vendors = {name: _adapter(type(each)).dump_python(each, mode="json") for name, each in settings.vendors.items()}
-    return {**{name: getattr(settings, name) for name in _OWN}, "vendors": vendors}
+    files = {name: _adapter(type(each)).dump_python(each, mode="json") for name, each in settings.files.items()}
+    return {**{name: getattr(settings, name) for name in _OWN}, "vendors": vendors, "files": files}
 
 
 def from_plain(value: object) -> NodeSettings:
     """From the state file; ConfigError when it is none of ours. What a vendor's part leaves out is at its default."""
     saved = value.get("vendors") if isinstance(value, Mapping) else None
     parts = saved if isinstance(saved, Mapping) else {}
+    contents = value.get("files") if isinstance(value, Mapping) else None
+    types = {each.option.name: each.type for each in device_files()}
     try:
         vendors = {
             name: _adapter(vendor.settings_type).validate_python(parts.get(name, {}))
@@ -74,6 +99,11 @@ def from_plain(value: object) -> NodeSettings:
         }
         own = {name: value[name] for name in _OWN if name in value} if isinstance(value, Mapping) else value
         settings: NodeSettings = _adapter(NodeSettings).validate_python(own)
-        return replace(settings, vendors=vendors)
+        files = {
+            name: _adapter(types[name]).validate_python(content)
+            for name, content in (contents if isinstance(contents, Mapping) else {}).items()
+            if name in types
+        }
+        return replace(settings, vendors=vendors, files=files)
     except ValidationError as error:
         raise ConfigError([f"saved node settings: {error.errors()[0]['msg']}"]) from error

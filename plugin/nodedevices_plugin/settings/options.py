@@ -16,7 +16,7 @@ from nodedevices_probe.registry import KINDS
 
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.vendors.flags import VendorFlags
-from nodedevices_plugin.vendors.registry import own_flags
+from nodedevices_plugin.vendors.registry import device_files, own_flags
 
 KUBELET = "/var/lib/kubelet"
 HTTP_ADDRESS = ":9735"  # not 9400, where NVIDIA's dcgm-exporter listens
@@ -269,9 +269,14 @@ def vendors_flags() -> tuple[VendorFlags, ...]:
     return tuple(vendor.flags for vendor in own_flags().values())
 
 
+def file_options() -> tuple[Option, ...]:
+    """Those that name device files (vendors.files)."""
+    return tuple(each.option for each in device_files())
+
+
 def options() -> tuple[Option, ...]:
     """All that there are, with those of the registered vendors."""
-    return _all(vendors_flags())
+    return _all(vendors_flags(), file_options())
 
 
 def by_name() -> Mapping[str, Option]:
@@ -292,8 +297,8 @@ def values(given: Mapping[str, Value]) -> Values:
 
 
 @cache
-def _all(of_vendors: tuple[VendorFlags, ...]) -> tuple[Option, ...]:
-    return (*OWN, *(option for each in of_vendors for option in each.options))
+def _all(of_vendors: tuple[VendorFlags, ...], files: tuple[Option, ...]) -> tuple[Option, ...]:
+    return (*OWN, *(option for each in of_vendors for option in each.options), *files)
 
 
 @cache

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from nodedevices_api.sections import STRATEGIES, known_strategies
 
 from nodedevices_plugin.model import OfferedResource, PlanError
+from nodedevices_plugin.sharing import by_nature
 from nodedevices_plugin.sharing.base import HelperKind, SharingMode
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.sharing.none import NoSharing
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 
 _MODES: dict[str, SharingMode] = {}
+_BY_NATURE = by_nature.ByNature()  # no value of sharing.strategy
 
 
 def add(mode: SharingMode) -> Callable[[], None]:
@@ -44,7 +46,7 @@ def by_strategy(strategy: str) -> SharingMode:
 
 def of(resource: OfferedResource) -> SharingMode:
     """The mode by which a resource of our plan is shared."""
-    return by_strategy(resource.sharing)
+    return _BY_NATURE if resource.sharing == by_nature.NAME else by_strategy(resource.sharing)
 
 
 def helper_kind(resource: OfferedResource) -> HelperKind | None:

@@ -403,7 +403,7 @@ def _held(facts: Facts) -> defaultdict[str, list[tuple[str, str, str, str]]]:
     claim."""
     held: defaultdict[str, list[tuple[str, str, str, str]]] = defaultdict(list)
     for holder in facts.holdings.holders:
-        for each in {physical_id(each) for each in holder.ids}:
+        for each in {*map(physical_id, holder.ids), *holder.also}:
             held[each].append((holder.resource or "", holder.namespace, holder.pod, holder.container))
     return held
 

@@ -330,6 +330,7 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
     parts |= {device.fact.id for device in facts.inventory.devices}
     found: dict[tuple[str, str, str, str, str | None, str | None], tuple[datetime, set[str]]] = {}
     lost: dict[tuple[str, str, str, str | None], Verdict] = {}
+    without_share: set[tuple[str, str, str, str, str | None, str | None]] = set()
     for holder in facts.holdings.holders:
         verdict = client_verdict(facts.clients.get(key_of(holder)), holder.resource or "", facts.now)
         if verdict is not None:
@@ -342,8 +343,13 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
             since, ids = found.get(key, (holder.since, set()))
             ids = ids | {each} if "::" in each else ids
             found[key] = (max(since, holder.since), ids)
+        for part in set(holder.also) & parts:  # with the ids that the kubelet shows of it, which are others' shares
+            key = (part, holder.namespace, holder.pod, holder.container, holder.resource, holder.claim)
+            found.setdefault(key, (holder.since, set(holder.ids)))
+            without_share.add(key)
     result: dict[str, list[api.Holder]] = defaultdict(list)
-    for (part, namespace, pod, container, resource, claim), (since, ids) in found.items():
+    for key, (since, ids) in found.items():
+        part, namespace, pod, container, resource, claim = key
         verdict = lost.get((namespace, pod, container, resource))
         result[part].append(
             api.Holder(
@@ -352,7 +358,7 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
                 container=container,
                 resource=resource,
                 claim=claim.rpartition("/")[2] if claim else None,  # a pod's claims are of its own namespace
-                shares=len(ids) or None,
+                shares=None if key in without_share else len(ids) or None,
                 ids=tuple(sorted(ids)[: api.MAX_HOLDER_IDS]),
                 since=since,
                 health=_health(verdict, facts.now) if verdict is not None else None,

@@ -2,9 +2,9 @@
 
 A vendor answers three questions: which things of its devices can be handed out (`units`), under which resource names
 where no rule of `resources.devices` says otherwise (`usual_name`), and what a container needs for those that it is
-given (`containers`). What only some vendors need is an optional interface each: PairScore,
-OtherNames, IndexIds, ClaimNames, HostPaths, Requirements, CdiVendor, FileFormat; vendors.flags has OwnFlags, and
-vendors.faults FaultSource.
+given (`containers`). What only some vendors need is an optional interface each: EveryMaker, OwnShares, PairScore,
+OtherNames, IndexIds, ClaimNames, HostPaths, Requirements, CdiVendor, FileFormat; vendors.flags has OwnFlags,
+vendors.files OwnFiles, and vendors.faults FaultSource.
 
 The agent does the rest, the same for all: rules, exclusion, sharing, ids, health, occupancy, preferred allocation, the
 kubelet, reports. A device whose vendor is not registered, or that is of a type which its vendor does not know, needs no
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from nodedevices_api.sections import Injection, Resources, Sharing
 from nodedevices_probe.protocol import DeviceFact, PciePath
@@ -32,15 +32,42 @@ class NodeView:
     """What the agent knows of the node, besides its devices' health, when it decides what containers need.
 
     injection: the effective section. existing: those of HostPaths.host_paths that are there. local: what only this
-    vendor's flags say (vendors.flags), a frozen value of the vendor's own type; None: nothing. cdi: what CDI finds for
-    it.
+    vendor's flags say (vendors.flags), a frozen value of the vendor's own type; None: nothing. files: what device files
+    contain (vendors.files), by the option's name. cdi: what CDI finds for it.
     """
 
     inventory: Inventory = field(default_factory=Inventory)
     injection: Injection = field(default_factory=Injection)
     existing: Set[str] = frozenset()
     local: object = None
+    files: Mapping[str, object] = field(default_factory=dict)
     cdi: CdiEnvironment = field(default_factory=CdiEnvironment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    """What decides the usual names of one vendor's units. `strategy`: `partitions.strategy`. `prefix`: the domain to
+    use (--resource-prefix), empty for the vendor's own. `local` and `files` as for NodeView."""
+
+    strategy: str = "none"
+    prefix: str = ""
+    local: object = None
+    files: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorValues:
+    """What flags and device files say to vendors. `local`: of each vendor with flags of its own its value. `files`: the
+    content of each device file, by the option's name."""
+
+    local: Mapping[str, object] = field(default_factory=dict)
+    files: Mapping[str, object] = field(default_factory=dict)
+
+    def naming(self, vendor: str, *, strategy: str, prefix: str) -> Naming:
+        return Naming(strategy=strategy, prefix=prefix, local=self.local.get(vendor), files=self.files)
+
+
+NOTHING_SAID = VendorValues()
 
 
 class Containers(Protocol):
@@ -71,15 +98,46 @@ class Vendor(Protocol):
         may use the same part of a device. Raises PlanError where the strategy makes no sense with these devices."""
         ...
 
-    def usual_name(self, unit: Unit, *, strategy: str, prefix: str) -> str | None:
-        """The resource that it is offered as; None: only a rule can give it a name. `prefix`: the domain to use
-        (--resource-prefix), empty for the vendor's own."""
+    def usual_name(self, unit: Unit, naming: Naming) -> str | None:
+        """The resource that it is offered as; None: only a rule can give it a name."""
         ...
 
     def containers(self, node: NodeView) -> Containers: ...
 
 
 # --- what only some vendors have to say ------------------------------------------------------------------------------
+@runtime_checkable
+class EveryMaker(Protocol):
+    """A vendor of a kind of device that many makers build (NICs): devices of its types are its, whatever `vendor` the
+    probe's line says, but for a maker that is itself registered and knows the type."""
+
+    @property
+    def every_maker(self) -> Literal[True]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorShares:
+    """How often each unit of a resource is offered, in their order. together: whoever gets one share gets all devices
+    of the resource."""
+
+    counts: tuple[int, ...]
+    together: bool = False
+
+
+@runtime_checkable
+class OwnShares(Protocol):
+    """A vendor whose devices are shared by their nature: several containers use one, each for itself, with no mode of
+    sharing. What a policy's `sharing.resources` says of the resource comes first."""
+
+    def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
+        """Of these units of its, which are all that the resource has of the vendor; None: they are offered whole.
+
+        With `together` the kubelet's ids are shares of single devices, whose health they carry, but a container is
+        given every healthy device of the resource: `Containers.edits` gets one id of each, NodeDevices shows the holder
+        at all of them, and a change of the resource's devices waits for its pods. Raises PlanError."""
+        ...
+
+
 @runtime_checkable
 class PairScore(Protocol):
     """How well two of its devices work together, where that is more than PCIe (`path_score`)."""
@@ -128,8 +186,9 @@ class ClaimNames(Protocol):
 class HostPaths(Protocol):
     """What its containers get only if it is there: device nodes and files of the host, as globs."""
 
-    @property
-    def host_paths(self) -> Collection[str]: ...
+    def host_paths(self, files: Mapping[str, object]) -> Collection[str]:
+        """`files`: as for NodeView."""
+        ...
 
 
 @runtime_checkable

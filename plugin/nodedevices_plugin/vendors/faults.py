@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from nodedevices_probe.drm import NODE_MISSING
-from nodedevices_probe.protocol import Readings
+from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState
 
@@ -67,7 +67,8 @@ class FaultSource(Protocol):
 
     @property
     def name(self) -> str:
-        """As the probe's line has it, `devices[].vendor`."""
+        """As the probe's line has it, `devices[].vendor`; of what every maker builds (vendors.base.EveryMaker) the
+        vendor's."""
         ...
 
     @property
@@ -91,8 +92,9 @@ class FaultSource(Protocol):
         ...
 
 
+EVERY = "*"
 CODED = "xid"  # the kind of an event that has a number of the vendor's
-FaultSources = Mapping[str, FaultSource]  # by vendor
+FaultSources = Mapping[str, FaultSource]  # by `maker/type`, `*/type` or maker: see source_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +120,10 @@ class Plain:
 PLAIN = Plain()
 
 
-def source_of(sources: FaultSources, vendor: str) -> FaultSource:
-    """For devices of this vendor; PLAIN where there is none."""
-    return sources.get(vendor, PLAIN)
+def source_of(sources: FaultSources, fact: DeviceFact) -> FaultSource:
+    """For a device: of its maker's for that type, of every maker's for that type, of its maker's; else PLAIN."""
+    keys = (f"{fact.vendor}/{fact.type}", f"{EVERY}/{fact.type}", fact.vendor)
+    return next((sources[key] for key in keys if key in sources), PLAIN)
 
 
 # --- what several vendors' devices say in the same words -----------------------------------------------------------

@@ -39,7 +39,8 @@ class OwnFlags(Protocol):
     @property
     def settings_type(self) -> type[Any]:
         """Of `settings`: a frozen dataclass of plain values, each with a default, so that a state file of before a
-        field was added can be read."""
+        field was added can be read. With `decides_ids: ClassVar[bool] = True` it decides names or ids, and a change of
+        it waits as any other does."""
         ...
 
     def settings(self, values: Values) -> object:

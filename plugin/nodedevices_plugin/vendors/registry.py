@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.vendors.amd.vendor import Amd
-from nodedevices_plugin.vendors.base import CdiVendor, ClaimNames, FileFormat, IndexIds, Vendor
-from nodedevices_plugin.vendors.faults import FaultSource, FaultSources
+from nodedevices_plugin.vendors.base import CdiVendor, ClaimNames, EveryMaker, FileFormat, IndexIds, Vendor
+from nodedevices_plugin.vendors.faults import EVERY, FaultSource, FaultSources
+from nodedevices_plugin.vendors.files import DeviceFile, OwnFiles
 from nodedevices_plugin.vendors.flags import OwnFlags
 from nodedevices_plugin.vendors.intel.vendor import Intel
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
@@ -36,14 +37,16 @@ def vendors() -> tuple[Vendor, ...]:
 
 
 def known(name: str) -> bool:
-    """Whether a vendor of that name is registered."""
+    """Whether a maker of that name is registered."""
     return name in _VENDORS
 
 
 def of(fact: DeviceFact) -> Vendor | None:
     """The vendor that knows the device; None: nobody does."""
-    vendor = _VENDORS.get(fact.vendor)
-    return vendor if vendor is not None and fact.type in vendor.types else None
+    maker = _VENDORS.get(fact.vendor)
+    if maker is not None and fact.type in maker.types:
+        return maker
+    return next((each for each in _VENDORS.values() if isinstance(each, EveryMaker) and fact.type in each.types), None)
 
 
 def index_ids(fact: DeviceFact) -> IndexIds | None:
@@ -60,7 +63,13 @@ def claim_names(fact: DeviceFact) -> ClaimNames | None:
 
 def fault_sources() -> FaultSources:
     """The vendors that say what is wrong with their devices."""
-    return {name: vendor for name, vendor in _VENDORS.items() if isinstance(vendor, FaultSource)}
+    found: dict[str, FaultSource] = {}
+    for vendor in _VENDORS.values():
+        if isinstance(vendor, FaultSource):
+            every = isinstance(vendor, EveryMaker)
+            found |= {f"{EVERY if every else vendor.name}/{each}": vendor for each in vendor.types}
+            found |= {} if every else {vendor.name: vendor}
+    return found
 
 
 def cdi_vendors() -> Mapping[str, CdiVendor]:
@@ -71,6 +80,16 @@ def cdi_vendors() -> Mapping[str, CdiVendor]:
 def own_flags() -> Mapping[str, OwnFlags]:
     """The vendors that have some, by their names."""
     return {name: vendor for name, vendor in _VENDORS.items() if isinstance(vendor, OwnFlags)}
+
+
+def device_files() -> tuple[DeviceFile, ...]:
+    """Of all vendors that have some."""
+    return tuple(file for vendor in _VENDORS.values() if isinstance(vendor, OwnFiles) for file in vendor.files)
+
+
+def by_path(paths: Mapping[str, str]) -> list[tuple[DeviceFile, str]]:
+    """Device files with their paths, which are given by the option's name."""
+    return [(each, paths[each.option.name]) for each in device_files() if each.option.name in paths]
 
 
 def file_format() -> FileFormat:

@@ -19,7 +19,7 @@ from support.link_vendor import LinkVendor
 
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0"], {})
 NIC = "0000:81:00.0"
-WITH_NICS: FaultSources = {**REGISTERED, LinkVendor().name: LinkVendor()}  # the line of registration
+WITH_NICS: FaultSources = {**REGISTERED, f"{LinkVendor().name}/nic": LinkVendor()}  # the line of registration
 HOLD = 300
 
 

@@ -72,7 +72,7 @@ def test_without_a_mounted_driver_root_the_machines_own_nodes_count(tmp_path: Pa
 async def test_a_node_that_appears_is_reported_once(tmp_path: Path) -> None:
     touch(tmp_path, "dev/nvidiactl")
     notified: list[frozenset[str]] = []
-    paths = HostPaths(lambda: tmp_path, worker=Worker("test"), on_change=lambda: notified.append(paths.existing))
+    paths = HostPaths(lambda: tmp_path, dict, worker=Worker("test"), on_change=lambda: notified.append(paths.existing))
     await paths.first()
     await paths.first()
     touch(tmp_path, "dev/nvidia-uvm")

@@ -14,7 +14,7 @@ from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, PlanError, Unit
 from nodedevices_plugin.vendors.amd import faults
-from nodedevices_plugin.vendors.base import NodeView, partitions
+from nodedevices_plugin.vendors.base import Naming, NodeView, partitions
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
 from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning
 
@@ -43,9 +43,9 @@ class Amd:
             )
         return found
 
-    def usual_name(self, unit: Unit, *, strategy: str, prefix: str) -> str | None:
-        kind = _profile(unit) if strategy == "mixed" else ""
-        return f"{prefix or DEFAULT_PREFIX}/{kind or 'gpu'}"
+    def usual_name(self, unit: Unit, naming: Naming) -> str | None:
+        kind = _profile(unit) if naming.strategy == "mixed" else ""
+        return f"{naming.prefix or DEFAULT_PREFIX}/{kind or 'gpu'}"
 
     def containers(self, node: NodeView) -> DeviceNodes:
         """`/dev/kfd`, which all share, and the nodes of what was granted; no variable, as with AMD's plugin."""

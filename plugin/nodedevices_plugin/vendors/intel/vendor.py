@@ -9,7 +9,7 @@ from nodedevices_probe.intel.attributes import DRIVER, DRIVERS, FUNCTIONS, VENDO
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
-from nodedevices_plugin.vendors.base import NodeView
+from nodedevices_plugin.vendors.base import Naming, NodeView
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
 from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning, hot, node_missing
 
@@ -25,8 +25,8 @@ class Intel:
         """Not a physical function that has virtual ones: what it has is theirs."""
         return [Unit(device) for device in devices if FUNCTIONS not in device.fact.extra]
 
-    def usual_name(self, unit: Unit, *, strategy: str, prefix: str) -> str | None:
-        return f"{prefix or DEFAULT_PREFIX}/{_driver(unit.device.fact)}"
+    def usual_name(self, unit: Unit, naming: Naming) -> str | None:
+        return f"{naming.prefix or DEFAULT_PREFIX}/{_driver(unit.device.fact)}"
 
     def containers(self, node: NodeView) -> DeviceNodes:
         return DeviceNodes.of(node.inventory.devices)

@@ -11,7 +11,7 @@ from nodedevices_probe.nvidia.attributes import VENDOR, fills_instance
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
-from nodedevices_plugin.vendors.base import NodeView, path_score
+from nodedevices_plugin.vendors.base import Naming, NodeView, path_score
 from nodedevices_plugin.vendors.cdi import CdiNeeds
 from nodedevices_plugin.vendors.faults import Condition, Meaning
 from nodedevices_plugin.vendors.nvidia import cdi, ctk, faults, names, nodes, units, v1_file
@@ -25,20 +25,22 @@ LINK_SCORE = 100  # go-gpuallocator, so that choices agree with those of NVIDIA'
 class Nvidia:
     name = VENDOR
     types = units.TYPES
-    host_paths = nodes.OPTIONAL_PATHS
     reasons: Sequence[str] = faults.REASONS
     dra_driver = names.DRA_DRIVER
     cdi_source = cdi.SOURCE
     flags = own_flags.FLAGS
     settings_type = NvidiaSettings
 
+    def host_paths(self, files: Mapping[str, object]) -> tuple[str, ...]:
+        return nodes.OPTIONAL_PATHS
+
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         return units.units(devices, strategy, excluded)
 
-    def usual_name(self, unit: Unit, *, strategy: str, prefix: str) -> str | None:
+    def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         """None: a compute instance smaller than its GPU instance, for which NVIDIA has no resource name."""
-        part, domain = unit.partition, prefix or names.DEFAULT_PREFIX
-        if part is None or strategy == "single":  # MIG devices take the place of GPUs
+        part, domain = unit.partition, naming.prefix or names.DEFAULT_PREFIX
+        if part is None or naming.strategy == "single":  # MIG devices take the place of GPUs
             return names.gpu(domain)
         return names.mig(domain, part.profile) if fills_instance(part) else None
 

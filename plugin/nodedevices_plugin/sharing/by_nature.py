@@ -1,0 +1,25 @@
+"""Shared by nature: devices that several containers use at once without anybody's doing, such as RDMA HCAs, FUSE, or a
+pool that lives elsewhere. How often each is offered its vendor says (vendors.base.OwnShares); no policy chooses it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodedevices_plugin.model import ContainerEdits, OfferedResource, PlanError, SchedulableId
+from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split
+
+NAME = "shared"
+
+
+class ByNature:
+    name = NAME
+    helper = None
+
+    def check(self, node: NodeTraits) -> None:
+        raise PlanError("sharing.strategy", NAME, "devices have it by themselves; give none, timeSlicing or mps")
+
+    def split(self, request: Request) -> Split:
+        return Split(counts=(1,) * len(request.units))
+
+    def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
+        return ContainerEdits()

@@ -1,0 +1,51 @@
+"""The port of a vendor's device files: configuration of its devices in a file of its own. Pure.
+
+Makers' device plugins have such files (config.json of RDMA's and SR-IOV's, gpu_config.json), and devices that exist by
+configuration alone need one. The agent has a flag for each, reads the file again every second, and parses it by what
+the vendor brings. A file that is missing or wrong is refused as the agent's configuration file is: what was good last
+stays, across restarts, too. The content is part of the configuration: it is compared, saved in the state file, and
+decides ids, so that a change of it waits as any other does.
+
+It is a file of the node and no field of a policy where it can name mounts or commands: who may write it is as good as
+root on the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from nodedevices_common.options import Option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFile:
+    """`option`: the flag that names the file. `type`: of what `parse` returns, a frozen dataclass of plain values.
+    `parse` raises InputError with everything that is wrong."""
+
+    option: Option
+    type: type[Any]
+    parse: Callable[[bytes], object]
+
+
+@runtime_checkable
+class OwnFiles(Protocol):
+    """A vendor with device files."""
+
+    @property
+    def files(self) -> tuple[DeviceFile, ...]:
+        """No name, variable or key of theirs is another option's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFileOutcome:
+    """One device file as it was read last: its content, or why it cannot be used. `field`: where the error is."""
+
+    content: object = None
+    error: str = ""
+    field: str = ""
+
+
+DeviceFiles = Mapping[str, DeviceFileOutcome]  # by the option's name; those whose flag names a file
