@@ -5,8 +5,7 @@ docs/simulated-devices.md is the description for people, `simulated_rules` has t
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +16,10 @@ from nodedevices_api.quantity import from_bytes
 from nodedevices_probe.check import CheckError, wrong
 from nodedevices_probe.events import EventKey
 from nodedevices_probe.loop import Facts
+from nodedevices_probe.nic import attributes as nic
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import (
+    MAX_OWN,
     DeviceFact,
     Driver,
     DriverState,
@@ -30,22 +31,16 @@ from nodedevices_probe.protocol import (
     Readings,
     nearest,
 )
-from nodedevices_probe.simulated.mig import partitions
-from nodedevices_probe.simulated.profiles import MODELS, Model, device_id, parse_profile, pci_bus_id
+from nodedevices_probe.simulated.boards import nvidia as nvidia_boards
+from nodedevices_probe.simulated.boards.board import MIB, Board, Seat, attribute, function_bus_id, pci_bus_id
+from nodedevices_probe.simulated.boards.nvidia import NvidiaBoard
+from nodedevices_probe.simulated.profiles import MODELS, Planned, parse_profile
 from nodedevices_probe.simulated.rules import READINGS, RULES, TEXTS
 from nodedevices_probe.sysfs import normal_bus_id, parse_mig_minors
 
 MAX_FILE_BYTES = 1 << 20
-MIB = 1 << 20
-# What a board of a profile reads while nothing is wrong. A reading that is not there says nothing, so that a fault that
-# is taken out of the file would never end.
-WELL: Mapping[str, Any] = {
-    "remap_pending": False,
-    "remap_failure": False,
-    "ecc_uncorrectable_volatile": 0,
-    "sram_threshold_exceeded": False,
-    "thermal_slowdown": False,
-}
+MAX_LINKS = 64
+NO_MODEL = nvidia_boards.PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,143 +91,184 @@ def from_profile(profile: str, *, node: str) -> SimulatedState:
 
 
 def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
-    entries, model = _entries(value)
-    supported = value.get("recoveryActionSupported", True)
+    entries = _entries(value)
     minors = parse_mig_minors("\n".join(value.get("migMinors", ())))
-    every = [
-        _device(place, entry, len(entries), node=node, supported=supported, mig_minors=minors)
-        for place, entry in entries
-    ]
-    every.sort(key=lambda device: device.index)
-    absent = {entry["index"] for _, entry in entries if entry.get("absent")}
+    supported = value.get("recoveryActionSupported", True)
+    every = sorted(_devices(entries, node=node, mig_minors=minors, supported=supported), key=lambda each: each.index)
+    absent = {entry.index for entry in entries if entry.said.get("absent")}
     devices = [each for each in every if each.index not in absent and each.product_name not in nvidia.DISPLAY_PRODUCTS]
     _refuse_repeats(devices)
-    driver = {
-        "state": "Loaded",
-        "name": "nvidia",
-        "version": "570.148.08",
-        "cudaVersion": "12.8",
-        **value.get("driver", {}),
-    }
-    state = DriverState(driver["state"])
-    machine = value.get("machine", {})
+    boards = {entry.index: entry.board for entry in entries}
+    models = {entry.model for entry in entries if entry.model}
+    machine, only = value.get("machine", {}), MODELS[models.pop()] if len(models) == 1 else NO_MODEL
+    driver = _driver(value.get("driver", {}), entries[0].board if entries else only)
+    loaded = driver.state is DriverState.LOADED
     facts = Facts(
-        driver=Driver(
-            state=state,
-            name=driver["name"],
-            version=driver["version"] if state is DriverState.LOADED else "",
-            cuda_version=driver["cudaVersion"] if state is DriverState.LOADED else "",
-        ),
+        driver=driver,
         machine=Machine(
-            type=machine.get("type", model.machine_type if model else ""),
+            type=machine.get("type", only.machine_type),
             mode=machine.get("mode", "compute"),
-            clique=machine.get("clique", _clique(model)),
+            clique=machine.get("clique", only.clique),
             vgpu_version=machine.get("vgpuVersion", ""),
             vgpu_branch=machine.get("vgpuBranch", ""),
         ),
-        accelerators_on_bus=value.get("acceleratorsOnBus", len(devices)),
+        accelerators_on_bus=value.get("acceleratorsOnBus", sum(each.type not in nic.TYPES for each in devices)),
         problems=tuple(Problem(code=each["code"], message=each["message"]) for each in value.get("problems", ())),
-        devices=_connected(
-            devices,
-            value.get("links", ()),
-            {entry["index"]: MODELS[entry["model"]].nvlinks_to_pair for _, entry in entries if "model" in entry},
-        )
-        if state is DriverState.LOADED
-        else (),
+        devices=_connected(devices, value.get("links", ()), boards) if loaded else (),
         silent=value.get("silent", False),
     )
     events = _events(value.get("events", ()), {device.index: device.id for device in every})
     return SimulatedState(facts=facts, events=events, hang=value.get("hang", False))
 
 
-def _entries(value: Mapping[str, Any]) -> tuple[list[tuple[str, Mapping[str, Any]]], Model | None]:
-    """Every device with the place it was written at: the profile's, changed and extended by the file's own."""
-    model: Model | None = None
-    by_index: dict[int, tuple[str, dict[str, Any]]] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """One device: the profile's, changed and extended by the file's own."""
+
+    index: int
+    place: str  # where it was written, for errors
+    said: Mapping[str, Any]
+    planned: Planned | None = None  # by the profile
+
+    @property
+    def model(self) -> str:
+        return str(self.said.get("model") or (self.planned.model if self.planned is not None else ""))
+
+    @property
+    def board(self) -> Board:
+        """What it has where the file says nothing. Without a model it is a GPU of NVIDIA's, unless the file says
+        whose it is, of which nothing is known but what it says."""
+        if self.model:
+            return MODELS[self.model]
+        vendor = self.said.get("vendor", nvidia.VENDOR)
+        return NO_MODEL if vendor == nvidia.VENDOR else Board(vendor=vendor, driver=NO_MODEL.driver)
+
+
+def _entries(value: Mapping[str, Any]) -> list[_Entry]:
+    by_index: dict[int, _Entry] = {}
     if "profile" in value:
         try:
-            model, count = parse_profile(value["profile"])
+            planned = parse_profile(value["profile"])
         except ValueError as error:
             raise CheckError(f"profile: {error}") from None
-        name = next(key for key, each in MODELS.items() if each is model)
-        by_index = {index: ("profile", {"index": index, "model": name}) for index in range(count)}
+        by_index = {each.index: _Entry(index=each.index, place="profile", said={}, planned=each) for each in planned}
     written: set[int] = set()
-    for number, entry in enumerate(value.get("devices", ())):
+    for number, said in enumerate(value.get("devices", ())):
         place = f"devices[{number}]"
-        if model and "index" not in entry:
+        if "profile" in value and "index" not in said:
             raise CheckError(f"{place}.index: is missing; beside a profile it says which device is meant")
-        index = entry.get("index", number)
+        index = said.get("index", number)
         if index in written:
             raise CheckError(f"{place}.index: {index} is there twice; give each device its own")
         written.add(index)
-        by_index[index] = (place, {**by_index.get(index, ("", {}))[1], **entry, "index": index})
+        before = by_index.get(index)
+        planned_as = before.planned if before is not None else None
+        by_index[index] = _Entry(index=index, place=place, said=said, planned=planned_as)
     if len(by_index) > MAX_DEVICES:
         raise CheckError(f"devices: {len(by_index)} together with the profile are too many; give at most {MAX_DEVICES}")
-    if not model:
-        models = {entry["model"] for _, entry in by_index.values() if "model" in entry}
-        model = MODELS[models.pop()] if len(models) == 1 else None
-    return list(by_index.values()), model
+    return list(by_index.values())
 
 
-def _device(
-    place: str,
-    entry: Mapping[str, Any],
-    count: int,
-    *,
-    node: str,
-    supported: bool,
-    mig_minors: dict[tuple[int, int, int | None], int],
-) -> DeviceFact:
-    model = MODELS[entry["model"]] if "model" in entry else None
-    index = entry["index"]
-    minor = entry.get("minor", index)
-    bus_id = normal_bus_id(entry["pciBusId"]) if "pciBusId" in entry else pci_bus_id(index)
-    if not bus_id:
-        raise wrong(f"{place}.pciBusId", entry["pciBusId"], "a PCI address such as 0000:17:00.0")
-    numa = entry.get("numaNode", (0 if index < (count + 1) // 2 else 1) if model else None)
-    memory = entry.get("memoryBytes", model.memory_mib * MIB if model else 0)
-    mig = entry.get("mig", [])
-    texts = {name: entry.get(key, getattr(model, name, "")) for key, name in TEXTS.items()}
-    texts["pcie_root"] = entry.get(
-        "pcieRoot", f"pci{bus_id[:5]}{max(int(bus_id[5:7], 16) - 1, 0):02x}" if model else ""
+def _driver(said: Mapping[str, Any], board: Board) -> Driver:
+    """The first device's maker's, where the file does not say."""
+    state, usual = DriverState(said.get("state", "Loaded")), board.driver
+    loaded = state is DriverState.LOADED
+    return Driver(
+        state=state,
+        name=said.get("name", usual.name),
+        version=said.get("version", usual.version) if loaded else "",
+        cuda_version=said.get("cudaVersion", usual.cuda_version) if loaded else "",
     )
-    to_switch = entry.get("nvlinksToSwitch", model.nvlinks_to_switch if model else 0)
-    written = {name: entry[key] for key, (name, _) in READINGS.items() if key in entry}
-    readings = {**(WELL if model else {}), **written}
-    return DeviceFact(
-        id=entry.get("id", device_id(node, index)),
-        index=index,
-        minor=minor,
-        type=entry.get("type", "gpu"),
-        vendor=entry.get("vendor", nvidia.VENDOR),
-        **texts,
-        pci_bus_id=bus_id,
-        numa_node=numa if numa is not None and numa >= 0 else None,
-        extra=nvidia.attributes(
-            compute_capability=entry.get("computeCapability", model.compute_capability if model else ""),
-            mig_capable=entry.get("migCapable", bool(mig) or (model.mig_capable if model else None)),
-            mig_enabled=entry.get("migEnabled", bool(mig)),
-        ),
-        capacity={"memory": from_bytes(memory)} if memory else {},
-        partitions=partitions(
-            mig,
-            place=f"{place}.mig",
+
+
+def _devices(
+    entries: Sequence[_Entry], *, node: str, mig_minors: Mapping[tuple[int, int, int | None], int], supported: bool
+) -> Iterator[DeviceFact]:
+    """`supported`: NVIDIA's driver says which recovery action it requires."""
+    seats: dict[int, Seat] = {}
+    numbers: dict[str, int] = {}  # of devices of a model that no profile has, counted
+    for entry in entries:
+        planned = entry.planned
+        numbers[entry.model] = numbers.get(entry.model, -1) + 1
+        parent = seats.get(planned.parent) if planned is not None and planned.parent is not None else None
+        seat = seats[entry.index] = Seat(
             node=node,
-            index=index,
-            minor=minor,
-            memory_bytes=memory,
-            multiprocessors_per_slice=model.mig_multiprocessors if model else None,
+            index=entry.index,
+            bus_id=_bus_id(entry, parent),
+            place=planned.place if planned is not None else numbers[entry.model],
+            parent=parent,
             mig_minors=mig_minors,
-        ),
-        links=(Link(kind="NVLink", to="switch", count=to_switch),) if to_switch else (),
-        device_nodes=tuple(entry.get("deviceNodes", (f"/dev/nvidia{minor}",))),
-        readings=Readings(
-            **{**readings, "recovery_action": readings.get("recovery_action", "None") if supported else None}
-        ),
+        )
+        yield _device(entry, seat, count=len(entries), supported=supported)
+
+
+def _bus_id(entry: _Entry, parent: Seat | None) -> str:
+    if "pciBusId" in entry.said:
+        if bus_id := normal_bus_id(entry.said["pciBusId"]):
+            return bus_id
+        raise wrong(f"{entry.place}.pciBusId", entry.said["pciBusId"], "a PCI address such as 0000:17:00.0")
+    if parent is not None and entry.planned is not None:
+        return function_bus_id(parent.bus_id, entry.planned.place)
+    return pci_bus_id(entry.index)
+
+
+def _device(entry: _Entry, seat: Seat, *, count: int, supported: bool) -> DeviceFact:
+    said, board = entry.said, entry.board
+    if not isinstance(board, NvidiaBoard):
+        for key in nvidia_boards.KEYS:
+            if key in said:
+                raise CheckError(
+                    f"{entry.place}.{key}: only NVIDIA's GPUs have this; the device is one of {board.vendor}"
+                )
+    own = board.details(seat, said, entry.place)
+    memory = said.get("memoryBytes", board.memory_mib * MIB)
+    texts = {name: said.get(key, getattr(board, name, "")) for key, name in TEXTS.items()}
+    texts["pcie_root"] = said.get("pcieRoot", _pcie_root(entry, seat) if entry.model else "")
+    numa = said.get("numaNode", _usual_numa_node(entry, count) if entry.model else None)
+    written = {name: said[key] for key, (name, _) in READINGS.items() if key in said}
+    if "conditions" in said:
+        written["conditions"] = tuple(said["conditions"])
+    readings = {**board.well, **written}
+    if not supported:
+        readings["recovery_action"] = None
+    extra = {**own.extra, **{name: attribute(value) for name, value in said.get("extra", {}).items()}}
+    capacity = {**({"memory": from_bytes(memory)} if memory else {}), **board.capacity}
+    if len(extra) + len(capacity) > MAX_OWN:
+        over = f"{len(extra)} attributes and {len(capacity)} amounts are too many"
+        raise CheckError(f"{entry.place}.extra: {over}; give at most {MAX_OWN} together")
+    return DeviceFact(
+        id=said.get("id", own.id),
+        index=entry.index,
+        minor=said.get("minor", own.minor),
+        type=said.get("type", board.type),
+        vendor=said.get("vendor", board.vendor),
+        uuid=own.uuid,
+        **texts,
+        pci_bus_id=seat.bus_id,
+        numa_node=numa if numa is not None and numa >= 0 else None,
+        extra=extra,
+        capacity=capacity,
+        partitions=own.partitions,
+        links=own.links,
+        device_nodes=tuple(said.get("deviceNodes", own.device_nodes)),
+        readings=Readings(**readings),
     )
 
 
-def _connected(devices: list[DeviceFact], links: Any, to_pair: Mapping[int, int]) -> tuple[DeviceFact, ...]:
+def _pcie_root(entry: _Entry, seat: Seat) -> str:
+    """Each has one of its own, unless a profile puts it beside another device."""
+    planned = entry.planned
+    bus_id = pci_bus_id(planned.beside) if planned is not None and planned.beside != entry.index else seat.bus_id
+    return f"pci{bus_id[:5]}{max(int(bus_id[5:7], 16) - 1, 0):02x}"
+
+
+def _usual_numa_node(entry: _Entry, count: int) -> int:
+    """Half of the devices at each of two CPUs."""
+    first = entry.planned.first_half if entry.planned is not None else entry.index < (count + 1) // 2
+    return 0 if first else 1
+
+
+def _connected(devices: list[DeviceFact], links: Any, boards: Mapping[int, Board]) -> tuple[DeviceFact, ...]:
     """The devices with PCIe paths and direct links between them; what the file says about a pair comes first."""
     known = {device.index for device in devices}
     pairs: dict[frozenset[int], Mapping[str, Any]] = {}
@@ -246,15 +282,19 @@ def _connected(devices: list[DeviceFact], links: Any, to_pair: Mapping[int, int]
     result = []
     for device in devices:
         paths, direct = [], []
+        board = boards[device.index]
         for other in devices:
             if other.index == device.index:
                 continue
             said = pairs.get(frozenset((device.index, other.index)), {})
             paths.append(PcieNeighbour(to=other.id, path=PciePath(said.get("pcie", _usual_path(device, other)))))
-            bridge = to_pair.get(device.index, 0) if device.index // 2 == other.index // 2 else 0
+            bridge = board.bridged if device.index // 2 == other.index // 2 else 0
             if count := said.get("nvlinks", bridge):
                 direct.append(Link(kind="NVLink", to=other.id, count=count))
-        result.append(replace(device, pcie=nearest(paths, len(devices)), links=(*device.links, *direct)))
+            if board.xgmi and boards[other.index].xgmi:
+                direct.append(Link(kind="XGMI", to=other.id, count=1))
+        linked = (*device.links, *direct)[:MAX_LINKS]
+        result.append(replace(device, pcie=nearest(paths, len(devices)), links=linked))
     return tuple(result)
 
 
@@ -293,7 +333,3 @@ def _refuse_repeats(devices: list[DeviceFact]) -> None:
             if each in seen:
                 raise CheckError(f"devices: the id {each} is there twice; give each device its own")
             seen.add(each)
-
-
-def _clique(model: Model | None) -> str:
-    return f"{uuid.uuid5(uuid.NAMESPACE_DNS, 'simulated.nodedevices.io')}.1" if model and model.fabric else ""

@@ -16,7 +16,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     what.add_argument(
         "--file", type=Path, metavar="F", help="a YAML file (docs/simulated-devices.md); edits appear at once"
     )
-    what.add_argument("--profile", metavar="P", help="a known machine, such as 'h100 x 8'")
+    what.add_argument("--profile", metavar="P", help="a known machine, such as 'h100 x 8' or 'h100 x 2, u250'")
     parser.add_argument(
         "--node-name",
         default=os.environ.get("NODE_NAME") or platform.node() or "node",

@@ -16,7 +16,7 @@ from nodedevices_api.quantity import from_bytes
 from nodedevices_probe.check import CheckError, shown
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import Partition
-from nodedevices_probe.simulated.profiles import partition_id
+from nodedevices_probe.simulated.boards.board import identity
 from nodedevices_probe.sysfs import mig_device_nodes
 
 PROFILE = re.compile(r"(?:(?P<c>[1-7])c\.)?(?P<g>[1-7])g\.(?P<gb>[0-9]{1,3})gb(?:[+-][a-z0-9.]{1,12}){0,3}")
@@ -34,7 +34,7 @@ def partitions(
     minor: int,
     memory_bytes: int,
     multiprocessors_per_slice: int | None,
-    mig_minors: dict[tuple[int, int, int | None], int],
+    mig_minors: Mapping[tuple[int, int, int | None], int],
 ) -> tuple[Partition, ...]:
     """The MIG devices of one GPU. Two entries with the same `gi` are compute instances of one GPU instance."""
     made: list[Partition] = []
@@ -68,7 +68,7 @@ def partitions(
         profile_id = nvidia.PROFILE_IDS.get(gi_slices, 0)
         made.append(
             Partition(
-                id=entry.get("id", partition_id(node, index, gi, ci)),
+                id=entry.get("id", f"MIG-{identity(node, index, gi, ci)}"),
                 name=nvidia.mig_name(f"gpu-{minor}", entry["profile"], profile_id, start, ci),
                 profile=entry["profile"],
                 index=entry.get("index", number),
@@ -79,7 +79,7 @@ def partitions(
                 capacity=_capacity(entry, memory_bytes * size // MEMORY_SLICES, multiprocessors, gi_slices),
                 device_nodes=tuple(entry["deviceNodes"])
                 if "deviceNodes" in entry
-                else mig_device_nodes(mig_minors or _driver_minors(minor, gi, ci), minor, gi, ci),
+                else mig_device_nodes(dict(mig_minors) or _driver_minors(minor, gi, ci), minor, gi, ci),
             )
         )
     return tuple(sorted(made, key=lambda each: each.index))

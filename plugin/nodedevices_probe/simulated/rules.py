@@ -6,10 +6,21 @@ docs/simulated-devices.md describes them for people. The bounds are the probe li
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from nodedevices_api.bounds import INT32_MAX, MAX_DEVICES, MAX_INDEX, MAX_MINOR, MAX_NUMA_NODE, MAX_PARTITIONS
+from nodedevices_api.bounds import (
+    ATTRIBUTE_NAME_PATTERN,
+    INT32_MAX,
+    MAX_ATTRIBUTE_NAME,
+    MAX_DEVICES,
+    MAX_INDEX,
+    MAX_MINOR,
+    MAX_NUMA_NODE,
+    MAX_PARTITIONS,
+    WORD_PATTERN,
+)
 
-from nodedevices_probe.check import Flag, Integer, ListOf, Object, OneOf, OrNull, Rule, Text
+from nodedevices_probe.check import Flag, Integer, ListOf, Object, OneOf, OrNull, Rule, Text, wrong
 from nodedevices_probe.protocol import (
     DEVICE_ID,
     DEVICE_NODE,
@@ -20,7 +31,7 @@ from nodedevices_probe.protocol import (
     DriverState,
     PciePath,
 )
-from nodedevices_probe.simulated.profiles import MODELS
+from nodedevices_probe.simulated.profiles import MAX_PROFILE, MODELS
 
 RECOVERY_ACTIONS = (  # SCHEMA: recoveryAction, as far as NVML field 230 has it
     "None",
@@ -35,6 +46,7 @@ RECOVERY_ACTIONS = (  # SCHEMA: recoveryAction, as far as NVML field 230 has it
 _TEXT = Text(PLAIN_TEXT, "text")
 _MESSAGE = Text(PLAIN_TEXT, "text", 512)
 _WORD = Text(WORD, "letters, digits and hyphens")
+_CONDITION = Text(WORD_PATTERN, "letters and digits, such as linkDown")
 _ID = Text(DEVICE_ID, "A-Z a-z 0-9 . _ : -", 96)
 _NODE = Text(DEVICE_NODE, "a path such as /dev/nvidia0", 96)
 _COUNT = Integer(0, MAX_INTEGER)
@@ -70,6 +82,22 @@ TEXTS: Mapping[str, str] = {
     "firmware": "firmware",
     "pcieRoot": "pcie_root",
 }
+_ATTRIBUTE_NAME = Text(ATTRIBUTE_NAME_PATTERN, "a name such as speedGbps", MAX_ATTRIBUTE_NAME)
+
+
+class _Extra:
+    """Attributes by name: text, whole numbers, true or false."""
+
+    def check(self, place: str, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise wrong(place, value, "a mapping such as {speedGbps: 400}")
+        for name, each in value.items():
+            _ATTRIBUTE_NAME.check(f"{place}: a name", name)
+            if isinstance(each, bool):
+                continue
+            (Integer(-MAX_INTEGER, MAX_INTEGER) if isinstance(each, int) else _TEXT).check(f"{place}.{name}", each)
+
+
 _MIG = Object(
     {
         "profile": _TEXT,
@@ -104,13 +132,15 @@ _DEVICE = Object(
         "mig": ListOf(_MIG, MAX_PARTITIONS),
         "nvlinksToSwitch": Integer(0, 64),
         "deviceNodes": ListOf(_NODE, 16),
+        "conditions": ListOf(_CONDITION, 16),
+        "extra": _Extra(),
         **{key: rule for key, (_, rule) in READINGS.items()},
     },
     what="a device such as {index: 0, lost: true}",
 )
 RULES = Object(
     {
-        "profile": _TEXT,
+        "profile": Text(PLAIN_TEXT, "text", MAX_PROFILE),
         "driver": Object(
             {
                 "state": OneOf(tuple(state.value for state in DriverState)),

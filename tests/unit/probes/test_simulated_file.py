@@ -12,10 +12,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_plugin.inputs.reader import parse_line
+from nodedevices_plugin.vendors.amd.faults import read as read_amd
 from nodedevices_plugin.vendors.nvidia.faults import read
 from nodedevices_probe.check import CheckError
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot, encode, memory_bytes
+from nodedevices_probe.simulated.boards.nvidia import BOARDS as NVIDIA
 from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse
 from nodedevices_probe.simulated.profiles import MODELS, parse_profile
 from support.facts import snapshot
@@ -60,8 +62,8 @@ def test_a_fault_ends_when_it_is_taken_out_of_the_file(key: str, value: Any) -> 
     assert [each.reason for each in read(well.readings) if each.evident is not False] == []
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
-def test_every_profile_is_a_machine_that_is_well(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(NVIDIA))
+def test_every_profile_of_nvidias_is_a_machine_that_is_well(name: str) -> None:
     facts = state(f"profile: {name} x 8").facts
 
     assert facts.driver.state is DriverState.LOADED
@@ -85,7 +87,7 @@ def test_ids_stay_with_the_node_and_differ_between_nodes() -> None:
 
 
 def test_a_profile_without_a_number_is_one_machine() -> None:
-    assert parse_profile("gb200")[1] == 4
+    assert len(parse_profile("gb200")) == 4
     assert parse_profile("H100x2") == parse_profile("h100 x 2")
 
 
@@ -243,12 +245,15 @@ VALUES = st.recursive(
     | st.booleans()
     | st.integers(-2, 70000)
     | st.text(max_size=5)
-    | st.sampled_from(["1g.10gb", "h100", "0"]),
+    | st.sampled_from(["1g.10gb", "h100", "0", "mi300x-cpx", "e810 x 2", "u250"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["index", "id", "mig", "profile", "gi", "ci", "a", "b", "device", "xid", "lost", "model", "size"]
+                [
+                    *("index", "id", "mig", "profile", "gi", "ci", "a", "b", "device", "xid", "lost", "model", "size"),
+                    *("extra", "conditions", "vendor"),
+                ]
             ),
             inner,
             max_size=4,
@@ -277,3 +282,134 @@ def test_the_line_of_the_largest_node_is_one_that_the_agent_reads(count: int) ->
     for device in read.devices:  # its nearest neighbours, where there is no room for all
         assert len(device.pcie) == min(count - 1, 4032 // count)
         assert PciePath.SYSTEM not in {each.path for each in device.pcie} or count <= 64
+
+
+# --- other makers' devices -------------------------------------------------------------------------------------------
+KINDS = {
+    "mi300x": ("amd", "gpu"),
+    "mi300x-cpx": ("amd", "gpu"),
+    "flex": ("intel", "gpu"),
+    "pvc": ("intel", "gpu"),
+    "connectx-7": ("mellanox", "nic"),
+    "e810": ("intel", "nic"),
+    "e810-vf": ("intel", "vf"),
+    "sfn-x2": ("solarflare", "nic"),
+    "u250": ("xilinx", "fpga"),
+}
+
+
+def test_every_model_is_of_a_known_maker() -> None:
+    assert set(MODELS) == set(NVIDIA) | set(KINDS)
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_every_profile_of_other_makers_is_well_and_known_by_pci_addresses(name: str) -> None:
+    facts = state(f"profile: {name} x 6").facts
+    own = [device for device in facts.devices if (device.vendor, device.type) == KINDS[name]]
+
+    assert facts.driver.state is DriverState.LOADED
+    assert facts.driver.name not in ("", "nvidia")
+    assert len(own) == 6
+    assert [device.index for device in facts.devices] == list(range(len(facts.devices)))
+    assert len({device.pci_bus_id for device in facts.devices}) == len(facts.devices)
+    for device in facts.devices:
+        assert device.id == device.pci_bus_id
+        assert device.pcie_root
+        assert device.numa_node is not None
+        assert device.device_nodes == (), "a container of it starts on a machine without the hardware"
+        assert (device.readings.recovery_action, device.readings.conditions) == (None, ())
+
+
+def test_an_mi300x_in_cpx_mode_has_eight_partitions_of_24_gb() -> None:
+    whole, cut = state("profile: mi300x, mi300x-cpx").facts.devices
+
+    assert (whole.partitions, whole.extra["partitionProfile"].string) == ((), "spx_nps1")
+    assert len(cut.partitions) == 8
+    assert {part.profile for part in cut.partitions} == {"cpx_nps4"}
+    assert {part.capacity["memory"] for part in cut.partitions} == {"24574Mi"}
+    assert cut.partitions[3].id == f"{cut.id}-xcp-3"
+    assert whole.links == (Link(kind="XGMI", to=cut.id, count=1),)
+
+
+def test_a_profile_of_several_kinds_is_one_machine_with_nics_beside_its_gpus() -> None:
+    facts = state("profile: h100 x 2, mi300x-cpx, connectx-7 x 2, u250").facts
+    devices = facts.devices
+
+    assert [device.type for device in devices] == ["gpu", "gpu", "gpu", "nic", "nic", "fpga"]
+    assert [device.vendor for device in devices] == ["nvidia", "nvidia", "amd", "mellanox", "mellanox", "xilinx"]
+    assert devices[0].id == from_profile("h100 x 2", node="node-a").facts.devices[0].id
+    for gpu, card in ((devices[0], devices[3]), (devices[1], devices[4])):
+        assert (card.pcie_root, card.numa_node) == (gpu.pcie_root, gpu.numa_node)
+    assert devices[5].pcie_root not in {each.pcie_root for each in devices[:5]}
+    assert {each.to: each.path for each in devices[0].pcie}[devices[3].id] is PciePath.HOSTBRIDGE
+    assert facts.accelerators_on_bus == 4, "a NIC is none"
+    assert (facts.driver.name, facts.machine.type) == ("nvidia", "")
+
+
+def test_virtual_functions_come_with_their_physical_one() -> None:
+    first, *rest = state("profile: e810 x 2").facts.devices
+    functions = rest[:4]
+
+    assert [device.type for device in rest] == ["vf"] * 4 + ["nic"] + ["vf"] * 4
+    assert first.extra["virtualFunctions"].integer == 4
+    assert [each.extra["vfIndex"].integer for each in functions] == [0, 1, 2, 3]
+    assert {each.extra["physicalFunction"].string for each in functions} == {first.id}
+    assert {each.extra["pfName"].string for each in functions} == {first.extra["ifName"].string}
+    assert [each.pci_bus_id for each in functions] == [f"{first.id[:-4]}01.{number}" for number in range(4)]
+
+
+def test_the_file_says_what_a_nic_has_and_what_is_wrong_with_it() -> None:
+    text = """
+        profile: connectx-7 x 2
+        devices:
+        - index: 1
+          conditions: [linkDown]
+          numaNode: 1
+          pcieRoot: pci0000:16
+          deviceNodes: [/dev/null]
+          extra: {linkType: infiniband, speedGbps: 200, primary: true}
+        - {index: 2, vendor: acme, type: nic}
+        """
+    _, second, other = state(text).facts.devices
+
+    assert second.readings.conditions == ("linkDown",)
+    assert (second.numa_node, second.pcie_root, second.device_nodes) == (1, "pci0000:16", ("/dev/null",))
+    assert (second.extra["linkType"].string, second.extra["speedGbps"].integer) == ("infiniband", 200)
+    assert second.extra["primary"].boolean is True
+    assert second.extra["rdmaDevice"].string == "mlx5_1", "the rest is the profile's"
+    assert (other.id, other.extra, other.device_nodes) == (other.pci_bus_id, {}, ())
+
+
+@pytest.mark.parametrize("reading", ["eccUncorrectableVolatile: 1", "thermalSlowdown: true", "remapPending: true"])
+def test_a_fault_of_an_amd_gpu_ends_when_it_is_taken_out_of_the_file(reading: str) -> None:
+    (ill,) = state(f"{{profile: mi300x, devices: [{{index: 0, {reading}}}]}}").facts.devices
+    (well,) = state("profile: mi300x").facts.devices
+
+    assert [each.reason for each in read_amd(ill.readings) if each.evident] != []
+    assert [each.reason for each in read_amd(well.readings) if each.evident is not False] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{profile: 'h100 x 2, u900'}", "profile: 'h100 x 2, u900' is not a known profile; give a model and a number"),
+        ("{profile: 'h100,'}", "profile: 'h100,' is not a known profile"),
+        ("{profile: 'h100 x 200, u250 x 57'}", "257 devices are not possible; give 1 to 256"),
+        ("{profile: e810 x 52}", "260 devices are not possible"),
+        ("{profile: 'h100, u250 x 0'}", "0 devices are not possible"),
+        ("{profile: u250, devices: [{index: 0, mig: []}]}", "devices[0].mig: only NVIDIA's GPUs have this"),
+        ("{devices: [{vendor: amd, computeCapability: '9.0'}]}", "computeCapability: only NVIDIA's GPUs have this"),
+        ("{devices: [{conditions: linkDown}]}", "devices[0].conditions: 'linkDown' is not allowed; give a list"),
+        ("{devices: [{conditions: ['link down']}]}", "devices[0].conditions[0]: 'link down' is not allowed"),
+        ("{devices: [{extra: [1]}]}", "devices[0].extra: a list is not allowed; give a mapping such as"),
+        ("{devices: [{extra: {speed: 1.5}}]}", "devices[0].extra.speed: 1.5 is not allowed; give text"),
+        ("{devices: [{extra: {'a b': 1}}]}", "devices[0].extra: a name: 'a b' is not allowed"),
+        (
+            f"{{profile: connectx-7, devices: [{{index: 0, extra: {{{', '.join(f'a{n}: 1' for n in range(12))}}}}}]}}",
+            "devices[0].extra: 21 attributes and 1 amounts are too many; give at most 18 together",
+        ),
+    ],
+)
+def test_what_is_wrong_about_other_makers_devices_is_named(text: str, complaint: str) -> None:
+    with pytest.raises(CheckError, match=re.escape(complaint)):
+        parse(text, node="n")
