@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 from nodedevices_plugin.model import ContainerEdits, DeviceNode, Holder, HoldersState, Holdings
 from nodedevices_plugin.pipeline.requesting import SeenObject
@@ -13,6 +13,7 @@ from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.vendors.files import DeviceFiles
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, snapshot
 
@@ -28,10 +29,11 @@ class Node:
         self.devices = devices
         self.existing = existing
         self.local = local
+        self.device_files: DeviceFiles = {}
         self.world: World = begin(State(), local, now=START, monotonic=self.clock)
         self.answers = Answers()
 
-    def now(self, requested: dict[str, Any] | None = None, *holders: Holder) -> Node:
+    def now(self, requested: dict[str, Any] | None = None, *holders: Holder) -> Self:
         saved = None
         for _ in range(2):
             self.clock += 1
@@ -43,6 +45,7 @@ class Node:
                 seen=SeenObject(exists=True, generation=1, config=requested or {}),
                 holdings=replace(NOBODY, holders=holders, taken=self.clock),
                 existing=self.existing,
+                device_files=self.device_files,
                 saved=saved,
             )
             at = START + timedelta(seconds=self.clock)

@@ -68,7 +68,9 @@ def protect(
     by_device: dict[str, list[Held]] = {}
     ids_held = [each for each in held_otherwise if (each.resource, each.id) not in offered]
     # One share more than there are now, of what several may use anyway, is in nobody's way.
-    held_otherwise = tuple(each for each in held_otherwise if (each.resource, each.device_id) not in by_nature)
+    held_otherwise = tuple(
+        each for each in held_otherwise if each.replica is None or (each.resource, each.device_id) not in by_nature
+    )
     for each in held_otherwise:
         by_device.setdefault(each.device_id, []).append(each)
 

@@ -1,0 +1,63 @@
+"""A vendor of the tests for what many makers build and several containers use at once: hubs. It is all in this file.
+
+Its device file names the resource, says into how many shares its hubs are divided, and whether whoever gets a share
+gets all hubs: `{"name": "example.com/hub", "shares": 5, "together": true}`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Literal
+
+from nodedevices_common.errors import InputError
+from nodedevices_common.options import Option
+from nodedevices_plugin.model import InventoryDevice, Unit
+from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
+from nodedevices_plugin.vendors.device_nodes import DeviceNodes
+from nodedevices_plugin.vendors.files import DeviceFile
+
+FLAG = "hub-file"
+COMMON = "/dev/hubctl"
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    name: str
+    shares: int = 0
+    together: bool = False
+
+
+def parse(raw: bytes) -> HubFile:
+    said = json.loads(raw)
+    if "name" not in said:
+        raise InputError(["name: missing; give a resource such as example.com/hub"], place="name")
+    return HubFile(**said)
+
+
+class Hubs:
+    name = "hubs"
+    types = frozenset({"hub"})
+    every_maker: Literal[True] = True
+    files = (DeviceFile(option=Option(name=FLAG, group="devices", help="hubs"), type=HubFile, parse=parse),)
+
+    def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
+        return [Unit(device) for device in devices]
+
+    def usual_name(self, unit: Unit, naming: Naming) -> str | None:
+        file = naming.files.get(FLAG)
+        return file.name if isinstance(file, HubFile) else None
+
+    def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
+        file = naming.files.get(FLAG)
+        if not isinstance(file, HubFile) or file.name != name or not file.shares:
+            return None
+        each, more = divmod(file.shares, len(units))
+        return VendorShares(counts=tuple(each + (n < more) for n in range(len(units))), together=file.together)
+
+    def host_paths(self, files: Mapping[str, object]) -> Collection[str]:
+        return (COMMON,) if FLAG in files else ()
+
+    def containers(self, node: NodeView) -> DeviceNodes:
+        return DeviceNodes.of(node.inventory.devices, common=(COMMON,) if COMMON in node.existing else ())

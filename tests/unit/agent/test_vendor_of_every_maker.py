@@ -1,0 +1,224 @@
+"""What several makers build, what a file of its own describes and what is shared by its nature is a vendor, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from nodedevices_plugin.model import Holder, Unit
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import begin
+from nodedevices_plugin.settings.effective import from_saved, to_saved
+from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import Naming
+from nodedevices_plugin.vendors.files import DeviceFileOutcome
+from nodedevices_probe.protocol import DeviceFact, Readings
+from support.facts import START
+from support.hubs import COMMON, FLAG, HubFile, Hubs
+from support.stepped_node import Node, nodes
+
+HUB, OTHER = "example.com/hub", "example.com/other"
+RULES = {"resources": {"devices": [{"match": {"ids": ["HUB-1"]}, "name": OTHER}]}}
+
+
+def local() -> Local:
+    return parse(["--node-name=n1", "--operator-wait-seconds=0", f"--{FLAG}=/etc/hubs.json"], {})
+
+
+@pytest.fixture(autouse=True)
+def hubs() -> Iterator[None]:
+    take_back = registry.add(Hubs())
+    yield
+    take_back()
+
+
+class Texas:
+    """A maker that knows its own hubs."""
+
+    name = "texas"
+    types = frozenset({"hub"})
+    units = Hubs.units
+    containers = Hubs.containers
+
+    def usual_name(self, unit: Unit, naming: Naming) -> str | None:
+        return "texas.com/hub"
+
+
+def hub(index: int, *, maker: str = "sitara", **facts: Any) -> DeviceFact:
+    node = (f"/dev/hub{index}",)
+    return DeviceFact(id=f"HUB-{index}", index=index, type="hub", vendor=maker, device_nodes=node, **facts)
+
+
+def lost(index: int) -> DeviceFact:
+    return hub(index, readings=Readings(lost=True))
+
+
+def pod(name: str, *ids: str, resource: str = HUB) -> Holder:
+    return Holder(namespace="ml", pod=name, container="c", resource=resource, ids=ids, since=START)
+
+
+class Hubbed(Node):
+    """A node with a hub file. `gives` and `breaks` say what it was read as last."""
+
+    def __init__(self, *devices: DeviceFact, file: HubFile | None = None, **node: Any) -> None:
+        super().__init__(*devices, local=local(), **node)
+        if file is not None:
+            self.gives(file)
+
+    def gives(self, file: HubFile) -> Hubbed:
+        self.device_files = {FLAG: DeviceFileOutcome(content=file)}
+        return self
+
+    def breaks(self, error: str, field: str = "") -> Hubbed:
+        self.device_files = {FLAG: DeviceFileOutcome(error=error, field=field)}
+        return self
+
+    def restarted(self) -> Hubbed:
+        """With what the state file has."""
+        self.world = begin(
+            self.world.state, self.local, now=START, monotonic=self.clock, device_files=self.device_files
+        )
+        return self
+
+    @property
+    def held_at(self) -> dict[str, set[str]]:
+        """Device -> the pods that have it."""
+        found: dict[str, set[str]] = {}
+        for holder in self.world.holdings.holders:
+            for each in (*holder.ids, *holder.also):
+                found.setdefault(each.partition("::")[0], set()).add(holder.pod)
+        return found
+
+
+# --- every maker's ---------------------------------------------------------------------------------------------------
+def test_devices_of_any_maker_are_its() -> None:
+    node = Hubbed(hub(0), hub(1, maker="texas"), file=HubFile(HUB)).now()
+    assert node.offers == {HUB: ["HUB-0", "HUB-1"]}
+
+
+def test_a_maker_that_knows_the_type_itself_comes_first() -> None:
+    take_back = registry.add(Texas())
+    try:
+        node = Hubbed(hub(0), hub(1, maker="texas"), file=HubFile(HUB)).now()
+        assert node.offers == {HUB: ["HUB-0"], "texas.com/hub": ["HUB-1"]}
+    finally:
+        take_back()
+
+
+# --- a device file ---------------------------------------------------------------------------------------------------
+def test_what_a_file_names_is_offered_and_a_new_content_takes_effect_by_itself() -> None:
+    node = Hubbed(hub(0), file=HubFile(HUB)).now()
+    assert node.gives(HubFile(OTHER)).now().offers == {OTHER: ["HUB-0"]}
+
+
+def test_a_file_that_breaks_is_refused_by_name_and_what_was_good_stays_across_a_restart() -> None:
+    node = Hubbed(hub(0), file=HubFile(HUB)).now()
+    node.breaks("name: missing; give a resource such as example.com/hub", "name").now()
+    assert node.offers == {HUB: ["HUB-0"]}
+    assert node.world.config.reason == "ConfigInvalid"
+    assert "--hub-file /etc/hubs.json: name: missing; give a resource" in node.world.config.message
+    assert node.restarted().now().offers == {HUB: ["HUB-0"]}
+    assert node.world.active.effective.node.files == {FLAG: HubFile(HUB)}
+
+
+def test_nothing_is_offered_before_there_ever_was_a_good_one() -> None:
+    node = Hubbed(hub(0)).breaks("No such file or directory")
+    with pytest.raises(AssertionError, match="No such file or directory"):
+        node.now()
+    assert node.offers == {}
+
+
+def test_a_content_survives_the_state_file() -> None:
+    node = Hubbed(hub(0), file=HubFile(HUB, shares=3, together=True)).now()
+    effective = node.world.active.effective
+    assert from_saved(to_saved(effective)) == effective
+    assert from_saved({**to_saved(effective), "node": {}}).node.files == {}
+
+
+def test_what_a_file_needs_of_the_host_is_looked_for() -> None:
+    node = Hubbed(hub(0), file=HubFile(HUB), existing=frozenset({COMMON})).now()
+    assert node.container(HUB, "HUB-0").devices == nodes(COMMON, "/dev/hub0")
+
+
+# --- shared by nature ------------------------------------------------------------------------------------------------
+def test_a_device_has_as_many_shares_as_its_vendor_says_and_each_gives_the_one_device() -> None:
+    node = Hubbed(hub(0), hub(1), file=HubFile(HUB, shares=5)).now()
+    assert node.offers == {HUB: ["HUB-0::0", "HUB-0::1", "HUB-0::2", "HUB-1::0", "HUB-1::1"]}
+    assert node.container(HUB, "HUB-1::0").devices == nodes("/dev/hub1")
+    assert node.world.plan is not None
+    assert [each.sharing for each in node.world.plan.resources] == ["shared"]
+
+
+def test_a_policys_sharing_of_that_resource_comes_first() -> None:
+    rule = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": HUB, "replicas": 2}]}}
+    node = Hubbed(hub(0), file=HubFile(HUB, shares=5)).now(rule)
+    assert node.offers == {HUB: ["HUB-0::0", "HUB-0::1"]}
+
+
+def test_no_policy_can_ask_for_it() -> None:
+    node = Hubbed(hub(0), file=HubFile(HUB)).now()
+    node.now({"sharing": {"strategy": "shared", "resources": [{"name": HUB, "replicas": 2}]}})
+    assert node.world.config.reason == "ConfigInvalid"
+    assert "shared" in node.world.config.message
+
+
+def test_where_each_share_is_of_all_devices_a_container_gets_those_that_are_fit_for_use() -> None:
+    node = Hubbed(hub(0), hub(1), hub(2), file=HubFile(HUB, shares=6, together=True)).now()
+    assert node.container(HUB, "HUB-1::0", "HUB-2::1").devices == nodes("/dev/hub0", "/dev/hub1", "/dev/hub2")
+    node.devices = (hub(0), lost(1), hub(2))
+    node.now()
+    assert node.offers == {HUB: ["HUB-0::0", "HUB-0::1", "HUB-2::0", "HUB-2::1"]}
+    assert node.container(HUB, "HUB-2::1").devices == nodes("/dev/hub0", "/dev/hub2")
+
+
+def test_its_holders_are_shown_at_all_of_them() -> None:
+    node = Hubbed(hub(0), hub(1), file=HubFile(HUB, shares=4, together=True)).now({}, pod("a", "HUB-1::0"))
+    assert node.held_at == {"HUB-0": {"a"}, "HUB-1": {"a"}}
+    assert Hubbed(hub(0), hub(1), file=HubFile(HUB, shares=4)).now({}, pod("a", "HUB-1::0")).held_at == {"HUB-1": {"a"}}
+
+
+def test_a_device_is_not_taken_out_of_it_under_a_pod_whichever_share_that_holds() -> None:
+    node = Hubbed(hub(0), hub(1), file=HubFile(HUB, shares=4, together=True)).now()
+    holder = pod("a", "HUB-0::0")
+    node.now(RULES, holder)
+    assert OTHER not in node.offers, "the pod has HUB-1, too"
+    assert node.world.config.reason == "WaitingForHolders"
+    assert "ml/a" in node.world.config.message
+    assert node.now(RULES).offers == {HUB: [f"HUB-0::{n}" for n in range(4)], OTHER: ["HUB-1"]}
+
+
+def test_nor_by_its_file() -> None:
+    node = Hubbed(hub(0), hub(1), file=HubFile(HUB, shares=4, together=True)).now()
+    holder = pod("a", "HUB-0::0")
+    assert node.gives(HubFile(OTHER)).now({}, holder).offers.keys() == {HUB}
+    assert node.now().offers == {OTHER: ["HUB-0", "HUB-1"]}
+
+
+def test_one_share_more_than_there_are_now_keeps_nobody_from_the_others() -> None:
+    node = Hubbed(hub(0), file=HubFile(HUB, shares=4, together=True)).now()
+    holder = pod("a", "HUB-0::3")
+    node.devices = (hub(0), hub(1))
+    node.now({}, holder)
+    assert node.offers == {HUB: ["HUB-0::0", "HUB-0::1", "HUB-1::0", "HUB-1::1"]}
+    assert node.held_at == {"HUB-0": {"a"}, "HUB-1": {"a"}}
+
+
+def test_a_whole_device_is_not_shared_under_the_pod_that_has_it() -> None:
+    node = Hubbed(hub(0), hub(1), file=HubFile(HUB)).now()
+    node.gives(HubFile(HUB, shares=4)).now({}, pod("a", "HUB-0"))
+    assert node.offers == {HUB: ["HUB-1::0", "HUB-1::1"]}
+
+
+def test_after_a_restart_with_another_file_the_pods_of_before_are_waited_for() -> None:
+    node = Hubbed(hub(0), hub(1), file=HubFile(HUB, shares=4, together=True)).now()
+    node.gives(HubFile(OTHER)).restarted().now({}, pod("a", "HUB-0::0"))
+    assert node.offers.keys() == {HUB}
+    assert node.world.config.reason == "WaitingForHolders"
+
+
+def test_before_a_state_was_ever_written_a_node_has_no_files() -> None:
+    world = begin(State(), replace(local(), device_files={}), now=START, monotonic=1.0)
+    assert world.active.effective.node.files == {}
