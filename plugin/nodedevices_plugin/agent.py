@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -28,6 +28,7 @@ from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
 
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
+from nodedevices_plugin.host.hardware import FoundHardware
 from nodedevices_plugin.host.paths import HostPaths
 from nodedevices_plugin.host.sharing_managers import Managers
 from nodedevices_plugin.host.state_keeper import StateKeeper
@@ -70,7 +71,10 @@ PUBLISH_AFTER_SECONDS = 3.0  # the API client is loaded once the kubelet has us,
 class Agent:
     """One agent. `run` until cancelled; the kubelet keeps what it was sent last."""
 
-    def __init__(self, local: Local, *, store: Store | None) -> None:
+    def __init__(
+        self, local: Local, *, store: Store | None, hardware: Callable[[], Mapping[str, str]] | None = None
+    ) -> None:
+        """`hardware`: as in FoundHardware, where a test has its own."""
         self._local = local
         self._store = store
         self._started = datetime.now(UTC)
@@ -81,8 +85,8 @@ class Agent:
         self._listed = False
         self._conditions_read = False
         self._plan_sent: Plan | None = None
-        workers = tuple(map(Worker, ("files", "cdi", "host-paths", "config-file", "kubelet-checkpoint")))
-        self._files, looks, paths, config, kubelet_files = workers
+        workers = tuple(map(Worker, ("files", "cdi", "host-paths", "hardware", "config-file", "kubelet-checkpoint")))
+        self._files, looks, paths, machine, config, kubelet_files = workers
         self._sharing = Managers(local, on_change=self._wake.set)
         self._parts = Supervisor(workers=lambda: (self._state.worker, *workers, *self._sharing.workers.values()))
         self._named: NamedFiles | None = None
@@ -98,6 +102,7 @@ class Agent:
             for of, path in by_path(local.device_files)
         ]
         self._paths = HostPaths(self._driver_root, self._file_contents, worker=paths, on_change=self._wake.set)
+        self._hardware = FoundHardware(worker=machine, on_change=self._wake.set, check=hardware)
         self._cdi = CdiKeeper(
             Path(local.cdi_dir),
             [Path(each) for each in local.cdi_spec_dirs],
@@ -150,8 +155,9 @@ class Agent:
 
     async def run(self) -> None:
         log.info("agent starting", version=__version__, node=self._local.node_name)
-        if self._config_file is not None:
-            await self._config_file.first()  # it says which probes run
+        firsts = [self._hardware.first()]  # file and hardware say which probes run
+        firsts += [self._config_file.first()] if self._config_file is not None else []
+        await asyncio.gather(*firsts)
         await asyncio.gather(*(each.first() for each in self._device_file_readers), return_exceptions=True)
         self._world = begin(
             self._state.load(),
@@ -161,6 +167,7 @@ class Agent:
             file=self._file,
             files=self._named,
             device_files=self._device_files,
+            hardware=self._hardware.found,
         )
         self._holders.with_offers = self._world.active.needs_offers
         if self._world.active.applied_once:
@@ -176,6 +183,7 @@ class Agent:
                 # What fails here fails again in `run`, where it is counted and shown.
                 await asyncio.gather(self._paths.first(), self._cdi.first(), return_exceptions=True)
                 tasks.create_task(keep("host-paths", self._paths.run))
+                tasks.create_task(keep("hardware", self._hardware.run))
                 for name, run in self._cdi.parts.items():
                     tasks.create_task(keep(name, run))
                 for mode, manager in self._sharing.by_mode.items():
@@ -276,6 +284,7 @@ class Agent:
             recent=self._plugins.recent_allocations(),
             registrations=self._plugins.registrations(),
             existing=self._paths.existing,
+            hardware=self._hardware.found,
             helpers=self._sharing.facts,
             cdi=self._cdi.environments,
             saved=self._state.saved,
@@ -292,6 +301,7 @@ class Agent:
         self._metrics.stepped(time.monotonic() - began)
         self._step_log.record(before, outcome, self._metrics)
         self._probes.use(self._world.probe_set.texts)
+        self._hardware.want(self._world.requested.auto)
         self._probes.set_interval(self._world.active.effective.sections.health.probe.interval_seconds)
         again = await self._state.keep(self._world.state, time.monotonic())
         was = before.active

@@ -1,7 +1,8 @@
 """The port of a kind of hardware: a command of `nodedevices-probe`, which the agent has by its name (`--probe NAME`).
 
 A kind is a folder with a `kind.py`, and a line of `registry`. The agent and all other kinds import that file, so what
-reads the hardware is another module, which is loaded in the probe's process alone.
+reads the hardware is another module, which is loaded in the probe's process alone. Whether the hardware is there at all
+(`auto`) is checked without that module (presence).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 from nodedevices_probe.loop import Source
+from nodedevices_probe.presence import Hardware, Present, never
 
 Given = Mapping[str, str | bool | tuple[str, ...]]  # options of the agent by name; "" and False: not given
 
@@ -33,6 +35,9 @@ class Kind:
     `passed_on`: which of its flags get the value of which of the agent's options. `one_of`: of these options of the
     agent exactly one is given with this kind, and none without it. `check` raises CheckError, with the agent's flag in
     it, for what is passed on and cannot be.
+
+    `auto` starts the kind where `present` says why its hardware is there, and where one of the agent's options
+    `auto_by` is given: a kind whose devices a file describes. A kind with neither is never started by it.
     """
 
     name: str
@@ -44,6 +49,21 @@ class Kind:
     passed_on: Mapping[str, str] = field(default_factory=dict)
     one_of: tuple[str, ...] = ()
     check: Callable[[Given], None] = _any
+    present: Present = never
+    auto_by: tuple[str, ...] = ()
+
+    @property
+    def automatic(self) -> bool:
+        """Whether `auto` may ever start it."""
+        return self.present is not never or bool(self.auto_by)
+
+    def wanted(self, hardware: Hardware, given: Given) -> str:
+        """Why `auto` starts it on this machine, with these options of the agent; "": it does not."""
+        return self.configured(given) or self.present(hardware)
+
+    def configured(self, given: Given) -> str:
+        """Why `auto` starts it whatever the hardware is; "": it does not."""
+        return next((f"--{option} is given" for option in self.auto_by if given.get(option)), "")
 
     def source(self, options: Namespace) -> Source:
         made: Source = import_module(self.reads).source(options)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from nodedevices_common import __version__, unix_socket
 
-from nodedevices_probe import wanted
+from nodedevices_probe import auto, wanted
 from nodedevices_probe.check import CheckError
 from nodedevices_probe.kind import Kind
 from nodedevices_probe.listening import Listener
@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, Kind] = KIN
     parser = _parser(kinds)
     options = parser.parse_args(arguments)
     write = write_all(_line_descriptor(parser, options.fd))
+    if options.source is None:
+        return auto.run(options, write, kinds)
     if options.fd is not None:
         _end_with_parent()
     try:
@@ -79,7 +81,11 @@ def _follow_input(loop: LineLoop) -> None:
 
 
 def _parser(kinds: Mapping[str, Kind]) -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
+    machine = argparse.ArgumentParser(add_help=False)
+    machine.add_argument(
+        "--root", type=Path, default=Path("/"), metavar="DIR", help="where /sys, /proc, /dev and /run are (default: /)"
+    )
+    common = argparse.ArgumentParser(add_help=False, parents=[machine])
     way = common.add_mutually_exclusive_group()
     way.add_argument(
         "--once", action="store_true", help="write one line and exit; try: nodedevices-probe ... --once | jq"
@@ -90,14 +96,11 @@ def _parser(kinds: Mapping[str, Kind]) -> argparse.ArgumentParser:
     way.add_argument(
         "--listen", type=_socket, metavar="unix:PATH", help="write lines to every client of this unix socket"
     )
-    common.add_argument(
-        "--root", type=Path, default=Path("/"), metavar="DIR", help="where /sys, /proc, /dev and /run are (default: /)"
-    )
     parser = argparse.ArgumentParser(
         prog="nodedevices-probe", description="Reports this machine's devices, one JSON line at a time."
     )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar=" | ".join(kinds))
+    commands = parser.add_subparsers(required=True, metavar=" | ".join((*kinds, auto.NAME)))
     for kind in kinds.values():
         command = commands.add_parser(kind.name, parents=[common], help=kind.help)
         kind.add_arguments(command)
@@ -109,6 +112,11 @@ def _parser(kinds: Mapping[str, Kind]) -> argparse.ArgumentParser:
             help=f"interval {kind.interval} (default: {kind.interval_seconds:g})",
         )
         command.set_defaults(source=kind.source)
+    every = commands.add_parser(auto.NAME, parents=[machine], help=auto.HELP)
+    every.add_argument("--once", action="store_true", help="write one line of each and exit")
+    every.add_argument("--interval-seconds", type=_seconds, metavar="S", help="as of each probe; default: its own")
+    auto.add_arguments(every, kinds)
+    every.set_defaults(source=None, fd=None)
     return parser
 
 

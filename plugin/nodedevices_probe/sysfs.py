@@ -18,6 +18,8 @@ from nodedevices_probe.roots import Roots
 
 # pci_ids.h: VGA, 3D and other display controllers, and processing accelerators. Audio, USB and bridges are not counted.
 ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
+# Without VGA, which the display adapters of many server boards are: these count where their driver has them.
+COMPUTE_CLASSES = ("0x0302", "0x0380", "0x1200")
 PCI_DEVICES = "sys/bus/pci/devices"
 MAX_BYTES = 1 << 20  # of the files of /proc that list things
 _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)

@@ -470,6 +470,15 @@ def test_the_all_gpus_component_names_probes_that_there_are(tmp_path: Path) -> N
 
 
 @needs_kubectl
+def test_the_all_devices_component_leaves_it_to_the_hardware(tmp_path: Path) -> None:
+    changed = with_component("all-devices", tmp_path)
+    container = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])["containers"][0]
+    container["env"].remove({"name": "NODEDEVICES_PROBE", "value": "auto"})
+    assert changed == overlay("default")
+    assert parse(["--node-name=n"], {"NODEDEVICES_PROBE": "auto"}).given["probe"] == ("auto",)
+
+
+@needs_kubectl
 def test_the_folder_of_a_driver_container_is_one_patch_away(tmp_path: Path) -> None:
     """As docs/injection.md has it."""
     relative = os.path.relpath(MANIFESTS, tmp_path.resolve())

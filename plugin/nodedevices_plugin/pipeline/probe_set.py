@@ -48,9 +48,11 @@ class Retired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSet:
-    """`texts`: the probes that run, as configured, the first one first. `since`: when each was started, by name."""
+    """`texts`: the probes that run, as configured, the first one first. `auto`: the names of those of them that stand
+    for `auto` (auto_probes). `since`: when each was started, by name."""
 
     texts: tuple[str, ...]
+    auto: tuple[str, ...] = ()
     since: Mapping[str, float] = field(default_factory=dict)
     retired: tuple[Retired, ...] = ()
 
@@ -68,7 +70,7 @@ class ProbeSet:
 
 
 def restored(
-    state: State, texts: Sequence[str], *, now: datetime, monotonic: float
+    state: State, texts: Sequence[str], *, now: datetime, monotonic: float, auto: tuple[str, ...] = ()
 ) -> tuple[dict[str, Inventory], ProbeSet]:
     """The probes after a start, with what the state file remembers of their devices. Where it does not say which ran
     (an older version's), those of now are taken for the ones of their names."""
@@ -87,15 +89,16 @@ def restored(
     rest = [each for each in devices if each.fact.id not in owners]
     inventory = stage_inventory.restore(rest, boot_id=boot_id)
     retired = (Retired(inventory=inventory, since=-math.inf, offered=False),) if rest else ()  # never in this run
-    return parts, ProbeSet(texts=tuple(texts), since=dict.fromkeys(names, monotonic), retired=retired)
+    since = dict.fromkeys(names, monotonic)
+    return parts, ProbeSet(texts=tuple(texts), auto=auto, since=since, retired=retired)
 
 
 def changed(
-    parts: Mapping[str, Inventory], of: ProbeSet, texts: tuple[str, ...], monotonic: float
+    parts: Mapping[str, Inventory], of: ProbeSet, texts: tuple[str, ...], monotonic: float, auto: tuple[str, ...] = ()
 ) -> tuple[Mapping[str, Inventory], ProbeSet]:
     """The probes with these in the place of those that run."""
     if texts == of.texts:
-        return parts, of
+        return parts, of if auto == of.auto else replace(of, auto=auto)
     same = {name_of(each) for each in texts if each in of.texts}
     names = [name_of(each) for each in texts]
     gone = tuple(
@@ -105,6 +108,7 @@ def changed(
     )
     after = ProbeSet(
         texts=texts,
+        auto=auto,
         since={name: of.since[name] if name in same else monotonic for name in names},
         retired=(*(replace(each, offered=False) for each in of.retired), *gone),
     )

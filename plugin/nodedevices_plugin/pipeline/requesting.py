@@ -47,6 +47,11 @@ class RequestedConfig:
     from_file: frozenset[str] = frozenset()  # sections that the file gives
     probes: tuple[str, ...] | None = None  # those that are to run, as configured; None: those that run
 
+    @property
+    def auto(self) -> bool:
+        """Whether the node's hardware says which probes run."""
+        return self.probes is not None and probes.AUTO in self.probes
+
 
 def request_config(
     local: Local, file: FileOutcome, spec: SeenSpec | None, device_files: DeviceFiles | None = None

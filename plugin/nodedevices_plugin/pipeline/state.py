@@ -67,6 +67,7 @@ class State:
     unschedulable: tuple[Cordon, ...] = ()  # as the object had it last: an API server that is away ends none of them
     notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device (health.notices)
     probes: tuple[str, ...] = ()  # those that run, as configured, for a start whose configuration file cannot be read
+    auto_probes: tuple[str, ...] = ()  # those of them that stand for `auto` (pipeline.auto_probes)
     retired_devices: tuple[str, ...] = ()  # ids of those whose probe no longer runs (pipeline.probe_set)
     clients: Clients = field(default_factory=Clients)  # which helper of a sharing mode each client came to
 

@@ -34,7 +34,7 @@ from nodedevices_plugin.model import (
     served_by_others,
 )
 from nodedevices_plugin.model.device_names import device_names
-from nodedevices_plugin.pipeline import access
+from nodedevices_plugin.pipeline import access, auto_probes
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
@@ -85,6 +85,7 @@ class Inputs:
     existing: frozenset[str] = frozenset()  # the node's optional device nodes (host.paths)
     helpers: HelperFacts = field(default_factory=HelperFacts)  # what sharing modes await
     cdi: Mapping[str, CdiEnvironment] = field(default_factory=dict)  # what CDI finds, by vendor
+    hardware: frozenset[str] | None = None  # built-in probes whose hardware was found; None: not known yet
     saved: Effective | None = None  # the configuration that the state file has; None: none, or it is not known
     unsaved_because: str = ""  # why the state file cannot be written
 
@@ -143,9 +144,10 @@ def begin(
     file: FileOutcome | None = None,
     files: NamedFiles | None = None,
     device_files: DeviceFiles | None = None,
+    hardware: frozenset[str] | None = None,
 ) -> World:
     """The world after a start, before a probe has reported: what the state file remembers, and which probes run.
-    `file`, `files`, `device_files`: as in Inputs."""
+    `file`, `files`, `device_files`, `hardware`: as in Inputs."""
     active = ActiveConfig(effective=_own(local))
     if state.applied is not None:
         with contextlib.suppress(ConfigError):  # written by another version: the wanted configuration counts
@@ -154,8 +156,16 @@ def begin(
             )
     spec = None if local.standalone else state.spec
     requested = request_config(local, _file(file or FileOutcome(), files, spec, local), spec, device_files)
-    texts = requested.probes or _usable(state.probes, local) or DEFAULT
-    probes, probe_set = probe_sets.restored(state, texts, now=now, monotonic=monotonic)
+    if requested.probes is not None:
+        kept = auto_probes.after_restart(state, hardware)
+        texts, auto = auto_probes.stands_for(
+            requested.probes, hardware=hardware, kept=kept, options=local.probe_options
+        )
+    elif texts := _usable(state.probes, local):
+        auto = state.auto_probes
+    else:
+        texts, auto = DEFAULT, ()
+    probes, probe_set = probe_sets.restored(state, texts, now=now, monotonic=monotonic, auto=auto)
     return World(
         inventory=_together(probes, probe_set, complete=False),
         probes=probes,
@@ -250,9 +260,13 @@ def assess(
     spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
     requested_from = (_file(inputs.file, inputs.files, spec, local), spec, inputs.device_files)
     requested = world.requested if world.requested_from == requested_from else request_config(local, *requested_from)
-    running, probe_set = probe_sets.changed(
-        world.probes, world.probe_set, requested.probes or world.probe_set.texts, monotonic
-    )
+    texts, auto = world.probe_set.texts, world.probe_set.auto
+    if requested.probes is not None:
+        kept = auto_probes.started(texts, auto, world.probes)
+        texts, auto = auto_probes.stands_for(
+            requested.probes, hardware=inputs.hardware, kept=kept, options=local.probe_options
+        )
+    running, probe_set = probe_sets.changed(world.probes, world.probe_set, texts, monotonic, auto)
     cursors, events = {name: world.cursors[name] for name in running if name in world.cursors}, tuple[ProbeEvent, ...]()
     probes = {}
     source = inputs.source or next(iter(running))
@@ -383,6 +397,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         confirmed=of.confirm.value,
         unschedulable=cordons,
         probes=of.probe_set.texts if inventory.line_monotonic is not None else world.state.probes,
+        auto_probes=of.probe_set.auto if inventory.line_monotonic is not None else world.state.auto_probes,
         retired_devices=of.probe_set.retired_devices,
         notices=notices.follow(world.state.notices, of.events, inventory, of.rules, of.vendors, now=now),
         clients=follow(

@@ -1,6 +1,9 @@
 """Which probes the agent has: a built-in one by its name (`--probe nvml`), `--probe NAME=COMMAND`, `--probe
 NAME=unix:/PATH`, as often as wanted. Pure.
 
+`auto` stands for the built-in ones whose hardware the node has (nodedevices_probe.presence), which change as hardware
+and drivers come; it may be combined with others.
+
 The order counts: a device that two probes report is the first one's. A command is split as a shell does it,
 and gets `--fd N`, the descriptor to which it writes its lines; a comma in it would end it, so that a program that needs
 one is wrapped in a script. At a path the agent connects to a probe that somebody else runs.
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodedevices_api.bounds import MAX_PROBE_NAME, MAX_PROBES, PROBE_NAME_PATTERN
@@ -22,12 +25,15 @@ from nodedevices_probe.registry import KINDS
 
 FLAG, KEY = "--probe", "flags.probe"
 DEFAULT = ("nvml",)
-_RIGHT = f"give {', '.join(KINDS)}, NAME=COMMAND or NAME=unix:/PATH"
+AUTO = "auto"
+AUTOMATIC = tuple(kind.name for kind in KINDS.values() if kind.automatic)  # what it may stand for
+_RIGHT = f"give {AUTO}, {', '.join(KINDS)}, NAME=COMMAND or NAME=unix:/PATH"
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeSpec:
-    """A probe by its name. `command`: the program; `socket`: the path where it listens; neither: the built-in one."""
+    """A probe by its name. `command`: the program; `socket`: the path where it listens; neither: the built-in one, or
+    `auto`."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -35,7 +41,7 @@ class ProbeSpec:
 
     @property
     def built_in(self) -> bool:
-        return not self.command and not self.socket
+        return not self.command and not self.socket and self.name != AUTO
 
 
 def name_of(text: str) -> str:
@@ -49,7 +55,7 @@ def read(values: Sequence[str], place: str = FLAG) -> tuple[tuple[ProbeSpec, ...
     problems = [] if values else [f"{place}: empty; {_RIGHT}"]
     for value in values:
         name, equals, text = value.partition("=")
-        if not equals and name not in KINDS:
+        if not equals and name not in (AUTO, *KINDS):
             problems.append(f"{place}: {show(value)} is not allowed; {_RIGHT}")
             continue
         if re.fullmatch(PROBE_NAME_PATTERN, name) is None or len(name) > MAX_PROBE_NAME:
@@ -59,19 +65,41 @@ def read(values: Sequence[str], place: str = FLAG) -> tuple[tuple[ProbeSpec, ...
         if any(each.name == name for each in specs):
             problems.append(f"{place}: {name} is there twice; give each probe its own name")
             continue
+        if equals and name == AUTO:
+            problems.append(f"{place}: {AUTO} is no name for a probe of your own; choose another")
+            continue
         spec, problem = _spec(name, text) if equals else (ProbeSpec(name), "")
         if problem:
             problems.append(f"{place} {name}: {problem}")
         specs.append(spec)
-    if len(specs) > MAX_PROBES:
-        problems.append(f"{place}: {len(specs)} are too many; give at most {MAX_PROBES}")
+    names = {each.name for each in specs}
+    count = len(names - {AUTO} | set(AUTOMATIC) if AUTO in names else names)
+    if count > MAX_PROBES:
+        problems.append(f"{place}: {count} are too many; give at most {MAX_PROBES}")
     return tuple(specs), problems
+
+
+def expanded(texts: Sequence[str], found: Collection[str]) -> tuple[str, ...]:
+    """The probes with those that were found in the place of `auto`, but for what is listed beside it by that name."""
+    if AUTO not in texts:
+        return tuple(texts)
+    listed = {name_of(each) for each in texts}
+    auto = [each for each in AUTOMATIC if each in found and each not in listed]
+    at = texts.index(AUTO)
+    return (*texts[:at], *auto, *texts[at + 1 :])
+
+
+def configured(options: Mapping[str, Value]) -> frozenset[str]:
+    """What `auto` stands for whatever the hardware is: probes whose devices a file of the agent's options describes."""
+    return frozenset(kind.name for kind in KINDS.values() if kind.configured(options))
 
 
 def missing(specs: Sequence[ProbeSpec], options: Mapping[str, Value], place: str = FLAG) -> list[str]:
     """What these probes need of the agent's options and do not have."""
     problems = []
-    for kind in (KINDS[each.name] for each in specs if each.built_in):
+    names = [each.name for each in specs if each.built_in]
+    names += sorted(configured(options) - set(names)) if any(each.name == AUTO for each in specs) else []
+    for kind in map(KINDS.__getitem__, names):
         if kind.one_of and sum(bool(options[each]) for each in kind.one_of) != 1:
             right = " and ".join(f"--{each}" for each in kind.one_of)
             problems.append(f"{place} {kind.name}: needs exactly one of {right}")
@@ -86,13 +114,14 @@ def missing(specs: Sequence[ProbeSpec], options: Mapping[str, Value], place: str
 def unused(specs: Sequence[ProbeSpec], options: Mapping[str, Value]) -> list[str]:
     """Options that only go with a probe which is not among these."""
     run = {each.name for each in specs if each.built_in}
+    run |= configured(options) if any(each.name == AUTO for each in specs) else set()
     kinds = [kind for kind in KINDS.values() if kind.name not in run]
     return [f"--{each}: only goes with --probe {kind.name}" for kind in kinds for each in kind.one_of if options[each]]
 
 
 def passed_on(values: Mapping[str, Value]) -> dict[str, Value]:
     """Of the agent's options those that a kind of probe takes."""
-    return {option: values[option] for kind in KINDS.values() for option in kind.passed_on.values()}
+    return {option: values[option] for kind in KINDS.values() for option in (*kind.passed_on.values(), *kind.auto_by)}
 
 
 def _spec(name: str, text: str) -> tuple[ProbeSpec, str]:

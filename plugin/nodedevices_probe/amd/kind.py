@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser
 
 from nodedevices_probe.kind import Kind, add_driver_root
+from nodedevices_probe.presence import on_pci
+from nodedevices_probe.sysfs import COMPUTE_CLASSES
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -20,4 +22,5 @@ AMD = Kind(
     add_arguments=_add_arguments,
     reads="nodedevices_probe.amd.probe",
     passed_on={"driver-root-ctr-path": "driver-root-ctr-path", "telemetry": "telemetry"},
+    present=on_pci("0x1002", COMPUTE_CLASSES, drivers=("amdgpu",)),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser
 
 from nodedevices_probe.kind import Kind, add_driver_root
+from nodedevices_probe.presence import on_pci
+from nodedevices_probe.sysfs import COMPUTE_CLASSES
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -25,4 +27,5 @@ INTEL = Kind(
     add_arguments=_add_arguments,
     reads="nodedevices_probe.intel.probe",
     passed_on={"driver-root-ctr-path": "driver-root-ctr-path"},
+    present=on_pci("0x8086", COMPUTE_CLASSES, drivers=("i915", "xe")),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser
 
 from nodedevices_probe.kind import Kind
+from nodedevices_probe.presence import any_of, exists, on_pci
+from nodedevices_probe.sysfs import ACCELERATOR_CLASSES
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -26,4 +28,6 @@ NVML = Kind(
     reads="nodedevices_probe.nvidia.probe",
     interval="between queries of the driver; events are reported at once",
     passed_on={"driver-root-ctr-path": "driver-root-ctr-path", "telemetry": "telemetry"},
+    # With a driver or without; WSL shows its GPU on no PCI bus.
+    present=any_of(on_pci("0x10de", ACCELERATOR_CLASSES), exists("proc/driver/nvidia"), exists("dev/dxg")),
 )

@@ -20,6 +20,7 @@ from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.report import Facts, ProbeFacts, report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState
+from nodedevices_probe.registry import KINDS
 from support.facts import START, gpu, gpu_id, snapshot, xid
 
 LOCAL = parse(["--standalone", "--probe=nvml", "--probe", "nics=/opt/nic-probe --fast"], {})
@@ -210,7 +211,8 @@ SOCKET = "give unix: and an absolute path of at most 107 bytes, as in unix:/run/
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ("rocm", "--probe: 'rocm' is not allowed; give nvml, amd, intel, simulated, NAME=COMMAND or NAME=unix:/PATH"),
+        ("rocm", f"--probe: 'rocm' is not allowed; give auto, {', '.join(KINDS)}, NAME=COMMAND or NAME=unix:/PATH"),
+        ("auto=/opt/x", "--probe: auto is no name for a probe of your own; choose another"),
         ("NICs=/x", "--probe: the name 'NICs' is not allowed; give at most 32 small letters, digits and hyphens"),
         ("nvml,nvml=/x", "--probe: nvml is there twice; give each probe its own name"),
         ("simulated,simulated", "--probe: simulated is there twice; give each probe its own name"),

@@ -1,0 +1,169 @@
+"""`nodedevices-probe auto`: the probes of what is in this machine, each in its own process, their lines as one stream.
+
+Every CHECK_SECONDS the machine is checked again, so that hardware or a driver that comes later is noticed; a probe that
+was started is never ended before all are. A child that ends is started again. The agent does not use this
+command: for `--probe auto` it starts the probes itself, and knows each by its name.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import IO
+
+from nodedevices_common.backoff import Backoff
+
+from nodedevices_probe.kind import Given, Kind
+from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
+from nodedevices_probe.presence import Hardware
+from nodedevices_probe.roots import Roots
+
+NAME = "auto"
+HELP = "those of the others whose hardware this machine has, each in a process of its own"
+CHECK_SECONDS = 10.0
+END_SECONDS = 5.0  # for the children to end after a signal, before they are killed
+TICK_SECONDS = 0.2  # how often it is checked whether a child has ended
+BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0, jitter=0.2)  # before the next child
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+Write = Callable[[bytes], None]
+
+
+def add_arguments(parser: ArgumentParser, kinds: Mapping[str, Kind]) -> None:
+    """The agent's options that these kinds get values of, by the same names."""
+    users: dict[str, list[str]] = {}
+    for kind in kinds.values():
+        for option in kind.passed_on.values() if kind.automatic else ():
+            users.setdefault(option, []).append(kind.name)
+    for option, names in sorted(users.items()):
+        shown = f"as the agent's --{option}, for {', '.join(names)}"
+        parser.add_argument(f"--{option}", nargs="?", const=True, default="", metavar="VALUE", help=shown)
+
+
+def run(options: Namespace, write: Write, kinds: Mapping[str, Kind]) -> int:
+    """The exit status: of --once the worst of the children's; else 128 and the signal that ended it."""
+    found = wanted(options, kinds)
+    for name, why in found.items():
+        _say(f"starting {name}: {why}")
+    if not found:
+        _say(f"no hardware of {', '.join(each.name for each in kinds.values() if each.automatic)} is there")
+    if not options.once:
+        return _Running(options, write, kinds).run(found)
+    worst = 0
+    for name in found:
+        done = subprocess.run([*_command(kinds[name], options), "--once"], stdout=subprocess.PIPE, check=False)  # noqa: S603
+        write(done.stdout)
+        worst = max(worst, abs(done.returncode))
+    return worst
+
+
+def wanted(options: Namespace, kinds: Mapping[str, Kind]) -> dict[str, str]:
+    """The kinds to start, and why, in their order."""
+    hardware = Hardware(Roots(options.root))
+    found = {name: kind.wanted(hardware, _given(options)) for name, kind in kinds.items()}
+    return {name: why for name, why in found.items() if why}
+
+
+@dataclass(slots=True)
+class _Child:
+    process: subprocess.Popen[bytes] | None = None
+    failures: int = 0
+    next_start: float = 0.0  # time.monotonic()
+
+
+class _Running:
+    def __init__(self, options: Namespace, write: Write, kinds: Mapping[str, Kind]) -> None:
+        self._options, self._write, self._kinds = options, write, kinds
+        self._children: dict[str, _Child] = {}
+        self._writing = threading.Lock()  # a line is longer than what a pipe takes in one piece
+        self._unread = threading.Event()  # nobody reads our lines any more
+        self._signal = 0
+
+    def run(self, found: Mapping[str, str]) -> int:
+        for each in PASSED_ON:
+            signal.signal(each, self._end)
+        self._children = {name: _Child() for name in found}
+        checked = time.monotonic()
+        while not self._signal and not self._unread.wait(TICK_SECONDS):
+            if time.monotonic() - checked >= CHECK_SECONDS:
+                checked = time.monotonic()
+                for name, why in wanted(self._options, self._kinds).items():
+                    if name not in self._children:
+                        _say(f"starting {name}: {why}")
+                        self._children[name] = _Child()
+            for name, child in self._children.items():
+                self._keep(name, child)
+        self._stop(self._signal or signal.SIGTERM)
+        return 128 + self._signal if self._signal else 0
+
+    def _keep(self, name: str, child: _Child) -> None:
+        """Start it, and again when it has ended."""
+        if child.process is not None:
+            status = child.process.poll()
+            if status is None:
+                return
+            child.process = None
+            child.failures = 0 if status == EXIT_WANTS_FRESH_PROCESS else child.failures + 1
+            child.next_start = time.monotonic() + (BACKOFF.after(child.failures) if child.failures else 0.0)
+            _say(f"{name} ended with status {status}, starting it again")
+        if time.monotonic() >= child.next_start:
+            command = _command(self._kinds[name], self._options)
+            child.process = subprocess.Popen(  # noqa: S603  ours
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+            )
+            threading.Thread(target=self._copy, args=[child, child.process.stdout], name=name, daemon=True).start()
+
+    def _copy(self, child: _Child, lines: IO[bytes]) -> None:
+        """Its lines, whole."""
+        with lines:
+            for line in lines:
+                child.failures = 0
+                try:
+                    with self._writing:
+                        self._write(line)
+                except BrokenPipeError:
+                    self._unread.set()
+                    return
+
+    def _end(self, number: int, _: FrameType | None) -> None:
+        self._signal = number
+
+    def _stop(self, number: int) -> None:
+        running = [each.process for each in self._children.values() if each.process is not None]
+        for each in running:
+            each.send_signal(number)
+        until = time.monotonic() + END_SECONDS
+        for each in running:
+            try:
+                each.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                each.kill()
+
+
+def _given(options: Namespace) -> Given:
+    return {name.replace("_", "-"): value for name, value in vars(options).items()}
+
+
+def _command(kind: Kind, options: Namespace) -> list[str]:
+    command = [sys.executable, "-m", "nodedevices_probe.main", *kind.arguments(_Values(_given(options)))]
+    if options.interval_seconds is not None:
+        command.append(f"--interval-seconds={options.interval_seconds:g}")
+    return [*command, f"--root={options.root}"]
+
+
+class _Values(dict[str, str | bool | tuple[str, ...]]):
+    """The agent's options by name; not given is ""."""
+
+    def __missing__(self, option: str) -> str:
+        return ""
+
+
+def _say(message: str) -> None:
+    print(f"nodedevices-probe: {message}", file=sys.stderr, flush=True)  # noqa: T201 - a command for people

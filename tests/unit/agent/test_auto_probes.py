@@ -1,0 +1,168 @@
+"""`--probe auto`: the built-in probes whose hardware the node has, while it runs and across restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from nodedevices_plugin.host.hardware import FoundHardware, present
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.settings import probes
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_probe.registry import KINDS
+from support.facts import gpu, gpu_id
+from support.probed_node import BROKEN, GPU, NICS, Node, nic, said
+from support.trees import Tree, mi300x
+
+AUTO = said("auto")
+
+
+def of(*hardware: str) -> frozenset[str]:
+    return frozenset(hardware)
+
+
+def auto(*hardware: str, file=AUTO, state: State | None = None) -> Node:  # type: ignore[no-untyped-def]
+    return Node(file, None, state, of(*hardware))
+
+
+# --- which run --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("listed", "hardware", "run"),
+    [
+        (("auto",), ("nvml",), ("nvml",)),
+        (("auto",), ("intel", "nvml", "amd"), ("nvml", "amd", "intel")),
+        (("auto", NICS), ("amd",), ("amd", NICS)),
+        ((NICS, "auto"), ("amd",), (NICS, "amd")),
+        (("amd=/opt/mine", "auto"), ("amd", "nvml"), ("amd=/opt/mine", "nvml")),
+        (("amd", "auto"), ("amd", "nvml"), ("amd", "nvml")),
+        (("auto", NICS), (), (NICS,)),
+        (("nvml",), ("amd",), ("nvml",)),
+    ],
+)
+def test_auto_stands_for_what_was_found_in_the_order_of_the_built_in_ones(
+    listed: tuple[str, ...], hardware: tuple[str, ...], run: tuple[str, ...]
+) -> None:
+    assert auto(*hardware, file=said(*listed)).runs == run
+
+
+def test_where_nothing_is_found_the_probe_runs_that_runs_without_auto() -> None:
+    assert auto().runs == ("nvml",)
+    assert Node(AUTO, None, None, None).runs == ("nvml",), "and while nobody knows, too"
+
+
+def test_a_simulated_probe_is_never_auto() -> None:
+    assert "simulated" not in probes.AUTOMATIC
+    assert auto("simulated", "amd").runs == ("amd",)
+
+
+def test_by_flag_and_by_variable_it_is_the_same() -> None:
+    for local in (
+        parse(["--node-name=n1", "--probe=auto"], {}),
+        parse(["--node-name=n1"], {"NODEDEVICES_PROBE": f"auto, {NICS}"}),
+    ):
+        assert Node(said("intel"), local, None, of("amd")).runs[0] == "amd"
+
+
+# --- while it runs ----------------------------------------------------------------------------------------------------
+def test_hardware_that_comes_later_is_noticed_and_nothing_else_changes() -> None:
+    node = auto("nvml").line("nvml", gpu(0))
+    node.hardware = of("nvml", "amd")
+    node.line("nvml", gpu(0))
+    assert node.runs == ("nvml", "amd")
+    assert (node.devices, node.offered) == ([gpu_id(0)], [gpu_id(0)])
+
+
+def test_a_probe_that_was_started_is_not_taken_away_by_itself() -> None:
+    node = auto("nvml", "amd")
+    node.hardware = of("nvml")
+    assert node.line("nvml", gpu(0)).runs == ("nvml", "amd")
+
+
+def test_the_one_that_runs_for_want_of_another_goes_when_hardware_is_found_and_stays_once_it_has_devices() -> None:
+    node = auto()
+    node.hardware = of("amd")
+    assert node.line("nvml").runs == ("amd",)
+    node = auto().line("nvml", gpu(0))
+    node.hardware = of("amd")
+    assert node.line("nvml", gpu(0)).runs == ("nvml", "amd")
+
+
+def test_a_node_that_changes_from_its_probe_to_auto_keeps_its_devices_whatever_was_found() -> None:
+    node = auto("amd", file=said("nvml")).line("nvml", gpu(0)).held(GPU, gpu_id(0))
+    node.uses(AUTO).line("nvml", gpu(0))
+    assert (node.runs, node.offered) == (("nvml", "amd"), [gpu_id(0)])
+
+
+def test_a_file_that_breaks_keeps_those_that_were_found() -> None:
+    node = auto("nvml", "amd").uses(BROKEN)
+    assert node.runs == ("nvml", "amd")
+
+
+# --- across restarts --------------------------------------------------------------------------------------------------
+def test_hardware_that_vanished_while_the_agent_was_away_is_missing_and_not_forgotten() -> None:
+    before = auto("nvml", "amd").line("nvml", gpu(0)).line("amd", nic())
+    assert before.world.state.auto_probes == ("nvml", "amd")
+    node = auto("nvml", state=before.world.state)
+    assert node.runs == ("nvml", "amd")
+    node.line("nvml", gpu(0)).line("amd")
+    assert node.states["NIC-0"] == ("Unhealthy", "Missing")
+
+
+def test_a_probe_that_never_had_a_device_is_not_started_again_without_its_hardware() -> None:
+    before = auto("nvml", "amd").line("nvml", gpu(0)).line("amd")
+    assert auto("nvml", state=before.world.state).runs == ("nvml",)
+
+
+def test_while_the_hardware_is_not_known_those_that_ran_run_again() -> None:
+    before = auto("nvml", "amd").line("nvml", gpu(0)).line("amd")
+    assert Node(AUTO, None, before.world.state, None).runs == ("nvml", "amd")
+    assert Node(BROKEN, None, before.world.state, None).runs == ("nvml", "amd"), "with a broken file, too"
+
+
+def test_the_default_probe_with_devices_of_before_auto_stays() -> None:
+    before = auto(file=said("nvml")).line("nvml", gpu(0)).world.state
+    assert auto("amd", state=before).runs == ("nvml", "amd")
+    assert auto("amd", state=replace(before, devices=())).runs == ("amd",)
+
+
+# --- the check --------------------------------------------------------------------------------------------------------
+async def test_hardware_is_found_once_and_stays_found() -> None:
+    there, changes = {"nvml": "a card"}, list[None]()
+    found = FoundHardware(worker=Worker("hardware"), on_change=lambda: changes.append(None), check=lambda: dict(there))
+    assert [found.found] == [None]
+    await found.first()
+    assert (found.found, len(changes)) == (of("nvml"), 1)
+    there["amd"] = there.pop("nvml")
+    await found.first()
+    assert (found.found, len(changes)) == (of("nvml", "amd"), 2)
+    await found.first()
+    assert len(changes) == 2
+
+
+async def test_it_is_checked_again_when_auto_is_asked_for_and_not_before() -> None:
+    there, seen = dict[str, str](), asyncio.Event()
+    found = FoundHardware(worker=Worker("hardware"), on_change=seen.set, check=lambda: dict(there))
+    await found.first()
+    seen.clear()
+    running = asyncio.create_task(found.run())
+    try:
+        there["amd"] = "a card"
+        found.want(False)
+        await asyncio.sleep(0)
+        assert not seen.is_set()
+        found.want(True)
+        async with asyncio.timeout(30):
+            await seen.wait()
+        assert found.found == of("amd")
+    finally:
+        running.cancel()
+
+
+def test_the_check_says_why(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=1)
+    assert present(tmp_path) == {"amd": "0000:0c:00.0 is a PCI device of vendor 0x1002 and class 0x120000"}
+    Tree(tmp_path).file("proc/driver/nvidia/version", "NVRM")
+    assert list(present(tmp_path)) == [each for each in KINDS if each in {"nvml", "amd"}]
