@@ -110,7 +110,8 @@ class AmdSource:
         nodes_of, profile = drm(self.roots, at), self._profile(at)
         partitions = _partitions(bus_id, nodes, profile, {**topology.partition_nodes, nodes_of.render: nodes_of})
         memory = sum(node.memory_bytes for node in nodes) or self.roots.number(f"{at}/mem_info_vram_total") or 0
-        needed = (KFD_NODE, *nodes_of.nodes, *(node for part in partitions for node in part.device_nodes))
+        own = _with_kfd(nodes_of)
+        needed = dict.fromkeys((*own, *(node for part in partitions for node in part.device_nodes)))
         unique = self.roots.number(f"{at}/unique_id", 16)
         return DeviceFact(
             id=bus_id,
@@ -130,8 +131,8 @@ class AmdSource:
             partitions=partitions,
             links=topology.links(bus_id),
             pcie=topology.near[bus_id],
-            device_nodes=nodes_of.nodes,
-            readings=read(self.roots, at, needed, telemetry=self.telemetry) if nodes else Readings(error=NO_KFD),
+            device_nodes=own,
+            readings=read(self.roots, at, tuple(needed), telemetry=self.telemetry) if nodes else Readings(error=NO_KFD),
         )
 
     def _profile(self, at: str) -> str:
@@ -167,10 +168,15 @@ def _partitions(
             profile=profile or "xcp",
             index=index,
             capacity=_capacity(node.memory_bytes, [node]),
-            device_nodes=nodes_of.get(node.render_minor, Drm()).nodes,
+            device_nodes=_with_kfd(nodes_of.get(node.render_minor, Drm())),
         )
         for index, node in enumerate(ordered[:MAX_PARTITIONS] if len(ordered) > 1 else ())
     )
+
+
+def _with_kfd(own: Drm) -> tuple[str, ...]:
+    """What a container needs: `/dev/kfd`, which all GPUs share, and the DRM nodes of its own."""
+    return (KFD_NODE, *own.nodes)
 
 
 def _capacity(memory_bytes: int, nodes: Sequence[KfdNode]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from nodedevices_plugin.model import Holder
 from nodedevices_plugin.vendors.amd.vendor import Amd
 from nodedevices_probe.amd.probe import AmdSource
 from nodedevices_probe.protocol import DeviceFact
+from nodedevices_probe.simulated.file import from_profile
 from nodedevices_probe.sysfs import System
 from support.facts import START, gpu, gpu_id, old
 from support.stepped_node import Node, nodes
@@ -142,3 +143,10 @@ def test_a_missing_device_node_withdraws_its_gpu_alone(tmp_path: Path) -> None:
     node.devices = devices(tmp_path)
     assert node.now().offers == {"amd.com/gpu": [amd_bus_id(1)]}
     assert node.world.verdicts[amd_bus_id(0)].reason == "DeviceNodeMissing"
+
+
+def test_a_simulated_gpu_needs_no_device_node_of_the_host() -> None:
+    (gpu,) = from_profile("mi300x-cpx", node="n").facts.devices
+    node = Node(gpu).now(dict(MIXED))
+    assert {name: len(ids) for name, ids in node.offers.items()} == {"amd.com/cpx_nps4": 8}
+    assert node.container("amd.com/cpx_nps4", f"{gpu.id}-xcp-2").devices == ()

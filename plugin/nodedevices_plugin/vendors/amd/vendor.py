@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from nodedevices_probe.amd.attributes import KFD_NODE, PROFILE, VENDOR
+from nodedevices_probe.amd.attributes import PROFILE, VENDOR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, PlanError, Unit
@@ -48,8 +48,8 @@ class Amd:
         return f"{naming.prefix or DEFAULT_PREFIX}/{kind or 'gpu'}"
 
     def containers(self, node: NodeView) -> DeviceNodes:
-        """`/dev/kfd`, which all share, and the nodes of what was granted; no variable, as with AMD's plugin."""
-        return DeviceNodes.of(node.inventory.devices, common=(KFD_NODE,))
+        """What the probe lists of what was granted, `/dev/kfd` among it; no variable, as with AMD's plugin."""
+        return DeviceNodes.of(node.inventory.devices)
 
     def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:
         if one.id == other.id:
