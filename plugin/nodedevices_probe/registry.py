@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nodedevices_probe.amd.kind import AMD
+from nodedevices_probe.fpga.kind import FPGA
 from nodedevices_probe.intel.kind import INTEL
 from nodedevices_probe.kind import Kind
 from nodedevices_probe.nvidia.kind import NVML
@@ -16,6 +17,7 @@ KINDS: Mapping[str, Kind] = {
         NVML,
         AMD,
         INTEL,
+        FPGA,
         SIMULATED,
     )
 }

@@ -1,0 +1,264 @@
+"""FPGA cards that XRT's drivers have (Alveo, Versal, AWS F1, Advantech, Arista), and MA35D media accelerators.
+
+A card is one device, by the PCI address of its user function, as Xilinx' device plugin has it. A U30 has two FPGAs and
+one serial number: the card is the device, `u30-<serial number>`, and its FPGAs are partitions, by their PCI addresses.
+
+Each is read by itself and for a bounded time, so that a card that is being reset keeps no other waiting. It stays in
+the list with an error while that lasts. What must be known to call it the same (the user function of a slot, the
+serial number of a U30) is remembered for that; a U30 of which this process has read no serial number is a problem of
+the probe and no device, until it has one.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from nodedevices_probe import pcie
+from nodedevices_probe.bounded import BoundedReads
+from nodedevices_probe.events import EventLog
+from nodedevices_probe.fpga import card, media
+from nodedevices_probe.fpga.attributes import (
+    DEVICE_ID,
+    DEVICE_TYPE,
+    FPGA,
+    MANAGEMENT_FUNCTION,
+    MANAGEMENT_NODES,
+    MEDIA,
+    PCI_VENDOR,
+    SERIAL,
+    SHELL,
+    SHELL_UUID,
+    TIMESTAMP,
+    U30,
+    VENDOR,
+)
+from nodedevices_probe.fpga.card import Fpga
+from nodedevices_probe.fpga.functions import MAKERS, U30_IDS, OnBus, on_bus, slot
+from nodedevices_probe.fpga.media import Media
+from nodedevices_probe.loop import Facts
+from nodedevices_probe.protocol import (
+    MAX_MESSAGE,
+    Attribute,
+    DeviceFact,
+    Driver,
+    DriverState,
+    Machine,
+    Partition,
+    Problem,
+    Readings,
+    text,
+)
+from nodedevices_probe.roots import Roots
+from nodedevices_probe.sysfs import System
+
+MODULES = ("xocl", "xclmgmt", media.MODULE)
+MAX_PROBLEMS = 16
+NO_SERIAL = "it has no serial number, by which it is known what belongs to a U30"
+_U30_SHELL = "xilinx_u30"
+
+
+@dataclass(slots=True, kw_only=True)
+class FpgaSource:
+    system: System = field(default_factory=System)
+    poll_seconds: float = 5.0
+    name: str = "fpga"
+    events: EventLog = field(default_factory=EventLog)
+    fpga_reads: BoundedReads[Fpga] = field(default_factory=BoundedReads)
+    media_reads: BoundedReads[Media | None] = field(default_factory=BoundedReads)
+    _users: dict[str, str] = field(default_factory=dict)  # of each slot, its user function
+    _serials: dict[str, str] = field(default_factory=dict)  # of U30s, by user function
+    _members: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of U30s, user functions by serial number
+    _transcoders: dict[str, str] = field(default_factory=dict)  # PCI addresses, by the driver's name
+
+    @property
+    def roots(self) -> Roots:
+        return self.system.roots
+
+    def poll(self) -> Facts:
+        roots = self.roots
+        found = on_bus(roots, self._users)
+        machine = Machine(type=self.system.machine_type())
+        loaded = [each for each in MODULES if roots.exists(f"sys/module/{each}")]
+        if not loaded:
+            why = f"none of the kernel modules {', '.join(MODULES)} is loaded"
+            problem = Problem(code="DriverNotLoaded", message=why)
+            driver = Driver(state=DriverState.NOT_LOADED, name=MODULES[0])
+            return Facts(driver=driver, machine=machine, accelerators_on_bus=found.accelerators, problems=(problem,))
+        version = roots.word(f"sys/module/{loaded[0]}/version").partition(",")[0]
+        cards, problems = self._cards(roots, found)
+        every = [*cards, *self._media(roots, found)]
+        return Facts(
+            driver=Driver(state=DriverState.LOADED, name=loaded[0], version=version),
+            machine=machine,
+            accelerators_on_bus=found.accelerators,
+            problems=tuple(problems[:MAX_PROBLEMS]),
+            devices=self._placed(every),
+        )
+
+    def _cards(self, roots: Roots, found: OnBus) -> tuple[list[DeviceFact], list[Problem]]:
+        functions = {each.user: each for each in found.fpgas}
+        self._users = {slot(user): user for user in functions}
+        jobs = {user: partial(card.read, roots, each) for user, each in functions.items()}
+        read = self.fpga_reads.read(jobs)
+        fpgas = [read[user] or card.hanging(each) for user, each in functions.items()]
+        serials = {each.functions.user: each.serial for each in fpgas if each.serial}
+        self._serials = {user: each for user, each in self._serials.items() if user in functions} | serials
+        cards, unread, u30s = list[DeviceFact](), dict[str, str](), dict[str, list[Fpga]]()
+        for each in fpgas:
+            user = each.functions.user
+            if each.functions.device not in U30_IDS and _U30_SHELL not in each.shell:
+                cards.append(_card(each))
+            elif serial := self._serials.get(user):
+                u30s.setdefault(serial, []).append(each)
+            else:
+                unread[user] = each.readings.error or NO_SERIAL
+        for serial, both in u30s.items():
+            cards.append(_u30(serial, both, self._lacking(serial, [one.functions.user for one in both], unread)))
+        self._members = {serial: users for serial, users in self._members.items() if serial in u30s}
+        problems = (text(f"{user}: {why}", MAX_MESSAGE) for user, why in unread.items())
+        return cards, [Problem(code="CardNotRead", message=message) for message in problems]
+
+    def _lacking(self, serial: str, here: Sequence[str], unread: Collection[str]) -> list[str]:
+        """Why a U30 is not all there: FPGAs that it had are not on the bus, or one that may be its second is not
+        readable yet. One that is in another place now has nothing of what it had."""
+        before = self._members.get(serial, ())
+        left = [each for each in before if each not in here]
+        if left and len(left) < len(before):
+            return [f"{each}: it is not on the bus" for each in left]
+        self._members[serial] = tuple(here)
+        return ["its other FPGA cannot be read yet"] if len(here) == 1 and unread else []
+
+    def _media(self, roots: Roots, found: OnBus) -> list[DeviceFact]:
+        names = media.transcoders(roots)
+        jobs: dict[str, Callable[[], Media | None]] = {
+            name: partial(media.read, roots, number, name) for number, name in names.items()
+        }
+        read = self.media_reads.read(jobs)
+        self._transcoders = {name: bus_id for name, bus_id in self._transcoders.items() if name in jobs}
+        known = list[Media]()
+        for name, each in read.items():
+            if each is not None:
+                self._transcoders[name] = each.bus_id
+                known.append(each)
+            elif bus_id := self._transcoders.get(name):
+                known.append(Media(bus_id=bus_id, readings=Readings(error=media.HANGS)))
+        known += media.without_driver(found.media, known)
+        unique = {each.bus_id: each for each in reversed(known)}
+        return [_transcoder(unique[bus_id], media.device_id(roots, bus_id)) for bus_id in sorted(unique)]
+
+    def _placed(self, devices: Iterable[DeviceFact]) -> tuple[DeviceFact, ...]:
+        """With their places, and each type's numbers by PCI address."""
+        ordered = sorted(devices, key=lambda each: (each.type, each.pci_bus_id, each.id))
+        places = {each.id: self.system.place(each.pci_bus_id) for each in ordered}
+        near = pcie.neighbours(places)
+        count: dict[str, int] = {}
+        placed = list[DeviceFact]()
+        for each in ordered:
+            index = count.get(each.type, 0)
+            count[each.type] = index + 1
+            place = places[each.id]
+            placed.append(
+                replace(each, index=index, pcie_root=place.root, numa_node=place.numa_node, pcie=near[each.id])
+            )
+        return tuple(placed)
+
+
+def _card(fpga: Fpga) -> DeviceFact:
+    functions = fpga.functions
+    return DeviceFact(
+        id=functions.user,
+        index=0,
+        type=FPGA,
+        vendor=VENDOR,
+        product_name=fpga.board or _device_type(fpga.shell).upper(),
+        brand=MAKERS.get(functions.maker, ""),
+        pci_bus_id=functions.user if functions.present else functions.management,
+        extra=_extra([fpga], fpga.serial),
+        device_nodes=fpga.nodes,
+        readings=fpga.readings,
+    )
+
+
+def _u30(serial: str, fpgas: Sequence[Fpga], lacking: Sequence[str]) -> DeviceFact:
+    first = fpgas[0]
+    return replace(
+        _card(first),
+        id=f"{U30}-{serial}",
+        extra=_extra(fpgas, serial),
+        partitions=tuple(
+            Partition(id=each.functions.user, profile=U30, index=index, device_nodes=each.nodes)
+            for index, each in enumerate(fpgas)
+        ),
+        device_nodes=tuple(node for each in fpgas for node in each.nodes),
+        readings=_together(fpgas, lacking),
+    )
+
+
+def _together(fpgas: Sequence[Fpga], lacking: Sequence[str]) -> Readings:
+    """Of a card with several FPGAs."""
+    errors = [f"{each.functions.user}: {each.readings.error}" for each in fpgas if each.readings.error]
+    errors += lacking
+    if errors:
+        return Readings(error=text("; ".join(errors), MAX_MESSAGE))
+    readings = [each.readings for each in fpgas]
+    hot = [each.thermal_slowdown for each in readings if each.thermal_slowdown is not None]
+    celsius = [each.temperature_celsius for each in readings if each.temperature_celsius is not None]
+    milliwatts = [each.power_milliwatts for each in readings if each.power_milliwatts is not None]
+    return Readings(
+        thermal_slowdown=any(hot) if hot else None,
+        temperature_celsius=max(celsius, default=None),
+        power_milliwatts=max(milliwatts, default=None),  # both say the card's
+        conditions=tuple(dict.fromkeys(one for each in readings for one in each.conditions)),
+    )
+
+
+def _extra(fpgas: Sequence[Fpga], serial: str) -> dict[str, Attribute]:
+    first, nodes = fpgas[0], ",".join(each.management_node for each in fpgas)
+    return _strings(
+        {
+            PCI_VENDOR: first.functions.maker.removeprefix("0x"),
+            DEVICE_ID: first.functions.device.removeprefix("0x"),
+            SHELL: first.shell,
+            TIMESTAMP: first.timestamp,
+            SHELL_UUID: first.uuid,
+            DEVICE_TYPE: _device_type(first.shell),
+            SERIAL: serial,
+            MANAGEMENT_FUNCTION: ",".join(each.functions.management for each in fpgas if each.functions.management),
+            MANAGEMENT_NODES: nodes if any(each.management_node for each in fpgas) else "",
+        }
+    )
+
+
+def _device_type(shell: str) -> str:
+    """u250 of xilinx_u250_gen3x16_xdma_shell_4_1"""
+    return next(iter(shell.split("_")[1:]), "")
+
+
+def _transcoder(found: Media, device_id: str) -> DeviceFact:
+    return DeviceFact(
+        id=found.bus_id,
+        index=0,
+        type=MEDIA,
+        vendor=VENDOR,
+        product_name=found.product,
+        brand="AMD",
+        pci_bus_id=found.bus_id,
+        extra=_strings({DEVICE_ID: device_id, SERIAL: found.serial}),
+        device_nodes=found.nodes,
+        readings=found.readings,
+    )
+
+
+def _strings(values: Mapping[str, str]) -> dict[str, Attribute]:
+    """Those that are known."""
+    return {name: Attribute(string=text(value)) for name, value in values.items() if value}
+
+
+def source(options: argparse.Namespace) -> FpgaSource:
+    return FpgaSource(
+        system=System(options.root, Path(options.driver_root_ctr_path)), poll_seconds=options.interval_seconds
+    )
