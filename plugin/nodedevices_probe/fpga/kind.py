@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from nodedevices_probe.kind import Kind, add_driver_root
+from nodedevices_probe.presence import any_of, exists, on_pci
+
+_CLASSES, _DRIVERS = ("0x1200",), ("xocl", "xclmgmt")
 
 FPGA = Kind(
     name="fpga",
@@ -10,4 +13,11 @@ FPGA = Kind(
     add_arguments=add_driver_root,
     reads="nodedevices_probe.fpga.probe",
     passed_on={"driver-root-ctr-path": "driver-root-ctr-path"},
+    present=any_of(
+        on_pci("0x10ee", _CLASSES, _DRIVERS),
+        on_pci("0x13fe", _CLASSES, _DRIVERS),
+        on_pci("0x3475", _CLASSES, _DRIVERS),
+        on_pci("0x1d0f", (), _DRIVERS),  # AWS has other accelerators, too
+        exists("sys/module/ama_transcoder"),
+    ),
 )
