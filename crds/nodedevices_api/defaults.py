@@ -10,6 +10,7 @@ from pydantic import Field
 
 from nodedevices_api.sections import (
     Capacity,
+    Discovery,
     Faults,
     Health,
     Injection,
@@ -36,6 +37,7 @@ class Resolved(Sections):
     faults: Faults = Field(default=Faults())
     capacity: Capacity = Field(default=())
     labels: Labels = Field(default=Labels())
+    discovery: Discovery = Field(default=Discovery())
 
 
 def with_defaults(sections: Sections) -> Resolved:

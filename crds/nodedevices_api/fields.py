@@ -29,7 +29,14 @@ from pydantic import Strict as StrictType
 from pydantic.config import JsonDict, JsonValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from nodedevices_api.bounds import DEVICE_ID_PATTERN, INT32_MAX, MAX_DEVICE_ID, WORD_PATTERN
+from nodedevices_api.bounds import (
+    DEVICE_ID_PATTERN,
+    INT32_MAX,
+    MAX_DEVICE_ID,
+    MAX_PROBE_NAME,
+    PROBE_NAME_PATTERN,
+    WORD_PATTERN,
+)
 from nodedevices_api.quantity import QUANTITY_PATTERN
 
 INTEGER_MAX = 2**53 - 1  # the API server keeps bounds as float64: 2**63-1 is rounded up and refused
@@ -57,6 +64,7 @@ ObjectName = Annotated[str, StringConstraints(pattern=NAME_PATTERN, min_length=1
 ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_NAME_PATTERN, min_length=3, max_length=244)]
 DeviceId = Annotated[str, StringConstraints(pattern=DEVICE_ID_PATTERN, min_length=1, max_length=MAX_DEVICE_ID)]
 Word = Annotated[str, StringConstraints(pattern=WORD_PATTERN, max_length=64)]  # a reason, an action, a kind
+ProbeName = Annotated[str, StringConstraints(pattern=PROBE_NAME_PATTERN, min_length=1, max_length=MAX_PROBE_NAME)]
 Glob = Annotated[str, StringConstraints(pattern=GLOB_PATTERN, min_length=1, max_length=96)]
 ReasonGlob = Annotated[str, StringConstraints(pattern=REASON_GLOB_PATTERN, min_length=1, max_length=64)]
 LabelKey = Annotated[
@@ -90,6 +98,7 @@ PATTERN_HINTS = {
     RESOURCE_NAME_PATTERN: "write a domain and a name, such as nvidia.com/gpu",
     DEVICE_ID_PATTERN: "write a device id, such as GPU-<uuid>: letters, digits, . _ : -",
     WORD_PATTERN: "write letters and digits only",
+    PROBE_NAME_PATTERN: "write the name of a probe, such as nvml: small letters, digits and hyphens",
     GLOB_PATTERN: "write a name, or a pattern with * and ?",
     REASON_GLOB_PATTERN: "write a health reason, such as Xid79, or a pattern with * and ?",
     LABEL_KEY_PATTERN: "write a label key, such as example.com/pool",

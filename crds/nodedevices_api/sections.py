@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from nodedevices_api.base import Rule, Strict
-from nodedevices_api.bounds import INT32_MAX
+from nodedevices_api.bounds import INT32_MAX, MAX_PROBES
 from nodedevices_api.fields import (
     INTEGER_MAX,
     Atomic,
@@ -28,6 +28,7 @@ from nodedevices_api.fields import (
     LabelKey,
     LabelValue,
     Listed,
+    ProbeName,
     QuantityInput,
     ReasonGlob,
     RecoveryAction,
@@ -527,6 +528,16 @@ class Labels(Strict):
     )
 
 
+class Discovery(Strict):
+    """Which of the node's probes run. A policy chooses among them, and brings none: no program runs because of it."""
+
+    probes: Annotated[tuple[ProbeName, ...], Field(min_length=1, max_length=MAX_PROBES), Listed("set")] | None = Field(
+        default=None,
+        description="Names, in the place of the node's own list: built-in probes (nvml), auto for those whose hardware "
+        "the node has, and probes that the node's flags or file define. Absent: the node's own list.",
+    )
+
+
 def _named_by_resources(sections: Sections) -> set[str]:
     return {rule.name for rule in (sections.resources or Resources()).devices}
 
@@ -587,6 +598,9 @@ class Sections(Strict):
     capacity: Capacity | None = Field(default=None, description="Extended resources that the operator owns.")
     labels: Annotated[Labels, Atomic()] | None = Field(
         default=None, description="Labels that the operator keeps on the Node."
+    )
+    discovery: Annotated[Discovery, Atomic()] | None = Field(
+        default=None, description="Which of the node's probes run."
     )
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (

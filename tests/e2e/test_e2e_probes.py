@@ -1,11 +1,13 @@
 """A second probe beside the simulated GPUs, on a real kubelet: a NIC and an FPGA, reported by a script in POSIX sh.
 
-It is installed as a user would: a ConfigMap with the script, mounted into the agent's container, and one probe more in
-its variable. The device nodes are made by the test, with the numbers of /dev/null, in its own folder.
+It is installed as a user would: a ConfigMap with the script and the agent's configuration file, whose `flags.probe` has
+one probe more, mounted into the agent's container. Which of them run on a node a policy says, too. The device nodes are
+made by the test, with the numbers of /dev/null, in its own folder.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ SAYS = "/var/lib/nodedevices/shell"  # files in it change what the script says; 
 RDMA, FPGA = "example.com/rdma", "example.com/fpga"
 DEV = "/dev/nodedevices-e2e"  # the rig's nodes have the machine's /dev
 NODES = (f"{DEV}/infiniband/uverbs0", f"{DEV}/xclmgmt0")
+SIMULATED, SHELL = ("simulated", "Ready", 4), ("shell", "Ready", 2)
 RULES = [
     {"match": {"type": "nic", "vendor": "mellanox"}, "name": RDMA},
     {"match": {"type": "fpga"}, "name": FPGA},
@@ -31,20 +34,21 @@ RULES = [
 
 @pytest.fixture
 def with_second_probe(rig: RigCluster) -> Iterator[RigCluster]:
-    """Every agent runs the script beside its simulated GPUs; the device nodes are there on node b."""
+    """Every agent's file lists the script beside its simulated GPUs; the device nodes are there on node b."""
     rig.shell(rig.b, f"rm -rf {DEV}")
     for node in NODES:
         rig.shell(rig.b, f"mkdir -p {Path(node).parent}; mknod -m 666 {node} c 1 3")
+    flags = {"probe": ["simulated", f"shell={SCRIPTS}/{PROBE.name} {SAYS} {DEV}"]}
     scripts = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "probes", "namespace": SYSTEM},
-        "data": {PROBE.name: PROBE.read_text()},
+        "data": {PROBE.name: PROBE.read_text(), "config.yaml": json.dumps({"version": "v1", "flags": flags})},
     }
     rig.kubectl.apply(scripts)
     volume = {"name": "probes", "configMap": {"name": "probes", "defaultMode": 0o755}}
-    probes = ("NODEDEVICES_PROBE", f"simulated,shell={SCRIPTS}/{PROBE.name} {SAYS} {DEV}")
-    agent = container_patch("nodedevices-agent", "agent", probes, volumes=[volume])
+    by_file = (("NODEDEVICES_PROBE", ""), ("CONFIG_FILE", f"{SCRIPTS}/config.yaml"))
+    agent = container_patch("nodedevices-agent", "agent", *by_file, volumes=[volume])
     container = agent["spec"]["template"]["spec"]["containers"][0]
     container["volumeMounts"] = [{"name": "probes", "mountPath": SCRIPTS}]
     try:
@@ -53,6 +57,11 @@ def with_second_probe(rig: RigCluster) -> Iterator[RigCluster]:
     finally:
         rig.kubectl.delete("configmap", "probes", namespace=SYSTEM)
         rig.shell(rig.b, f"rm -rf {DEV}")
+
+
+def probes(cluster: Cluster, node: str) -> list[tuple[str, str, int]]:
+    status = cluster.nodedevices(node)["status"]
+    return [(each["name"], each["state"], each["devices"]) for each in status["probes"]]
 
 
 def named(cluster: Cluster) -> dict[str, dict[str, Any]]:
@@ -64,7 +73,12 @@ def test_a_nic_and_an_fpga_go_from_a_scripts_line_to_containers_and_to_nodedevic
     with_second_probe: RigCluster,
 ) -> None:
     rig = with_second_probe
-    rig.policy("probes", {"resources": {"devices": RULES}}, selector={"kubernetes.io/hostname": rig.b})
+    on_b = {"kubernetes.io/hostname": rig.b}
+    rig.until("the file's probes run", lambda: probes(rig, rig.a) == [SIMULATED, SHELL])
+    rig.policy("only-gpus", {"discovery": {"probes": ["simulated"]}}, selector=on_b)
+    rig.until("a policy takes one of them away", lambda: probes(rig, rig.b) == [SIMULATED])
+    rig.policy("probes", {"resources": {"devices": RULES}}, selector=on_b)
+    rig.policy("both", {"discovery": {"probes": ["shell", "simulated"]}}, priority=1, selector=on_b)
     for resource in (RDMA, FPGA):
         rig.until(f"the Node has one {resource}", lambda name=resource: rig.node_count(rig.b, name) == 1)  # type: ignore[misc]
     pod = rig.pod("mpi", rig.b, {GPU: 1, RDMA: 1})
@@ -89,11 +103,7 @@ def test_a_nic_and_an_fpga_go_from_a_scripts_line_to_containers_and_to_nodedevic
     expected: dict[str, list[str]] = {f"gpu-{index}": [] for index in range(4)}
     expected |= {rig.devices(rig.b)[gpu]["name"]: ["mpi"], "nic-0": ["mpi"], "fpga-0": ["synth"]}
     rig.until("NodeDevices names all the holders", lambda: holders() == expected)
-    status = rig.nodedevices(rig.b)["status"]
-    assert [(each["name"], each["state"], each["devices"]) for each in status["probes"]] == [
-        ("simulated", "Ready", 4),
-        ("shell", "Ready", 2),
-    ]
+    assert probes(rig, rig.b) == [SHELL, SIMULATED], "and another adds it, in its order"
     assert {name: each["probe"] for name, each in named(rig).items()} == {
         name: "simulated" if name.startswith("gpu") else "shell" for name in expected
     }
@@ -114,3 +124,18 @@ def test_a_nic_and_an_fpga_go_from_a_scripts_line_to_containers_and_to_nodedevic
 
     rig.until("the FPGA is well again", well)
     assert rig.marked("synth", "True")
+
+    rig.drop_policy("both")
+    rig.until("without its policy the probe is gone", lambda: probes(rig, rig.b) == [SIMULATED])
+    rig.until("the Node has none to give", lambda: {rig.node_count(rig.b, one) for one in (RDMA, FPGA)} <= {0, None})
+    assert holders() == expected, "what pods hold is listed"
+    ready = rig.condition("nodedevices", rig.b, "Ready")
+    assert (ready["status"], "ProbeRemoved: fpga-0, nic-0" in ready["message"]) == ("True", True)
+    rig.alive(pod)
+    rig.policy("both", {"discovery": {"probes": ["simulated", "no-such"]}}, priority=1, selector=on_b)
+    applied = rig.until(
+        "a name that the node does not have is refused",
+        lambda: (one := rig.condition("nodedevices", rig.b, "ConfigApplied"))["reason"] == "ConfigInvalid" and one,
+    )
+    assert "discovery.probes: this node has no probe 'no-such'" in applied["message"]
+    assert probes(rig, rig.b) == [SIMULATED]

@@ -97,7 +97,7 @@ PAIRS: tuple[Pair, ...] = (
         policy(),
         policy(partitions={}),
         "a policy sets at least one section: serving, resources, sharing, partitions, injection, health, faults, "
-        "capacity, labels",
+        "capacity, labels, discovery",
     ),
     _of_policy(
         "spec",

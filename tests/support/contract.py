@@ -69,6 +69,7 @@ FULL_POLICY: Json = policy(
         "deviceIDStrategy": "index",
         "passDeviceSpecs": True,
     },
+    discovery={"probes": ["nvml", "auto", "nics"]},
     health={
         "rules": [
             {"reasons": ["Xid13", "Xid31"], "state": "Ignored"},

@@ -66,13 +66,15 @@ def request_config(
     }
     sources = tuple(name for name, says in by.items() if says)
     where = file.place or f"configuration file {local.config_file}"
-    given_probes = _texts(local.given)
+    given_probes, by_policy = _texts(local.given), "discovery" in given
     if file.error is not None:
         error = f"{where}: {file.error}"
-        return RequestedConfig(error=error, field=file.field, source="file", sources=sources, probes=given_probes)
-    wanted = given_probes or _texts(file.config.flags if file.config is not None else {}) or probes.DEFAULT
+        run = None if by_policy else given_probes  # a policy may name what only the file defines
+        return RequestedConfig(error=error, field=file.field, source="file", sources=sources, probes=run)
+    of_file = _texts(file.config.flags if file.config is not None else {})
+    wanted = given_probes or of_file or probes.DEFAULT
     lacking = probes.missing(probes.read(wanted)[0], local.probe_options, probes.KEY)
-    if lacking and given_probes is None:
+    if lacking and given_probes is None and not by_policy:
         error = f"{where}: {'; '.join(lacking)}"
         return RequestedConfig(error=error, field=probes.KEY, source="file", sources=sources)
     found = device_files or {}
@@ -80,7 +82,8 @@ def request_config(
         outcome = found.get(name, NOT_READ)
         if outcome.error:
             error = f"--{name} {path}: {outcome.error}"
-            return RequestedConfig(error=error, field=outcome.field, source="file", sources=sources, probes=wanted)
+            run = None if by_policy else wanted
+            return RequestedConfig(error=error, field=outcome.field, source="file", sources=sources, probes=run)
     note = file.place
     if local.config_dir is None and spec is not None and spec.config_name:
         note = (
@@ -92,13 +95,19 @@ def request_config(
         name for name in ("resources", "sharing") if getattr(file.config, name, None) is not None and name not in given
     )
     contents = {name: found[name].content for name in local.device_files}
+    kept = None if by_policy else wanted  # while the policies' configuration cannot be used
     try:
         effective = resolve(local, file.config, spec.config if spec is not None else None, contents)
-        return RequestedConfig(effective=effective, note=note, from_file=from_file, sources=sources, probes=wanted)
     except ConfigError as error:
-        return RequestedConfig(error=str(error), field=error.field, source="spec", sources=sources, probes=wanted)
+        return RequestedConfig(error=str(error), field=error.field, source="spec", sources=sources, probes=kept)
     except InputError as error:
-        return RequestedConfig(error=str(error), field=error.place, source="spec", sources=sources, probes=wanted)
+        return RequestedConfig(error=str(error), field=error.place, source="spec", sources=sources, probes=kept)
+    if (names := effective.sections.discovery.probes) is not None:
+        wanted, problems = probes.chosen(names, (*(given_probes or ()), *(of_file or ())), local.probe_options)
+        if problems:
+            refused = str(ConfigError(problems))
+            return RequestedConfig(error=refused, field=probes.POLICY, source="spec", sources=sources)
+    return RequestedConfig(effective=effective, note=note, from_file=from_file, sources=sources, probes=wanted)
 
 
 def _texts(values: Mapping[str, Value]) -> tuple[str, ...] | None:

@@ -23,7 +23,7 @@ from nodedevices_common.text import show
 from nodedevices_probe.check import CheckError
 from nodedevices_probe.registry import KINDS
 
-FLAG, KEY = "--probe", "flags.probe"
+FLAG, KEY, POLICY = "--probe", "flags.probe", "discovery.probes"
 DEFAULT = ("nvml",)
 AUTO = "auto"
 AUTOMATIC = tuple(kind.name for kind in KINDS.values() if kind.automatic)  # what it may stand for
@@ -87,6 +87,27 @@ def expanded(texts: Sequence[str], found: Collection[str]) -> tuple[str, ...]:
     auto = [each for each in AUTOMATIC if each in found and each not in listed]
     at = texts.index(AUTO)
     return (*texts[:at], *auto, *texts[at + 1 :])
+
+
+def chosen(
+    names: Sequence[str], defined: Sequence[str], options: Mapping[str, Value], place: str = POLICY
+) -> tuple[tuple[str, ...], list[str]]:
+    """The probes that a policy names, as they are configured, and what is wrong with the names. `defined`: what the
+    node's own flags and file say of probes, the strongest first. A policy brings no program of its own."""
+    own: dict[str, str] = {}
+    for text in defined:
+        if "=" in text:
+            own.setdefault(name_of(text), text)
+    texts, problems = list[str](), list[str]()
+    for name in names:
+        if name in own or name == AUTO or name in KINDS:
+            texts.append(own.get(name, name))
+        else:
+            here = f", or what the node's flags and file define: {', '.join(sorted(own))}" if own else ""
+            right = f"give {AUTO}, {', '.join(KINDS)}{here}"
+            problems.append(f"{place}: this node has no probe {show(name)}; {right}")
+    specs, wrong = read(texts, place) if texts else ((), [])
+    return tuple(texts), problems + wrong + missing(specs, options, place)
 
 
 def configured(options: Mapping[str, Value]) -> frozenset[str]:

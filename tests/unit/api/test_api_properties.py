@@ -84,6 +84,7 @@ configurations = some(
     health=some(rules=st.lists(health_rules, max_size=4), holdDownSeconds=durations),
     faults=some(event=st.booleans(), evict=some(graceSeconds=durations), taint=some(effect=st.just("NoSchedule"))),
     labels=some(featureDiscovery=st.booleans()),
+    discovery=some(probes=st.lists(st.sampled_from(["auto", "nvml", "nics"]), min_size=1, unique=True)),
     capacity=st.lists(
         st.fixed_dictionaries({"name": NAMES.map(lambda name: f"example.com/{name}"), "perNode": COUNTS}),
         max_size=3,
