@@ -193,14 +193,30 @@ class Injection(Strict):
     """How a container gets its devices."""
 
     device_list_strategies: Annotated[
-        tuple[Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"], ...],
+        tuple[Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri", "driver-directory"], ...],
         Field(min_length=1, max_length=4),
         Listed("set"),
-    ] = Field(default=("envvar",), description="How devices are passed to the container runtime.")
+    ] = Field(
+        default=("envvar",),
+        description="How devices are passed to the container runtime. driver-directory, alone: device nodes and the "
+        "node's driver directory, without NVIDIA's container runtime.",
+    )
     device_id_strategy: Literal["uuid", "index"] = Field(
         default="uuid", description="Which id of a device is passed to the container runtime."
     )
     pass_device_specs: Flag = Field(default=False, description="Also pass the device nodes themselves.")
+
+    cel_rules = (
+        Rule(
+            "!has(self.deviceListStrategies) || !('driver-directory' in self.deviceListStrategies) || "
+            "size(self.deviceListStrategies) == 1",
+            "driver-directory brings the driver by itself, and each of the others would bring it once more; "
+            "give it alone, or leave it out",
+            lambda it: "driver-directory" not in it.device_list_strategies or len(it.device_list_strategies) == 1,
+            found="deviceListStrategies is %s",
+            values="self.deviceListStrategies",
+        ),
+    )
 
 
 class DegradedRule(Strict):

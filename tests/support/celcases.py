@@ -131,6 +131,14 @@ PAIRS: tuple[Pair, ...] = (
         f"{GPU} has both: a sharing resource has exactly one of replicas and memoryUnit",
     ),
     *_both(
+        "injection",
+        "injection",
+        {"injection": {"deviceListStrategies": ["envvar", "driver-directory"]}},
+        {"injection": {"deviceListStrategies": ["driver-directory"]}},
+        'deviceListStrategies is ["envvar", "driver-directory"]: driver-directory brings the driver by itself, and '
+        "each of the others would bring it once more; give it alone, or leave it out",
+    ),
+    *_both(
         "health.rules[]",
         "health.rules[0]",
         {"health": {"rules": [{"reasons": ["Xid31"], "state": "Ignored", "holdDownSeconds": 60}]}},

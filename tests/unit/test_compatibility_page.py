@@ -12,13 +12,17 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.settings.file import FEATURE_DISCOVERY
 from nodedevices_plugin.settings.options import OPTIONS, by_key
-from nodedevices_plugin.vendors.nvidia.health_variables import DISABLE_VARIABLE, ENABLE_VARIABLE
+from nodedevices_plugin.vendors.nvidia.health_variables import DISABLE_VARIABLE, ENABLE_VARIABLE, GOOGLE_VARIABLE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TAKE_ALONG = DOCS.parent / "manifests" / "from-nvidia" / "take-along.jq"
 PAGES = ("compatibility.md", "migrate-from-nvidia.md")
 FLAGS = {f"--{name}" for option in OPTIONS for name in (option.name, *option.aliases)}
-VARIABLES = {variable for option in OPTIONS for variable in option.variables} | {DISABLE_VARIABLE, ENABLE_VARIABLE}
+VARIABLES = {variable for option in OPTIONS for variable in option.variables} | {
+    DISABLE_VARIABLE,
+    ENABLE_VARIABLE,
+    GOOGLE_VARIABLE,
+}
 KEYS = {
     *by_key(),
     *FEATURE_DISCOVERY,
@@ -29,7 +33,7 @@ KEYS = {
     "sharing.mps",
 }
 OTHERS_VARIABLES = {
-    "CUDA_MPS_PIPE_DIRECTORY",  # what a container gets
+    "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",  # what a container gets
     "NVIDIA_NAMESPACE", "NVIDIA_DAEMONSET", "AGENT_IMAGE", "OPERATOR_IMAGE", "OVERLAY", "DRAIN_TIMEOUT", "NODE",
     "SYS_ADMIN", "UUID",
 }  # fmt: skip

@@ -20,6 +20,7 @@ from nodedevices_api import conditions as names
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name
+from nodedevices_plugin.settings.probes import read as read_probes
 from support.kustomize import ROOT, kubectl, parsed, render, rendered
 
 MANIFESTS = ROOT / "manifests"
@@ -27,6 +28,8 @@ GOLDEN = Path(__file__).with_name("manifests")
 KUBECTL = kubectl()
 
 needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="no kubectl: `make cluster-tools` builds one")
+
+OF_DRIVER_DIRECTORY = {"NODEDEVICES_PROBE", "DEVICE_LIST_STRATEGY"}  # what that component sets
 
 # Everything that each part may do. A rule that is not here is not granted; one that is here is used by the code.
 GRANTED = {
@@ -455,6 +458,30 @@ def test_the_host_dev_component_shows_the_agent_device_nodes_where_probes_look(t
     where = f"{by_name()['driver-root-ctr-path'].default}/dev"
     more = {"readOnly": True, "mountPropagation": "HostToContainer"}
     spec["containers"][0]["volumeMounts"].remove({"name": "host-dev", "mountPath": where, **more})
+    assert changed == overlay("default")
+
+
+@needs_kubectl
+def test_the_driver_directory_component_keeps_the_agent_without_privileges_and_its_probe_apart(tmp_path: Path) -> None:
+    changed = with_component("driver-directory", tmp_path)
+    spec = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])
+    agent, probe = spec["containers"]
+    here = {each["name"]: each for each in spec["volumes"]}
+    defaults = by_name()
+    assert here["driver"]["hostPath"]["path"] == defaults["driver-directory"].default
+    inside = {each["name"]: each["mountPath"] for each in probe["volumeMounts"]}
+    assert (inside["driver"], inside["host-dev"]) == (defaults["driver-root-ctr-path"].default, "/dev")
+    own = {each["name"]: each["value"] for each in agent["env"] if each["name"] in OF_DRIVER_DIRECTORY}
+    assert parse(["--node-name=n"], own).given["device-list-strategy"] == ("driver-directory",)
+    [listed] = read_probes(own["NODEDEVICES_PROBE"].split(","))[0]
+    assert probe["command"] == ["nodedevices-probe", "nvml", "--listen", f"unix:{listed.socket}"]
+    assert agent["image"].startswith(probe["image"])
+    assert (probe["securityContext"]["privileged"], agent["securityContext"]["privileged"]) == (True, False)
+    agent["env"] = [each for each in agent["env"] if each["name"] not in OF_DRIVER_DIRECTORY]
+    added = {"driver", "host-dev", "probe"}
+    agent["volumeMounts"] = [each for each in agent["volumeMounts"] if each["name"] not in added]
+    spec["volumes"] = [each for each in spec["volumes"] if each["name"] not in added]
+    spec["containers"] = [agent]
     assert changed == overlay("default")
 
 

@@ -17,7 +17,7 @@ from nodedevices_plugin.sharing import by_nature, none
 from nodedevices_plugin.sharing.base import Request, SharingMode
 from nodedevices_plugin.sharing.registry import by_strategy
 from nodedevices_plugin.vendors import registry
-from nodedevices_plugin.vendors.base import OtherNames, OwnShares, VendorShares, VendorValues
+from nodedevices_plugin.vendors.base import OwnShares, VendorShares, VendorValues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +129,7 @@ def chosen_units(units: Sequence[Unit], devices: Sequence[str] | None) -> list[U
 
 
 def _names(pattern: str, unit: Unit) -> bool:
-    vendor = registry.of(unit.device.fact)
-    names = [unit.id, *(vendor.other_names(unit) if isinstance(vendor, OtherNames) else ())]
-    return pattern in {ALL_DEVICES, unit.index} or any(pattern == name or fnmatchcase(name, pattern) for name in names)
+    if pattern in {ALL_DEVICES, unit.index}:
+        return True
+    pattern = registry.without_share(pattern)
+    return any(pattern == name or fnmatchcase(name, pattern) for name in (unit.id, *registry.other_names(unit)))

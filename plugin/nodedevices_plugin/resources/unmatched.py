@@ -23,6 +23,7 @@ from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.resources.shares import chosen_units
 from nodedevices_plugin.resources.units import units
 from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import partitions
 
 NAMED = 8  # names in one note
 MEBIBYTE = 1 << 20
@@ -94,15 +95,13 @@ def _excludes(inventory: Inventory, exclude: Sequence[str]) -> list[Unmatched]:
     nodes."""
     facts = [device.fact for device in inventory.devices]
     ids = {fact.id for fact in facts} | {part.id for fact in facts for part in fact.partitions}
-    known = {str(fact.index): fact.id for fact in reversed(facts)}
-    known |= {name: id_ for id_, name in device_names(inventory).items()}
+    known = {str(fact.index): fact.id for fact in reversed(facts)} | _ids_by_name(inventory)
     here = _listed(sorted(fact.id for fact in facts)) or "none"
     return [
         Unmatched(
             section="resources",
             entry=f"exclude[{number}] {_cut(pattern)}",
-            message="no device on this node has such an id; "
-            + (f"did you mean {known[pattern]}?" if pattern in known else f"there are: {here}"),
+            message="no device on this node has such an id; " + _meant(pattern, known, here),
         )
         for number, pattern in enumerate(exclude)
         if not any(fnmatchcase(each, pattern) for each in ids)
@@ -129,18 +128,33 @@ def unmatched_cordons(inventory: Inventory, unschedulable: Iterable[str]) -> tup
     """A note for each entry of the node's own `spec.unschedulable` whose id no device or partition has."""
     facts = [device.fact for device in inventory.devices]
     ids = {fact.id for fact in facts} | {part.id for fact in facts for part in fact.partitions}
-    known = {name: id_ for id_, name in device_names(inventory).items()}
+    known = _ids_by_name(inventory)
     here = _listed(sorted(fact.id for fact in facts)) or "none"
     return tuple(
         Unmatched(
             section="unschedulable",
             entry=f"[{_cut(each)}]",
-            message="no device on this node has such an id; "
-            + (f"did you mean {known[each]}?" if each in known else f"there are: {here}"),
+            message="no device on this node has such an id; " + _meant(each, known, here),
         )
         for each in sorted(unschedulable)
         if each not in ids
     )
+
+
+def _ids_by_name(inventory: Inventory) -> dict[str, str]:
+    """What devices and partitions are called, by NodeDevices or by their vendor, beside their ids."""
+    known = {
+        name: unit.id
+        for device in inventory.devices
+        for unit in (Unit(device), *partitions(device))
+        for name in registry.other_names(unit)
+    }
+    return known | {name: id_ for id_, name in device_names(inventory).items()}
+
+
+def _meant(name: str, known: Mapping[str, str], here: str) -> str:
+    meant = known.get(name) or known.get(registry.without_share(name))
+    return f"did you mean {meant}?" if meant is not None else f"there are: {here}"
 
 
 def _counted(match: DeviceMatch, fact: DeviceFact, *, any_case: bool = False) -> bool:

@@ -22,6 +22,7 @@ from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.node import NodeSettings, from_plain, node_settings, to_plain
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.vendors.registry import device_files as known_files
 from nodedevices_plugin.vendors.registry import own_flags
 
 SPEC_CONFIG = "spec.config"
@@ -80,6 +81,9 @@ def resolve(
         for name, section in (("resources", file.resources), ("sharing", file.sharing)):
             if section is not None:
                 own[name] = to_dict(section)
+    for each in known_files():
+        if (content := (device_files or {}).get(each.option.name)) is not None:
+            own = {**each.sections(content), **own}
     theirs = to_dict(sections_of(spec_config)) if spec_config is not None else {}
     merged = parse(Sections, own | theirs)
     node = node_settings(values, device_files)

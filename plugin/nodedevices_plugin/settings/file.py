@@ -20,7 +20,7 @@ from nodedevices_common.text import nearest, show
 
 from nodedevices_plugin.runtime import safe_yaml
 from nodedevices_plugin.settings import probes
-from nodedevices_plugin.settings.options import by_key
+from nodedevices_plugin.settings.options import by_key, refused_by_vendors
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.registry import file_format
 
@@ -99,6 +99,7 @@ def from_document(document: object) -> FileConfig:
             problems.append(
                 Problem.at(show(key)[1:-1], f"unknown key{_misplaced(str(key)) or nearest(str(key), known)}")
             )
+    problems += [Problem(each, "flags") for each in refused_by_vendors(flags)] if not problems else []
     if problems:
         raise ConfigError(problems)
     return FileConfig(flags=flags, resources=resources, sharing=sharing, unused=tuple(unused))

@@ -17,7 +17,14 @@ from nodedevices_common.options import Parser, Value, from_environment, values_o
 from nodedevices_common.text import show
 
 from nodedevices_plugin.settings import probes
-from nodedevices_plugin.settings.options import by_name, file_options, options, variables, vendors_flags
+from nodedevices_plugin.settings.options import (
+    by_name,
+    file_options,
+    options,
+    refused_by_vendors,
+    variables,
+    vendors_flags,
+)
 from nodedevices_plugin.settings.problems import ConfigError
 
 OWN_PREFIX = "NODEDEVICES_"
@@ -70,7 +77,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     alone = {name: environment[name] for name in variables() if environment.get(name, "").strip(" ,")}
     given = in_environment | flags
     values = {option.name: given.get(option.name, option.default) for option in options()}
-    problems = _between(values, given)
+    problems = _between(values, given) + refused_by_vendors(given)
     if problems:
         raise ConfigError(problems)
     directory = str(values["device-plugin-dir"]).rstrip("/") or "/"

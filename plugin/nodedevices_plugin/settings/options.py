@@ -14,6 +14,7 @@ from functools import cache
 from nodedevices_common.options import Option, Value, Values, like_its_flags
 from nodedevices_probe.registry import KINDS
 
+from nodedevices_plugin.model import PlanError
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.vendors.flags import VendorFlags
 from nodedevices_plugin.vendors.registry import device_files, own_flags
@@ -294,6 +295,17 @@ def variables() -> tuple[str, ...]:
 
 def values(given: Mapping[str, Value]) -> Values:
     return Values(given, by_name())
+
+
+def refused_by_vendors(given: Mapping[str, Value]) -> list[str]:
+    """What vendors find wrong with what is given of their options, beyond each one alone."""
+    problems = []
+    for vendor in own_flags().values():
+        try:
+            vendor.settings(values(given))
+        except PlanError as error:
+            problems.append(str(error))
+    return problems
 
 
 @cache

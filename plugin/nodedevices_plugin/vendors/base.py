@@ -149,9 +149,15 @@ class PairScore(Protocol):
 
 @runtime_checkable
 class OtherNames(Protocol):
-    """What else people call a unit in `sharing.resources[].devices`, beside its id and its index."""
+    """What else people call a unit in `sharing.resources[].devices`, beside its id and its index. In
+    `resources.exclude` and `spec.unschedulable`, which have to mean the same device after a reboot, such a name is
+    answered with the id."""
 
     def other_names(self, unit: Unit) -> Collection[str]: ...
+
+    def without_share(self, name: str) -> str:
+        """The name of a device, where this is the name of one of its shares; any other name as it is."""
+        ...
 
 
 @runtime_checkable

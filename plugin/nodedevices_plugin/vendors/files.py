@@ -19,14 +19,20 @@ from typing import Any, Protocol, runtime_checkable
 from nodedevices_common.options import Option
 
 
+def _no_sections(content: Any) -> Mapping[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFile:
     """`option`: the flag that names the file. `type`: of what `parse` returns, a frozen dataclass of plain values.
-    `parse` raises InputError with everything that is wrong."""
+    `parse` raises InputError with everything that is wrong. `sections`: which sections of the configuration a content
+    sets, as a policy writes them; a flag, the agent's configuration file and a policy replace each."""
 
     option: Option
     type: type[Any]
     parse: Callable[[bytes], object]
+    sections: Callable[[Any], Mapping[str, Any]] = _no_sections
 
 
 @runtime_checkable

@@ -6,8 +6,17 @@ from collections.abc import Callable, Mapping
 
 from nodedevices_probe.protocol import DeviceFact
 
+from nodedevices_plugin.model import Unit
 from nodedevices_plugin.vendors.amd.vendor import Amd
-from nodedevices_plugin.vendors.base import CdiVendor, ClaimNames, EveryMaker, FileFormat, IndexIds, Vendor
+from nodedevices_plugin.vendors.base import (
+    CdiVendor,
+    ClaimNames,
+    EveryMaker,
+    FileFormat,
+    IndexIds,
+    OtherNames,
+    Vendor,
+)
 from nodedevices_plugin.vendors.faults import EVERY, FaultSource, FaultSources
 from nodedevices_plugin.vendors.files import DeviceFile, OwnFiles
 from nodedevices_plugin.vendors.flags import OwnFlags
@@ -47,6 +56,20 @@ def of(fact: DeviceFact) -> Vendor | None:
     if maker is not None and fact.type in maker.types:
         return maker
     return next((each for each in _VENDORS.values() if isinstance(each, EveryMaker) and fact.type in each.types), None)
+
+
+def other_names(unit: Unit) -> tuple[str, ...]:
+    """What else than its id people call it."""
+    vendor = of(unit.device.fact)
+    return tuple(vendor.other_names(unit)) if isinstance(vendor, OtherNames) else ()
+
+
+def without_share(name: str) -> str:
+    """The name of a device, where this is what a vendor's people call one of its shares."""
+    for vendor in _VENDORS.values():
+        if isinstance(vendor, OtherNames):
+            name = vendor.without_share(name)
+    return name
 
 
 def index_ids(fact: DeviceFact) -> IndexIds | None:

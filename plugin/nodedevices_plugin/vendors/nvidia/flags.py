@@ -7,7 +7,7 @@ here. What a section of a policy can say, too, becomes that section; the rest is
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nodedevices_api.base import to_dict
@@ -15,11 +15,13 @@ from nodedevices_api.sections import Health
 from nodedevices_common.options import Kind, Option, Value, Values, like_its_flags
 
 from nodedevices_plugin.vendors.flags import VendorFlags
-from nodedevices_plugin.vendors.nvidia import imex
+from nodedevices_plugin.vendors.nvidia import driver_directory, imex
 from nodedevices_plugin.vendors.nvidia.cdi import FEATURES, Host
+from nodedevices_plugin.vendors.nvidia.driver_directory import DriverDirectory
 from nodedevices_plugin.vendors.nvidia.health_variables import (
     DISABLE_VARIABLE,
     ENABLE_VARIABLE,
+    GOOGLE_VARIABLE,
     rules_from_environment,
 )
 
@@ -43,6 +45,7 @@ class NvidiaSettings:
     cdi_without_libraries: bool = False  # device nodes alone will do
     ctk_program: str = ""  # empty: it is searched for
     driver_root_here: str = ""  # where the driver root is mounted in this container
+    driver_directory: DriverDirectory = field(default_factory=DriverDirectory)
 
     def host(self, existing: Set[str]) -> Host:
         """The node as containers get it; `existing`: which device nodes and files are there."""
@@ -60,6 +63,8 @@ class NvidiaSettings:
 
 
 def settings(values: Values) -> NvidiaSettings:
+    """Raises PlanError."""
+    driver_directory.check_alone(values.items("device-list-strategy"))
     return NvidiaSettings(
         driver_root=values.text("driver-root") or "/",
         dev_root=values.text("dev-root"),
@@ -73,7 +78,17 @@ def settings(values: Values) -> NvidiaSettings:
         cdi_without_libraries=values.truth("cdi-without-libraries"),
         ctk_program=values.text("nvidia-ctk-program"),
         driver_root_here=values.text("driver-root-ctr-path"),
+        driver_directory=DriverDirectory(
+            path=_folder("driver-directory", values),
+            container_path=_folder("driver-directory-ctr-path", values),
+            vulkan_icd=_folder("vulkan-icd-directory", values, may_be_empty=True),
+            vulkan_icd_container_path=_folder("vulkan-icd-ctr-path", values),
+        ),
     )
+
+
+def _folder(option: str, values: Values, *, may_be_empty: bool = False) -> str:
+    return driver_directory.folder(option, values.text(option), may_be_empty=may_be_empty)
 
 
 def of(local: object) -> NvidiaSettings:
@@ -92,7 +107,8 @@ def sections(values: Values) -> dict[str, Any]:
             "deviceIDStrategy": values.text("device-id-strategy"),
             "passDeviceSpecs": values.truth("pass-device-specs"),
         }
-    disable, enable = (str(values.given.get(name, "")) for name in (DISABLE_VARIABLE, ENABLE_VARIABLE))
+    disable = str(values.given.get(DISABLE_VARIABLE, ""))
+    enable = ",".join(str(values.given.get(name, "")) for name in (ENABLE_VARIABLE, GOOGLE_VARIABLE))
     if rules := rules_from_environment(disable, enable).rules():
         found["health"] = to_dict(Health(rules=rules))
     return found
@@ -124,6 +140,7 @@ def _nvidia(
     )
 
 
+_DIRECTORY = DriverDirectory()
 OPTIONS: tuple[Option, ...] = (
     _nvidia(
         "mig-strategy",
@@ -138,7 +155,7 @@ OPTIONS: tuple[Option, ...] = (
         "how a container gets its devices; one or several",
         default=("envvar",),
         kind="list",
-        choices=("envvar", "volume-mounts", "cdi-annotations", "cdi-cri"),
+        choices=("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", driver_directory.STRATEGY),
     ),
     _nvidia(
         "device-id-strategy",
@@ -229,10 +246,47 @@ OPTIONS: tuple[Option, ...] = (
         metavar="FILE",
         help="path of nvidia-ctk in this container; default: on PATH, else below --driver-root-ctr-path",
     ),
+    # Named after Google's device plugin, whose names are the aliases; for --device-list-strategy driver-directory.
+    Option(
+        name="driver-directory",
+        default=_DIRECTORY.path,
+        variables=("NODEDEVICES_DRIVER_DIRECTORY",),
+        aliases=("host-path",),
+        group="kubelet",
+        metavar="DIR",
+        help="with --device-list-strategy driver-directory: where the driver is on the host",
+    ),
+    Option(
+        name="driver-directory-ctr-path",
+        default=_DIRECTORY.container_path,
+        variables=("NODEDEVICES_DRIVER_DIRECTORY_CTR_PATH",),
+        aliases=("container-path",),
+        group="kubelet",
+        metavar="DIR",
+        help="where containers get it",
+    ),
+    Option(
+        name="vulkan-icd-directory",
+        default=_DIRECTORY.vulkan_icd,
+        variables=("NODEDEVICES_VULKAN_ICD_DIRECTORY",),
+        aliases=("host-vulkan-icd-path",),
+        group="kubelet",
+        metavar="DIR",
+        help="where its Vulkan ICD is on the host; empty: containers get none",
+    ),
+    Option(
+        name="vulkan-icd-ctr-path",
+        default=_DIRECTORY.vulkan_icd_container_path,
+        variables=("NODEDEVICES_VULKAN_ICD_CTR_PATH",),
+        aliases=("container-vulkan-icd-path",),
+        group="kubelet",
+        metavar="DIR",
+        help="where containers get that",
+    ),
 )
 FLAGS = VendorFlags(
     group=GROUP,
-    title="as NVIDIA's device plugin has them, with DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS",
+    title="as NVIDIA's device plugin has them, with DP_DISABLE_HEALTHCHECKS, DP_ENABLE_HEALTHCHECKS and XID_CONFIG",
     options=OPTIONS,
-    variables=(DISABLE_VARIABLE, ENABLE_VARIABLE),
+    variables=(DISABLE_VARIABLE, ENABLE_VARIABLE, GOOGLE_VARIABLE),
 )

@@ -1,4 +1,4 @@
-"""NVIDIA's two variables for health checks, as health rules. Pure."""
+"""NVIDIA's two variables for health checks, and Google's, as health rules. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from nodedevices_plugin.vendors.nvidia.xids import MAX_XID
 
 DISABLE_VARIABLE = "DP_DISABLE_HEALTHCHECKS"
 ENABLE_VARIABLE = "DP_ENABLE_HEALTHCHECKS"
+GOOGLE_VARIABLE = "XID_CONFIG"  # of Google's plugin, HealthCriticalXid of its ConfigMap: XIDs that are fatal, too
 EVERY_XID = frozenset({"all", "xids"})
 MAX_UNREAD = 16
 

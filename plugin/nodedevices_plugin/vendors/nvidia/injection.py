@@ -3,6 +3,7 @@
 Ids keep the kubelet's order; several shares of one device count once, as do its device nodes. Every strategy adds its
 part to the answer; where all of them are CDI, the variables and nodes that only the older ones need stay away.
 NVIDIA's plugin v0.20.0 answers the same, but for the annotation's random suffix: ours follows from what is handed out.
+One strategy is Google's (driver_directory): it goes with no other, and answers as that plugin does.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.vendors.base import NodeView
 from nodedevices_plugin.vendors.cdi import STRATEGIES, qualified
-from nodedevices_plugin.vendors.nvidia import cdi, flags, imex, nodes
+from nodedevices_plugin.vendors.nvidia import cdi, driver_directory, flags, imex, nodes
 from nodedevices_plugin.vendors.nvidia.cdi import Host
+from nodedevices_plugin.vendors.nvidia.driver_directory import DriverDirectory
 from nodedevices_plugin.vendors.nvidia.flags import CDI_PREFIX
 from nodedevices_plugin.vendors.nvidia.nodes import Handle
 
@@ -49,6 +51,7 @@ class InjectionContext:
     cdi_names: devices and MIG devices that the container toolkit's own spec has, with their names there; all others
     are in ours.
     handles: of the devices of now (nodes.handles); needed for indices and for device nodes.
+    driver_directory: for the strategy of that name.
     """
 
     device_list_strategies: tuple[str, ...] = ("envvar",)
@@ -58,6 +61,7 @@ class InjectionContext:
     handles: Mapping[str, Handle] = field(default_factory=dict)
     cdi_annotation_prefix: str = CDI_PREFIX
     cdi_names: Mapping[str, str] = field(default_factory=dict)
+    driver_directory: DriverDirectory = field(default_factory=DriverDirectory)
 
     @classmethod
     def from_section(
@@ -68,6 +72,7 @@ class InjectionContext:
         host: Host | None = None,
         cdi_annotation_prefix: str = CDI_PREFIX,
         cdi_names: Mapping[str, str] | None = None,
+        driver_directory: DriverDirectory | None = None,
     ) -> InjectionContext:
         """From the effective `injection` section (None: the built-in default), the devices, and local settings."""
         injection = section or Injection()
@@ -79,6 +84,7 @@ class InjectionContext:
             handles=nodes.handles(inventory) if inventory is not None else {},
             cdi_annotation_prefix=cdi_annotation_prefix,
             cdi_names=cdi_names or {},
+            driver_directory=driver_directory or DriverDirectory(),
         )
 
     @classmethod
@@ -90,6 +96,7 @@ class InjectionContext:
             host=own.host(node.existing),
             cdi_annotation_prefix=own.cdi_annotation_prefix,
             cdi_names=cdi.toolkit_names(node.inventory, node.cdi.toolkit) if node.cdi.toolkit else {},
+            driver_directory=own.driver_directory,
         )
 
     def edits(self, grant: Grant) -> ContainerEdits:
@@ -108,12 +115,18 @@ class InjectionContext:
         if "volume-mounts" in strategies:
             envs[VISIBLE_DEVICES] = VOLUME_MOUNTS
             mounts = tuple(_marker(name) for name in (*names, *(f"imex/{each}" for each in channels)))
+        pass_nodes = self.pass_device_specs and not only_cdi
+        if driver_directory.STRATEGY in strategies and granted:
+            mounts += self.driver_directory.mounts()
+            memory = {id_: handle.memory_bytes for id_, handle in self.handles.items()}
+            envs |= driver_directory.mps_limits(resource, granted, memory)
+            pass_nodes = True
         by_cdi = _qualified(granted, resource, self) if strategies & STRATEGIES else ()
         annotate = by_cdi and "cdi-annotations" in strategies
         return ContainerEdits(
             envs=envs,
             mounts=mounts,
-            devices=_specs(granted, resource, self) if self.pass_device_specs and not only_cdi else (),
+            devices=_specs(granted, resource, self) if pass_nodes else (),
             annotations={_annotation(resource, granted, self): ",".join(by_cdi)} if annotate else {},
             cdi_devices=by_cdi if "cdi-cri" in strategies else (),
         )

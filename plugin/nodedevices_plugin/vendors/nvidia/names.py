@@ -6,6 +6,7 @@ the whole name, and a DNS-1123 subdomain after the slash.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from nodedevices_plugin.model import Unit, resource_names
@@ -14,6 +15,7 @@ from nodedevices_plugin.model.device_names import plain
 DEFAULT_PREFIX = "nvidia.com"
 DRA_DRIVER = "gpu.nvidia.com"
 _MIG = "-mig-"
+_GOOGLE_SHARE = re.compile(r"(?P<device>nvidia[0-9]{1,4}(/gi[0-9]{1,3})?)/vgpu[0-9]{1,5}")
 
 
 def gpu(prefix: str) -> str:
@@ -32,6 +34,20 @@ def from_file(field: str, name: str) -> str:
     A name with another domain is taken as it is (NVIDIA's plugin refuses it). Raises PlanError.
     """
     return resource_names.check(field, name if "/" in name else f"{DEFAULT_PREFIX}/{name}")
+
+
+def google(unit: Unit) -> Sequence[str]:
+    """The id that Google's plugin gives it: `nvidia0`, by the minor number, and `nvidia0/gi3` for a MIG device."""
+    minor, part = unit.device.fact.minor, unit.partition
+    if minor is None or (part is not None and part.gi is None):
+        return ()
+    return (f"nvidia{minor}" if part is None else f"nvidia{minor}/gi{part.gi}",)
+
+
+def without_google_share(name: str) -> str:
+    """`nvidia0` for `nvidia0/vgpu2`, and `nvidia0/gi3` for `nvidia0/gi3/vgpu2`: Google's ids of shares."""
+    share = _GOOGLE_SHARE.fullmatch(name)
+    return name if share is None else share["device"]
 
 
 def claim(unit: Unit, gpu: str) -> str:

@@ -37,10 +37,11 @@ OPTIONAL_PATHS = (
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """How a runtime finds a device or MIG device: NVML's index (`3`, `3:1`) and its device nodes."""
+    """How a runtime finds a device or MIG device: NVML's index (`3`, `3:1`) and its device nodes. And its memory."""
 
     index: str
     nodes: tuple[str, ...]
+    memory_bytes: int = 0
 
 
 def handles(inventory: Inventory) -> Mapping[str, Handle]:
@@ -48,7 +49,7 @@ def handles(inventory: Inventory) -> Mapping[str, Handle]:
     found: dict[str, Handle] = {}
     for device in computing_gpus(inventory.devices):
         for unit in (Unit(device), *partitions(device)):
-            found[unit.id] = Handle(unit.index, nodes_of(unit))
+            found[unit.id] = Handle(unit.index, nodes_of(unit), unit.memory_bytes)
     return found
 
 

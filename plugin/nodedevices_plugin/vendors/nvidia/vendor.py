@@ -14,7 +14,18 @@ from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, path_score
 from nodedevices_plugin.vendors.cdi import CdiNeeds
 from nodedevices_plugin.vendors.faults import Condition, Meaning
-from nodedevices_plugin.vendors.nvidia import cdi, ctk, faults, names, nodes, units, v1_file
+from nodedevices_plugin.vendors.files import DeviceFile
+from nodedevices_plugin.vendors.nvidia import (
+    cdi,
+    ctk,
+    driver_directory,
+    faults,
+    gpu_config,
+    names,
+    nodes,
+    units,
+    v1_file,
+)
 from nodedevices_plugin.vendors.nvidia import flags as own_flags
 from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
@@ -30,6 +41,7 @@ class Nvidia:
     cdi_source = cdi.SOURCE
     flags = own_flags.FLAGS
     settings_type = NvidiaSettings
+    files: tuple[DeviceFile, ...] = (gpu_config.FILE,)
 
     def host_paths(self, files: Mapping[str, object]) -> tuple[str, ...]:
         return nodes.OPTIONAL_PATHS
@@ -54,8 +66,11 @@ class Nvidia:
         return own_flags.sections(values)
 
     def check(self, node: NodeView) -> None:
-        """Raises PlanError where an IMEX channel that is required is not there."""
+        """Raises PlanError where an IMEX channel that is required is not there, or without which GPUs are of no use."""
         own_flags.of(node.local).check(node.existing)
+        gpus = units.computing_gpus(node.inventory.devices)
+        if driver_directory.STRATEGY in node.injection.device_list_strategies and any(each.present for each in gpus):
+            driver_directory.check(node.existing)
 
     def cdi(self, node: NodeView) -> CdiNeeds:
         own = own_flags.of(node.local)
@@ -80,9 +95,13 @@ class Nvidia:
         return path_score(one, other) + LINK_SCORE * links
 
     def other_names(self, unit: Unit) -> Collection[str]:
-        """How drivers before R470 named MIG devices."""
+        """How drivers before R470 named MIG devices, and how Google's plugin names GPUs and MIG devices."""
         part = unit.partition
-        return () if part is None else (f"MIG-{unit.device.fact.id}/{part.gi}/{part.ci}",)
+        before = () if part is None else (f"MIG-{unit.device.fact.id}/{part.gi}/{part.ci}",)
+        return (*before, *names.google(unit))
+
+    def without_share(self, name: str) -> str:
+        return names.without_google_share(name)
 
     def index_id(self, unit: Unit) -> str:
         return unit.index

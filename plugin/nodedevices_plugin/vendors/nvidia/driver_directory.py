@@ -1,0 +1,84 @@
+"""Containers that get the driver itself: its directory on the node, mounted read-only beside device nodes. Pure.
+
+So Google's device plugin (container-engine-accelerators) hands GPUs out on nodes without NVIDIA's container runtime: no
+variable names the devices, their nodes are all that a container sees of them, and programs find the driver's libraries
+where it is mounted. A client of MPS is told its limits by variables, too; Google's plugin computes them from GPU 0's
+memory, here they are those of the GPU that was granted.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from nodedevices_common.text import show
+
+from nodedevices_plugin.model import Mount, OfferedResource, PlanError, SchedulableId
+
+STRATEGY = "driver-directory"  # of injection.deviceListStrategies
+NEEDED = ("/dev/nvidiactl", "/dev/nvidia-uvm")  # Google's plugin waits for both before it offers anything
+MPS = "mps"  # the sharing mode
+THREADS_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+MEMORY_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverDirectory:
+    """Where the driver and its Vulkan ICD are on the node, and where containers get them. `vulkan_icd` empty: none."""
+
+    path: str = "/home/kubernetes/bin/nvidia"
+    container_path: str = "/usr/local/nvidia"
+    vulkan_icd: str = "/home/kubernetes/bin/nvidia/vulkan/icd.d"
+    vulkan_icd_container_path: str = "/etc/vulkan/icd.d"
+
+    def mounts(self) -> tuple[Mount, ...]:
+        pairs = [(self.path, self.container_path)]
+        pairs += [(self.vulkan_icd, self.vulkan_icd_container_path)] if self.vulkan_icd else []
+        return tuple(Mount(container_path=inside, host_path=host) for host, inside in pairs)
+
+
+def folder(option: str, text: str, *, may_be_empty: bool = False) -> str:
+    """The directory that an option names. Raises PlanError."""
+    if not text and may_be_empty:
+        return ""
+    plain = posixpath.normpath(text) if text else ""
+    if not plain.startswith("/") or plain.strip("/") == "" or any(ord(each) < ord(" ") for each in plain):
+        raise PlanError(f"--{option}", show(text), "give the absolute path of a directory other than /")
+    return "/" + plain.lstrip("/")
+
+
+def check_alone(strategies: Sequence[str]) -> None:
+    """Raises PlanError where it is beside another strategy; of a policy's the API server says so."""
+    if STRATEGY in strategies and set(strategies) != {STRATEGY}:
+        hint = f"each of the others would bring the driver once more; give {STRATEGY} alone, or leave it out"
+        raise PlanError("deviceListStrategy", ", ".join(strategies), hint)
+
+
+def check(existing: Set[str]) -> None:
+    """Raises PlanError where containers would start without what every GPU needs."""
+    missing = [path for path in NEEDED if path not in existing]
+    if missing:
+        do = "do" if len(missing) > 1 else "does"
+        hint = (
+            f"{' and '.join(missing)} {do} not exist on this node, or this agent does not see the host's /dev; wait "
+            "for the driver's installer, or add the component driver-directory"
+        )
+        raise PlanError("injection.deviceListStrategies", STRATEGY, hint)
+
+
+def mps_limits(
+    resource: OfferedResource, granted: Sequence[SchedulableId], memory: Mapping[str, int]
+) -> Mapping[str, str]:
+    """Variables with the limits of an MPS client: its shares' part of the threads, and of the memory of each GPU, by
+    the number that the GPU has in the container. `memory`: in bytes, by device id, in the order of those numbers."""
+    shares = Counter(each.device_id for each in granted if each.replica is not None)
+    if resource.sharing != MPS or not resource.replicas or not shares:
+        return {}
+    gpus = [each for each in memory if each in shares]
+    limits = [(place, memory[id_] * shares[id_] // resource.replicas // MEBIBYTE) for place, id_ in enumerate(gpus)]
+    threads = {THREADS_VARIABLE: str(min(shares.values()) * 100 // resource.replicas)}
+    by_number = ",".join(f"{place}={limit}M" for place, limit in limits if limit)
+    return threads | ({MEMORY_VARIABLE: by_number} if by_number else {})

@@ -1,0 +1,178 @@
+"""gpu_config.json, as Google's device plugin has it: what it means here, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_common.errors import InputError
+from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
+from nodedevices_plugin.settings.file import parse as parse_file
+from nodedevices_plugin.settings.flags import parse as parse_flags
+from nodedevices_plugin.vendors.nvidia.gpu_config import FILE, KEYS, GpuConfig, parse
+from pydantic import TypeAdapter
+
+GPU = "nvidia.com/gpu"
+
+
+def read(document: Any) -> GpuConfig:
+    return parse(json.dumps(document).encode())
+
+
+def shared(strategy: str, clients: int) -> dict[str, Any]:
+    return {"GPUSharingStrategy": strategy, "MaxSharedClientsPerGPU": clients}
+
+
+def effective(document: Any, *arguments: str, config_file: str = "", spec: dict[str, Any] | None = None) -> Effective:
+    """The configuration of a node with this gpu_config.json."""
+    local = parse_flags(["--standalone", "--node-name=n", "--gpu-config=/etc/nvidia/gpu_config.json", *arguments], {})
+    assert local.device_files == {"gpu-config-file": "/etc/nvidia/gpu_config.json"}
+    file = parse_file(config_file.encode()) if config_file else None
+    return resolve(local, file, spec, {"gpu-config-file": read(document)})
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"GPUPartitionSize": "", "MaxTimeSharedClientsPerGPU": 0, "GPUSharingConfig": shared("", 0)},
+        {"GPUSharingConfig": None, "GPUPartitionSize": None, "HealthCriticalXid": None},
+        {"GPUSharingConfig": shared("time-sharing", 1)},
+    ],
+)
+def test_a_file_without_sharing_sets_nothing(document: Any) -> None:
+    assert read(document).sections() == {}
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("time-sharing", "timeSlicing"), ("mps", "mps")])
+def test_sharing_is_so_many_shares_of_each_gpu_one_for_a_container(theirs: str, ours: str) -> None:
+    sharing = effective({"GPUSharingConfig": shared(theirs, 4)}).sections.sharing
+    assert (sharing.strategy, sharing.fail_requests_greater_than_one) == (ours, True)
+    assert [(rule.name, rule.replicas, rule.devices) for rule in sharing.resources] == [(GPU, 4, None)]
+
+
+@pytest.mark.parametrize("more", [{}, {"GPUSharingConfig": shared("time-sharing", 3)}])
+def test_the_deprecated_key_means_time_sharing_and_may_say_the_same_beside_the_new_one(more: dict[str, Any]) -> None:
+    assert read({"MaxTimeSharedClientsPerGPU": 3, **more}) == GpuConfig(strategy="time-sharing", clients=3)
+
+
+def test_a_partition_size_offers_mig_devices_in_the_place_of_gpus_and_time_sharing_shares_them() -> None:
+    found = effective({"GPUPartitionSize": "1g.5gb", "GPUSharingConfig": shared("time-sharing", 2)}).sections
+    assert (found.partitions.strategy, found.sharing.strategy) == ("single", "timeSlicing")
+
+
+def test_xids_that_are_critical_make_a_gpu_unhealthy() -> None:
+    (rule,) = effective({"HealthCriticalXid": [79, 48, 79]}).sections.health.rules
+    assert (rule.reasons, rule.state) == (("Xid48", "Xid79"), "Unhealthy")
+
+
+def test_googles_variable_of_critical_xids_is_read_as_nvidias_is() -> None:
+    local = parse_flags(["--standalone", "--node-name=n"], {"XID_CONFIG": "48, 63", "DP_ENABLE_HEALTHCHECKS": "74"})
+    (rule,) = resolve(local, None, None).sections.health.rules
+    assert (rule.reasons, rule.state) == (("Xid48", "Xid63", "Xid74"), "Unhealthy")
+
+
+def test_a_flag_the_configuration_file_and_a_policy_replace_what_it_says() -> None:
+    document = {"GPUPartitionSize": "1g.5gb", "GPUSharingConfig": shared("time-sharing", 2)}
+    flag = effective(document, "--mig-strategy=none").sections
+    assert (flag.partitions.strategy, flag.sharing.strategy) == ("none", "timeSlicing")
+    slices = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 8}]}}"
+    assert effective(document, config_file=slices).sections.sharing.resources[0].replicas == 8
+    policy = effective(document, spec={"sharing": {"strategy": "none"}}).sections
+    assert (policy.partitions.strategy, policy.sharing.strategy) == ("single", "none")
+
+
+def test_it_is_part_of_the_shape_and_of_the_state_file() -> None:
+    before = effective({"GPUSharingConfig": shared("time-sharing", 2)})
+    after = effective({"GPUSharingConfig": shared("time-sharing", 3)})
+    assert before.shape != after.shape
+    assert from_saved(to_saved(before)) == before
+    assert TypeAdapter(FILE.type).validate_python({}) == GpuConfig()
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ([], r"\[\] is not an object with GPUPartitionSize, .*HealthCriticalXid"),
+        ({"gpuSharingConfig": {}}, "gpuSharingConfig: unknown key; did you mean GPUSharingConfig?"),
+        ({"GPUSharingConfig": []}, r"GPUSharingConfig: \[\] is not an object"),
+        ({"GPUSharingConfig": {"Strategy": "mps"}}, r"GPUSharingConfig\.Strategy: unknown key"),
+        (
+            {"GPUSharingConfig": shared("timeslicing", 2)},
+            r"GPUSharingStrategy: 'timeslicing' is not known; give time-sh",
+        ),
+        ({"GPUSharingConfig": shared("mps", -1)}, r"MaxSharedClientsPerGPU: -1 is not a number from 0 to 16384"),
+        ({"GPUSharingConfig": shared("mps", 16385)}, r"16385 is not a number"),
+        ({"GPUSharingConfig": {"GPUSharingStrategy": "mps", "MaxSharedClientsPerGPU": "4"}}, "'4' is not a number"),
+        ({"GPUSharingConfig": {"GPUSharingStrategy": "mps", "MaxSharedClientsPerGPU": True}}, "True is not a number"),
+        ({"GPUSharingConfig": {"GPUSharingStrategy": "mps"}}, r"MaxSharedClientsPerGPU: missing, with .*Strategy mps"),
+        (
+            {"GPUSharingConfig": {"MaxSharedClientsPerGPU": 4}},
+            r"GPUSharingStrategy: missing, with .*PerGPU 4; give time",
+        ),
+        (
+            {"MaxTimeSharedClientsPerGPU": 3, "GPUSharingConfig": shared("mps", 3)},
+            r"MaxTimeSharedClientsPerGPU: 3, and GPUSharingConfig has mps, 3; leave this deprecated key out",
+        ),
+        (
+            {"GPUPartitionSize": "1g.5gb", "GPUSharingConfig": shared("mps", 3)},
+            r"GPUSharingStrategy: mps, with GPUPartitionSize 1g\.5gb: MPS cannot share MIG devices",
+        ),
+        ({"GPUPartitionSize": "seven"}, r"GPUPartitionSize: 'seven' is not the size of a MIG device; .*1g\.10gb"),
+        ({"GPUPartitionSize": 1}, "GPUPartitionSize: 1 is not the size"),
+        ({"HealthCriticalXid": "48,63"}, r"HealthCriticalXid: '48,63': give a list of at most 64 XIDs"),
+        ({"HealthCriticalXid": [0]}, r"HealthCriticalXid: 0: give a list"),
+        ({"HealthCriticalXid": [[48]]}, r"HealthCriticalXid: \[48\]: give a list"),
+        ({"HealthCriticalXid": list(range(1, 70))}, "give a list of at most 64 XIDs"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_the_key_the_value_and_what_would_be_right(document: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        read(document)
+
+
+def test_every_key_that_is_wrong_is_named() -> None:
+    with pytest.raises(InputError) as refused:
+        read({"GPUPartitionSize": "x", "Other": 1, "GPUSharingConfig": {"GPUSharingStrategy": 7}})
+    assert [problem.partition(":")[0] for problem in refused.value.problems] == [
+        "Other",
+        "GPUSharingConfig.GPUSharingStrategy",
+        "GPUPartitionSize",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b"", "not JSON: Expecting value"),
+        (b"GPUPartitionSize: 1g.5gb", "not JSON"),
+        (b"\xff{}", "not JSON"),
+        (b"[" * 10_000, "not JSON"),
+        (b'{"HealthCriticalXid": [' + b"9" * 5000 + b"]}", "not JSON|give a list"),
+        (b'{"GPUPartitionSize": "1g.5gb", "GPUPartitionSize": ""}', "GPUPartitionSize: is there twice; give it once"),
+        (b" " * 70_000 + b"{}", "70002 bytes; 65536 are the most"),
+    ],
+)
+def test_a_hostile_file_is_refused_with_one_sentence(raw: bytes, says: str) -> None:
+    with pytest.raises(InputError, match=says) as refused:
+        parse(raw)
+    assert len(str(refused.value)) < 400
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*KEYS, "x"]), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(_JSON)
+def test_whatever_a_file_says_it_is_read_or_refused(document: Any) -> None:
+    try:
+        sections = read(document).sections()
+    except InputError:
+        return
+    assert set(sections) <= {"sharing", "partitions", "health"}
