@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -26,12 +27,16 @@ from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
-from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.sharing.base import Answer, Helper, HelperFacts, HelperState
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
 from nodedevices_probe.protocol import DeviceFact
 from support.exclusive_window import NAME as WINDOWS
 from support.exclusive_window import ExclusiveWindow
 from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot
+from support.hubs import FLAG as HUB_FLAG
+from support.hubs import HubFile, Hubs
 
 pytestmark = pytest.mark.timeout(240)  # thousands of steps, on a machine that runs clusters beside them
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"
@@ -72,6 +77,12 @@ class Container:
 
 
 class TheNode(RuleBasedStateMachine):
+    file = FileOutcome()
+    device_files: DeviceFiles = MappingProxyType({})
+
+    def local(self) -> Local:
+        return LOCAL
+
     @initialize()
     def start(self) -> None:
         self.clock = 100.0
@@ -88,12 +99,18 @@ class TheNode(RuleBasedStateMachine):
         self.disk_full = False
         self.sent = Plan()  # the newest list that the kubelet has
         self.plans: list[Plan] = []
-        self.file = FileOutcome()
         self.agent_starts()
 
     # --- the agent ----------------------------------------------------------------------------------------------------
     def agent_starts(self) -> None:
-        self.world: World = begin(self.disk or State(), LOCAL, now=self.now, monotonic=self.clock, file=self.file)
+        self.world: World = begin(
+            self.disk or State(),
+            self.local(),
+            now=self.now,
+            monotonic=self.clock,
+            file=self.file,
+            device_files=self.device_files,
+        )
         self.holdings = Holdings(state=HoldersState.UNAVAILABLE)
         self.first_list_at: float | None = self.clock + 1.0  # called at the start, and answered by then
         self.recent: tuple[RecentAllocate, ...] = ()
@@ -165,6 +182,7 @@ class TheNode(RuleBasedStateMachine):
                     source=self.probe(),
                     arrived=self.clock,
                     file=self.file,
+                    device_files=self.device_files,
                     seen=self.seen if self.known_object else None,
                     holdings=self.holdings,
                     recent=self.recent,
@@ -174,7 +192,7 @@ class TheNode(RuleBasedStateMachine):
                     unsaved_because="disk full" if self.disk_full else "",
                     helpers=self.helper_facts(),
                 ),
-                LOCAL,
+                self.local(),
                 now=self.now,
                 monotonic=self.clock,
             )
@@ -423,3 +441,99 @@ def renamed(device: DeviceFact) -> DeviceFact:
 
 TheNodeWhoseProbesChange.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=100)
 TestNoDeviceTwiceWhenProbesChange = TheNodeWhoseProbesChange.TestCase
+
+
+HUB, OTHER = "example.com/hub", "example.com/other"
+HUB_FILES = (
+    HubFile(HUB, shares=4, together=True),
+    HubFile(HUB, shares=6, together=True),
+    HubFile(HUB, shares=3),
+    HubFile(OTHER),
+)
+HUB_CONFIGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"resources": {"devices": [{"match": {"ids": ["HUB-1"]}, "name": OTHER}]}},
+    {"resources": {"devices": [{"match": {"ids": ["HUB-0"]}, "name": OTHER}]}},
+    {"sharing": {"strategy": "timeSlicing", "resources": [{"name": HUB, "replicas": 2}]}},
+)
+
+
+class TheNodeThatGivesAllOfAResource(TheNode):
+    """The same with devices of which a container gets all with any share. The state file is whole: what a container got
+    beside the id that the kubelet lists is known from it alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.take_back = registry.add(Hubs())
+
+    def teardown(self) -> None:
+        self.take_back()
+
+    def local(self) -> Local:
+        return replace(LOCAL, device_files={HUB_FLAG: "/etc/hubs.json"})
+
+    @initialize(file=st.sampled_from(HUB_FILES))
+    def start(self, file: HubFile) -> None:
+        self.device_files = {HUB_FLAG: DeviceFileOutcome(content=file)}
+        super().start()
+        self.knows_pods = True
+        self.seen = SeenObject(exists=True, generation=1, config={}, config_hash="{}")
+        self.clock += 3.0
+        self.agent_lists()
+        self.agent_steps()
+        self.pod_comes(0, 1)
+
+    def devices(self) -> tuple[DeviceFact, ...]:
+        return tuple(
+            DeviceFact(
+                id=f"HUB-{number}", index=number, type="hub", vendor="sitara", device_nodes=(f"/dev/hub{number}",)
+            )
+            for number in range(3)
+            if number not in self.gone
+        )
+
+    @rule(file=st.sampled_from(HUB_FILES))
+    def file_changes(self, file: HubFile) -> None:
+        self.device_files = {HUB_FLAG: DeviceFileOutcome(content=file)}
+        self.a_pod_comes_at_once()
+
+    def a_pod_comes_at_once(self) -> None:
+        """Of whatever is offered for the first time now, if there is such a thing."""
+        self.time_passes(3.0)
+        self.pod_comes(len(self.sent.resources) - 1, 1)
+
+    @rule()
+    def file_breaks(self) -> None:
+        self.device_files = {HUB_FLAG: DeviceFileOutcome(error="not valid JSON")}
+
+    @rule(config=st.sampled_from(HUB_CONFIGS))
+    def policy_changes(self, config: dict[str, Any] | None) -> None:
+        super().policy_changes(config)
+        self.a_pod_comes_at_once()
+
+    @rule(how=st.just("as it was"), pick=st.just(0))
+    def agent_restarts(self, how: str, pick: int) -> None:
+        super().agent_restarts(how, pick)
+
+    # What the other models are about, and happens here seldom enough for the rest to come together.
+    kubelet_stops = kubelet_restarts = api_server_comes_or_goes = disk_fills_up_or_not = None  # type: ignore[assignment]
+    mig_changes = pod_of_another_plugin_holds = None  # type: ignore[assignment]
+
+    def given(self, container: Container) -> set[str]:
+        """The devices that it got."""
+        [resource] = (each for each in self.plans[container.plan].resources if each.name == container.resource)
+        own = {each.partition("::")[0] for each in container.ids}
+        return own | ({each.device_id for each in resource.ids if each.healthy} if resource.together else set())
+
+    @invariant()
+    def no_device_goes_to_two_containers_but_as_shares_of_one_plan(self) -> None:
+        held = list(self.containers.values())
+        for place, one in enumerate(held):
+            for other in held[place + 1 :]:
+                if self.given(one) & self.given(other):
+                    assert all("::" in each for each in (*one.ids, *other.ids)), (one, other)
+                    assert one.resource == other.resource, (one, other)
+
+
+TheNodeThatGivesAllOfAResource.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=40)
+TestNoDeviceTwiceWhereAllIsGiven = TheNodeThatGivesAllOfAResource.TestCase
