@@ -1,4 +1,4 @@
-"""What `make demo` shows, on any cluster with two nodes that have no device plugin for nvidia.com/gpu.
+"""What `make demo` shows in two acts, on any cluster with two nodes that have no device plugin for nvidia.com/gpu.
 
 Each scene does one thing to the cluster, waits until the API server or the kubelet shows its effect, and prints the
 real output of the command that a person would use to see it. A scene whose effect does not come in time raises. Faults
@@ -8,6 +8,7 @@ the new file is sent to the moment at which the changed object (a watch) or the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,22 @@ CONDITION = (
     'jsonpath={range .status.conditions[?(@.type=="nodedevices.io/DeviceHealthy")]}'
     '{.status} {.reason}: {.message}{"\\n"}{end}'
 )
+KINDS = (
+    'jsonpath={range .status.devices[*]}{.name}{"\\t"}{.type}{"\\t"}{.attributes.vendor}{"\\t"}'
+    '{.attributes.productName}{"\\t"}{.health.state}{"\\n"}{end}'
+)
+REQUESTS = (
+    "custom-columns=POD:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase,"
+    "REQUESTS:.spec.containers[0].resources.limits"
+)
+MARKS = (
+    "custom-columns=POD:.metadata.name,PHASE:.status.phase,"
+    'MESSAGE:.status.conditions[?(@.type=="nodedevices.io/DeviceHealthy")].message'
+)
+LABEL = "act=2"
+RDMA, FPGA = "example.com/rdma", "example.com/fpga"
+PODS = {"cuda": GPU, "rocm": "amd.com/gpu", "mpi": RDMA, "synth": FPGA}  # what each of them requests
+STRUCK = {"gpu": "cuda", "partitioned": "rocm", "nic": "mpi", "fpga": "synth"}  # simulated.one_of_each
 # docs/architecture.md; the last one is the kubelet's own period, not ours.
 TARGETS = {"kubelet": "1 s", "NodeDevices": "2 s", "pod condition": "5 s", "Event": "5 s", "Node allocatable": "15 s"}
 
@@ -50,7 +67,7 @@ def sharing(node: str) -> dict[str, Any]:
     return {
         "apiVersion": "nodedevices.io/v1alpha1",
         "kind": "DevicePolicy",
-        "metadata": {"name": "share-the-l4s"},
+        "metadata": {"name": "share-the-gpus"},
         "spec": {
             "nodeSelector": {"matchLabels": {"kubernetes.io/hostname": node}},
             "priority": 10,
@@ -59,11 +76,35 @@ def sharing(node: str) -> dict[str, Any]:
     }
 
 
+def naming(node: str) -> dict[str, Any]:
+    """Priority 10 is sharing()'s, which has no such section."""
+    return {
+        "apiVersion": "nodedevices.io/v1alpha1",
+        "kind": "DevicePolicy",
+        "metadata": {"name": "names"},
+        "spec": {
+            "nodeSelector": {"matchLabels": {"kubernetes.io/hostname": node}},
+            "resources": {
+                "devices": [{"match": {"type": "nic"}, "name": RDMA}, {"match": {"type": "fpga"}, "name": FPGA}]
+            },
+        },
+    }
+
+
 def trainer(node: str, image: str) -> dict[str, Any]:
+    return pod("trainer", node, image, {GPU: "2"}, 'echo "my devices: $NVIDIA_VISIBLE_DEVICES"; exec sleep 3600')
+
+
+def holder(name: str, node: str, image: str, resource: str) -> dict[str, Any]:
+    """A pod of the second act, with one of a resource."""
+    return pod(name, node, image, {resource: "1"}, "exec sleep 3600", act="2")
+
+
+def pod(name: str, node: str, image: str, limits: Mapping[str, str], script: str, **labels: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "trainer", "namespace": NAMESPACE},
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
         "spec": {
             "nodeSelector": {"kubernetes.io/hostname": node},
             "restartPolicy": "Never",
@@ -74,8 +115,8 @@ def trainer(node: str, image: str) -> dict[str, Any]:
                     "name": "main",
                     "image": image,
                     "imagePullPolicy": "IfNotPresent",
-                    "command": ["sh", "-c", 'echo "my devices: $NVIDIA_VISIBLE_DEVICES"; exec sleep 3600'],
-                    "resources": {"limits": {GPU: "2"}},
+                    "command": ["sh", "-c", script],
+                    "resources": {"limits": dict(limits)},
                 }
             ],
         },
@@ -88,7 +129,7 @@ class Story:
     kubectl: Kubectl
     image: str
     big: str  # node of the 8 H100s
-    small: str  # node of the 4 L4s
+    small: str  # node with a few devices of every kind
     times: dict[str, float] = field(default_factory=dict)
     _hands: ExitStack = field(default_factory=ExitStack)
 
@@ -100,7 +141,9 @@ class Story:
             self.share()
             self.break_a_gpu()
             self.recover()
-        self.conclude()
+            self.conclude()
+            self.offer_every_kind()
+            self.break_one_of_each()
 
     # --- what a person would type -------------------------------------------------------------------------------------
     def show(self, *args: str) -> str:
@@ -121,7 +164,10 @@ class Story:
 
     # --- scenes -------------------------------------------------------------------------------------------------------
     def give_devices(self) -> None:
-        self.stage.step(f"Devices: 8 H100 on {self.big}, 4 L4 on {self.small} (simulated: one file on each node)")
+        self.stage.step(
+            f"Devices (simulated: one file on each node): 8 H100 on {self.big}; on {self.small} two H100, an MI300X in "
+            "eight partitions, two ConnectX-7 and a U250"
+        )
         self.kubectl.apply(
             *(node_client.pod(node, namespace=NAMESPACE, image=self.image) for node in (self.big, self.small)),
         )
@@ -131,13 +177,13 @@ class Story:
             for node in (self.big, self.small)
         }
         self.node_clients[self.big].write(simulated.h100s())
-        self.node_clients[self.small].write(simulated.l4s())
-        for node, count in ((self.big, 8), (self.small, 4)):
+        self.node_clients[self.small].write(simulated.one_of_each())
+        for node, count in ((self.big, 8), (self.small, 6)):
             wait_until(
                 f"NodeDevices {node} has {count} healthy devices",
                 lambda node=node, count=count: self.status(node).get("summary", {}).get("healthy") == count,  # type: ignore[misc]
             )
-        for node, count in ((self.big, 8), (self.small, 4)):
+        for node, count in ((self.big, 8), (self.small, 2)):
             wait_until(
                 f"node {node} has {count} allocatable {GPU}",
                 lambda node=node, count=count: self.number(node, GPU) == count,  # type: ignore[misc]
@@ -182,13 +228,13 @@ class Story:
         self.show("get", "node", self.big, "-o", f"jsonpath={{.status.capacity.{escaped(MEMORY)}}}")
 
     def share(self) -> None:
-        self.stage.step(f"A policy for {self.small}: time-slicing, 4 replicas of each L4, without a restart")
+        self.stage.step(f"A policy for {self.small}: time-slicing, 4 replicas of each H100, without a restart")
         before = self.agent_start(self.small)
         self.kubectl.apply(sharing(self.small))
-        wait_until(f"node {self.small} has 16 allocatable {GPU}", lambda: self.number(self.small, GPU) == 16)
+        wait_until(f"node {self.small} has 8 allocatable {GPU}", lambda: self.number(self.small, GPU) == 8)
         if self.agent_start(self.small) != before:
             raise NotReached(f"the agent on {self.small} was restarted: {before} -> {self.agent_start(self.small)}")
-        self.stage.done(f"4 became 16; the agent on {self.small} is still the one started at {before[1]}")
+        self.stage.done(f"2 became 8; the agent on {self.small} is still the one started at {before[1]}")
         self.show("get", "node", self.small, "-o", f"jsonpath={{.status.allocatable.{escaped(GPU)}}}")
         self.show("get", "devicepolicies")
 
@@ -293,6 +339,44 @@ class Story:
         self.stage.step("From the fault in the probe's input to ...")
         rows = [(name, f"{seconds:.2f} s", TARGETS[name]) for name, seconds in self.times.items()]
         self.stage.table(("where it was read", "this run", "target"), rows)
+
+    # --- second act: other makers' devices ----------------------------------------------------------------------------
+    def offer_every_kind(self) -> None:
+        self.stage.step(f"Second act. {self.small} has devices of four makers; a policy names its NICs and its FPGA")
+        self.show("get", "nodedevices", self.small, "-o", KINDS)
+        self.kubectl.apply(naming(self.small))
+        self.kubectl.apply(*(holder(name, self.small, self.image, what) for name, what in PODS.items()))
+        pods = [f"pod/{name}" for name in PODS]
+        self.kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Ready", *pods, "--timeout=60s")
+        self.stage.done("pods hold one of each")
+        self.show("get", "pods", "-n", NAMESPACE, "-l", LABEL, "-o", REQUESTS)
+
+    def break_one_of_each(self) -> None:
+        def held() -> dict[str, int] | None:
+            devices = self.status(self.small).get("devices", [])
+            found = {
+                one["pod"]: device["index"]
+                for device in devices
+                for part in (device, *device.get("partitions", []))
+                for one in part.get("holders", [])
+            }
+            return found if found.keys() == PODS.keys() else None
+
+        self.stage.step(
+            "An XID, an uncorrectable memory error, a NIC and an FPGA that are gone: each pod hears of its own"
+        )
+        index = wait_until("NodeDevices names a holder of each kind", held)
+        struck = {kind: index[pod] for kind, pod in STRUCK.items()}
+        self.node_clients[self.small].write(simulated.one_of_each(struck=struck))
+
+        def marked() -> bool:
+            pods = [self.kubectl.get("pod", name, NAMESPACE) for name in PODS]
+            return all(condition(pod, "nodedevices.io/DeviceHealthy").get("status") == "False" for pod in pods)
+
+        wait_until("every pod is marked", marked)
+        self.stage.done("every pod is marked")
+        self.show("get", "pods", "-n", NAMESPACE, "-l", LABEL, "-o", MARKS)
+        self.show("get", "nodedevices", self.small, "-o", DEVICES)
 
     def forget(self) -> None:
         """Takes back what the story made in the cluster; the files on the nodes first, by pods that still exist."""
