@@ -342,6 +342,8 @@ _NOT_PLAIN = re.compile(PLAIN_TEXT.replace("^[^", "[").replace("]*$", "]"))
 
 def text(value: str, limit: int = MAX_TEXT) -> str:
     """The value as the line may carry it: what a driver or file says, without control characters, cut to `limit`."""
+    if len(value) <= limit and value.isascii() and value.isprintable():
+        return value.strip()
     clean = _NOT_PLAIN.sub(" ", value).encode("utf-8", "replace").decode("utf-8").strip()
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 

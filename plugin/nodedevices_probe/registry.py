@@ -8,6 +8,7 @@ from nodedevices_probe.amd.kind import AMD
 from nodedevices_probe.fpga.kind import FPGA
 from nodedevices_probe.intel.kind import INTEL
 from nodedevices_probe.kind import Kind
+from nodedevices_probe.nic.kind import NIC
 from nodedevices_probe.nvidia.kind import NVML
 from nodedevices_probe.simulated.kind import SIMULATED
 
@@ -18,6 +19,7 @@ KINDS: Mapping[str, Kind] = {
         AMD,
         INTEL,
         FPGA,
+        NIC,
         SIMULATED,
     )
 }

@@ -23,16 +23,24 @@ _DIGITS = re.compile(r"([0-9]{1,18})")
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Paths are relative to `root`: "sys/class/net". `devices`: where the machine's /dev is, if that is elsewhere: a
-    container has a /dev of its own."""
+    """Paths are relative to `root`: "sys/class/net". `devices`, `sys`: where the machine's /dev and /sys are, if they
+    are elsewhere: a container has a /dev of its own, and a /sys with the network interfaces of its pod."""
 
     root: Path = Path("/")
     devices: Path | None = None
+    sys: Path | None = None
+
+    def _place(self, path: str | Path) -> str:
+        """As text: machines with many functions have thousands of files."""
+        below = str(path)
+        if self.sys is not None and below.startswith("sys/"):
+            return f"{self.sys}{below.removeprefix('sys')}"
+        return f"{self.root}/{below}"
 
     def read(self, path: str | Path, limit: int = MAX_BYTES) -> str:
         """The content, without white space around it; "" where there is none."""
         try:
-            file = os.open(self.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            file = os.open(self._place(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except (OSError, ValueError):
             return ""
         try:
@@ -64,7 +72,7 @@ class Roots:
     def names(self, path: str | Path) -> tuple[str, ...]:
         """What a folder holds, in natural order (card2 before card10), names with odd characters left out."""
         found = list[str]()
-        with contextlib.suppress(OSError, ValueError), os.scandir(self.root / path) as entries:
+        with contextlib.suppress(OSError, ValueError), os.scandir(self._place(path)) as entries:
             for entry in entries:
                 if entry.name.isascii() and entry.name.isprintable() and " " not in entry.name:
                     found.append(entry.name)
@@ -74,16 +82,17 @@ class Roots:
 
     def link(self, path: str | Path) -> str:
         """The last part of what a link points to: a driver's name, a PCI address; "" where there is no link."""
+        return next(reversed(self.target(path)), "")
+
+    def target(self, path: str | Path) -> tuple[str, ...]:
+        """The parts of what a link points to, which is not followed; () where there is no link."""
         try:
-            return text((self.root / path).readlink().name)
+            return tuple(text(part) for part in os.readlink(self._place(path)).split("/"))  # noqa: PTH115
         except (OSError, ValueError):
-            return ""
+            return ()
 
     def exists(self, path: str | Path) -> bool:
-        try:
-            return (self.root / path).exists()
-        except (OSError, ValueError):  # a loop of links
-            return False
+        return os.path.exists(self._place(path))  # noqa: PTH110
 
     def has_node(self, node: str) -> bool:
         """Whether `/dev/...` is there: a device node where the root is the real one, else anything of that name."""

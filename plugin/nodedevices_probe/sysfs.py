@@ -70,11 +70,12 @@ class System:
 
     root: Path = Path("/")
     driver_root: Path | None = None  # where the driver's or the host's root is mounted; its dev counts, if it has one
+    host_sys: Path | None = None  # where the host's /sys is mounted; it counts, if it is there
 
     @property
     def roots(self) -> Roots:
         devices = self.driver_root / "dev" if self.driver_root is not None else None
-        return Roots(self.root, devices if devices is not None and devices.is_dir() else None)
+        return Roots(self.root, devices=_folder(devices), sys=_folder(self.host_sys))
 
     def numa_node(self, bus_id: str) -> int | None:
         """NUMA node of a PCI device; None where the kernel knows none (-1)."""
@@ -82,12 +83,9 @@ class System:
 
     def pci_path(self, bus_id: str) -> tuple[str, ...]:
         """From the root complex to the device: pci0000:16, 0000:16:01.0, 0000:17:00.0; () where it is not known."""
-        try:
-            parts = (self.root / PCI_DEVICES / bus_id).readlink().parts
-        except (OSError, ValueError):
-            return ()
+        parts = self.roots.target(f"{PCI_DEVICES}/{bus_id}")
         begin = next((at for at, part in enumerate(parts) if _ROOT_COMPLEX.fullmatch(part)), len(parts))
-        return tuple(text(part) for part in parts[begin:])
+        return parts[begin:]
 
     def place(self, bus_id: str) -> Place:
         return Place(path=self.pci_path(bus_id), numa_node=self.numa_node(bus_id))
@@ -145,3 +143,7 @@ class System:
 
     def _read(self, path: str) -> str:
         return self.roots.read(path, MAX_BYTES)
+
+
+def _folder(path: Path | None) -> Path | None:
+    return path if path is not None and path.is_dir() else None

@@ -153,6 +153,14 @@ OWN: tuple[Option, ...] = (
         "without NVIDIA's DCGM exporter",
     ),
     Option(
+        name="rdma-required",
+        variables=("NODEDEVICES_RDMA_REQUIRED",),
+        group="probe",
+        metavar="NODES",
+        help="character devices without which an RDMA device is unhealthy, of rdma_cm, umad, uverbs, issm and ucm, or "
+        "none; default: rdma_cm,umad,uverbs",
+    ),
+    Option(
         name="device-plugin-dir",
         default=f"{KUBELET}/device-plugins",
         variables=("NODEDEVICES_DEVICE_PLUGIN_DIR",),

@@ -14,8 +14,10 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.amd.probe import AmdSource
 from nodedevices_probe.intel.probe import IntelSource
 from nodedevices_probe.loop import Facts, LineLoop, Source
+from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.roots import MAX_BYTES, MAX_ENTRIES, Roots
 from nodedevices_probe.sysfs import System
+from support.nic_trees import Nics, connectx_7_pair, e810, soft_roce, sriov
 from support.trees import amd_bus_id, flex, mi300x
 
 ODD = (
@@ -49,7 +51,18 @@ def intel(root: Path) -> Source:
     return IntelSource(system=System(root))
 
 
-PROBES: dict[str, Callable[[Path], Source]] = {"amd": amd, "intel": intel}
+def nic(root: Path) -> Source:
+    return NicSource(system=System(root), plain=True)
+
+
+PROBES: dict[str, Callable[[Path], Source]] = {
+    "amd": amd,
+    "intel": intel,
+    "nic": nic,
+    "nic-functions": nic,
+    "nic-soft": nic,
+    "nic-aux": nic,
+}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +70,14 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "amd": mi300x(tmp_path_factory.mktemp("amd"), gpus=2, compute="CPX").root,
         "intel": flex(tmp_path_factory.mktemp("intel"), gpus=2).root,
+        "nic": connectx_7_pair(tmp_path_factory.mktemp("nic")).root,
+        "nic-functions": sriov(tmp_path_factory.mktemp("functions"), functions=4).root,
+        "nic-soft": soft_roce(tmp_path_factory.mktemp("soft")).root,
+        "nic-aux": e810(tmp_path_factory.mktemp("aux")).root,
     }
+
+
+DEVICES = {"amd": 2, "intel": 2, "nic": 2, "nic-functions": 5, "nic-soft": 2, "nic-aux": 2}
 
 
 @pytest.mark.parametrize("probe", PROBES)
@@ -71,7 +91,10 @@ def test_files_of_any_content_are_one_good_line(machines: dict[str, Path], probe
     try:
         for path in before:
             path.write_text(value)
-        assert len(line(PROBES[probe](machine)).devices) == 2
+        # A card of network cards without its PCI class is none that this probe knows, unless it has RDMA.
+        spoiled = sum(path.name == "class" for path in before)
+        found = len(line(PROBES[probe](machine)).devices)
+        assert DEVICES[probe] - spoiled * (probe.startswith("nic")) <= found <= DEVICES[probe]
     finally:
         for path, content in before.items():
             path.write_bytes(content)
@@ -103,6 +126,63 @@ def test_what_is_no_file_is_not_known(tmp_path: Path, spoil: Callable[[Path], No
     mi300x(tmp_path, gpus=2)
     spoil(tmp_path / "sys/bus/pci/devices" / amd_bus_id(0) / file)
     assert len(line(amd(tmp_path)).devices) == 2
+
+
+@pytest.mark.parametrize("spoil", [spoil_fifo, spoil_loop, spoil_folder, spoil_absolute_link])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "bus/pci/devices/0000:17:00.0/vendor",
+        "bus/pci/devices/0000:17:00.0/acpi_index",
+        "class/infiniband/mlx5_0/node_type",
+        "class/infiniband/mlx5_0/ports/1/state",
+        "class/infiniband/mlx5_0/ports/1/pkeys/0",
+        "class/infiniband_verbs/uverbs0/ibdev",
+        "class/net/ib0/type",
+        "class/net/ib0/flags",
+        "module/ib_core/parameters/netns_mode",
+    ],
+)
+def test_what_is_no_file_is_not_known_of_a_network_card(
+    tmp_path: Path, spoil: Callable[[Path], None], file: str
+) -> None:
+    connectx_7_pair(tmp_path)
+    spoil(tmp_path / "sys" / file)
+    assert [each.id for each in line(nic(tmp_path)).devices] == ["0000:17:00.0", "0000:17:00.1"]
+
+
+def test_links_to_anywhere_and_names_of_any_kind_are_no_network_card(tmp_path: Path) -> None:
+    nics = connectx_7_pair(tmp_path)
+    good = line(nic(tmp_path)).devices
+    for folder in ("class/net", "class/infiniband", "bus/auxiliary/devices", "bus/vdpa/devices", "bus/pci/devices"):
+        for name, target in (
+            ("loop", "loop"),
+            ("up", "../../../../../../../.."),
+            ("esc\x1b[2J", "/nowhere"),
+            ("0000:ff:1f.7", "0000:ff:1f.7"),
+            ("mlx5_core.sf.7", "../../../devices/pci0000:16/0000:ff:1f.7/mlx5_core.sf.7"),
+            ("long" * 50, "x" * 4000),
+        ):
+            (tmp_path / "sys" / folder).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "sys" / folder / name).symlink_to(target)
+    facts = line(nic(tmp_path))
+    assert [each for each in facts.devices if each.pci_bus_id in {"0000:17:00.0", "0000:17:00.1"}] == list(good)
+    nics.unplug("sys/devices/pci0000:16/0000:16:07.0/0000:17:00.0")
+    assert line(nic(tmp_path)).devices[0].id == "0000:17:00.1"
+
+
+def test_thousands_of_interfaces_functions_and_rdma_devices_are_bounded(tmp_path: Path) -> None:
+    nics = Nics(tmp_path)
+    folder = nics.card("0000:17:00.0", vendor="0x15b3", device="0x1021", driver="mlx5_core", sriov_numvfs=10**6)
+    for number in range(MAX_ENTRIES + 200):
+        (tmp_path / "sys/class/net").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"sys/class/net/veth{number}").symlink_to(f"../../devices/virtual/net/veth{number}")
+    for number in range(600):
+        (tmp_path / "sys/class/infiniband").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"sys/class/infiniband/rxe{number}").symlink_to(f"../../devices/virtual/infiniband/rxe{number}")
+        (tmp_path / folder / f"virtfn{number}").symlink_to(f"../0000:18:{number % 32:02x}.0")
+    facts = line(nic(tmp_path))
+    assert (len(facts.devices), [each.code for each in facts.problems]) == (256, ["NoInterfaces", "TooManyDevices"])
 
 
 def test_folders_of_any_size_and_names_of_any_characters_are_bounded(tmp_path: Path) -> None:

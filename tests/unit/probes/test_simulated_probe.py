@@ -16,6 +16,7 @@ from typing import Any
 import nodedevices_common
 import pytest
 from nodedevices_probe.protocol import DriverState, Snapshot
+from nodedevices_probe.registry import KINDS
 from support.probes import COMMAND, RunningProbe, device, once, running
 
 
@@ -171,7 +172,7 @@ def _is_alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "nvml | amd | intel | "),
+        ([], " | ".join(KINDS)),
         (["simulated"], "one of the arguments --file --profile is required"),
         (["simulated", "--profile", "h900"], "argument --profile: 'h900' is not a known profile"),
         (

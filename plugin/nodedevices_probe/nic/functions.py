@@ -1,0 +1,177 @@
+"""PCI functions of network cards, and sub-functions: driver, SR-IOV, and what user-space drivers open.
+
+Source: Documentation/ABI/testing/sysfs-bus-pci, sysfs-bus-vdpa and vfio of the Linux kernel. A virtual function links
+to its physical one (`physfn`), which links to each by its number (`virtfn<N>`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from nodedevices_probe.nic.models import SOLARFLARE
+from nodedevices_probe.nic.owners import SUB_FUNCTION, Owner, auxiliary_type, owner
+from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, text, within
+from nodedevices_probe.roots import Roots
+from nodedevices_probe.sysfs import PCI_DEVICE, PCI_DEVICES
+
+NETWORK_CLASS = "0x02"
+AUXILIARY = "sys/bus/auxiliary/devices"
+VDPA = "sys/bus/vdpa/devices"
+RDMA_TYPES = frozenset({"rdma", "roce", "iwarp", "ib"})  # of the auxiliary bus, seen from every network namespace
+NO_IOMMU = "vfio-noiommu"
+_VFIO_DRIVER = re.compile(r"([a-z0-9_]+[_-])?vfio[_-]pci")
+_HEX = re.compile(r"0x([0-9a-f]{4})")
+_VDPA_DRIVERS = {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}
+_VHOST_VDPA = re.compile(r"vhost-vdpa-[0-9]{1,5}")
+_VIRTFN = re.compile(r"virtfn([0-9]{1,5})")
+_UIO = re.compile(r"uio[0-9]{1,5}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """`physical`: of a virtual or sub-function, the PCI address of the one that it belongs to. `index`: which of it.
+    `device_nodes`: what drivers in user space open."""
+
+    id: str
+    vendor: str = ""
+    device: str = ""
+    driver: str = ""
+    physical: str = ""
+    index: int | None = None
+    virtual_functions: int = 0
+    most_virtual_functions: int = 0
+    acpi_index: int | None = None
+    has_rdma: bool = False  # even while a pod's namespace has its RDMA device
+    auxiliary_type: str = ""
+    vdpa_type: str = ""
+    device_nodes: tuple[str, ...] = ()
+
+    @property
+    def is_virtual(self) -> bool:
+        return bool(self.physical) and not self.auxiliary_type
+
+    @property
+    def is_special(self) -> bool:
+        """More than a plain card."""
+        return bool(
+            self.physical
+            or self.has_rdma
+            or self.most_virtual_functions
+            or self.device_nodes
+            or self.vdpa_type
+            or self.vendor == SOLARFLARE
+            or self.driver == "sfc"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Vdpa:
+    type: str
+    device_nodes: tuple[str, ...]
+
+
+def functions(roots: Roots, others: Collection[str]) -> dict[Owner, Function]:
+    """PCI functions of network cards, and `others`, by address; then sub-functions."""
+    found = [
+        each
+        for each in sorted(roots.names(PCI_DEVICES))  # hexadecimal, all of one length: 09 before 0a
+        if PCI_DEVICE.fullmatch(each)
+        and (each in others or roots.word(f"{PCI_DEVICES}/{each}/class").startswith(NETWORK_CLASS))
+    ]
+    vdpa, indexes, auxiliary = _vdpa(roots), _indexes(roots, found), _auxiliary(roots)
+    with_rdma = {*others, *(whose.pci for name, whose in auxiliary.items() if auxiliary_type(name) in RDMA_TYPES)}
+    every = {
+        Owner(each): _function(
+            roots, each, indexes, vdpa.get(Owner(each)), has_rdma=each in with_rdma or each in others
+        )
+        for each in found
+    }
+    for name, whose in auxiliary.items():
+        if auxiliary_type(name) == SUB_FUNCTION and whose in every:
+            its = Owner(whose.pci, name)
+            every[its] = _sub_function(roots, name, every[whose], vdpa.get(its))
+    return every
+
+
+def _auxiliary(roots: Roots) -> dict[str, Owner]:
+    """All of the auxiliary bus, and in whose folders they stand."""
+    return {name: owner(roots, f"{AUXILIARY}/{name}") for name in roots.names(AUXILIARY)}
+
+
+def _function(roots: Roots, bus_id: str, indexes: Mapping[str, int], vdpa: _Vdpa | None, *, has_rdma: bool) -> Function:
+    at = f"{PCI_DEVICES}/{bus_id}"
+    driver, physical = roots.link(f"{at}/driver"), roots.link(f"{at}/physfn")
+    return Function(
+        id=bus_id,
+        vendor=_id(roots, f"{at}/vendor"),
+        device=_id(roots, f"{at}/device"),
+        driver=driver,
+        physical=physical if PCI_DEVICE.fullmatch(physical) else "",
+        index=indexes.get(bus_id),
+        virtual_functions=_count(roots, f"{at}/sriov_numvfs"),
+        most_virtual_functions=_count(roots, f"{at}/sriov_totalvfs"),
+        acpi_index=within(roots.number(f"{at}/acpi_index"), 0, MAX_INTEGER),
+        has_rdma=has_rdma,
+        vdpa_type=vdpa.type if vdpa else "",
+        device_nodes=(*_user_space(roots, at, driver), *(vdpa.device_nodes if vdpa else ())),
+    )
+
+
+def _sub_function(roots: Roots, name: str, card: Function, vdpa: _Vdpa | None) -> Function:
+    """With what its card says of itself."""
+    at = f"{AUXILIARY}/{name}"
+    return Function(
+        id=name,
+        vendor=card.vendor,
+        device=card.device,
+        driver=roots.link(f"{at}/driver"),
+        physical=card.id,
+        index=within(roots.number(f"{at}/sfnum"), 0, MAX_INTEGER),
+        auxiliary_type=SUB_FUNCTION,
+        vdpa_type=vdpa.type if vdpa else "",
+        device_nodes=vdpa.device_nodes if vdpa else (),
+    )
+
+
+def _user_space(roots: Roots, at: str, driver: str) -> tuple[str, ...]:
+    """/dev/vfio/<IOMMU group> or /dev/uio<N>, where such a driver has it."""
+    if _VFIO_DRIVER.fullmatch(driver):
+        group = roots.link(f"{at}/iommu_group")
+        unsafe = "noiommu-" if roots.word(f"{at}/iommu_group/name") == NO_IOMMU else ""
+        return (f"/dev/vfio/{unsafe}{group}",) if group.isdecimal() else ()
+    return tuple(f"/dev/{each}" for each in roots.names(f"{at}/uio")[:1] if _UIO.fullmatch(each))
+
+
+def _indexes(roots: Roots, found: Collection[str]) -> dict[str, int]:
+    """Of virtual functions, by address."""
+    indexes: dict[str, int] = {}
+    for at in (f"{PCI_DEVICES}/{each}" for each in found):
+        if _count(roots, f"{at}/sriov_numvfs"):
+            numbers = (_VIRTFN.fullmatch(name) for name in roots.names(at))
+            indexes |= {roots.link(f"{at}/{each[0]}"): int(each[1]) for each in numbers if each}
+    return indexes
+
+
+def _vdpa(roots: Roots) -> dict[Owner, _Vdpa]:
+    found = {}
+    for name in roots.names(VDPA):
+        at = f"{VDPA}/{name}"
+        nodes = [each for each in roots.names(at) if _VHOST_VDPA.fullmatch(each)]
+        of = _Vdpa(
+            type=_VDPA_DRIVERS.get(roots.link(f"{at}/driver"), ""),
+            device_nodes=tuple(f"/dev/{each}" for each in nodes[:1]),
+        )
+        found[owner(roots, at)] = of
+    return found
+
+
+def _id(roots: Roots, path: str) -> str:
+    """0x15b3 -> 15b3."""
+    match = _HEX.fullmatch(text(roots.word(path)).lower())
+    return match[1] if match else ""
+
+
+def _count(roots: Roots, path: str) -> int:
+    return within(roots.number(path), 0, MAX_SMALL) or 0

@@ -1,0 +1,58 @@
+"""Network interfaces of the namespace whose /sys it is: which are a device's, and what their links do.
+
+Source: net-sysfs.c of the Linux kernel. `carrier` and `speed` cannot be read of an interface that is administratively
+down; `carrier_up_count` counts since the driver made the interface.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
+from nodedevices_probe.nic.owners import Owner, owner
+from nodedevices_probe.protocol import MAX_SMALL, text, within
+from nodedevices_probe.roots import Roots
+
+NET = "sys/class/net"
+_IFF_UP = 1
+_TYPES = {1: ETHER, 32: INFINIBAND}  # if_arp.h
+_REPRESENTOR = re.compile(r"(c[0-9]+)?(pf[0-9]+)?(vf|sf)[0-9]+")  # phys_port_name of a switch's port for a function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    name: str
+    link_type: str = ""  # ETHER, INFINIBAND, "" for others
+    is_wanted_up: bool = False  # administratively
+    has_carrier: bool | None = None  # None: not known
+    was_up: bool = False
+    speed_gbps: int | None = None
+
+
+def interfaces(roots: Roots) -> dict[Owner, Interface]:
+    """By device, the one that is its own: neither a representor of a function nor a child of an IPoIB interface; of
+    several ports the first one that has a link."""
+    found: dict[Owner, list[tuple[int, Interface]]] = {}
+    for name in roots.names(NET):
+        whose, at = owner(roots, f"{NET}/{name}"), f"{NET}/{name}"
+        if not whose.pci or _REPRESENTOR.fullmatch(roots.word(f"{at}/phys_port_name")) or roots.exists(f"{at}/parent"):
+            continue
+        found.setdefault(whose, []).append((roots.number(f"{at}/dev_port") or 0, interface(roots, name)))
+    return {
+        whose: min(several, key=lambda each: (not each[1].has_carrier, each[0]))[1] for whose, several in found.items()
+    }
+
+
+def interface(roots: Roots, name: str) -> Interface:
+    at = f"{NET}/{name}"
+    carrier = roots.number(f"{at}/carrier")
+    megabits = roots.number(f"{at}/speed") if carrier == 1 else None
+    return Interface(
+        name=text(name),
+        link_type=_TYPES.get(roots.number(f"{at}/type") or 0, ""),
+        is_wanted_up=bool((roots.number(f"{at}/flags", 16) or 0) & _IFF_UP),
+        has_carrier=None if carrier is None else carrier == 1,
+        was_up=(roots.number(f"{at}/carrier_up_count") or 0) > 0,
+        speed_gbps=None if megabits is None else within(megabits // 1000, 1, MAX_SMALL),
+    )

@@ -1,0 +1,63 @@
+"""What `nodedevices-probe nic` takes."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+from nodedevices_probe.check import CheckError
+from nodedevices_probe.kind import Given, Kind, add_driver_root
+from nodedevices_probe.nic.attributes import RDMA_NODES, RDMA_REQUIRED
+
+FLAG = "rdma-required"
+
+
+def required_nodes(value: str) -> frozenset[str]:
+    """Of --rdma-required. Raises CheckError."""
+    if value.strip() == "none":
+        return frozenset()
+    wanted = [each.strip() for each in value.split(",") if each.strip()]
+    wrong = [each for each in wanted if each not in RDMA_NODES]
+    if wrong or not wanted:
+        right = f"some of {','.join(RDMA_NODES)}, or none"
+        raise CheckError(f"argument --{FLAG}: {(wrong or [value])[0]!r} is not allowed; give {right}")
+    return frozenset(wanted)
+
+
+def _check(given: Given) -> None:
+    if value := given[FLAG]:
+        required_nodes(str(value))
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    add_driver_root(parser)
+    parser.add_argument(
+        "--host-sys-ctr-path",
+        type=Path,
+        default=Path("/host-sys"),
+        metavar="DIR",
+        help="the host's /sys, mounted, if it is there: a container's own has only the network interfaces of its pod"
+        " (default: /host-sys)",
+    )
+    parser.add_argument(
+        f"--{FLAG}",
+        default=",".join(RDMA_REQUIRED),
+        metavar="NODES",
+        help=f"report an RDMA device without one of these character devices as faulty: {','.join(RDMA_NODES)}, or none"
+        f" (default: {','.join(RDMA_REQUIRED)})",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="report plain network cards, too: without RDMA, SR-IOV, a user-space driver or Onload (default: no)",
+    )
+
+
+NIC = Kind(
+    name="nic",
+    help="network cards: RDMA devices, SR-IOV functions, Solarflare; by what the kernel shows",
+    add_arguments=_add_arguments,
+    reads="nodedevices_probe.nic.probe",
+    passed_on={"driver-root-ctr-path": "driver-root-ctr-path", FLAG: FLAG},
+    check=_check,
+)

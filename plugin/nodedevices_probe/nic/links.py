@@ -1,0 +1,24 @@
+"""Whether the link of a card is a condition of it. Pure.
+
+A port that nobody has connected is none: only one that is administratively up is judged, and one that never had a link
+is told from one that lost it.
+"""
+
+from __future__ import annotations
+
+from nodedevices_probe.nic.attributes import INFINIBAND, LINK_DOWN, NO_LINK
+from nodedevices_probe.nic.interfaces import Interface
+from nodedevices_probe.nic.rdma import Physical, RdmaDevice, State
+
+
+def link_condition(own: Interface | None, rdma: RdmaDevice | None) -> str | None:
+    """LINK_DOWN, NO_LINK, or None. An InfiniBand port needs no interface, so its own state counts."""
+    ports = [port for port in rdma.ports if port.link_type == INFINIBAND] if rdma is not None else []
+    if ports:
+        wanted = [port for port in ports if port.physical != Physical.DISABLED]
+        if not wanted or any(port.state != State.DOWN for port in wanted):
+            return None
+        return LINK_DOWN if any(port.was_up for port in wanted) else NO_LINK
+    if own is None or not own.is_wanted_up or own.has_carrier is not False:
+        return None
+    return LINK_DOWN if own.was_up else NO_LINK

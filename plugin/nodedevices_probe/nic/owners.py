@@ -1,0 +1,44 @@
+"""Whose an entry of a class or bus of sysfs is: the device in whose folder it stands, by the path that it links to.
+
+class/net/eth0          -> devices/pci0000:00/0000:00:03.0/virtio2/net/eth0
+class/net/enp3s0f0s88   -> devices/pci0000:00/.../0000:03:00.0/mlx5_core.sf.2/net/enp3s0f0s88
+class/infiniband/rxe0   -> devices/virtual/infiniband/rxe0
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nodedevices_probe.roots import Roots
+from nodedevices_probe.sysfs import PCI_DEVICE
+
+# <driver>.<type>.<number> of the auxiliary bus. A sub-function is a device of its own; other types (mlx5_core.rdma.0,
+# ice.roce.0) are parts of their device.
+AUXILIARY = re.compile(r"[A-Za-z0-9_]{1,32}\.([A-Za-z0-9_-]{1,32})\.[0-9]{1,9}")
+SUB_FUNCTION = "sf"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """`pci`: the nearest PCI function; "" for what has none. `auxiliary`: a sub-function below it."""
+
+    pci: str = ""
+    auxiliary: str = ""
+
+
+def owner(roots: Roots, path: str) -> Owner:
+    """Of the entry of this path, which is a link."""
+    found = Owner()
+    for part in roots.target(path)[:-1]:
+        if PCI_DEVICE.fullmatch(part):
+            found = Owner(part)
+        elif auxiliary_type(part) == SUB_FUNCTION:
+            found = Owner(found.pci, part)
+    return found
+
+
+def auxiliary_type(name: str) -> str:
+    """Of a name of the auxiliary bus; "" for others."""
+    match = AUXILIARY.fullmatch(name)
+    return match[1] if match else ""

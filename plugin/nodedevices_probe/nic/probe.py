@@ -1,0 +1,288 @@
+"""Network cards: PCI functions of class 0x02, whatever driver has them, and RDMA devices of any kind.
+
+A device is a PCI function by its address, a sub-function by the name of its auxiliary device, or an RDMA device that
+has neither (soft-RoCE) by its own name. What says most about it may be away and come back while it is in use: a pod's
+network has its interface, and with exclusive RDMA namespaces its RDMA device. Nothing is written, no interface is set
+up or down, and nothing but files of the kernel is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from nodedevices_api.bounds import DEVICE_ID_PATTERN, MAX_DEVICE_ID, MAX_DEVICES
+
+from nodedevices_probe import drm, pcie
+from nodedevices_probe.events import EventLog
+from nodedevices_probe.loop import Facts
+from nodedevices_probe.nic import attributes as names
+from nodedevices_probe.nic.functions import Function, functions
+from nodedevices_probe.nic.interfaces import NET, Interface, interface, interfaces
+from nodedevices_probe.nic.kind import required_nodes
+from nodedevices_probe.nic.links import link_condition
+from nodedevices_probe.nic.models import LINUX, maker, model
+from nodedevices_probe.nic.owners import Owner, owner
+from nodedevices_probe.nic.rdma import RdmaDevice, is_exclusive, rdma_devices
+from nodedevices_probe.protocol import (
+    MAX_MESSAGE,
+    MAX_SMALL,
+    MAX_TEXT,
+    Attribute,
+    DeviceFact,
+    Driver,
+    DriverState,
+    Machine,
+    PcieNeighbour,
+    Problem,
+    Readings,
+    text,
+    within,
+)
+from nodedevices_probe.roots import Roots
+from nodedevices_probe.sysfs import PCI_DEVICES, System
+
+EXCLUSIVE = (
+    "RDMA devices are seen in one network namespace alone: a pod sees those that its CNI plugin moves into its network."
+    " To share them: rdma system set netns shared"
+)
+NO_INTERFACES = (
+    "no network card has an interface: this is not the host's /sys; mount that at --host-sys-ctr-path, or use the"
+    " component host-sys"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Machine:
+    """What was read once for all devices of a poll."""
+
+    functions: Mapping[Owner, Function]  # with sub-functions
+    interfaces: Mapping[Owner, Interface]
+    rdma: Mapping[Owner, RdmaDevice]
+    places: Mapping[str, pcie.Place]  # of PCI functions
+    near: Mapping[str, tuple[PcieNeighbour, ...]]  # of physical functions
+
+    def parent(self, function: Function) -> Function:
+        """Its physical function; itself where it is one."""
+        return self.functions.get(Owner(function.physical), function)
+
+
+@dataclass(slots=True, kw_only=True)
+class NicSource:
+    """`required`: which character devices an RDMA device has to have. `plain`: with cards that have nothing but an
+    interface."""
+
+    system: System = field(default_factory=System)
+    required: frozenset[str] = frozenset(names.RDMA_REQUIRED)
+    plain: bool = False
+    poll_seconds: float = 5.0
+    name: str = "nic"
+    events: EventLog = field(default_factory=EventLog)
+
+    @property
+    def roots(self) -> Roots:
+        return self.system.roots
+
+    def poll(self) -> Facts:
+        devices, problems = self._devices()
+        version = self.roots.word("proc/sys/kernel/osrelease")
+        return Facts(
+            driver=Driver(state=DriverState.LOADED, name="linux", version=version),
+            machine=Machine(type=self.system.machine_type()),
+            problems=tuple(problems),
+            devices=devices,
+        )
+
+    def _devices(self) -> tuple[tuple[DeviceFact, ...], list[Problem]]:
+        roots, rdma = self.roots, rdma_devices(self.roots)
+        by_owner = {each.owner: each for each in reversed(rdma) if each.owner.pci}
+        every = functions(roots, {whose.pci for whose in by_owner if not whose.auxiliary})
+        places = {whose.pci: self.system.place(whose.pci) for whose in every if not whose.auxiliary}
+        machine = _Machine(
+            functions=every,
+            interfaces=interfaces(roots),
+            rdma=by_owner,
+            places=places,
+            near=pcie.neighbours({each.id: places[each.id] for each in every.values() if not each.physical}),
+        )
+        wanted = {whose: each for whose, each in every.items() if self.plain or each.is_special}
+        of_pci = [self._device(whose, each, machine) for whose, each in wanted.items()]
+        without = [self._soft(each) for each in rdma if not each.owner.pci]
+        usable: dict[str, DeviceFact] = {}
+        for each in (*of_pci, *without):
+            if _is_id(each.id):
+                usable.setdefault(each.id, each)
+        problems = [_exclusive()] if is_exclusive(roots) else []
+        problems += _odd_names([each.id for each in without if not _is_id(each.id)])
+        bound = [each for each in every.values() if each.driver and not each.device_nodes and not each.is_virtual]
+        if bound and not machine.interfaces:
+            problems.append(Problem(code="NoInterfaces", message=NO_INTERFACES))
+        ordered = sorted(usable.values(), key=lambda each: (each.type == names.VIRTUAL, not each.pci_bus_id))
+        if len(ordered) > MAX_DEVICES:
+            problems.append(_too_many(ordered))
+        return _numbered(ordered[:MAX_DEVICES]), problems
+
+    def _device(self, whose: Owner, function: Function, machine: _Machine) -> DeviceFact:
+        at = f"{PCI_DEVICES}/{whose.pci}"
+        rdma, own = machine.rdma.get(whose), machine.interfaces.get(whose)
+        physical = machine.parent(function)
+        of_physical = Owner(physical.id)
+        parent, parent_rdma = machine.interfaces.get(of_physical), machine.rdma.get(of_physical)
+        made_by = maker(function.vendor)
+        place = machine.places.get(whose.pci, pcie.Place(path=()))
+        nodes = (*function.device_nodes, *(rdma.device_nodes(self.roots, self.required) if rdma else ()))
+        return DeviceFact(
+            id=function.id,
+            index=0,
+            type=names.VIRTUAL if function.is_virtual else names.PHYSICAL,
+            vendor=made_by.word,
+            brand=made_by.brand,
+            product_name=model(function.vendor, function.device) or (text(rdma.model) if rdma else ""),
+            firmware=rdma.firmware if rdma else "",
+            pci_bus_id=whose.pci,
+            pcie_root=place.root,
+            numa_node=place.numa_node,
+            extra=_attributes(
+                {
+                    names.PCI_VENDOR: function.vendor,
+                    names.DEVICE_ID: function.device,
+                    names.DRIVER: function.driver,
+                    names.IF_NAME: own.name if own else "",
+                    names.LINK_TYPE: _link_type(own, rdma) or _link_type(parent, parent_rdma),
+                    names.PF_NAME: parent.name if parent else "",
+                    names.PHYSICAL_FUNCTION: function.physical,
+                    names.VF_INDEX: function.index,
+                    names.VIRTUAL_FUNCTIONS: function.virtual_functions or None,
+                    names.ACPI_INDEX: function.acpi_index,
+                    names.SPEED: _speed(own, rdma),
+                    names.AUX_TYPE: function.auxiliary_type,
+                    names.VDPA_TYPE: function.vdpa_type,
+                    **_of_rdma(rdma),
+                }
+            ),
+            capacity={names.VFS: str(function.most_virtual_functions)} if function.most_virtual_functions else {},
+            pcie=machine.near.get(function.id, ()),
+            device_nodes=nodes[:16],
+            readings=self._readings(at, function, rdma, link_condition(parent, parent_rdma)),
+        )
+
+    def _readings(self, at: str, function: Function, rdma: RdmaDevice | None, link: str | None) -> Readings:
+        missing = drm.missing(self.roots, function.device_nodes)
+        if not missing and rdma is not None and rdma.missing(self.roots, self.required):
+            missing = (drm.NODE_MISSING,)
+        unbound = () if function.driver else (names.DRIVER_UNBOUND,)
+        is_whole = not function.physical
+        felt = drm.sensors(self.roots, drm.hwmon(self.roots, at), shown="asic") if is_whole else drm.Sensors()
+        return Readings(
+            thermal_slowdown=felt.hot,
+            temperature_celsius=felt.celsius,
+            power_milliwatts=felt.milliwatts,
+            conditions=(*unbound, *missing, *([link] if link else ())),
+        )
+
+    def _soft(self, rdma: RdmaDevice) -> DeviceFact:
+        """An RDMA device that the kernel makes of an interface, whose PCI device says where it is."""
+        under = interface(self.roots, rdma.netdev) if rdma.netdev else None
+        of = owner(self.roots, f"{NET}/{rdma.netdev}").pci if rdma.netdev else ""
+        place = self.system.place(of) if of else pcie.Place(path=())
+        missing = (drm.NODE_MISSING,) if rdma.missing(self.roots, self.required) else ()
+        link = link_condition(under, rdma)
+        return DeviceFact(
+            id=rdma.name,
+            index=0,
+            type=names.PHYSICAL,
+            vendor=LINUX.word,
+            product_name=text(rdma.model),
+            firmware=rdma.firmware,
+            pcie_root=place.root,
+            numa_node=place.numa_node,
+            extra=_attributes(
+                {
+                    names.IF_NAME: under.name if under else "",
+                    names.PF_NAME: under.name if under else "",
+                    names.LINK_TYPE: _link_type(under, rdma),
+                    names.SPEED: _speed(under, rdma),
+                    **_of_rdma(rdma),
+                }
+            ),
+            device_nodes=rdma.device_nodes(self.roots, self.required)[:16],
+            readings=Readings(conditions=(*missing, *([link] if link else ()))),
+        )
+
+
+def _of_rdma(rdma: RdmaDevice | None) -> dict[str, str | int | None]:
+    if rdma is None:
+        return {}
+    return {
+        names.RDMA_DEVICE: text(rdma.name),
+        names.NODE_GUID: rdma.node_guid,
+        names.P_KEYS: ",".join(rdma.p_keys)[:MAX_TEXT],
+    }
+
+
+def _attributes(values: Mapping[str, str | int | None]) -> dict[str, Attribute]:
+    """Without those that the kernel does not say."""
+    return {
+        name: Attribute(string=value) if isinstance(value, str) else Attribute(integer=value)
+        for name, value in values.items()
+        if value is not None and value != ""
+    }
+
+
+def _link_type(own: Interface | None, rdma: RdmaDevice | None) -> str:
+    if own is not None and own.link_type:
+        return own.link_type
+    return next((port.link_type for port in rdma.ports if port.link_type), "") if rdma is not None else ""
+
+
+def _speed(own: Interface | None, rdma: RdmaDevice | None) -> int | None:
+    if own is not None and own.speed_gbps is not None:
+        return own.speed_gbps
+    rates = [port.rate_gbps for port in rdma.ports if port.rate_gbps is not None] if rdma is not None else []
+    return within(max(rates, default=None), 1, MAX_SMALL)
+
+
+def _is_id(name: str) -> bool:
+    return len(name) <= MAX_DEVICE_ID and re.fullmatch(DEVICE_ID_PATTERN, name) is not None
+
+
+def _numbered(devices: Iterable[DeviceFact]) -> tuple[DeviceFact, ...]:
+    """Each type counts for itself."""
+    counts = dict.fromkeys(names.TYPES, -1)
+    found = []
+    for each in devices:
+        counts[each.type] += 1
+        found.append(replace(each, index=counts[each.type]))
+    return tuple(found)
+
+
+def _exclusive() -> Problem:
+    return Problem(code="RdmaExclusive", message=EXCLUSIVE)
+
+
+def _odd_names(found: list[str]) -> list[Problem]:
+    if not found:
+        return []
+    some = ", ".join(text(each) for each in found[:4])
+    why = f"{len(found)} RDMA devices are not reported, such as {some}: give them names of letters, digits and ._:-"
+    return [Problem(code="NotReported", message=text(why, MAX_MESSAGE))]
+
+
+def _too_many(devices: list[DeviceFact]) -> Problem:
+    left = [each.id for each in devices[MAX_DEVICES:]]
+    some = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
+    why = f"{len(devices)} devices were found; only the first {MAX_DEVICES} are reported, without {some}"
+    return Problem(code="TooManyDevices", message=text(why, MAX_MESSAGE))
+
+
+def source(options: argparse.Namespace) -> NicSource:
+    """From its arguments (kind). Raises CheckError."""
+    return NicSource(
+        system=System(options.root, Path(options.driver_root_ctr_path), options.host_sys_ctr_path),
+        required=required_nodes(options.rdma_required),
+        plain=options.all,
+        poll_seconds=options.interval_seconds,
+    )

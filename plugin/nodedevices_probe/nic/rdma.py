@@ -1,0 +1,167 @@
+"""RDMA devices: /sys/class/infiniband, which has those of every driver, soft-RoCE and iWARP, too.
+
+Source: Documentation/ABI/stable/sysfs-class-infiniband of the Linux kernel. A device's character devices are those
+whose `ibdev` says its name; /dev/infiniband/rdma_cm is everybody's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
+from nodedevices_probe.nic.interfaces import NET
+from nodedevices_probe.nic.owners import Owner, owner
+from nodedevices_probe.protocol import MAX_SMALL, within
+from nodedevices_probe.roots import Roots
+
+INFINIBAND_CLASS = "sys/class/infiniband"
+NETNS_MODE = "sys/module/ib_core/parameters/netns_mode"  # Y: all namespaces share all RDMA devices
+RDMA_CM = "rdma_cm"
+DEV = "/dev/infiniband"
+MAX_PORTS = 8
+MAX_P_KEYS = 8  # each one read is a command to the device
+_CLASSES = {"infiniband_verbs": ("uverbs",), "infiniband_mad": ("umad", "issm"), "infiniband_cm": ("ucm",)}
+_NODE = re.compile(r"(uverbs|umad|issm|ucm)[0-9]{1,5}")
+_SAID = re.compile(r"([0-9]{1,3}):.*")  # "4: ACTIVE"
+_RATE = re.compile(r"([0-9]{1,5})(\.[0-9]+)? Gb/sec.*")  # "400 Gb/sec (4X NDR)"
+_P_KEY = re.compile(r"0x[0-9a-f]{4}")
+_LAYERS = {"InfiniBand": INFINIBAND, "Ethernet": ETHER}
+
+
+class State(IntEnum):
+    """ib_verbs.h ib_port_state."""
+
+    UNKNOWN = 0
+    DOWN = 1
+    ACTIVE = 4
+
+
+class Physical(IntEnum):
+    """ib_verbs.h ib_port_phys_state."""
+
+    DISABLED = 3  # by an administrator
+
+
+class Kind(IntEnum):
+    """rdma_node_type."""
+
+    UNKNOWN = 0
+    CA = 1
+    ROUTER = 3  # up to it all have management datagrams; iWARP, usNIC and EFA have none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    state: int
+    physical: int
+    link_type: str
+    was_up: bool
+    rate_gbps: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaDevice:
+    name: str
+    owner: Owner
+    kind: int = Kind.UNKNOWN
+    node_guid: str = ""
+    firmware: str = ""
+    model: str = ""  # hca_type
+    ports: tuple[Port, ...] = ()
+    p_keys: tuple[str, ...] = ()
+    netdev: str = ""  # whose packets it sends, as its GIDs have it
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by kind: uverbs -> /dev/infiniband/uverbs0
+
+    def missing(self, roots: Roots, required: Collection[str]) -> bool:
+        """Whether one that it requires is not there; those that its kind never has are not required."""
+        for each in required:
+            if each == RDMA_CM:
+                paths: tuple[str, ...] = (f"{DEV}/{RDMA_CM}",)
+            elif each != "uverbs" and self.kind > Kind.ROUTER:
+                continue
+            else:
+                paths = self.nodes.get(each, ())
+            if not paths or not all(roots.has_node(path) for path in paths):
+                return True
+        return False
+
+    def device_nodes(self, roots: Roots, required: Collection[str]) -> tuple[str, ...]:
+        """Its own: those that it requires, and of the others those that are there."""
+        return tuple(
+            path for kind, paths in self.nodes.items() for path in paths if kind in required or roots.has_node(path)
+        )
+
+
+def rdma_devices(roots: Roots) -> tuple[RdmaDevice, ...]:
+    nodes = _character_devices(roots)
+    return tuple(_device(roots, name, nodes.get(name, {})) for name in roots.names(INFINIBAND_CLASS))
+
+
+def is_exclusive(roots: Roots) -> bool:
+    """Whether each RDMA device is seen in one network namespace alone (`rdma system set netns exclusive`)."""
+    return roots.word(NETNS_MODE) == "N"
+
+
+def _character_devices(roots: Roots) -> dict[str, dict[str, tuple[str, ...]]]:
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for folder, kinds in _CLASSES.items():
+        for name in roots.names(f"sys/class/{folder}"):
+            match = _NODE.fullmatch(name)
+            if match and match[1] in kinds:
+                of = found.setdefault(roots.word(f"sys/class/{folder}/{name}/ibdev"), {})
+                of[match[1]] = (*of.get(match[1], ()), f"{DEV}/{name}")
+    return found
+
+
+def _device(roots: Roots, name: str, nodes: Mapping[str, tuple[str, ...]]) -> RdmaDevice:
+    at = f"{INFINIBAND_CLASS}/{name}"
+    numbers = [each for each in roots.names(f"{at}/ports") if each.isdecimal()][:MAX_PORTS]
+    ports = tuple(_port(roots, f"{at}/ports/{each}") for each in numbers)
+    first = f"{at}/ports/{numbers[0]}" if numbers else ""
+    is_infiniband = any(port.link_type == INFINIBAND for port in ports)
+    return RdmaDevice(
+        name=name,
+        owner=owner(roots, at),
+        kind=_said(roots, f"{at}/node_type"),
+        node_guid=roots.word(f"{at}/node_guid"),
+        firmware=roots.word(f"{at}/fw_ver"),
+        model=roots.word(f"{at}/hca_type"),
+        ports=ports,
+        p_keys=_p_keys(roots, first) if is_infiniband else (),
+        netdev=_netdev(roots, at, first),
+        nodes=nodes,
+    )
+
+
+def _port(roots: Roots, at: str) -> Port:
+    state = _said(roots, f"{at}/state")
+    rate = _RATE.fullmatch(roots.word(f"{at}/rate")) if state == State.ACTIVE else None
+    # Every active port was up; the counter is a command to the device, so it is read where it matters.
+    downed = roots.number(f"{at}/counters/link_downed") if state == State.DOWN else None
+    return Port(
+        state=state,
+        physical=_said(roots, f"{at}/phys_state"),
+        link_type=_LAYERS.get(roots.word(f"{at}/link_layer"), ""),
+        was_up=(downed or 0) > 0,
+        rate_gbps=within(int(rate[1]), 1, MAX_SMALL) if rate else None,
+    )
+
+
+def _p_keys(roots: Roots, port: str) -> tuple[str, ...]:
+    """The first ones; empty entries are 0x0000."""
+    keys = (roots.word(f"{port}/pkeys/{index}") for index in range(MAX_P_KEYS))
+    return tuple(dict.fromkeys(key for key in keys if _P_KEY.fullmatch(key) and key != "0x0000"))
+
+
+def _netdev(roots: Roots, at: str, port: str) -> str:
+    """rxe says it itself."""
+    said = roots.word(f"{at}/parent") or (roots.word(f"{port}/gid_attrs/ndevs/0") if port else "")
+    return said if "/" not in said and said not in {".", ".."} and roots.exists(f"{NET}/{said}") else ""
+
+
+def _said(roots: Roots, path: str) -> int:
+    match = _SAID.fullmatch(roots.word(path))
+    return int(match[1]) if match else 0

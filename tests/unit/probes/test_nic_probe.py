@@ -1,0 +1,397 @@
+"""Network cards, from trees of sysfs to the probe's line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodedevices_api.bounds import MAX_DEVICES
+from nodedevices_plugin.inputs.reader import parse_line
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.settings.probes import missing, read
+from nodedevices_probe.loop import Facts, LineLoop
+from nodedevices_probe.nic.probe import NicSource
+from nodedevices_probe.protocol import MAX_LINE_BYTES, MAX_OWN, MAX_PATHS, DeviceFact, PciePath
+from nodedevices_probe.registry import KINDS
+from nodedevices_probe.sysfs import System
+from support.nic_trees import MELLANOX, SOLARFLARE, Nics, connectx_7_pair, e810, plain, soft_roce, solarflare, sriov
+
+COMMAND = (sys.executable, "-m", "nodedevices_probe.main", "nic", "--once")
+
+
+def poll(root: Path, **settings: Any) -> Facts:
+    return NicSource(system=System(root), **settings).poll()
+
+
+def by_id(facts: Facts) -> dict[str, DeviceFact]:
+    return {each.id: each for each in facts.devices}
+
+
+def extra(device: DeviceFact) -> dict[str, str | int | None]:
+    return {name: value.string if value.string is not None else value.integer for name, value in device.extra.items()}
+
+
+def conditions(root: Path, **settings: Any) -> dict[str, tuple[str, ...]]:
+    return {each.id: each.readings.conditions for each in poll(root, **settings).devices}
+
+
+# --- what is found ---------------------------------------------------------------------------------------------------
+def test_both_ports_of_a_card_are_devices_with_what_the_kernel_says_of_them(tmp_path: Path) -> None:
+    connectx_7_pair(tmp_path)
+    facts = poll(tmp_path)
+    assert (facts.problems, facts.driver.name, facts.driver.version) == ((), "linux", "6.8.0-45-generic")
+    infiniband, ethernet = facts.devices
+    assert (infiniband.id, infiniband.type, infiniband.vendor, infiniband.product_name) == (
+        "0000:17:00.0",
+        "nic",
+        "mellanox",
+        "ConnectX-7",
+    )
+    assert (infiniband.firmware, infiniband.numa_node, infiniband.pcie_root) == ("28.39.1002", 0, "pci0000:16")
+    assert extra(infiniband) == {
+        "pciVendor": "15b3",
+        "deviceID": "1021",
+        "driver": "mlx5_core",
+        "ifName": "ib0",
+        "linkType": "infiniband",
+        "pfName": "ib0",
+        "acpiIndex": 3,
+        "speedGbps": 400,
+        "rdmaDevice": "mlx5_0",
+        "nodeGUID": "0c42:a103:0065:d7a6",
+        "pKeys": "0xffff,0x8001",
+    }
+    assert infiniband.device_nodes == (
+        "/dev/infiniband/uverbs0",
+        "/dev/infiniband/issm0",
+        "/dev/infiniband/umad0",
+    )
+    assert (extra(ethernet)["linkType"], extra(ethernet)["speedGbps"], "pKeys" in ethernet.extra) == (
+        "ether",
+        200,
+        False,
+    )
+    assert [(each.to, each.path) for each in infiniband.pcie] == [(ethernet.id, PciePath.INTERNAL)]
+
+
+def test_virtual_functions_say_which_they_are_of_and_what_their_driver_opens(tmp_path: Path) -> None:
+    sriov(tmp_path)
+    devices = poll(tmp_path).devices
+    physical, functions = devices[0], devices[1:]
+    assert (physical.type, physical.capacity, extra(physical)["virtualFunctions"]) == ("nic", {"vfs": "16"}, 8)
+    assert extra(physical)["ifName"] == "enp49s0np0", "and no representor of a function"
+    assert [(each.type, each.index, extra(each)["vfIndex"]) for each in functions] == [("vf", n, n) for n in range(8)]
+    for each in functions:
+        said = extra(each)
+        assert (said["physicalFunction"], said["pfName"], said["linkType"]) == (physical.id, "enp49s0np0", "ether")
+        assert each.pcie_root == physical.pcie_root
+    assert (functions[0].device_nodes, extra(functions[0])["ifName"]) == (
+        ("/dev/infiniband/uverbs1", "/dev/infiniband/issm1", "/dev/infiniband/umad1"),
+        "enp49s0np0v0",
+    )
+
+
+def test_a_function_in_vfio_has_the_node_of_its_group_alone(tmp_path: Path) -> None:
+    nics = sriov(tmp_path)
+    third = poll(tmp_path).devices[3]
+    assert (extra(third)["driver"], third.device_nodes, third.readings.conditions) == (
+        "vfio-pci",
+        ("/dev/vfio/42",),
+        (),
+    )
+    assert "ifName" not in third.extra
+    (tmp_path / "dev/vfio/42").unlink()
+    assert poll(tmp_path).devices[3].readings.conditions == ("deviceNodeMissing",)
+    group = tmp_path / "sys/kernel/iommu_groups/42/name"
+    group.write_text("vfio-noiommu\n")
+    nics.tree.node("/dev/vfio/noiommu-42")
+    assert poll(tmp_path).devices[3].device_nodes == ("/dev/vfio/noiommu-42",)
+
+
+@pytest.mark.parametrize("classes", [("net",), ("net", "infiniband")])
+def test_a_function_whose_interface_is_in_a_pod_stays_and_has_no_fault(
+    tmp_path: Path, classes: tuple[str, ...]
+) -> None:
+    nics = sriov(tmp_path)
+    nics.forget(str(next((tmp_path / "sys/devices").glob("*/*/0000:31:00.5")).relative_to(tmp_path)), *classes)
+    device = by_id(poll(tmp_path))["0000:31:00.5"]
+    assert device.readings.conditions == ()
+    assert {name: extra(device)[name] for name in ("pfName", "linkType", "vfIndex", "driver")} == {
+        "pfName": "enp49s0np0",
+        "linkType": "ether",
+        "vfIndex": 4,
+        "driver": "mlx5_core",
+    }, "which resource it belongs to does not change"
+    assert "ifName" not in device.extra
+
+
+def test_a_card_with_rdma_stays_while_a_pods_namespace_has_all_of_it(tmp_path: Path) -> None:
+    nics = connectx_7_pair(tmp_path)
+    folder = "sys/devices/pci0000:16/0000:16:07.0/0000:17:00.1"
+    nics.tree.file(f"{folder}/mlx5_core.rdma.1/uevent")
+    nics.tree.link("sys/bus/auxiliary/devices/mlx5_core.rdma.1", f"{folder}/mlx5_core.rdma.1")
+    nics.forget(folder)
+    device = by_id(poll(tmp_path))["0000:17:00.1"]
+    assert (device.readings.conditions, "rdmaDevice" in device.extra) == ((), False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "nodes"), [("rxe", "rxe0", ("uverbs0", "umad0")), ("siw", "siw0", ("uverbs0",))]
+)
+def test_rdma_that_the_kernel_makes_of_an_interface_is_a_device(
+    tmp_path: Path, kind: str, name: str, nodes: tuple[str, ...]
+) -> None:
+    soft_roce(tmp_path, kind=kind)
+    (device,) = poll(tmp_path).devices
+    assert (device.id, device.type, device.vendor, device.pci_bus_id) == (name, "nic", "linux", "")
+    assert (device.numa_node, device.pcie_root) == (0, "pci0000:16"), "those of the card below the interface"
+    assert {extra(device)[each] for each in ("ifName", "pfName")} == {"eth0"}
+    assert device.device_nodes == tuple(f"/dev/infiniband/{each}" for each in nodes)
+    assert device.readings.conditions == (), "iWARP has no management datagrams, so no umad"
+
+
+def test_soft_roce_of_an_older_kernel_belongs_to_the_card_below(tmp_path: Path) -> None:
+    nics = soft_roce(tmp_path)
+    nics.forget("sys/devices/virtual", "infiniband")
+    nics.rdma("rxe1", "sys/devices/pci0000:16/0000:16:02.0/0000:02:00.0", nodes=("uverbs", "umad"))
+    (device,) = poll(tmp_path).devices
+    assert (device.id, extra(device)["rdmaDevice"], extra(device)["ifName"]) == ("0000:02:00.0", "rxe1", "eth0")
+
+
+def test_a_sub_function_is_a_device_and_rdma_of_the_card_is_the_cards(tmp_path: Path) -> None:
+    e810(tmp_path)
+    card, part = poll(tmp_path).devices
+    assert (card.product_name, extra(card)["rdmaDevice"], extra(card)["ifName"]) == (
+        "E810-C QSFP",
+        "rocep75s0",
+        "ens1f0",
+    )
+    assert (part.id, part.type, part.pci_bus_id, part.pcie_root) == ("ice.sf.1", "nic", card.id, card.pcie_root)
+    said = extra(part)
+    assert (said["auxType"], said["vfIndex"], said["physicalFunction"]) == ("sf", 88, card.id)
+    assert (said["ifName"], said["pfName"]) == ("ens1f0s88", "ens1f0")
+
+
+def test_a_vdpa_device_is_its_functions(tmp_path: Path) -> None:
+    nics = sriov(tmp_path)
+    for index, driver in ((4, "vhost_vdpa"), (5, "virtio_vdpa")):
+        folder = f"sys/devices/pci0000:16/0000:16:01.0/0000:31:00.{index + 1}/vdpa{index}"
+        nics.tree.file(f"{folder}/vhost-vdpa-{index}/dev" if index == 4 else f"{folder}/uevent")
+        (tmp_path / "sys/bus/vdpa/drivers" / driver).mkdir(parents=True)
+        nics.tree.link(f"{folder}/driver", f"sys/bus/vdpa/drivers/{driver}")
+        nics.tree.link(f"sys/bus/vdpa/devices/vdpa{index}", folder)
+    nics.tree.node("/dev/vhost-vdpa-4")
+    found = by_id(poll(tmp_path))
+    one, other = found["0000:31:00.5"], found["0000:31:00.6"]
+    assert (extra(one)["vdpaType"], extra(other)["vdpaType"]) == ("vhost", "virtio")
+    assert "/dev/vhost-vdpa-4" in one.device_nodes
+
+
+def test_solarflare_is_found_by_its_driver_and_a_port_never_connected_is_no_fault_of_the_link(tmp_path: Path) -> None:
+    solarflare(tmp_path)
+    one, other = poll(tmp_path).devices
+    assert (one.vendor, one.product_name, extra(one)["driver"]) == ("solarflare", "SFC9250", "sfc")
+    assert (one.readings.conditions, other.readings.conditions) == ((), ("noLink",))
+
+
+def test_plain_cards_are_reported_on_request(tmp_path: Path) -> None:
+    plain(tmp_path)
+    assert poll(tmp_path).devices == ()
+    (device,) = poll(tmp_path, plain=True).devices
+    assert (device.id, device.vendor, extra(device)["speedGbps"]) == ("0000:01:00.0", "intel", 1)
+    for flags, count in (((), 0), (("--all",), 1)):
+        done = subprocess.run([*COMMAND, f"--root={tmp_path}", *flags], capture_output=True, timeout=60, check=False)
+        assert len(parse_line(done.stdout).devices) == count, done.stderr
+
+
+def test_no_numa_node_is_none_and_not_node_minus_one(tmp_path: Path) -> None:
+    connectx_7_pair(tmp_path).tree.file("sys/bus/pci/devices/0000:17:00.0/numa_node", -1)
+    assert poll(tmp_path).devices[0].numa_node is None
+
+
+# --- health ----------------------------------------------------------------------------------------------------------
+def net(root: Path, name: str, **files: str | int) -> None:
+    for file, value in files.items():
+        (root / "sys/class/net" / name / file).write_text(f"{value}\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "carrier", "ups", "found"),
+    [
+        ("0x1003", 0, 2, ("linkDown",)),
+        ("0x1003", 0, 0, ("noLink",)),
+        ("0x1002", 0, 2, ()),  # administratively down: somebody wants it so
+        ("0x1003", 1, 5, ()),
+        ("0x1003", "", 5, ()),  # the kernel does not say
+    ],
+)
+def test_an_ethernet_link_counts_where_it_is_up_administratively(
+    tmp_path: Path, flags: str, carrier: int | str, ups: int, found: tuple[str, ...]
+) -> None:
+    sriov(tmp_path)
+    net(tmp_path, "enp49s0np0", flags=flags, carrier=carrier, carrier_up_count=ups)
+    seen = conditions(tmp_path)
+    assert set(seen.values()) == {found}, "virtual functions have the link of their physical one"
+
+
+@pytest.mark.parametrize(
+    ("state", "physical", "downed", "found"),
+    [
+        ("1: DOWN", "2: Polling", 1, ("linkDown",)),
+        ("1: DOWN", "2: Polling", 0, ("noLink",)),
+        ("1: DOWN", "3: Disabled", 1, ()),
+        ("2: INIT", "5: LinkUp", 1, ()),
+        ("4: ACTIVE", "5: LinkUp", 7, ()),
+    ],
+)
+def test_an_infiniband_link_is_its_ports_and_needs_no_interface(
+    tmp_path: Path, state: str, physical: str, downed: int, found: tuple[str, ...]
+) -> None:
+    tree = connectx_7_pair(tmp_path).tree
+    port = "sys/class/infiniband/mlx5_0/ports/1"
+    tree.files(port, state=state, phys_state=physical)
+    tree.file(f"{port}/counters/link_downed", downed)
+    assert conditions(tmp_path) == {"0000:17:00.0": found, "0000:17:00.1": ()}
+
+
+def test_a_card_without_a_driver_is_said_and_its_neighbour_is_not_touched(tmp_path: Path) -> None:
+    nics = solarflare(tmp_path)
+    before = poll(tmp_path).devices[1]
+    nics.bind("sys/devices/pci0000:16/0000:16:05.0/0000:65:00.0", "")
+    one, other = poll(tmp_path).devices
+    assert (one.readings.conditions, "driver" in one.extra) == (("driverUnbound",), False)
+    assert other == before
+
+
+@pytest.mark.parametrize(
+    ("gone", "required", "faulty"),
+    [
+        ("umad0", "rdma_cm,umad,uverbs", {"0000:17:00.0"}),
+        ("issm0", "rdma_cm,umad,uverbs", set[str]()),
+        ("issm0", "issm,uverbs", {"0000:17:00.0"}),
+        ("rdma_cm", "rdma_cm,umad,uverbs", {"0000:17:00.0", "0000:17:00.1"}),
+        ("rdma_cm", "uverbs", set[str]()),
+        ("uverbs1", "none", set[str]()),
+    ],
+)
+def test_a_missing_character_device_is_a_reason_of_those_that_require_it(
+    tmp_path: Path, gone: str, required: str, faulty: set[str]
+) -> None:
+    connectx_7_pair(tmp_path)
+    (tmp_path / "dev/infiniband" / gone).unlink()
+    done = subprocess.run(
+        [*COMMAND, f"--root={tmp_path}", f"--rdma-required={required}"], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    devices = parse_line(done.stdout).devices
+    assert {each.id for each in devices if "deviceNodeMissing" in each.readings.conditions} == faulty
+    if gone == "issm0" and not faulty:
+        assert "/dev/infiniband/issm0" not in devices[0].device_nodes, "a container with it could not start"
+
+
+def test_cards_without_rdma_require_no_character_device(tmp_path: Path) -> None:
+    nics = solarflare(tmp_path)
+    nics.root.joinpath("dev/infiniband/rdma_cm").unlink()
+    assert conditions(tmp_path)["0000:65:00.0"] == ()
+
+
+@pytest.mark.parametrize("value", ["ib_cm", "", "umad;uverbs", "rdma_cm,UMAD"])
+def test_wrong_names_of_character_devices_are_explained(value: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, f"--rdma-required={value}"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "is not allowed; give some of rdma_cm,umad,uverbs,issm,ucm, or none" in done.stderr
+
+
+def test_the_agent_passes_on_what_is_required_and_refuses_what_cannot_be() -> None:
+    local = parse(["--standalone", "--probe=nic", "--rdma-required=uverbs", "--node-name=n"], {})
+    assert "--rdma-required=uverbs" in KINDS["nic"].arguments(local.probe_options)
+    specs, _ = read(["nic"])
+    (problem,) = missing(specs, {**local.probe_options, "rdma-required": "ib_cm"})
+    assert "--rdma-required" in problem
+
+
+def test_exclusive_namespaces_are_a_problem_that_ends_nothing(tmp_path: Path) -> None:
+    connectx_7_pair(tmp_path).tree.file("sys/module/ib_core/parameters/netns_mode", "N")
+    facts = poll(tmp_path)
+    assert [each.code for each in facts.problems] == ["RdmaExclusive"]
+    assert len(facts.devices) == 2
+
+
+def test_the_hosts_sysfs_shows_what_a_containers_own_does_not(tmp_path: Path) -> None:
+    host, own = tmp_path / "host", tmp_path / "own"
+    sriov(host)
+    sriov(own)
+    for each in (own / "sys/class/net").glob("*"):
+        each.unlink()
+    assert [each.code for each in poll(own).problems] == ["NoInterfaces"]
+    flags = [f"--root={own}", f"--host-sys-ctr-path={host / 'sys'}"]
+    done = subprocess.run([*COMMAND, *flags], capture_output=True, timeout=60, check=False)
+    line = parse_line(done.stdout)
+    assert (line.problems, line.devices[0].extra["ifName"].string) == ((), "enp49s0np0")
+
+
+# --- changes, amounts ------------------------------------------------------------------------------------------------
+def test_cards_and_functions_that_come_and_go_are_seen_at_the_next_poll(tmp_path: Path) -> None:
+    nics = sriov(tmp_path, functions=2)
+    source = NicSource(system=System(tmp_path))
+    before = source.poll()
+    folder = nics.card("0000:05:00.0", vendor=SOLARFLARE, device="0x0a03", driver="sfc")
+    came = source.poll()
+    assert [each.id for each in came.devices] == ["0000:05:00.0", *(each.id for each in before.devices)]
+    nics.unplug(folder)
+    assert source.poll() == before
+    nics.unplug("sys/devices/pci0000:16/0000:16:01.0/0000:31:00.1")
+    assert [each.id for each in source.poll().devices] == ["0000:31:00.0", "0000:31:00.2"]
+
+
+def test_nothing_below_the_root_is_written(tmp_path: Path) -> None:
+    sriov(tmp_path)
+    before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
+    poll(tmp_path)
+    assert {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_four_cards_of_sixty_four_functions_are_a_line_which_says_what_it_leaves_out(tmp_path: Path) -> None:
+    sriov(tmp_path, cards=4, functions=64)
+    written: list[bytes] = []
+    LineLoop(source=NicSource(system=System(tmp_path)), write=written.append, boot_id="b").once()
+    line = parse_line(written[0])
+    assert len(written[0]) < MAX_LINE_BYTES
+    assert len(line.devices) == MAX_DEVICES
+    assert sum(each.type == "nic" for each in line.devices) == 4, "functions are left out before cards"
+    (problem,) = line.problems
+    left_out = "0000:34:07.5, 0000:34:07.6, 0000:34:07.7, 0000:34:08.0"
+    why = f"260 devices were found; only the first 256 are reported, without {left_out}"
+    assert (problem.code, problem.message) == ("TooManyDevices", why)
+    assert sum(len(each.pcie) for each in line.devices) <= MAX_PATHS
+    assert max(len(each.extra) + len(each.capacity) for each in line.devices) <= MAX_OWN
+
+
+def test_an_rdma_device_of_an_odd_name_is_a_problem_and_the_others_are_reported(tmp_path: Path) -> None:
+    nics = soft_roce(tmp_path)
+    for name in ("rxe@1", "rxe+2", "r" * 120):
+        nics.rdma(name, "sys/devices/virtual", nodes=())
+    facts = poll(tmp_path)
+    assert [each.id for each in facts.devices] == ["rxe0"]
+    assert [each.code for each in facts.problems] == ["NotReported"]
+
+
+@pytest.mark.skipif(not os.path.isdir("/sys/class/net"), reason="no sysfs")  # noqa: PTH112
+def test_this_machine_is_a_good_line() -> None:
+    written: list[bytes] = []
+    LineLoop(source=NicSource(plain=True), write=written.append, boot_id="b").once()
+    assert parse_line(written[0]).driver.name == "linux"
+
+
+def test_a_card_of_an_unknown_maker_is_called_by_its_number(tmp_path: Path) -> None:
+    nics = Nics(tmp_path)
+    nics.rdma("x0", nics.card("0000:09:00.0", vendor="0xabcd", device="0x0001", driver="x"))
+    nics.rdma("y0", nics.card("0000:0a:00.0", vendor=MELLANOX, device="0xffff", driver="x"))
+    one, other = poll(tmp_path).devices
+    assert (one.vendor, one.product_name, other.vendor) == ("pci-abcd", "MT4129", "mellanox")
