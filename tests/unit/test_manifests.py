@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name
 from nodedevices_plugin.settings.probes import read as read_probes
+from nodedevices_probe.registry import KINDS
 from support.kustomize import ROOT, kubectl, parsed, render, rendered
 
 MANIFESTS = ROOT / "manifests"
@@ -458,6 +460,18 @@ def test_the_host_dev_component_shows_the_agent_device_nodes_where_probes_look(t
     where = f"{by_name()['driver-root-ctr-path'].default}/dev"
     more = {"readOnly": True, "mountPropagation": "HostToContainer"}
     spec["containers"][0]["volumeMounts"].remove({"name": "host-dev", "mountPath": where, **more})
+    assert changed == overlay("default")
+
+
+@needs_kubectl
+def test_the_host_sys_component_shows_the_agent_the_hosts_interfaces_where_the_nic_probe_looks(tmp_path: Path) -> None:
+    changed = with_component("host-sys", tmp_path)
+    spec = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])
+    spec["volumes"].remove({"name": "host-sys", "hostPath": {"path": "/sys", "type": "Directory"}})
+    parser = ArgumentParser()
+    KINDS["nic"].add_arguments(parser)
+    where = str(parser.parse_args([]).host_sys_ctr_path)
+    spec["containers"][0]["volumeMounts"].remove({"name": "host-sys", "mountPath": where, "readOnly": True})
     assert changed == overlay("default")
 
 

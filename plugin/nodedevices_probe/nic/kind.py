@@ -8,6 +8,8 @@ from pathlib import Path
 from nodedevices_probe.check import CheckError
 from nodedevices_probe.kind import Given, Kind, add_driver_root
 from nodedevices_probe.nic.attributes import RDMA_NODES, RDMA_REQUIRED
+from nodedevices_probe.presence import Hardware, any_of, has_entries
+from nodedevices_probe.sysfs import PCI_DEVICES
 
 FLAG = "rdma-required"
 
@@ -27,6 +29,20 @@ def required_nodes(value: str) -> frozenset[str]:
 def _check(given: Given) -> None:
     if value := given[FLAG]:
         required_nodes(str(value))
+
+
+def _special_card(hardware: Hardware) -> str:
+    """One that the probe reports without being told to report all."""
+    for each in hardware.pci:
+        if not each.pci_class.startswith("0x02"):
+            continue
+        if each.vendor == "0x1924" or (driver := hardware.driver(each)) == "sfc":
+            return f"{each.address} is a Solarflare card"
+        if "vfio" in driver:
+            return f"{each.address} is a network card with the driver {driver}"
+        if hardware.roots.number(f"{PCI_DEVICES}/{each.address}/sriov_totalvfs"):
+            return f"{each.address} is a network card with SR-IOV"
+    return ""
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -60,4 +76,5 @@ NIC = Kind(
     reads="nodedevices_probe.nic.probe",
     passed_on={"driver-root-ctr-path": "driver-root-ctr-path", FLAG: FLAG},
     check=_check,
+    present=any_of(has_entries("sys/class/infiniband"), _special_card),
 )

@@ -26,7 +26,7 @@ from nodedevices_probe.nic.kind import required_nodes
 from nodedevices_probe.nic.links import link_condition
 from nodedevices_probe.nic.models import LINUX, maker, model
 from nodedevices_probe.nic.owners import Owner, owner
-from nodedevices_probe.nic.rdma import RdmaDevice, is_exclusive, rdma_devices
+from nodedevices_probe.nic.rdma import PortReads, RdmaDevice, is_exclusive, rdma_devices
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     MAX_SMALL,
@@ -81,6 +81,7 @@ class NicSource:
     poll_seconds: float = 5.0
     name: str = "nic"
     events: EventLog = field(default_factory=EventLog)
+    ports: PortReads = field(default_factory=PortReads)
 
     @property
     def roots(self) -> Roots:
@@ -97,7 +98,7 @@ class NicSource:
         )
 
     def _devices(self) -> tuple[tuple[DeviceFact, ...], list[Problem]]:
-        roots, rdma = self.roots, rdma_devices(self.roots)
+        roots, rdma = self.roots, rdma_devices(self.roots, self.ports)
         by_owner = {each.owner: each for each in reversed(rdma) if each.owner.pci}
         every = functions(roots, {whose.pci for whose in by_owner if not whose.auxiliary})
         places = {whose.pci: self.system.place(whose.pci) for whose in every if not whose.auxiliary}
@@ -177,6 +178,7 @@ class NicSource:
         is_whole = not function.physical
         felt = drm.sensors(self.roots, drm.hwmon(self.roots, at), shown="asic") if is_whole else drm.Sensors()
         return Readings(
+            error=_no_answer(rdma),
             thermal_slowdown=felt.hot,
             temperature_celsius=felt.celsius,
             power_milliwatts=felt.milliwatts,
@@ -209,8 +211,12 @@ class NicSource:
                 }
             ),
             device_nodes=rdma.device_nodes(self.roots, self.required)[:16],
-            readings=Readings(conditions=(*missing, *([link] if link else ()))),
+            readings=Readings(error=_no_answer(rdma), conditions=(*missing, *([link] if link else ()))),
         )
+
+
+def _no_answer(rdma: RdmaDevice | None) -> str | None:
+    return None if rdma is None or rdma.answers else text(f"{rdma.name} does not answer", MAX_MESSAGE)
 
 
 def _of_rdma(rdma: RdmaDevice | None) -> dict[str, str | int | None]:

@@ -2,6 +2,9 @@
 
 Source: Documentation/ABI/stable/sysfs-class-infiniband of the Linux kernel. A device's character devices are those
 whose `ibdev` says its name; /dev/infiniband/rdma_cm is everybody's.
+
+What ports say of themselves is asked of the device's firmware, which may not answer: each device is read for a bounded
+time, and of one that does not return what it said last holds.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 
+from nodedevices_probe.bounded import BoundedReads
 from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
 from nodedevices_probe.nic.interfaces import NET
 from nodedevices_probe.nic.owners import Owner, owner
@@ -21,6 +26,7 @@ INFINIBAND_CLASS = "sys/class/infiniband"
 NETNS_MODE = "sys/module/ib_core/parameters/netns_mode"  # Y: all namespaces share all RDMA devices
 RDMA_CM = "rdma_cm"
 DEV = "/dev/infiniband"
+MAX_RDMA = 512
 MAX_PORTS = 8
 MAX_P_KEYS = 8  # each one read is a command to the device
 _CLASSES = {"infiniband_verbs": ("uverbs",), "infiniband_mad": ("umad", "issm"), "infiniband_cm": ("ucm",)}
@@ -72,6 +78,7 @@ class RdmaDevice:
     model: str = ""  # hca_type
     ports: tuple[Port, ...] = ()
     p_keys: tuple[str, ...] = ()
+    answers: bool = True
     netdev: str = ""  # whose packets it sends, as its GIDs have it
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by kind: uverbs -> /dev/infiniband/uverbs0
 
@@ -95,9 +102,35 @@ class RdmaDevice:
         )
 
 
-def rdma_devices(roots: Roots) -> tuple[RdmaDevice, ...]:
-    nodes = _character_devices(roots)
-    return tuple(_device(roots, name, nodes.get(name, {})) for name in roots.names(INFINIBAND_CLASS))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """What the firmware says."""
+
+    ports: tuple[Port, ...] = ()
+    p_keys: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class PortReads:
+    reads: BoundedReads[Ports] = field(default_factory=BoundedReads)
+    _last: dict[str, Ports] = field(default_factory=dict)  # by name
+
+    def read(self, roots: Roots, names: Collection[str]) -> dict[str, Ports | None]:
+        """None: it does not answer."""
+        found = self.reads.read({name: partial(_ports, roots, name) for name in names})
+        self._last = {name: found[name] or self._last.get(name, Ports()) for name in names}
+        return found
+
+    def last(self, name: str) -> Ports:
+        return self._last.get(name, Ports())
+
+
+def rdma_devices(roots: Roots, ports: PortReads) -> tuple[RdmaDevice, ...]:
+    nodes, names = _character_devices(roots), roots.names(INFINIBAND_CLASS)[:MAX_RDMA]
+    read = ports.read(roots, names)
+    return tuple(
+        _device(roots, name, nodes.get(name, {}), ports.last(name), answers=read[name] is not None) for name in names
+    )
 
 
 def is_exclusive(roots: Roots) -> bool:
@@ -116,12 +149,8 @@ def _character_devices(roots: Roots) -> dict[str, dict[str, tuple[str, ...]]]:
     return found
 
 
-def _device(roots: Roots, name: str, nodes: Mapping[str, tuple[str, ...]]) -> RdmaDevice:
+def _device(roots: Roots, name: str, nodes: Mapping[str, tuple[str, ...]], said: Ports, *, answers: bool) -> RdmaDevice:
     at = f"{INFINIBAND_CLASS}/{name}"
-    numbers = [each for each in roots.names(f"{at}/ports") if each.isdecimal()][:MAX_PORTS]
-    ports = tuple(_port(roots, f"{at}/ports/{each}") for each in numbers)
-    first = f"{at}/ports/{numbers[0]}" if numbers else ""
-    is_infiniband = any(port.link_type == INFINIBAND for port in ports)
     return RdmaDevice(
         name=name,
         owner=owner(roots, at),
@@ -129,11 +158,20 @@ def _device(roots: Roots, name: str, nodes: Mapping[str, tuple[str, ...]]) -> Rd
         node_guid=roots.word(f"{at}/node_guid"),
         firmware=roots.word(f"{at}/fw_ver"),
         model=roots.word(f"{at}/hca_type"),
-        ports=ports,
-        p_keys=_p_keys(roots, first) if is_infiniband else (),
-        netdev=_netdev(roots, at, first),
+        ports=said.ports,
+        p_keys=said.p_keys,
+        answers=answers,
+        netdev=_netdev(roots, at),
         nodes=nodes,
     )
+
+
+def _ports(roots: Roots, name: str) -> Ports:
+    at = f"{INFINIBAND_CLASS}/{name}/ports"
+    numbers = [each for each in roots.names(at) if each.isdecimal()][:MAX_PORTS]
+    ports = tuple(_port(roots, f"{at}/{each}") for each in numbers)
+    is_infiniband = any(port.link_type == INFINIBAND for port in ports)
+    return Ports(ports=ports, p_keys=_p_keys(roots, f"{at}/{numbers[0]}") if is_infiniband else ())
 
 
 def _port(roots: Roots, at: str) -> Port:
@@ -156,9 +194,9 @@ def _p_keys(roots: Roots, port: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for key in keys if _P_KEY.fullmatch(key) and key != "0x0000"))
 
 
-def _netdev(roots: Roots, at: str, port: str) -> str:
+def _netdev(roots: Roots, at: str) -> str:
     """rxe says it itself."""
-    said = roots.word(f"{at}/parent") or (roots.word(f"{port}/gid_attrs/ndevs/0") if port else "")
+    said = roots.word(f"{at}/parent") or roots.word(f"{at}/ports/1/gid_attrs/ndevs/0")
     return said if "/" not in said and said not in {".", ".."} and roots.exists(f"{NET}/{said}") else ""
 
 

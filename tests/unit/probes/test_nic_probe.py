@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,14 @@ from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.probes import missing, read
+from nodedevices_probe.bounded import BoundedReads
 from nodedevices_probe.loop import Facts, LineLoop
 from nodedevices_probe.nic.probe import NicSource
+from nodedevices_probe.nic.rdma import PortReads
+from nodedevices_probe.presence import Hardware
 from nodedevices_probe.protocol import MAX_LINE_BYTES, MAX_OWN, MAX_PATHS, DeviceFact, PciePath
 from nodedevices_probe.registry import KINDS
+from nodedevices_probe.roots import MAX_BYTES, Roots
 from nodedevices_probe.sysfs import System
 from support.nic_trees import MELLANOX, SOLARFLARE, Nics, connectx_7_pair, e810, plain, soft_roce, solarflare, sriov
 
@@ -213,6 +220,28 @@ def test_no_numa_node_is_none_and_not_node_minus_one(tmp_path: Path) -> None:
     assert poll(tmp_path).devices[0].numa_node is None
 
 
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (connectx_7_pair, "/sys/class/infiniband has mlx5_0"),
+        (soft_roce, "/sys/class/infiniband has rxe0"),
+        (solarflare, "0000:65:00.0 is a Solarflare card"),
+        (plain, ""),
+    ],
+)
+def test_auto_starts_it_where_there_is_what_it_reports(tmp_path: Path, make: Callable[[Path], Nics], why: str) -> None:
+    make(tmp_path)
+    assert KINDS["nic"].wanted(Hardware(Roots(tmp_path)), {}) == why
+
+
+def test_auto_starts_it_for_functions_without_rdma(tmp_path: Path) -> None:
+    nics = plain(tmp_path)
+    nics.tree.file("sys/bus/pci/devices/0000:01:00.0/sriov_totalvfs", 64)
+    assert "SR-IOV" in KINDS["nic"].wanted(Hardware(Roots(tmp_path)), {})
+    nics.vfio("sys/devices/pci0000:16/0000:16:01.0/0000:01:00.0", 3)
+    assert "vfio-pci" in KINDS["nic"].wanted(Hardware(Roots(tmp_path)), {})
+
+
 # --- health ----------------------------------------------------------------------------------------------------------
 def net(root: Path, name: str, **files: str | int) -> None:
     for file, value in files.items():
@@ -314,6 +343,43 @@ def test_the_agent_passes_on_what_is_required_and_refuses_what_cannot_be() -> No
     specs, _ = read(["nic"])
     (problem,) = missing(specs, {**local.probe_options, "rdma-required": "ib_cm"})
     assert "--rdma-required" in problem
+
+
+@dataclass(frozen=True, slots=True)
+class HangingRoots(Roots):
+    """Reading the ports of `hangs` does not return before `released`."""
+
+    hangs: str = ""
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def read(self, path: str | Path, limit: int = MAX_BYTES) -> str:
+        if f"{self.hangs}/ports/1/state" in str(path):
+            self.released.wait(60)
+        return super(HangingRoots, self).read(path, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class HangingSystem(System):
+    below: HangingRoots = field(default_factory=HangingRoots)
+
+    @property
+    def roots(self) -> Roots:
+        return self.below
+
+
+def test_a_card_whose_firmware_hangs_keeps_no_other_waiting_and_says_what_it_said_last(tmp_path: Path) -> None:
+    tree = connectx_7_pair(tmp_path).tree
+    source = NicSource(system=System(tmp_path), ports=PortReads(BoundedReads(seconds=0.5)))
+    before = source.poll().devices
+    roots = HangingRoots(tmp_path, hangs="mlx5_0")
+    source.system = HangingSystem(tmp_path, below=roots)
+    tree.files("sys/class/infiniband/mlx5_1/ports/1", rate="100 Gb/sec (2X HDR)")
+    one, other = source.poll().devices
+    assert (one.readings.error, other.readings.error) == ("mlx5_0 does not answer", None)
+    assert one.extra == before[0].extra, "so that it stays in its resource"
+    assert source.poll().devices == (one, other)
+    roots.released.set()
+    assert any(source.poll().devices[0] == before[0] for _ in range(100))
 
 
 def test_exclusive_namespaces_are_a_problem_that_ends_nothing(tmp_path: Path) -> None:
