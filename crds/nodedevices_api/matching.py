@@ -6,7 +6,8 @@ which counts them. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 
 from nodedevices_api.quantity import to_bytes
@@ -21,10 +22,11 @@ def matches(
     type: str,  # noqa: A002  the contract calls it so
     memory_bytes: int,
     ids: Collection[str],
+    near: Collection[str],
     any_case: bool = False,
 ) -> bool:
-    """All that is given must fit. `ids`: of the device, and of the part that is meant. `any_case`: as if upper and
-    lower case were the same, to find a near miss."""
+    """All that is given must fit. `ids`: of the device, and of the part that is meant. `near`: as `near_types` has it.
+    `any_case`: as if upper and lower case were the same, to find a near miss."""
 
     def fits(text: str, pattern: str) -> bool:
         return fnmatchcase(text.lower(), pattern.lower()) if any_case else fnmatchcase(text, pattern)
@@ -38,4 +40,19 @@ def matches(
         and (match.product_name is None or fits(product_name, match.product_name))
         and (match.min_memory is None or memory_bytes >= to_bytes(match.min_memory))
         and (match.ids is None or any(same(own, each) for each in match.ids for own in ids))
+        and (match.near is None or any(same(each, match.near) for each in near))
     )
+
+
+def near_types(devices: Iterable[tuple[str, str, str]]) -> dict[str, frozenset[str]]:
+    """Of each device the types of the others on its PCIe root, by id. `devices`: all that the node lists, as id, type
+    and `attributes.pcieRoot`; "" where it has none, and then it is near to nothing."""
+    listed = list(devices)
+    roots: dict[str, Counter[str]] = {}
+    for _, type_, root in listed:
+        if root:
+            roots.setdefault(root, Counter())[type_] += 1
+    return {
+        id_: frozenset(each for each, count in roots.get(root, Counter()).items() if count > (each == type_))
+        for id_, type_, root in listed
+    }

@@ -256,9 +256,12 @@ Capacity = Annotated[dict[AttributeName, Quantity], Field(max_length=MAX_CAPACIT
 
 
 class Link(Loose):
-    """A direct connection to another device, or to a switch."""
+    """A direct connection to another device, or to a switch; or another device on the same PCIe root."""
 
-    kind: Word = Field(description="Kind of the link, such as NVLink or XGMI.")
+    kind: Word = Field(
+        description="Kind of the link, such as NVLink or XGMI. PCIe: between a GPU and a NIC on one PCIe root, the "
+        "nearest first."
+    )
     to: DeviceId = Field(description="A device id, or switch.")
     count: Count = Field(description="How many links of this kind there are.")
 

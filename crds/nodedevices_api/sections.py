@@ -92,6 +92,10 @@ class DeviceMatch(Strict):
     ids: Annotated[tuple[DeviceId, ...], Field(max_length=64), Listed("set")] | None = Field(
         default=None, description="Only these device ids."
     )
+    near: Word | None = Field(
+        default=None,
+        description="Another device of this type, such as nic, is on its PCIe root, as in attributes.pcieRoot.",
+    )
 
 
 class ResourceRule(Strict):

@@ -47,6 +47,7 @@ FULL_POLICY: Json = policy(
                     "profile": "1g.*",
                     "minMemory": "40Gi",
                     "ids": ["GPU-0c2c0f3e-0000-0000-0000-000000000001"],
+                    "near": "nic",
                 },
                 "name": "example.com/h100",
             },

@@ -9,12 +9,12 @@ An Unknown device that the agent still offers counts as healthy, as in `resource
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from nodedevices_api import conditions as names
-from nodedevices_api.matching import matches
+from nodedevices_api.matching import matches, near_types
 from nodedevices_api.quantity import MEBIBYTE, to_bytes
 from nodedevices_api.sections import CapacityEntry, DeviceMatch
 
@@ -93,13 +93,14 @@ def amount(entry: CapacityEntry, devices: Sequence[DeviceRecord], resources: Seq
     if entry.per_node is not None:
         return entry.per_node
     in_scope = devices if entry.scope == "all" else offered(devices, resources)
-    counted = [device for device in in_scope if _matches(entry.match, device)]
+    near = near_types((device.id, device.type, device.pcie_root) for device in devices)
+    counted = [device for device in in_scope if _matches(entry.match, device, near[device.id])]
     if entry.per_device is not None:
         return entry.per_device * len(counted)
     return sum(device.memory_mib for device in counted)
 
 
-def _matches(match: DeviceMatch | None, device: DeviceRecord) -> bool:
+def _matches(match: DeviceMatch | None, device: DeviceRecord, near: Collection[str]) -> bool:
     return matches(
         match or EVERY_GPU,
         vendor=device.model.vendor,
@@ -107,6 +108,7 @@ def _matches(match: DeviceMatch | None, device: DeviceRecord) -> bool:
         type=device.type,
         memory_bytes=device.memory_mib * MEBIBYTE,
         ids=(device.id,),
+        near=near,
     )
 
 

@@ -98,6 +98,7 @@ class DeviceRecord:
     unschedulable: bool = False  # people took it out of service
     notices: tuple[NoticeRecord, ...] = ()
     model: Model = UNKNOWN_MODEL
+    pcie_root: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +323,7 @@ def _device(raw: Raw) -> DeviceRecord:
             for it in _items(raw, "notices")
         ),
         model=known,
+        pcie_root=intern(_text(_map(raw, "attributes"), "pcieRoot")),
     )
 
 

@@ -20,30 +20,42 @@ from nodedevices_api.sections import DeviceMatch, Resources
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Unit, resource_names
+from nodedevices_plugin.resources.nearness import Near
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import NOTHING_SAID, VendorValues
 
+NOTHING_NEAR: Near = {}
+
 
 def by_name(
-    units: Sequence[Unit], resources: Resources, strategy: str, prefix: str, values: VendorValues = NOTHING_SAID
+    units: Sequence[Unit],
+    resources: Resources,
+    strategy: str,
+    prefix: str,
+    *,
+    values: VendorValues = NOTHING_SAID,
+    near: Near = NOTHING_NEAR,
 ) -> Mapping[str, tuple[Unit, ...]]:
-    """Resource name -> its units, in their order. Raises PlanError for a name that the kubelet would not take."""
+    """Resource name -> its units, in their order. `near`: which types are near to each device (nearness). Raises
+    PlanError for a name that the kubelet would not take."""
     for place, rule in enumerate(resources.devices):
         resource_names.check(f"resources.devices[{place}].name", rule.name)
     found: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
         single = strategy == "single"
-        named = (rule.name for rule in resources.devices if _matches(rule.match, unit, stands_in=single))
+        named = (rule.name for rule in resources.devices if _matches(rule.match, unit, near, stands_in=single))
         name = next(named, None) or _usual(unit, strategy, prefix, values)
         if name is not None:
             found[name].append(unit)
     return {name: tuple(some) for name, some in found.items()}
 
 
-def fitting(match: DeviceMatch, units: Sequence[Unit], *, stands_in: bool, any_case: bool = False) -> list[Unit]:
-    """The units that a rule is about. `stands_in`: partitions take the place of devices (partitions.strategy single).
-    `any_case`: as if upper and lower case were the same, to find a near miss."""
-    return [unit for unit in units if _matches(match, unit, stands_in=stands_in, any_case=any_case)]
+def fitting(
+    match: DeviceMatch, units: Sequence[Unit], near: Near, *, stands_in: bool, any_case: bool = False
+) -> list[Unit]:
+    """The units that a rule is about. `near`: as in `by_name`. `stands_in`: partitions take the place of devices
+    (partitions.strategy single). `any_case`: as if upper and lower case were the same, to find a near miss."""
+    return [unit for unit in units if _matches(match, unit, near, stands_in=stands_in, any_case=any_case)]
 
 
 def _usual(unit: Unit, strategy: str, prefix: str, values: VendorValues) -> str | None:
@@ -53,7 +65,7 @@ def _usual(unit: Unit, strategy: str, prefix: str, values: VendorValues) -> str 
     return vendor.usual_name(unit, values.naming(vendor.name, strategy=strategy, prefix=prefix))
 
 
-def _matches(match: DeviceMatch, unit: Unit, *, stands_in: bool, any_case: bool = False) -> bool:
+def _matches(match: DeviceMatch, unit: Unit, near: Near, *, stands_in: bool, any_case: bool = False) -> bool:
     fact, part = unit.device.fact, unit.partition
 
     def fits(text: str, pattern: str) -> bool:
@@ -75,6 +87,7 @@ def _matches(match: DeviceMatch, unit: Unit, *, stands_in: bool, any_case: bool 
         type=fact.type,
         memory_bytes=unit.memory_bytes,
         ids=(unit.id, fact.id),
+        near=near.get(fact.id, ()),
         any_case=any_case,
     )
 

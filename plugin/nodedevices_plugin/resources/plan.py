@@ -24,6 +24,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.resources import ids
 from nodedevices_plugin.resources.matching import by_name
+from nodedevices_plugin.resources.nearness import near
 from nodedevices_plugin.resources.shares import Share, own_shares, share
 from nodedevices_plugin.resources.units import units
 from nodedevices_plugin.sharing.base import NodeTraits, Settings
@@ -87,7 +88,8 @@ def make_plan(
     strategy = settings.partitions.strategy
     by_strategy(settings.sharing.strategy).check(NodeTraits(partition_strategy=strategy, settings=settings.modes))
     found = units(inventory, strategy, settings.resources.exclude)
-    named = by_name(found, settings.resources, strategy, settings.resource_prefix, settings.vendors)
+    values, prefix = settings.vendors, settings.resource_prefix
+    named = by_name(found, settings.resources, strategy, prefix, values=values, near=near(inventory))
     own = own_shares(named, strategy, settings.resource_prefix, settings.vendors)
     shares = share(named, settings.sharing, own)
     return Plan(resources=tuple(_offered(each, verdicts, unschedulable) for each in shares))

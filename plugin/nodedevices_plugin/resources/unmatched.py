@@ -19,6 +19,7 @@ from nodedevices_probe.protocol import DeviceFact, memory_bytes
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.resources.matching import by_name, fitting
+from nodedevices_plugin.resources.nearness import Near, near
 from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.resources.shares import chosen_units
 from nodedevices_plugin.resources.units import units
@@ -41,9 +42,11 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
     if settings.serving.mode == "Observe" or not inventory.devices or not (rules or shares or exclude):
         return ()
     found = units(inventory, settings.partitions.strategy, settings.resources.exclude)
-    named = by_name(found, settings.resources, settings.partitions.strategy, settings.resource_prefix, settings.vendors)
+    around = near(inventory)
+    strategy, prefix = settings.partitions.strategy, settings.resource_prefix
+    named = by_name(found, settings.resources, strategy, prefix, values=settings.vendors, near=around)
     places = registry.file_format().rule_places(settings.resources) if "resources" in from_file else None
-    notes = _rules(found, settings, places) + _excludes(inventory, exclude)
+    notes = _rules(found, settings, places, around) + _excludes(inventory, exclude)
     if settings.sharing.strategy != "none":
         kind = f"{settings.sharing.strategy}." if "sharing" in from_file else ""
         notes += _shares(named, settings.sharing, f"{kind}resources")
@@ -70,21 +73,23 @@ def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str) -
     return notes
 
 
-def _rules(found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] | None) -> list[Unmatched]:
+def _rules(
+    found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] | None, around: Near
+) -> list[Unmatched]:
     single = settings.partitions.strategy == "single"
     left, notes = list(found), []
     for number, rule in enumerate(settings.resources.devices):
-        mine = fitting(rule.match, left, stands_in=single)
+        mine = fitting(rule.match, left, around, stands_in=single)
         if not mine:
             place = places[number] if places is not None else f"devices[{number}].match"
             entry = f"{place} {_cut(_shown(rule.match, pattern_only=places is not None))}".rstrip()
-            if fitting(rule.match, found, stands_in=single):
-                others = f"; of the others {_existing(left, rule.match)}" if left else ""
+            if fitting(rule.match, found, around, stands_in=single):
+                others = f"; of the others {_existing(left, rule.match, around)}" if left else ""
                 message = f"an earlier entry names every device that it matches{others}"
             else:
-                nearly = fitting(rule.match, found, stands_in=single, any_case=True)
-                near = _near(_kind(unit, rule.match) for unit in nearly)
-                message = f"no such device on this node; {_existing(found, rule.match)}{near}"
+                nearly = fitting(rule.match, found, around, stands_in=single, any_case=True)
+                alike = _near(_kind(unit, rule.match, around) for unit in nearly)
+                message = f"no such device on this node; {_existing(found, rule.match, around)}{alike}"
             notes.append(Unmatched(section="resources", entry=entry, message=message))
         left = [unit for unit in left if unit not in mine]
     return notes
@@ -111,15 +116,17 @@ def _excludes(inventory: Inventory, exclude: Sequence[str]) -> list[Unmatched]:
 def unmatched_capacity(inventory: Inventory, capacity: Sequence[CapacityEntry]) -> tuple[Unmatched, ...]:
     """A note for each entry of `capacity` whose match no device of this node has: the operator counts none for it. A
     node without devices has none."""
-    facts = [device.fact for device in inventory.devices]
+    facts, around = [device.fact for device in inventory.devices], near(inventory)
     notes = []
     for number, entry in enumerate(capacity):
-        if entry.match is None or not facts or any(_counted(entry.match, fact) for fact in facts):
+        if entry.match is None or not facts or any(_counted(entry.match, fact, around) for fact in facts):
             continue
         wanted = _cut(_shown(entry.match, pattern_only=False))
-        near = _near(_what(fact, entry.match) for fact in facts if _counted(entry.match, fact, any_case=True))
-        there_are = _listed(sorted({_what(fact, entry.match) for fact in facts}))
-        message = f"{entry.name} counts no device on this node; there are: {there_are}{near}"
+        alike = _near(
+            _what(fact, entry.match, around) for fact in facts if _counted(entry.match, fact, around, any_case=True)
+        )
+        there_are = _listed(sorted({_what(fact, entry.match, around) for fact in facts}))
+        message = f"{entry.name} counts no device on this node; there are: {there_are}{alike}"
         notes.append(Unmatched(section="capacity", entry=f"[{number}].match {wanted}".rstrip(), message=message))
     return tuple(notes)
 
@@ -157,7 +164,7 @@ def _meant(name: str, known: Mapping[str, str], here: str) -> str:
     return f"did you mean {meant}?" if meant is not None else f"there are: {here}"
 
 
-def _counted(match: DeviceMatch, fact: DeviceFact, *, any_case: bool = False) -> bool:
+def _counted(match: DeviceMatch, fact: DeviceFact, around: Near, *, any_case: bool = False) -> bool:
     """As the operator counts: devices, never partitions."""
     return matches(
         match,
@@ -166,35 +173,43 @@ def _counted(match: DeviceMatch, fact: DeviceFact, *, any_case: bool = False) ->
         type=fact.type,
         memory_bytes=memory_bytes(fact.capacity),
         ids=(fact.id,),
+        near=around.get(fact.id, ()),
         any_case=any_case,
     )
 
 
-def _what(fact: DeviceFact, match: DeviceMatch) -> str:
+def _what(fact: DeviceFact, match: DeviceMatch, around: Near) -> str:
     """What a person compares with the match."""
     parts = [fact.product_name or fact.id]
     parts += [fact.id] if match.ids is not None and fact.product_name else []
     parts += [f"of vendor {fact.vendor}"] if match.vendor is not None else []
     parts += [f"of type {fact.type}"] if match.type is not None else []
     parts += [f"with {memory_bytes(fact.capacity) // MEBIBYTE}Mi"] if match.min_memory is not None else []
+    parts += [_near_to(around.get(fact.id, ()))] if match.near is not None else []
     return " ".join(parts)
 
 
-def _existing(found: Sequence[Unit], match: DeviceMatch) -> str:
+def _existing(found: Sequence[Unit], match: DeviceMatch, around: Near) -> str:
     parts = [unit for unit in found if unit.partition is not None]
     if match.profile is not None and not parts:
         return "no partition is offered under a name of its own (see partitions.strategy)"
-    kinds = {_kind(unit, match) for unit in (found if match.profile is None else parts)}
+    kinds = {_kind(unit, match, around) for unit in (found if match.profile is None else parts)}
     return f"there are: {_listed(sorted(kinds)) or 'none'}"
 
 
-def _kind(unit: Unit, match: DeviceMatch) -> str:
+def _kind(unit: Unit, match: DeviceMatch, around: Near) -> str:
     """What a person compares with the match: the model or the profile, and what else the match requires."""
     profile = unit.partition.profile if unit.partition is not None else ""
     shown = profile if match.profile is not None else unit.device.fact.product_name
     if match.ids is not None:
         shown = f"{shown} {unit.id}"
+    if match.near is not None:
+        shown = f"{shown} {_near_to(around.get(unit.device.fact.id, ()))}"
     return shown if match.min_memory is None else f"{shown} with {unit.memory_bytes // MEBIBYTE}Mi"
+
+
+def _near_to(types: Iterable[str]) -> str:
+    return f"near {', '.join(sorted(types)) or 'nothing'}"
 
 
 def _near(names: Iterable[str]) -> str:

@@ -39,12 +39,14 @@ from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.listing import NAMED, listing
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.resources.ids import compose, physical_id
+from nodedevices_plugin.resources.nearness import nearest
 from nodedevices_plugin.resources.units import excluded_by
 from nodedevices_plugin.sharing.base import HelperTexts
 from nodedevices_plugin.sharing.clients import Client, client_verdict, lost_texts
 from nodedevices_plugin.sharing.clients import key as key_of
 
 MAX_LINKS = 16  # SCHEMA: status.devices[].links
+PCIE = "PCIe"  # the kind of a link between devices on one PCIe root
 MAX_RESOURCES = 32
 MAX_RETIRED = 64
 HOLDERS_NAMED = 3  # pods of one device, in the condition DevicesHealthy
@@ -98,8 +100,8 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
     """The agent's whole part of `status`."""
     held = _holders_by_part(facts)
     shares = _shares(facts)
-    names = device_names(facts.inventory)
-    devices = tuple(_device(each, facts, held, shares, names) for each in facts.inventory.devices)
+    names, links = device_names(facts.inventory), _links(facts.inventory)
+    devices = tuple(_device(each, facts, held, shares, names, links=links) for each in facts.inventory.devices)
     inventory = facts.inventory
     return api.NodeDevicesStatus(
         observed_generation=facts.config.generation,
@@ -189,6 +191,8 @@ def _device(
     held: Mapping[str, list[api.Holder]],
     shares: Mapping[str, api.Shares],
     names: Mapping[str, str],
+    *,
+    links: Mapping[str, tuple[api.Link, ...]],
 ) -> api.Device:
     fact = device.fact
     dropped = sum(
@@ -202,7 +206,7 @@ def _device(
         probe=device.probe or None,
         attributes=_attributes(fact),
         capacity=fact.capacity,
-        links=tuple(api.Link(kind=each.kind, to=each.to, count=each.count) for each in fact.links[:MAX_LINKS]),
+        links=links[fact.id],
         health=_health(facts.verdicts.get(fact.id), facts.now),
         notices=tuple(map(_notice, facts.notices.get(fact.id, ())[: api.MAX_NOTICES])),
         excluded=excluded_by(fact.id, facts.exclude),
@@ -212,6 +216,17 @@ def _device(
         holders=_shown(held.get(fact.id, ())),
         holders_truncated=dropped or None,
     )
+
+
+def _links(inventory: Inventory) -> dict[str, tuple[api.Link, ...]]:
+    """What the probes say of each device, and, as far as there is room, its nearest devices of other probes."""
+    near = nearest(inventory)
+    found = {}
+    for fact in (device.fact for device in inventory.devices):
+        own = [api.Link(kind=each.kind, to=each.to, count=each.count) for each in fact.links]
+        own += [api.Link(kind=PCIE, to=each, count=1) for each in near.get(fact.id, ())]
+        found[fact.id] = tuple(own[:MAX_LINKS])
+    return found
 
 
 def _attributes(fact: DeviceFact) -> api.DeviceAttributes:

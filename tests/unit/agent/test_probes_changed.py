@@ -246,3 +246,19 @@ def test_a_restart_with_another_command_is_the_same_as_the_change_while_it_runs(
 def test_a_restart_with_a_file_that_broke_meanwhile_runs_what_ran_before() -> None:
     node = both().restart(BROKEN).line("nvml", gpu(0)).line("nics", nic())
     assert sorted(node.offered) == sorted([gpu_id(0), "NIC-0"])
+
+
+def test_a_gpu_that_a_nic_of_another_probe_renames_goes_to_no_second_pod() -> None:
+    near = {"resources": {"devices": [{"match": {"type": "gpu", "near": "nic"}, "name": "example.com/near"}]}}
+    node = Node(said("nvml"))
+    node.seen = SeenObject(exists=True, config=near)
+    node.line("nvml", gpu(0, pcie_root="pci0000:16"), gpu(1)).held(GPU, gpu_id(0))
+    node.uses(BOTH).line("nics", nic(pcie_root="pci0000:16")).line("nvml", gpu(0, pcie_root="pci0000:16"), gpu(1))
+    assert node.world.plan is not None
+    names = {each.name: [one.id for one in each.ids if one.healthy] for each in node.world.plan.resources}
+    assert names == {GPU: [gpu_id(1)], "example.com/near": []}
+    node.held(GPU)
+    assert sorted(node.offered) == [gpu_id(0), gpu_id(1)]
+    node.line("nics")
+    assert node.states["NIC-0"] == ("Unhealthy", "Missing")
+    assert sorted(node.offered) == [gpu_id(0), gpu_id(1)], "a NIC that fails renames no GPU"

@@ -31,7 +31,7 @@ from nodedevices_plugin.pipeline.foreign import Names, named
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.sharing.clients import Client
 from nodedevices_plugin.status.report import Facts, ProbeFacts, report
-from nodedevices_probe.protocol import Driver, DriverState, Link, Machine, Problem
+from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Link, Machine, Problem
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 
 GPU = "nvidia.com/gpu"
@@ -161,6 +161,20 @@ def test_a_healthy_node_in_full() -> None:
             )
         ],
     }
+
+
+@pytest.mark.parametrize(("others", "shown"), [(0, 16), (7, 9), (15, 1), (20, 0)])
+def test_the_nearest_devices_of_other_probes_are_links_where_the_probes_own_leave_room(others: int, shown: int) -> None:
+    links = tuple(Link(kind="XGMI", to=f"GPU-{number}", count=1) for number in range(others))
+    nics = [
+        DeviceFact(id=f"NIC-{each:02d}", index=each, type="nic", vendor="mellanox", pcie_root="pci0000:16")
+        for each in range(20)
+    ]
+    devices = (gpu(0, links=links, pcie_root="pci0000:16"), *nics)
+    status = report(facts(len(devices), inventory=inventory_of(*devices), verdicts=healthy(*devices)))
+    found = {each.id: [(link.kind, link.to, link.count) for link in each.links] for each in status.devices}
+    assert [kind for kind, *_ in found[gpu_id(0)]] == ["XGMI"] * min(others, 16) + ["PCIe"] * shown
+    assert found["NIC-07"] == [("PCIe", gpu_id(0), 1)]
 
 
 def test_equal_facts_give_equal_reports_a_minute_later() -> None:

@@ -1,0 +1,63 @@
+"""Which devices are near to each other across probes: those on the same PCIe root (`attributes.pcieRoot`). Pure.
+
+A probe knows the paths between its own devices; of another probe's it knows nothing. What both say is the root complex,
+below which a GPU reads from a NIC without passing through a CPU. A device that is missing counts while it is listed, so
+that a NIC which fails renames no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from nodedevices_api.matching import near_types
+from nodedevices_probe.protocol import DeviceFact, PciePath
+
+from nodedevices_plugin.model import Inventory
+
+Near = Mapping[str, frozenset[str]]  # device id -> types of the other devices on its root
+
+PAIRS = (("gpu", "nic"), ("nic", "gpu"))  # whose nearest ones NodeDevices shows
+_PATHS = list(PciePath)
+
+
+def near(inventory: Inventory) -> Near:
+    facts = (device.fact for device in inventory.devices)
+    return near_types((fact.id, fact.type, fact.pcie_root) for fact in facts)
+
+
+def nearest(inventory: Inventory) -> dict[str, tuple[str, ...]]:
+    """Of each GPU the NICs on its root, and of each NIC the GPUs, by id, the nearest one first. None that is missing,
+    and no virtual function: it is where its NIC is."""
+    here = [device.fact for device in inventory.devices if device.present and device.fact.pcie_root]
+    found: dict[str, list[DeviceFact]] = {}
+    for own, other in PAIRS:
+        by_root: dict[str, list[DeviceFact]] = {}
+        for fact in here:
+            if fact.type == other:
+                by_root.setdefault(fact.pcie_root, []).append(fact)
+        found |= {fact.id: by_root[fact.pcie_root] for fact in here if fact.type == own and fact.pcie_root in by_root}
+    facts = {fact.id: fact for fact in here}
+    known = {
+        pair: each.path for fact in here for each in fact.pcie for pair in ((fact.id, each.to), (each.to, fact.id))
+    }
+
+    def distance(one: DeviceFact, other: DeviceFact) -> tuple[int, int, int, str]:
+        """The path between them where one probe knows both, else how far apart their buses are numbered: those below
+        one switch are numbered together."""
+        path = _PATHS.index(known.get((one.id, other.id), PciePath.HOSTBRIDGE))
+        return path, abs(_bus(one) - _bus(other)), other.index, other.id
+
+    return {
+        id_: tuple(each.id for each in sorted(others, key=partial(distance, facts[id_])))
+        for id_, others in found.items()
+    }
+
+
+def _bus(fact: DeviceFact) -> int:
+    """The number of its PCI bus; 0 where its address is none."""
+    parts = fact.pci_bus_id.split(":")
+    try:
+        return int(parts[-2], 16)
+    except (IndexError, ValueError):
+        return 0
