@@ -59,7 +59,10 @@ DEVICE_ID = DEVICE_ID_PATTERN.replace("+$", f"{{1,{MAX_DEVICE_ID}}}$")
 DEVICE_TYPE = r"^[A-Za-z][A-Za-z0-9]{0,31}$"  # a device is named by it: gpu-3
 PROFILE = r"^[A-Za-z0-9]([A-Za-z0-9._+-]{0,46}[A-Za-z0-9])?$"  # a resource is named by it: nvidia.com/mig-1g.10gb.me
 WORD = r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$"
-DEVICE_NODE = r"^/dev(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$"  # no "..": a container gets what this names
+# As the kernel and udev name them (/dev/serial/by-path/pci-0000:00:14.0-usb-0:1:1.0-port0); no "..": a container gets
+# what this names.
+DEVICE_NODE = r"^/dev(/[A-Za-z0-9_][A-Za-z0-9._:+@=,#~-]*)+$"
+MAX_DEVICE_NODE = 160
 
 
 class Bounds:
@@ -87,7 +90,7 @@ AttributeName = Annotated[str, Bounds(pattern=ATTRIBUTE_NAME_PATTERN, max_length
 Version = Annotated[str, Bounds(pattern=SEMANTIC_VERSION_PATTERN, max_length=MAX_TEXT)]
 Quantity = Annotated[str, Bounds(pattern=QUANTITY_PATTERN, max_length=32)]
 Capacity = Annotated[dict[AttributeName, Quantity], Bounds(max_length=MAX_CAPACITIES)]
-NodePath = Annotated[str, Bounds(pattern=DEVICE_NODE, max_length=96)]
+NodePath = Annotated[str, Bounds(pattern=DEVICE_NODE, max_length=MAX_DEVICE_NODE)]
 Count = Annotated[int, Bounds(ge=0, le=MAX_INTEGER)]
 MAX_SMALL = 65535
 Small = Annotated[int, Bounds(ge=0, le=MAX_SMALL)]

@@ -69,11 +69,14 @@ class Roots:
         found = {pair[0]: number(pair[1]) for pair in pairs if len(pair) == 2}
         return {key: value for key, value in found.items() if value is not None}
 
-    def names(self, path: str | Path) -> tuple[str, ...]:
-        """What a folder holds, in natural order (card2 before card10), names with odd characters left out."""
+    def names(self, path: str | Path, *, folders: bool = False) -> tuple[str, ...]:
+        """What a folder holds, in natural order (card2 before card10), names with odd characters left out. `folders`:
+        only what is itself a folder, and no link to one."""
         found = list[str]()
         with contextlib.suppress(OSError, ValueError), os.scandir(self._place(path)) as entries:
             for entry in entries:
+                if folders and not entry.is_dir(follow_symlinks=False):
+                    continue
                 if entry.name.isascii() and entry.name.isprintable() and " " not in entry.name:
                     found.append(entry.name)
                 if len(found) >= MAX_ENTRIES:
@@ -96,12 +99,26 @@ class Roots:
 
     def has_node(self, node: str) -> bool:
         """Whether `/dev/...` is there: a device node where the root is the real one, else anything of that name."""
-        place = self.root / node.lstrip("/") if self.devices is None else self.devices / node.removeprefix("/dev/")
         try:
-            mode = place.stat().st_mode
+            mode = self.place(node).stat().st_mode
         except (OSError, ValueError):
             return False
         return self.root != Path("/") or stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+
+    def place(self, path: str) -> Path:
+        """Where a path of the machine is, `/dev/fuse`."""
+        if self.devices is not None and path.startswith("/dev/"):
+            return self.devices / path.removeprefix("/dev/")
+        return self.root / path.lstrip("/")
+
+    def number_of(self, node: str) -> str:
+        """Which device a node is, as /sys/dev has it: char/10:229; "" for what is none."""
+        try:
+            found = self.place(node).stat()
+        except (OSError, ValueError):
+            return ""
+        kind = "char" if stat.S_ISCHR(found.st_mode) else "block" if stat.S_ISBLK(found.st_mode) else ""
+        return f"{kind}/{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}" if kind else ""
 
 
 def number(value: str, base: int = 10) -> int | None:

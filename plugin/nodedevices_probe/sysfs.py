@@ -90,6 +90,15 @@ class System:
     def place(self, bus_id: str) -> Place:
         return Place(path=self.pci_path(bus_id), numa_node=self.numa_node(bus_id))
 
+    def pci_device_of(self, link: str) -> str:
+        """The PCI device, last of several, through which a link of sysfs leads: of /sys/dev/char/10:229, of a USB
+        device its controller; "" where there is none."""
+        try:
+            parts = (self.root / link).readlink().parts
+        except (OSError, ValueError):
+            return ""
+        return next((part for part in reversed(parts) if PCI_DEVICE.fullmatch(part)), "")
+
     def pcie_root(self, bus_id: str) -> str:
         return Place(path=self.pci_path(bus_id)).root
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import yaml
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_api.quantity import from_bytes
 
+from nodedevices_probe import document
 from nodedevices_probe.check import CheckError, wrong
 from nodedevices_probe.events import EventKey
 from nodedevices_probe.loop import Facts
@@ -58,27 +58,9 @@ class SimulatedState:
     hang: bool = False
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice, of which YAML readers silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise CheckError(f"line {key.start_mark.line + 1}: {key.value}: is there twice; keep one")
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep=deep)
-
-
 def parse(text: str, *, node: str) -> SimulatedState:
     """What the file's text says. Raises CheckError."""
-    try:
-        value = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 0
-        raise CheckError(f"line {line}: not YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise CheckError(f"not YAML: {str(error).splitlines()[0] if str(error) else 'nested too deep'}") from None
+    value = document.load(text)
     if value is None:
         raise CheckError("is empty; give a profile or devices, for example 'profile: h100 x 8'")
     RULES.check("", value)

@@ -25,6 +25,7 @@ from nodedevices_probe.protocol import (
     DEVICE_ID,
     DEVICE_NODE,
     DEVICE_TYPE,
+    MAX_DEVICE_NODE,
     MAX_INTEGER,
     PLAIN_TEXT,
     WORD,
@@ -48,7 +49,7 @@ _MESSAGE = Text(PLAIN_TEXT, "text", 512)
 _WORD = Text(WORD, "letters, digits and hyphens")
 _CONDITION = Text(WORD_PATTERN, "letters and digits, such as linkDown")
 _ID = Text(DEVICE_ID, "A-Z a-z 0-9 . _ : -", 96)
-_NODE = Text(DEVICE_NODE, "a path such as /dev/nvidia0", 96)
+_NODE = Text(DEVICE_NODE, "a path such as /dev/nvidia0", MAX_DEVICE_NODE)
 _COUNT = Integer(0, MAX_INTEGER)
 _SMALL = Integer(0, 65535)
 _INDEX = Integer(0, MAX_INDEX)

@@ -1,0 +1,1 @@
+"""Any device that has a node in /dev, or is a USB device, by a configuration file."""

@@ -1,0 +1,19 @@
+"""What the probe and the agent's vendor both name of generic devices."""
+
+from __future__ import annotations
+
+VENDOR = "generic"
+TYPE = "generic"
+OPTION = "generic-config-file"  # of the agent, and passed on to the probe
+ENTRY = "entry"  # the `name` in the file
+SHAPE = "entryShape"  # of its group (config.shape): parts mean something only together with it
+PARTS = "parts"  # of which part of the group each of the device nodes is: "0,1,1"
+EXCLUSIVE = "exclusiveNodes"  # so many of the device nodes, the first ones, are this device's alone
+MATCH = "match"  # what the wildcards stand for
+SERIAL = "serial"  # of a USB device
+PORT = "usbPort"  # where it is plugged in: 1-1.4
+
+
+def mount_of(part: int) -> str:
+    """The attribute with the host's path of a part that is mounted."""
+    return f"path{part}"

@@ -1,0 +1,335 @@
+"""The configuration file of generic devices: bytes in, a GenericConfig out, or an error for each entry that is wrong.
+
+docs/devices/generic.md is the description for people. The format is a superset of what squat's generic-device-plugin
+takes with `--config` and, as one entry each, with `--device`. Pure; the probe and the agent both read the file with it.
+
+The file decides which device nodes and folders of the node containers get, so whoever may write it is root on the node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nodedevices_api.bounds import MAX_DEVICES
+from nodedevices_common.errors import InputError
+
+from nodedevices_probe import document
+from nodedevices_probe.check import CheckError, Flag, Integer, ListOf, Object, OneOf, Rule, Text, wrong
+from nodedevices_probe.generic import glob
+from nodedevices_probe.templates import Template
+
+MAX_COUNT = 1000  # pods on one device; a kubelet runs some hundred
+MAX_PARTS = 16  # of a group; as many device nodes as a device has
+MAX_GROUPS = 32
+USB_NODE, TTY = "usb", "tty"
+BY_ORDER, BY_MATCH = "order", "match"
+DEVICE_FIELDS = ("id", "index", "match", "serial")
+FIELDS = (*DEVICE_FIELDS, "path", "count")
+
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+NAME = Text(
+    rf"({_DOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", "a resource's name, such as fuse or example.com/fuse", 63
+)
+DOMAIN = Text(_DOMAIN, "a domain, such as example.com", 63)
+_NO_DOTS = r"(?!.*/\.\.?(/|$))"  # neither . nor .. as a part of a path
+_TEXT = r"[^\x00-\x1f\x7f]*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathPart:
+    """Files of the host by a pattern. `limit`: in so many devices of a group each file may be; `mount`: they are bind
+    mounts, and no device nodes. `container_path` empty: where they are on the host."""
+
+    path: str
+    container_path: str = ""
+    permissions: str = "rw"
+    limit: int = 1
+    optional: bool = False
+    mount: bool = False
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsbPart:
+    """USB devices by their ids, four hexadecimal digits each. `nodes`: of which kernel subsystems they bring the nodes;
+    `usb` is the one below /dev/bus/usb."""
+
+    vendor: str
+    product: str = ""  # empty: any
+    serial: str = ""
+    nodes: tuple[str, ...] = (USB_NODE, TTY)
+    permissions: str = "rw"
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """What belongs together: each device has one match of every part. `count`: how many pods may have a device at a
+    time. `pair`: which matches are one device's, the first ones, the second ones, ... (BY_ORDER) or those in which the
+    wildcards stand for the same (BY_MATCH). `together`: all matches are one device's."""
+
+    paths: tuple[PathPart, ...] = ()
+    usb: tuple[UsbPart, ...] = ()
+    count: int = 1
+    pair: str = BY_ORDER
+    together: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMount:
+    host_path: str
+    container_path: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """The devices of one name. `required`: a node without them has a fault."""
+
+    name: str
+    groups: tuple[Group, ...]
+    required: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[HostMount, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenericConfig:
+    domain: str = ""
+    devices: tuple[Entry, ...] = ()
+
+
+PRESETS: Mapping[str, Entry] = {
+    name: Entry(name=name, groups=(Group(count=100, paths=(PathPart(path=path),)),))
+    for name, path in (("fuse", "/dev/fuse"), ("tun", "/dev/net/tun"), ("kvm", "/dev/kvm"))
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """A path of the host, where wildcards may be."""
+
+    def check(self, place: str, value: Any) -> None:
+        if not isinstance(value, str):
+            raise wrong(place, value, "a path, in quotes")
+        if problem := glob.problem_of(value.strip()):
+            raise CheckError(f"{place}: {ascii(value)[:60]} is not allowed; {problem}")
+
+
+_CONTAINER_PATH = Template(
+    DEVICE_FIELDS, _NO_DOTS + r"/[^/\x00-\x1f\x7f:]+(/[^/\x00-\x1f\x7f:]+)*", "an absolute path", 255
+)
+_COUNT = Integer(1, MAX_COUNT)
+_PERMISSIONS = Text(r"(?!.*(.).*\1)[rwm]+", "some of r, w and m, such as rw", 3)
+_HEX = Text("[0-9A-Fa-f]{4}", "four hexadecimal digits, such as 1a86", 4)
+_PATH_KEYS: Mapping[str, Rule] = {
+    "path": _Pattern(),
+    "containerPath": _CONTAINER_PATH,
+    "mountPath": _CONTAINER_PATH,
+    "permissions": _PERMISSIONS,
+    "readOnly": Flag(),
+    "type": OneOf(("Device", "Mount")),
+    "limit": _COUNT,
+    "optional": Flag(),
+}
+_USB_KEYS: Mapping[str, Rule] = {
+    "vendor": _HEX,
+    "product": _HEX,
+    "serial": Text(r"[^\x00-\x1f\x7f]+", "a serial number", 126),
+    "nodes": ListOf(Text(r"[a-z0-9_]+", "a subsystem of the kernel, such as tty", 32), MAX_PARTS),
+    "permissions": _PERMISSIONS,
+    "optional": Flag(),
+}
+_GROUP_KEYS: Mapping[str, Rule] = {
+    "count": _COUNT,
+    "paths": ListOf(Object(_PATH_KEYS, required=("path",)), MAX_PARTS),
+    "usb": ListOf(Object(_USB_KEYS, required=("vendor",)), MAX_PARTS),
+    "pair": OneOf((BY_ORDER, BY_MATCH)),
+    "together": Flag(),
+}
+_MOUNT_KEYS: Mapping[str, Rule] = {
+    "hostPath": Template(DEVICE_FIELDS, _NO_DOTS + r"/[^\x00-\x1f\x7f:]*", "an absolute path", 255),
+    "containerPath": _CONTAINER_PATH,
+    "readOnly": Flag(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Env:
+    def check(self, place: str, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise wrong(place, value, "a mapping of variables to texts")
+        if len(value) > 64:
+            raise CheckError(f"{place}: {len(value)} variables are too many; give at most 64")
+        for name, text in value.items():
+            Text("[A-Za-z_][A-Za-z0-9_.-]*", "a variable's name").check(place, name)
+            Template(FIELDS, _TEXT, "a text").check(f"{place}.{name}", text)
+
+
+_ENTRY = Object(
+    {
+        "preset": OneOf(tuple(PRESETS)),
+        "name": NAME,
+        "groups": ListOf(Object(_GROUP_KEYS), MAX_GROUPS),
+        **_GROUP_KEYS,
+        "required": Flag(),
+        "env": _Env(),
+        "mounts": ListOf(Object(_MOUNT_KEYS, required=("hostPath",)), 32),
+        "cdiDevices": ListOf(
+            Template(DEVICE_FIELDS, r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+=[A-Za-z0-9._:-]+", "a name such as a.com/b=c", 255),
+            32,
+        ),
+    },
+    what="a mapping with a name and groups, or a preset",
+)
+# What squat's plugin has in its file besides: read, and of no meaning, for the agent has flags of its own for it.
+_SQUATS = ("plugin-directory", "log-level", "listen", "version")
+
+
+@dataclass(frozen=True, slots=True)
+class _Anything:
+    def check(self, place: str, value: Any) -> None:
+        """Nothing is wrong with it."""
+
+
+def parse(raw: bytes) -> GenericConfig:
+    """What the file says. Raises InputError with what is wrong with each of its entries."""
+    value = document.load(document.decode(raw), aliases=False)
+    if value is None:
+        raise CheckError("is empty; give devices, for example 'devices: [{preset: fuse}]'")
+    top = {"devices": value} if isinstance(value, list) else value
+    keys = {"domain": DOMAIN, "device": _Anything(), "devices": _Anything()} | dict.fromkeys(_SQUATS, _Anything())
+    Object(keys, what="a mapping with devices, or a list of them").check("", top)
+    if ("devices" in top) == ("device" in top):
+        raise CheckError("devices: is missing" if "devices" not in top else "device: devices is there, too; keep one")
+    place = "devices" if "devices" in top else "device"
+    ListOf(_Anything(), MAX_DEVICES).check(place, top[place])
+    problems: list[str] = []
+    entries: dict[str, Entry] = {}
+    for number, each in enumerate(top[place]):
+        try:
+            entry = _entry(f"{place}[{number}]", each)
+            if entry.name in entries:
+                raise CheckError(f"{place}[{number}].name: {entry.name} is there twice; put both into groups of one")
+            entries[entry.name] = entry
+        except CheckError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return GenericConfig(domain=top.get("domain", ""), devices=tuple(entries.values()))
+
+
+def _entry(place: str, value: Any) -> Entry:
+    _ENTRY.check(place, value)
+    own = {key: value[key] for key in _GROUP_KEYS if key in value}
+    if "preset" in value:
+        preset = PRESETS[value["preset"]]
+        odd = [key for key in ("groups", "paths", "usb", "pair", "together") if key in value]
+        if odd:
+            raise CheckError(f"{place}.{odd[0]}: does not go with a preset; write the groups without one")
+        groups: tuple[Group, ...] = tuple(replace(each, count=own.get("count", each.count)) for each in preset.groups)
+        name = value.get("name", preset.name)
+    else:
+        if "name" not in value:
+            raise CheckError(f"{place}.name: is missing")
+        if "groups" in value and own:
+            raise CheckError(f"{place}.{next(iter(own))}: does not go with groups; put it into one of them")
+        places = [f"{place}.groups[{number}]" for number in range(len(value.get("groups", ())))] or [place]
+        groups = tuple(map(_group, places, value.get("groups", [own])))
+        name = value["name"]
+    entry = Entry(
+        name=name,
+        groups=groups,
+        required=value.get("required", False),
+        env=dict(value.get("env", {})),
+        mounts=tuple(_mount(f"{place}.mounts[{number}]", each) for number, each in enumerate(value.get("mounts", ()))),
+        cdi_devices=tuple(value.get("cdiDevices", ())),
+    )
+    _check_whole(place, entry)
+    return entry
+
+
+def _check_whole(place: str, entry: Entry) -> None:
+    """Raises CheckError for what is right by itself, and not together."""
+    shapes = [shape(entry, each) for each in entry.groups]
+    again = next((at for at, each in enumerate(shapes) if each in shapes[:at]), None)
+    if again is not None:
+        raise CheckError(f"{place}.groups[{again}]: the same parts as in groups[{shapes.index(shapes[again])}]; use count")
+    if entry.required:
+        loose = [part.path for group in entry.groups for part in group.paths if glob.is_pattern(part.path)]
+        if loose or any(group.usb for group in entry.groups):
+            raise CheckError(f"{place}.required: only for paths without wildcards, which say what is to be there")
+
+
+def _group(place: str, value: Mapping[str, Any]) -> Group:
+    paths, usb = value.get("paths", ()), value.get("usb", ())
+    if bool(paths) == bool(usb):
+        raise CheckError(
+            f"{place}.usb: does not go with paths; make it a group of its own"
+            if paths
+            else f"{place}.paths: is missing; give paths or usb"
+        )
+    group = Group(
+        paths=tuple(_path(f"{place}.paths[{number}]", each) for number, each in enumerate(paths)),
+        usb=tuple(
+            UsbPart(**{key: tuple(each) if key == "nodes" else each for key, each in _lowered(one).items()}) for one in usb
+        ),
+        count=value.get("count", 1),
+        pair=value.get("pair", BY_ORDER),
+        together=value.get("together", False),
+    )
+    if all(part.optional for part in (*group.paths, *group.usb)):
+        raise CheckError(f"{place}: all parts are optional; one must be there to make a device")
+    if group.pair == BY_MATCH and not any(glob.is_pattern(part.path) for part in group.paths if not part.optional):
+        raise CheckError(f"{place}.pair: match needs a path with a wildcard that is not optional")
+    return group
+
+
+def _lowered(usb: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value.lower() if key in {"vendor", "product"} else value for key, value in usb.items()}
+
+
+def _path(place: str, value: Mapping[str, Any]) -> PathPart:
+    if "containerPath" in value and "mountPath" in value:
+        raise CheckError(f"{place}.mountPath: containerPath is there, too; keep one")
+    mount = value.get("type", "Device") == "Mount"
+    path = value["path"].strip()
+    if not mount and not path.startswith("/dev/"):
+        raise CheckError(f"{place}.path: {ascii(path)[:60]} is not allowed; give a path in /dev, or type: Mount")
+    for key, right in (("permissions", not mount), ("readOnly", mount)):
+        if key in value and not right:
+            raise CheckError(f"{place}.{key}: only for type: {'Mount' if mount is False else 'Device'}")
+    return PathPart(
+        path=path,
+        container_path=value.get("containerPath", value.get("mountPath", "")),
+        permissions=value.get("permissions", "rw"),
+        limit=value.get("limit", 1),
+        optional=value.get("optional", False),
+        mount=mount,
+        read_only=value.get("readOnly", False),
+    )
+
+
+def _mount(place: str, value: Mapping[str, Any]) -> HostMount:
+    host = value["hostPath"]
+    if "containerPath" not in value:
+        _CONTAINER_PATH.check(f"{place}.containerPath", host)
+    return HostMount(
+        host_path=host, container_path=value.get("containerPath", host), read_only=value.get("readOnly", True)
+    )
+
+
+def shape(entry: Entry, group: Group) -> str:
+    """What a group's parts are, by their numbers: devices that the probe found with another shape of the file, older or
+    newer than this one, are told apart by it."""
+    parts = [
+        entry.name,
+        *(f"{part.path} {part.mount}" for part in group.paths),
+        *(f"{part.vendor} {part.product} {part.serial}" for part in group.usb),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

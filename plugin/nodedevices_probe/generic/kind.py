@@ -1,0 +1,34 @@
+"""What `nodedevices-probe generic` takes."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+from nodedevices_probe.check import CheckError
+from nodedevices_probe.generic.attributes import OPTION
+from nodedevices_probe.kind import Given, Kind, add_driver_root
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--file", type=Path, required=True, metavar="F", help="which devices (docs/devices/generic.md); edits appear at once"
+    )
+    add_driver_root(parser)
+
+
+def _check(given: Given) -> None:
+    if not given[OPTION]:
+        raise CheckError(f"--probe generic: needs --{OPTION}, a file that says which devices there are")
+
+
+GENERIC = Kind(
+    name="generic",
+    help="devices by a configuration file: nodes of /dev and USB devices",
+    add_arguments=_add_arguments,
+    reads="nodedevices_probe.generic.probe",
+    interval="between searches for devices",
+    interval_seconds=1.0,
+    passed_on={"file": OPTION, "driver-root-ctr-path": "driver-root-ctr-path"},
+    check=_check,
+)

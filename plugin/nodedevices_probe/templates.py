@@ -1,0 +1,38 @@
+"""Texts with fields in them, `{{id}}`, as configuration files of generic and remote devices have them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodedevices_probe.check import CheckError, wrong
+
+_FIELD = re.compile(r"\{\{([^{}]*)\}\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The rule of such a text: without its fields it matches `regex`, which `right` describes, and it has no field but
+    these."""
+
+    fields: Collection[str]
+    regex: str
+    right: str
+    longest: int = 1024
+
+    def check(self, place: str, value: Any) -> None:
+        if not isinstance(value, str):
+            raise wrong(place, value, f"{self.right}, in quotes")
+        for field in _FIELD.findall(value):
+            if field.strip() not in self.fields:
+                known = ", ".join(f"{{{{{each}}}}}" for each in self.fields)
+                raise CheckError(f"{place}: {{{{{field.strip()[:40]}}}}} is no field; known here: {known}")
+        if len(value) > self.longest or not re.fullmatch(self.regex, _FIELD.sub("0", value)):
+            raise wrong(place, value, f"{self.right}, at most {self.longest} characters")
+
+
+def rendered(template: str, values: Mapping[str, str]) -> str:
+    """The text with its fields filled in; a field without a value is empty."""
+    return _FIELD.sub(lambda match: values.get(match[1].strip(), ""), template)
