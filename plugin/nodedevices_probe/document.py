@@ -32,8 +32,7 @@ class _PlainLoader(_Loader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            line = self.peek_event().start_mark.line + 1
-            raise CheckError(f"line {line}: an alias (*name) is not allowed; write the value again")
+            raise CheckError(f"line {self.line + 1}: an alias (*name) is not allowed; write the value again")
         return super().compose_node(parent, index)
 
 

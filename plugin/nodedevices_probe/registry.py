@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from nodedevices_probe.amd.kind import AMD
 from nodedevices_probe.fpga.kind import FPGA
+from nodedevices_probe.generic.kind import GENERIC
 from nodedevices_probe.intel.kind import INTEL
 from nodedevices_probe.kind import Kind
 from nodedevices_probe.nic.kind import NIC
@@ -20,6 +21,7 @@ KINDS: Mapping[str, Kind] = {
         INTEL,
         FPGA,
         NIC,
+        GENERIC,
         SIMULATED,
     )
 }

@@ -33,6 +33,17 @@ class Template:
             raise wrong(place, value, f"{self.right}, at most {self.longest} characters")
 
 
+def rendered_path(template: str, values: Mapping[str, str]) -> str:
+    """The same for a path or a name: a value is part of one name, whatever it is. A USB device says of itself what its
+    serial number is, and must not lead a mount to another folder."""
+    return rendered(template, {name: _part(value) for name, value in values.items()})
+
+
+def _part(value: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._:-]", "_", value)
+    return plain if plain.strip(".") else plain.replace(".", "_")
+
+
 def rendered(template: str, values: Mapping[str, str]) -> str:
     """The text with its fields filled in; a field without a value is empty."""
     return _FIELD.sub(lambda match: values.get(match[1].strip(), ""), template)

@@ -6,6 +6,7 @@ as the kernel makes them: a device's folder stands in /sys/devices, and everythi
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -170,3 +171,39 @@ def _intel(tree: Tree, gpu: int, function: int, *, driver: str, device: str, min
     tree.files(f"{folder}/hwmon/hwmon{minor}", temp1_input=48_000, temp1_crit=100_000, power1_input=75_000_000)
     tree.link(f"sys/bus/pci/drivers/{driver}/{bus_id}", folder)
     return folder
+
+
+# --- whatever has a node in /dev, and USB ----------------------------------------------------------------------------
+def char_device(tree: Tree, path: str, *, like: str = "/dev/null", behind: str = "") -> None:
+    """A node that is a real character device, without a right to make one: a link to `like`. `behind`: the PCI address
+    of its hardware, by /sys/dev/char."""
+    place = tree.root / path.lstrip("/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(like)
+    if behind:
+        number = Path(like).stat().st_rdev
+        folder = tree.root / "sys/dev/char"
+        folder.mkdir(parents=True, exist_ok=True)
+        link = folder / f"{os.major(number)}:{os.minor(number)}"
+        link.symlink_to(f"../../devices/pci0000:00/{behind}/x/{place.name}")
+
+
+def usb(
+    tree: Tree, port: str, *, ids: str, number: int, serial: str = "", tty: str = "", controller: str = "0000:00:14.0"
+) -> None:
+    """A USB device; `ids`: 1a86:7523; `tty`: the one that the driver of its first interface made."""
+    bus = int(port.partition("-")[0])
+    vendor, product = ids.split(":")
+    folder = f"sys/devices/pci0000:00/{controller}/usb{bus}/{port}"
+    tree.files(folder, idVendor=vendor, idProduct=product, busnum=bus, devnum=number)
+    tree.files(folder, manufacturer="QinHeng", product="USB Serial", uevent="DEVTYPE=usb_device")
+    if serial:
+        tree.file(f"{folder}/serial", serial)
+    tree.link(f"sys/bus/usb/devices/{port}", folder)
+    tree.file(f"{folder}/{port}:1.0/bInterfaceNumber", "00")
+    tree.node(f"/dev/bus/usb/{bus:03}/{number:03}")
+    if tty:
+        made = f"{folder}/{port}:1.0/{tty}/tty/{tty}"
+        tree.file(f"{made}/uevent", f"MAJOR=188\nMINOR=0\nDEVNAME={tty}")
+        tree.link(f"{made}/subsystem", "sys/class/tty")
+        tree.node(f"/dev/{tty}")

@@ -20,6 +20,7 @@ from nodedevices_plugin.vendors.base import (
 from nodedevices_plugin.vendors.faults import EVERY, FaultSource, FaultSources
 from nodedevices_plugin.vendors.files import DeviceFile, OwnFiles
 from nodedevices_plugin.vendors.flags import OwnFlags
+from nodedevices_plugin.vendors.generic.vendor import Generic
 from nodedevices_plugin.vendors.intel.vendor import Intel
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 
@@ -39,6 +40,7 @@ def add(vendor: Vendor) -> Callable[[], None]:
 add(Nvidia())
 add(Amd())
 add(Intel())
+add(Generic())
 
 
 def vendors() -> tuple[Vendor, ...]:

@@ -78,6 +78,10 @@ class Group:
     pair: str = BY_ORDER
     together: bool = False
 
+    @property
+    def parts(self) -> tuple[PathPart | UsbPart, ...]:
+        return (*self.paths, *self.usb)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMount:
@@ -181,7 +185,9 @@ _ENTRY = Object(
         "env": _Env(),
         "mounts": ListOf(Object(_MOUNT_KEYS, required=("hostPath",)), 32),
         "cdiDevices": ListOf(
-            Template(DEVICE_FIELDS, r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+=[A-Za-z0-9._:-]+", "a name such as a.com/b=c", 255),
+            Template(
+                DEVICE_FIELDS, r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+=[A-Za-z0-9._:-]+", "a name such as a.com/b=c", 255
+            ),
             32,
         ),
     },
@@ -202,9 +208,9 @@ def parse(raw: bytes) -> GenericConfig:
     value = document.load(document.decode(raw), aliases=False)
     if value is None:
         raise CheckError("is empty; give devices, for example 'devices: [{preset: fuse}]'")
-    top = {"devices": value} if isinstance(value, list) else value
-    keys = {"domain": DOMAIN, "device": _Anything(), "devices": _Anything()} | dict.fromkeys(_SQUATS, _Anything())
-    Object(keys, what="a mapping with devices, or a list of them").check("", top)
+    top: Any = {"devices": value} if isinstance(value, list) else value
+    keys: dict[str, Rule] = dict.fromkeys(("device", "devices", *_SQUATS), _Anything())
+    Object({**keys, "domain": DOMAIN}, what="a mapping with devices, or a list of them").check("", top)
     if ("devices" in top) == ("device" in top):
         raise CheckError("devices: is missing" if "devices" not in top else "device: devices is there, too; keep one")
     place = "devices" if "devices" in top else "device"
@@ -259,7 +265,9 @@ def _check_whole(place: str, entry: Entry) -> None:
     shapes = [shape(entry, each) for each in entry.groups]
     again = next((at for at, each in enumerate(shapes) if each in shapes[:at]), None)
     if again is not None:
-        raise CheckError(f"{place}.groups[{again}]: the same parts as in groups[{shapes.index(shapes[again])}]; use count")
+        raise CheckError(
+            f"{place}.groups[{again}]: the same parts as in groups[{shapes.index(shapes[again])}]; use count"
+        )
     if entry.required:
         loose = [part.path for group in entry.groups for part in group.paths if glob.is_pattern(part.path)]
         if loose or any(group.usb for group in entry.groups):
@@ -276,22 +284,27 @@ def _group(place: str, value: Mapping[str, Any]) -> Group:
         )
     group = Group(
         paths=tuple(_path(f"{place}.paths[{number}]", each) for number, each in enumerate(paths)),
-        usb=tuple(
-            UsbPart(**{key: tuple(each) if key == "nodes" else each for key, each in _lowered(one).items()}) for one in usb
-        ),
+        usb=tuple(map(_usb, usb)),
         count=value.get("count", 1),
         pair=value.get("pair", BY_ORDER),
         together=value.get("together", False),
     )
-    if all(part.optional for part in (*group.paths, *group.usb)):
+    if all(part.optional for part in group.parts):
         raise CheckError(f"{place}: all parts are optional; one must be there to make a device")
     if group.pair == BY_MATCH and not any(glob.is_pattern(part.path) for part in group.paths if not part.optional):
         raise CheckError(f"{place}.pair: match needs a path with a wildcard that is not optional")
     return group
 
 
-def _lowered(usb: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value.lower() if key in {"vendor", "product"} else value for key, value in usb.items()}
+def _usb(value: Mapping[str, Any]) -> UsbPart:
+    return UsbPart(
+        vendor=value["vendor"].lower(),
+        product=value.get("product", "").lower(),
+        serial=value.get("serial", ""),
+        nodes=tuple(value.get("nodes", (USB_NODE, TTY))),
+        permissions=value.get("permissions", "rw"),
+        optional=value.get("optional", False),
+    )
 
 
 def _path(place: str, value: Mapping[str, Any]) -> PathPart:
@@ -322,6 +335,14 @@ def _mount(place: str, value: Mapping[str, Any]) -> HostMount:
     return HostMount(
         host_path=host, container_path=value.get("containerPath", host), read_only=value.get("readOnly", True)
     )
+
+
+def find(config: GenericConfig, name: str, of_shape: str) -> tuple[Entry, Group] | None:
+    """The group of an entry by its shape; None: this file has it not."""
+    entry = next((each for each in config.devices if each.name == name), None)
+    if entry is None:
+        return None
+    return next(((entry, group) for group in entry.groups if shape(entry, group) == of_shape), None)
 
 
 def shape(entry: Entry, group: Group) -> str:

@@ -15,6 +15,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from nodedevices_api.bounds import MAX_DEVICE_ID, MAX_DEVICE_NAME, MAX_DEVICES
@@ -122,9 +123,9 @@ class _Search:
         found = [""]
         for part in pattern[1:].split("/"):
             if is_pattern(part):
-                found = [
-                    f"{folder}/{name}" for folder in found for name in self._names(folder) if matches(name, part)
-                ][:MAX_ENTRIES]
+                found = [f"{folder}/{name}" for folder in found for name in self._names(folder) if matches(name, part)][
+                    :MAX_ENTRIES
+                ]
             else:
                 found = [f"{folder}/{part}" for folder in found]
         return [path for path in found if _exists(self._seen_at(path))]
@@ -143,9 +144,7 @@ class _Search:
         mine = [
             each
             for each in self._usb
-            if each.vendor == part.vendor
-            and part.product in {"", each.product}
-            and part.serial in {"", each.serial}
+            if each.vendor == part.vendor and part.product in {"", each.product} and part.serial in {"", each.serial}
         ]
         return [
             _Found(
@@ -160,7 +159,7 @@ class _Search:
     def _device(self, entry: Entry, group: Group, found: Sequence[Sequence[_Found]], each: Set) -> DeviceFact | None:
         members = [(number, found[number][at]) for number, at in each]
         alone = [member for member in members if _is_alone(group, member[0])]
-        needed = [member for member in members if not (*group.paths, *group.usb)[member[0]].optional]
+        needed = [member for member in members if not group.parts[member[0]].optional]
         first = next((member for member in needed if member in alone), needed[0])[1]
         id_ = _group_id(entry, group) if group.together else _id(first.match.id)
         own = [node for _, member in alone for node in member.nodes]
@@ -244,9 +243,9 @@ class _Search:
 def devices(config: GenericConfig, system: System) -> tuple[tuple[DeviceFact, ...], tuple[Problem, ...]]:
     """What is here of the configuration, in the file's order, and what is wrong with it on this machine."""
     search = _Search(system=system)
-    found = tuple(search.devices(config))
+    found = tuple(islice(search.devices(config), MAX_DEVICES + 1))
     if len(found) > MAX_DEVICES:
-        message = f"{len(found)} devices match; only the first {MAX_DEVICES} are reported"
+        message = f"more than {MAX_DEVICES} devices match; only the first {MAX_DEVICES} are reported"
         search.problems.append(Problem(code="TooManyDevices", message=message))
     numbered = tuple(replace(each, index=index) for index, each in enumerate(found[:MAX_DEVICES]))
     return numbered, tuple(search.problems)

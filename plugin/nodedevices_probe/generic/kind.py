@@ -12,7 +12,11 @@ from nodedevices_probe.kind import Given, Kind, add_driver_root
 
 def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--file", type=Path, required=True, metavar="F", help="which devices (docs/devices/generic.md); edits appear at once"
+        "--file",
+        type=Path,
+        required=True,
+        metavar="F",
+        help="which devices (docs/devices/generic.md); edits appear at once",
     )
     add_driver_root(parser)
 
@@ -31,4 +35,5 @@ GENERIC = Kind(
     interval_seconds=1.0,
     passed_on={"file": OPTION, "driver-root-ctr-path": "driver-root-ctr-path"},
     check=_check,
+    auto_by=(OPTION,),
 )

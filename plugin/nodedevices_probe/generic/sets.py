@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from nodedevices_probe.generic.config import BY_MATCH, Group
 from nodedevices_probe.generic.glob import is_pattern
@@ -16,11 +16,6 @@ class Match(NamedTuple):
     key: str = ""
 
 
-class Part(Protocol):
-    @property
-    def optional(self) -> bool: ...
-
-
 Member = tuple[int, int]  # number of the part, and of its match
 Set = tuple[Member, ...]
 
@@ -28,7 +23,7 @@ Set = tuple[Member, ...]
 def sets(group: Group, found: Sequence[Sequence[Match]]) -> list[Set]:
     """The devices of a group; `found`: the matches of each of its parts, in order. A device has a match of every part
     that is not optional, and of those the same one only where the part has a limit."""
-    parts: Sequence[Part] = (*group.paths, *group.usb)
+    parts = group.parts
     needed = [number for number, part in enumerate(parts) if not part.optional]
     if any(not found[number] for number in needed):
         return []
@@ -37,7 +32,7 @@ def sets(group: Group, found: Sequence[Sequence[Match]]) -> list[Set]:
     if group.pair == BY_MATCH:
         return _by_match(group, found)
     room = {number: len(found[number]) * _limit(group, number) for number in range(len(parts))}
-    count = min(min(room[number] for number in needed), max(map(len, found)))
+    count = min(max(map(len, found)), *(room[number] for number in needed))
     return [
         tuple((number, at % len(found[number])) for number in range(len(parts)) if at < room[number])
         for at in range(count)

@@ -1,0 +1,1 @@
+"""Generic devices: whatever a configuration file says, as a vendor."""

@@ -1,0 +1,212 @@
+"""Generic devices as a vendor: names, counts and what containers get are those of the configuration file.
+
+The probe reads the same file, live, and says of each device which group of which entry it is, by a hash of what it
+searched for. A device of a group that this agent's file does not have, because one of the two has read a newer one, has
+no name until both have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from nodedevices_common.options import Option
+from nodedevices_probe.generic import attributes
+from nodedevices_probe.generic.config import Entry, GenericConfig, Group, find, parse
+from nodedevices_probe.generic.glob import match_text
+from nodedevices_probe.protocol import DeviceFact, Readings
+from nodedevices_probe.templates import rendered, rendered_path
+
+from nodedevices_plugin.model import (
+    AllocationError,
+    ContainerEdits,
+    DeviceNode,
+    Grant,
+    HealthState,
+    InventoryDevice,
+    Mount,
+    Unit,
+)
+from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
+from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning, node_missing
+from nodedevices_plugin.vendors.files import DeviceFile
+
+DEFAULT_DOMAIN = "generic.nodedevices.io"
+
+
+class Generic:
+    name = attributes.VENDOR
+    types = frozenset({attributes.TYPE})
+    reasons: Sequence[str] = ("DeviceNodeMissing",)
+    files = (
+        DeviceFile(
+            option=Option(
+                name=attributes.OPTION,
+                variables=("NODEDEVICES_GENERIC_CONFIG_FILE",),
+                group="probe",
+                metavar="FILE",
+                help="which devices --probe generic searches for, and what containers get (docs/devices/generic.md)",
+            ),
+            type=GenericConfig,
+            parse=parse,
+        ),
+    )
+
+    def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
+        """Not a device with a node that was a missing one's alone: a pod may have that one. So it is where matches are
+        paired by their order, and the first one left."""
+        gone = {node for device in devices if not device.present for node in _lasting_nodes(device.fact)}
+        return [Unit(each) for each in devices if not each.present or gone.isdisjoint(_lasting_nodes(each.fact))]
+
+    def usual_name(self, unit: Unit, naming: Naming) -> str | None:
+        config = _config(naming.files)
+        found = _found(config, unit.device.fact)
+        if found is None:
+            return None
+        name = found[0].name
+        return name if "/" in name else f"{config.domain or naming.prefix or DEFAULT_DOMAIN}/{name}"
+
+    def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
+        config = _config(naming.files)
+        found = [_found(config, unit.device.fact) for unit in units]
+        counts = tuple(each[1].count if each is not None else 1 for each in found)
+        return VendorShares(counts=counts) if max(counts, default=1) > 1 else None
+
+    def containers(self, node: NodeView) -> GenericContainers:
+        facts = {device.fact.id: device.fact for device in node.inventory.devices}
+        return GenericContainers(facts=facts, config=_config(node.files))
+
+    def event(self, kind: str, code: int | None) -> Meaning | None:
+        return PLAIN.event(kind, code)
+
+    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
+        return None
+
+    def read(self, readings: Readings) -> tuple[Condition, ...]:
+        return (node_missing(readings),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenericContainers:
+    """`facts`: of all devices, by id."""
+
+    facts: Mapping[str, DeviceFact] = field(default_factory=dict)
+    config: GenericConfig = field(default_factory=GenericConfig)
+
+    def edits(self, grant: Grant) -> ContainerEdits:
+        """Of several devices the variables of one name have their values with commas between. Raises AllocationError
+        for what has left the node, and for two files at one path of the container."""
+        envs: dict[str, dict[str, None]] = {}
+        devices: list[DeviceNode] = []
+        mounts: list[Mount] = []
+        names: list[str] = []
+        for device_id in dict.fromkeys(each.device_id for each in grant.ids):
+            fact = self.facts.get(device_id)
+            if fact is None:
+                raise AllocationError(
+                    f"{grant.resource.name}: {device_id} is no longer on this node. "
+                    "Delete the pod, so that it is scheduled again."
+                )
+            found = _found(self.config, fact)
+            group = found[1] if found is not None else Group()
+            values = {
+                "id": fact.id,
+                "index": str(fact.index),
+                "match": _said(fact, attributes.MATCH),
+                "serial": _said(fact, attributes.SERIAL),
+                "count": str(len(grant.ids)),
+            }
+            own_devices, own_mounts = _nodes(fact, group, values), _mounts(fact, group, values)
+            paths = [*(each.container_path for each in own_devices), *(each.container_path for each in own_mounts)]
+            values["path"] = next(iter(paths), "")
+            devices += own_devices
+            mounts += own_mounts
+            if found is not None:
+                entry = found[0]
+                mounts += [
+                    _entry_mount(each.host_path, each.container_path, each.read_only, values) for each in entry.mounts
+                ]
+                names += [rendered_path(each, values) for each in entry.cdi_devices]
+                for name, template in entry.env.items():
+                    envs.setdefault(name, {})[rendered(template, values)] = None
+        _check(grant, devices, mounts)
+        return ContainerEdits(
+            envs={name: ",".join(each) for name, each in envs.items()},
+            mounts=tuple(dict.fromkeys(mounts)),
+            devices=tuple(dict.fromkeys(devices)),
+            cdi_devices=tuple(dict.fromkeys(names)),
+        )
+
+
+def _config(files: Mapping[str, object]) -> GenericConfig:
+    found = files.get(attributes.OPTION)
+    return found if isinstance(found, GenericConfig) else GenericConfig()
+
+
+def _said(fact: DeviceFact, name: str) -> str:
+    attribute = fact.extra.get(name)
+    return (attribute.string or "") if attribute is not None else ""
+
+
+def _found(config: GenericConfig, fact: DeviceFact) -> tuple[Entry, Group] | None:
+    return find(config, _said(fact, attributes.ENTRY), _said(fact, attributes.SHAPE))
+
+
+def _lasting_nodes(fact: DeviceFact) -> frozenset[str]:
+    """Those that it has alone; not a USB device's, whose numbers the kernel gives out again."""
+    own = fact.extra.get(attributes.EXCLUSIVE)
+    if attributes.PORT in fact.extra or own is None or own.integer is None:
+        return frozenset()
+    return frozenset(fact.device_nodes[: own.integer])
+
+
+def _nodes(fact: DeviceFact, group: Group, values: Mapping[str, str]) -> list[DeviceNode]:
+    """As the parts say of which the nodes are; a node of no part that is known is given as it is."""
+    parts: Sequence[str] = _said(fact, attributes.PARTS).split(",")
+    result = []
+    for at, node in enumerate(fact.device_nodes):
+        number = int(parts[at]) if at < len(parts) and parts[at].isdecimal() else -1
+        path, permissions = node, "rw"
+        if 0 <= number < len(group.paths):
+            part = group.paths[number]
+            own = {**values, "match": match_text(node, part.path)}
+            path, permissions = rendered_path(part.container_path, own) or node, part.permissions
+        elif 0 <= number < len(group.usb):
+            permissions = group.usb[number].permissions
+        result.append(DeviceNode(container_path=path, host_path=node, permissions=permissions))
+    return result
+
+
+def _mounts(fact: DeviceFact, group: Group, values: Mapping[str, str]) -> list[Mount]:
+    """The parts that are mounted."""
+    found = ((part, _said(fact, attributes.mount_of(number))) for number, part in enumerate(group.paths) if part.mount)
+    return [
+        Mount(
+            host_path=path,
+            container_path=rendered_path(part.container_path, {**values, "match": match_text(path, part.path)}) or path,
+            read_only=part.read_only,
+        )
+        for part, path in found
+        if path
+    ]
+
+
+def _entry_mount(host_path: str, container_path: str, read_only: bool, values: Mapping[str, str]) -> Mount:
+    return Mount(
+        host_path=rendered_path(host_path, values),
+        container_path=rendered_path(container_path, values),
+        read_only=read_only,
+    )
+
+
+def _check(grant: Grant, devices: Collection[DeviceNode], mounts: Collection[Mount]) -> None:
+    """Raises AllocationError where one path of the container would be two files of the host."""
+    there: dict[str, str] = {}
+    pairs = [(each.container_path, each.host_path) for each in devices]
+    pairs += [(each.container_path, each.host_path) for each in mounts]
+    for path, on_host in pairs:
+        if there.setdefault(path, on_host) != on_host:
+            raise AllocationError(
+                f"{grant.resource.name}: {there[path]} and {on_host} would both be {path} in the container. "
+                "Request one, or give its containerPath a field, such as {{match}}, in the configuration file."
+            )
