@@ -144,7 +144,7 @@ _PATH_KEYS: Mapping[str, Rule] = {
 _USB_KEYS: Mapping[str, Rule] = {
     "vendor": _HEX,
     "product": _HEX,
-    "serial": Text(r"[^\x00-\x1f\x7f]+", "a serial number", 126),
+    "serial": Text(r"[^\x00-\x1f\x7f]+", "a serial number", 63),
     "nodes": ListOf(Text(r"[a-z0-9_]+", "a subsystem of the kernel, such as tty", 32), MAX_PARTS),
     "permissions": _PERMISSIONS,
     "optional": Flag(),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nodedevices_probe.protocol import text
 from nodedevices_probe.roots import Roots
 from nodedevices_probe.sysfs import System
 
@@ -51,7 +52,7 @@ def _device(system: System, roots: Roots, port: str) -> UsbDevice | None:
         vendor=vendor,
         product=product,
         serial=roots.word(f"{at}/serial"),
-        name=" ".join(each for each in said if each),
+        name=text(" ".join(each for each in said if each)),
         pci_bus_id=system.pci_device_of(at),
         nodes=((f"/dev/bus/usb/{bus:03}/{number:03}", USB), *_interface_nodes(roots, at, port)),
     )
