@@ -139,12 +139,20 @@ def intel_bus_id(gpu: int, function: int = 0) -> str:
     return f"0000:{0x4D + gpu:02x}:00.{function}"
 
 
-def flex(root: Path, *, gpus: int = 2, functions: int = 0, driver: str = "i915", device: str = FLEX_170) -> Tree:
+def flex(
+    root: Path,
+    *,
+    gpus: int = 2,
+    functions: int = 0,
+    driver: str = "i915",
+    device: str = FLEX_170,
+    first_minor: int = 0,
+) -> Tree:
     """A machine with so many Data Center GPUs, the first one cut into so many virtual functions."""
     tree = Tree(root)
     tree.file(f"sys/module/{driver}/refcnt", 1)
     tree.file("proc/sys/kernel/osrelease", "6.8.0-45-generic")
-    minor = 0
+    minor = first_minor
     for gpu in range(gpus):
         count = functions if gpu == 0 else 0
         for function in range(count + 1):
