@@ -31,8 +31,10 @@ class Roots:
     sys: Path | None = None
 
     def _place(self, path: str | Path) -> str:
-        """As text: machines with many functions have thousands of files."""
+        """As text: machines with many functions have thousands of files. A path that `place` gave stays."""
         below = str(path)
+        if below.startswith("/"):
+            return below
         if self.sys is not None and below.startswith("sys/"):
             return f"{self.sys}{below.removeprefix('sys')}"
         return f"{self.root}/{below}"
@@ -109,7 +111,7 @@ class Roots:
         """Where a path of the machine is, `/dev/fuse`."""
         if self.devices is not None and path.startswith("/dev/"):
             return self.devices / path.removeprefix("/dev/")
-        return self.root / path.lstrip("/")
+        return Path(self._place(path.lstrip("/")))
 
     def number_of(self, node: str) -> str:
         """Which device a node is, as /sys/dev has it: char/10:229; "" for what is none."""

@@ -93,11 +93,7 @@ class System:
     def pci_device_of(self, link: str) -> str:
         """The PCI device, last of several, through which a link of sysfs leads: of /sys/dev/char/10:229, of a USB
         device its controller; "" where there is none."""
-        try:
-            parts = (self.root / link).readlink().parts
-        except (OSError, ValueError):
-            return ""
-        return next((part for part in reversed(parts) if PCI_DEVICE.fullmatch(part)), "")
+        return next((part for part in reversed(self.roots.target(link)) if PCI_DEVICE.fullmatch(part)), "")
 
     def pcie_root(self, bus_id: str) -> str:
         return Place(path=self.pci_path(bus_id)).root
