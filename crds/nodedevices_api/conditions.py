@@ -89,6 +89,7 @@ FAILED: Final = "Failed"
 # --- elsewhere in the cluster ----------------------------------------------------------------------------------------
 POD_DEVICE_HEALTHY: Final = "nodedevices.io/DeviceHealthy"  # on pods
 NODE_DEVICES_HEALTHY: Final = "nodedevices.io/DevicesHealthy"  # on Nodes
+XID_CRITICAL_ERROR: Final = "XidCriticalError"  # on Nodes, where a policy asks for it; Google's device plugin's
 NOT_MONITORED: Final = (
     "NotMonitored"  # a reason on pods with a readinessGate, when nobody writes the condition any more
 )

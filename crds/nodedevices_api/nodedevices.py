@@ -66,6 +66,7 @@ MAX_WAITING_FOR = 32  # pods
 MAX_WAITING_IDS = 8  # of one pod
 MAX_HOLDERS = 64
 MAX_HOLDER_IDS = 8
+MAX_XIDS = 16  # of one device
 MAX_AFFECTED_PODS = 256
 MAX_NOTICES = 4  # of one device
 
@@ -276,6 +277,9 @@ class DeviceHealth(Loose):
     message: HealthMessage = Field(default="", description="What happened, for people.")
     since: Time = Field(description="When this state and reason began.")
     xid: Count | None = Field(default=None, description="The XID, where one is the reason.")
+    xids: Annotated[tuple[Count, ...], Field(max_length=MAX_XIDS), Listed("atomic")] = Field(
+        default=(), description="The XIDs of all its faults since the machine booted, in their order."
+    )
     recovery_action: Word | None = Field(
         default=None, description="Recommended recovery action: RebootNode, ResetDevice."
     )

@@ -430,6 +430,11 @@ class Faults(Strict):
         default=True, description="Events DeviceFault and DeviceRecovered on pod and NodeDevices, DeviceNotice on pods."
     )
     node_condition: Flag = Field(default=True, description="The condition nodedevices.io/DevicesHealthy on the Node.")
+    xid_node_condition: Flag = Field(
+        default=False,
+        description="The condition XidCriticalError on the Node, as Google's device plugin writes it: while an XID 48, "
+        "63, 64, 79, 119, 120, 123 or 140 has made a device faulty since the boot.",
+    )
     taint: Taint = Field(default=Taint(), description="Taint that keeps new pods off the Node while the fault lasts.")
     evict: Evict = Field(default=Evict(), description="Eviction of holding pods.")
     rules: Annotated[tuple[FaultRule, ...], Field(max_length=32), Listed("atomic")] = Field(

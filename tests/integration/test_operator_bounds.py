@@ -147,12 +147,17 @@ def test_zeros_that_nobody_serves_are_removed(operator: Account) -> None:
 
 def test_its_conditions_come_and_go_on_node_and_pod(operator: Account) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trainer", "namespace": fleet.NAMESPACE}}
-    for path, body, kind in ((NODE, on_node(), "DevicesHealthy"), (POD, pod, "DeviceHealthy")):
-        ours = {"status": {"conditions": [condition(f"nodedevices.io/{kind}")]}}
+    conditions = (
+        (NODE, on_node(), "nodedevices.io/DevicesHealthy"),
+        (NODE, on_node(), "XidCriticalError"),
+        (POD, pod, "nodedevices.io/DeviceHealthy"),
+    )
+    for path, body, kind in conditions:
+        ours = {"status": {"conditions": [condition(kind)]}}
         for status in (ours, {}):
             shown = operator.patch(f"{path}/status", body | status, APPLY, manager="nodedevices-operator-condition")
             types = [each["type"] for each in shown["status"]["conditions"]]
-            assert sorted(types) == ["Ready", *([f"nodedevices.io/{kind}"] if status else [])]
+            assert sorted(types) == ["Ready", *([kind] if status else [])]
 
 
 def test_its_condition_goes_wherever_it_stands_among_those_of_others(operator: Account, kubectl: Kubectl) -> None:
@@ -253,6 +258,7 @@ REFUSED: dict[str, dict[str, tuple[dict[str, Any] | list[Any], str]]] = {
         "an address": ({"status": {"podIP": "192.0.2.9", "podIPs": [{"ip": "192.0.2.9"}]}}, "status.podIP"),
         "ready": ({"status": {"conditions": [condition("Ready")]}}, CONDITIONS),
         "the Node's condition": ({"status": {"conditions": [condition("nodedevices.io/DevicesHealthy")]}}, CONDITIONS),
+        "its other condition": ({"status": {"conditions": [condition("XidCriticalError")]}}, CONDITIONS),
         "a label": ({"metadata": {"labels": {"app": "other"}}}, "metadata.labels: app:"),
         "an annotation": ({"metadata": {"annotations": {"a": "b"}}}, "metadata.annotations:"),
     },

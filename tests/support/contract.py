@@ -85,6 +85,7 @@ FULL_POLICY: Json = policy(
         "podCondition": "Always",
         "event": True,
         "nodeCondition": False,
+        "xidNodeCondition": True,
         "taint": {"effect": "NoExecute"},
         "evict": {"mode": "AfterGrace", "graceSeconds": 600, "excludeNamespaces": ["kube-*"]},
         "rules": [
@@ -303,6 +304,7 @@ FULL_NODE: Json = {
                     "message": "GPU has fallen off the bus",
                     "since": "2026-11-21T07:02:11Z",
                     "xid": 79,
+                    "xids": [48, 79],
                     "recoveryAction": "RebootNode",
                     "faultDomain": "Device",
                 },

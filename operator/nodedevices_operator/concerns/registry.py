@@ -24,6 +24,7 @@ from nodedevices_operator.concerns.retired_zeros import RetiredZerosConcern
 from nodedevices_operator.concerns.staleness import StalenessConcern
 from nodedevices_operator.concerns.taint import TaintConcern
 from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.concerns.xid_condition import XidConditionConcern
 
 Factory = Callable[[Tools], Concern[Any, Any]]
 
@@ -34,6 +35,7 @@ CONCERNS: tuple[Factory, ...] = (
     RetiredZerosConcern,
     LabelsConcern,
     NodeConditionConcern,
+    XidConditionConcern,
     TaintConcern,
     PodMarksConcern,
     EvictionsConcern,

@@ -103,6 +103,13 @@ class Writer:
             body["status"] = {"conditions": [dict(condition)]}
         return await self.apply(names.NODE_CONDITION, f"{named(names.NODES, node.name)}/status", body)
 
+    async def xid_condition(self, node: NodeRecord, condition: Mapping[str, Any] | None) -> Object:
+        """The condition XidCriticalError on the Node, or none of ours. 409 when another manager has it otherwise."""
+        body = identified("Node", node.name, node.uid)
+        if condition is not None:
+            body["status"] = {"conditions": [dict(condition)]}
+        return await self.apply(names.XID_CONDITION, f"{named(names.NODES, node.name)}/status", body, force=False)
+
     async def pod_condition(self, pod: Affected, condition: Mapping[str, Any] | None) -> Object:
         """Our condition on the pod of that uid, or none."""
         body = identified("Pod", pod.name, pod.uid, namespace=pod.namespace)

@@ -16,6 +16,7 @@ CONFIG = f"{MANAGER}-config"  # NodeDevices.spec: config, configName, configHash
 STATUS = f"{MANAGER}-status"  # NodeDevices.status: our conditions, affectedPods
 CAPACITY = f"{MANAGER}-capacity"  # Node.status.capacity
 NODE_CONDITION = f"{MANAGER}-node-condition"  # Node.status.conditions
+XID_CONDITION = f"{MANAGER}-xid-condition"  # Node.status.conditions, another of them
 LABELS = f"{MANAGER}-labels"  # Node.metadata.labels
 POD_CONDITION = f"{MANAGER}-pod-condition"  # Pod.status.conditions
 POLICY_STATUS = f"{MANAGER}-policy-status"  # DevicePolicy.status

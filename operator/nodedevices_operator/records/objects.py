@@ -14,7 +14,7 @@ from sys import intern
 from typing import Any
 
 from nodedevices_api.base import to_dict
-from nodedevices_api.conditions import NODE_DEVICES_HEALTHY
+from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, XID_CRITICAL_ERROR
 from nodedevices_api.devicepolicy import DevicePolicySpec
 from nodedevices_api.errors import parse
 from nodedevices_api.meta import LabelSelector
@@ -24,7 +24,7 @@ from nodedevices_api.supported import unsupported_sections
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.errors import InputError
 
-from nodedevices_operator.records.names import CAPACITY, LABELS, NODE_CONDITION, TAINT
+from nodedevices_operator.records.names import CAPACITY, LABELS, NODE_CONDITION, TAINT, XID_CONDITION
 from nodedevices_operator.records.traits import (
     UNKNOWN_MODEL,
     UNKNOWN_PLATFORM,
@@ -47,6 +47,7 @@ class Health:
     since: str = ""
     action: str = ""
     domain: str = ""
+    xids: tuple[int, ...] = ()  # of all its faults, since the machine booted
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,7 @@ class NodeDevicesRecord:
     retired: tuple[tuple[str, str], ...] = ()  # names that the agent no longer offers, each with since when
     affected: tuple[Affected, ...] = ()
     conditions: tuple[ConditionRecord, ...] = ()
+    boot_id: str = ""  # of the boot that the devices' health is about
     heartbeat: str = field(default="", compare=False)
     resource_version: str = field(default="", compare=False)
 
@@ -204,6 +206,9 @@ class NodeRecord:
     labels_owned: frozenset[str] = frozenset()  # label keys of our field manager
     condition: ConditionRecord | None = None  # ours
     condition_owned: bool = False  # our field manager has that condition
+    xid_condition: ConditionRecord | None = None  # XidCriticalError, whoever wrote it
+    xid_condition_owned: bool = False
+    boot_id: str = ""
     cordoned: bool = False  # spec.unschedulable
     taints: tuple[TaintRecord, ...] = ()  # those of our key
     resource_version: str = field(default="", compare=False)
@@ -279,6 +284,7 @@ def node_devices_record(raw: Raw) -> NodeDevicesRecord:
             for it in _items(status, "affectedPods")
         ),
         conditions=_conditions(status),
+        boot_id=_text(_map(status, "agent"), "bootID"),
         heartbeat=_text(_map(status, "agent"), "heartbeatTime"),
         resource_version=_text(metadata, "resourceVersion"),
     )
@@ -335,6 +341,7 @@ def _health(raw: Raw) -> Health:
         since=_text(raw, "since"),
         action=intern(_text(raw, "recoveryAction")),
         domain=intern(_text(raw, "faultDomain")),
+        xids=_numbers(raw, "xids"),
     )
 
 
@@ -360,7 +367,7 @@ def node_record(raw: Raw) -> NodeRecord:
     metadata, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
     conditions = _conditions(status)
     ready = next((item for item in conditions if item.type == "Ready"), None)
-    owned, labels_owned, condition_owned = _ownership(metadata)
+    owned, labels_owned, conditions_owned = _ownership(metadata)
     return NodeRecord(
         name=intern(_text(metadata, "name")),
         uid=_text(metadata, "uid"),
@@ -371,7 +378,10 @@ def node_record(raw: Raw) -> NodeRecord:
         owned=owned,
         labels_owned=labels_owned,
         condition=next((item for item in conditions if item.type == NODE_DEVICES_HEALTHY), None),
-        condition_owned=condition_owned,
+        condition_owned=NODE_CONDITION in conditions_owned,
+        xid_condition=next((item for item in conditions if item.type == XID_CRITICAL_ERROR), None),
+        xid_condition_owned=XID_CONDITION in conditions_owned,
+        boot_id=_text(_map(status, "nodeInfo"), "bootID"),
         cordoned=spec.get("unschedulable") is True,
         taints=tuple(
             TaintRecord(intern(_text(it, "effect")), intern(_text(it, "value")))
@@ -386,11 +396,11 @@ def _extended(amounts: Raw) -> dict[str, int]:
     return {intern(name): _quantity(value) for name, value in amounts.items() if "/" in name}
 
 
-def _ownership(metadata: Raw) -> tuple[frozenset[str], frozenset[str], bool]:
-    """Which capacity keys, which labels, and whether the condition, are ours according to managedFields."""
+def _ownership(metadata: Raw) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Which capacity keys and labels are ours according to managedFields, and which managers have a condition."""
     names: frozenset[str] = frozenset()
     labels: frozenset[str] = frozenset()
-    condition = False
+    conditions: frozenset[str] = frozenset()
     for entry in _items(metadata, "managedFields"):
         if entry.get("operation") != "Apply":
             continue
@@ -399,9 +409,9 @@ def _ownership(metadata: Raw) -> tuple[frozenset[str], frozenset[str], bool]:
             names |= _keys(_map(fields, "f:capacity"))
         elif entry.get("manager") == LABELS:
             labels |= _keys(_map(_map(_map(entry, "fieldsV1"), "f:metadata"), "f:labels"))
-        elif entry.get("manager") == NODE_CONDITION:
-            condition = bool(_map(fields, "f:conditions"))
-    return names, labels, condition
+        elif (manager := entry.get("manager")) in {NODE_CONDITION, XID_CONDITION} and _map(fields, "f:conditions"):
+            conditions |= {str(manager)}
+    return names, labels, conditions
 
 
 def _keys(fields: Raw) -> set[str]:
@@ -488,6 +498,11 @@ def _map(raw: Raw, key: str) -> Raw:
 def _items(raw: Raw, key: str) -> Iterable[Raw]:
     value = raw.get(key)
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else ()
+
+
+def _numbers(raw: Raw, key: str) -> tuple[int, ...]:
+    value = raw.get(key)
+    return tuple(each for each in value if type(each) is int) if isinstance(value, list) else ()
 
 
 def _text(raw: Raw, key: str) -> str:

@@ -19,6 +19,7 @@ from nodedevices_common import __version__
 from nodedevices_probe.protocol import DeviceFact, DriverState, Partition
 
 from nodedevices_plugin.health.actions import action_rank
+from nodedevices_plugin.health.events import CORRELATING
 from nodedevices_plugin.model import (
     CONFIRM,
     HealthState,
@@ -207,7 +208,7 @@ def _device(
         attributes=_attributes(fact),
         capacity=fact.capacity,
         links=links[fact.id],
-        health=_health(facts.verdicts.get(fact.id), facts.now),
+        health=_health(facts.verdicts.get(fact.id), facts),
         notices=tuple(map(_notice, facts.notices.get(fact.id, ())[: api.MAX_NOTICES])),
         excluded=excluded_by(fact.id, facts.exclude),
         unschedulable=facts.unschedulable.get(fact.id),
@@ -264,18 +265,28 @@ def _shares(facts: Facts) -> dict[str, api.Shares]:
     return {device: api.Shares(total=count, held=taken[device], unit=units[device]) for device, count in total.items()}
 
 
-def _health(verdict: Verdict | None, now: datetime) -> api.DeviceHealth:
+def _health(verdict: Verdict | None, facts: Facts) -> api.DeviceHealth:
     if verdict is None:
-        return api.DeviceHealth(state="Unknown", reason="Starting", since=_second(now))
+        return api.DeviceHealth(state="Unknown", reason="Starting", since=_second(facts.now))
     return api.DeviceHealth(
         state=verdict.state.value,
         reason=verdict.reason,
         message=verdict.message,
         since=_second(verdict.since),
         xid=verdict.xid,
+        xids=tuple(sorted(_xids(verdict, facts.inventory.boot_id)))[: api.MAX_XIDS],
         recovery_action=verdict.recovery_action if verdict.state is not HealthState.HEALTHY else None,
         fault_domain=_domain(verdict.fault_domain),
     )
+
+
+def _xids(verdict: Verdict, boot_id: str) -> set[int]:
+    """Of faults that were decided, and began in this boot: those of the boot before are kept for their hold-down."""
+    return {
+        fault.xid
+        for fault in verdict.faults
+        if fault.xid is not None and fault.boot_id == boot_id and fault.reason != CORRELATING
+    }
 
 
 def _notice(notice: Notice) -> api.Notice:
@@ -305,7 +316,7 @@ def _partition(
     names: Mapping[str, str],
 ) -> api.Partition:
     verdict = facts.verdicts.get(part.id)
-    health = None if verdict is None else _health(verdict, facts.now)
+    health = None if verdict is None else _health(verdict, facts)
     if part.id in device.departed_partitions:
         health = api.DeviceHealth(
             state="Unhealthy",
@@ -376,7 +387,7 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
                 shares=None if key in without_share else len(ids) or None,
                 ids=tuple(sorted(ids)[: api.MAX_HOLDER_IDS]),
                 since=since,
-                health=_health(verdict, facts.now) if verdict is not None else None,
+                health=_health(verdict, facts) if verdict is not None else None,
             )
         )
     return result

@@ -10,6 +10,7 @@ import pytest
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import Condition, find
 from nodedevices_plugin.model import (
+    Fault,
     HealthState,
     Holder,
     HoldersState,
@@ -264,6 +265,31 @@ def test_a_gpu_that_is_undecided_counts_as_degraded() -> None:
 def test_what_is_reported_of_devices_that_are_still_offered(verdict: Verdict, expected: tuple[str, str, str]) -> None:
     made = facts(2, verdicts=healthy(gpu(1)) | {gpu_id(0): verdict})
     assert condition(made, "DevicesHealthy") == expected
+
+
+def test_all_xids_of_this_boot_are_listed_and_none_of_the_boot_before_or_that_is_undecided() -> None:
+    def fault(reason: str, xid: int | None, boot: str = "boot-1") -> Fault:
+        return Fault(
+            reason=reason,
+            state=HealthState.UNHEALTHY,
+            message="",
+            action="RebootNode",
+            fault_domain="Device",
+            since=START,
+            boot_id=boot,
+            xid=xid,
+        )
+
+    faults = (
+        fault("Xid79", 79),
+        fault("Xid48", 48),
+        fault("Xid119", 119, "boot-0"),
+        fault("Correlating", 74),
+        fault("Missing", None),
+    )
+    inventory = replace(inventory_of(gpu(0)), boot_id="boot-1")
+    made = report(facts(inventory=inventory, verdicts={gpu_id(0): bad(xid=79, faults=faults)}))
+    assert (made.devices[0].health.xid, made.devices[0].health.xids) == (79, (48, 79))
 
 
 def test_several_models_are_mixed() -> None:

@@ -213,6 +213,7 @@ def test_the_built_in_defaults_are_the_agreed_ones() -> None:
             "podCondition": "OnFault",
             "event": True,
             "nodeCondition": True,
+            "xidNodeCondition": False,
             "taint": {"effect": "None"},
             "evict": {"mode": "Never", "excludeNamespaces": []},
             "rules": [],

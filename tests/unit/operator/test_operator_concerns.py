@@ -27,7 +27,7 @@ from nodedevices_operator.records.kinds import Kind, read
 from support.crashes import CrashingKube, Killed, live
 from support.fakekube import FakeKube, settle
 from support.kept_annotation import ANNOTATION, KeptAnnotation
-from support.opfacts import GPU, MEMORY, device, holder, node_devices, raw_node, raw_pod, raw_policy
+from support.opfacts import GPU, MEMORY, SINCE, device, health, holder, node_devices, raw_node, raw_pod, raw_policy
 
 ITEM = f"{names.NODE_DEVICES}/n1"
 NODE = f"{names.NODES}/n1"
@@ -57,17 +57,29 @@ def own_rig() -> FakeKube:
     """A node with a lost GPU that the pod `trainer` holds, and a policy for everything that the operator can keep."""
     made = FakeKube()
     made.put(NODE, raw_node({GPU: 1}))
-    made.put(ITEM, node_devices(device(0, "Unhealthy", "Xid79", holders=[holder()])))
+    made.objects[NODE]["status"]["nodeInfo"] = {"bootID": "boot-1"}
+    lost = device(0, holders=[holder()], health=health("Unhealthy", "Xid79", xids=[79]))
+    made.put(ITEM, node_devices(lost, agent={"heartbeatTime": SINCE, "bootID": "boot-1"}))
     made.put(POD, raw_pod())
     capacity = [{"name": MEMORY, "perNode": 7}]
-    made.put(f"{names.POLICIES}/p", raw_policy("p", capacity=capacity, labels={"extra": {"example.com/a": "b"}}))
+    sections: dict[str, Any] = {
+        "capacity": capacity,
+        "labels": {"extra": {"example.com/a": "b"}},
+        "faults": {"xidNodeCondition": True},
+    }
+    made.put(f"{names.POLICIES}/p", raw_policy("p", **sections))
     return made
 
 
 def acting_rig() -> FakeKube:
     """The same, with a policy that taints the Node and evicts the pod as well."""
     made = own_rig()
-    acts = {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"maxUnavailable": 1}}
+    acts = {
+        "xidNodeCondition": True,
+        "taint": {"effect": "NoSchedule"},
+        "evict": {"mode": "Immediate"},
+        "budget": {"maxUnavailable": 1},
+    }
     spec = made.objects[f"{names.POLICIES}/p"]["spec"]
     made.put(f"{names.POLICIES}/p", raw_policy("p", **(spec | {"faults": acts})))
     made.objects[NODE]["spec"] = {"taints": [{"key": "example.com/other", "effect": "NoSchedule"}]}
@@ -98,6 +110,7 @@ def done(kube: FakeKube) -> dict[str, bool]:
         "capacity": kube.objects[NODE]["status"]["capacity"].get(MEMORY) == "7",
         "labels": kube.objects[NODE]["metadata"]["labels"].get("example.com/a") == "b",
         "node-condition": condition(kube, NODE, "nodedevices.io/DevicesHealthy")[0] != "",
+        "xid-condition": condition(kube, NODE, "XidCriticalError") == ("True", '{"79":true}'),
         "pod-marks": condition(kube, POD, "nodedevices.io/DeviceHealthy") == ("False", "Xid79"),
     }
 
@@ -267,6 +280,7 @@ async def test_configuration_then_the_node_then_affected_pods_then_the_pod(kube:
         "node",  # capacity
         "node",  # labels
         "node",  # condition
+        "node",  # XidCriticalError
         "status with 1 affected",
         "pod",
         "event on Pod",

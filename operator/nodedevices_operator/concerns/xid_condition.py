@@ -1,0 +1,65 @@
+"""The Node condition XidCriticalError, where a policy asks for it (faults.xidNodeCondition); decided in
+desired/xid_condition.py.
+
+Google's device plugin writes a condition of that name, too. What another wrote is never taken over: the API server
+refuses a value that differs (409), and the policy says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from nodedevices_api import conditions as names
+from nodedevices_common.conditions import same
+
+from nodedevices_operator.concerns.port import Info, Outcome, View, hindered
+from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired.policy_status import Hindrance
+from nodedevices_operator.desired.xid_condition import xid_condition
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.records.kinds import Kind
+from nodedevices_operator.records.objects import NodeRecord
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    node: NodeRecord
+    wanted: bool  # by the policy
+
+
+class XidConditionConcern:
+    info = Info("xid-condition", section="faults")
+
+    def __init__(self, tools: Tools) -> None:
+        self._writer = tools.writer
+
+    async def observe(self, view: View) -> Observed | Outcome:
+        target = view.target()
+        if target is None:
+            return Outcome()
+        node, sections = target
+        return Observed(node, sections.faults.xid_node_condition)
+
+    def desired(self, view: View, observed: Observed) -> tuple[NodeRecord, dict[str, Any] | None]:
+        node = observed.node
+        return node, xid_condition(view.record, node, now=view.now) if observed.wanted else None
+
+    async def apply(self, view: View, desired: tuple[NodeRecord, dict[str, Any] | None]) -> Outcome:
+        node, wanted = desired
+        if same(node.xid_condition, wanted) or (wanted is None and not node.xid_condition_owned):
+            return Outcome()
+        try:
+            view.wrote(Kind.NODE, await self._writer.xid_condition(node, wanted))
+        except KubeError as error:
+            conflict = Hindrance(f"{names.CONFLICT}: {error}") if error.status == 409 else None
+            hindrance = conflict or hindered(error)
+            return Outcome(problems=(error,), hindrance=hindrance)
+        log.info("xid condition set", node=node.name, xids=wanted["reason"] if wanted is not None else "")
+        return Outcome()
+
+    def forget(self, node: str) -> None:
+        """Nothing is remembered of a node."""

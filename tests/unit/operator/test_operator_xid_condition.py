@@ -1,0 +1,213 @@
+"""The Node condition XidCriticalError: which XIDs it names, until when, and its price.
+
+What it looks like is Google's: the reason `{"48":true,"79":true}`, the message the boot id.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_operator.cleanup import clean_up
+from nodedevices_operator.desired.xid_condition import WATCHED, xid_condition
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.manager import Manager
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records import names
+from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_record
+from support.fakekube import FakeKube, settle
+from support.opfacts import GPU, NOW, SINCE, device, health, node_devices, raw_node, raw_policy, record
+
+ITEM = f"{names.NODE_DEVICES}/n1"
+NODE = f"{names.NODES}/n1"
+POLICY = f"{names.POLICIES}/p"
+KIND = "XidCriticalError"
+
+
+def faulty(*xids: int, index: int = 0, **more: Any) -> dict[str, Any]:
+    state = ("Unhealthy", f"Xid{xids[-1]}") if xids else ("Healthy", "")
+    return {**device(index), "health": health(*state, xids=list(xids)), **more}
+
+
+def reported(*devices: dict[str, Any], boot: str = "boot-1") -> NodeDevicesRecord:
+    return record(*devices, agent={"heartbeatTime": SINCE, "bootID": boot})
+
+
+def booted(boot: str = "boot-1", shown: tuple[str, str, str] | None = None) -> NodeRecord:
+    """A Node of that boot that shows the condition: status, reason, message."""
+    raw = raw_node()
+    raw["status"]["nodeInfo"] = {"bootID": boot}
+    if shown is not None:
+        status, reason, message = shown
+        condition = {"type": KIND, "status": status, "reason": reason, "message": message, "lastTransitionTime": SINCE}
+        raw["status"]["conditions"].append(condition)
+    return node_record(raw)
+
+
+def said(record: NodeDevicesRecord, node: NodeRecord) -> tuple[str, str, str] | None:
+    made = xid_condition(record, node, now=NOW)
+    return None if made is None else (made["reason"], made["message"], made["lastTransitionTime"])
+
+
+def test_it_names_the_watched_xids_of_all_devices_as_google_does() -> None:
+    made = xid_condition(reported(faulty(48, 79), faulty(31, 119, index=1)), booted(), now=NOW)
+    assert made == {
+        "type": "XidCriticalError",
+        "status": "True",
+        "reason": '{"119":true,"48":true,"79":true}',
+        "message": "boot-1",
+        "lastTransitionTime": NOW,
+        "lastHeartbeatTime": NOW,
+    }
+
+
+def test_an_xid_of_a_partition_counts() -> None:
+    part = {"id": "MIG-1", "health": health("Unhealthy", "Xid48", xids=[48])}
+    assert said(reported(faulty(partitions=[part])), booted()) == ('{"48":true}', "boot-1", NOW)
+
+
+@pytest.mark.parametrize("xids", [(), (13, 31), (62, 74, 95)])
+def test_there_is_none_for_what_google_does_not_watch(xids: tuple[int, ...]) -> None:
+    assert said(reported(faulty(*xids)), booted()) is None
+
+
+def test_what_was_repaired_stays_until_the_next_boot() -> None:
+    shown = ("True", '{"79":true}', "boot-1")
+    assert said(reported(faulty()), booted(shown=shown)) == ('{"79":true}', "boot-1", SINCE)
+    assert said(reported(faulty(48)), booted(shown=shown)) == ('{"48":true,"79":true}', "boot-1", SINCE)
+    assert said(reported(faulty(), boot="boot-2"), booted("boot-2", shown)) is None
+
+
+def test_a_new_boot_begins_anew() -> None:
+    shown = ("True", '{"79":true}', "boot-1")
+    assert said(reported(faulty(48), boot="boot-2"), booted("boot-2", shown)) == ('{"48":true}', "boot-2", NOW)
+
+
+def test_while_agent_and_kubelet_mean_two_boots_nothing_is_added() -> None:
+    """After a reboot the kubelet is there first; the agent's last report is of the boot before."""
+    assert said(reported(faulty(79)), booted("boot-2", ("True", '{"79":true}', "boot-1"))) is None
+    assert said(reported(faulty(79), boot="boot-2"), booted("boot-1")) is None
+
+
+def test_a_node_that_does_not_say_its_boot_is_believed_by_its_agents_and_without_either_there_is_none() -> None:
+    assert said(reported(faulty(79)), booted("")) == ('{"79":true}', "boot-1", NOW)
+    assert said(reported(faulty(79), boot=""), booted("")) is None
+
+
+_REASONS = st.text(max_size=20) | st.sampled_from(
+    ["[48]", '"48"', "null", "{" * 3000, "[" * 200_000, '{"48":false,"9999":true}', '{"79":true}', "NaN"]
+)
+
+
+@given(_REASONS, st.lists(st.integers(-5, 2000), max_size=6))
+def test_whatever_a_node_shows_and_an_agent_claims_only_watched_xids_are_written(reason: str, xids: list[int]) -> None:
+    made = xid_condition(reported(faulty(*xids)), booted(shown=("True", reason, "boot-1")), now=NOW)
+    if made is not None:
+        again = xid_condition(reported(faulty()), booted(shown=("True", made["reason"], "boot-1")), now=NOW)
+        assert again is not None
+        assert again["reason"] == made["reason"]
+        assert len(made["reason"]) <= len(WATCHED) * 12
+
+
+@pytest.mark.parametrize("xids", [None, "79", {"79": True}, ["79", 79.0, True, None]])
+def test_an_odd_report_has_no_xids(xids: object) -> None:
+    odd = {**device(0), "health": {**health("Unhealthy", "Xid79"), "xids": xids}}
+    assert said(reported(odd), booted()) is None
+
+
+# --- by the whole operator -------------------------------------------------------------------------------------------
+def cluster(*devices: dict[str, Any], wanted: bool = True) -> FakeKube:
+    kube = FakeKube()
+    node = raw_node({GPU: 1})
+    node["status"]["nodeInfo"] = {"bootID": "boot-1"}
+    kube.put(NODE, node)
+    kube.put(ITEM, node_devices(*devices, agent={"heartbeatTime": SINCE, "bootID": "boot-1"}))
+    kube.put(POLICY, raw_policy("p", faults={"xidNodeCondition": wanted, "podCondition": "Never", "event": False}))
+    return kube
+
+
+async def running(kube: FakeKube) -> Manager:
+    manager = Manager(kube, Metrics())
+    await manager.relister.once()
+    await settle(manager)
+    return manager
+
+
+def shown(kube: FakeKube) -> dict[str, Any] | None:
+    return next((it for it in kube.objects[NODE]["status"]["conditions"] if it["type"] == KIND), None)
+
+
+def writes(manager: Manager) -> float:
+    counter = "nodedevices_operator_writes_total"
+    return manager.metrics.registry.get_sample_value(counter, {"concern": "xid-condition"}) or 0.0
+
+
+async def test_a_policy_has_it_written_once_and_taken_back() -> None:
+    kube = cluster(faulty(79))
+    manager = await running(kube)
+    written = shown(kube)
+    assert written is not None
+    assert (written["status"], written["reason"], written["message"]) == ("True", '{"79":true}', "boot-1")
+    for _ in range(3):
+        await manager.reconcile_node("n1")
+    assert writes(manager) == 1
+    raw = kube.put(POLICY, raw_policy("p", faults={"podCondition": "Never"}, generation=2))
+    manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw))
+    await settle(manager)
+    assert shown(kube) is None
+
+
+async def test_no_policy_asks_for_it_no_condition() -> None:
+    kube = cluster(faulty(79), wanted=False)
+    manager = await running(kube)
+    assert (shown(kube), writes(manager)) == (None, 0)
+
+
+async def test_a_new_boot_takes_it_away() -> None:
+    kube = cluster(faulty(79))
+    manager = await running(kube)
+    status = kube.objects[NODE]["status"] | {"nodeInfo": {"bootID": "boot-2"}}
+    raw = kube.put(NODE, kube.objects[NODE] | {"status": status})
+    manager.arrived(Kind.NODE, False, read(Kind.NODE, raw))
+    await settle(manager)
+    assert shown(kube) is None
+
+
+async def test_what_another_program_wrote_stays_its_own_and_the_policy_says_so() -> None:
+    kube = cluster(faulty(79))
+    theirs = {"type": KIND, "status": "True", "reason": "{}", "message": "boot-1", "lastTransitionTime": SINCE}
+    kube.objects[NODE]["status"]["conditions"].append(theirs)
+    manager = Manager(kube, Metrics())
+    await manager.relister.once()
+    conflict = KubeError('conflict with "nvidia-gpu-device-plugin"', status=409)
+
+    def refuse(verb: str, path: str) -> KubeError | None:
+        return conflict if verb == "apply" and path == f"{NODE}/status" else None
+
+    kube.fails = refuse
+    with pytest.raises(KubeError):
+        await manager.reconcile_node("n1")
+    assert shown(kube) == theirs
+    assert writes(manager) == 0
+
+
+async def test_a_policy_that_does_not_ask_leaves_anothers_alone() -> None:
+    kube = cluster(faulty(79), wanted=False)
+    theirs = {"type": KIND, "status": "True", "reason": "{}", "message": "boot-0", "lastTransitionTime": SINCE}
+    kube.objects[NODE]["status"]["conditions"].append(theirs)
+    manager = await running(kube)
+    assert (shown(kube), writes(manager)) == (theirs, 0)
+
+
+async def test_cleanup_takes_ours_back_and_leaves_anothers() -> None:
+    kube = cluster(faulty(79))
+    await running(kube)
+    assert await clean_up(kube, dry_run=False) == 0
+    assert shown(kube) is None
+    theirs = {"type": KIND, "status": "True", "reason": "{}", "message": "boot-0", "lastTransitionTime": SINCE}
+    kube.objects[NODE]["status"]["conditions"].append(theirs)
+    assert await clean_up(kube, dry_run=False) == 0
+    assert shown(kube) == theirs
