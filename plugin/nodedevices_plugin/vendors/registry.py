@@ -23,6 +23,7 @@ from nodedevices_plugin.vendors.flags import OwnFlags
 from nodedevices_plugin.vendors.generic.vendor import Generic
 from nodedevices_plugin.vendors.intel.vendor import Intel
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
+from nodedevices_plugin.vendors.xilinx.vendor import Xilinx
 
 _VENDORS: dict[str, Vendor] = {}
 
@@ -41,6 +42,7 @@ add(Nvidia())
 add(Amd())
 add(Intel())
 add(Generic())
+add(Xilinx())
 
 
 def vendors() -> tuple[Vendor, ...]:

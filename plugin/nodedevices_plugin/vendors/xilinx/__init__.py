@@ -1,0 +1,1 @@
+"""Xilinx (AMD): FPGA cards, and MA35D media accelerators."""

@@ -1,0 +1,135 @@
+"""Flags of Xilinx' cards, and the variables of Xilinx' device plugin (FPGA_as_a_Service, k8s-device-plugin). Pure.
+
+A DaemonSet written for that plugin says the same things here. What a policy can say, too, becomes a section.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from nodedevices_common.options import Option, Values
+
+from nodedevices_plugin.model import PlanError
+from nodedevices_plugin.vendors.flags import VendorFlags
+
+GROUP = "FPGA"
+NAMES_FILE = "fpga-names-file"
+MOUNTED_NAMES = "/opt/xilinx/device-plugin-configmap/NameCustomize.json"  # where Xilinx' plugin has it
+NEW_PREFIX, OLD_PREFIX = "amd.com/", "xilinx.com/fpga-"
+COMMON, EXACT = "CommonName", "ExactName"
+CARD, DEVICE = "Card", "Device"
+VIRTUAL, VIRTUAL_COUNT, CUSTOMIZE = "VirtualDev", "VirtualNum", "DeviceNameCustomize"
+MAX_SHARES = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XilinxSettings:
+    """`names`: whether the file of names applies. `shares`: of each card; 0: it is offered whole. `management`: whether
+    containers get management nodes."""
+
+    decides_ids: ClassVar[bool] = True
+
+    prefix: str = NEW_PREFIX
+    exact_u30_names: bool = False
+    names: bool = True
+    shares: int = 0
+    management: bool = False
+
+
+def of(local: object) -> XilinxSettings:
+    """What a NodeView or a Naming has of them; where it has none, the defaults."""
+    return local if isinstance(local, XilinxSettings) else XilinxSettings()
+
+
+def settings(values: Values) -> XilinxSettings:
+    return XilinxSettings(
+        prefix=values.text("fpga-resource-prefix"),
+        exact_u30_names=_one_of(values, "u30-name-convention", COMMON, EXACT) == EXACT,
+        names=_names(values),
+        shares=_shares(values),
+        management=values.truth("fpga-management-nodes"),
+    )
+
+
+def sections(values: Values) -> dict[str, Any]:
+    """Device: the FPGAs of a U30 one by one, which is partitions.strategy."""
+    if not values.said("u30-alloc-unit"):
+        return {}
+    unit = _one_of(values, "u30-alloc-unit", CARD, DEVICE)
+    return {"partitions": {"strategy": "single" if unit == DEVICE else "none"}}
+
+
+def _one_of(values: Values, name: str, *known: str) -> str:
+    """In any case, as there. What that plugin takes for its default without a word is refused."""
+    said = values.text(name)
+    found = next((each for each in known if each.lower() == said.lower()), None)
+    if found is None:
+        raise PlanError(f"--{name}", said, f"give {' or '.join(known)}")
+    return found
+
+
+def _truth(values: Values, name: str) -> bool | None:
+    said = str(values.given.get(name, "")).strip().lower()
+    if said not in {"", "true", "false"}:
+        raise PlanError(f"environment variable {name}", said, "give True or False")
+    return None if not said else said == "true"
+
+
+def _names(values: Values) -> bool:
+    customize = _truth(values, CUSTOMIZE)
+    if customize and not values.text(NAMES_FILE):
+        hint = f"it needs --{NAMES_FILE}, such as --{NAMES_FILE}={MOUNTED_NAMES}"
+        raise PlanError(f"environment variable {CUSTOMIZE}", "True", hint)
+    return customize is not False
+
+
+def _shares(values: Values) -> int:
+    if not _truth(values, VIRTUAL):
+        return 0
+    said = str(values.given.get(VIRTUAL_COUNT, "")).strip()
+    if not said.isascii() or not said.isdecimal() or not 1 <= int(said[:6]) <= MAX_SHARES:
+        hint = f"{VIRTUAL}=True needs a number of shares for each card, from 1 to {MAX_SHARES}"
+        raise PlanError(f"environment variable {VIRTUAL_COUNT}", said or "missing", hint)
+    return int(said)
+
+
+FLAGS = VendorFlags(
+    group=GROUP,
+    title=f"of Xilinx' cards, with {VIRTUAL}, {VIRTUAL_COUNT} and {CUSTOMIZE} of its device plugin",
+    options=(
+        Option(
+            name="fpga-resource-prefix",
+            group=GROUP,
+            help="what stands before <shell>-<timestamp> in resource names; xilinx.com/fpga- is that of the plugin of "
+            "before 2022",
+            default=NEW_PREFIX,
+            choices=(NEW_PREFIX, OLD_PREFIX),
+            variables=("NODEDEVICES_FPGA_RESOURCE_PREFIX",),
+        ),
+        Option(
+            name="u30-name-convention",
+            group=GROUP,
+            help=f"{COMMON}: U30s are amd.com/ama_u30, whatever their shell; {EXACT}: by their shell, as other cards",
+            default=COMMON,
+            variables=("U30NameConvention",),
+        ),
+        Option(
+            name="u30-alloc-unit",
+            group=GROUP,
+            help=f"{CARD}: a U30 is offered whole; {DEVICE}: each of its two FPGAs (partitions.strategy single)",
+            default=CARD,
+            variables=("U30AllocUnit",),
+        ),
+        Option(
+            name="fpga-management-nodes",
+            group=GROUP,
+            help="give containers the management nodes of their cards (/dev/xclmgmt<N>), too: with them they can "
+            "reset and program a card",
+            kind="bool",
+            default=False,
+            variables=("NODEDEVICES_FPGA_MANAGEMENT_NODES",),
+        ),
+    ),
+    variables=(VIRTUAL, VIRTUAL_COUNT, CUSTOMIZE),
+)

@@ -1,0 +1,109 @@
+"""Xilinx as a vendor. Names, ids and device nodes are those of Xilinx' device plugin (FPGA_as_a_Service).
+
+A card is offered as its shell and that shell's timestamp, `amd.com/xilinx_u250_gen3x16_xdma_shell_4_1-1623351600`,
+since a program is built for one shell. A U30 is offered whole, or by FPGA with a partitions.strategy other than none.
+Management nodes (/dev/xclmgmt<N>), with which a card can be programmed, go to containers only where a flag says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from nodedevices_common.options import Option, Values
+from nodedevices_probe.fpga.attributes import FPGA, MANAGEMENT_NODES, MEDIA, NO_SHELL, VENDOR
+from nodedevices_probe.protocol import DeviceFact, Readings
+
+from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
+from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares, partitions
+from nodedevices_plugin.vendors.device_nodes import DeviceNodes
+from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning
+from nodedevices_plugin.vendors.files import DeviceFile
+from nodedevices_plugin.vendors.xilinx import faults
+from nodedevices_plugin.vendors.xilinx import flags as own_flags
+from nodedevices_plugin.vendors.xilinx.flags import FLAGS, GROUP, NAMES_FILE, XilinxSettings
+from nodedevices_plugin.vendors.xilinx.names import Aliases, Card, own_name, parse
+
+_MANAGEMENT = re.compile(r"/dev/xclmgmt[0-9]{1,10}")
+
+
+class Xilinx:
+    name = VENDOR
+    types = frozenset({FPGA, MEDIA})
+    reasons: Sequence[str] = faults.REASONS
+    flags = FLAGS
+    settings_type = XilinxSettings
+    files = (
+        DeviceFile(
+            option=Option(
+                name=NAMES_FILE,
+                group=GROUP,
+                metavar="FILE",
+                help="NameCustomize.json of Xilinx' device plugin: other names for cards, by shell",
+                variables=("NODEDEVICES_FPGA_NAMES_FILE",),
+            ),
+            type=Aliases,
+            parse=parse,
+        ),
+    )
+
+    def settings(self, values: Values) -> XilinxSettings:
+        return own_flags.settings(values)
+
+    def sections(self, values: Values) -> Mapping[str, Any]:
+        return own_flags.sections(values)
+
+    def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
+        """Not a card without a shell: there is nothing that could run on it."""
+        found = list[Unit]()
+        for device in devices:
+            if NO_SHELL not in device.fact.readings.conditions:
+                found += (partitions(device) if strategy != "none" else []) or [Unit(device)]
+        return found
+
+    def usual_name(self, unit: Unit, naming: Naming) -> str | None:
+        own, card = own_flags.of(naming.local), Card.of(unit.device.fact)
+        if card is None:
+            return None
+        aliases = naming.files.get(NAMES_FILE) if own.names else None
+        name = own_name(
+            card,
+            exact_u30_names=own.exact_u30_names,
+            aliases=aliases if isinstance(aliases, Aliases) else None,
+        )
+        domain, _, before = own.prefix.partition("/")
+        return f"{naming.prefix or domain}/{before}{name}" if name is not None else None
+
+    def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
+        """VirtualDev and VirtualNum."""
+        count = own_flags.of(naming.local).shares
+        return VendorShares(counts=(count,) * len(units)) if count else None
+
+    def containers(self, node: NodeView) -> DeviceNodes:
+        devices = [each for each in node.inventory.devices if each.fact.vendor == VENDOR]
+        usual = DeviceNodes.of(devices)
+        if not own_flags.of(node.local).management:
+            return usual
+        more = {id_: found for device in devices for id_, found in _management_nodes(device.fact).items()}
+        return DeviceNodes(nodes={id_: (*nodes, *more.get(id_, ())) for id_, nodes in usual.nodes.items()})
+
+    def event(self, kind: str, code: int | None) -> Meaning | None:
+        return PLAIN.event(kind, code)
+
+    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
+        return None
+
+    def read(self, readings: Readings) -> tuple[Condition, ...]:
+        return faults.read(readings)
+
+
+def _management_nodes(fact: DeviceFact) -> dict[str, tuple[str, ...]]:
+    """Of a card and of its partitions, by id: those that look like one, since the attribute is a text."""
+    attribute = fact.extra.get(MANAGEMENT_NODES)
+    said = (attribute.string or "").split(",") if attribute is not None else []
+    by_partition = {part.id: said[part.index : part.index + 1] for part in fact.partitions}
+    return {
+        id_: tuple(each for each in nodes if _MANAGEMENT.fullmatch(each))
+        for id_, nodes in {fact.id: said, **by_partition}.items()
+    }
