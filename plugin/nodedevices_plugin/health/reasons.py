@@ -13,7 +13,7 @@ from nodedevices_plugin.health import levels, signals
 from nodedevices_plugin.model import Unmatched
 from nodedevices_plugin.vendors.faults import FaultSources
 
-NAMED = 24  # in one message
+NAMED = 48  # in one message
 
 
 def known(vendors: FaultSources) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     alone = {name: environment[name] for name in variables() if environment.get(name, "").strip(" ,")}
     given = in_environment | flags
     values = {option.name: given.get(option.name, option.default) for option in options()}
-    problems = _between(values, given) + refused_by_vendors(given)
+    problems = _between(values, given) + refused_by_vendors(given | alone)
     if problems:
         raise ConfigError(problems)
     directory = str(values["device-plugin-dir"]).rstrip("/") or "/"

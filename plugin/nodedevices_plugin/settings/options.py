@@ -306,11 +306,12 @@ def values(given: Mapping[str, Value]) -> Values:
 
 
 def refused_by_vendors(given: Mapping[str, Value]) -> list[str]:
-    """What vendors find wrong with what is given of their options, beyond each one alone."""
+    """What vendors find wrong with what is given of their options and variables, beyond each one alone."""
     problems = []
     for vendor in own_flags().values():
         try:
             vendor.settings(values(given))
+            vendor.sections(values(given))
         except PlanError as error:
             problems.append(str(error))
     return problems

@@ -48,5 +48,6 @@ class OwnFlags(Protocol):
         ...
 
     def sections(self, values: Values) -> Mapping[str, Any]:
-        """Which sections of the configuration they set, as a policy writes them; none where nothing was said."""
+        """Which sections of the configuration they set, as a policy writes them; none where nothing was said. Raises
+        PlanError for what cannot be."""
         ...
