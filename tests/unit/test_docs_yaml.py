@@ -21,6 +21,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections
 from nodedevices_api.supported import unsupported_sections
 from nodedevices_plugin.settings import file
+from nodedevices_plugin.vendors.xilinx import names as card_names
 from nodedevices_probe.simulated import file as simulated_file
 from support import vendor
 from support.kustomize import ROOT, kubectl, render
@@ -128,6 +129,8 @@ def check(document: Any, text: str) -> None:
     elif document.get("version") == "v1":
         assert keys <= OWN_FILE
         file.parse(text.encode())
+    elif all(key.count("-") >= 2 for key in keys):  # NameCustomize.json
+        assert len(card_names.parse(text.encode()).aliases) == len(keys)
     elif keys <= SECTION_KEYS:
         assert unsupported_sections(parse(Sections, document)) == []
     elif keys <= SIMULATED:
