@@ -84,3 +84,10 @@ def add_driver_root(parser: ArgumentParser) -> None:
         metavar="DIR",
         help="look for device nodes in DIR/dev if it is there: the host's /dev, mounted (default: /driver-root)",
     )
+
+
+def add_telemetry(parser: ArgumentParser) -> None:
+    """The flag --telemetry of kinds that have readings which say nothing about health."""
+    parser.add_argument(
+        "--telemetry", action="store_true", help="read fan, utilization, memory used and clocks, too (default: no)"
+    )

@@ -83,7 +83,11 @@ def _follow_input(loop: LineLoop) -> None:
 def _parser(kinds: Mapping[str, Kind]) -> argparse.ArgumentParser:
     machine = argparse.ArgumentParser(add_help=False)
     machine.add_argument(
-        "--root", type=Path, default=Path("/"), metavar="DIR", help="where /sys, /proc, /dev and /run are (default: /)"
+        "--root",
+        type=_folder,
+        default=Path("/"),
+        metavar="DIR",
+        help="where /sys, /proc, /dev and /run are (default: /)",
     )
     common = argparse.ArgumentParser(add_help=False, parents=[machine])
     way = common.add_mutually_exclusive_group()
@@ -124,6 +128,12 @@ def _descriptor(value: str) -> int:
     if not value.isdecimal() or not 3 <= int(value) <= 65535:
         raise argparse.ArgumentTypeError(f"{value!r} is not allowed; give an open file descriptor, 3 or above")
     return int(value)
+
+
+def _folder(value: str) -> Path:
+    if not os.path.isdir(value):  # noqa: PTH112 - raises for nothing
+        raise argparse.ArgumentTypeError(f"{value!r} is not allowed; give a folder that is there")
+    return Path(value)
 
 
 def _socket(value: str) -> Path:

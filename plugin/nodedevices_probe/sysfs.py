@@ -87,6 +87,10 @@ class System:
         begin = next((at for at, part in enumerate(parts) if _ROOT_COMPLEX.fullmatch(part)), len(parts))
         return parts[begin:]
 
+    def bus_ids(self, folder: str = PCI_DEVICES) -> list[str]:
+        """PCI addresses that a folder lists, in the order of the bus: hexadecimal, so not the natural one."""
+        return sorted(each for each in self.roots.names(folder) if PCI_DEVICE.fullmatch(each))
+
     def place(self, bus_id: str) -> Place:
         return Place(path=self.pci_path(bus_id), numa_node=self.numa_node(bus_id))
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from nodedevices_probe.kind import Kind, add_driver_root
+from nodedevices_probe.kind import Kind, add_driver_root, add_telemetry
 from nodedevices_probe.presence import on_pci
 from nodedevices_probe.sysfs import COMPUTE_CLASSES
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
     add_driver_root(parser)
-    parser.add_argument(
-        "--telemetry", action="store_true", help="read fan, utilization, memory used and clocks, too (default: no)"
-    )
+    add_telemetry(parser)
 
 
 AMD = Kind(

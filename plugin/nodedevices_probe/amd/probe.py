@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from nodedevices_api.bounds import INT32_MAX, MAX_PARTITIONS
@@ -20,26 +20,21 @@ from nodedevices_probe.amd.attributes import KFD_NODE, PROFILE, VENDOR
 from nodedevices_probe.amd.kfd import KfdNode, gpu_nodes
 from nodedevices_probe.amd.readings import read
 from nodedevices_probe.drm import Drm, drm
-from nodedevices_probe.events import EventLog
 from nodedevices_probe.loop import Facts
 from nodedevices_probe.protocol import (
     Attribute,
     DeviceFact,
-    Driver,
-    DriverState,
     Link,
-    Machine,
     Partition,
     PcieNeighbour,
-    Problem,
     Readings,
 )
-from nodedevices_probe.roots import Roots
-from nodedevices_probe.sysfs import PCI_DEVICE, System
+from nodedevices_probe.source import Found, SysfsSource
+from nodedevices_probe.sysfs import System
 
 PCI_VENDOR = "0x1002"
-MODULE = "sys/module/amdgpu"
-BOUND = f"{MODULE}/drivers/pci:amdgpu"
+MODULE = "amdgpu"
+BOUND = f"sys/module/{MODULE}/drivers/pci:amdgpu"
 PLATFORM = "sys/devices/platform"  # where partitions beyond the first have their DRM nodes
 NO_KFD = "KFD lists no node for it: the driver cannot use it for computing"
 MAX_LINKS = 64
@@ -62,35 +57,16 @@ class _Topology:
 
 
 @dataclass(slots=True, kw_only=True)
-class AmdSource:
-    system: System = field(default_factory=System)
-    telemetry: bool = False
-    poll_seconds: float = 5.0
+class AmdSource(SysfsSource):
     name: str = "amd"
-    events: EventLog = field(default_factory=EventLog)
-
-    @property
-    def roots(self) -> Roots:
-        return self.system.roots
+    telemetry: bool = False
 
     def poll(self) -> Facts:
         on_bus = self.system.accelerators_on_bus(PCI_VENDOR)
-        machine = Machine(type=self.system.machine_type())
-        if not self.roots.exists(MODULE):
-            why = "the kernel module amdgpu is not loaded"
-            problem = Problem(code="DriverNotLoaded", message=why)
-            driver = Driver(state=DriverState.NOT_LOADED, name="amdgpu")
-            return Facts(driver=driver, machine=machine, accelerators_on_bus=on_bus, problems=(problem,))
-        version = self.roots.word(f"{MODULE}/version") or self.roots.word("proc/sys/kernel/osrelease")
-        return Facts(
-            driver=Driver(state=DriverState.LOADED, name="amdgpu", version=version),
-            machine=machine,
-            accelerators_on_bus=on_bus,
-            devices=self._devices(),
-        )
+        return self.facts((MODULE,), lambda: Found(devices=self._devices()), on_bus=on_bus)
 
     def _devices(self) -> tuple[DeviceFact, ...]:
-        bus_ids = [each for each in self.roots.names(BOUND) if PCI_DEVICE.fullmatch(each)]
+        bus_ids = self.system.bus_ids(BOUND)
         by_gpu: dict[str, list[KfdNode]] = {}
         for node in gpu_nodes(self.roots):
             by_gpu.setdefault(node.bus_id, []).append(node)

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from nodedevices_probe import pcie
 from nodedevices_probe.bounded import BoundedReads
-from nodedevices_probe.events import EventLog
 from nodedevices_probe.fpga import card, media
 from nodedevices_probe.fpga.attributes import (
     DEVICE_ID,
@@ -44,15 +43,13 @@ from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     Attribute,
     DeviceFact,
-    Driver,
-    DriverState,
-    Machine,
     Partition,
     Problem,
     Readings,
     text,
 )
 from nodedevices_probe.roots import Roots
+from nodedevices_probe.source import Found, SysfsSource, numbered
 from nodedevices_probe.sysfs import System
 
 MODULES = ("xocl", "xclmgmt", media.MODULE)
@@ -62,11 +59,8 @@ _U30_SHELL = "xilinx_u30"
 
 
 @dataclass(slots=True, kw_only=True)
-class FpgaSource:
-    system: System = field(default_factory=System)
-    poll_seconds: float = 5.0
+class FpgaSource(SysfsSource):
     name: str = "fpga"
-    events: EventLog = field(default_factory=EventLog)
     fpga_reads: BoundedReads[Fpga] = field(default_factory=BoundedReads)
     media_reads: BoundedReads[Media | None] = field(default_factory=BoundedReads)
     _users: dict[str, str] = field(default_factory=dict)  # of each slot, its user function
@@ -74,30 +68,14 @@ class FpgaSource:
     _members: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of U30s, user functions by serial number
     _transcoders: dict[str, str] = field(default_factory=dict)  # PCI addresses, by the driver's name
 
-    @property
-    def roots(self) -> Roots:
-        return self.system.roots
-
     def poll(self) -> Facts:
-        roots = self.roots
-        found = on_bus(roots, self._users)
-        machine = Machine(type=self.system.machine_type())
-        loaded = [each for each in MODULES if roots.exists(f"sys/module/{each}")]
-        if not loaded:
-            why = f"none of the kernel modules {', '.join(MODULES)} is loaded"
-            problem = Problem(code="DriverNotLoaded", message=why)
-            driver = Driver(state=DriverState.NOT_LOADED, name=MODULES[0])
-            return Facts(driver=driver, machine=machine, accelerators_on_bus=found.accelerators, problems=(problem,))
-        version = roots.word(f"sys/module/{loaded[0]}/version").partition(",")[0]
-        cards, problems = self._cards(roots, found)
-        every = [*cards, *self._media(roots, found)]
-        return Facts(
-            driver=Driver(state=DriverState.LOADED, name=loaded[0], version=version),
-            machine=machine,
-            accelerators_on_bus=found.accelerators,
-            problems=tuple(problems[:MAX_PROBLEMS]),
-            devices=self._placed(every),
-        )
+        listed = on_bus(self.roots, self._users)
+        return self.facts(MODULES, partial(self._found, listed), on_bus=listed.accelerators)
+
+    def _found(self, listed: OnBus) -> Found:
+        cards, problems = self._cards(self.roots, listed)
+        every = [*cards, *self._media(self.roots, listed)]
+        return Found(devices=self._placed(every), problems=tuple(problems[:MAX_PROBLEMS]))
 
     def _cards(self, roots: Roots, found: OnBus) -> tuple[list[DeviceFact], list[Problem]]:
         functions = {each.user: each for each in found.fpgas}
@@ -155,16 +133,10 @@ class FpgaSource:
         ordered = sorted(devices, key=lambda each: (each.type, each.pci_bus_id, each.id))
         places = {each.id: self.system.place(each.pci_bus_id) for each in ordered}
         near = pcie.neighbours(places)
-        count: dict[str, int] = {}
-        placed = list[DeviceFact]()
-        for each in ordered:
-            index = count.get(each.type, 0)
-            count[each.type] = index + 1
-            place = places[each.id]
-            placed.append(
-                replace(each, index=index, pcie_root=place.root, numa_node=place.numa_node, pcie=near[each.id])
-            )
-        return tuple(placed)
+        return numbered(
+            replace(each, pcie_root=places[each.id].root, numa_node=places[each.id].numa_node, pcie=near[each.id])
+            for each in ordered
+        )
 
 
 def _card(fpga: Fpga) -> DeviceFact:

@@ -8,70 +8,50 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from nodedevices_probe import pcie
 from nodedevices_probe.check import CheckError
 from nodedevices_probe.drm import drm, hwmon, missing, sensors
-from nodedevices_probe.events import EventLog
 from nodedevices_probe.intel.attributes import DRIVER, DRIVERS, FUNCTIONS, VENDOR
 from nodedevices_probe.loop import Facts
 from nodedevices_probe.protocol import (
     MAX_SMALL,
     Attribute,
     DeviceFact,
-    Driver,
-    DriverState,
-    Machine,
     PcieNeighbour,
-    Problem,
     Readings,
     within,
 )
-from nodedevices_probe.roots import Roots
+from nodedevices_probe.source import Found, SysfsSource
 from nodedevices_probe.sysfs import PCI_DEVICE, PCI_DEVICES, System
 
 PCI_VENDOR = "0x8086"
+MODULES = tuple(reversed(DRIVERS))  # where both are loaded, the newer one is the driver
 BUS_DRIVERS = "sys/bus/pci/drivers"
 NO_NODE = "the driver made no device node for it"
 _DEVICE_ID = re.compile(r"0x[0-9a-f]{4}")
 
 
 @dataclass(slots=True, kw_only=True)
-class IntelSource:
+class IntelSource(SysfsSource):
     """`allowed` and `denied`: PCI device ids, 0x56c0; no `allowed` are all."""
 
-    system: System = field(default_factory=System)
+    name: str = "intel"
     allowed: frozenset[str] = frozenset()
     denied: frozenset[str] = frozenset()
-    poll_seconds: float = 5.0
-    name: str = "intel"
-    events: EventLog = field(default_factory=EventLog)
-
-    @property
-    def roots(self) -> Roots:
-        return self.system.roots
 
     def poll(self) -> Facts:
-        loaded = [each for each in DRIVERS if self.roots.exists(f"sys/module/{each}")]
         on_bus = self.system.accelerators_on_bus(PCI_VENDOR)
-        machine = Machine(type=self.system.machine_type())
-        name = loaded[-1] if loaded else DRIVERS[0]
-        if not loaded:
-            problem = Problem(code="DriverNotLoaded", message="neither of the kernel modules i915 and xe is loaded")
-            driver = Driver(state=DriverState.NOT_LOADED, name=name)
-            return Facts(driver=driver, machine=machine, accelerators_on_bus=on_bus, problems=(problem,))
-        version = self.roots.word("proc/sys/kernel/osrelease")
-        driver = Driver(state=DriverState.LOADED, name=name, version=version)
-        return Facts(driver=driver, machine=machine, accelerators_on_bus=on_bus, devices=self._devices(loaded))
+        return self.facts(MODULES, lambda: Found(devices=self._devices()), on_bus=on_bus)
 
-    def _devices(self, drivers: list[str]) -> tuple[DeviceFact, ...]:
+    def _devices(self) -> tuple[DeviceFact, ...]:
         found = {
             bus_id: driver
-            for driver in drivers
-            for bus_id in self.roots.names(f"{BUS_DRIVERS}/{driver}")
-            if PCI_DEVICE.fullmatch(bus_id) and self._wanted(bus_id)
+            for driver in DRIVERS
+            for bus_id in self.system.bus_ids(f"{BUS_DRIVERS}/{driver}")
+            if self._wanted(bus_id)
         }
         places = {each: self.system.place(each) for each in sorted(found)}
         near = pcie.neighbours(places)

@@ -7,7 +7,7 @@ to its physical one (`physfn`), which links to each by its number (`virtfn<N>`).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodedevices_probe.nic.models import SOLARFLARE
@@ -72,13 +72,10 @@ class _Vdpa:
     device_nodes: tuple[str, ...]
 
 
-def functions(roots: Roots, others: Collection[str]) -> dict[Owner, Function]:
-    """PCI functions of network cards, and `others`, by address; then sub-functions."""
+def functions(roots: Roots, on_bus: Sequence[str], others: Collection[str]) -> dict[Owner, Function]:
+    """Of PCI functions those of network cards, and `others`; then sub-functions."""
     found = [
-        each
-        for each in sorted(roots.names(PCI_DEVICES))  # hexadecimal, all of one length: 09 before 0a
-        if PCI_DEVICE.fullmatch(each)
-        and (each in others or roots.word(f"{PCI_DEVICES}/{each}/class").startswith(NETWORK_CLASS))
+        each for each in on_bus if each in others or roots.word(f"{PCI_DEVICES}/{each}/class").startswith(NETWORK_CLASS)
     ]
     vdpa, indexes, auxiliary = _vdpa(roots), _indexes(roots, found), _auxiliary(roots)
     with_rdma = {*others, *(whose.pci for name, whose in auxiliary.items() if auxiliary_type(name) in RDMA_TYPES)}

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodedevices_api.bounds import DEVICE_ID_PATTERN, MAX_DEVICE_ID, MAX_DEVICES
 
 from nodedevices_probe import drm, pcie
-from nodedevices_probe.events import EventLog
 from nodedevices_probe.loop import Facts
 from nodedevices_probe.nic import attributes as names
 from nodedevices_probe.nic.functions import Function, functions
@@ -33,9 +32,6 @@ from nodedevices_probe.protocol import (
     MAX_TEXT,
     Attribute,
     DeviceFact,
-    Driver,
-    DriverState,
-    Machine,
     PcieNeighbour,
     Problem,
     Readings,
@@ -43,6 +39,7 @@ from nodedevices_probe.protocol import (
     within,
 )
 from nodedevices_probe.roots import Roots
+from nodedevices_probe.source import Found, SysfsSource, numbered
 from nodedevices_probe.sysfs import PCI_DEVICES, System
 
 EXCLUSIVE = (
@@ -71,36 +68,22 @@ class _Machine:
 
 
 @dataclass(slots=True, kw_only=True)
-class NicSource:
+class NicSource(SysfsSource):
     """`required`: which character devices an RDMA device has to have. `plain`: with cards that have nothing but an
     interface."""
 
-    system: System = field(default_factory=System)
+    name: str = "nic"
     required: frozenset[str] = frozenset(names.RDMA_REQUIRED)
     plain: bool = False
-    poll_seconds: float = 5.0
-    name: str = "nic"
-    events: EventLog = field(default_factory=EventLog)
     ports: PortReads = field(default_factory=PortReads)
 
-    @property
-    def roots(self) -> Roots:
-        return self.system.roots
-
     def poll(self) -> Facts:
-        devices, problems = self._devices()
-        version = self.roots.word("proc/sys/kernel/osrelease")
-        return Facts(
-            driver=Driver(state=DriverState.LOADED, name="linux", version=version),
-            machine=Machine(type=self.system.machine_type()),
-            problems=tuple(problems),
-            devices=devices,
-        )
+        return self.facts((), self._found)
 
-    def _devices(self) -> tuple[tuple[DeviceFact, ...], list[Problem]]:
+    def _found(self) -> Found:
         roots, rdma = self.roots, rdma_devices(self.roots, self.ports)
         by_owner = {each.owner: each for each in reversed(rdma) if each.owner.pci}
-        every = functions(roots, {whose.pci for whose in by_owner if not whose.auxiliary})
+        every = functions(roots, self.system.bus_ids(), {whose.pci for whose in by_owner if not whose.auxiliary})
         places = {whose.pci: self.system.place(whose.pci) for whose in every if not whose.auxiliary}
         machine = _Machine(
             functions=every,
@@ -110,21 +93,22 @@ class NicSource:
             near=pcie.neighbours({each.id: places[each.id] for each in every.values() if not each.physical}),
         )
         wanted = {whose: each for whose, each in every.items() if self.plain or each.is_special}
-        of_pci = [self._device(whose, each, machine) for whose, each in wanted.items()]
-        without = [self._soft(each) for each in rdma if not each.owner.pci]
+        devices = [self._device(whose, each, machine) for whose, each in wanted.items()]
+        devices += [self._soft(each) for each in rdma if not each.owner.pci]
         usable: dict[str, DeviceFact] = {}
-        for each in (*of_pci, *without):
+        for each in devices:
             if _is_id(each.id):
                 usable.setdefault(each.id, each)
-        problems = [_exclusive()] if is_exclusive(roots) else []
-        problems += _odd_names([each.id for each in without if not _is_id(each.id)])
-        bound = [each for each in every.values() if each.driver and not each.device_nodes and not each.is_virtual]
-        if bound and not machine.interfaces:
-            problems.append(Problem(code="NoInterfaces", message=NO_INTERFACES))
         ordered = sorted(usable.values(), key=lambda each: (each.type == names.VIRTUAL, not each.pci_bus_id))
-        if len(ordered) > MAX_DEVICES:
-            problems.append(_too_many(ordered))
-        return _numbered(ordered[:MAX_DEVICES]), problems
+        problems = (
+            _exclusive(roots),
+            _odd_names([each.id for each in devices if not _is_id(each.id)]),
+            _no_interfaces(machine),
+            _too_many(ordered),
+        )
+        return Found(
+            devices=numbered(ordered[:MAX_DEVICES]), problems=tuple(each for each in problems if each is not None)
+        )
 
     def _device(self, whose: Owner, function: Function, machine: _Machine) -> DeviceFact:
         at = f"{PCI_DEVICES}/{whose.pci}"
@@ -255,33 +239,26 @@ def _is_id(name: str) -> bool:
     return len(name) <= MAX_DEVICE_ID and re.fullmatch(DEVICE_ID_PATTERN, name) is not None
 
 
-def _numbered(devices: Iterable[DeviceFact]) -> tuple[DeviceFact, ...]:
-    """Each type counts for itself."""
-    counts = dict.fromkeys(names.TYPES, -1)
-    found = []
-    for each in devices:
-        counts[each.type] += 1
-        found.append(replace(each, index=counts[each.type]))
-    return tuple(found)
+def _exclusive(roots: Roots) -> Problem | None:
+    return Problem(code="RdmaExclusive", message=EXCLUSIVE) if is_exclusive(roots) else None
 
 
-def _exclusive() -> Problem:
-    return Problem(code="RdmaExclusive", message=EXCLUSIVE)
+def _no_interfaces(machine: _Machine) -> Problem | None:
+    bound = (each.driver and not each.device_nodes and not each.is_virtual for each in machine.functions.values())
+    return Problem(code="NoInterfaces", message=NO_INTERFACES) if any(bound) and not machine.interfaces else None
 
 
-def _odd_names(found: list[str]) -> list[Problem]:
-    if not found:
-        return []
+def _odd_names(found: Sequence[str]) -> Problem | None:
     some = ", ".join(text(each) for each in found[:4])
     why = f"{len(found)} RDMA devices are not reported, such as {some}: give them names of letters, digits and ._:-"
-    return [Problem(code="NotReported", message=text(why, MAX_MESSAGE))]
+    return Problem(code="NotReported", message=text(why, MAX_MESSAGE)) if found else None
 
 
-def _too_many(devices: list[DeviceFact]) -> Problem:
+def _too_many(devices: Sequence[DeviceFact]) -> Problem | None:
     left = [each.id for each in devices[MAX_DEVICES:]]
     some = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
     why = f"{len(devices)} devices were found; only the first {MAX_DEVICES} are reported, without {some}"
-    return Problem(code="TooManyDevices", message=text(why, MAX_MESSAGE))
+    return Problem(code="TooManyDevices", message=text(why, MAX_MESSAGE)) if left else None
 
 
 def source(options: argparse.Namespace) -> NicSource:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from nodedevices_probe.kind import Kind
+from nodedevices_probe.kind import Kind, add_telemetry
 from nodedevices_probe.presence import any_of, exists, on_pci
 from nodedevices_probe.sysfs import ACCELERATOR_CLASSES
 
@@ -16,9 +16,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
         metavar="DIR",
         help="search the library below this mounted root of the driver first (default: /driver-root)",
     )
-    parser.add_argument(
-        "--telemetry", action="store_true", help="read fan, utilization, memory used and clocks, too (default: no)"
-    )
+    add_telemetry(parser)
 
 
 NVML = Kind(

@@ -270,7 +270,7 @@ def test_without_a_driver_it_says_which(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "sys/module")
     facts = poll(tmp_path)
     assert (facts.driver.state, facts.devices, facts.accelerators_on_bus) == (DriverState.NOT_LOADED, (), 2)
-    assert "xocl, xclmgmt, ama_transcoder" in facts.problems[0].message
+    assert "xocl, xclmgmt and ama_transcoder" in facts.problems[0].message
 
 
 # --- U30 -------------------------------------------------------------------------------------------------------------

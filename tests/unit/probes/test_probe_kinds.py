@@ -11,8 +11,13 @@ from nodedevices_common.options import Value
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import OPTIONS
+from nodedevices_probe.main import main
+from nodedevices_probe.protocol import DriverState, Problem
 from nodedevices_probe.registry import KINDS
+from nodedevices_probe.source import Found, SysfsSource
+from nodedevices_probe.sysfs import System
 from support import leds
+from support.trees import Tree
 
 PROGRAM = """
 import sys
@@ -59,3 +64,42 @@ def test_what_the_agent_passes_on_to_the_built_in_kinds_are_options_of_its_own()
     assert KINDS["nvml"].arguments(local.probe_options) == ["nvml", "--driver-root-ctr-path=/d", "--telemetry"]
     local = parse(["--standalone", "--probe=simulated", "--simulated-profile=h100 x 8", "--node-name=n"], {})
     assert KINDS["simulated"].arguments(local.probe_options) == ["simulated", "--profile=h100 x 8", "--node-name=n"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "auto"])
+@pytest.mark.parametrize("root", ["/nope", __file__, ""])
+def test_a_root_that_is_no_folder_is_refused(kind: str, root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([kind, "--once", f"--root={root}"])
+    assert ended.value.code == 2
+    assert f"argument --root: {root!r} is not allowed; give a folder that is there" in capsys.readouterr().err
+
+
+def test_a_kind_of_kernel_modules_says_which_of_them_are_missing_and_the_version_of_the_one_that_is_there(
+    tmp_path: Path,
+) -> None:
+    source = SysfsSource(name="x", system=System(tmp_path))
+    found = Found(problems=(Problem(code="Odd", message="odd"),))
+    for modules, why in (
+        (("one",), "the kernel module one is not loaded"),
+        (("one", "two", "three"), "none of the kernel modules one, two and three is loaded"),
+    ):
+        facts = source.facts(modules, lambda: found, on_bus=2)
+        assert (facts.driver.state, facts.accelerators_on_bus) == (DriverState.NOT_LOADED, 2)
+        assert [(each.code, each.message) for each in facts.problems] == [("DriverNotLoaded", why)]
+    tree = Tree(tmp_path)
+    tree.file("proc/sys/kernel/osrelease", "6.8.0")
+    tree.file("sys/module/two/version", "1.2,abcdef")
+    tree.file("sys/module/three/refcnt", 1)
+    tree.file("sys/class/dmi/id/product_name", "Box")
+    facts = source.facts(("one", "two", "three"), lambda: found)
+    assert (facts.driver.name, facts.driver.version, facts.machine.type) == ("two", "1.2", "Box")
+    assert facts.problems == found.problems
+    assert source.facts(("three",), lambda: found).driver.version == "6.8.0", "a module that comes with the kernel"
+
+
+def test_pci_addresses_come_in_the_order_of_the_bus(tmp_path: Path) -> None:
+    for name in ("0000:1a:00.0", "0000:0a:00.0", "0000:09:00.0", "0000:19:00.1", "0000:19:00.0", "slot"):
+        (tmp_path / "sys/bus/pci/devices" / name).mkdir(parents=True)
+    found = System(tmp_path).bus_ids()
+    assert found == ["0000:09:00.0", "0000:0a:00.0", "0000:19:00.0", "0000:19:00.1", "0000:1a:00.0"]

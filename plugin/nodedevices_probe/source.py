@@ -1,0 +1,77 @@
+"""The base of probes that read what kernel modules show in sysfs: AMD's and Intel's GPUs, FPGAs, network cards.
+
+Such a probe says what it finds and nothing about the machine, the driver's version, or what there is to say where the
+driver is not loaded: that is done here, alike for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from nodedevices_probe.events import EventLog
+from nodedevices_probe.loop import Facts
+from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Machine, Problem
+from nodedevices_probe.roots import Roots
+from nodedevices_probe.sysfs import System
+
+KERNEL = "linux"  # the driver's name where any driver will do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    devices: tuple[DeviceFact, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class SysfsSource:
+    name: str
+    system: System = field(default_factory=System)
+    poll_seconds: float = 5.0
+    events: EventLog = field(default_factory=EventLog)
+
+    @property
+    def roots(self) -> Roots:
+        return self.system.roots
+
+    def facts(self, modules: Sequence[str], find: Callable[[], Found], *, on_bus: int = 0) -> Facts:
+        """What `find` finds, where one of these kernel modules is loaded (none given: any kernel has them). The first
+        of them that is loaded is the driver. `on_bus`: Facts.accelerators_on_bus."""
+        roots, machine = self.roots, Machine(type=self.system.machine_type())
+        loaded = next((each for each in modules if roots.exists(f"sys/module/{each}")), "" if modules else KERNEL)
+        if not loaded:
+            return Facts(
+                driver=Driver(state=DriverState.NOT_LOADED, name=modules[0]),
+                machine=machine,
+                accelerators_on_bus=on_bus,
+                problems=(Problem(code="DriverNotLoaded", message=_not_loaded(modules)),),
+            )
+        # Of a module that comes apart from the kernel; Xilinx' have the commit after a comma.
+        version = roots.word(f"sys/module/{loaded}/version").partition(",")[0]
+        found = find()
+        return Facts(
+            driver=Driver(
+                state=DriverState.LOADED, name=loaded, version=version or roots.word("proc/sys/kernel/osrelease")
+            ),
+            machine=machine,
+            accelerators_on_bus=on_bus,
+            problems=found.problems,
+            devices=found.devices,
+        )
+
+
+def numbered(devices: Iterable[DeviceFact]) -> tuple[DeviceFact, ...]:
+    """With their indexes in this order; each type counts for itself."""
+    counts: dict[str, int] = {}
+    found = list[DeviceFact]()
+    for each in devices:
+        counts[each.type] = counts.get(each.type, -1) + 1
+        found.append(replace(each, index=counts[each.type]))
+    return tuple(found)
+
+
+def _not_loaded(modules: Sequence[str]) -> str:
+    if len(modules) == 1:
+        return f"the kernel module {modules[0]} is not loaded"
+    return f"none of the kernel modules {', '.join(modules[:-1])} and {modules[-1]} is loaded"
