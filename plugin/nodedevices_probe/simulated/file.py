@@ -191,7 +191,7 @@ def _bus_id(entry: _Entry, parent: Seat | None) -> str:
         raise wrong(f"{entry.place}.pciBusId", entry.said["pciBusId"], "a PCI address such as 0000:17:00.0")
     if parent is not None and entry.planned is not None:
         return function_bus_id(parent.bus_id, entry.planned.place)
-    return pci_bus_id(entry.index)
+    return f"{pci_bus_id(entry.index)[:-1]}{entry.board.function}"
 
 
 def _device(entry: _Entry, seat: Seat, *, count: int, supported: bool) -> DeviceFact:

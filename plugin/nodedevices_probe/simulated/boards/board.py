@@ -53,8 +53,8 @@ def loaded(name: str, version: str, cuda_version: str = "") -> Driver:
 class Board:
     """`well`: the readings of a device that nothing is wrong with. A reading that is not there says nothing, so that a
     fault that is taken out of the file would never end. `extra`: attributes, as YAML has them. `xgmi`: all of them are
-    linked. `functions`: virtual ones that a profile has for each. `beside_gpus`: in a profile each is on the PCIe root
-    of a GPU. `bars`: keys of the file that its devices do not have."""
+    linked. `function`: of its PCI address. `functions`: virtual ones that a profile has for each. `beside_gpus`: in a
+    profile each is on the PCIe root of a GPU."""
 
     type: str = "gpu"
     vendor: str
@@ -72,6 +72,7 @@ class Board:
     count: int = 1  # in one machine
     xgmi: bool = False
     bridged: int = 0  # NVLinks that a bridge makes between devices 0 and 1, 2 and 3, ...
+    function: int = 0
     functions: int = 0
     beside_gpus: bool = False
     more: Callable[[Seat], Mapping[str, str | int | bool]] = lambda seat: {}  # attributes of one device

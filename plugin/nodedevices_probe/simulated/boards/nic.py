@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from nodedevices_probe.nic import attributes as nic
+from nodedevices_probe.nic.models import SOLARFLARE, maker, model
 from nodedevices_probe.simulated.boards.board import Board, Seat, identity, loaded
 
 KERNEL = "6.8.0-45-generic"
 
 
-def _mellanox(seat: Seat) -> Mapping[str, str | int]:
+def _guid(seat: Seat) -> str:
     guid = f"{identity(seat.node, seat.index).int >> 64:016x}"
+    return ":".join(guid[at : at + 4] for at in range(0, 16, 4))
+
+
+def _mellanox(seat: Seat) -> Mapping[str, str | int]:
     name = f"ens{10 + seat.place}np0"
     return {
         nic.IF_NAME: name,
         nic.PF_NAME: name,
         nic.RDMA_DEVICE: f"mlx5_{seat.place}",
-        nic.NODE_GUID: ":".join(guid[at : at + 4] for at in range(0, 16, 4)),
+        nic.NODE_GUID: _guid(seat),
     }
 
 
@@ -31,6 +36,7 @@ def _e810(seat: Seat) -> Mapping[str, str | int]:
         nic.IF_NAME: name,
         nic.PF_NAME: name,
         nic.RDMA_DEVICE: f"irdma{seat.place}",
+        nic.NODE_GUID: _guid(seat),
         nic.VIRTUAL_FUNCTIONS: E810_VFS,
     }
 
@@ -53,62 +59,45 @@ def _solarflare(seat: Seat) -> Mapping[str, str | int]:
     return {nic.IF_NAME: name, nic.PF_NAME: name}
 
 
+def _card(
+    vendor: str,
+    device_id: str,
+    driver: str,
+    more: Callable[[Seat], Mapping[str, str | int]],
+    *,
+    speed: int,
+    firmware: str = "",
+    most_functions: int = 0,
+    functions: int = 0,
+    kind: str = nic.PHYSICAL,
+) -> Board:
+    """`speed`: in Gbit/s."""
+    made_by = maker(vendor)
+    extra: dict[str, str | int] = {
+        nic.PCI_VENDOR: vendor,
+        nic.DEVICE_ID: device_id,
+        nic.DRIVER: driver,
+        nic.LINK_TYPE: nic.ETHER,
+    }
+    return Board(
+        type=kind,
+        vendor=made_by.word,
+        brand=made_by.brand,
+        product_name=model(vendor, device_id),
+        driver=loaded("linux", KERNEL),
+        firmware=firmware,
+        capacity={nic.VFS: str(most_functions)} if most_functions else {},
+        extra={**extra, nic.SPEED: speed},
+        more=more,
+        beside_gpus=True,
+        functions=functions,
+    )
+
+
 E810_VFS = 4
 BOARDS = {
-    "connectx-7": Board(
-        type=nic.PHYSICAL,
-        vendor="mellanox",
-        driver=loaded("mlx5_core", KERNEL),
-        firmware="28.39.1002",
-        capacity={nic.VFS: "16"},
-        extra={
-            nic.PCI_VENDOR: "15b3",
-            nic.DEVICE_ID: "1021",
-            nic.DRIVER: "mlx5_core",
-            nic.LINK_TYPE: nic.ETHER,
-            nic.SPEED: 400,
-        },
-        more=_mellanox,
-        beside_gpus=True,
-    ),
-    "e810": Board(
-        type=nic.PHYSICAL,
-        vendor="intel",
-        driver=loaded("ice", KERNEL),
-        firmware="4.40",
-        capacity={nic.VFS: "128"},
-        extra={
-            nic.PCI_VENDOR: "8086",
-            nic.DEVICE_ID: "1592",
-            nic.DRIVER: "ice",
-            nic.LINK_TYPE: nic.ETHER,
-            nic.SPEED: 100,
-        },
-        more=_e810,
-        beside_gpus=True,
-        functions=E810_VFS,
-    ),
-    "e810-vf": Board(
-        type=nic.VIRTUAL,
-        vendor="intel",
-        driver=loaded("ice", KERNEL),
-        extra={nic.PCI_VENDOR: "8086", nic.DEVICE_ID: "1889", nic.DRIVER: "iavf", nic.LINK_TYPE: nic.ETHER},
-        more=_e810_function,
-        beside_gpus=True,
-    ),
-    "sfn-x2": Board(
-        type=nic.PHYSICAL,
-        vendor="solarflare",
-        driver=loaded("sfc", KERNEL),
-        firmware="7.8.13",
-        extra={
-            nic.PCI_VENDOR: "1924",
-            nic.DEVICE_ID: "0b03",  # SFC9250
-            nic.DRIVER: "sfc",
-            nic.LINK_TYPE: nic.ETHER,
-            nic.SPEED: 25,
-        },
-        more=_solarflare,
-        beside_gpus=True,
-    ),
+    "connectx-7": _card("15b3", "1021", "mlx5_core", _mellanox, speed=400, firmware="28.39.1002", most_functions=16),
+    "e810": _card("8086", "1592", "ice", _e810, speed=100, firmware="1.71", most_functions=128, functions=E810_VFS),
+    "e810-vf": _card("8086", "1889", "iavf", _e810_function, speed=100, kind=nic.VIRTUAL),
+    "sfn-x2": _card(SOLARFLARE, "0b03", "sfc", _solarflare, speed=25),
 }
