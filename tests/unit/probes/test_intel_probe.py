@@ -112,4 +112,4 @@ def test_without_a_driver_it_says_which(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "sys/module")
     facts = poll(tmp_path)
     assert (facts.driver.state, facts.devices) == (DriverState.NOT_LOADED, ())
-    assert "i915 and xe" in facts.problems[0].message
+    assert "xe and i915" in facts.problems[0].message
