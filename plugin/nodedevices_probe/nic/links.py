@@ -12,9 +12,12 @@ from nodedevices_probe.nic.rdma import Physical, RdmaDevice, State
 
 
 def link_condition(own: Interface | None, rdma: RdmaDevice | None) -> str | None:
-    """LINK_DOWN, NO_LINK, or None. An InfiniBand port needs no interface, so its own state counts."""
-    ports = [port for port in rdma.ports if port.link_type == INFINIBAND] if rdma is not None else []
-    if ports:
+    """LINK_DOWN, NO_LINK, or None. An InfiniBand port needs no interface, so its own state counts. An active port of
+    Ethernet has a link, although the interface may have none: that of the other port, with which it is bonded."""
+    every = rdma.ports if rdma is not None else ()
+    if any(port.state == State.ACTIVE for port in every):
+        return None
+    if ports := [port for port in every if port.link_type == INFINIBAND]:
         wanted = [port for port in ports if port.physical != Physical.DISABLED]
         if not wanted or any(port.state != State.DOWN for port in wanted):
             return None

@@ -261,10 +261,19 @@ def net(root: Path, name: str, **files: str | int) -> None:
 def test_an_ethernet_link_counts_where_it_is_up_administratively(
     tmp_path: Path, flags: str, carrier: int | str, ups: int, found: tuple[str, ...]
 ) -> None:
-    sriov(tmp_path)
+    tree = sriov(tmp_path).tree
     net(tmp_path, "enp49s0np0", flags=flags, carrier=carrier, carrier_up_count=ups)
+    tree.files("sys/class/infiniband/mlx5_0/ports/1", state="1: DOWN", phys_state="3: Disabled")
     seen = conditions(tmp_path)
     assert set(seen.values()) == {found}, "virtual functions have the link of their physical one"
+
+
+def test_a_port_that_is_bonded_has_a_link_while_the_other_one_has(tmp_path: Path) -> None:
+    tree = connectx_7_pair(tmp_path).tree
+    net(tmp_path, "enp23s0f1np1", carrier=0)
+    assert set(conditions(tmp_path).values()) == {()}, "its RDMA port is active"
+    tree.files("sys/class/infiniband/mlx5_1/ports/1", state="1: DOWN", phys_state="3: Disabled")
+    assert conditions(tmp_path)["0000:17:00.1"] == ("linkDown",)
 
 
 @pytest.mark.parametrize(
