@@ -19,6 +19,7 @@ from support.rig_cluster import RigCluster
 pytestmark = [pytest.mark.e2e]
 
 ROOT = "/var/lib/nodedevices/root"
+DRIVER = "/var/lib/nodedevices/driver"  # as an installer on Google's nodes makes it
 CONTROL = ("nvidiactl", "nvidia-uvm")
 MOUNTS = "/var/run/nvidia-container-devices"
 TOOLKIT = "/etc/cdi/nvidia.yaml"
@@ -45,7 +46,12 @@ def with_cdi(installed: Cluster) -> Iterator[None]:
     make = f"mkdir -p {ROOT}/dev && for node in {nodes}; do [ -e $node ] || mknod -m 666 $node c 1 3; done"
     installed.rig.node_exec(installed.b, ["sh", "-c", make])
     place = {"name": "driver-root", "hostPath": {"path": ROOT}}
-    settings = ("NVIDIA_DEV_ROOT", ROOT), ("NODEDEVICES_CDI_WITHOUT_LIBRARIES", "true")
+    settings = (
+        ("NVIDIA_DEV_ROOT", ROOT),
+        ("NODEDEVICES_CDI_WITHOUT_LIBRARIES", "true"),
+        ("NODEDEVICES_DRIVER_DIRECTORY", DRIVER),
+        ("NODEDEVICES_VULKAN_ICD_DIRECTORY", f"{DRIVER}/vulkan/icd.d"),
+    )
     roots = container_patch("nodedevices-agent", "agent", *settings, volumes=[place])
     with installed_with(installed, "cdi", "driver-root", patches=[roots]):
         yield
@@ -135,3 +141,19 @@ def test_by_all_of_them_at_once_everything_arrives(with_cdi: None, rig: RigClust
     _, own = client(rig)
     assert nodes(rig) == {name: [True, 1, 3] for name in sorted((*CONTROL, own))}
     assert rig.kubectl.exec("client", "ls", MOUNTS, namespace=NAMESPACE).split() == [own.removeprefix("nvidia")]
+
+
+def test_by_the_drivers_directory_a_container_reads_it_and_has_its_gpus_nodes_and_no_variable(
+    with_cdi: None, rig: RigCluster
+) -> None:
+    """Google's way. The folder is there to read: no program in the container can change the node's driver."""
+    write(rig, rig.b, f"{DRIVER}/lib64/libcuda.so.1", "the driver's library")
+    write(rig, rig.b, f"{DRIVER}/vulkan/icd.d/nvidia_icd.json", "{}")
+    inject(rig, deviceListStrategies=["driver-directory"])
+    _, own = client(rig)
+    assert nodes(rig) == {name: [True, 1, 3] for name in sorted((*CONTROL, own))}
+    assert not [name for name in environment(rig) if name.startswith("NVIDIA_")]
+    library = ["cat", "/usr/local/nvidia/lib64/libcuda.so.1", "/etc/vulkan/icd.d/nvidia_icd.json"]
+    assert rig.kubectl.exec("client", *library, namespace=NAMESPACE) == "the driver's library{}"
+    overwrite = ["sh", "-c", "echo x > /usr/local/nvidia/lib64/libcuda.so.1 || echo refused"]
+    assert rig.kubectl.exec("client", *overwrite, namespace=NAMESPACE).strip() == "refused"

@@ -8,7 +8,7 @@ import pytest
 from nodedevices_api.sections import Sections
 from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.resources.plan import PlanSettings
-from nodedevices_plugin.resources.unmatched import unmatched, unmatched_capacity
+from nodedevices_plugin.resources.unmatched import unmatched, unmatched_capacity, unmatched_cordons
 from nodedevices_plugin.settings.file import parse
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import gpu, gpu_id, inventory_of, mig_id, partition
@@ -194,6 +194,24 @@ def test_a_name_or_an_index_in_exclude_is_answered_with_the_id() -> None:
         f"resources.exclude[0] gpu-3: no device on this node has such an id; did you mean {gpu_id(0)}?",
         f"resources.exclude[1] 0: no device on this node has such an id; did you mean {gpu_id(0)}?",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("nvidia3", gpu_id(0)),
+        ("nvidia3/vgpu2", gpu_id(0)),
+        ("nvidia3/gi8", mig_id(0, 1)),
+        ("nvidia3/gi8/vgpu0", mig_id(0, 1)),
+    ],
+)
+def test_googles_ids_in_exclude_and_cordons_are_answered_with_the_id_that_outlives_a_reboot(
+    name: str, meant: str
+) -> None:
+    cut = gpu(0, minor=3, mig_enabled=True, partitions=(partition(0, 0), partition(0, 1)))
+    says = f"no device on this node has such an id; did you mean {meant}?"
+    assert notes(cut, resources={"exclude": [name]}) == [f"resources.exclude[0] {name}: {says}"]
+    assert [each.text for each in unmatched_cordons(inventory_of(cut), [name])] == [f"unschedulable[{name}]: {says}"]
 
 
 def test_a_node_without_devices_has_nothing_to_match() -> None:
