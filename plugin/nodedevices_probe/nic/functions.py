@@ -94,7 +94,8 @@ def functions(roots: Roots, on_bus: Sequence[str], others: Collection[str]) -> d
 
 def _auxiliary(roots: Roots) -> dict[str, Owner]:
     """All of the auxiliary bus, and in whose folders they stand."""
-    return {name: owner(roots, f"{AUXILIARY}/{name}") for name in roots.names(AUXILIARY)}
+    found = {name: owner(roots, f"{AUXILIARY}/{name}") for name in roots.names(AUXILIARY)}
+    return {name: whose for name, whose in found.items() if whose is not None}
 
 
 def _function(roots: Roots, bus_id: str, indexes: Mapping[str, int], vdpa: _Vdpa | None, *, has_rdma: bool) -> Function:
@@ -160,7 +161,8 @@ def _vdpa(roots: Roots) -> dict[Owner, _Vdpa]:
             type=_VDPA_DRIVERS.get(roots.link(f"{at}/driver"), ""),
             device_nodes=tuple(f"/dev/{each}" for each in nodes[:1]),
         )
-        found[owner(roots, at)] = of
+        if (whose := owner(roots, at)) is not None:
+            found[whose] = of
     return found
 
 

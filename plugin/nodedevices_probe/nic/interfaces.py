@@ -36,12 +36,18 @@ def interfaces(roots: Roots) -> dict[Owner, Interface]:
     found: dict[Owner, list[tuple[int, Interface]]] = {}
     for name in roots.names(NET):
         whose, at = owner(roots, f"{NET}/{name}"), f"{NET}/{name}"
-        if not whose.pci or _REPRESENTOR.fullmatch(roots.word(f"{at}/phys_port_name")) or roots.exists(f"{at}/parent"):
+        if whose is None or not whose.pci or _is_part(roots, at):
             continue
         found.setdefault(whose, []).append((roots.number(f"{at}/dev_port") or 0, interface(roots, name)))
     return {
         whose: min(several, key=lambda each: (not each[1].has_carrier, each[0]))[1] for whose, several in found.items()
     }
+
+
+def _is_part(roots: Roots, at: str) -> bool:
+    """Whether it is a representor or a child."""
+    is_representor = _REPRESENTOR.fullmatch(roots.word(f"{at}/phys_port_name")) is not None
+    return is_representor or roots.exists(f"{at}/parent")
 
 
 def interface(roots: Roots, name: str) -> Interface:

@@ -27,10 +27,13 @@ class Owner:
     auxiliary: str = ""
 
 
-def owner(roots: Roots, path: str) -> Owner:
-    """Of the entry of this path, which is a link."""
+def owner(roots: Roots, path: str) -> Owner | None:
+    """Of the entry of this path, which is a link; None: it is gone."""
+    parts = roots.target(path)
+    if not parts:
+        return None
     found = Owner()
-    for part in roots.target(path)[:-1]:
+    for part in parts[:-1]:
         if PCI_DEVICE.fullmatch(part):
             found = Owner(part)
         elif auxiliary_type(part) == SUB_FUNCTION:

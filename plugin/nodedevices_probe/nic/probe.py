@@ -93,7 +93,9 @@ class NicSource(SysfsSource):
             near=pcie.neighbours({each.id: places[each.id] for each in every.values() if not each.physical}),
         )
         wanted = {whose: each for whose, each in every.items() if self.plain or each.is_special}
-        devices = [self._device(whose, each, machine) for whose, each in wanted.items()]
+        read = [self._device(whose, each, machine) for whose, each in wanted.items()]
+        # What left meanwhile was not read as a whole, and its last good line is to stay what is known of it.
+        devices = [each for each in read if roots.exists(f"{PCI_DEVICES}/{each.pci_bus_id}")]
         devices += [self._soft(each) for each in rdma if not each.owner.pci]
         usable: dict[str, DeviceFact] = {}
         for each in devices:
@@ -172,8 +174,8 @@ class NicSource(SysfsSource):
     def _soft(self, rdma: RdmaDevice) -> DeviceFact:
         """An RDMA device that the kernel makes of an interface, whose PCI device says where it is."""
         under = interface(self.roots, rdma.netdev) if rdma.netdev else None
-        of = owner(self.roots, f"{NET}/{rdma.netdev}").pci if rdma.netdev else ""
-        place = self.system.place(of) if of else pcie.Place(path=())
+        below = owner(self.roots, f"{NET}/{rdma.netdev}") if rdma.netdev else None
+        place = self.system.place(below.pci) if below is not None and below.pci else pcie.Place(path=())
         missing = (drm.NODE_MISSING,) if rdma.missing(self.roots, self.required) else ()
         link = link_condition(under, rdma)
         return DeviceFact(

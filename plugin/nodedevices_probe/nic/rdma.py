@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
 
@@ -128,9 +128,10 @@ class PortReads:
 def rdma_devices(roots: Roots, ports: PortReads) -> tuple[RdmaDevice, ...]:
     nodes, names = _character_devices(roots), roots.names(INFINIBAND_CLASS)[:MAX_RDMA]
     read = ports.read(roots, names)
-    return tuple(
+    found = (
         _device(roots, name, nodes.get(name, {}), ports.last(name), answers=read[name] is not None) for name in names
     )
+    return tuple(each for each in found if each is not None)
 
 
 def is_exclusive(roots: Roots) -> bool:
@@ -149,11 +150,13 @@ def _character_devices(roots: Roots) -> dict[str, dict[str, tuple[str, ...]]]:
     return found
 
 
-def _device(roots: Roots, name: str, nodes: Mapping[str, tuple[str, ...]], said: Ports, *, answers: bool) -> RdmaDevice:
+def _device(
+    roots: Roots, name: str, nodes: Mapping[str, tuple[str, ...]], said: Ports, *, answers: bool
+) -> RdmaDevice | None:
     at = f"{INFINIBAND_CLASS}/{name}"
-    return RdmaDevice(
+    found = RdmaDevice(
         name=name,
-        owner=owner(roots, at),
+        owner=Owner(),
         kind=_said(roots, f"{at}/node_type"),
         node_guid=roots.word(f"{at}/node_guid"),
         firmware=roots.word(f"{at}/fw_ver"),
@@ -164,6 +167,8 @@ def _device(roots: Roots, name: str, nodes: Mapping[str, tuple[str, ...]], said:
         netdev=_netdev(roots, at),
         nodes=nodes,
     )
+    whose = owner(roots, at)  # last, since what is gone by then was not read as a whole
+    return None if whose is None else replace(found, owner=whose)
 
 
 def _ports(roots: Roots, name: str) -> Ports:

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.probes import missing, read
 from nodedevices_probe.bounded import BoundedReads
-from nodedevices_probe.loop import Facts, LineLoop
+from nodedevices_probe.loop import NO_DRIVER, Facts, LineLoop
 from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.nic.rdma import PortReads
 from nodedevices_probe.presence import Hardware
@@ -368,8 +369,10 @@ class HangingRoots(Roots):
 
 
 @dataclass(frozen=True, slots=True)
-class HangingSystem(System):
-    below: HangingRoots = field(default_factory=HangingRoots)
+class SystemOf(System):
+    """With roots of its own."""
+
+    below: Roots = field(default_factory=Roots)
 
     @property
     def roots(self) -> Roots:
@@ -381,7 +384,7 @@ def test_a_card_whose_firmware_hangs_keeps_no_other_waiting_and_says_what_it_sai
     source = NicSource(system=System(tmp_path), ports=PortReads(BoundedReads(seconds=0.5)))
     before = source.poll().devices
     roots = HangingRoots(tmp_path, hangs="mlx5_0")
-    source.system = HangingSystem(tmp_path, below=roots)
+    source.system = SystemOf(tmp_path, below=roots)
     tree.files("sys/class/infiniband/mlx5_1/ports/1", rate="100 Gb/sec (2X HDR)")
     one, other = source.poll().devices
     assert (one.readings.error, other.readings.error) == ("mlx5_0 does not answer", None)
@@ -423,6 +426,35 @@ def test_cards_and_functions_that_come_and_go_are_seen_at_the_next_poll(tmp_path
     assert source.poll() == before
     nics.unplug("sys/devices/pci0000:16/0000:16:01.0/0000:31:00.1")
     assert [each.id for each in source.poll().devices] == ["0000:31:00.0", "0000:31:00.2"]
+
+
+@dataclass(frozen=True, slots=True)
+class VanishingRoots(Roots):
+    """`unplug` is called before one of the reads."""
+
+    left: list[int] = field(default_factory=list)
+    unplug: Callable[[], None] = print
+
+    def read(self, path: str | Path, limit: int = MAX_BYTES) -> str:
+        self.left[0] -= 1
+        if self.left[0] == 0:
+            self.unplug()
+        return super(VanishingRoots, self).read(path, limit)
+
+
+@pytest.mark.parametrize("reads", [*range(1, 60, 5), 90])
+def test_a_card_that_leaves_while_it_is_read_touches_no_other(tmp_path: Path, reads: int) -> None:
+    nics = connectx_7_pair(tmp_path)
+    before = by_id(poll(tmp_path))["0000:17:00.1"]
+    unplug = partial(nics.unplug, "sys/devices/pci0000:16/0000:16:07.0/0000:17:00.0")
+    roots = VanishingRoots(tmp_path, left=[reads], unplug=unplug)
+    written: list[bytes] = []
+    source = NicSource(system=SystemOf(tmp_path, below=roots))
+    LineLoop(source=source, write=written.append, boot_id="b").once()
+    other = by_id(Facts(driver=NO_DRIVER, devices=parse_line(written[0]).devices))["0000:17:00.1"]
+    assert (other.extra, other.device_nodes, other.readings) == (before.extra, before.device_nodes, before.readings)
+    assert {each.id for each in source.poll().devices} <= {"0000:17:00.0", "0000:17:00.1"}
+    assert [each.id for each in source.poll().devices] == ["0000:17:00.1"]
 
 
 def test_nothing_below_the_root_is_written(tmp_path: Path) -> None:
