@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ from nodedevices_probe.presence import Hardware
 from nodedevices_probe.protocol import MAX_LINE_BYTES, MAX_OWN, MAX_PATHS, DeviceFact, PciePath
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.roots import MAX_BYTES, Roots
-from nodedevices_probe.sysfs import System
+from nodedevices_probe.sysfs import PCI_DEVICE, System
 from support.nic_trees import MELLANOX, SOLARFLARE, Nics, connectx_7_pair, e810, plain, soft_roce, solarflare, sriov
 
 COMMAND = (sys.executable, "-m", "nodedevices_probe.main", "nic", "--once")
@@ -494,6 +495,39 @@ def test_this_machine_is_a_good_line() -> None:
     written: list[bytes] = []
     LineLoop(source=NicSource(plain=True), write=written.append, boot_id="b").once()
     assert parse_line(written[0]).driver.name == "linux"
+
+
+IN_A_NAMESPACE = """
+set -e
+mount --make-rprivate /
+mount --bind /sys {host}
+mount -t sysfs none /sys
+exec {command}
+"""
+
+
+def _own_namespaces() -> bool:
+    """Whether this machine lets us have a network of our own, and has a card on PCI with an interface."""
+    roots = Roots()
+    links = (roots.target(f"sys/class/net/{each}") for each in roots.names("sys/class/net"))
+    on_pci = any(PCI_DEVICE.fullmatch(part) for link in links for part in link)
+    return on_pci and subprocess.run(["unshare", "-n", "-m", "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0 or not _own_namespaces(), reason="needs root and a NIC"
+)
+def test_in_the_network_of_a_pod_the_hosts_sysfs_shows_the_interfaces_of_this_machine(tmp_path: Path) -> None:
+    found = []
+    for flag in ("", f"--host-sys-ctr-path={tmp_path}"):
+        script = IN_A_NAMESPACE.format(host=tmp_path, command=shlex.join([*COMMAND, "--all", *filter(None, [flag])]))
+        done = subprocess.run(["unshare", "-n", "-m", "sh", "-c", script], capture_output=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        found.append(parse_line(done.stdout))
+    without, with_it = found
+    assert [each.code for each in without.problems] == ["NoInterfaces"]
+    assert with_it.problems == ()
+    assert any("ifName" in each.extra for each in with_it.devices)
 
 
 def test_a_card_of_an_unknown_maker_is_called_by_its_number(tmp_path: Path) -> None:
