@@ -22,7 +22,7 @@ While the probe is silent, or before its first line, verdicts stay: nothing reco
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -44,6 +44,10 @@ _ALSO_SHOWN = 3
 NOTHING_ABOVE: signals.Above = MappingProxyType({})
 
 
+def always_in_use(device_id: str) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _View:
     """What holds for every device in one judgement."""
@@ -58,6 +62,7 @@ class _View:
     driver_unloaded: bool
     unknown: tuple[str, str, bool] | None  # reason, message, still offered
     above: signals.Above
+    in_use: Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +85,18 @@ def judge_all(
     monotonic: float,
     confirmed: frozenset[str] = frozenset(),
     above: signals.Above = NOTHING_ABOVE,
+    in_use: Callable[[str], bool] = always_in_use,
 ) -> dict[str, Verdict]:
     """A verdict for every device of the inventory, and for each partition whose own differs from its GPU's.
 
     `new_events`: those not judged before (events.fresh_events), oldest first. `now`: the agent's wall clock, which
     verdicts carry; `monotonic`: seconds of time.monotonic(), by which silence is measured. `confirmed`: ids of devices
     of which a person said that they are recovered. `above`: readings that are too high, since when (signals.follow).
+    `in_use`: whether a device is in a resource; only called where that matters (Condition.unused).
     Judging again with no news changes nothing, except that a fault which came too late for its hold-down has then been
     reported, and is over.
     """
-    view = _view(inventory, rules, vendors, now=now, monotonic=monotonic, above=above)
+    view = _view(inventory, rules, vendors, now=now, monotonic=monotonic, above=above, in_use=in_use)
     by_device: dict[str, list[ProbeEvent]] = defaultdict(list)
     by_partition: dict[str, list[ProbeEvent]] = defaultdict(list)
     _route(view, new_events, by_device, by_partition)
@@ -159,6 +166,7 @@ def _view(
     now: datetime,
     monotonic: float,
     above: signals.Above,
+    in_use: Callable[[str], bool],
 ) -> _View:
     driver = inventory.driver
     started = driver is not None and inventory.line_monotonic is not None
@@ -183,6 +191,7 @@ def _view(
         now=now,
         monotonic=monotonic,
         above=above,
+        in_use=in_use,
         started=started,
         good=good,
         driver_unloaded=unloaded,
@@ -194,7 +203,15 @@ def _subject(device: InventoryDevice, view: _View) -> _Subject:
     vendor = source_of(view.vendors, device.fact)
     of_policy = signals.conditions(device, view.rules, view.above, monotonic=view.monotonic)
     conditions = levels.levels(device.fact, vendor, present=device.present, of_policy=of_policy)
-    return _Subject(device=device, vendor=vendor, conditions={each.reason: each for each in conditions})
+    return _Subject(
+        device=device, vendor=vendor, conditions={each.reason: _as_used(each, device, view) for each in conditions}
+    )
+
+
+def _as_used(condition: Condition, device: InventoryDevice, view: _View) -> Condition:
+    if condition.unused is None or not condition.evident or view.in_use(device.fact.id):
+        return condition
+    return replace(condition, state=condition.unused)
 
 
 def _route(

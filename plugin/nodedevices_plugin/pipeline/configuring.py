@@ -321,10 +321,10 @@ def _with_cdi(configured: Configured, node: Node) -> Configured:
 def _made(effective: Effective, node: Node) -> Plan:
     if not effective.observing:
         access.check(effective, node.devices)
-    return make_plan(node.inventory, node.verdicts, _plan_settings(effective), node.unschedulable)
+    return make_plan(node.inventory, node.verdicts, plan_settings(effective), node.unschedulable)
 
 
-def _plan_settings(effective: Effective) -> PlanSettings:
+def plan_settings(effective: Effective) -> PlanSettings:
     return PlanSettings.from_sections(
         effective.sections,
         resource_prefix=effective.resource_prefix,
@@ -337,7 +337,7 @@ def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[U
     """Of a configuration that is in effect, and so has a plan."""
     sections = effective.sections
     return (
-        *unmatched(node.inventory, _plan_settings(effective), from_file),
+        *unmatched(node.inventory, plan_settings(effective), from_file),
         *reasons.unmatched(sections.health.rules, node.vendors),
         *unmatched_capacity(node.inventory, sections.capacity),
         *unmatched_cordons(node.inventory, node.unschedulable),

@@ -41,6 +41,7 @@ from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.config_status import ConfigStatus, refusal
 from nodedevices_plugin.pipeline.configuring import ActiveConfig, Node, configure
 from nodedevices_plugin.pipeline.foreign import Names, held, named, observe, remembered
+from nodedevices_plugin.pipeline.in_use import in_use
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS, ProbeSet
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State, to_save
@@ -296,6 +297,10 @@ def assess(
         forget_missing_seconds=forget,
     )
     owned = stage_inventory.owned(probes)
+    complete = not probe_set.waits(probes, monotonic)
+    inventory = _together(owned, probe_set, complete=complete or world.plan is not None)
+    applied = effective if world.active.applied_once else None
+    used = in_use(inventory, world.plan, (applied, requested.effective))
     verdicts: dict[str, Verdict] = {}
     above: dict[tuple[str, str, int], float] = {}
     for name, part in (*owned.items(), *(("", each.inventory) for each in probe_set.retired)):
@@ -310,9 +315,8 @@ def assess(
             monotonic=monotonic,
             confirmed=confirm.recovered,
             above=above,
+            in_use=used,
         )
-    complete = not probe_set.waits(probes, monotonic)
-    inventory = _together(owned, probe_set, complete=complete or world.plan is not None)
     withheld = probe_sets.withheld(probe_set, probes)
     if withheld:
         problems = probe_sets.problems(probe_set, withheld, inventory)

@@ -7,7 +7,7 @@ no other device's; the order is stable, so equal facts give equal plans and no m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nodedevices_api.sections import Partitions, Resources, Sections, Serving, Sharing
@@ -29,7 +29,8 @@ from nodedevices_plugin.resources.shares import Share, own_shares, share
 from nodedevices_plugin.resources.units import units
 from nodedevices_plugin.sharing.base import NodeTraits, Settings
 from nodedevices_plugin.sharing.registry import by_strategy
-from nodedevices_plugin.vendors.base import NOTHING_SAID, VendorValues
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import NOTHING_SAID, OwnTopology, VendorValues
 
 __all__ = ["PlanError", "PlanSettings", "make_plan", "refresh_health"]
 
@@ -92,7 +93,8 @@ def make_plan(
     named = by_name(found, settings.resources, strategy, prefix, values=values, near=near(inventory))
     own = own_shares(named, strategy, settings.resource_prefix, settings.vendors)
     shares = share(named, settings.sharing, own)
-    return Plan(resources=tuple(_offered(each, verdicts, unschedulable) for each in shares))
+    anywhere = _without_topology(named, settings)
+    return Plan(resources=tuple(_offered(each, verdicts, unschedulable, anywhere) for each in shares))
 
 
 def refresh_health(
@@ -117,11 +119,30 @@ def refresh_health(
     return Plan(resources=tuple(refreshed))
 
 
-def _offered(shared: Share, verdicts: Mapping[str, Verdict], unschedulable: frozenset[str]) -> OfferedResource:
+def _without_topology(named: Mapping[str, Sequence[Unit]], settings: PlanSettings) -> frozenset[str]:
+    """Ids of units whose NUMA node the kubelet is not told."""
+    strategy, prefix = settings.partitions.strategy, settings.resource_prefix
+    found = set()
+    for name, some in named.items():
+        for unit in some:
+            vendor = registry.of(unit.device.fact)
+            if vendor is None or not isinstance(vendor, OwnTopology):
+                continue
+            naming = settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix)
+            if vendor.without_topology(name, naming):
+                found.add(unit.id)
+    return frozenset(found)
+
+
+def _offered(
+    shared: Share, verdicts: Mapping[str, Verdict], unschedulable: frozenset[str], anywhere: frozenset[str]
+) -> OfferedResource:
+    """`anywhere`: ids of units whose NUMA node the kubelet is not told."""
     schedulable: list[SchedulableId] = []
     size = 0
     for unit, replicas in shared.units:
         whole = _schedulable(unit, verdicts, unschedulable)
+        whole = replace(whole, numa_node=None) if unit.id in anywhere else whole
         if replicas is None:
             schedulable.append(whole)
             size += len(whole.id) + _BYTES_BESIDES_ID

@@ -2,8 +2,8 @@
 
 A vendor answers three questions: which things of its devices can be handed out (`units`), under which resource names
 where no rule of `resources.devices` says otherwise (`usual_name`), and what a container needs for those that it is
-given (`containers`). What only some vendors need is an optional interface each: EveryMaker, OwnShares, PairScore,
-OtherNames, IndexIds, ClaimNames, HostPaths, Requirements, CdiVendor, FileFormat; vendors.flags has OwnFlags,
+given (`containers`). What only some vendors need is an optional interface each: EveryMaker, OwnShares, OwnTopology,
+PairScore, OtherNames, IndexIds, ClaimNames, HostPaths, Requirements, CdiVendor, FileFormat; vendors.flags has OwnFlags,
 vendors.files OwnFiles, and vendors.faults FaultSource.
 
 The agent does the rest, the same for all: rules, exclusion, sharing, ids, health, occupancy, preferred allocation, the
@@ -136,6 +136,13 @@ class OwnShares(Protocol):
         given every healthy device of the resource: `Containers.edits` gets one id of each, NodeDevices shows the holder
         at all of them, and a change of the resource's devices waits for its pods. Raises PlanError."""
         ...
+
+
+@runtime_checkable
+class OwnTopology(Protocol):
+    """A vendor with resources whose ids the kubelet is not told a NUMA node for."""
+
+    def without_topology(self, name: str, naming: Naming) -> bool: ...
 
 
 @runtime_checkable

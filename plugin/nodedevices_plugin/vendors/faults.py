@@ -51,7 +51,8 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What the readings of one line say of one thing: it lasts, it is over, or (None) cannot be read at present."""
+    """What the readings of one line say of one thing: it lasts, it is over, or (None) cannot be read at present.
+    `unused`: its state of a device that is in no resource, where that is another: a port without a cable."""
 
     reason: str
     state: HealthState
@@ -59,6 +60,7 @@ class Condition:
     evident: bool | None
     action: str = "None"
     ends_by_itself: bool = False  # its end is itself the proof that it was repaired
+    unused: HealthState | None = None
 
 
 @runtime_checkable

@@ -22,6 +22,7 @@ from nodedevices_plugin.vendors.files import DeviceFile, OwnFiles
 from nodedevices_plugin.vendors.flags import OwnFlags
 from nodedevices_plugin.vendors.generic.vendor import Generic
 from nodedevices_plugin.vendors.intel.vendor import Intel
+from nodedevices_plugin.vendors.nic.vendor import Nic
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 from nodedevices_plugin.vendors.xilinx.vendor import Xilinx
 
@@ -43,6 +44,7 @@ add(Amd())
 add(Intel())
 add(Generic())
 add(Xilinx())
+add(Nic())
 
 
 def vendors() -> tuple[Vendor, ...]:

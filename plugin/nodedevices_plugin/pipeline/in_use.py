@@ -1,0 +1,53 @@
+"""Which devices are in a resource: in one that is offered, or that a configuration gives a name. Pure.
+
+What is wrong with a device that nobody offers may be no fault of the node (vendors.faults.Condition.unused). A
+requested configuration counts beside the one in effect, so that a NIC without a link is not offered in the step that
+names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+
+from nodedevices_plugin.model import Inventory, Plan, PlanError
+from nodedevices_plugin.pipeline.configuring import plan_settings
+from nodedevices_plugin.resources.matching import by_name
+from nodedevices_plugin.resources.units import units
+from nodedevices_plugin.settings.effective import Effective
+
+
+def in_use(
+    inventory: Inventory, plan: Plan | None, configurations: Iterable[Effective | None]
+) -> Callable[[str], bool]:
+    """By a device's id. `plan`: the one in effect. Where a configuration makes no sense with these devices, all are
+    taken to be in use."""
+
+    @cache
+    def found() -> frozenset[str] | None:
+        ids = {
+            each.device_id
+            for resource in (plan.resources if plan is not None else ())
+            for each in (*resource.ids, *resource.retained)
+        }
+        for effective in configurations:
+            if effective is not None:
+                try:
+                    ids |= _named(inventory, effective)
+                except PlanError:
+                    return None
+        return frozenset(ids)
+
+    def answer(device_id: str) -> bool:
+        ids = found()
+        return ids is None or device_id in ids
+
+    return answer
+
+
+def _named(inventory: Inventory, effective: Effective) -> set[str]:
+    settings = plan_settings(effective)
+    strategy = settings.partitions.strategy
+    every = units(inventory, strategy, settings.resources.exclude)
+    named = by_name(every, settings.resources, strategy, settings.resource_prefix, settings.vendors)
+    return {unit.device.fact.id for some in named.values() for unit in some}

@@ -1,0 +1,1 @@
+"""NICs of every maker: physical and virtual functions, RDMA devices."""

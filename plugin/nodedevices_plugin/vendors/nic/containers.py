@@ -1,0 +1,147 @@
+"""What a container needs for the NICs that it is granted: device nodes and PCIDEVICE_* variables. Pure.
+
+By who named the resource:
+- the file of Mellanox' plugin: the RDMA character devices, with its permissions (rwm). No variable, as there, but where
+  containers get single HCAs and have to know which.
+- the file of the SR-IOV plugin: what its selector asks for, with the variables and the JSON of that plugin.
+- a rule of `resources.devices`, or nobody: all nodes of the NIC, and the same variables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+
+from nodedevices_probe.nic import attributes
+from nodedevices_probe.protocol import DeviceFact
+
+from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Grant, InventoryDevice
+from nodedevices_plugin.vendors.nic.configs import Configs
+from nodedevices_plugin.vendors.nic.rdma_config import RdmaResource
+from nodedevices_plugin.vendors.nic.sriov_config import VHOST, SriovResource, SriovSelector
+from nodedevices_plugin.vendors.nic.traits import UIO_DRIVERS, is_hca, node_called, rdma_nodes, text, vfio_node
+
+RDMA_CM = "/dev/infiniband/rdma_cm"
+VFIO = "/dev/vfio/vfio"
+VHOST_NET, TUN = "/dev/vhost-net", "/dev/net/tun"
+HOST_PATHS = (RDMA_CM, VFIO, VHOST_NET, TUN)
+READ_WRITE, READ_WRITE_MAKE = "rw", "rwm"
+RDMA_NAMES = ("uverbs", "umad", "issm", "rdma_cm")  # keys of the JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What one of the plugin's information providers says of one device: its name and keys in the JSON, and nodes."""
+
+    name: str
+    keys: Mapping[str, str]
+    nodes: tuple[DeviceNode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NicContainers:
+    """Of one node. existing: which of HOST_PATHS are there; configs: what the two files say; facts: by device id."""
+
+    facts: Mapping[str, DeviceFact] = field(default_factory=dict)
+    existing: Set[str] = frozenset()
+    configs: Configs = field(default_factory=Configs)
+
+    @classmethod
+    def of(cls, devices: Iterable[InventoryDevice], existing: Set[str], configs: Configs) -> NicContainers:
+        return cls(facts={each.fact.id: each.fact for each in devices}, existing=existing, configs=configs)
+
+    def edits(self, grant: Grant) -> ContainerEdits:
+        """Raises AllocationError for what has left the node."""
+        granted = dict.fromkeys(each.device_id for each in grant.ids)
+        if not granted:
+            return ContainerEdits()
+        facts = [self._fact(id_, grant.resource.name) for id_ in granted]
+        entry = self.configs.named(grant.resource.name)
+        if isinstance(entry, RdmaResource):
+            return self._rdma(entry, grant.resource.name, facts)
+        return self._functions(entry, grant.resource.name, facts)
+
+    def _fact(self, id_: str, resource: str) -> DeviceFact:
+        if id_ not in self.facts:
+            raise AllocationError(
+                f"{resource}: {id_} is no longer on this node. Delete the pod, so that it is scheduled again."
+            )
+        return self.facts[id_]
+
+    def _rdma(self, entry: RdmaResource, resource: str, facts: list[DeviceFact]) -> ContainerEdits:
+        paths = [path for fact in facts for path in rdma_nodes(fact)]
+        nodes = _nodes([*paths, *self._existing(RDMA_CM)], READ_WRITE_MAKE)
+        if entry.together:
+            return ContainerEdits(devices=nodes)
+        return ContainerEdits(
+            devices=nodes,
+            envs=variables(resource, {fact.id: [_generic(fact), self._rdma_part(fact)] for fact in facts}),
+        )
+
+    def _functions(self, entry: SriovResource | None, resource: str, facts: list[DeviceFact]) -> ContainerEdits:
+        parts = {fact.id: self._parts(entry, fact) for fact in facts}
+        by_path = {node.host_path: node for some in parts.values() for part in some for node in part.nodes}
+        return ContainerEdits(devices=tuple(by_path.values()), envs=variables(resource, parts))
+
+    def _parts(self, entry: SriovResource | None, fact: DeviceFact) -> list[_Part]:
+        """In the plugin's order. Without an entry everything that the NIC has."""
+        selector = (entry.selector(fact) or SriovSelector()) if entry is not None else None
+        rdma = selector.is_rdma if selector is not None else is_hca(fact)
+        vdpa = selector.vdpa_type if selector is not None else text(fact, attributes.VDPA_TYPE)
+        parts = [_generic(fact), *self._by_driver(fact)]
+        if entry is not None and (said := entry.additional_info(fact.pci_bus_id or fact.id)):
+            parts.append(_Part(name="extra", keys=said))
+        if vdpa:
+            parts.append(_vdpa(fact, vdpa))
+        elif rdma:
+            parts.append(self._rdma_part(fact))
+        if selector is not None and selector.need_vhost_net and VHOST_NET in self.existing:
+            nodes = _nodes(self._existing(VHOST_NET, TUN), READ_WRITE)
+            parts.append(_Part(name="vhost", keys={"net-mount": VHOST_NET, "tun-mount": TUN}, nodes=nodes))
+        return parts
+
+    def _by_driver(self, fact: DeviceFact) -> list[_Part]:
+        if (group := vfio_node(fact)) is not None:
+            host, inside = group
+            node = DeviceNode(container_path=inside, host_path=host, permissions=READ_WRITE)
+            common = _nodes(self._existing(VFIO), READ_WRITE)
+            return [_Part(name="vfio", keys={"mount": VFIO, "dev-mount": inside}, nodes=(*common, node))]
+        if text(fact, attributes.DRIVER) in UIO_DRIVERS and (path := node_called(fact, "/dev/uio")):
+            return [_Part(name="uio", keys={"mount": path}, nodes=_nodes([path], READ_WRITE_MAKE))]
+        return []
+
+    def _rdma_part(self, fact: DeviceFact) -> _Part:
+        paths = (*rdma_nodes(fact), *self._existing(RDMA_CM))
+        keys = {name: path for name in RDMA_NAMES for path in paths if f"/{name}" in path}
+        device = text(fact, attributes.RDMA_DEVICE)
+        return _Part(name="rdma", keys={**keys, "rdma_dev": device}, nodes=_nodes(paths, READ_WRITE))
+
+    def _existing(self, *paths: str) -> tuple[str, ...]:
+        return tuple(each for each in paths if each in self.existing)
+
+
+def variables(resource: str, parts: Mapping[str, Iterable[_Part]]) -> Mapping[str, str]:
+    """`PCIDEVICE_<PREFIX>_<NAME>` with the addresses in the order of the request, and `..._INFO` with what is known of
+    each, as the plugin writes it: keys sorted, without spaces."""
+    prefix, _, name = resource.partition("/")
+    key = f"PCIDEVICE_{prefix}_{name}".replace(".", "_").upper()
+    known = {device: {part.name: dict(part.keys) for part in some} for device, some in parts.items()}
+    return {key: ",".join(parts), f"{key}_INFO": json.dumps(known, sort_keys=True, separators=(",", ":"))}
+
+
+def _generic(fact: DeviceFact) -> _Part:
+    return _Part(name="generic", keys={"deviceID": fact.id})
+
+
+def _vdpa(fact: DeviceFact, kind: str) -> _Part:
+    path = node_called(fact, "/dev/vhost-vdpa-") if kind == VHOST else ""
+    return _Part(
+        name="vdpa", keys={"mount": path} if path else {}, nodes=_nodes([path] if path else [], READ_WRITE_MAKE)
+    )
+
+
+def _nodes(paths: Iterable[str], permissions: str) -> tuple[DeviceNode, ...]:
+    return tuple(
+        DeviceNode(container_path=path, host_path=path, permissions=permissions) for path in dict.fromkeys(paths)
+    )

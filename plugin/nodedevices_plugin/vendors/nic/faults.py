@@ -1,0 +1,49 @@
+"""What the readings of a NIC mean. Pure.
+
+A port that nobody uses is no fault of the node: most cards have one that was never cabled. So what is wrong with a link
+or a driver is Unhealthy only while a resource offers the NIC, and shown as Degraded else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nodedevices_probe.nic import attributes
+from nodedevices_probe.protocol import Readings
+
+from nodedevices_plugin.model import HealthState
+from nodedevices_plugin.vendors.faults import Condition, node_missing
+
+REASONS = ("LinkDown", "NoLink", "DriverUnbound", "DeviceNodeMissing")
+
+
+def read(readings: Readings) -> tuple[Condition, ...]:
+    return (
+        Condition(
+            reason="DriverUnbound",
+            state=HealthState.UNHEALTHY,
+            unused=HealthState.DEGRADED,
+            message="no driver is bound to the NIC",
+            evident=attributes.DRIVER_UNBOUND in readings.conditions,
+            action="Inspect",
+            ends_by_itself=True,
+        ),
+        Condition(
+            reason="LinkDown",
+            state=HealthState.UNHEALTHY,
+            unused=HealthState.DEGRADED,
+            message="the NIC has lost its link: the cable, the transceiver or the switch's port",
+            evident=attributes.LINK_DOWN in readings.conditions,
+            action="Inspect",
+            ends_by_itself=True,
+        ),
+        replace(node_missing(readings), unused=HealthState.DEGRADED),
+        Condition(
+            reason="NoLink",
+            state=HealthState.DEGRADED,
+            message="the NIC has had no link since the machine was booted",
+            evident=attributes.NO_LINK in readings.conditions,
+            action="Inspect",
+            ends_by_itself=True,
+        ),
+    )

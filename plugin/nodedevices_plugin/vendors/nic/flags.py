@@ -1,0 +1,88 @@
+"""Flags and files of the NIC vendor, and what they say of a node. Pure.
+
+The two files are those of the plugins whose place the agent takes; without them no NIC is offered but those that a rule
+of `resources.devices` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nodedevices_common.options import Option, Values
+
+from nodedevices_plugin.model import PlanError, resource_names
+from nodedevices_plugin.vendors.files import DeviceFile
+from nodedevices_plugin.vendors.flags import VendorFlags
+from nodedevices_plugin.vendors.nic import rdma_config, sriov_config
+from nodedevices_plugin.vendors.nic.configs import RDMA_OPTION, SRIOV_OPTION, Configs
+
+GROUP = "NIC"
+PREFIX_OPTION = "sriov-resource-prefix"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NicSettings:
+    """sriov_prefix: the domain of resources of the SR-IOV plugin's file that do not say theirs."""
+
+    decides_ids: ClassVar[bool] = True
+
+    sriov_prefix: str = sriov_config.DEFAULT_PREFIX
+
+
+def settings(values: Values) -> NicSettings:
+    """Raises PlanError for a prefix that no resource can have."""
+    prefix = values.text(PREFIX_OPTION) or sriov_config.DEFAULT_PREFIX
+    try:
+        resource_names.check(f"--{PREFIX_OPTION}", f"{prefix}/nic")
+    except PlanError as error:
+        raise PlanError(f"--{PREFIX_OPTION}", prefix, "give a domain, such as intel.com") from error
+    return NicSettings(sriov_prefix=prefix)
+
+
+def configs(local: object, files: Mapping[str, object]) -> Configs:
+    """What the files say, with the names that the flags give. Each argument as NodeView has it."""
+    prefix = local.sriov_prefix if isinstance(local, NicSettings) else sriov_config.DEFAULT_PREFIX
+    return Configs.of(files, sriov_prefix=prefix)
+
+
+FLAGS = VendorFlags(
+    group=GROUP,
+    title="NICs of all makers: SR-IOV, RDMA",
+    options=(
+        Option(
+            name=PREFIX_OPTION,
+            default=sriov_config.DEFAULT_PREFIX,
+            variables=("NODEDEVICES_SRIOV_RESOURCE_PREFIX",),
+            group=GROUP,
+            metavar="DOMAIN",
+            help="the part before the slash of resources in --sriov-config-file that do not say theirs: "
+            "-resource-prefix of that plugin",
+        ),
+    ),
+)
+FILES = (
+    DeviceFile(
+        option=Option(
+            name=RDMA_OPTION,
+            variables=("NODEDEVICES_RDMA_CONFIG_FILE",),
+            group=GROUP,
+            metavar="FILE",
+            help="config.json of Mellanox' k8s-rdma-shared-dev-plugin; edits take effect while the agent runs",
+        ),
+        type=rdma_config.RdmaConfig,
+        parse=rdma_config.parse,
+    ),
+    DeviceFile(
+        option=Option(
+            name=SRIOV_OPTION,
+            variables=("NODEDEVICES_SRIOV_CONFIG_FILE",),
+            group=GROUP,
+            metavar="FILE",
+            help="config.json of the SR-IOV network device plugin; edits take effect while the agent runs",
+        ),
+        type=sriov_config.SriovConfig,
+        parse=sriov_config.parse,
+    ),
+)

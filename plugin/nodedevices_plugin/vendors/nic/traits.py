@@ -1,0 +1,74 @@
+"""What selectors ask of a NIC, from the attributes of its probe (nodedevices_probe.nic.attributes). Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from nodedevices_probe.nic import attributes
+from nodedevices_probe.protocol import DeviceFact
+
+VFIO_DRIVER = "vfio-pci"
+UIO_DRIVERS = frozenset({"uio", "igb_uio", "uio_pci_generic"})
+_RDMA_NODE = re.compile(r"/dev/infiniband/[A-Za-z]+[0-9]+")
+_VFIO_NODE = re.compile(r"/dev/vfio/(?:noiommu-)?([0-9]+)")
+
+
+def text(fact: DeviceFact, name: str) -> str:
+    """An attribute; empty where there is none."""
+    attribute = fact.extra.get(name)
+    return (attribute.string or "") if attribute is not None else ""
+
+
+def number(fact: DeviceFact, name: str) -> int | None:
+    attribute = fact.extra.get(name)
+    return attribute.integer if attribute is not None else None
+
+
+def listed(allowed: Iterable[str], value: str) -> bool:
+    """Whether a selector takes the value: one that is empty takes all."""
+    wanted = tuple(allowed)
+    return not wanted or value in wanted
+
+
+def physical_name(fact: DeviceFact) -> str:
+    """The network interface of the physical function; of a physical function its own."""
+    return text(fact, attributes.PF_NAME) or text(fact, attributes.IF_NAME)
+
+
+def physical_address(fact: DeviceFact) -> str:
+    """The PCI address of the physical function; of a physical function its own."""
+    return text(fact, attributes.PHYSICAL_FUNCTION) or fact.pci_bus_id
+
+
+def auxiliary(fact: DeviceFact) -> bool:
+    """Whether it is a device on the auxiliary bus (a subfunction), not a PCI function."""
+    return bool(text(fact, attributes.AUX_TYPE))
+
+
+def has_functions(fact: DeviceFact) -> bool:
+    """Whether it is a physical function that has virtual ones now."""
+    return (number(fact, attributes.VIRTUAL_FUNCTIONS) or 0) > 0
+
+
+def is_hca(fact: DeviceFact) -> bool:
+    """Whether it does RDMA."""
+    return bool(text(fact, attributes.RDMA_DEVICE))
+
+
+def rdma_nodes(fact: DeviceFact) -> tuple[str, ...]:
+    """Its own RDMA character devices."""
+    return tuple(each for each in fact.device_nodes if _RDMA_NODE.fullmatch(each))
+
+
+def vfio_node(fact: DeviceFact) -> tuple[str, str] | None:
+    """Its VFIO group, on the host and in containers, where VFIO's driver has it; None: it does not."""
+    if text(fact, attributes.DRIVER) != VFIO_DRIVER:
+        return None
+    found = (_VFIO_NODE.fullmatch(each) for each in fact.device_nodes)
+    return next(((each[0], f"/dev/vfio/{each[1]}") for each in found if each is not None), None)
+
+
+def node_called(fact: DeviceFact, prefix: str) -> str:
+    """The first device node whose path begins so; empty: none."""
+    return next((each for each in fact.device_nodes if each.startswith(prefix)), "")

@@ -1,0 +1,82 @@
+"""NICs as a vendor, whoever makes them: physical and virtual functions, RDMA devices.
+
+Nothing is offered by itself: a NIC carries the node's own traffic until somebody says otherwise. What is offered, and
+under which names, say the configuration files of the plugins whose place the agent takes (configs), and rules of
+`resources.devices`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence, Set
+from typing import Any, Literal
+
+from nodedevices_common.options import Values
+from nodedevices_probe.nic import attributes
+from nodedevices_probe.protocol import Readings
+
+from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
+from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
+from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning
+from nodedevices_plugin.vendors.nic import containers, faults
+from nodedevices_plugin.vendors.nic import flags as own_flags
+from nodedevices_plugin.vendors.nic.configs import Configs
+from nodedevices_plugin.vendors.nic.containers import NicContainers
+from nodedevices_plugin.vendors.nic.flags import NicSettings
+from nodedevices_plugin.vendors.nic.rdma_config import RdmaResource
+from nodedevices_plugin.vendors.nic.sriov_config import SriovResource
+
+
+class Nic:
+    name = "nic"
+    every_maker: Literal[True] = True
+    types = attributes.TYPES
+    reasons: Sequence[str] = faults.REASONS
+    flags = own_flags.FLAGS
+    files = own_flags.FILES
+    settings_type = NicSettings
+
+    def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
+        return [Unit(device) for device in devices]
+
+    def usual_name(self, unit: Unit, naming: Naming) -> str | None:
+        return _configs(naming).name(unit.device.fact)
+
+    def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
+        """rdmaHcaMax counts the containers of all HCAs together; the kubelet's ids are spread evenly over these."""
+        entry = _configs(naming).named(name)
+        if not isinstance(entry, RdmaResource) or entry.shares is None:
+            return None
+        if not entry.together:
+            return VendorShares(counts=(entry.shares,) * len(units))
+        each, more = divmod(entry.shares, len(units))
+        return VendorShares(counts=tuple(each + (place < more) for place in range(len(units))), together=True)
+
+    def without_topology(self, name: str, naming: Naming) -> bool:
+        entry = _configs(naming).named(name)
+        return isinstance(entry, SriovResource) and entry.exclude_topology
+
+    def host_paths(self, files: Mapping[str, object]) -> Collection[str]:
+        return containers.HOST_PATHS
+
+    def containers(self, node: NodeView) -> NicContainers:
+        configs = own_flags.configs(node.local, node.files)
+        return NicContainers.of(node.inventory.devices, node.existing, configs)
+
+    def settings(self, values: Values) -> NicSettings:
+        return own_flags.settings(values)
+
+    def sections(self, values: Values) -> Mapping[str, Any]:
+        return {}
+
+    def event(self, kind: str, code: int | None) -> Meaning | None:
+        return PLAIN.event(kind, code)
+
+    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
+        return None
+
+    def read(self, readings: Readings) -> tuple[Condition, ...]:
+        return faults.read(readings)
+
+
+def _configs(naming: Naming) -> Configs:
+    return own_flags.configs(naming.local, naming.files)

@@ -1,0 +1,212 @@
+"""config.json of the SR-IOV network device plugin: selectors, the order of resources, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_common.errors import InputError
+from nodedevices_plugin.vendors.nic import rdma_config
+from nodedevices_plugin.vendors.nic.sriov_config import SriovConfig, parse
+from nodedevices_probe.protocol import DeviceFact
+from pydantic import TypeAdapter
+from support.nics import function, hca, port, vf
+
+
+def read(*entries: dict[str, Any]) -> SriovConfig:
+    return parse(json.dumps({"resourceList": list(entries)}).encode())
+
+
+def pool(selectors: object, **values: Any) -> dict[str, Any]:
+    return {"resourceName": "net_a", "selectors": selectors, **values}
+
+
+def problems(document: object) -> tuple[str, ...]:
+    raw = document if isinstance(document, bytes) else json.dumps(document).encode()
+    with pytest.raises(InputError) as caught:
+        parse(raw)
+    return tuple(map(str, caught.value.problems))
+
+
+def selected(config: SriovConfig, *facts: DeviceFact) -> list[str]:
+    return [each.id for each in facts if config.of(each) is not None]
+
+
+EIGHT = tuple(vf(number) for number in range(8))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "numbers"),
+    [
+        ("p0", [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("p0#0,2-4,7", [0, 2, 3, 4, 7]),
+        ("p0#5", [5]),
+        ("P0#5-5", [5]),
+        ("p1", []),
+        ("p", []),
+        ("^p", [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("p[0-3]#1-2", [1, 2]),
+        ("p[1-3]", []),
+        ("0$", [0, 1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_pf_names_are_names_or_expressions_with_ranges_of_functions(pattern: str, numbers: list[int]) -> None:
+    config = read(pool({"pfNames": [pattern]}))
+    assert selected(config, *EIGHT) == [function(each) for each in numbers]
+
+
+def test_several_ranges_of_one_interface_are_alternatives() -> None:
+    config = read(pool({"pfNames": ["p0#0-1", "p0#6-7"]}))
+    assert selected(config, *EIGHT) == [function(each) for each in (0, 1, 6, 7)]
+
+
+@pytest.mark.parametrize("of", [port(0), "0000:1B:00.0", "^0000:1b"])
+def test_root_devices_are_addresses_of_physical_functions(of: str) -> None:
+    config = read(pool({"rootDevices": [f"{of}#1"]}))
+    assert selected(config, *EIGHT, vf(1, of=1)) == (
+        [function(1)] if of != "^0000:1b" else [function(1), function(1, 1)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("selector", "fits", "does_not"),
+    [
+        ({"vendors": ["8086", "15b3"]}, {}, {"pciVendor": "1924"}),
+        ({"devices": ["1018"]}, {}, {"deviceID": "1016"}),
+        ({"drivers": ["vfio-pci"]}, {"driver": "vfio-pci"}, {}),
+        ({"pciAddresses": [function(0)]}, {}, None),
+        ({"acpiIndexes": ["101"]}, {"acpiIndex": 101}, {}),
+        ({"linkTypes": ["infiniband"]}, {"linkType": "infiniband"}, {}),
+        ({"ddpProfiles": ["GTPv1-C/U IPv4/IPv6 payload"]}, {"ddpProfile": "GTPv1-C/U IPv4/IPv6 payload"}, {}),
+        ({"pKeys": ["0x8001"]}, {"pKeys": "0xffff,0x8001"}, {"pKeys": "0xffff"}),
+        ({"isRdma": True}, {"rdmaDevice": "mlx5_2"}, {}),
+        ({"vdpaType": "vhost"}, {"vdpaType": "vhost"}, {"vdpaType": "virtio"}),
+        ({"needVhostNet": True}, {}, None),
+    ],
+)
+def test_each_selector(selector: dict[str, Any], fits: dict[str, Any], does_not: dict[str, Any] | None) -> None:
+    config = read(pool(selector))
+    assert selected(config, vf(0, **fits)) == [function(0)]
+    if does_not is not None:
+        assert selected(config, vf(0, **does_not)) == []
+
+
+def test_all_that_a_selector_says_must_fit() -> None:
+    config = read(pool({"vendors": ["15b3"], "drivers": ["vfio-pci"]}))
+    assert selected(config, vf(0), vf(1, driver="vfio-pci")) == [function(1)]
+
+
+def test_the_first_selector_that_fits_says_what_a_container_gets() -> None:
+    config = read(pool([{"drivers": ["vfio-pci"], "needVhostNet": True}, {"vendors": ["15b3"]}]))
+    [resource] = config.resources
+    first, second = resource.selector(vf(0, driver="vfio-pci")), resource.selector(vf(1))
+    assert first is not None
+    assert second is not None
+    assert (first.need_vhost_net, second.need_vhost_net) == (True, False)
+
+
+def test_a_device_belongs_to_the_first_resource_that_selects_it() -> None:
+    config = read(pool({"pfNames": ["p0#0-1"]}), pool({"vendors": ["15b3"]}, resourceName="rest"))
+    names = [found.full_name("openshift.io") for each in EIGHT[:3] if (found := config.of(each)) is not None]
+    assert names == ["openshift.io/net_a", "openshift.io/net_a", "openshift.io/rest"]
+
+
+def test_a_physical_function_with_virtual_ones_is_not_selected() -> None:
+    config = read(pool({"vendors": ["15b3"]}))
+    assert selected(config, hca(0, virtualFunctions=8), hca(1, virtualFunctions=0)) == [port(1)]
+
+
+def test_subfunctions_are_only_those_of_aux_net_device() -> None:
+    subfunction = DeviceFact(
+        id="mlx5_core.sf.2", index=0, type="nic", vendor="mellanox", extra=vf(0, auxType="sf").extra
+    )
+    assert selected(read(pool({"vendors": ["15b3"]})), subfunction) == []
+    config = read(pool({"auxTypes": ["sf"], "pfNames": ["p0"]}, deviceType="auxNetDevice"))
+    assert selected(config, subfunction, vf(0)) == ["mlx5_core.sf.2"]
+    assert selected(read(pool({}, deviceType="accelerator")), subfunction, vf(0), hca(0)) == []
+
+
+def test_no_selectors_select_every_free_function_and_an_empty_list_none() -> None:
+    assert selected(read({"resourceName": "all"}), vf(0), hca(1)) == [function(0), port(1)]
+    assert selected(read(pool([])), vf(0)) == []
+
+
+def test_additional_info_of_a_device_comes_after_that_of_all() -> None:
+    [resource] = read(pool({}, additionalInfo={"*": {"a": "1", "b": "1"}, function(0): {"b": "2"}})).resources
+    assert resource.additional_info(function(0)) == {"a": "1", "b": "2"}
+    assert resource.additional_info(function(1)) == {"a": "1", "b": "1"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (pool({"pfNames": ["p0#"]}), "resourceList[0].selectors.pfNames[0]: 'p0#': '' is no index or range"),
+        (pool({"pfNames": ["p0#3-1"]}), "'3-1' is no index or range of virtual functions; write p0#0,2-7"),
+        (pool({"pfNames": ["p0#a"]}), "'a' is no index"),
+        (pool({"pfNames": ["p0#1#2"]}), "'1#2' is no index"),
+        (pool({"pfNames": ["#1"]}), "a name before # is missing"),
+        (pool({"pfNames": ["p("]}), "not a regular expression"),
+        (pool({"pfNames": ["(((((a*)*)*)*)*)*"]}), "an expression may have 64 characters and 4 repetitions"),
+        (pool({"rootDevices": ["86:00.0"]}), "rootDevices[0]: '86:00.0': give a PCI address, such as 0000:86:02.0"),
+        (pool({"pciAddresses": ["p0"]}), "pciAddresses[0]: 'p0': give a PCI address"),
+        (pool({"acpiIndexes": [101]}), "acpiIndexes[0]: 101 is not a text"),
+        (pool({"pKeys": ["8001"]}), "pKeys[0]: '8001': give a key, such as 0x8001"),
+        (pool({"isRdma": "true"}), "isRdma: 'true' is not allowed; give true or false"),
+        (pool({"isRdma": True, "vdpaType": "vhost"}), "vdpaType: given beside isRdma"),
+        (pool({"vdpaType": "vhst"}), "vdpaType: 'vhst' is not allowed; give virtio or vhost"),
+        (pool({"pfName": ["p0"]}), "selectors.pfName: unknown key; did you mean pfNames?"),
+        (pool([{}, {"pfName": ["p0"]}]), "resourceList[0].selectors[1].pfName: unknown key"),
+        (pool({}, isRdma=True), "resourceList[0].isRdma: unknown key; it belongs into selectors"),
+        (pool({}, excludeTopologi=True), "excludeTopologi: unknown key; did you mean excludeTopology?"),
+        (pool({}, deviceType="netdevice"), "deviceType: 'netdevice' is not allowed; give netDevice or accelerator or"),
+        (pool({"pfNames": ["p0"]}, deviceType="accelerator"), "it belongs to deviceType"),
+        (pool({}, deviceType="auxNetDevice"), "selectors.auxTypes: missing; deviceType auxNetDevice needs it"),
+        (pool({"auxTypes": ["eth"]}, deviceType="auxNetDevice"), "auxTypes[0]: 'eth' is not allowed; give sf"),
+        (pool({}, additionalInfo={"*": {"a": 1}}), "additionalInfo.*.a: 1 is not a text"),
+        (pool({}, additionalInfo={"*": "a"}), "additionalInfo.*: 'a' is not an object"),
+        (pool({}, resourceName="a-b"), "resourceList[0].resourceName: 'a-b': only letters, digits and _"),
+        ({"selectors": {}}, "resourceList[0].resourceName: missing"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_would_be_right(entry: dict[str, Any], said: str) -> None:
+    found = problems({"resourceList": [entry]})
+    assert any(said in each for each in found), found
+
+
+def test_names_are_unique_within_a_prefix() -> None:
+    read(pool({}), pool({}, resourcePrefix="mellanox.com"))
+    found = problems({"resourceList": [pool({}), pool({}, resourcePrefix="intel.com")]})
+    assert found == ("resourceList[1].resourceName: resourceList[0] has the name intel.com/net_a, too; choose another",)
+
+
+def test_it_comes_back_from_a_state_file() -> None:
+    config = read(pool([{"pfNames": ["p0#1-2"], "pKeys": ["0x1"]}], additionalInfo={"*": {"a": "b"}}))
+    adapter = TypeAdapter(SriovConfig)
+    assert adapter.validate_python(json.loads(json.dumps(adapter.dump_python(config, mode="json")))) == config
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ("resourceList", "configList", "selectors", "resourceName", "pfNames", "devices", "rdmaHcaMax", "x")
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(st.binary(max_size=64) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_whatever_a_file_contains_it_is_read_or_refused(raw: bytes) -> None:
+    for reader in (parse, rdma_config.parse):
+        with contextlib.suppress(InputError):
+            reader(raw)
