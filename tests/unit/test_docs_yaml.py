@@ -6,6 +6,7 @@ from its keys; a piece that is none of the known kinds fails, so that a new kind
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections
 from nodedevices_api.supported import unsupported_sections
 from nodedevices_plugin.settings import file
+from nodedevices_plugin.vendors.nic import rdma_config, sriov_config
 from nodedevices_plugin.vendors.xilinx import names as card_names
 from nodedevices_probe.simulated import file as simulated_file
 from support import vendor
@@ -135,6 +137,12 @@ def check(document: Any, text: str) -> None:
         assert unsupported_sections(parse(Sections, document)) == []
     elif keys <= SIMULATED:
         simulated_file.parse(text, node="node-a")
+    elif keys == {"configList"}:
+        rdma_config.parse(text.encode())
+    elif keys == {"resourceList"}:
+        sriov_config.parse(text.encode())
+    elif keys >= {"resourceName", "selectors"}:
+        rdma_config.parse(json.dumps({"configList": [document]}).encode())
     else:
         raise AssertionError(f"what is it? {sorted(keys)}: give it a check")
 

@@ -20,7 +20,7 @@ from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode
 from nodedevices_plugin.vendors.nic.configs import Configs
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaResource
 from nodedevices_plugin.vendors.nic.sriov_config import VHOST, SriovResource, SriovSelector
-from nodedevices_plugin.vendors.nic.traits import UIO_DRIVERS, is_hca, node_called, rdma_nodes, text, vfio_node
+from nodedevices_plugin.vendors.nic.traits import is_hca, node_called, rdma_nodes, text, vfio_node
 
 RDMA_CM = "/dev/infiniband/rdma_cm"
 VFIO = "/dev/vfio/vfio"
@@ -107,7 +107,7 @@ class NicContainers:
             node = DeviceNode(container_path=inside, host_path=host, permissions=READ_WRITE)
             common = _nodes(self._existing(VFIO), READ_WRITE)
             return [_Part(name="vfio", keys={"mount": VFIO, "dev-mount": inside}, nodes=(*common, node))]
-        if text(fact, attributes.DRIVER) in UIO_DRIVERS and (path := node_called(fact, "/dev/uio")):
+        if path := node_called(fact, "/dev/uio"):
             return [_Part(name="uio", keys={"mount": path}, nodes=_nodes([path], READ_WRITE_MAKE))]
         return []
 

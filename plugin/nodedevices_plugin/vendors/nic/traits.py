@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import DeviceFact
 
-VFIO_DRIVER = "vfio-pci"
-UIO_DRIVERS = frozenset({"uio", "igb_uio", "uio_pci_generic"})
 _RDMA_NODE = re.compile(r"/dev/infiniband/[A-Za-z]+[0-9]+")
 _VFIO_NODE = re.compile(r"/dev/vfio/(?:noiommu-)?([0-9]+)")
 
@@ -62,9 +60,8 @@ def rdma_nodes(fact: DeviceFact) -> tuple[str, ...]:
 
 
 def vfio_node(fact: DeviceFact) -> tuple[str, str] | None:
-    """Its VFIO group, on the host and in containers, where VFIO's driver has it; None: it does not."""
-    if text(fact, attributes.DRIVER) != VFIO_DRIVER:
-        return None
+    """Its VFIO group, on the host and in containers, where a driver of VFIO has it; None: none has. Without an IOMMU
+    the group is called otherwise on the host."""
     found = (_VFIO_NODE.fullmatch(each) for each in fact.device_nodes)
     return next(((each[0], f"/dev/vfio/{each[1]}") for each in found if each is not None), None)
 
