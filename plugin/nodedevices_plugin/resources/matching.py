@@ -4,9 +4,9 @@ The first rule that matches decides; what no rule matches keeps its vendor's usu
 about partitions, one without is about whole devices, and about partitions only where they take the place of devices
 (partitions.strategy single): a rule for a model never swallows slices.
 
-A device that no vendor knows (vendors.registry) has no usual name, and no rule gives it one by the way: it is meant by
-a rule that gives its type or its id, or by its vendor where nobody registered that. So a rule for all
-products of a maker does not offer its NICs as GPUs.
+No rule gives a name by the way to a device that its maker does not know (vendors.registry; what every maker builds
+is such a device): it is meant by a rule that gives its type or its id, or by its vendor where nobody registered that.
+So a rule for all products of a maker does not offer its NICs as GPUs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nodedevices_probe.protocol import DeviceFact
 from nodedevices_plugin.model import Unit, resource_names
 from nodedevices_plugin.resources.nearness import Near
 from nodedevices_plugin.vendors import registry
-from nodedevices_plugin.vendors.base import NOTHING_SAID, VendorValues
+from nodedevices_plugin.vendors.base import NOTHING_SAID, EveryMaker, VendorValues
 
 NOTHING_NEAR: Near = {}
 
@@ -71,7 +71,8 @@ def _matches(match: DeviceMatch, unit: Unit, near: Near, *, stands_in: bool, any
     def fits(text: str, pattern: str) -> bool:
         return fnmatchcase(text.lower(), pattern.lower()) if any_case else fnmatchcase(text, pattern)
 
-    if registry.of(fact) is None and not _means(match, fact):
+    vendor = registry.of(fact)
+    if (vendor is None or isinstance(vendor, EveryMaker)) and not _means(match, fact):
         return False
     if match.profile is None:
         if part is not None and not stands_in:
@@ -93,6 +94,6 @@ def _matches(match: DeviceMatch, unit: Unit, near: Near, *, stands_in: bool, any
 
 
 def _means(match: DeviceMatch, fact: DeviceFact) -> bool:
-    """Whether a rule says itself that it is about a device like this, which no vendor knows."""
+    """Whether a rule says itself that it is about a device like this, which its maker does not know."""
     by_vendor = match.vendor is not None and not registry.known(fact.vendor)
     return by_vendor or match.type is not None or match.ids is not None

@@ -48,9 +48,9 @@ def region(fpga: int, place: int, profile: str) -> Partition:
     )
 
 
-def nic(index: int = 0, *, vendor: str = "mellanox", **facts: Any) -> DeviceFact:
+def dpu(index: int = 0, *, vendor: str = "mellanox", **facts: Any) -> DeviceFact:
     known: dict[str, Any] = {"device_nodes": (f"/dev/infiniband/uverbs{index}",), "product_name": "ConnectX-7"}
-    return DeviceFact(id=f"NIC-{index}", index=index, type="nic", vendor=vendor, **{**known, **facts})
+    return DeviceFact(id=f"NIC-{index}", index=index, type="dpu", vendor=vendor, **{**known, **facts})
 
 
 def named(name: str, **match: Any) -> dict[str, Any]:
@@ -129,49 +129,49 @@ def test_one_resource_may_have_devices_of_two_vendors_and_a_container_gets_what_
 
 # --- devices that no vendor knows -----------------------------------------------------------------------------------
 def test_a_device_that_no_vendor_knows_is_offered_by_a_rule_alone_and_its_container_gets_its_nodes() -> None:
-    node = Node(gpu(0, readings=old()), nic(0), nic(1)).now()
+    node = Node(gpu(0, readings=old()), dpu(0), dpu(1)).now()
     assert node.offers == {"nvidia.com/gpu": [gpu_id(0)]}
-    node.now(named("mellanox.com/nic", type="nic"))
+    node.now(named("mellanox.com/nic", type="dpu"))
     assert node.offers == {"mellanox.com/nic": ["NIC-0", "NIC-1"], "nvidia.com/gpu": [gpu_id(0)]}
     assert node.container("mellanox.com/nic", "NIC-1") == ContainerEdits(devices=nodes("/dev/infiniband/uverbs1"))
     assert not node.unmatched
 
 
-@pytest.mark.parametrize("match", [{"type": "nic"}, {"ids": ["NIC-0"]}, {"vendor": "mellanox"}])
+@pytest.mark.parametrize("match", [{"type": "dpu"}, {"ids": ["NIC-0"]}, {"vendor": "mellanox"}])
 def test_such_a_device_is_meant_by_its_type_by_its_id_or_by_a_vendor_that_nobody_registered(match: Any) -> None:
-    assert Node(nic()).now(named("example.com/nic", **match)).offers == {"example.com/nic": ["NIC-0"]}
+    assert Node(dpu()).now(named("example.com/nic", **match)).offers == {"example.com/nic": ["NIC-0"]}
 
 
 @pytest.mark.parametrize(
     "match", [{"productName": "*"}, {"vendor": "nvidia"}, {"vendor": "nvidia", "productName": "*"}]
 )
 def test_a_rule_for_all_of_a_vendors_products_does_not_offer_its_nics_as_gpus(match: Any) -> None:
-    node = Node(gpu(0, readings=old()), nic(vendor="nvidia")).now(named("example.com/all", **match))
+    node = Node(gpu(0, readings=old()), dpu(vendor="nvidia")).now(named("example.com/all", **match))
     assert node.offers == {"example.com/all": [gpu_id(0)]}
 
 
 def test_partitions_of_a_device_that_no_vendor_knows_have_a_rule_of_their_own_and_their_own_nodes() -> None:
-    cut = nic(0, partitions=(region(0, 0, "vf"), region(0, 1, "vf")))
-    whole, parts = named("example.com/nic", type="nic"), named("example.com/vf", type="nic", profile="vf")
+    cut = dpu(0, partitions=(region(0, 0, "vf"), region(0, 1, "vf")))
+    whole, parts = named("example.com/nic", type="dpu"), named("example.com/vf", type="dpu", profile="vf")
     assert Node(cut).now(whole).offers == {"example.com/nic": ["NIC-0"]}
     node = Node(cut).now({**parts, **MIXED})
     assert node.offers == {"example.com/vf": ["ACME-0-0", "ACME-0-1"]}
     assert node.container("example.com/vf", "ACME-0-1").devices == nodes("/dev/acme0r1")
     assert Node(cut).now({**whole, **MIXED}).offers == {}, "whoever has the device has its partitions"
-    assert Node(nic()).now({**whole, **MIXED}).offers == {"example.com/nic": ["NIC-0"]}
+    assert Node(dpu()).now({**whole, **MIXED}).offers == {"example.com/nic": ["NIC-0"]}
 
 
 def test_a_rule_for_devices_that_are_not_there_says_what_there_is() -> None:
-    [note] = Node(gpu(0, readings=old()), nic()).now(named("example.com/fpga", type="fpga")).unmatched
+    [note] = Node(gpu(0, readings=old()), dpu()).now(named("example.com/fpga", type="fpga")).unmatched
     assert "no such device on this node" in note
     assert "ConnectX-7" in note
 
 
 def test_nics_need_no_cdi_specification_with_the_drivers_libraries_of_gpus() -> None:
-    node = Node(gpu(0, readings=old()), nic())
-    node.now(named("example.com/nic", type="nic"))
+    node = Node(gpu(0, readings=old()), dpu())
+    node.now(named("example.com/nic", type="dpu"))
     by_cdi = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
-    node.now({**named("example.com/nic", type="nic"), **by_cdi})
+    node.now({**named("example.com/nic", type="dpu"), **by_cdi})
     assert node.world.config.reason == "ConfigInvalid"
     assert node.offers == {"example.com/nic": ["NIC-0"], "nvidia.com/gpu": [gpu_id(0)]}, "the last good one holds"
 
@@ -179,13 +179,13 @@ def test_nics_need_no_cdi_specification_with_the_drivers_libraries_of_gpus() -> 
 def test_mps_is_for_nvidias_gpus() -> None:
     mps = {"strategy": "mps", "resources": [{"name": "example.com/nic", "replicas": 2}]}
     local = parse(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/nvidia/mps"], {})
-    node = Node(nic(), local=local).now()
-    node.now({**named("example.com/nic", type="nic"), "sharing": mps})
+    node = Node(dpu(), local=local).now()
+    node.now({**named("example.com/nic", type="dpu"), "sharing": mps})
     assert "MPS shares NVIDIA's GPUs; use timeSlicing" in node.world.config.message
 
 
 def test_a_bare_number_that_a_pod_holds_is_a_gpus_index_and_no_nics() -> None:
-    by_index = {"injection": {"deviceIDStrategy": "index"}, **named("example.com/nic", type="nic")}
+    by_index = {"injection": {"deviceIDStrategy": "index"}, **named("example.com/nic", type="dpu")}
     pod = Holder(namespace="ml", pod="a", container="c", resource="nvidia.com/gpu.old", ids=("0",), since=START)
-    node = Node(gpu(0, readings=old()), nic(0)).now(by_index, pod)
+    node = Node(gpu(0, readings=old()), dpu(0)).now(by_index, pod)
     assert node.offers == {"nvidia.com/gpu": [], "example.com/nic": ["NIC-0"]}

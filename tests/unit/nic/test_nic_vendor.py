@@ -106,6 +106,15 @@ def test_a_rule_offers_nics_and_their_containers_get_their_nodes_and_variables()
     )
 
 
+@pytest.mark.parametrize("match", [{"vendor": "intel"}, {"productName": "*"}, {"minMemory": "0"}])
+def test_a_rule_for_products_of_a_maker_does_not_offer_its_nics_by_the_way(match: dict[str, Any]) -> None:
+    rules = {"resources": {"devices": [{"match": match, "name": "example.com/gpu"}]}}
+    node = Nics(replace(hca(0), vendor="intel"), gpu(0, readings=old())).now(rules)
+    assert port(0) not in node.offers.get("example.com/gpu", [])
+    by_type = {"resources": {"devices": [{"match": {**match, "type": "nic"}, "name": "example.com/nic"}]}}
+    assert node.now(by_type).offers["example.com/nic"] == [port(0)]
+
+
 def test_a_rule_comes_before_both_files_and_the_sriov_file_before_the_other() -> None:
     rules = {"resources": {"devices": [{"match": {"ids": [port(0)]}, "name": "example.com/mine"}]}}
     node = Nics(hca(0), hca(1), hca(2), rdma=RDMA, sriov=sriov({"pciAddresses": [port(1)]}))
