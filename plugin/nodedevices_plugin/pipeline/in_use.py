@@ -12,8 +12,7 @@ from functools import cache
 
 from nodedevices_plugin.model import Inventory, Plan, PlanError
 from nodedevices_plugin.pipeline.configuring import plan_settings
-from nodedevices_plugin.resources.matching import by_name
-from nodedevices_plugin.resources.units import units
+from nodedevices_plugin.resources.plan import named_units
 from nodedevices_plugin.settings.effective import Effective
 
 
@@ -33,9 +32,10 @@ def in_use(
         for effective in configurations:
             if effective is not None:
                 try:
-                    ids |= _named(inventory, effective)
+                    named = named_units(inventory, plan_settings(effective))
                 except PlanError:
                     return None
+                ids |= {unit.device.fact.id for some in named.values() for unit in some}
         return frozenset(ids)
 
     def answer(device_id: str) -> bool:
@@ -43,11 +43,3 @@ def in_use(
         return ids is None or device_id in ids
 
     return answer
-
-
-def _named(inventory: Inventory, effective: Effective) -> set[str]:
-    settings = plan_settings(effective)
-    strategy = settings.partitions.strategy
-    every = units(inventory, strategy, settings.resources.exclude)
-    named = by_name(every, settings.resources, strategy, settings.resource_prefix, settings.vendors)
-    return {unit.device.fact.id for some in named.values() for unit in some}

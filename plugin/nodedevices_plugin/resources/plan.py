@@ -88,13 +88,19 @@ def make_plan(
         return Plan()
     strategy = settings.partitions.strategy
     by_strategy(settings.sharing.strategy).check(NodeTraits(partition_strategy=strategy, settings=settings.modes))
-    found = units(inventory, strategy, settings.resources.exclude)
-    values, prefix = settings.vendors, settings.resource_prefix
-    named = by_name(found, settings.resources, strategy, prefix, values=values, near=near(inventory))
+    named = named_units(inventory, settings)
     own = own_shares(named, strategy, settings.resource_prefix, settings.vendors)
     shares = share(named, settings.sharing, own)
     anywhere = _without_topology(named, settings)
     return Plan(resources=tuple(_offered(each, verdicts, unschedulable, anywhere) for each in shares))
+
+
+def named_units(inventory: Inventory, settings: PlanSettings) -> Mapping[str, tuple[Unit, ...]]:
+    """Resource name -> its units, before sharing. Raises PlanError."""
+    strategy, prefix = settings.partitions.strategy, settings.resource_prefix
+    found = units(inventory, strategy, settings.resources.exclude)
+    values, around = settings.vendors, near(inventory)
+    return by_name(found, settings.resources, strategy, prefix, values=values, near=around)
 
 
 def refresh_health(

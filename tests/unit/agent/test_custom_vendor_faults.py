@@ -12,14 +12,14 @@ from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.vendors.faults import FaultSources
+from nodedevices_plugin.vendors.faults import EVERY, FaultSources
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 from support.facts import REGISTERED, START, gpu, gpu_id, snapshot
 from support.link_vendor import LinkVendor
 
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0"], {})
 NIC = "0000:81:00.0"
-WITHOUT_NICS: FaultSources = {key: each for key, each in REGISTERED.items() if not key.endswith("/nic")}
+WITHOUT_NICS: FaultSources = {key: each for key, each in REGISTERED.items() if not key.startswith(EVERY)}
 WITH_NICS: FaultSources = {**WITHOUT_NICS, f"{LinkVendor().name}/nic": LinkVendor()}  # the line of registration
 HOLD = 300
 
