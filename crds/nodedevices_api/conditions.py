@@ -75,7 +75,6 @@ FRESH: Final = "Fresh"
 
 # --- DevicePolicy, by the operator -----------------------------------------------------------------------------------
 ACCEPTED: Final = "Accepted"  # type and reason
-NOT_SUPPORTED_YET: Final = "NotSupportedYet"
 INVALID: Final = "Invalid"
 CONFLICTED: Final = "Conflicted"
 NO_CONFLICT: Final = "NoConflict"
@@ -126,7 +125,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     TAINT_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, REFUSED, STOPPED)},
     EVICTIONS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, REFUSED, STOPPED, BLOCKED)},
     STALE: {"True": (NODE_NOT_READY, AGENT_LOST, HEARTBEAT_OVERDUE), "False": (FRESH,)},
-    ACCEPTED: {"True": (ACCEPTED,), "False": (NOT_SUPPORTED_YET, INVALID)},
+    ACCEPTED: {"True": (ACCEPTED,), "False": (INVALID,)},
     APPLIED: {"True": (APPLIED,), "False": (NOT_ACCEPTED, NO_NODES, PROGRESSING, FAILED, DRY_RUN)},
     CONFLICTED: {"True": (SAME_PRIORITY,), "False": (NO_CONFLICT,)},
 }

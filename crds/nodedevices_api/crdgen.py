@@ -20,7 +20,6 @@ from nodedevices_api.bounds import INT32_MAX
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.fields import PATTERN_HINTS
 from nodedevices_api.nodedevices import NodeDevices
-from nodedevices_api.supported import remark
 
 Json = dict[str, Any]
 
@@ -92,7 +91,7 @@ def _convert(node: Json, definitions: Json, path: str) -> Json:
     if "x-default-in-schema" in node:
         result["default"] = node["x-default-in-schema"]
     if "description" in result:
-        result["description"] = " ".join(result["description"].split()) + _built_in(node, path) + _not_implemented(path)
+        result["description"] = " ".join(result["description"].split()) + _built_in(node, path)
     if "x-kubernetes-int-or-string" in node:
         result.pop("type", None)
     if result.get("type") == "integer":
@@ -130,13 +129,6 @@ def _built_in(node: Json, path: str) -> str:
         return ""
     value = ", ".join(map(str, default)) if isinstance(default, list) else json.dumps(default).strip('"')
     return f" Built-in default: {value}."
-
-
-def _not_implemented(path: str) -> str:
-    """Of a field in a spec that this version does not act on."""
-    _, _, place = path.partition(".spec.")
-    text = remark(place.replace("[]", "")) if place and not path.endswith("[]") else ""
-    return f" {text}" if text else ""
 
 
 @dataclass(frozen=True, slots=True)

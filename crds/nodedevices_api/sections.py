@@ -51,6 +51,7 @@ def _known_strategy(value: str) -> str:
     return value
 
 
+Packing = Literal["binpack", "spread"]
 Strategy = Annotated[str, AfterValidator(_known_strategy), WithJsonSchema({"type": "string", "enum": list(STRATEGIES)})]
 TaintEffect = Literal["None", "NoSchedule", "NoExecute"]
 EvictMode = Literal["Never", "AfterGrace", "Immediate"]
@@ -140,8 +141,31 @@ class SharedResource(Strict):
     memory_unit: QuantityInput | None = Field(
         default=None, description="Offer one share for each such amount of the device's memory: 1Gi."
     )
+    memory_reserve: QuantityInput | None = Field(
+        default=None,
+        description="With memoryUnit: the amount of each device's memory that is not divided, for the driver and its "
+        "contexts.",
+    )
+    packing: Packing | None = Field(
+        default=None,
+        description="With memoryUnit: which device a container's shares come from. binpack, the default: the fullest "
+        "that has room. spread: the emptiest.",
+    )
+    numa: Flag | None = Field(
+        default=None,
+        description="With memoryUnit: tell the kubelet the NUMA nodes of shares. Its topology manager then takes the "
+        "shares of one container from several devices where one NUMA node has too few, and the container is refused.",
+    )
 
     cel_rules = (
+        Rule(
+            "has(self.memoryUnit) || !has(self.memoryReserve) && !has(self.packing) && !has(self.numa)",
+            "memoryReserve, packing and numa go with memoryUnit",
+            lambda it: (
+                it.memory_unit is not None or (it.memory_reserve is None and it.packing is None and it.numa is None)
+            ),
+            found="self.name + ' has no memoryUnit'",
+        ),
         Rule(
             "has(self.replicas) != has(self.memoryUnit)",
             "a sharing resource has exactly one of replicas and memoryUnit",
@@ -149,6 +173,13 @@ class SharedResource(Strict):
             found="self.name + ' has ' + (has(self.replicas) ? 'both' : 'neither')",
         ),
     )
+
+
+def _units_match(sharing: Sharing) -> bool:
+    """A mode that an agent adds may want either."""
+    if sharing.strategy not in STRATEGIES or sharing.strategy == "none":
+        return True
+    return all((sharing.strategy == "memory") == (each.memory_unit is not None) for each in sharing.resources)
 
 
 class Sharing(Strict):
@@ -180,6 +211,20 @@ class Sharing(Strict):
             lambda it: it.strategy == "none" or bool(it.resources),
             found="'strategy is ' + self.strategy + ', and resources is ' + "
             "(has(self.resources) ? 'empty' : 'missing')",
+        ),
+        Rule(
+            "!has(self.strategy) || self.strategy == 'none' || !has(self.resources) || "
+            "self.resources.all(r, (self.strategy == 'memory') == has(r.memoryUnit))",
+            "strategy memory needs memoryUnit, and every other one replicas",
+            _units_match,
+            found="'strategy is ' + self.strategy",
+        ),
+        Rule(
+            "!has(self.strategy) || self.strategy != 'memory' || !has(self.failRequestsGreaterThanOne) || "
+            "!self.failRequestsGreaterThanOne",
+            "with strategy memory a container requests as many shares as it needs memory; leave it out",
+            lambda it: it.strategy != "memory" or not it.fail_requests_greater_than_one,
+            found="'failRequestsGreaterThanOne is true'",
         ),
     )
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from support import simulated
-from support.cluster import GPU, HOLD_DOWN_SECONDS, Cluster
+from support.cluster import GPU, Cluster
 from support.kubectl import KubectlError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
@@ -60,19 +60,6 @@ def test_a_change_waits_for_the_held_gpu_alone_and_names_the_pod(cluster: Cluste
     cluster.kubectl.delete("pod", "busy", namespace="nodedevices-e2e")
     cluster.until("the policy is applied", lambda: cluster.ids(cluster.a) == free | {f"{busy}::0", f"{busy}::1"})
     cluster.until("the node says so", lambda: applied().get("reason") == "Applied")
-
-
-def test_a_policy_that_sets_what_is_not_implemented_is_not_applied_at_all_and_names_it(cluster: Cluster) -> None:
-    memory = {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi"}]}
-    cluster.policy("later", {"sharing": memory, "health": {"holdDownSeconds": 77}})
-    reported = cluster.until(
-        "the policy says so",
-        lambda: (c := cluster.condition("devicepolicy", "later", "Accepted")).get("status") == "False" and c,
-    )
-    assert reported["reason"] == "NotSupportedYet"
-    assert "sharing.strategy: memory" in reported["message"]
-    config = cluster.nodedevices(cluster.a)["spec"]["config"]
-    assert config["health"]["holdDownSeconds"] == HOLD_DOWN_SECONDS, "the part that could be applied is not, either"
 
 
 def test_an_impossible_policy_is_refused_with_its_field_named(cluster: Cluster) -> None:

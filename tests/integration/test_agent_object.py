@@ -11,11 +11,11 @@ import pytest
 import yaml
 from support.agentprocess import NODE, AgentProcess
 from support.apiserver import ApiServer
-from support.contract import NOT_IMPLEMENTED
 from support.fleet import stamp
 from support.kubectl import Kubectl, condition, wait_until
 from support.simulated import h100s, strike
 
+TOO_MANY = {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 16384}]}
 SIXTEEN = {
     "sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]},
     "health": {"holdDownSeconds": 1},
@@ -132,14 +132,14 @@ def test_what_the_operator_resolves_is_in_effect_and_echoed(agent: AgentProcess,
     assert status(kubectl)["observedGeneration"] == found(kubectl)["metadata"]["generation"]
 
 
-def test_a_configuration_that_is_not_at_work_yet_keeps_the_last_good_one_and_says_so(
+def test_a_configuration_that_is_not_possible_here_keeps_the_last_good_one_and_says_so(
     agent: AgentProcess, kubectl: Kubectl
 ) -> None:
     as_operator(kubectl, {"config": {}, "configHash": "aa"})
     wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
-    as_operator(kubectl, {"config": {"sharing": NOT_IMPLEMENTED}, "configHash": "bb"})
+    as_operator(kubectl, {"config": {"sharing": TOO_MANY}, "configHash": "bb"})
     refused = wait_until("refusal", lambda: _invalid(kubectl))
-    assert "spec.config.sharing.strategy: memory: not implemented yet" in refused["message"]
+    assert "give fewer replicas" in refused["message"]
     assert status(kubectl)["appliedConfigHash"] == "aa"
 
 

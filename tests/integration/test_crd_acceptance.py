@@ -206,8 +206,3 @@ def test_one_category_lists_both_kinds(kubectl: Kubectl) -> None:
 def test_kubectl_explains_a_field(admin: Kubectl) -> None:
     said = admin.run("explain", "nd.status.devices.health.recoveryAction")
     assert "Recommended recovery action: RebootNode, ResetDevice." in said
-
-
-def test_kubectl_explains_what_is_not_at_work(admin: Kubectl) -> None:
-    said = " ".join(admin.run("explain", "dp.spec.sharing.resources.memoryUnit").split())
-    assert "Not implemented yet: a policy that sets it is refused with NotSupportedYet." in said

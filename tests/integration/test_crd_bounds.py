@@ -94,7 +94,7 @@ def made(kind: str) -> tuple[Case, ...]:
 def test_at_every_bound_an_object_is_taken_and_beyond_it_refused_with_field_and_bound(
     server: Server, kubectl: Kubectl, kind: str
 ) -> None:
-    example = schemacases.EXAMPLES[kind]
+    example, *_ = schemacases.EXAMPLES[kind]
     kubectl.run("create", "-f", "-", stdin=json.dumps(example))
     stored = kubectl.json("get", kind, example["metadata"]["name"])
     wrong = []

@@ -6,7 +6,6 @@ import json
 import time
 from typing import Any
 
-from support.contract import NOT_IMPLEMENTED
 from support.fleet import FleetNode, policy
 from support.kubectl import Kubectl, condition, wait_until
 from support.operatorprocess import OperatorProcess
@@ -112,17 +111,6 @@ def test_of_two_equally_strong_policies_the_older_stays_and_the_younger_is_repor
     assert condition(kubectl.get("dp", "a-older"), "Conflicted")["status"] == "False"
 
 
-def test_a_policy_with_a_field_that_is_not_at_work_is_not_applied_and_names_it(
-    operator: OperatorProcess, kubectl: Kubectl
-) -> None:
-    node = FleetNode(kubectl, "n1").create()
-    kubectl.apply(policy("ahead", sharing=NOT_IMPLEMENTED, health={"holdDownSeconds": 7}))
-    reported = wait_until("reported", lambda: condition(kubectl.get("dp", "ahead"), "Accepted"))
-    assert (reported["status"], reported["reason"]) == ("False", "NotSupportedYet")
-    assert "sharing.strategy: memory" in reported["message"]
-    wait_until("resolved without it", lambda: config(node) == {})
-
-
 def test_a_dry_run_says_what_it_would_change_and_changes_nothing(operator: OperatorProcess, kubectl: Kubectl) -> None:
     node = FleetNode(kubectl, "n1").create()
     node.hold(0, "trainer")
@@ -138,22 +126,6 @@ def test_a_dry_run_says_what_it_would_change_and_changes_nothing(operator: Opera
     )
     assert config(node) == {}
     assert not [it for it in node.node["spec"].get("taints", []) if it["key"].startswith("nodedevices.io")]
-
-
-def test_an_edit_that_is_not_accepted_leaves_the_last_good_configuration_in_effect(
-    operator: OperatorProcess, kubectl: Kubectl
-) -> None:
-    node = FleetNode(kubectl, "n1").create()
-    kubectl.apply(policy("shared", sharing=FOUR))
-    wait_until("in effect", lambda: config(node) == {"sharing": FOUR})
-    kubectl.apply(policy("shared", sharing=NOT_IMPLEMENTED))
-    wait_until("refused", lambda: condition(kubectl.get("dp", "shared"), "Accepted").get("status") == "False")
-    wait_until("said on the node", lambda: resolved(node).get("reason") == "PolicyInvalid")
-    assert config(node) == {"sharing": FOUR}
-    operator.kill()
-    operator.start()
-    kubectl.apply(policy("other", priority=-5, health={"holdDownSeconds": 7}))
-    wait_until("still", lambda: config(node) == {"sharing": FOUR, "health": {"holdDownSeconds": 7}})
 
 
 def test_policies_that_do_not_fit_together_keep_what_was_in_effect_and_say_so_on_both(

@@ -131,6 +131,34 @@ PAIRS: tuple[Pair, ...] = (
         f"{GPU} has both: a sharing resource has exactly one of replicas and memoryUnit",
     ),
     *_both(
+        "sharing.resources[]",
+        "sharing.resources[0]",
+        {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2, "packing": "spread"}]}},
+        {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi", "packing": "spread"}]}},
+        f"{GPU} has no memoryUnit: memoryReserve, packing and numa go with memoryUnit",
+    ),
+    *_both(
+        "sharing",
+        "sharing",
+        {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "replicas": 2}]}},
+        {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi"}]}},
+        "strategy is memory: strategy memory needs memoryUnit, and every other one replicas",
+    ),
+    *_both(
+        "sharing",
+        "sharing",
+        {
+            "sharing": {
+                "strategy": "memory",
+                "failRequestsGreaterThanOne": True,
+                "resources": [{"name": GPU, "memoryUnit": "1Gi"}],
+            }
+        },
+        {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi"}]}},
+        "failRequestsGreaterThanOne is true: "
+        "with strategy memory a container requests as many shares as it needs memory; leave it out",
+    ),
+    *_both(
         "injection",
         "injection",
         {"injection": {"deviceListStrategies": ["envvar", "driver-directory"]}},

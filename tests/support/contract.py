@@ -12,8 +12,8 @@ from typing import Any
 
 Json = dict[str, Any]
 
-# A sharing section that no version implements yet.
-NOT_IMPLEMENTED: Json = {"strategy": "memory", "resources": [{"name": "nvidia.com/gpu", "memoryUnit": "1Gi"}]}
+# A sharing section that only an API server with another version's CRD can have stored.
+INVALID_SHARING: Json = {"strategy": "memory", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}
 
 
 def policy(**spec: Any) -> Json:
@@ -25,6 +25,19 @@ def policy(**spec: Any) -> Json:
         "spec": {"nodeSelector": {}, **spec},
     }
 
+
+BY_MEMORY: Json = {
+    "strategy": "memory",
+    "resources": [
+        {
+            "name": "nvidia.com/gpu",
+            "memoryUnit": "1Gi",
+            "memoryReserve": "512Mi",
+            "packing": "spread",
+            "numa": True,
+        }
+    ],
+}
 
 FULL_POLICY: Json = policy(
     nodeSelector={
@@ -61,7 +74,6 @@ FULL_POLICY: Json = policy(
         "failRequestsGreaterThanOne": True,
         "resources": [
             {"name": "nvidia.com/gpu", "replicas": 4, "rename": "nvidia.com/gpu.part", "devices": ["0", "0:1"]},
-            {"name": "example.com/h100", "memoryUnit": "1Gi"},
         ],
     },
     partitions={"strategy": "mixed"},

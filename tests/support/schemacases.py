@@ -12,9 +12,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from support.contract import FULL_NODE, FULL_POLICY
+from support.contract import BY_MEMORY, FULL_NODE, FULL_POLICY
 
 Json = dict[str, Any]
+
+
+def _with(example: Json, path: Sequence[str], value: Json) -> Json:
+    changed = copy.deepcopy(example)
+    place = changed
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return changed
+
+
 Path = tuple[str | int, ...]
 
 BOUNDS = (
@@ -23,7 +34,11 @@ BOUNDS = (
 )
 RULES = "x-kubernetes-validations"
 PATTERN_RULE = "rule of a pattern"
-EXAMPLES = {"DevicePolicy": FULL_POLICY, "NodeDevices": FULL_NODE}
+# What cannot stand beside the rest of an example is in a second one, which is taken where the first does not do.
+EXAMPLES = {
+    "DevicePolicy": (FULL_POLICY, _with(FULL_POLICY, ("spec", "sharing"), BY_MEMORY)),
+    "NodeDevices": (FULL_NODE, _with(FULL_NODE, ("spec", "config", "sharing"), BY_MEMORY)),
+}
 # Formats that bound nothing: a number has a minimum and a maximum of its own (a test sees to it).
 _WIDTHS = {"int32", "int64"}
 _TIME = "2026-11-21T07:00:00Z"
@@ -102,7 +117,7 @@ def cases(crd: Mapping[str, Any], allowed: Callable[[Json], bool]) -> list[Case]
     for place, bound in bounds(crd):
         at, beyond, says = _values(bound, by_place[place], place.rpartition(".")[2])
         kind = crd["spec"]["names"]["kind"]
-        for example, path in _grafted(EXAMPLES[kind], place, schema):
+        for example, path in (each for one in EXAMPLES[kind] for each in _grafted(one, place, schema)):
             accepted = _replaced(example, path, at(_value(example, path)))
             if not allowed(accepted):
                 continue

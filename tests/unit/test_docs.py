@@ -11,7 +11,6 @@ from typing import get_args
 
 import pytest
 from nodedevices_api.fields import RecoveryAction
-from nodedevices_api.supported import FIELDS_NOT_IMPLEMENTED
 from nodedevices_operator.metrics import Metrics as OperatorMetrics
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
@@ -74,21 +73,6 @@ def test_every_page_is_reached_from_the_readme() -> None:
             elif target.suffix == ".md" and target.exists():
                 waiting.append(target)
     assert not set(pages()) - seen
-
-
-def test_no_page_advises_a_field_that_is_not_at_work() -> None:
-    """A policy that sets one is refused. The reference marks them; a page may name one with that word."""
-    advised = [
-        f"{page.relative_to(ROOT)}: `{span}`"
-        for page in pages()
-        if page.parent.name != "reference"
-        for paragraph in prose(page).split("\n\n")
-        for line in (paragraph.splitlines() if paragraph.lstrip().startswith("|") else [" ".join(paragraph.split())])
-        for span in re.findall(r"`([^`]+)`", line)
-        if any(re.match(rf"(?:spec\.)?{re.escape(field)}\b", span) for field in FIELDS_NOT_IMPLEMENTED)
-        and "not implemented" not in line
-    ]
-    assert advised == []
 
 
 def test_no_page_names_a_make_target_that_is_not_there() -> None:

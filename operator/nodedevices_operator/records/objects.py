@@ -20,7 +20,6 @@ from nodedevices_api.errors import parse
 from nodedevices_api.meta import LabelSelector
 from nodedevices_api.quantity import to_bytes
 from nodedevices_api.sections import RESERVED_LABEL, reserved_label
-from nodedevices_api.supported import unsupported_sections
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.errors import InputError
 
@@ -216,7 +215,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """A DevicePolicy. `spec` is None when it is refused: not readable, or sets what is not implemented yet."""
+    """A DevicePolicy. `spec` is None when it is refused."""
 
     name: str
     uid: str
@@ -434,11 +433,6 @@ def policy_record(raw: Raw) -> PolicyRecord:
             selector = parse(LabelSelector, spec_raw.get("nodeSelector"))
         except InputError:
             selector = None
-    if spec is not None and (fields := unsupported_sections(spec)):
-        refusal = "NotSupportedYet"
-        problem = (
-            f"not implemented in this version: {', '.join(fields)}; the policy is not applied until they are removed"
-        )
     nodes = status.get("nodes")
     observed = status.get("observedGeneration")
     return PolicyRecord(

@@ -61,6 +61,16 @@ class SchedulableId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryShares:
+    """How the memory of a resource's devices is divided. `devices`: of each device or partition, by id, its memory in
+    bytes and its index, NVML's. `spread`: from the emptiest device, not from the fullest that has room."""
+
+    unit_bytes: int
+    devices: Mapping[str, tuple[int, str]]
+    spread: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedResource:
     """One extended resource that this node's agent serves to the kubelet."""
 
@@ -69,6 +79,7 @@ class OfferedResource:
     sharing: str = "none"  # none | timeSlicing | mps | memory; shared: by its nature (vendors.base.OwnShares)
     replicas: int | None = None
     unit: str | None = None  # of memory that a share is, where it has a size
+    memory: MemoryShares | None = None  # then one container's shares are of one device
     fail_requests_greater_than_one: bool = False
     together: bool = False  # whoever gets an id gets all devices of the resource (vendors.base.OwnShares)
     retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (resources.occupancy)

@@ -29,7 +29,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.resources.changes import ChangeDecision, wait, waiting_for
-from nodedevices_plugin.resources.ids import compose, split
+from nodedevices_plugin.resources.ids import share_of, split
 from nodedevices_plugin.resources.occupancy import Held
 from nodedevices_plugin.sharing import none, time_slicing
 from nodedevices_plugin.sharing.helpers import run_by
@@ -105,16 +105,15 @@ def named(holdings: Holdings, names: Names) -> Holdings:
 
 
 def _named(holder: Holder, names: Names) -> Holder:
-    ids = []
+    own = []
     for each in holder.ids:
         if holder.resource is None:
             claimed = names.claimed(each)
-            ids.append(each if claimed is None else claimed.id)
+            own.append(each if claimed is None else claimed.id)
         else:
             found = names.unit(holder.resource, each)
-            unit, replica = found or (None, None)
-            ids.append(each if unit is None else unit.id if replica is None else compose(unit.id, replica))
-    return replace(holder, ids=tuple(ids)) if tuple(ids) != holder.ids else holder
+            own.append(each if found is None else share_of(found[0].id, each))
+    return replace(holder, ids=tuple(own)) if tuple(own) != holder.ids else holder
 
 
 def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names) -> tuple[Held, ...]:
@@ -130,7 +129,7 @@ def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names) -
             unit, replica = names.unit(resource, id_) or (None, None)
         if unit is None:
             return
-        own = unit.id if replica is None else compose(unit.id, replica)
+        own = unit.id if resource is None else share_of(unit.id, id_)
         if not holder and (resource, own) in taken:
             return
         taken.add((resource, own))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nodedevices_plugin.model import AllocationError, Grant, OfferedResource
+from nodedevices_plugin.resources import packing
 
 
 def grant(resource: OfferedResource, ids: Sequence[str], *, refuse_unhealthy: bool = True) -> Grant:
@@ -32,4 +33,6 @@ def grant(resource: OfferedResource, ids: Sequence[str], *, refuse_unhealthy: bo
             f"{resource.name}: {len(wanted)} shares requested; a container may have 1 on this node "
             "(failRequestsGreaterThanOne). More shares are not more of a device: set the limit to 1."
         )
+    if resource.memory is not None:
+        packing.check(resource, found.values())
     return Grant(resource=resource, ids=tuple(found[each] for each in dict.fromkeys(ids)))

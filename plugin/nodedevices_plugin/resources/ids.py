@@ -1,24 +1,37 @@
-"""Schedulable ids: a device's own id, or `<id>::<replica>` for a share of it, the form that clusters know."""
+"""Schedulable ids: a device's own id, `<id>::<n>` for a share of it, the form that clusters know, or `<id>::<unit>.<n>`
+for a share that is an amount of memory.
+
+The amount is part of the id because it is part of what a pod holds: where the unit changes, no new id is an old one.
+"""
 
 from __future__ import annotations
 
+import re
+
 SEPARATOR = "::"
+_SHARE = re.compile(r"(?:[0-9]+[KMGT]?i?[.])?([0-9]+)", re.ASCII)
 
 
-def compose(base: str, replica: int) -> str:
-    """The id of one share: `GPU-...::3`. Replicas count from 0."""
-    return f"{base}{SEPARATOR}{replica}"
+def compose(base: str, replica: int, unit: str | None = None) -> str:
+    """The id of one share: `GPU-...::3`, `GPU-...::1Gi.3`. They count from 0."""
+    return f"{base}{SEPARATOR}{unit}.{replica}" if unit else f"{base}{SEPARATOR}{replica}"
 
 
 def split(schedulable_id: str) -> tuple[str, int | None]:
-    """The device's (or partition's) own id, and the replica if there is one; split at the first `::`.
+    """The device's (or partition's) own id, and the share's number if there is one; split at the first `::`.
 
-    What does not end in a number is no replica of ours: it is returned whole, and matches no device.
+    What does not end in a share is none of ours: it is returned whole, and matches no device.
     """
-    base, separator, replica = schedulable_id.partition(SEPARATOR)
-    if separator and replica.isascii() and replica.isdecimal():
-        return base, int(replica)
+    base, separator, share = schedulable_id.partition(SEPARATOR)
+    if separator and (found := _SHARE.fullmatch(share)):
+        return base, int(found[1])
     return schedulable_id, None
+
+
+def share_of(base: str, schedulable_id: str) -> str:
+    """The same share, or the whole, of `base`: what another plugin calls by an index, by our id."""
+    share = schedulable_id.partition(SEPARATOR)[2]
+    return base if split(schedulable_id)[1] is None else f"{base}{SEPARATOR}{share}"
 
 
 def physical_id(schedulable_id: str) -> str:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from nodedevices_api.quantity import from_bytes, to_bytes
 from nodedevices_api.sections import Partitions, Resources, Sections, Serving, Sharing
 
 from nodedevices_plugin.model import (
     Inventory,
     InventoryDevice,
+    MemoryShares,
     OfferedResource,
     Plan,
     PlanError,
@@ -153,11 +155,14 @@ def _offered(
             schedulable.append(whole)
             size += len(whole.id) + _BYTES_BESIDES_ID
             continue
-        size += replicas * (len(ids.compose(whole.id, replicas)) + _BYTES_BESIDES_ID)
+        whole = whole if shared.numa else replace(whole, numa_node=None)
+        size += replicas * (len(ids.compose(whole.id, replicas, shared.unit)) + _BYTES_BESIDES_ID)
         if size > MAX_ANSWER_BYTES:
             break
-        schedulable += (replace(whole, id=ids.compose(whole.id, n), replica=n) for n in range(replicas))
+        schedulable += (replace(whole, id=ids.compose(whole.id, n, shared.unit), replica=n) for n in range(replicas))
     if size > MAX_ANSWER_BYTES:
+        if shared.unit is not None:
+            raise PlanError(f"sharing.resources[{shared.name}].memoryUnit", shared.unit, _next_unit(shared))
         field_name = f"sharing.resources[{shared.name}].replicas"
         hint = f"with {len(shared.units)} devices one answer to the kubelet would exceed 3 MiB; give fewer replicas"
         raise PlanError(field_name, shared.replicas, hint)
@@ -167,9 +172,32 @@ def _offered(
         sharing=shared.strategy,
         replicas=shared.replicas,
         unit=shared.unit,
+        memory=_memory(shared),
         fail_requests_greater_than_one=shared.fail_requests_greater_than_one,
         together=shared.together,
     )
+
+
+def _memory(shared: Share) -> MemoryShares | None:
+    if shared.unit is None:
+        return None
+    devices = {unit.id: (unit.memory_bytes, unit.index) for unit, count in shared.units if count is not None}
+    return MemoryShares(unit_bytes=to_bytes(shared.unit), devices=devices, spread=shared.spread)
+
+
+def _next_unit(shared: Share) -> str:
+    """What would be right where an answer to the kubelet would be too long."""
+    counts = {unit.id: count or 0 for unit, count in shared.units}
+    size, unit = MAX_ANSWER_BYTES + 1, to_bytes(shared.unit or "1")
+    doubled = 0
+    while size > MAX_ANSWER_BYTES:
+        doubled += 1
+        size = sum(
+            (count >> doubled) * (len(ids.compose(id_, count, from_bytes(unit << doubled))) + _BYTES_BESIDES_ID)
+            for id_, count in counts.items()
+        )
+    total = sum(counts.values())
+    return f"gives {total} shares, and one answer to the kubelet would exceed 3 MiB; give {from_bytes(unit << doubled)}"
 
 
 def _schedulable(unit: Unit, verdicts: Mapping[str, Verdict], unschedulable: frozenset[str]) -> SchedulableId:

@@ -14,7 +14,7 @@ from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource, Sharing
 
 from nodedevices_plugin.model import PlanError, Unit, resource_names
 from nodedevices_plugin.sharing import by_nature, none
-from nodedevices_plugin.sharing.base import Request, SharingMode
+from nodedevices_plugin.sharing.base import Request, SharesName, SharingMode
 from nodedevices_plugin.sharing.registry import by_strategy
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import OwnShares, VendorShares, VendorValues
@@ -29,6 +29,8 @@ class Share:
     strategy: str = none.NAME
     replicas: int | None = None
     unit: str | None = None  # of memory that a share is
+    spread: bool = False
+    numa: bool = True
     fail_requests_greater_than_one: bool = False
     together: bool = False  # every share is of all units
 
@@ -94,7 +96,8 @@ def _shared(
     """A rule may concern some devices only; the others stay whole, under the plain name."""
     place = f"sharing.resources[{name}]"
     chosen = chosen_units(units, rule.devices)
-    new_name = rule.rename or (resource_names.shared(name) if sharing.rename_by_default else name)
+    own_name = mode.shares_name if isinstance(mode, SharesName) else name
+    new_name = rule.rename or (resource_names.shared(name) if sharing.rename_by_default else own_name)
     if chosen and new_name != name:
         resource_names.check(f"{place}.rename", new_name)
     rest = [unit for unit in units if unit not in chosen]
@@ -109,6 +112,8 @@ def _shared(
         strategy=mode.name,
         replicas=split.replicas,
         unit=split.unit,
+        spread=split.spread,
+        numa=split.numa,
         fail_requests_greater_than_one=sharing.fail_requests_greater_than_one,
     )
     return (shared,) if new_name == name or not rest else (_whole(name, rest), shared)

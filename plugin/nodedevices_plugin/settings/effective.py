@@ -14,7 +14,6 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.defaults import Resolved, with_defaults
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections, Serving
-from nodedevices_api.supported import unsupported_sections
 from nodedevices_common.errors import InputError
 
 from nodedevices_plugin.settings import options
@@ -91,15 +90,11 @@ def resolve(
 
 
 def sections_of(spec_config: Mapping[str, Any]) -> Sections:
-    """`spec.config`, checked. ConfigError names what is wrong or not implemented yet."""
+    """`spec.config`, checked. ConfigError names what is wrong."""
     try:
-        sections = parse(Sections, dict(spec_config), SPEC_CONFIG)
+        return parse(Sections, dict(spec_config), SPEC_CONFIG)
     except InputError as error:
         raise ConfigError(error.problems, error.place.removeprefix(SPEC_CONFIG).removeprefix(".")) from error
-    missing = unsupported_sections(sections)
-    if missing:
-        raise ConfigError([f"{SPEC_CONFIG}.{each}: not implemented yet" for each in missing], missing[0])
-    return sections
 
 
 def to_saved(effective: Effective) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from nodedevices_api.sections import SharedResource
 
@@ -54,11 +54,21 @@ class Request:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """How many shares each of the units has, in their order. replicas: where that is one number for all of them. unit:
-    where a share has a size, its amount of memory, such as 1Gi."""
+    where a share has a size, its amount of memory, such as 1Gi; spread, numa: as the rule has them."""
 
     counts: tuple[int, ...]
     replicas: int | None = None
     unit: str | None = None
+    spread: bool = False
+    numa: bool = True
+
+
+@runtime_checkable
+class SharesName(Protocol):
+    """A mode whose shares always have a name of their own: what they are called where the rule does not say."""
+
+    @property
+    def shares_name(self) -> str: ...
 
 
 class SharingMode(Protocol):

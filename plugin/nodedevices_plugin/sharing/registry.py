@@ -9,6 +9,7 @@ from nodedevices_api.sections import STRATEGIES, known_strategies
 from nodedevices_plugin.model import OfferedResource, PlanError
 from nodedevices_plugin.sharing import by_nature
 from nodedevices_plugin.sharing.base import HelperKind, SharingMode
+from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.sharing.none import NoSharing
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
@@ -33,6 +34,7 @@ def add(mode: SharingMode) -> Callable[[], None]:
 add(NoSharing())
 add(TimeSlicing())
 add(Mps())
+add(Memory())
 
 
 def by_strategy(strategy: str) -> SharingMode:

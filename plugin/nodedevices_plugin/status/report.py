@@ -39,7 +39,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.listing import NAMED, listing
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
-from nodedevices_plugin.resources.ids import compose, physical_id
+from nodedevices_plugin.resources.ids import physical_id, share_of
 from nodedevices_plugin.resources.nearness import nearest
 from nodedevices_plugin.resources.units import excluded_by
 from nodedevices_plugin.sharing.base import HelperTexts
@@ -480,7 +480,7 @@ def _allocated(resource: OfferedResource, held: set[str]) -> int:
 def _own_id(schedulable: SchedulableId) -> str:
     """As holders have it: another plugin's id may be an index."""
     unit = schedulable.partition_id or schedulable.device_id
-    return unit if schedulable.replica is None else compose(unit, schedulable.replica)
+    return share_of(unit, schedulable.id) if schedulable.replica is not None else unit
 
 
 # --- conditions ------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from nodedevices_plugin.sharing.base import HelperFacts
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, ToolkitDevice
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
-from support.contract import NOT_IMPLEMENTED
+from support.contract import INVALID_SHARING
 from support.facts import START, gpu, gpu_id, mig_id, old, partition, snapshot, xid
 from support.sharing import facts
 
@@ -214,9 +214,9 @@ def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_
             "sharing.resources[0].replicas",
         ),
         (
-            {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi"}]}},
+            {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "replicas": 2}]}},
             "sharing",
-            "sharing.resources.memoryUnit",
+            "sharing",
         ),
         ({"partitions": {"strategy": "both"}}, "partitions", "partitions.strategy"),
         ({"sharin": {}}, "", "sharin"),
@@ -617,8 +617,8 @@ def test_a_change_that_touches_no_id_does_not_wait() -> None:
     [
         ({"file": FileOutcome(error="line 1: not YAML")}, "not YAML"),
         (
-            {"seen": seen({"sharing": NOT_IMPLEMENTED})},
-            "spec.config.sharing.resources.memoryUnit: not implemented",
+            {"seen": seen({"sharing": INVALID_SHARING})},
+            "strategy memory needs memoryUnit",
         ),
         ({"seen": seen(TOO_MANY)}, "give fewer replicas"),
     ],

@@ -14,7 +14,7 @@ from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.settings.node import NodeSettings
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
-from support.contract import NOT_IMPLEMENTED
+from support.contract import INVALID_SHARING
 
 
 def own_of(node: NodeSettings) -> NvidiaSettings:
@@ -247,8 +247,8 @@ def test_sections_that_nobody_sets_are_at_their_defaults() -> None:
     [
         ({"labels": {"mode": "All"}}, "spec.config.labels"),
         (
-            {"sharing": NOT_IMPLEMENTED},
-            "spec.config.sharing.resources.memoryUnit: not implemented yet",
+            {"sharing": INVALID_SHARING},
+            "spec.config.sharing: strategy memory needs memoryUnit",
         ),
         (
             {"health": {"probe": {"intervalSeconds": 11}}},

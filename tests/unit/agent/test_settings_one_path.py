@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodedevices_api.supported import unsupported_sections
-from nodedevices_plugin.settings.effective import Effective, resolve, sections_of
+from nodedevices_plugin.settings.effective import Effective, resolve
 from nodedevices_plugin.settings.file import parse
 from nodedevices_plugin.settings.flags import parse as parse_flags
 
@@ -77,7 +76,6 @@ SLICED = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4
     ],
 )  # fmt: skip
 def test_the_nodes_own_words_and_a_policys_make_one_configuration(own: Effective, policy: dict[str, Any]) -> None:
-    assert unsupported_sections(sections_of(policy)) == []
     theirs = by(*(MPS if own.node.mps_root else ()), policy=policy)
     assert theirs == own
     assert theirs != by(), "and it is not the default"

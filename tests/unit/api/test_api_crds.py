@@ -10,13 +10,9 @@ from typing import Annotated, Any
 import pytest
 from nodedevices_api import crdgen, generate
 from nodedevices_api.base import Loose, Root
-from nodedevices_api.devicepolicy import DevicePolicySpec
-from nodedevices_api.errors import parse
 from nodedevices_api.fields import PATTERN_HINTS, RESOURCE_NAME_PATTERN
 from nodedevices_api.meta import ObjectMeta
-from nodedevices_api.supported import FIELDS_NOT_IMPLEMENTED, unsupported_sections
 from pydantic import Field
-from support.contract import FULL_POLICY
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = {kind.plural: crdgen.structural(kind.model) for kind in crdgen.KINDS}
@@ -212,40 +208,6 @@ def test_the_built_in_defaults_are_documented_for_people() -> None:
     assert health["holdDownSeconds"]["description"].endswith(" Built-in default: 300.")
     assert faults["event"]["description"].endswith(" Built-in default: true.")
     assert "default" not in health["rules"]["description"], "empty goes without saying"
-
-
-def test_a_field_that_is_not_at_work_says_so_and_no_other_does() -> None:
-    """Told are exactly the fields for which a policy is refused."""
-    marked = {
-        re.sub(r"\[\]", "", path.partition(".spec.")[2])
-        for path, node in ALL
-        if "not implemented yet: a policy" in node.get("description", "").lower() and path.startswith("devicepolicies")
-    }
-    assert marked == FIELDS_NOT_IMPLEMENTED | {"sharing.strategy"}
-    whole = unsupported_sections(parse(DevicePolicySpec, FULL_POLICY["spec"]))
-    refused = {".".join(re.sub(r":.*", "", each).split(".")[:2]) for each in whole}
-    assert refused == {".".join(each.split(".")[:2]) for each in marked} - {"sharing.strategy"}
-
-
-@pytest.mark.parametrize(
-    ("place", "says"),
-    [
-        (
-            "devicepolicies.spec.sharing.resources[].memoryUnit",
-            "Not implemented yet: a policy that sets it is refused with",
-        ),
-        (
-            "devicepolicies.spec.sharing.strategy",
-            "memory is not implemented yet: a policy that sets it is refused with",
-        ),
-        (
-            "nodedevices.spec.config.sharing.resources[].memoryUnit",
-            "Not implemented yet: a policy that sets it is refused with",
-        ),
-    ],
-)
-def test_kubectl_explain_and_the_reference_say_what_is_not_at_work(place: str, says: str) -> None:
-    assert says in dict(ALL)[place]["description"]
 
 
 def test_in_status_only_closed_sets_are_enums() -> None:

@@ -72,11 +72,11 @@ def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 shares = st.fixed_dictionaries(
     {
-        "strategy": st.sampled_from(["timeSlicing", "mps", "memory"]),
+        "strategy": st.sampled_from(["timeSlicing", "mps"]),
         "resources": st.just([{"name": "nvidia.com/gpu", "replicas": 4}]),
     },
     optional={"renameByDefault": st.booleans()},
-)
+) | st.just({"strategy": "memory", "resources": [{"name": "nvidia.com/gpu", "memoryUnit": "1Gi"}]})
 configurations = some(
     serving=some(mode=st.sampled_from(["Serve", "Observe"])),
     partitions=some(strategy=st.sampled_from(["none", "single", "mixed"])),

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_api import quantity
-from nodedevices_api.devicepolicy import DevicePolicySpec
-from nodedevices_api.errors import parse
-from nodedevices_api.supported import unsupported_sections
 from nodedevices_api.versions import dra_version
-from support.contract import FULL_POLICY
 
 
 @pytest.mark.parametrize(
@@ -75,55 +69,3 @@ def test_memory_is_not_negative() -> None:
 )
 def test_a_version_takes_dras_form(text: str, version: str | None) -> None:
     assert dra_version(text) == version
-
-
-def unsupported(**spec: Any) -> list[str]:
-    return unsupported_sections(parse(DevicePolicySpec, {"nodeSelector": {}, **spec}))
-
-
-def test_what_is_at_work_passes() -> None:
-    assert (
-        unsupported(
-            priority=5,
-            sharing={
-                "strategy": "timeSlicing",
-                "renameByDefault": True,
-                "failRequestsGreaterThanOne": True,
-                "resources": [{"name": "nvidia.com/gpu", "replicas": 4}],
-            },
-            capacity=[{"name": "nodedevices.io/gpu-memory-mib", "sumOf": "memoryMiB", "scope": "all"}],
-            faults={"podCondition": "Always", "event": False, "nodeCondition": False},
-            health={"holdDownSeconds": 5, "rules": [{"reasons": ["Xid31"], "state": "Ignored"}]},
-            resources={"devices": [{"match": {"productName": "*H100*"}, "name": "example.com/h100"}], "exclude": ["x"]},
-            partitions={"strategy": "mixed"},
-            labels={"featureDiscovery": True, "extra": {"example.com/pool": "a"}},
-            serving={"mode": "Observe"},
-            injection={"deviceListStrategies": ["cdi-cri"], "deviceIDStrategy": "index", "passDeviceSpecs": True},
-        )
-        == []
-    )
-
-
-def test_fields_that_are_not_at_work_are_named_with_their_place() -> None:
-    assert unsupported(
-        health={"forgetMissingSeconds": 99, "degraded": [{"signal": "pcieReplays", "threshold": 1}]},
-        sharing={"strategy": "memory", "resources": [{"name": "nvidia.com/gpu", "memoryUnit": "1Gi"}]},
-    ) == [
-        "sharing.resources.memoryUnit",
-        "sharing.strategy: memory",
-    ]
-
-
-def test_a_field_that_changes_nothing_passes() -> None:
-    assert (
-        unsupported(
-            faults={"taint": {"effect": "NoSchedule"}, "evict": {"mode": "AfterGrace"}, "budget": {"perHour": 1}},
-            health={"rules": [], "probe": {"intervalSeconds": 5}},
-            sharing={"strategy": "none"},
-        )
-        == []
-    )
-
-
-def test_the_full_policy_is_not_all_at_work_yet() -> None:
-    assert unsupported_sections(parse(DevicePolicySpec, FULL_POLICY["spec"])) == ["sharing.resources.memoryUnit"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_operator.desired.configuration import MAX_POLICIES, Previous, config_hash, resolve
 from nodedevices_operator.records.objects import PolicyRecord, PolicyRef
-from support.contract import NOT_IMPLEMENTED
+from support.contract import INVALID_SHARING
 from support.opfacts import GPU, policy, sharing
 
 NONE = Previous()
@@ -65,9 +65,9 @@ def test_a_difference_in_priority_is_no_conflict() -> None:
 
 
 def test_a_policy_that_is_not_accepted_takes_no_part_and_is_named() -> None:
-    found = resolve({}, [policy("p", health={"holdDownSeconds": 5}, sharing=NOT_IMPLEMENTED)], NONE)
+    found = resolve({}, [policy("p", health={"holdDownSeconds": 5}, sharing=INVALID_SHARING)], NONE)
     assert (found.config, found.reason) == ({}, "PolicyInvalid")
-    assert "NotSupportedYet" in found.message
+    assert "Invalid" in found.message
 
 
 def test_a_dry_run_takes_no_part_and_spoils_nothing() -> None:
@@ -102,7 +102,7 @@ def test_a_dry_run_that_selects_other_nodes_says_nothing_here() -> None:
 
 def test_an_edit_that_is_refused_leaves_what_the_policy_gave_this_node() -> None:
     before = Previous({"sharing": sharing(4)}, (PolicyRef("p", 3, 0, ("sharing",)),))
-    edited = policy("p", generation=4, sharing=NOT_IMPLEMENTED)
+    edited = policy("p", generation=4, sharing=INVALID_SHARING)
     found = resolve({}, [edited], before)
     assert found.config == {"sharing": sharing(4)}
     assert found.policies == before.policies
@@ -137,7 +137,7 @@ def test_a_long_list_of_policies_keeps_those_that_supply_something() -> None:
 SECTIONS = st.fixed_dictionaries(
     {},
     optional={
-        "sharing": st.sampled_from([{}, sharing(2), sharing(4), NOT_IMPLEMENTED]),
+        "sharing": st.sampled_from([{}, sharing(2), sharing(4), INVALID_SHARING]),
         "health": st.builds(lambda n: {"holdDownSeconds": n}, st.integers(0, 2)),
         "faults": st.sampled_from([{}, {"event": False}, {"podCondition": "Never"}]),
         "capacity": st.sampled_from([[], [{"name": "example.com/x", "perNode": 1}]]),

@@ -18,7 +18,7 @@ from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records import names as paths
 from nodedevices_operator.records.kinds import Kind, read
-from support.contract import NOT_IMPLEMENTED
+from support.contract import INVALID_SHARING
 from support.fakekube import FakeKube, Raw
 from support.opfacts import GPU, NOW, SINCE, device, health, holder, node_devices, raw_policy, record
 
@@ -504,7 +504,7 @@ async def test_a_configuration_stored_with_such_a_label_is_written_again_without
     """Also where its policy is refused for another reason, and the previous configuration stays in effect."""
     stored = {"faults": {"podCondition": "Never"}, "labels": {"extra": {"example.com/pool": "a", **RESERVED}}}
     cluster = Cluster()
-    cluster.policy(**stored | {"sharing": NOT_IMPLEMENTED})
+    cluster.policy(**stored | {"sharing": INVALID_SHARING})
     refs = [{"name": "p", "generation": 1, "priority": 0, "sections": ["faults", "labels"]}]
     spec = {"config": stored, "configHash": "old", "policies": refs}
     cluster.pod("trainer", "a")

@@ -16,7 +16,7 @@ from nodedevices_operator.desired.policy_status import (
     policy_status,
     tally,
 )
-from support.contract import NOT_IMPLEMENTED
+from support.contract import INVALID_SHARING
 from support.opfacts import NOW, policy, record, sharing
 
 P = policy("p", sharing=sharing(2))
@@ -53,11 +53,11 @@ def test_applied_says_how_far_it_is() -> None:
 
 
 def test_a_refused_policy_says_what_it_is_refused_for_and_where_an_earlier_one_goes_on() -> None:
-    refused = policy("p", generation=2, sharing=NOT_IMPLEMENTED)
+    refused = policy("p", generation=2, sharing=INVALID_SHARING)
     nodes = {"a": NodeOutcome(CHOSEN, {"p": Outcome(("sharing",), generation=1)}, active=True)}
     conditions = {it["type"]: it for it in said(nodes, refused)["conditions"]}
-    assert conditions["Accepted"]["reason"] == "NotSupportedYet"
-    assert "sharing.resources.memoryUnit, sharing.strategy: memory" in conditions["Accepted"]["message"]
+    assert conditions["Accepted"]["reason"] == "Invalid"
+    assert "strategy memory needs memoryUnit" in conditions["Accepted"]["message"]
     assert conditions["Applied"]["reason"] == "NotAccepted"
     assert "earlier generation stays in effect on 1 nodes" in conditions["Applied"]["message"]
 

@@ -183,15 +183,12 @@ def test_a_rule_for_devices_or_resources_that_the_node_has_not_changes_nothing()
 
 
 def test_sharing_that_this_agent_does_not_know_is_refused() -> None:
-    rule = SharedResource(name="nvidia.com/gpu", memory_unit="1Gi")
-    with pytest.raises(PlanError, match=r"sharing\.strategy: memory: this agent knows none, timeSlicing and mps"):
-        plan(gpu(0), sharing=Sharing(strategy="memory", resources=(rule,)))
-
-
-def test_time_slicing_without_replicas_is_refused() -> None:
-    rule = SharedResource(name="nvidia.com/gpu", memory_unit="1Gi")
-    with pytest.raises(PlanError, match="needs replicas"):
-        plan(gpu(0), sharing=Sharing(strategy="timeSlicing", resources=(rule,)))
+    rule = SharedResource(name="nvidia.com/gpu", replicas=2)
+    sharing = Sharing.model_construct(strategy="windows", resources=(rule,), rename_by_default=False)
+    with pytest.raises(
+        PlanError, match=r"sharing\.strategy: windows: this agent knows none, timeSlicing, mps and memory"
+    ):
+        plan(gpu(0), sharing=sharing)
 
 
 def test_a_name_that_is_already_taken_is_refused() -> None:

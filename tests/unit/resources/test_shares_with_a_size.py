@@ -54,5 +54,5 @@ def test_each_device_has_as_many_shares_as_fit(resource: OfferedResource) -> Non
 
 
 def test_a_container_gets_what_follows_from_its_shares(resource: OfferedResource) -> None:
-    granted = grant(resource, [f"{gpu_id(1)}::0", f"{gpu_id(1)}::3"])
+    granted = grant(resource, [f"{gpu_id(1)}::20Gi.0", f"{gpu_id(1)}::20Gi.3"])
     assert edits(granted, node_containers(inventory_of(*GPUS), Injection())).envs["SHARES"] == "2"

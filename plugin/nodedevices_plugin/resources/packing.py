@@ -1,0 +1,81 @@
+"""Shares that are amounts of memory: all that one container gets are of one device. Pure.
+
+The kubelet knows ids and no devices. It asks which of the free ids are best (GetPreferredAllocation), and what is
+answered here it allocates, but where exactly as many are free as are requested: then it does not ask, so that Allocate
+checks again. Either refusal ends the pod's admission, with a text that says how much each device has.
+
+What is free is what the kubelet says in its request, and nothing that was remembered here: two answers that cross
+cannot give a share twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId
+
+SHOWN = 8  # devices in one message
+
+
+def pack(
+    resource: OfferedResource, known: Sequence[SchedulableId], must_include: frozenset[str], size: int
+) -> tuple[str, ...]:
+    """`size` of the known ids, all of one device, `must_include` (what an init container of the pod had) among them: of
+    the devices with room the fullest (`spread`: the emptiest), of equals the first by index. Raises AllocationError
+    where no device has room."""
+    free: dict[str, list[SchedulableId]] = {}
+    for each in known:
+        free.setdefault(_device(each), []).append(each)
+    anchors = {_device(each) for each in known if each.id in must_include}
+    if len(anchors) > 1:
+        raise AllocationError(
+            f"{resource.name}: the init containers of this pod have shares of {_several(anchors)}; request the same "
+            "amount in init containers and containers."
+        )
+    fitting = [each for each in anchors or free if len(free[each]) >= size]
+    if not fitting:
+        raise AllocationError(no_room(resource, {each: len(ids) for each, ids in free.items()}, size))
+    spread = resource.memory is not None and resource.memory.spread
+    best = min(fitting, key=lambda each: -len(free[each]) if spread else len(free[each]))  # the first of equals
+    own = [each.id for each in free[best]]
+    others = [each for each in own if each not in must_include]
+    chosen = {*must_include, *others[: size - len(must_include)]}
+    return tuple(each for each in own if each in chosen)
+
+
+def check(resource: OfferedResource, granted: Iterable[SchedulableId]) -> None:
+    """Raises AllocationError for shares of several devices."""
+    devices = {_device(each) for each in granted}
+    if len(devices) > 1:
+        raise AllocationError(
+            f"{resource.name}: the free shares of this node are on {_several(devices)}, and a container's are of one "
+            "device. Delete the pod, so that it is scheduled again; a request of fewer fits sooner."
+        )
+
+
+def no_room(resource: OfferedResource, free: Mapping[str, int], size: int) -> str:
+    """For the pod's owner."""
+    memory, unit = resource.memory, f" of {resource.unit}" if resource.unit else ""
+    most = max((_total(resource, each) for each in (memory.devices if memory is not None else free)), default=0)
+    shown = ", ".join(f"{each}: {count}" for each, count in list(free.items())[:SHOWN])
+    more = f" and {len(free) - SHOWN} devices more" if len(free) > SHOWN else ""
+    left = f"free are {shown}{more}" if free else "none is free"
+    do = (
+        "delete the pod, so that it is scheduled again"
+        if size <= most
+        else f"the largest device has {most}: request fewer"
+    )
+    return f"{resource.name}: no device of this node has {size} free shares{unit}; {left}; {do}."
+
+
+def _device(schedulable: SchedulableId) -> str:
+    return schedulable.partition_id or schedulable.device_id
+
+
+def _total(resource: OfferedResource, device: str) -> int:
+    return sum(_device(each) == device for each in resource.ids)
+
+
+def _several(devices: Iterable[str]) -> str:
+    named = sorted(devices)
+    return f"{len(named)} devices ({', '.join(named[:SHOWN])})"
