@@ -26,6 +26,14 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Anything:
+    """For what is checked elsewhere, or means nothing."""
+
+    def check(self, place: str, value: Any) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
 class Integer:
     low: int
     high: int

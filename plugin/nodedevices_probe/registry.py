@@ -11,6 +11,7 @@ from nodedevices_probe.intel.kind import INTEL
 from nodedevices_probe.kind import Kind
 from nodedevices_probe.nic.kind import NIC
 from nodedevices_probe.nvidia.kind import NVML
+from nodedevices_probe.remote.kind import REMOTE
 from nodedevices_probe.simulated.kind import SIMULATED
 
 KINDS: Mapping[str, Kind] = {
@@ -22,6 +23,7 @@ KINDS: Mapping[str, Kind] = {
         FPGA,
         NIC,
         GENERIC,
+        REMOTE,
         SIMULATED,
     )
 }

@@ -511,6 +511,26 @@ def test_the_all_gpus_component_names_probes_that_there_are(tmp_path: Path) -> N
 
 
 @needs_kubectl
+@pytest.mark.parametrize("kind", ["generic", "remote"])
+def test_components_of_configured_devices_mount_a_config_map_that_may_be_missing_and_run_its_probe(
+    kind: str, tmp_path: Path
+) -> None:
+    changed = with_component(kind, tmp_path)
+    spec = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])
+    container, file = spec["containers"][0], f"/etc/nodedevices/{kind}/{kind}.yaml"
+    environment = {"NODEDEVICES_PROBE": f"nvml,{kind}", f"NODEDEVICES_{kind.upper()}_CONFIG_FILE": file}
+    for name, value in environment.items():
+        container["env"].remove({"name": name, "value": value})
+    mount = {"name": f"{kind}-config", "mountPath": f"/etc/nodedevices/{kind}", "readOnly": True}  # no subPath: edits
+    container["volumeMounts"].remove(mount)
+    config = {"name": f"nodedevices-{kind}", "optional": True}  # missing: ConfigApplied says so, and the agent runs
+    spec["volumes"].remove({"name": f"{kind}-config", "configMap": config})
+    assert changed == overlay("default")
+    local = parse(["--node-name=n"], environment)
+    assert local.device_files == {f"{kind}-config-file": file}
+
+
+@needs_kubectl
 def test_the_all_devices_component_leaves_it_to_the_hardware(tmp_path: Path) -> None:
     changed = with_component("all-devices", tmp_path)
     container = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])["containers"][0]

@@ -59,7 +59,7 @@ from nodedevices_plugin.sharing.clients import restored as restored_clients
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, SpecRequest
 from nodedevices_plugin.vendors.faults import FaultSource, FaultSources, source_of
 from nodedevices_plugin.vendors.files import DeviceFiles
-from nodedevices_plugin.vendors.registry import fault_sources
+from nodedevices_plugin.vendors.registry import described, fault_sources
 
 CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the scheduler between the two readings
 FIRST_LIST_SECONDS = 5.0  # after the agent's start, in which its first offer waits for the kubelet's List or checkpoint
@@ -258,6 +258,7 @@ def assess(
     unlisted = not_listed(inputs.recent, listed, inputs.holdings)
     held_now = _held(inputs.holdings, unlisted, names)
     held_devices, held_parts = _held_ids(held_now, world.inventory)
+    removed = confirm.removed | _taken_out(world.inventory, effective, held_devices)
     spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
     requested_from = (_file(inputs.file, inputs.files, spec, local), spec, inputs.device_files)
     requested = world.requested if world.requested_from == requested_from else request_config(local, *requested_from)
@@ -281,11 +282,11 @@ def assess(
                 monotonic=inputs.arrived,
                 held_partitions=held_parts,
                 held_devices=held_devices,
-                removed=confirm.removed,
+                removed=removed,
                 forget_missing_seconds=forget,
             )
         else:
-            probes[name] = stage_inventory.release(before, held_partitions=held_parts, removed=confirm.removed)
+            probes[name] = stage_inventory.release(before, held_partitions=held_parts, removed=removed)
     probe_set = probe_sets.kept(
         probe_set,
         probes,
@@ -519,6 +520,12 @@ def _cordons(state: State, seen: SeenObject | None, *, standalone: bool) -> tupl
     if standalone:
         return ()
     return state.unschedulable if seen is None else seen.unschedulable
+
+
+def _taken_out(inventory: Inventory, active: Effective, held: Set[str]) -> frozenset[str]:
+    """Ids of devices that a device file described and that it does no longer, but for those that a pod holds."""
+    every = (device.fact for device in inventory.devices if device.fact.id not in held)
+    return frozenset(fact.id for fact in every if not described(fact, active.node.files))
 
 
 def _owners(inventory: Inventory, vendors: FaultSources) -> dict[str, FaultSource]:

@@ -3,8 +3,8 @@
 A vendor answers three questions: which things of its devices can be handed out (`units`), under which resource names
 where no rule of `resources.devices` says otherwise (`usual_name`), and what a container needs for those that it is
 given (`containers`). What only some vendors need is an optional interface each: EveryMaker, OwnShares, OwnTopology,
-PairScore, OtherNames, IndexIds, ClaimNames, HostPaths, Requirements, CdiVendor, FileFormat; vendors.flags has OwnFlags,
-vendors.files OwnFiles, and vendors.faults FaultSource.
+Described, PairScore, OtherNames, IndexIds, ClaimNames, HostPaths, Requirements, CdiVendor, FileFormat; vendors.flags
+has OwnFlags, vendors.files OwnFiles, and vendors.faults FaultSource.
 
 The agent does the rest, the same for all: rules, exclusion, sharing, ids, health, occupancy, preferred allocation, the
 kubelet, reports. A device whose vendor is not registered, or that is of a type which its vendor does not know, needs no
@@ -143,6 +143,17 @@ class OwnTopology(Protocol):
     """A vendor with resources whose ids the kubelet is not told a NUMA node for."""
 
     def without_topology(self, name: str, naming: Naming) -> bool: ...
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A vendor whose devices exist because a device file describes them."""
+
+    def described(self, fact: DeviceFact, files: Mapping[str, object]) -> bool:
+        """Whether the file, as it applies (`files` as for NodeView), describes this device. One that it no longer does,
+        that no pod holds and that the probe no longer lists, was taken out by whoever wrote the file: it is forgotten,
+        and not missing."""
+        ...
 
 
 @runtime_checkable

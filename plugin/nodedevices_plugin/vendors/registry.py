@@ -11,6 +11,7 @@ from nodedevices_plugin.vendors.amd.vendor import Amd
 from nodedevices_plugin.vendors.base import (
     CdiVendor,
     ClaimNames,
+    Described,
     EveryMaker,
     FileFormat,
     IndexIds,
@@ -24,6 +25,7 @@ from nodedevices_plugin.vendors.generic.vendor import Generic
 from nodedevices_plugin.vendors.intel.vendor import Intel
 from nodedevices_plugin.vendors.nic.vendor import Nic
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
+from nodedevices_plugin.vendors.remote.vendor import Remote
 from nodedevices_plugin.vendors.xilinx.vendor import Xilinx
 
 _VENDORS: dict[str, Vendor] = {}
@@ -45,6 +47,7 @@ add(Intel())
 add(Generic())
 add(Xilinx())
 add(Nic())
+add(Remote())
 
 
 def vendors() -> tuple[Vendor, ...]:
@@ -82,6 +85,12 @@ def index_ids(fact: DeviceFact) -> IndexIds | None:
     """Who says by which indices the device may be handed out; None: by none."""
     vendor = of(fact)
     return vendor if isinstance(vendor, IndexIds) else None
+
+
+def described(fact: DeviceFact, files: Mapping[str, object]) -> bool:
+    """Whether a device that exists by a device file still does; True for all others."""
+    vendor = of(fact)
+    return vendor.described(fact, files) if isinstance(vendor, Described) else True
 
 
 def claim_names(fact: DeviceFact) -> ClaimNames | None:

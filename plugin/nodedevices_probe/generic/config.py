@@ -17,8 +17,9 @@ from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common.errors import InputError
 
 from nodedevices_probe import document
-from nodedevices_probe.check import CheckError, Flag, Integer, ListOf, Object, OneOf, Rule, Text, wrong
+from nodedevices_probe.check import Anything, CheckError, Flag, Integer, ListOf, Object, OneOf, Rule, Text, wrong
 from nodedevices_probe.generic import glob
+from nodedevices_probe.resource_rules import DOMAIN, NAME, Env
 from nodedevices_probe.templates import Template
 
 MAX_COUNT = 1000  # pods on one device; a kubelet runs some hundred
@@ -29,14 +30,7 @@ BY_ORDER, BY_MATCH = "order", "match"
 DEVICE_FIELDS = ("id", "index", "match", "serial")
 FIELDS = (*DEVICE_FIELDS, "path", "count")
 
-_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_DOMAIN = rf"{_LABEL}(\.{_LABEL})*"
-NAME = Text(
-    rf"({_DOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", "a resource's name, such as fuse or example.com/fuse", 63
-)
-DOMAIN = Text(_DOMAIN, "a domain, such as example.com", 63)
 _NO_DOTS = r"(?!.*/\.\.?(/|$))"  # neither . nor .. as a part of a path
-_TEXT = r"[^\x00-\x1f\x7f]*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,18 +157,6 @@ _MOUNT_KEYS: Mapping[str, Rule] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Env:
-    def check(self, place: str, value: Any) -> None:
-        if not isinstance(value, dict):
-            raise wrong(place, value, "a mapping of variables to texts")
-        if len(value) > 64:
-            raise CheckError(f"{place}: {len(value)} variables are too many; give at most 64")
-        for name, text in value.items():
-            Text("[A-Za-z_][A-Za-z0-9_.-]*", "a variable's name").check(place, name)
-            Template(FIELDS, _TEXT, "a text").check(f"{place}.{name}", text)
-
-
 _ENTRY = Object(
     {
         "preset": OneOf(tuple(PRESETS)),
@@ -182,7 +164,7 @@ _ENTRY = Object(
         "groups": ListOf(Object(_GROUP_KEYS), MAX_GROUPS),
         **_GROUP_KEYS,
         "required": Flag(),
-        "env": _Env(),
+        "env": Env(FIELDS),
         "mounts": ListOf(Object(_MOUNT_KEYS, required=("hostPath",)), 32),
         "cdiDevices": ListOf(
             Template(
@@ -197,24 +179,18 @@ _ENTRY = Object(
 _SQUATS = ("plugin-directory", "log-level", "listen", "version")
 
 
-@dataclass(frozen=True, slots=True)
-class _Anything:
-    def check(self, place: str, value: Any) -> None:
-        """Nothing is wrong with it."""
-
-
 def parse(raw: bytes) -> GenericConfig:
     """What the file says. Raises InputError with what is wrong with each of its entries."""
     value = document.load(document.decode(raw), aliases=False)
     if value is None:
         raise CheckError("is empty; give devices, for example 'devices: [{preset: fuse}]'")
     top: Any = {"devices": value} if isinstance(value, list) else value
-    keys: dict[str, Rule] = dict.fromkeys(("device", "devices", *_SQUATS), _Anything())
+    keys: dict[str, Rule] = dict.fromkeys(("device", "devices", *_SQUATS), Anything())
     Object({**keys, "domain": DOMAIN}, what="a mapping with devices, or a list of them").check("", top)
     if ("devices" in top) == ("device" in top):
         raise CheckError("devices: is missing" if "devices" not in top else "device: devices is there, too; keep one")
     place = "devices" if "devices" in top else "device"
-    ListOf(_Anything(), MAX_DEVICES).check(place, top[place])
+    ListOf(Anything(), MAX_DEVICES).check(place, top[place])
     problems: list[str] = []
     entries: dict[str, Entry] = {}
     for number, each in enumerate(top[place]):

@@ -366,6 +366,32 @@ def test_between_two_versions_of_the_file_a_device_is_not_given_by_the_wrong_one
     assert machine.seen_by(node).offers == {f"{DOMAIN}/a": ["dev-x1", "dev-x2"]}
 
 
+def test_an_entry_that_is_taken_out_of_the_file_is_no_fault_once_nobody_holds_its_devices(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "[{preset: kvm, count: 1}, {preset: fuse, count: 1}]")
+    machine.tree.node("/dev/fuse")
+    machine.tree.node("/dev/kvm")
+    node = machine.node()
+    machine.says("[{preset: fuse, count: 1}]")
+    machine.seen_by(node, pod("vm", f"{DOMAIN}/kvm", "dev-kvm"))
+    assert "dev-kvm" in node.world.verdicts
+    machine.seen_by(node)
+    assert (set(node.world.verdicts), node.offers) == ({"dev-fuse"}, {f"{DOMAIN}/fuse": ["dev-fuse"]})
+
+
+def test_one_that_vanished_before_is_forgotten_with_its_entry(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "[{preset: kvm, count: 1}, {preset: fuse, count: 1}]")
+    machine.tree.node("/dev/fuse")
+    machine.tree.node("/dev/kvm")
+    node = machine.node()
+    (machine.tree.root / "dev/kvm").unlink()
+    machine.seen_by(node)
+    assert node.world.verdicts["dev-kvm"].reason == "Missing"
+    machine.says("[{preset: fuse, count: 1}]")
+    machine.seen_by(node)
+    machine.seen_by(node)
+    assert set(node.world.verdicts) == {"dev-fuse"}
+
+
 # --- the file --------------------------------------------------------------------------------------------------------
 def test_before_the_first_good_file_the_probe_says_nothing(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "devices: [")

@@ -72,6 +72,9 @@ class Generic:
         counts = tuple(each[1].count if each is not None else 1 for each in found)
         return VendorShares(counts=counts) if max(counts, default=1) > 1 else None
 
+    def described(self, fact: DeviceFact, files: Mapping[str, object]) -> bool:
+        return attributes.OPTION not in files or _found(_config(files), fact) is not None
+
     def containers(self, node: NodeView) -> GenericContainers:
         facts = {device.fact.id: device.fact for device in node.inventory.devices}
         return GenericContainers(facts=facts, config=_config(node.files))

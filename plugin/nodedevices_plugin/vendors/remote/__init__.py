@@ -1,0 +1,1 @@
+"""Remote pools as a vendor."""

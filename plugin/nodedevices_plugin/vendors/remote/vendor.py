@@ -1,0 +1,115 @@
+"""Remote pools as a vendor: names, counts and variables are those of the configuration file, as for the probe.
+
+A container gets variables and nothing else. What they say follows from the file and the number of ids alone, so that
+which program of which pod uses what stays the pool's matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from nodedevices_common.options import Option
+from nodedevices_probe.protocol import DeviceFact, Readings
+from nodedevices_probe.remote import attributes
+from nodedevices_probe.remote.config import Pool, RemoteConfig, parse
+from nodedevices_probe.templates import rendered
+
+from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, HealthState, InventoryDevice, Unit
+from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
+from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning
+from nodedevices_plugin.vendors.files import DeviceFile
+
+DEFAULT_DOMAIN = "remote.nodedevices.io"
+
+
+class Remote:
+    name = attributes.VENDOR
+    types = frozenset({attributes.TYPE})
+    reasons: Sequence[str] = ("ControllerUnreachable",)
+    files = (
+        DeviceFile(
+            option=Option(
+                name=attributes.OPTION,
+                variables=("NODEDEVICES_REMOTE_CONFIG_FILE",),
+                group="probe",
+                metavar="FILE",
+                help="which pools --probe remote offers, and how it checks their controllers (docs/devices/remote.md)",
+            ),
+            type=RemoteConfig,
+            parse=parse,
+        ),
+    )
+
+    def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
+        return [Unit(device) for device in devices]
+
+    def usual_name(self, unit: Unit, naming: Naming) -> str | None:
+        config = _config(naming.files)
+        pool = _pool(config, unit.device.fact)
+        if pool is None or "/" in pool.name:
+            return None if pool is None else pool.name
+        return f"{config.domain or naming.prefix or DEFAULT_DOMAIN}/{pool.name}"
+
+    def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
+        config = _config(naming.files)
+        pools = [_pool(config, unit.device.fact) for unit in units]
+        return VendorShares(counts=tuple(1 if pool is None else pool.count for pool in pools))
+
+    def described(self, fact: DeviceFact, files: Mapping[str, object]) -> bool:
+        return attributes.OPTION not in files or _pool(_config(files), fact) is not None
+
+    def containers(self, node: NodeView) -> RemoteContainers:
+        config = _config(node.files)
+        return RemoteContainers(pools={each.fact.id: _pool(config, each.fact) for each in node.inventory.devices})
+
+    def event(self, kind: str, code: int | None) -> Meaning | None:
+        return PLAIN.event(kind, code)
+
+    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
+        return None
+
+    def read(self, readings: Readings) -> tuple[Condition, ...]:
+        known = attributes.UNCHECKED not in readings.conditions
+        return (
+            Condition(
+                reason="ControllerUnreachable",
+                state=HealthState.UNHEALTHY,
+                message="the controller of the pool cannot be reached; status.problems has what was tried",
+                evident=attributes.UNREACHABLE in readings.conditions if known else None,
+                action="Inspect",
+                ends_by_itself=True,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteContainers:
+    """`pools`: by the device's id; None: the file has it no more."""
+
+    pools: Mapping[str, Pool | None] = field(default_factory=dict)
+
+    def edits(self, grant: Grant) -> ContainerEdits:
+        """Raises AllocationError for a pool that the file has no more."""
+        envs: dict[str, str] = {}
+        for device_id in dict.fromkeys(each.device_id for each in grant.ids):
+            pool = self.pools.get(device_id)
+            if pool is None:
+                raise AllocationError(
+                    f"{grant.resource.name}: {device_id} is no longer in this node's configuration. "
+                    "Delete the pod, so that it is scheduled again."
+                )
+            own = [each for each in grant.ids if each.device_id == device_id]
+            values = {"count": str(len(own)), "controller": pool.controller, "id": device_id}
+            envs |= {name: rendered(template, values) for name, template in pool.env.items()}
+        return ContainerEdits(envs=envs)
+
+
+def _config(files: Mapping[str, object]) -> RemoteConfig:
+    found = files.get(attributes.OPTION)
+    return found if isinstance(found, RemoteConfig) else RemoteConfig()
+
+
+def _pool(config: RemoteConfig, fact: DeviceFact) -> Pool | None:
+    name = fact.extra.get(attributes.POOL)
+    return next((each for each in config.pools if name is not None and each.name == name.string), None)

@@ -1,0 +1,178 @@
+"""The configuration file of remote pools: bytes in, a RemoteConfig out, or an error for each pool that is wrong.
+
+docs/devices/remote.md is the description for people. Pure; the probe and the agent both read the file with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from nodedevices_common.errors import InputError
+
+from nodedevices_probe import document
+from nodedevices_probe.check import Anything, CheckError, Integer, ListOf, Object, OneOf, wrong
+from nodedevices_probe.resource_rules import DOMAIN, NAME, Env
+
+MAX_POOLS = 64
+MAX_COUNT = 1000
+FIELDS = ("count", "controller", "id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """How the controller is checked: `tcp` (`host:port`) accepts a connection, or `http` (a URL) answers with a status
+    from 200 to 399. `failures`: so many in a row mean that it cannot be reached; one success, that it can."""
+
+    tcp: str = ""
+    http: str = ""
+    period_seconds: int = 10
+    timeout_seconds: int = 2
+    failures: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """`count`: how many of it this node offers."""
+
+    name: str
+    count: int
+    check: Check
+    controller: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteConfig:
+    domain: str = ""
+    pools: tuple[Pool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    name: str
+    env: Mapping[str, str]
+
+
+PRESETS: Mapping[str, Preset] = {
+    # Orion vGPU: one request is so many vGPUs; their memory and share are the pod's own ORION_GMEM and ORION_RATIO.
+    "orion": Preset(
+        name="virtaitech.com/gpu",
+        env={"ORION_CONTROLLER": "{{controller}}", "ORION_VGPU": "{{count}}", "ORION_DEVICE_TYPE": "GPU"},
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    def check(self, place: str, value: Any) -> None:
+        if not isinstance(value, str) or split_address(value) is None:
+            raise wrong(place, value, "host:port, such as 10.0.0.5:9123")
+
+
+@dataclass(frozen=True, slots=True)
+class _Url:
+    def check(self, place: str, value: Any) -> None:
+        if not isinstance(value, str) or not _is_url(value):
+            raise wrong(place, value, "a URL, such as http://10.0.0.5:9123/healthz")
+
+
+_CHECK = Object(
+    {
+        "tcp": _Address(),
+        "http": _Url(),
+        "periodSeconds": Integer(1, 300),
+        "timeoutSeconds": Integer(1, 10),
+        "failureThreshold": Integer(1, 100),
+    }
+)
+_POOL = Object(
+    {
+        "preset": OneOf(tuple(PRESETS)),
+        "name": NAME,
+        "count": Integer(1, MAX_COUNT),
+        "controller": _Address(),
+        "env": Env(FIELDS),
+        "check": _CHECK,
+    },
+    required=("count",),
+    what="a mapping with a name or a preset, a count and a controller",
+)
+
+
+def parse(raw: bytes) -> RemoteConfig:
+    """What the file says. Raises InputError with what is wrong with each of its pools."""
+    value = document.load(document.decode(raw), aliases=False)
+    if value is None:
+        raise CheckError("is empty; give pools, for example 'pools: [{preset: orion, controller: ..., count: 4}]'")
+    pools = ListOf(Anything(), MAX_POOLS)
+    Object({"domain": DOMAIN, "pools": pools}, required=("pools",), what="a mapping with pools").check("", value)
+    problems: list[str] = []
+    found: dict[str, Pool] = {}
+    for number, each in enumerate(value["pools"]):
+        place = f"pools[{number}]"
+        try:
+            pool = _pool(place, each)
+            if pool.name in found:
+                raise CheckError(f"{place}.name: {pool.name} is there twice; keep one")
+            found[pool.name] = pool
+        except CheckError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return RemoteConfig(domain=value.get("domain", ""), pools=tuple(found.values()))
+
+
+def _pool(place: str, value: Any) -> Pool:
+    _POOL.check(place, value)
+    preset = PRESETS.get(value.get("preset", ""))
+    if preset is None and "name" not in value:
+        raise CheckError(f"{place}.name: is missing")
+    controller, check = value.get("controller", ""), value.get("check", {})
+    if "tcp" in check and "http" in check:
+        raise CheckError(f"{place}.check.http: tcp is there, too; keep one")
+    env = {**(preset.env if preset is not None else {}), **value.get("env", {})}
+    if not controller and (not check or any("{{controller}}" in text.replace(" ", "") for text in env.values())):
+        raise CheckError(f"{place}.controller: is missing; give host:port")
+    if not controller and not {"tcp", "http"} & check.keys():
+        raise CheckError(f"{place}.check.tcp: is missing; give tcp or http, or a controller")
+    return Pool(
+        name=value.get("name", preset.name if preset is not None else ""),
+        count=value["count"],
+        controller=controller,
+        env=env,
+        check=Check(
+            tcp=check.get("tcp", "" if "http" in check else controller),
+            http=check.get("http", ""),
+            period_seconds=check.get("periodSeconds", 10),
+            timeout_seconds=check.get("timeoutSeconds", 2),
+            failures=check.get("failureThreshold", 3),
+        ),
+    )
+
+
+def split_address(address: str) -> tuple[str, int] | None:
+    """`[::1]:9123` -> ("::1", 9123); None for what is no address."""
+    host, _, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        return None
+    good = host.isascii() and 0 < len(host) <= 253 and all(each.isalnum() or each in ".-_:%" for each in host)
+    if not good or not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536):
+        return None
+    return host, int(port)
+
+
+def _is_url(value: str) -> bool:
+    if len(value) > 1024 or not value.isascii() or not value.isprintable() or " " in value:
+        return False
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        return False
+    secret = parts.username is not None or parts.password is not None
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and not secret and port != 0
