@@ -43,6 +43,7 @@ class Node:
         *more: str,
         config: Mapping[str, Any] = CONFIG,
         by_file: bool = False,
+        hardware: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.file = folder / "config.yaml"
@@ -62,7 +63,8 @@ class Node:
             "--operator-wait-seconds=15",
             *more,
         ]
-        self.agent = Agent(parse(arguments, {}), store=self.store)
+        there = hardware or {}
+        self.agent = Agent(parse(arguments, {}), store=self.store, hardware=lambda: dict(there))
 
     def write(self, text: str) -> None:
         """As a ConfigMap's update: whole."""
@@ -84,6 +86,9 @@ class Node:
     @property
     def status(self) -> dict[str, Any]:
         return self.store.statuses[-1] if self.store.statuses else {}
+
+    def probes(self) -> list[str]:
+        return [each["name"] for each in self.status.get("probes", ())]
 
     def devices(self) -> dict[str, dict[str, Any]]:
         return {each["name"]: each for each in self.status.get("devices", ())}
@@ -238,3 +243,20 @@ async def test_an_agent_whose_file_broke_meanwhile_starts_with_the_probes_that_r
         assert "flags.probe shell: no command after =" in again.condition("ConfigApplied")[1]
         await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 1, 1])
         assert [each["name"] for each in again.status["probes"]] == ["simulated", "shell"]
+
+
+async def test_auto_starts_what_the_machine_has_and_notices_what_came(tmp_path: Path, kubelet: StandInKubelet) -> None:
+    hardware = {"amd": "a card"}
+    node = Node(tmp_path, kubelet, by_file=True, hardware=hardware)
+    node.use("auto", node.shell)
+    async with running(node):
+        await kubelet.until(lambda: node.probes() == ["amd", "shell"])
+        node.use(node.shell)
+        await kubelet.until(lambda: node.probes() == ["shell"])
+        hardware["intel"] = "another"
+        node.use("auto", node.shell)
+        await kubelet.until(lambda: node.probes() == ["amd", "intel", "shell"])
+        assert [kubelet.allocatable(each) for each in (RDMA, FPGA)] == [1, 1]
+    del hardware["amd"], hardware["intel"]
+    async with running(Node(tmp_path, kubelet, by_file=True, hardware=hardware)) as again:
+        await kubelet.until(lambda: again.probes() == ["shell"])

@@ -180,8 +180,8 @@ def configure(
     elif plan is not None and (others := _ours(held_otherwise, plan, node)):
         status = of_holders(status, others, node.inventory)
     elif not standalone and (seen is None or seen.config is None):
-        kept = "its last configuration" if spec is not None else "the node's own settings"
-        message = f"the operator has not resolved this node: {kept} are in effect"
+        kept = "its last configuration is" if spec is not None else "the node's own settings are"
+        message = f"the operator has not resolved this node: {kept} in effect"
         status = replace(status, reason=names.NO_CONFIG, message=message)
     elif requested.note:
         status = replace(status, message=requested.note)
