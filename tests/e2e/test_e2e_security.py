@@ -119,7 +119,7 @@ def test_cleanup_leaves_no_key_of_ours_on_nodes_and_pods(cluster: Cluster) -> No
         "everything",
         {
             "capacity": [{"name": MEMORY, "sumOf": "memoryMiB", "scope": "healthy"}],
-            "faults": {"podCondition": "OnFault", "event": True, "nodeCondition": True},
+            "faults": {"podCondition": "OnFault", "event": True, "nodeCondition": True, "xidNodeCondition": True},
         },
     )
     cluster.pod("marked", cluster.a, {GPU: 1})
@@ -127,12 +127,16 @@ def test_cleanup_leaves_no_key_of_ours_on_nodes_and_pods(cluster: Cluster) -> No
     cluster.hardware(cluster.a, simulated.h100s(xid79=cluster.devices(cluster.a)[bad]["index"]))
     cluster.marked("marked", "False")
     cluster.until("the capacity is there", lambda: cluster.node_count(cluster.a, MEMORY, "capacity"))
+    info = cluster.node(cluster.a)["status"]["nodeInfo"]
+    xids = cluster.until("the Node names the XID", lambda: cluster.condition("node", cluster.a, "XidCriticalError"))
+    assert (xids["status"], xids["reason"], xids["message"]) == ("True", '{"79":true}', info["bootID"])
     try:
         said = installing.cleanup(cluster.kubectl)
         for name in (cluster.a, cluster.b):
             node = cluster.node(name)
             conditions = [one["type"] for one in node["status"]["conditions"]]
-            assert not [one for one in conditions if one.startswith("nodedevices.io/")], said
+            ours = [one for one in conditions if one.startswith("nodedevices.io/") or one == "XidCriticalError"]
+            assert not ours, said
             assert MEMORY not in node["status"]["capacity"], said
         assert cluster.condition("pod", "marked", HEALTHY, NAMESPACE) == {}, said
     finally:
