@@ -31,7 +31,8 @@ KUBECTL = kubectl()
 
 needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="no kubectl: `make cluster-tools` builds one")
 
-OF_DRIVER_DIRECTORY = {"NODEDEVICES_PROBE", "DEVICE_LIST_STRATEGY"}  # what that component sets
+# What that component sets.
+OF_DRIVER_DIRECTORY = {"NODEDEVICES_PROBE", "DEVICE_LIST_STRATEGY", "PATH", "LD_LIBRARY_PATH"}
 
 # Everything that each part may do. A rule that is not here is not granted; one that is here is used by the code.
 GRANTED = {
@@ -489,6 +490,12 @@ def test_the_driver_directory_component_keeps_the_agent_without_privileges_and_i
     assert parse(["--node-name=n"], own).given["device-list-strategy"] == ("driver-directory",)
     [listed] = read_probes(own["NODEDEVICES_PROBE"].split(","))[0]
     assert probe["command"] == ["nodedevices-probe", "nvml", "--listen", f"unix:{listed.socket}"]
+    [added_to_image] = re.findall(
+        r"^ENV PATH=(.*):[$]PATH ", (ROOT / "plugin" / "Dockerfile").read_text(), re.MULTILINE
+    )
+    programs = own["PATH"].split(":")
+    assert ":".join(programs[:2]) == added_to_image
+    assert programs[-1] == f"{defaults['driver-directory-ctr-path'].default}/bin"
     assert agent["image"].startswith(probe["image"])
     assert (probe["securityContext"]["privileged"], agent["securityContext"]["privileged"]) == (True, False)
     agent["env"] = [each for each in agent["env"] if each["name"] not in OF_DRIVER_DIRECTORY]
@@ -497,6 +504,19 @@ def test_the_driver_directory_component_keeps_the_agent_without_privileges_and_i
     spec["volumes"] = [each for each in spec["volumes"] if each["name"] not in added]
     spec["containers"] = [agent]
     assert changed == overlay("default")
+
+
+@needs_kubectl
+def test_where_the_driver_is_a_folder_the_mps_daemons_run_from_it(tmp_path: Path) -> None:
+    found = of_kind(with_component("driver-directory", tmp_path, beside=["mps"]), "DaemonSet")
+    (agent, _), (mps,) = (pod(found[each])["containers"] for each in ("nodedevices-agent", "nodedevices-mps"))
+    for container in (agent, mps):
+        variables = {each["name"]: each.get("value") for each in container["env"]}
+        assert variables["PATH"].endswith(":/usr/local/nvidia/bin")
+        assert variables["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+        where = {each["mountPath"]: each for each in container["volumeMounts"]}
+        assert (where["/usr/local/nvidia"]["name"], where["/usr/local/nvidia"]["readOnly"]) == ("driver", True)
+    assert {"/dev", "/dev/shm", "/mps"} <= {each["mountPath"] for each in mps["volumeMounts"]}
 
 
 @needs_kubectl

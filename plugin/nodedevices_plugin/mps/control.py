@@ -35,7 +35,10 @@ ANSWER_BYTES = 1 << 16
 EXCLUSIVE, DEFAULT = "EXCLUSIVE_PROCESS", "DEFAULT"
 SELINUX_LABEL = b"system_u:object_r:container_file_t:s0"
 SHOWN = 300  # characters of the end of a program's output
-_FROM = "the nvidia container runtime brings it where NVIDIA_DRIVER_CAPABILITIES has compute and utility"
+_FROM = (
+    "the nvidia container runtime brings it where NVIDIA_DRIVER_CAPABILITIES has compute and utility, "
+    "the component driver-directory where there is no such runtime"
+)
 
 
 class ControlError(OperationError):
