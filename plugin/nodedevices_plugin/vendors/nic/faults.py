@@ -12,9 +12,9 @@ from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.vendors.faults import Condition, node_missing
+from nodedevices_plugin.vendors.faults import Condition, hot, node_missing
 
-REASONS = ("LinkDown", "NoLink", "DriverUnbound", "DeviceNodeMissing")
+REASONS = ("LinkDown", "NoLink", "DriverUnbound", "DeviceNodeMissing", "ThermalSlowdown")
 
 
 def read(readings: Readings) -> tuple[Condition, ...]:
@@ -46,4 +46,5 @@ def read(readings: Readings) -> tuple[Condition, ...]:
             action="Inspect",
             ends_by_itself=True,
         ),
+        hot(readings),
     )

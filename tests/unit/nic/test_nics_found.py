@@ -1,0 +1,190 @@
+"""Network cards from trees of sysfs to what pods are given: the probe's line, the configuration files, a container."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from nodedevices_plugin.inputs.reader import parse_line
+from nodedevices_plugin.model import DeviceNode, Holder
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.vendors.files import DeviceFileOutcome
+from nodedevices_plugin.vendors.nic import rdma_config, sriov_config
+from nodedevices_probe.loop import LineLoop
+from nodedevices_probe.nic.probe import NicSource
+from nodedevices_probe.protocol import DeviceFact
+from nodedevices_probe.sysfs import System
+from support.facts import START
+from support.nic_trees import Nics, connectx_7_pair, e810, soft_roce, solarflare, sriov
+from support.stepped_node import Node
+
+FLAGS = ("--node-name=n1", "--operator-wait-seconds=0", "--rdma-config-file=/r", "--sriov-config-file=/s")
+UMAD = "dev/infiniband/umad0"
+HOST = frozenset({"/dev/infiniband/rdma_cm", "/dev/vfio/vfio"})
+
+
+def found(root: Path) -> tuple[DeviceFact, ...]:
+    """As the agent reads it."""
+    written: list[bytes] = []
+    LineLoop(source=NicSource(system=System(root)), write=written.append, boot_id="b").once()
+    return parse_line(written[0]).devices
+
+
+class Machine(Node):
+    """The agent's steps on what the probe finds below a root."""
+
+    def __init__(self, root: Path, *, rdma: object = None, functions: object = None) -> None:
+        super().__init__(*found(root), local=parse([*FLAGS], {}), existing=HOST)
+        self.root = root
+        files = (
+            ("rdma-config-file", rdma_config.parse, {"configList": [rdma]} if rdma else None),
+            ("sriov-config-file", sriov_config.parse, {"resourceList": functions} if functions else None),
+        )
+        empty = {"rdma-config-file": rdma_config.RdmaConfig(), "sriov-config-file": sriov_config.SriovConfig()}
+        self.device_files = {
+            name: DeviceFileOutcome(content=read(json.dumps(said).encode()) if said else empty[name])
+            for name, read, said in files
+        }
+
+    def changed(self, *holders: Holder) -> Machine:
+        """A poll later."""
+        self.devices = found(self.root)
+        return self.now(None, *holders)
+
+    def reason(self, id_: str) -> tuple[str, str]:
+        verdict = self.world.verdicts[id_]
+        return verdict.state.value, verdict.reason
+
+
+def paths(nodes: tuple[DeviceNode, ...]) -> set[str]:
+    return {each.host_path for each in nodes}
+
+
+def card(root: Path, file: str, value: str) -> None:
+    (root / "sys" / file).write_text(f"{value}\n")
+
+
+def held(id_: str) -> Holder:
+    return Holder(namespace="default", pod="p", container="c", resource="intel.com/net", ids=(id_,), since=START)
+
+
+SRIOV = (
+    {"resourceName": "dpdk", "selectors": [{"drivers": ["vfio-pci"]}]},
+    {"resourceName": "net", "selectors": [{"pfNames": ["enp49s0np0#0-3"], "linkTypes": ["ether"], "isRdma": True}]},
+)
+
+
+def test_functions_are_offered_by_their_driver_and_physical_function_and_give_their_nodes(tmp_path: Path) -> None:
+    sriov(tmp_path)
+    machine = Machine(tmp_path, functions=SRIOV).now()
+    assert machine.offers == {
+        "intel.com/dpdk": ["0000:31:00.3"],
+        "intel.com/net": ["0000:31:00.1", "0000:31:00.2", "0000:31:00.4"],
+    }
+    dpdk = machine.container("intel.com/dpdk", "0000:31:00.3")
+    assert paths(dpdk.devices) == {"/dev/vfio/42", "/dev/vfio/vfio"}
+    assert dpdk.envs["PCIDEVICE_INTEL_COM_DPDK"] == "0000:31:00.3"
+    net = machine.container("intel.com/net", "0000:31:00.1")
+    own = {f"/dev/infiniband/{each}1" for each in ("uverbs", "umad", "issm")}
+    assert paths(net.devices) == {*own, "/dev/infiniband/rdma_cm"}
+
+
+def test_a_function_that_goes_into_a_pod_and_comes_back_stays_in_its_resource(tmp_path: Path) -> None:
+    nics = sriov(tmp_path)
+    machine = Machine(tmp_path, functions=SRIOV).now()
+    before = machine.offers
+    nics.forget(at(nics, "0000:31:00.1"), "net")
+    assert machine.changed(held("0000:31:00.1")).offers == before
+    assert machine.reason("0000:31:00.1")[0] == "Healthy"
+    nics.interface("enp49s0np0v0", at(nics, "0000:31:00.1"))
+    assert machine.changed().offers == before
+
+
+def test_a_function_whose_rdma_device_is_in_a_pods_namespace_goes_to_nobody_until_it_is_back(tmp_path: Path) -> None:
+    nics = sriov(tmp_path)
+    others = {"resourceName": "rest", "selectors": [{"vendors": ["15b3"]}]}
+    machine = Machine(tmp_path, functions=[*SRIOV, others]).now()
+    before = machine.offers
+    nics.forget(at(nics, "0000:31:00.1"))
+    machine.changed(held("0000:31:00.1"))
+    assert "0000:31:00.1" not in {id_ for ids in machine.offers.values() for id_ in ids}
+    assert machine.reason("0000:31:00.1")[0] == "Healthy"
+    nics.rdma("mlx5_1", at(nics, "0000:31:00.1"))
+    assert machine.changed().offers == before
+
+
+def test_a_lost_link_takes_the_functions_of_that_card_alone_out_of_service(tmp_path: Path) -> None:
+    sriov(tmp_path, cards=2, functions=2)
+    both = [{"resourceName": "net", "selectors": [{"vendors": ["15b3"]}]}]
+    machine = Machine(tmp_path, functions=both).now()
+    assert len(machine.offers["intel.com/net"]) == 4
+    card(tmp_path, "class/net/enp50s0np0/carrier", "0")
+    card(tmp_path, "class/infiniband/mlx5_100/ports/1/state", "1: DOWN")
+    machine.changed()
+    assert machine.offers["intel.com/net"] == ["0000:31:00.1", "0000:31:00.2"]
+    assert machine.reason("0000:32:00.1") == ("Unhealthy", "LinkDown")
+    assert machine.reason("0000:32:00.0") == ("Degraded", "LinkDown"), "no resource offers the physical function"
+
+
+def test_hcas_are_shared_by_link_type_as_by_mellanox_plugin(tmp_path: Path) -> None:
+    connectx_7_pair(tmp_path)
+    entry = {"resourceName": "ib", "rdmaHcaMax": 3, "selectors": {"linkTypes": ["infiniband"]}}
+    machine = Machine(tmp_path, rdma=entry).now()
+    assert machine.offers == {"rdma/ib": [f"0000:17:00.0::{share}" for share in range(3)]}
+    given = machine.container("rdma/ib", "0000:17:00.0::1")
+    own = {f"/dev/infiniband/{each}0" for each in ("uverbs", "umad", "issm")}
+    assert paths(given.devices) == {*own, "/dev/infiniband/rdma_cm"}
+
+
+@pytest.mark.parametrize("kind", ["rxe", "siw"])
+def test_soft_roce_is_shared_by_the_name_of_the_interface_below(tmp_path: Path, kind: str) -> None:
+    soft_roce(tmp_path, kind=kind)
+    entry = {"resourceName": "soft", "rdmaHcaMax": 2, "selectors": {"ifNames": ["eth0"]}}
+    machine = Machine(tmp_path, rdma=entry).now()
+    assert machine.offers == {"rdma/soft": [f"{kind}0::{share}" for share in range(2)]}
+    assert "/dev/infiniband/uverbs0" in paths(machine.container("rdma/soft", f"{kind}0::0").devices)
+
+
+def test_sub_functions_are_offered_by_their_number_and_the_card_itself_is_not(tmp_path: Path) -> None:
+    e810(tmp_path)
+    entry = {
+        "resourceName": "sf",
+        "deviceType": "auxNetDevice",
+        "selectors": [{"auxTypes": ["sf"], "pfNames": ["ens1f0#88"]}],
+    }
+    machine = Machine(tmp_path, functions=[entry]).now()
+    assert machine.offers == {"intel.com/sf": ["ice.sf.1"]}
+
+
+@pytest.mark.parametrize(
+    ("make", "id_", "spoil", "reason"),
+    [
+        (solarflare, "0000:65:00.0", lambda nics: nics.bind(at(nics, "0000:65:00.0"), ""), "DriverUnbound"),
+        (
+            connectx_7_pair,
+            "0000:17:00.0",
+            lambda nics: (nics.root / "dev/infiniband/umad0").unlink(),
+            "DeviceNodeMissing",
+        ),
+        (connectx_7_pair, "0000:17:00.0", lambda nics: nics.unplug(at(nics, "0000:17:00.0")), "Missing"),
+    ],
+)
+def test_a_fault_of_a_card_is_its_own_and_ends_with_its_cause(
+    tmp_path: Path, make: Callable[[Path], Nics], id_: str, spoil: Callable[[Nics], object], reason: str
+) -> None:
+    nics = make(tmp_path)
+    machine = Machine(tmp_path)
+    rule = {"resources": {"devices": [{"match": {"type": "nic"}, "name": "example.com/nic"}]}}
+    before = machine.now(rule).offers["example.com/nic"]
+    spoil(nics)
+    machine.devices = found(tmp_path)
+    machine.now(rule)
+    assert machine.reason(id_) == ("Unhealthy", reason)
+    assert machine.offers["example.com/nic"] == [each for each in before if each != id_]
+
+
+def at(nics: Nics, bus_id: str) -> str:
+    """Its folder."""
+    return str((nics.root / "sys/bus/pci/devices" / bus_id).resolve().relative_to(nics.root.resolve()))
