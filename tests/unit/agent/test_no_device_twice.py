@@ -43,6 +43,7 @@ GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=2"], {})
 ALIAS = "ALIAS-"  # before the ids of a probe that calls the same devices otherwise
 PROBES = ("nvml", "gpus=/opt/probe", "others=/opt/other-probe", "others=/opt/other-probe --plain")
+NAMED = ("nvml", "gpus", "others")  # by policies: some of them are not the file's
 OWN_POD = ("nodedevices-system", "agent")
 
 
@@ -393,9 +394,9 @@ TestNoDeviceTwiceWithHelpers = TheNodeWithHelpers.TestCase
 
 
 class TheNodeWhoseProbesChange(TheNode):
-    """The same with a configuration file that takes the probe away and puts another one in its place, which may call
-    the same devices otherwise and may take its time. The state file is whole: who holds an id that nothing remembers
-    cannot be known."""
+    """The same with a configuration file, or a policy, that takes the probe away and puts another one in its place,
+    which may call the same devices otherwise and may take its time. The state file is whole: who holds an id that
+    nothing remembers cannot be known."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -420,6 +421,12 @@ class TheNodeWhoseProbesChange(TheNode):
         self.file = FileOutcome(config=FileConfig(flags={"probe": (text,)}))
         self.started_after = self.clock + seconds
 
+    @rule(name=st.sampled_from(NAMED), config=st.sampled_from(CONFIGS[1:6]), seconds=st.sampled_from([0.0, 10.0]))
+    def policy_names_the_probe(self, name: str, config: dict[str, Any], seconds: float) -> None:
+        """It may name one that the node does not have, and is refused."""
+        self.policy_changes({**config, "discovery": {"probes": [name]}})
+        self.started_after = self.clock + seconds
+
     @rule(number=st.integers(0, 1), share=st.integers(0, 5))
     @precondition(lambda self: self.kubelet_runs and self.knows_pods and self.calls_them_plainly())
     def pod_of_another_plugin_holds(self, number: int, share: int) -> None:
@@ -441,6 +448,40 @@ def renamed(device: DeviceFact) -> DeviceFact:
 
 TheNodeWhoseProbesChange.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=100)
 TestNoDeviceTwiceWhenProbesChange = TheNodeWhoseProbesChange.TestCase
+
+
+NEAR = {"devices": [{"match": {"type": "gpu", "near": "nic"}, "name": SHARED}]}
+NEAR_CONFIGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"resources": NEAR, "health": {"forgetMissingSeconds": 60}},
+    {"resources": NEAR, "health": {"forgetMissingSeconds": 60}, **shares(2)},
+    {"resources": NEAR},
+)
+
+
+class TheNodeWithANic(TheNode):
+    """The same where GPUs are called otherwise while a NIC is on their PCIe root; the NIC comes and goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nic = False
+
+    def devices(self) -> tuple[DeviceFact, ...]:
+        gpus = tuple(replace(each, pcie_root="pci0000:16") for each in super().devices())
+        nic = DeviceFact(id="NIC-0", index=0, type="nic", vendor="none", pcie_root="pci0000:16")
+        return (*gpus, nic) if self.nic else gpus
+
+    @rule()
+    def nic_comes_or_goes(self) -> None:
+        self.nic = not self.nic
+
+    @rule(config=st.sampled_from(NEAR_CONFIGS))
+    def policy_changes(self, config: dict[str, Any] | None) -> None:
+        super().policy_changes(config)
+
+
+TheNodeWithANic.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=60)
+TestNoDeviceTwiceWithANic = TheNodeWithANic.TestCase
 
 
 HUB, OTHER = "example.com/hub", "example.com/other"
