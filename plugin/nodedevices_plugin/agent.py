@@ -29,6 +29,7 @@ from nodedevices_common.http import HttpServer, servers
 
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.host.hardware import FoundHardware
+from nodedevices_plugin.host.node_files import NodeFiles
 from nodedevices_plugin.host.paths import HostPaths
 from nodedevices_plugin.host.sharing_managers import Managers
 from nodedevices_plugin.host.state_keeper import StateKeeper
@@ -85,8 +86,10 @@ class Agent:
         self._listed = False
         self._conditions_read = False
         self._plan_sent: Plan | None = None
-        workers = tuple(map(Worker, ("files", "cdi", "host-paths", "hardware", "config-file", "kubelet-checkpoint")))
-        self._files, looks, paths, machine, config, kubelet_files = workers
+        workers = tuple(
+            map(Worker, ("files", "cdi", "host-paths", "hardware", "config-file", "kubelet-checkpoint", "node-files"))
+        )
+        self._files, looks, paths, machine, config, kubelet_files, node_files = workers
         self._sharing = Managers(local, on_change=self._wake.set)
         self._parts = Supervisor(workers=lambda: (self._state.worker, *workers, *self._sharing.workers.values()))
         self._named: NamedFiles | None = None
@@ -110,6 +113,7 @@ class Agent:
             looks=looks,
             on_change=self._wake.set,
         )
+        self._node_files = NodeFiles(worker=node_files)
         self._step_log = StepLog()
         self._probes = Probes(local, driver_root=self._driver_root, on_line=self._wake.set, keep=self._parts.keep)
         self._metrics = Metrics(
@@ -315,6 +319,7 @@ class Agent:
             probe_errors=self._probes.errors,
             state_problem=self._state.problem or self._state.lost,
             cdi_problem=self._cdi.problem,
+            node_files_problem=self._node_files.problem,
             now=now,
         )
         return min((each for each in (outcome.deadline, again) if each is not None), default=None)
@@ -356,6 +361,7 @@ class Agent:
         names."""
         if not self._world.active.effective.observing:
             await self._cdi.keep(self._world.access, free=self._none_held)
+            await self._node_files.keep(self._world.access.files)
 
     def _none_held(self) -> bool:
         recent = self._plugins.recent_allocations()

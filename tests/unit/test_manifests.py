@@ -477,6 +477,16 @@ def test_the_host_sys_component_shows_the_agent_the_hosts_interfaces_where_the_n
 
 
 @needs_kubectl
+def test_the_device_info_component_mounts_the_folder_that_cni_plugins_read(tmp_path: Path) -> None:
+    changed = with_component("device-info", tmp_path)
+    spec = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])
+    folder = by_name()["device-info-dir"].default
+    spec["volumes"].remove({"name": "device-info", "hostPath": {"path": folder, "type": "DirectoryOrCreate"}})
+    spec["containers"][0]["volumeMounts"].remove({"name": "device-info", "mountPath": folder})
+    assert changed == overlay("default")
+
+
+@needs_kubectl
 def test_the_driver_directory_component_keeps_the_agent_without_privileges_and_its_probe_apart(tmp_path: Path) -> None:
     changed = with_component("driver-directory", tmp_path)
     spec = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])

@@ -21,17 +21,20 @@ from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.vendors import cdi_libraries, registry
 from nodedevices_plugin.vendors.base import NodeView, Requirements
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiEnvironment, CdiNeeds, SpecRequest
+from nodedevices_plugin.vendors.node_files import FolderFiles, KeepsFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """What follows for containers from the configuration in effect and the devices of now.
 
-    containers: what each needs for what it is granted. cdi: by vendor, where containers get devices by CDI name.
+    containers: what each needs for what it is granted. cdi: by vendor, where containers get devices by CDI name. files:
+    what vendors keep on the node for other programs.
     """
 
     containers: NodeContainers = field(default_factory=NodeContainers)
     cdi: Mapping[str, CdiNeeds] = field(default_factory=dict)
+    files: tuple[FolderFiles, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +49,8 @@ class Devices:
         return self.cdi.get(vendor) or CdiEnvironment()
 
 
-def access(effective: Effective, devices: Devices) -> Access:
-    """Of a configuration that is in effect."""
+def access(effective: Effective, devices: Devices, plan: Plan | None = None) -> Access:
+    """Of a configuration that is in effect, or may be. `plan`: what is offered."""
     containers = node_containers(
         devices.inventory,
         effective.sections.injection or Injection(),
@@ -56,10 +59,18 @@ def access(effective: Effective, devices: Devices) -> Access:
         cdi=devices.cdi,
         modes=effective.node.sharing_modes,
     )
+    files = _files(effective, devices, plan) if plan is not None else ()
     if not uses_cdi(effective):
-        return Access(containers=containers)
+        return Access(containers=containers, files=files)
     vendors = registry.cdi_vendors()
-    return Access(containers=containers, cdi={name: _needs(name, effective, devices) for name in vendors})
+    cdi = {name: _needs(name, effective, devices) for name in vendors}
+    return Access(containers=containers, cdi=cdi, files=files)
+
+
+def _files(effective: Effective, devices: Devices, plan: Plan) -> tuple[FolderFiles, ...]:
+    vendors = (vendor for vendor in registry.vendors() if isinstance(vendor, KeepsFiles))
+    kept = (vendor.node_files(plan.resources, _view(vendor.name, effective, devices)) for vendor in vendors)
+    return tuple(each for each in kept if each is not None)
 
 
 def check(effective: Effective, devices: Devices) -> None:

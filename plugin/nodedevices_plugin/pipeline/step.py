@@ -427,7 +427,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         holdings=with_all(_named(inputs.holdings, active.effective, inventory), plan),
         config=config,
         helpers=helpers,
-        access=access.access(active.effective, devices) if plan is not None else Access(),
+        access=access.access(active.effective, devices, plan) if plan is not None else Access(),
         state=state,
         requested=requested,
         requested_from=of.requested_from,

@@ -89,6 +89,7 @@ class Facts:
     probes: tuple[ProbeFacts, ...]
     state_problem: str | None = None  # why the state file cannot be used or written
     cdi_problem: str = ""  # why containers do not get devices by CDI as they should
+    node_files_problem: str = ""  # why other programs do not find files about devices (vendors.node_files)
     confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
     previous: tuple[Condition, ...] = ()
     previous_probes: tuple[api.Probe, ...] = ()
@@ -536,6 +537,7 @@ def _problems(facts: Facts) -> list[str]:
     parts = [f"{each.code}: {each.message}" for each in facts.inventory.problems]
     parts += [f"state file: {facts.state_problem}"] if facts.state_problem is not None else []
     parts += [f"CDI: {facts.cdi_problem}"] if facts.cdi_problem else []
+    parts += [f"files for CNI plugins: {facts.node_files_problem}"] if facts.node_files_problem else []
     parts += [
         f"{texts.restarted}: containers started before it lost their {texts.state}: {listing(pods)}"
         for texts, pods in _lost_clients(facts).items()

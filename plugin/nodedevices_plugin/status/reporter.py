@@ -41,6 +41,7 @@ class Reporter:
         probe_errors: Mapping[str, str | None],
         state_problem: str | None,
         cdi_problem: str,
+        node_files_problem: str,
         now: datetime,
     ) -> None:
         """Of a step that was carried out."""
@@ -67,6 +68,7 @@ class Reporter:
             ),
             state_problem=state_problem,
             cdi_problem=cdi_problem,
+            node_files_problem=node_files_problem,
             confirm_problems=(*world.confirm_problems, *world.confirm_spent),
             previous=self.conditions,
             previous_probes=self._probes,

@@ -369,3 +369,52 @@ def test_after_a_restart_the_files_of_before_hold_while_they_cannot_be_read() ->
     node.world = begin(node.world.state, node.local, now=START, monotonic=node.clock, device_files=node.device_files)
     assert node.now().offers == before
     assert node.world.config.reason == conditions.CONFIG_INVALID
+
+
+# --- device-info files -----------------------------------------------------------------------------------------------
+def written(node: Nics) -> dict[str, Any]:
+    return {name: json.loads(text) for each in node.world.access.files for name, text in each.files.items()}
+
+
+def test_each_id_of_a_net_device_resource_has_a_file_for_cni_plugins() -> None:
+    selectors = [{"isRdma": True}, {"needVhostNet": True}]
+    node = Nics(vf(0, rdmaDevice="mlx5_2"), vf(1), hca(1, rdmaDevice=None), sriov=sriov(selectors)).now()
+    assert [each.folder for each in node.world.access.files] == ["/var/run/k8s.cni.cncf.io/devinfo/dp"]
+    name = "intel.com-net_a-{}-device.json"
+    assert written(node) == {
+        name.format(function(0)): {
+            "type": "pci",
+            "version": "1.1.0",
+            "pci": {"pci-address": function(0), "rdma-device": "mlx5_2", "pf-pci-address": port(0)},
+        },
+        name.format(function(1)): {
+            "type": "pci",
+            "version": "1.1.0",
+            "pci": {"pci-address": function(1), "vhost-net": "/dev/vhost-net", "pf-pci-address": port(0)},
+        },
+        name.format(port(1)): {
+            "type": "pci",
+            "version": "1.1.0",
+            "pci": {"pci-address": port(1), "vhost-net": "/dev/vhost-net"},
+        },
+    }
+
+
+def test_resources_of_rules_and_of_mellanox_file_have_none() -> None:
+    rules = {"resources": {"devices": [{"match": {"type": "vf"}, "name": "example.com/vf"}]}}
+    assert written(Nics(hca(0), vf(0), rdma=RDMA).now(rules)) == {}
+
+
+def test_the_file_of_an_id_that_a_pod_holds_stays_when_its_resource_is_called_otherwise() -> None:
+    node = Nics(vf(0), vf(1), sriov=sriov({})).now()
+    node.gives(sriov=sriov({}, resourceName="net_b")).now(None, holder("intel.com/net_a", function(0)))
+    assert {name for name in written(node) if "net_a" in name} == {f"intel.com-net_a-{function(0)}-device.json"}
+    assert f"intel.com-net_b-{function(1)}-device.json" in written(node)
+    node.now()
+    assert set(written(node)) == {f"intel.com-net_b-{function(each)}-device.json" for each in (0, 1)}
+
+
+def test_the_folder_is_a_flag_and_nothing_means_no_files() -> None:
+    node = Nics(vf(0), sriov=sriov({}), flags=("--device-info-dir=/elsewhere",)).now()
+    assert [each.folder for each in node.world.access.files] == ["/elsewhere"]
+    assert Nics(vf(0), sriov=sriov({}), flags=("--device-info-dir=",)).now().world.access.files == ()

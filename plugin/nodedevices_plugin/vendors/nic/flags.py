@@ -15,20 +15,22 @@ from nodedevices_common.options import Option, Values
 from nodedevices_plugin.model import PlanError, resource_names
 from nodedevices_plugin.vendors.files import DeviceFile
 from nodedevices_plugin.vendors.flags import VendorFlags
-from nodedevices_plugin.vendors.nic import rdma_config, sriov_config
+from nodedevices_plugin.vendors.nic import device_info, rdma_config, sriov_config
 from nodedevices_plugin.vendors.nic.configs import RDMA_OPTION, SRIOV_OPTION, Configs
 
 GROUP = "NIC"
-PREFIX_OPTION = "sriov-resource-prefix"
+PREFIX_OPTION, INFO_OPTION = "sriov-resource-prefix", "device-info-dir"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicSettings:
-    """sriov_prefix: the domain of resources of the SR-IOV plugin's file that do not say theirs."""
+    """sriov_prefix: the domain of resources of the SR-IOV plugin's file that do not say theirs. device_info: the folder
+    of device-info files; empty: none are kept."""
 
     decides_ids: ClassVar[bool] = True
 
     sriov_prefix: str = sriov_config.DEFAULT_PREFIX
+    device_info: str = device_info.FOLDER
 
 
 def settings(values: Values) -> NicSettings:
@@ -38,7 +40,10 @@ def settings(values: Values) -> NicSettings:
         resource_names.check(f"--{PREFIX_OPTION}", f"{prefix}/nic")
     except PlanError as error:
         raise PlanError(f"--{PREFIX_OPTION}", prefix, "give a domain, such as intel.com") from error
-    return NicSettings(sriov_prefix=prefix)
+    folder = values.text(INFO_OPTION)
+    if folder and not folder.startswith("/"):
+        raise PlanError(f"--{INFO_OPTION}", folder, "give an absolute path, or nothing for no files")
+    return NicSettings(sriov_prefix=prefix, device_info=folder)
 
 
 def configs(local: object, files: Mapping[str, object]) -> Configs:
@@ -59,6 +64,14 @@ FLAGS = VendorFlags(
             metavar="DOMAIN",
             help="the part before the slash of resources in --sriov-config-file that do not say theirs: "
             "-resource-prefix of that plugin",
+        ),
+        Option(
+            name=INFO_OPTION,
+            default=device_info.FOLDER,
+            variables=("NODEDEVICES_DEVICE_INFO_DIR",),
+            group=GROUP,
+            metavar="DIR",
+            help="where CNI plugins read what functions of --sriov-config-file are; empty for nowhere",
         ),
     ),
 )

@@ -14,16 +14,17 @@ from nodedevices_common.options import Values
 from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import Readings
 
-from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
+from nodedevices_plugin.model import HealthState, InventoryDevice, OfferedResource, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
 from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning
-from nodedevices_plugin.vendors.nic import containers, faults
+from nodedevices_plugin.vendors.nic import containers, device_info, faults
 from nodedevices_plugin.vendors.nic import flags as own_flags
 from nodedevices_plugin.vendors.nic.configs import Configs
 from nodedevices_plugin.vendors.nic.containers import NicContainers
 from nodedevices_plugin.vendors.nic.flags import NicSettings
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaResource
 from nodedevices_plugin.vendors.nic.sriov_config import SriovResource
+from nodedevices_plugin.vendors.node_files import FolderFiles
 
 
 class Nic:
@@ -61,6 +62,14 @@ class Nic:
     def containers(self, node: NodeView) -> NicContainers:
         configs = own_flags.configs(node.local, node.files)
         return NicContainers.of(node.inventory.devices, node.existing, configs)
+
+    def node_files(self, resources: Sequence[OfferedResource], node: NodeView) -> FolderFiles | None:
+        local = node.local if isinstance(node.local, NicSettings) else NicSettings()
+        if not local.device_info:
+            return None
+        facts = {each.fact.id: each.fact for each in node.inventory.devices}
+        found = device_info.files(resources, facts, own_flags.configs(local, node.files))
+        return FolderFiles(folder=local.device_info, files=found)
 
     def settings(self, values: Values) -> NicSettings:
         return own_flags.settings(values)

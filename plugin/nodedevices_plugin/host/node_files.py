@@ -1,0 +1,129 @@
+"""The files that vendors keep on the node for other programs (vendors.node_files). On a worker thread.
+
+Which files in a folder are ours says a hidden list beside them, which is written before the first of them and shortened
+after the last: a file that an agent wrote before it was killed is removed by the next one, and nobody else's ever is.
+What is on the disk is compared again every few seconds, since the plugin whose place this agent takes removes files of
+the same names when it ends. A failure is reported and retried, and keeps nothing else waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import structlog
+from nodedevices_common.errors import OperationError
+from nodedevices_common.files import replace, unfinished
+
+from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.vendors.node_files import FolderFiles
+
+log = structlog.get_logger(__name__)
+
+LIST = ".nodedevices-files.json"
+COMPARE_SECONDS = 10.0  # also how soon what failed is tried again
+PATIENCE_SECONDS = 0.25  # nothing waits for these files
+MAX_BYTES = 256 << 10
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
+
+
+class NodeFilesError(OperationError):
+    """A file that cannot be kept; the text says which and why."""
+
+
+class NodeFiles:
+    """`keep` may be called at every step; it does something when something changed, and now and then.
+
+    problem: why a file is not as it should be; empty: all are.
+    """
+
+    def __init__(self, *, worker: Worker, compare_seconds: float = COMPARE_SECONDS) -> None:
+        self._worker = worker
+        self._compare_seconds = compare_seconds
+        self._kept: tuple[FolderFiles, ...] = ()
+        self._next = 0.0  # time.monotonic() of the next comparison
+        self.problem = ""
+
+    async def keep(self, wanted: Sequence[FolderFiles]) -> None:
+        """Returns when they are there, or after a moment: a folder that hangs must not hold the kubelet back."""
+        now = time.monotonic()
+        changed = tuple(wanted) != self._kept
+        if now < self._next and (not changed or self.problem):
+            return
+        self._kept, self._next = tuple(wanted), now + self._compare_seconds
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                done = await self._worker.run(lambda: [keep_folder(each) for each in wanted])
+        except (NodeFilesError, TimeoutError) as error:
+            folders = ", ".join(each.folder for each in wanted)
+            why = str(error) or f"{folders}: took more than {PATIENCE_SECONDS} s"
+            if why != self.problem:
+                log.warning("files for other programs on the node not written", error=why)
+            self.problem = why
+            return
+        self.problem = ""
+        for each, (written, removed) in zip(wanted, done, strict=True):
+            if written or removed:
+                log.info("files on the node written", folder=each.folder, written=len(written), removed=len(removed))
+
+
+def keep_folder(wanted: FolderFiles) -> tuple[Sequence[str], Sequence[str]]:
+    """Which files were written, and which removed. Raises NodeFilesError."""
+    folder = Path(wanted.folder)
+    files = {name: text for name, text in wanted.files.items() if NAME.fullmatch(name)}
+    try:
+        listed = _listed(folder)
+        if not files and not listed:
+            return [], []
+        spare = sorted(listed - files.keys())
+        written = _write(folder, files, listed)
+        for name in spare:
+            (folder / name).unlink(missing_ok=True)
+            unfinished(folder / name).unlink(missing_ok=True)
+        if spare:
+            _list(folder, files)
+    except OSError as error:
+        raise NodeFilesError(f"{error.filename or folder}: {error.strerror or error}") from error
+    return written, spare
+
+
+def _write(folder: Path, files: Mapping[str, str], listed: frozenset[str]) -> list[str]:
+    """Those that are missing or different."""
+    different = [name for name, text in files.items() if not _same(folder / name, text)]
+    if different or not files.keys() <= listed:
+        folder.mkdir(parents=True, exist_ok=True)
+        _list(folder, listed | files.keys())
+    for name in different:
+        replace(folder / name, files[name])
+    return different
+
+
+def _listed(folder: Path) -> frozenset[str]:
+    """What is ours there; what cannot be read lists nothing."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        with (folder / LIST).open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+        names = json.loads(raw) if len(raw) <= MAX_BYTES else []
+        if isinstance(names, list):
+            return frozenset(each for each in names if isinstance(each, str) and NAME.fullmatch(each))
+    return frozenset()
+
+
+def _list(folder: Path, names: Iterable[str]) -> None:
+    every = sorted(names)
+    if every:
+        replace(folder / LIST, json.dumps(every) + "\n")
+    else:
+        (folder / LIST).unlink(missing_ok=True)
+
+
+def _same(path: Path, text: str) -> bool:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if path.is_file() and not path.is_symlink() and path.stat().st_size <= MAX_BYTES:
+            return path.read_text(encoding="utf-8") == text
+    return False

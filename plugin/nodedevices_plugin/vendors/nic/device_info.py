@@ -1,0 +1,54 @@
+"""Files by which CNI plugins and Multus learn what a function is: the Device Information Specification 1.1 of the
+Network Plumbing Working Group. Pure.
+
+One for each id of a resource of the SR-IOV plugin's file, as that plugin writes them; besides, the physical function
+and the RDMA device, for which the specification has fields. Multus copies them into a pod's network status.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nodedevices_probe.nic import attributes
+from nodedevices_probe.protocol import DeviceFact
+
+from nodedevices_plugin.model import OfferedResource, SchedulableId
+from nodedevices_plugin.vendors.nic.configs import Configs
+from nodedevices_plugin.vendors.nic.containers import VHOST_NET
+from nodedevices_plugin.vendors.nic.sriov_config import NET, SriovResource, SriovSelector
+from nodedevices_plugin.vendors.nic.traits import text
+
+FOLDER = "/var/run/k8s.cni.cncf.io/devinfo/dp"
+VERSION = "1.1.0"
+
+
+def files(resources: Sequence[OfferedResource], facts: Mapping[str, DeviceFact], configs: Configs) -> Mapping[str, str]:
+    """Texts by name. What a pod holds under a name that the file no longer has keeps one, too."""
+    found = {}
+    for resource in resources if configs.sriov.resources else ():
+        for each in _ids(resource, configs):
+            fact = facts.get(each.device_id)
+            if fact is not None and fact.pci_bus_id:
+                name = f"{resource.name}-{each.id}-device.json".replace("/", "-")
+                found[name] = json.dumps(_information(configs.sriov.of(fact), fact), separators=(",", ":")) + "\n"
+    return found
+
+
+def _ids(resource: OfferedResource, configs: Configs) -> Sequence[SchedulableId]:
+    entry = configs.named(resource.name)
+    if isinstance(entry, SriovResource):
+        return (*resource.ids, *resource.retained) if entry.device_type == NET else ()
+    return resource.retained if entry is None else ()
+
+
+def _information(entry: SriovResource | None, fact: DeviceFact) -> dict[str, Any]:
+    selector = (entry.selector(fact) if entry is not None else None) or SriovSelector()
+    pci = {
+        "pci-address": fact.pci_bus_id,
+        "vhost-net": VHOST_NET if selector.need_vhost_net else "",
+        "rdma-device": text(fact, attributes.RDMA_DEVICE) if selector.is_rdma else "",
+        "pf-pci-address": text(fact, attributes.PHYSICAL_FUNCTION),
+    }
+    return {"type": "pci", "version": VERSION, "pci": {key: value for key, value in pci.items() if value}}
