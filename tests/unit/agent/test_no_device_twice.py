@@ -34,7 +34,7 @@ from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
 from nodedevices_probe.protocol import DeviceFact
 from support.exclusive_window import NAME as WINDOWS
 from support.exclusive_window import ExclusiveWindow
-from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot
+from support.facts import GIB, START, gpu, gpu_id, mig_id, partition, snapshot
 from support.hubs import FLAG as HUB_FLAG
 from support.hubs import HubFile, Hubs
 
@@ -52,6 +52,10 @@ def shares(replicas: int, **more: Any) -> dict[str, Any]:
     return {"sharing": {"strategy": "timeSlicing", "resources": [rule_]}, "partitions": {"strategy": "mixed"}}
 
 
+def by_memory(unit: str, **more: Any) -> dict[str, Any]:
+    return {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": unit, **more}]}}
+
+
 CONFIGS: tuple[dict[str, Any] | None, ...] = (
     None,  # the operator has not resolved the node
     {},
@@ -62,6 +66,9 @@ CONFIGS: tuple[dict[str, Any] | None, ...] = (
     shares(4, devices=["0"], rename=SHARED),
     {"resources": {"exclude": [gpu_id(0)]}, "partitions": {"strategy": "mixed"}},
     {"serving": {"mode": "Observe"}},
+    by_memory("20Gi"),
+    by_memory("70Gi"),
+    by_memory("20Gi", devices=["0"]),
     {"health": {"forgetMissingSeconds": 60}},
     {"health": {"forgetMissingSeconds": 60}, **shares(2)},
 )
@@ -334,6 +341,19 @@ class TheNode(RuleBasedStateMachine):
                 together = {(one.resource, first), (other.resource, second)}
                 assert all("::" in each for each in (first, second)), (one, other)
                 assert together <= offered, (one, other)
+
+    @invariant()
+    def no_more_of_a_devices_memory_is_given_than_it_has(self) -> None:
+        given: dict[str, int] = {}
+        for each in self.containers.values():
+            if each.plan < 0:
+                continue
+            [resource] = (one for one in self.plans[each.plan].resources if one.name == each.resource)
+            if resource.memory is None:
+                continue
+            for id_ in each.ids:
+                given[owner(id_)] = given.get(owner(id_), 0) + resource.memory.unit_bytes
+        assert all(each <= 80 * GIB for each in given.values()), self.containers
 
 
 def owner(id_: str) -> str:
