@@ -185,8 +185,11 @@ def solarflare(root: Path) -> Nics:
     for port in (0, 1):
         folder = nics.card(f"0000:65:00.{port}", vendor=SOLARFLARE, device=SFC9250, driver="sfc")
         nics.interface(f"enp101s0f{port}", folder, carrier=port == 0, ups=1 - port)
-    for name in ("onload", "onload_epoll", "sfc_char"):
+    loaded = ("sfc_char", "onload", "onload_epoll")
+    for name in loaded:
         nics.tree.node(f"/dev/{name}")
+    characters = "\n".join(f"{240 + number} {name}" for number, name in enumerate(loaded))
+    nics.tree.file("proc/devices", f"Character devices:\n  1 mem\n{characters}\n\nBlock devices:\n259 blkext")
     return nics
 
 

@@ -21,7 +21,7 @@ from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections
 from nodedevices_plugin.settings import file
-from nodedevices_plugin.vendors.nic import rdma_config, sriov_config
+from nodedevices_plugin.vendors.nic import onload, rdma_config, sriov_config
 from nodedevices_plugin.vendors.xilinx import names as card_names
 from nodedevices_probe.simulated import file as simulated_file
 from support import vendor
@@ -140,6 +140,8 @@ def check(document: Any, text: str) -> None:
         rdma_config.parse(text.encode())
     elif keys == {"resourceList"}:
         sriov_config.parse(text.encode())
+    elif "maxPodsPerNode" in keys:
+        onload.parse(text.encode())
     elif keys >= {"resourceName", "selectors"}:
         rdma_config.parse(json.dumps({"configList": [document]}).encode())
     else:

@@ -36,7 +36,11 @@ VFS = "vfs"  # capacity: how many virtual functions a physical function can have
 LINK_DOWN = "linkDown"  # administratively up, was up before, and is down; of a virtual function: its physical one's
 NO_LINK = "noLink"  # administratively up, and never had a link since the machine booted
 DRIVER_UNBOUND = "driverUnbound"  # no driver of the kernel has the function
+ONLOAD_MISSING = "onloadMissing"  # of Solarflare cards, where Onload is wanted: its modules or nodes are not there
 
 # RDMA character devices that a container may need: names of --rdma-required
 RDMA_NODES = ("rdma_cm", "umad", "uverbs", "issm", "ucm")
 RDMA_REQUIRED = ("rdma_cm", "umad", "uverbs")  # by default, as Mellanox's plugin requires
+
+# Onload's character devices that every program with it opens, each by its driver's name in /proc/devices
+ONLOAD_NODES = ("/dev/onload", "/dev/onload_epoll", "/dev/sfc_char")

@@ -63,6 +63,13 @@ def _add_arguments(parser: ArgumentParser) -> None:
         f" (default: {','.join(RDMA_REQUIRED)})",
     )
     parser.add_argument(
+        "--onload",
+        default="",
+        metavar="FILE",
+        help="report a Solarflare card without Onload's modules or device nodes as faulty: the agent gives its"
+        " --onload-config-file, which is not read here (default: no)",
+    )
+    parser.add_argument(
         "--all",
         action="store_true",
         help="report plain network cards, too: without RDMA, SR-IOV, a user-space driver or Onload (default: no)",
@@ -74,7 +81,7 @@ NIC = Kind(
     help="network cards: RDMA devices, SR-IOV functions, Solarflare; by what the kernel shows",
     add_arguments=_add_arguments,
     reads="nodedevices_probe.nic.probe",
-    passed_on={"driver-root-ctr-path": "driver-root-ctr-path", FLAG: FLAG},
+    passed_on={"driver-root-ctr-path": "driver-root-ctr-path", FLAG: FLAG, "onload": "onload-config-file"},
     check=_check,
     present=any_of(has_entries("sys/class/infiniband"), _special_card),
 )

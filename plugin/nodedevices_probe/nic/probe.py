@@ -19,6 +19,7 @@ from nodedevices_api.bounds import DEVICE_ID_PATTERN, MAX_DEVICE_ID, MAX_DEVICES
 from nodedevices_probe import drm, pcie
 from nodedevices_probe.loop import Facts
 from nodedevices_probe.nic import attributes as names
+from nodedevices_probe.nic import onload
 from nodedevices_probe.nic.functions import Function, functions
 from nodedevices_probe.nic.interfaces import NET, Interface, interface, interfaces
 from nodedevices_probe.nic.kind import required_nodes
@@ -61,6 +62,7 @@ class _Machine:
     rdma: Mapping[Owner, RdmaDevice]
     places: Mapping[str, pcie.Place]  # of PCI functions
     near: Mapping[str, tuple[PcieNeighbour, ...]]  # of physical functions
+    onload_missing: bool  # where it is wanted
 
     def parent(self, function: Function) -> Function:
         """Its physical function; itself where it is one."""
@@ -70,11 +72,12 @@ class _Machine:
 @dataclass(slots=True, kw_only=True)
 class NicSource(SysfsSource):
     """`required`: which character devices an RDMA device has to have. `plain`: with cards that have nothing but an
-    interface."""
+    interface. `onload`: Solarflare cards need Onload."""
 
     name: str = "nic"
     required: frozenset[str] = frozenset(names.RDMA_REQUIRED)
     plain: bool = False
+    onload: bool = False
     ports: PortReads = field(default_factory=PortReads)
 
     def poll(self) -> Facts:
@@ -91,6 +94,7 @@ class NicSource(SysfsSource):
             rdma=by_owner,
             places=places,
             near=pcie.neighbours({each.id: places[each.id] for each in every.values() if not each.physical}),
+            onload_missing=self.onload and onload.missing(roots),
         )
         wanted = {whose: each for whose, each in every.items() if self.plain or each.is_special}
         read = [self._device(whose, each, machine) for whose, each in wanted.items()]
@@ -153,22 +157,26 @@ class NicSource(SysfsSource):
             capacity={names.VFS: str(function.most_virtual_functions)} if function.most_virtual_functions else {},
             pcie=machine.near.get(function.id, ()),
             device_nodes=nodes[:16],
-            readings=self._readings(at, function, rdma, link_condition(parent, parent_rdma)),
+            readings=self._readings(at, function, rdma, machine, link_condition(parent, parent_rdma)),
         )
 
-    def _readings(self, at: str, function: Function, rdma: RdmaDevice | None, link: str | None) -> Readings:
+    def _readings(
+        self, at: str, function: Function, rdma: RdmaDevice | None, machine: _Machine, link: str | None
+    ) -> Readings:
         missing = drm.missing(self.roots, function.device_nodes)
         if not missing and rdma is not None and rdma.missing(self.roots, self.required):
             missing = (drm.NODE_MISSING,)
         unbound = () if function.driver else (names.DRIVER_UNBOUND,)
         is_whole = not function.physical
         felt = drm.sensors(self.roots, drm.hwmon(self.roots, at), shown="asic") if is_whole else drm.Sensors()
+        lacking = machine.onload_missing and is_whole
+        of_onload = onload.conditions(function.vendor, function.driver, is_missing=lacking)
         return Readings(
             error=_no_answer(rdma),
             thermal_slowdown=felt.hot,
             temperature_celsius=felt.celsius,
             power_milliwatts=felt.milliwatts,
-            conditions=(*unbound, *missing, *([link] if link else ())),
+            conditions=(*unbound, *missing, *of_onload, *([link] if link else ())),
         )
 
     def _soft(self, rdma: RdmaDevice) -> DeviceFact:
@@ -269,5 +277,6 @@ def source(options: argparse.Namespace) -> NicSource:
         system=System(options.root, Path(options.driver_root_ctr_path), options.host_sys_ctr_path),
         required=required_nodes(options.rdma_required),
         plain=options.all,
+        onload=bool(options.onload),
         poll_seconds=options.interval_seconds,
     )

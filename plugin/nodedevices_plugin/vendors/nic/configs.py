@@ -1,7 +1,7 @@
-"""What the configuration files of both plugins say together of the NICs of a node. Pure.
+"""What the configuration files of the plugins say together of the NICs of a node. Pure.
 
 A NIC is in one resource: the SR-IOV plugin's file comes first, because what it names belongs to one container, and must
-not be shared by the other file's. A rule of `resources.devices` comes before both (resources.matching).
+not be shared by another file's. A rule of `resources.devices` comes before all (resources.matching).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 from nodedevices_probe.protocol import DeviceFact
 
+from nodedevices_plugin.vendors.nic import onload
+from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig, RdmaResource
 from nodedevices_plugin.vendors.nic.sriov_config import DEFAULT_PREFIX, SriovConfig, SriovResource
 
@@ -19,29 +21,33 @@ RDMA_OPTION, SRIOV_OPTION = "rdma-config-file", "sriov-config-file"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configs:
-    """sriov_prefix: the domain of the SR-IOV plugin's resources that do not say theirs."""
+    """sriov_prefix: the domain of the SR-IOV plugin's resources that do not say theirs. onload: None without a file."""
 
     sriov: SriovConfig = field(default_factory=SriovConfig)
     rdma: RdmaConfig = field(default_factory=RdmaConfig)
+    onload: OnloadConfig | None = None
     sriov_prefix: str = DEFAULT_PREFIX
 
     @classmethod
     def of(cls, files: Mapping[str, object], *, sriov_prefix: str = DEFAULT_PREFIX) -> Configs:
         """From what device files contain, by option."""
-        sriov, rdma = files.get(SRIOV_OPTION), files.get(RDMA_OPTION)
+        sriov, rdma, of_onload = (files.get(each) for each in (SRIOV_OPTION, RDMA_OPTION, onload.OPTION))
         return cls(
             sriov=sriov if isinstance(sriov, SriovConfig) else SriovConfig(),
             rdma=rdma if isinstance(rdma, RdmaConfig) else RdmaConfig(),
+            onload=of_onload if isinstance(of_onload, OnloadConfig) else None,
             sriov_prefix=sriov_prefix,
         )
 
     def name(self, fact: DeviceFact) -> str | None:
-        """The resource that has the NIC; None: neither file names it."""
+        """The resource that has the NIC; None: no file names it."""
         if (function := self.sriov.of(fact)) is not None:
             return function.full_name(self.sriov_prefix)
-        hca = self.rdma.of(fact)
-        return None if hca is None else hca.full_name()
+        if (hca := self.rdma.of(fact)) is not None:
+            return hca.full_name()
+        return onload.name(self.onload, fact) if self.onload is not None else None
 
-    def named(self, resource: str) -> SriovResource | RdmaResource | None:
+    def named(self, resource: str) -> SriovResource | RdmaResource | OnloadConfig | None:
         """The entry of a resource; None: it is not of these files."""
-        return self.sriov.named(resource, self.sriov_prefix) or self.rdma.named(resource)
+        of_onload = self.onload if self.onload is not None and self.onload.resource == resource else None
+        return self.sriov.named(resource, self.sriov_prefix) or self.rdma.named(resource) or of_onload

@@ -4,6 +4,7 @@ By who named the resource:
 - the file of Mellanox' plugin: the RDMA character devices, with its permissions (rwm). No variable, as there, but where
   containers get single HCAs and have to know which.
 - the file of the SR-IOV plugin: what its selector asks for, with the variables and the JSON of that plugin.
+- Onload's file: what it says (onload.edits).
 - a rule of `resources.devices`, or nobody: all nodes of the NIC, and the same variables.
 """
 
@@ -17,7 +18,9 @@ from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Grant, InventoryDevice
+from nodedevices_plugin.vendors.nic import onload
 from nodedevices_plugin.vendors.nic.configs import Configs
+from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaResource
 from nodedevices_plugin.vendors.nic.sriov_config import VHOST, SriovResource, SriovSelector
 from nodedevices_plugin.vendors.nic.traits import is_hca, node_called, rdma_nodes, text, vfio_node
@@ -41,7 +44,8 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicContainers:
-    """Of one node. existing: which of HOST_PATHS are there; configs: what the two files say; facts: by device id."""
+    """Of one node. existing: those of the vendor's host_paths that are there; configs: what the files say; facts: by
+    device id."""
 
     facts: Mapping[str, DeviceFact] = field(default_factory=dict)
     existing: Set[str] = frozenset()
@@ -58,6 +62,8 @@ class NicContainers:
             return ContainerEdits()
         facts = [self._fact(id_, grant.resource.name) for id_ in granted]
         entry = self.configs.named(grant.resource.name)
+        if isinstance(entry, OnloadConfig):
+            return onload.edits(entry, self.existing)
         if isinstance(entry, RdmaResource):
             return self._rdma(entry, grant.resource.name, facts)
         return self._functions(entry, grant.resource.name, facts)

@@ -13,8 +13,9 @@ from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import Condition, hot, node_missing
+from nodedevices_plugin.vendors.nic import onload
 
-REASONS = ("LinkDown", "NoLink", "DriverUnbound", "DeviceNodeMissing", "ThermalSlowdown")
+REASONS = ("LinkDown", "NoLink", "DriverUnbound", "DeviceNodeMissing", "OnloadMissing", "ThermalSlowdown")
 
 
 def read(readings: Readings) -> tuple[Condition, ...]:
@@ -38,6 +39,7 @@ def read(readings: Readings) -> tuple[Condition, ...]:
             ends_by_itself=True,
         ),
         replace(node_missing(readings), unused=HealthState.DEGRADED),
+        onload.condition(readings),
         Condition(
             reason="NoLink",
             state=HealthState.DEGRADED,

@@ -1,6 +1,6 @@
 """Flags and files of the NIC vendor, and what they say of a node. Pure.
 
-The two files are those of the plugins whose place the agent takes; without them no NIC is offered but those that a rule
+The files are those of the plugins whose place the agent takes; without them no NIC is offered but those that a rule
 of `resources.devices` names.
 """
 
@@ -15,7 +15,7 @@ from nodedevices_common.options import Option, Values
 from nodedevices_plugin.model import PlanError, resource_names
 from nodedevices_plugin.vendors.files import DeviceFile
 from nodedevices_plugin.vendors.flags import VendorFlags
-from nodedevices_plugin.vendors.nic import device_info, rdma_config, sriov_config
+from nodedevices_plugin.vendors.nic import device_info, onload, rdma_config, sriov_config
 from nodedevices_plugin.vendors.nic.configs import RDMA_OPTION, SRIOV_OPTION, Configs
 
 GROUP = "NIC"
@@ -54,7 +54,7 @@ def configs(local: object, files: Mapping[str, object]) -> Configs:
 
 FLAGS = VendorFlags(
     group=GROUP,
-    title="NICs of all makers: SR-IOV, RDMA",
+    title="NICs of all makers: SR-IOV, RDMA, Onload",
     options=(
         Option(
             name=PREFIX_OPTION,
@@ -97,5 +97,17 @@ FILES = (
         ),
         type=sriov_config.SriovConfig,
         parse=sriov_config.parse,
+    ),
+    DeviceFile(
+        option=Option(
+            name=onload.OPTION,
+            variables=("NODEDEVICES_ONLOAD_CONFIG_FILE",),
+            group=GROUP,
+            metavar="FILE",
+            help="spec.devicePlugin of an Onload object, as JSON: offer Onload on Solarflare cards; edits take effect "
+            "while the agent runs",
+        ),
+        type=onload.OnloadConfig,
+        parse=onload.parse,
     ),
 )

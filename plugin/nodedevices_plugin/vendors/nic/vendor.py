@@ -17,11 +17,12 @@ from nodedevices_probe.protocol import Readings
 from nodedevices_plugin.model import HealthState, InventoryDevice, OfferedResource, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
 from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning
-from nodedevices_plugin.vendors.nic import containers, device_info, faults
+from nodedevices_plugin.vendors.nic import containers, device_info, faults, onload
 from nodedevices_plugin.vendors.nic import flags as own_flags
 from nodedevices_plugin.vendors.nic.configs import Configs
 from nodedevices_plugin.vendors.nic.containers import NicContainers
 from nodedevices_plugin.vendors.nic.flags import NicSettings
+from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaResource
 from nodedevices_plugin.vendors.nic.sriov_config import SriovResource
 from nodedevices_plugin.vendors.node_files import FolderFiles
@@ -45,6 +46,8 @@ class Nic:
     def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
         """rdmaHcaMax counts the containers of all HCAs together; the kubelet's ids are spread evenly over these."""
         entry = _configs(naming).named(name)
+        if isinstance(entry, OnloadConfig):
+            return onload.shares(entry, units)
         if not isinstance(entry, RdmaResource) or entry.shares is None:
             return None
         if not entry.together:
@@ -57,7 +60,8 @@ class Nic:
         return isinstance(entry, SriovResource) and entry.exclude_topology
 
     def host_paths(self, files: Mapping[str, object]) -> Collection[str]:
-        return containers.HOST_PATHS
+        wanted = files.get(onload.OPTION)
+        return (*containers.HOST_PATHS, *(onload.host_paths(wanted) if isinstance(wanted, OnloadConfig) else ()))
 
     def containers(self, node: NodeView) -> NicContainers:
         configs = own_flags.configs(node.local, node.files)
