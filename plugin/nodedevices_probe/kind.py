@@ -33,8 +33,9 @@ class Kind:
     machine's /sys, /proc, /dev and /run are. `interval`: what happens every `interval_seconds`, for --help.
 
     `passed_on`: which of its flags get the value of which of the agent's options. `one_of`: of these options of the
-    agent exactly one is given with this kind, and none without it. `check` raises CheckError, with the agent's flag in
-    it, for what is passed on and cannot be.
+    agent exactly one is given with this kind, and none without it. `requires`: options of the agent without which it
+    cannot run, and what each is, for people. `check` raises CheckError, with the agent's flag in it, for what is passed
+    on and cannot be.
 
     `auto` starts the kind where `present` says why its hardware is there, and where one of the agent's options
     `auto_by` is given: a kind whose devices a file describes. A kind with neither is never started by it.
@@ -48,6 +49,7 @@ class Kind:
     interval_seconds: float = 5.0
     passed_on: Mapping[str, str] = field(default_factory=dict)
     one_of: tuple[str, ...] = ()
+    requires: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[Given], None] = _any
     present: Present = never
     auto_by: tuple[str, ...] = ()

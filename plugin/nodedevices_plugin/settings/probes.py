@@ -119,9 +119,12 @@ def missing(specs: Sequence[ProbeSpec], options: Mapping[str, Value], place: str
     """What these probes need of the agent's options and do not have."""
     problems = []
     names = [each.name for each in specs if each.built_in]
-    names += sorted(configured(options) - set(names)) if any(each.name == AUTO for each in specs) else []
-    for kind in map(KINDS.__getitem__, names):
-        if kind.one_of and sum(bool(options[each]) for each in kind.one_of) != 1:
+    auto = [each for each in AUTOMATIC if each not in names] if any(each.name == AUTO for each in specs) else []
+    for kind in (KINDS[each] for each in (*names, *auto)):
+        lacking = [f"--{each}, {what}" for each, what in kind.requires.items() if not options[each]]
+        if lacking and kind.name in names:
+            problems.append(f"{place} {kind.name}: needs {' and '.join(lacking)}")
+        elif kind.one_of and sum(bool(options[each]) for each in kind.one_of) != 1:
             right = " and ".join(f"--{each}" for each in kind.one_of)
             problems.append(f"{place} {kind.name}: needs exactly one of {right}")
         else:

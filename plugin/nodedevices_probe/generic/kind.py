@@ -5,9 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from pathlib import Path
 
-from nodedevices_probe.check import CheckError
 from nodedevices_probe.generic.attributes import OPTION
-from nodedevices_probe.kind import Given, Kind, add_driver_root
+from nodedevices_probe.kind import Kind, add_driver_root
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -21,11 +20,6 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_driver_root(parser)
 
 
-def _check(given: Given) -> None:
-    if not given[OPTION]:
-        raise CheckError(f"--probe generic: needs --{OPTION}, a file that says which devices there are")
-
-
 GENERIC = Kind(
     name="generic",
     help="devices by a configuration file: nodes of /dev and USB devices",
@@ -34,6 +28,6 @@ GENERIC = Kind(
     interval="between searches for devices",
     interval_seconds=1.0,
     passed_on={"file": OPTION, "driver-root-ctr-path": "driver-root-ctr-path"},
-    check=_check,
+    requires={OPTION: "a file that says which devices there are"},
     auto_by=(OPTION,),
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from pathlib import Path
 
-from nodedevices_probe.check import CheckError
-from nodedevices_probe.kind import Given, Kind
+from nodedevices_probe.kind import Kind
 from nodedevices_probe.remote.attributes import OPTION
 
 
@@ -20,11 +19,6 @@ def _add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def _check(given: Given) -> None:
-    if not given[OPTION]:
-        raise CheckError(f"--probe remote: needs --{OPTION}, a file that says which pools there are")
-
-
 REMOTE = Kind(
     name="remote",
     help="pools that live elsewhere, by a configuration file, with checks of their controllers",
@@ -33,6 +27,6 @@ REMOTE = Kind(
     interval="between reports; how often controllers are checked is in the file",
     interval_seconds=1.0,
     passed_on={"file": OPTION},
-    check=_check,
+    requires={OPTION: "a file that says which pools there are"},
     auto_by=(OPTION,),
 )

@@ -12,6 +12,7 @@ from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_probe.registry import KINDS
 from support.facts import gpu, gpu_id
 from support.probed_node import BROKEN, GPU, NICS, Node, nic, said
@@ -64,6 +65,20 @@ def test_by_flag_and_by_variable_it_is_the_same() -> None:
         parse(["--node-name=n1"], {"NODEDEVICES_PROBE": f"auto, {NICS}"}),
     ):
         assert Node(said("intel"), local, None, of("amd")).runs[0] == "amd"
+
+
+@pytest.mark.parametrize("kind", ["generic", "remote"])
+def test_a_probe_whose_devices_a_file_describes_runs_where_that_file_is_given(kind: str) -> None:
+    flags = ["--node-name=n1", "--operator-wait-seconds=0", "--probe=auto"]
+    given = parse([*flags, f"--{kind}-config-file=/etc/{kind}.yaml"], {})
+    assert Node(said("nvml"), given, None, of("nvml")).runs == ("nvml", kind)
+    assert Node(said("nvml"), given, None, of()).runs == (kind,)
+    assert Node(said("nvml"), parse(flags, {}), None, of("nvml")).runs == ("nvml",)
+
+
+def test_what_is_given_for_a_probe_that_hardware_may_start_is_checked_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="--rdma-required: 'no-such' is not allowed"):
+        parse(["--node-name=n1", "--probe=auto", "--rdma-required=no-such"], {})
 
 
 # --- while it runs ----------------------------------------------------------------------------------------------------
