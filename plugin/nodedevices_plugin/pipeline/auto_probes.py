@@ -16,21 +16,31 @@ from nodedevices_common.options import Value
 
 from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.settings.probes import AUTO, DEFAULT, configured, expanded, name_of
+from nodedevices_plugin.settings.probes import (
+    AUTO,
+    AUTOMATIC,
+    DEFAULT,
+    ProbeSpec,
+    configured,
+    expanded,
+    missing,
+    name_of,
+)
 
 
 def after_restart(state: State, hardware: Set[str] | None) -> frozenset[str]:
-    """What it started before, and still has to: of the state file. `hardware`: what is there; None: not known."""
+    """What ran before, and still has to: of the state file. `hardware`: what is there; None: not known."""
     if hardware is None:
         return frozenset(state.auto_probes)
     first = name_of(state.probes[0]) if state.probes else ""
     owners = {each.probe or first for each in state.devices if each.fact.id not in state.retired_devices}
-    return frozenset(each for each in (*state.auto_probes, *DEFAULT) if each in owners and each in state.probes)
+    return frozenset(each for each in AUTOMATIC if each in owners and each in state.probes)
 
 
 def started(texts: Sequence[str], before: Collection[str], parts: Mapping[str, Inventory]) -> frozenset[str]:
-    """What must not be taken away by itself: of the probes that run now, by `texts`, and what it started `before`."""
-    return frozenset(before) | {each for each in DEFAULT if each in texts and each in parts and parts[each].devices}
+    """What must not be taken away by itself: what it started `before`, and of the probes that run now, by `texts`,
+    those with devices, whoever started them."""
+    return frozenset(before) | {each for each in AUTOMATIC if each in texts and each in parts and parts[each].devices}
 
 
 def stands_for(
@@ -40,6 +50,6 @@ def stands_for(
     if AUTO not in texts:
         return tuple(texts), ()
     found = (hardware or frozenset()) | kept | configured(options)
-    run = expanded(texts, found)
+    run = expanded(texts, [each for each in found if not missing([ProbeSpec(each)], options)])
     remembered = tuple(each for each in run if each not in texts)
     return (run, remembered) if run else (DEFAULT, ())

@@ -137,7 +137,17 @@ def test_while_the_hardware_is_not_known_those_that_ran_run_again() -> None:
     assert Node(BROKEN, None, before.world.state, None).runs == ("nvml", "amd"), "with a broken file, too"
 
 
-def test_the_default_probe_with_devices_of_before_auto_stays() -> None:
+def test_a_probe_whose_file_is_no_longer_given_does_not_stay() -> None:
+    flags = ["--node-name=n1", "--operator-wait-seconds=0", "--probe=auto"]
+    with_file = parse([*flags, "--generic-config-file=/f"], {})
+    before = Node(said("nvml"), with_file, None, of("nvml")).line("nvml", gpu(0)).line("generic", nic()).world.state
+    assert before.auto_probes == ("nvml", "generic")
+    assert Node(said("nvml"), parse(flags, {}), before, of("nvml")).runs == ("nvml",)
+
+
+def test_a_probe_with_devices_of_before_auto_stays() -> None:
+    amd = auto(file=said("nvml", "amd")).line("nvml").line("amd", nic()).world.state
+    assert auto("nvml", state=amd).runs == ("nvml", "amd")
     before = auto(file=said("nvml")).line("nvml", gpu(0)).world.state
     assert auto("amd", state=before).runs == ("nvml", "amd")
     assert auto("amd", state=replace(before, devices=())).runs == ("amd",)
