@@ -11,6 +11,7 @@ from support.trees import Tree
 CONNECTX_7, CONNECTX_VF, E810, SFC9250, X710 = "0x1021", "0x101e", "0x1592", "0x0b03", "0x1572"
 MELLANOX, INTEL, SOLARFLARE = "0x15b3", "0x8086", "0x1924"
 IFF_UP = 1
+VIRTUAL = "sys/devices/virtual"
 
 
 @dataclass(slots=True)
@@ -82,6 +83,8 @@ class Nics:
         for index in range(16 if layer == "InfiniBand" else 1):
             self.tree.file(f"{port}/pkeys/{index}", pkeys[index] if index < len(pkeys) else "0x0000")
         self.tree.link(f"sys/class/infiniband/{name}", at)
+        if folder != VIRTUAL:
+            self.tree.link(f"{at}/device", folder)
         for each in nodes:
             node = f"{each}{self._verbs}"
             group = {"uverbs": "infiniband_verbs", "ucm": "infiniband_cm"}.get(each, "infiniband_mad")
@@ -172,9 +175,9 @@ def soft_roce(root: Path, *, kind: str = "rxe") -> Nics:
     card = nics.card("0000:02:00.0", vendor="0x1af4", device="0x1041", driver="virtio-pci")
     nics.interface("eth0", f"{card}/virtio0", speed=-1)
     if kind == "rxe":
-        nics.rdma("rxe0", "sys/devices/virtual", rate="2.5 Gb/sec (1X SDR)", nodes=("uverbs", "umad"), parent="eth0")
+        nics.rdma("rxe0", VIRTUAL, rate="2.5 Gb/sec (1X SDR)", nodes=("uverbs", "umad"), parent="eth0")
     else:
-        nics.rdma("siw0", "sys/devices/virtual", kind="4: RNIC", nodes=("uverbs",), rate="10 Gb/sec (4X SDR)")
+        nics.rdma("siw0", VIRTUAL, kind="4: RNIC", nodes=("uverbs",), rate="10 Gb/sec (4X SDR)")
         nics.tree.file("sys/class/infiniband/siw0/ports/1/gid_attrs/ndevs/0", "eth0")
     return nics
 

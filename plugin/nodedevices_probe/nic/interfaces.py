@@ -7,6 +7,7 @@ down; `carrier_up_count` counts since the driver made the interface.
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 
 from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
@@ -30,15 +31,15 @@ class Interface:
     speed_gbps: int | None = None
 
 
-def interfaces(roots: Roots) -> dict[Owner, Interface]:
+def interfaces(roots: Roots, without_speed: Container[Owner]) -> dict[Owner, Interface]:
     """By device, the one that is its own: neither a representor of a function nor a child of an IPoIB interface; of
-    several ports the first one that has a link."""
+    several ports the first one that has a link. `without_speed`: of devices whose speed is known otherwise."""
     found: dict[Owner, list[tuple[int, Interface]]] = {}
     for name in roots.names(NET):
         whose, at = owner(roots, f"{NET}/{name}"), f"{NET}/{name}"
-        if whose is None or not whose.pci or _is_part(roots, at):
-            continue
-        found.setdefault(whose, []).append((roots.number(f"{at}/dev_port") or 0, interface(roots, name)))
+        if whose is not None and whose.pci and not _is_part(roots, at):
+            port = roots.number(f"{at}/dev_port") or 0
+            found.setdefault(whose, []).append((port, interface(roots, name, speed=whose not in without_speed)))
     return {
         whose: min(several, key=lambda each: (not each[1].has_carrier, each[0]))[1] for whose, several in found.items()
     }
@@ -50,10 +51,11 @@ def _is_part(roots: Roots, at: str) -> bool:
     return is_representor or roots.exists(f"{at}/parent")
 
 
-def interface(roots: Roots, name: str) -> Interface:
+def interface(roots: Roots, name: str, *, speed: bool = True) -> Interface:
+    """`speed`: read it, which asks the card's firmware while all of the machine's interfaces wait."""
     at = f"{NET}/{name}"
     carrier = roots.number(f"{at}/carrier")
-    megabits = roots.number(f"{at}/speed") if carrier == 1 else None
+    megabits = roots.number(f"{at}/speed") if speed and carrier == 1 else None
     return Interface(
         name=text(name),
         link_type=_TYPES.get(roots.number(f"{at}/type") or 0, ""),

@@ -26,11 +26,10 @@ from nodedevices_probe.nic.kind import required_nodes
 from nodedevices_probe.nic.links import link_condition
 from nodedevices_probe.nic.models import LINUX, maker, model
 from nodedevices_probe.nic.owners import Owner, owner
-from nodedevices_probe.nic.rdma import PortReads, RdmaDevice, is_exclusive, rdma_devices
+from nodedevices_probe.nic.rdma import FirmwareReads, RdmaDevice, is_exclusive, rdma_devices, sensors
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     MAX_SMALL,
-    MAX_TEXT,
     Attribute,
     DeviceFact,
     PcieNeighbour,
@@ -78,19 +77,19 @@ class NicSource(SysfsSource):
     required: frozenset[str] = frozenset(names.RDMA_REQUIRED)
     plain: bool = False
     onload: bool = False
-    ports: PortReads = field(default_factory=PortReads)
+    firmware: FirmwareReads = field(default_factory=FirmwareReads)
 
     def poll(self) -> Facts:
         return self.facts((), self._found)
 
     def _found(self) -> Found:
-        roots, rdma = self.roots, rdma_devices(self.roots, self.ports)
+        roots, rdma = self.roots, rdma_devices(self.roots, self.firmware)
         by_owner = {each.owner: each for each in reversed(rdma) if each.owner.pci}
         every = functions(roots, self.system.bus_ids(), {whose.pci for whose in by_owner if not whose.auxiliary})
         places = {whose.pci: self.system.place(whose.pci) for whose in every if not whose.auxiliary}
         machine = _Machine(
             functions=every,
-            interfaces=interfaces(roots),
+            interfaces=interfaces(roots, without_speed=by_owner),
             rdma=by_owner,
             places=places,
             near=pcie.neighbours({each.id: places[each.id] for each in every.values() if not each.physical}),
@@ -123,7 +122,7 @@ class NicSource(SysfsSource):
         of_physical = Owner(physical.id)
         parent, parent_rdma = machine.interfaces.get(of_physical), machine.rdma.get(of_physical)
         made_by = maker(function.vendor)
-        place = machine.places.get(whose.pci, pcie.Place(path=()))
+        place = machine.places[whose.pci]
         nodes = (*function.device_nodes, *(rdma.device_nodes(self.roots, self.required) if rdma else ()))
         return DeviceFact(
             id=function.id,
@@ -167,9 +166,11 @@ class NicSource(SysfsSource):
         if not missing and rdma is not None and rdma.missing(self.roots, self.required):
             missing = (drm.NODE_MISSING,)
         unbound = () if function.driver else (names.DRIVER_UNBOUND,)
-        is_whole = not function.physical
-        felt = drm.sensors(self.roots, drm.hwmon(self.roots, at), shown="asic") if is_whole else drm.Sensors()
-        lacking = machine.onload_missing and is_whole
+        if function.physical:
+            felt = drm.Sensors()  # those of its physical function
+        else:
+            felt = rdma.said.sensors if rdma is not None else sensors(self.roots, at)
+        lacking = machine.onload_missing and not function.physical
         of_onload = onload.conditions(function.vendor, function.driver, is_missing=lacking)
         return Readings(
             error=_no_answer(rdma),
@@ -219,7 +220,7 @@ def _of_rdma(rdma: RdmaDevice | None) -> dict[str, str | int | None]:
     return {
         names.RDMA_DEVICE: text(rdma.name),
         names.NODE_GUID: rdma.node_guid,
-        names.P_KEYS: ",".join(rdma.p_keys)[:MAX_TEXT],
+        names.P_KEYS: ",".join(rdma.said.p_keys),
     }
 
 
@@ -235,13 +236,13 @@ def _attributes(values: Mapping[str, str | int | None]) -> dict[str, Attribute]:
 def _link_type(own: Interface | None, rdma: RdmaDevice | None) -> str:
     if own is not None and own.link_type:
         return own.link_type
-    return next((port.link_type for port in rdma.ports if port.link_type), "") if rdma is not None else ""
+    return next((port.link_type for port in rdma.said.ports if port.link_type), "") if rdma is not None else ""
 
 
 def _speed(own: Interface | None, rdma: RdmaDevice | None) -> int | None:
     if own is not None and own.speed_gbps is not None:
         return own.speed_gbps
-    rates = [port.rate_gbps for port in rdma.ports if port.rate_gbps is not None] if rdma is not None else []
+    rates = [port.rate_gbps for port in rdma.said.ports if port.rate_gbps is not None] if rdma is not None else []
     return within(max(rates, default=None), 1, MAX_SMALL)
 
 

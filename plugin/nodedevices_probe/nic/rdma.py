@@ -3,7 +3,7 @@
 Source: Documentation/ABI/stable/sysfs-class-infiniband of the Linux kernel. A device's character devices are those
 whose `ibdev` says its name; /dev/infiniband/rdma_cm is everybody's.
 
-What ports say of themselves is asked of the device's firmware, which may not answer: each device is read for a bounded
+What ports and sensors say is asked of the device's firmware, which may not answer: each device is read for a bounded
 time, and of one that does not return what it said last holds.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
 
+from nodedevices_probe import drm
 from nodedevices_probe.bounded import BoundedReads
 from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
 from nodedevices_probe.nic.interfaces import NET
@@ -37,7 +38,7 @@ _P_KEY = re.compile(r"0x[0-9a-f]{4}")
 _LAYERS = {"InfiniBand": INFINIBAND, "Ethernet": ETHER}
 
 
-class State(IntEnum):
+class PortState(IntEnum):
     """ib_verbs.h ib_port_state."""
 
     UNKNOWN = 0
@@ -45,13 +46,13 @@ class State(IntEnum):
     ACTIVE = 4
 
 
-class Physical(IntEnum):
+class PhysicalState(IntEnum):
     """ib_verbs.h ib_port_phys_state."""
 
     DISABLED = 3  # by an administrator
 
 
-class Kind(IntEnum):
+class NodeType(IntEnum):
     """rdma_node_type."""
 
     UNKNOWN = 0
@@ -69,16 +70,24 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the firmware says."""
+
+    ports: tuple[Port, ...] = ()
+    p_keys: tuple[str, ...] = ()
+    sensors: drm.Sensors = field(default_factory=drm.Sensors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaDevice:
     name: str
     owner: Owner
-    kind: int = Kind.UNKNOWN
+    kind: int = NodeType.UNKNOWN
     node_guid: str = ""
     firmware: str = ""
     model: str = ""  # hca_type
-    ports: tuple[Port, ...] = ()
-    p_keys: tuple[str, ...] = ()
-    answers: bool = True
+    said: Answer
+    answers: bool = True  # now
     netdev: str = ""  # whose packets it sends, as its GIDs have it
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by kind: uverbs -> /dev/infiniband/uverbs0
 
@@ -87,7 +96,7 @@ class RdmaDevice:
         for each in required:
             if each == RDMA_CM:
                 paths: tuple[str, ...] = (f"{DEV}/{RDMA_CM}",)
-            elif each != "uverbs" and self.kind > Kind.ROUTER:
+            elif each != "uverbs" and self.kind > NodeType.ROUTER:
                 continue
             else:
                 paths = self.nodes.get(each, ())
@@ -102,34 +111,26 @@ class RdmaDevice:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """What the firmware says."""
-
-    ports: tuple[Port, ...] = ()
-    p_keys: tuple[str, ...] = ()
-
-
 @dataclass(slots=True)
-class PortReads:
-    reads: BoundedReads[Ports] = field(default_factory=BoundedReads)
-    _last: dict[str, Ports] = field(default_factory=dict)  # by name
+class FirmwareReads:
+    reads: BoundedReads[Answer] = field(default_factory=BoundedReads)
+    _last: dict[str, Answer] = field(default_factory=dict)  # by name
 
-    def read(self, roots: Roots, names: Collection[str]) -> dict[str, Ports | None]:
+    def read(self, roots: Roots, names: Collection[str]) -> dict[str, Answer | None]:
         """None: it does not answer."""
-        found = self.reads.read({name: partial(_ports, roots, name) for name in names})
-        self._last = {name: found[name] or self._last.get(name, Ports()) for name in names}
+        found = self.reads.read({name: partial(_ask, roots, name) for name in names})
+        self._last = {name: found[name] or self._last.get(name, Answer()) for name in names}
         return found
 
-    def last(self, name: str) -> Ports:
-        return self._last.get(name, Ports())
+    def last(self, name: str) -> Answer:
+        return self._last.get(name, Answer())
 
 
-def rdma_devices(roots: Roots, ports: PortReads) -> tuple[RdmaDevice, ...]:
+def rdma_devices(roots: Roots, firmware: FirmwareReads) -> tuple[RdmaDevice, ...]:
     nodes, names = _character_devices(roots), roots.names(INFINIBAND_CLASS)[:MAX_RDMA]
-    read = ports.read(roots, names)
+    read = firmware.read(roots, names)
     found = (
-        _device(roots, name, nodes.get(name, {}), ports.last(name), answers=read[name] is not None) for name in names
+        _device(roots, name, nodes.get(name, {}), firmware.last(name), answers=read[name] is not None) for name in names
     )
     return tuple(each for each in found if each is not None)
 
@@ -151,7 +152,7 @@ def _character_devices(roots: Roots) -> dict[str, dict[str, tuple[str, ...]]]:
 
 
 def _device(
-    roots: Roots, name: str, nodes: Mapping[str, tuple[str, ...]], said: Ports, *, answers: bool
+    roots: Roots, name: str, nodes: Mapping[str, tuple[str, ...]], said: Answer, *, answers: bool
 ) -> RdmaDevice | None:
     at = f"{INFINIBAND_CLASS}/{name}"
     found = RdmaDevice(
@@ -161,8 +162,7 @@ def _device(
         node_guid=roots.word(f"{at}/node_guid"),
         firmware=roots.word(f"{at}/fw_ver"),
         model=roots.word(f"{at}/hca_type"),
-        ports=said.ports,
-        p_keys=said.p_keys,
+        said=said,
         answers=answers,
         netdev=_netdev(roots, at),
         nodes=nodes,
@@ -171,19 +171,28 @@ def _device(
     return None if whose is None else replace(found, owner=whose)
 
 
-def _ports(roots: Roots, name: str) -> Ports:
-    at = f"{INFINIBAND_CLASS}/{name}/ports"
-    numbers = [each for each in roots.names(at) if each.isdecimal()][:MAX_PORTS]
-    ports = tuple(_port(roots, f"{at}/{each}") for each in numbers)
+def _ask(roots: Roots, name: str) -> Answer:
+    device = f"{INFINIBAND_CLASS}/{name}"
+    numbers = [each for each in roots.names(f"{device}/ports") if each.isdecimal()][:MAX_PORTS]
+    ports = tuple(_port(roots, f"{device}/ports/{each}") for each in numbers)
     is_infiniband = any(port.link_type == INFINIBAND for port in ports)
-    return Ports(ports=ports, p_keys=_p_keys(roots, f"{at}/{numbers[0]}") if is_infiniband else ())
+    return Answer(
+        ports=ports,
+        p_keys=_p_keys(roots, f"{device}/ports/{numbers[0]}") if is_infiniband else (),
+        sensors=sensors(roots, f"{device}/device"),
+    )
+
+
+def sensors(roots: Roots, device: str) -> drm.Sensors:
+    """Of the card with this folder."""
+    return drm.sensors(roots, drm.hwmon(roots, device), shown="asic")
 
 
 def _port(roots: Roots, at: str) -> Port:
     state = _said(roots, f"{at}/state")
-    rate = _RATE.fullmatch(roots.word(f"{at}/rate")) if state == State.ACTIVE else None
+    rate = _RATE.fullmatch(roots.word(f"{at}/rate")) if state == PortState.ACTIVE else None
     # Every active port was up; the counter is a command to the device, so it is read where it matters.
-    downed = roots.number(f"{at}/counters/link_downed") if state == State.DOWN else None
+    downed = roots.number(f"{at}/counters/link_downed") if state == PortState.DOWN else None
     return Port(
         state=state,
         physical=_said(roots, f"{at}/phys_state"),

@@ -21,7 +21,7 @@ from nodedevices_plugin.settings.probes import missing, read
 from nodedevices_probe.bounded import BoundedReads
 from nodedevices_probe.loop import NO_DRIVER, Facts, LineLoop
 from nodedevices_probe.nic.probe import NicSource
-from nodedevices_probe.nic.rdma import PortReads
+from nodedevices_probe.nic.rdma import FirmwareReads
 from nodedevices_probe.presence import Hardware
 from nodedevices_probe.protocol import MAX_LINE_BYTES, MAX_OWN, MAX_PATHS, DeviceFact, PciePath
 from nodedevices_probe.registry import KINDS
@@ -333,6 +333,17 @@ def test_a_missing_character_device_is_a_reason_of_those_that_require_it(
         assert "/dev/infiniband/issm0" not in devices[0].device_nodes, "a container with it could not start"
 
 
+@pytest.mark.parametrize(("make", "id_"), [(connectx_7_pair, "0000:17:00.0"), (solarflare, "0000:65:00.0")])
+def test_a_card_at_its_critical_temperature_is_hot(tmp_path: Path, make: Callable[[Path], Nics], id_: str) -> None:
+    tree = make(tmp_path).tree
+    folder = f"sys/bus/pci/devices/{id_}/hwmon/hwmon3"
+    tree.files(folder, temp1_label="asic", temp1_input=61_000, temp1_crit=105_000)
+    readings = by_id(poll(tmp_path))[id_].readings
+    assert (readings.temperature_celsius, readings.thermal_slowdown) == (61, False)
+    tree.files(folder, temp1_input=105_000)
+    assert by_id(poll(tmp_path))[id_].readings.thermal_slowdown is True
+
+
 def test_cards_without_rdma_require_no_character_device(tmp_path: Path) -> None:
     nics = solarflare(tmp_path)
     nics.root.joinpath("dev/infiniband/rdma_cm").unlink()
@@ -382,7 +393,7 @@ class SystemOf(System):
 
 def test_a_card_whose_firmware_hangs_keeps_no_other_waiting_and_says_what_it_said_last(tmp_path: Path) -> None:
     tree = connectx_7_pair(tmp_path).tree
-    source = NicSource(system=System(tmp_path), ports=PortReads(BoundedReads(seconds=0.5)))
+    source = NicSource(system=System(tmp_path), firmware=FirmwareReads(BoundedReads(seconds=0.5)))
     before = source.poll().devices
     roots = HangingRoots(tmp_path, hangs="mlx5_0")
     source.system = SystemOf(tmp_path, below=roots)

@@ -36,7 +36,7 @@ def e810(root: Path) -> tuple[DeviceFact, ...]:
     nics = Nics(root)
     card = nics.card("0000:17:00.0", vendor=INTEL, device=E810, driver="ice")
     nics.interface("ens30f0", card)
-    nics.rdma("irdma0", card)
+    nics.rdma("irdma0", card, rate="100 Gb/sec (4X EDR)")
     for index, part in enumerate(
         nics.virtual_functions("0000:17:00.0", 4, vendor=INTEL, device="0x1889", driver="iavf", most=128)
     ):
