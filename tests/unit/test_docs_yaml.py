@@ -23,6 +23,8 @@ from nodedevices_api.sections import SECTION_NAMES, Sections
 from nodedevices_plugin.settings import file
 from nodedevices_plugin.vendors.nic import onload, rdma_config, sriov_config
 from nodedevices_plugin.vendors.xilinx import names as card_names
+from nodedevices_probe.generic import config as generic_config
+from nodedevices_probe.remote import config as remote_config
 from nodedevices_probe.simulated import file as simulated_file
 from support import vendor
 from support.kustomize import ROOT, kubectl, render
@@ -134,6 +136,12 @@ def check(document: Any, text: str) -> None:
         assert len(card_names.parse(text.encode()).aliases) == len(keys)
     elif keys <= SECTION_KEYS:
         parse(Sections, document)
+    elif keys == {"devices"} and all(
+        each.keys() & {"preset", "groups", "paths", "usb"} for each in document["devices"]
+    ):
+        assert generic_config.parse(text.encode()).devices
+    elif keys == {"pools"}:
+        assert remote_config.parse(text.encode()).pools
     elif keys <= SIMULATED:
         simulated_file.parse(text, node="node-a")
     elif keys == {"configList"}:

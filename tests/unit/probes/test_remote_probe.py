@@ -336,3 +336,8 @@ def test_the_agents_flag_is_needed_and_passed_on() -> None:
         parse_flags(["--node-name=n", "--probe=remote"], {})
     local = parse_flags(["--node-name=n", "--probe=remote", "--remote-config-file=/etc/r.yaml"], {})
     assert KINDS["remote"].arguments(local.probe_options) == ["remote", "--file=/etc/r.yaml"]
+
+
+def test_auto_runs_it_where_its_file_is_given() -> None:
+    assert KINDS["remote"].configured({OPTION: "/etc/remote.yaml"}) == "--remote-config-file is given"
+    assert KINDS["remote"].configured({OPTION: ""}) == ""
