@@ -75,6 +75,9 @@ def test_gpus_and_a_nic_of_one_pod_come_from_one_numa_node_and_a_pod_that_none_c
     rig.until("the kubelet lists them", lambda: {each: len(rig.ids(rig.b, each)) for each in COUNTS} == COUNTS)
     rig.until("the Node has them", lambda: {each: rig.node_count(rig.b, each) for each in COUNTS} == COUNTS)
     gpus = rig.ids(rig.b)
+    links = {each["name"]: each.get("links") for each in rig.devices(rig.b).values()}
+    first = rig.device(rig.b, 0)["id"]
+    assert links["nic-4"] == [{"kind": "PCIe", "to": first, "count": 1}], "the profile's NIC is on that GPU's root"
     rig.pod("aligned", rig.b, {GPU: 2, RDMA: 1, FPGA: 1})
     held = rig.held(rig.b, "aligned")
     assert (len(held), numa(rig, *held)) == (4, [1, 1, 1]), "the FPGA has no NUMA node, and stands in nobody's way"
