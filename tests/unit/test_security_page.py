@@ -87,3 +87,30 @@ def test_every_network_rule_is_listed_with_its_reason(installed: list[dict[str, 
         for policy, kind, source, port, _ in table("Network")
     ]
     assert sorted(listed) == sorted(rules)
+
+
+# --- what components add ---------------------------------------------------------------------------------------------
+ADDED = {
+    "folders": r"hostPath:\s*\n?\s*\{?\s*path: (/[^\s},]*)",
+    "privileges": r"(privileged: true|hostPID: true|hostNetwork: true|hostIPC: true|SYS_ADMIN)",
+    "configmaps": r"configMap:\s*\{?\s*name: ([a-z-]+)",
+}
+
+
+def added(component: Path) -> dict[str, set[str]]:
+    text = "\n".join(file.read_text() for file in sorted(component.glob("*.yaml")))
+    return {what: set(re.findall(pattern, text)) for what, pattern in ADDED.items()}
+
+
+def test_what_each_component_adds_to_a_node_is_listed_and_nothing_else() -> None:
+    components = [each for each in (ROOT / "manifests" / "components").iterdir() if each.is_dir()]
+    found = {each.name: added(each) for each in components}
+    listed = {
+        code(name)[0]: {
+            "folders": set(code(folders)),
+            "privileges": set(code(privileges)),
+            "configmaps": set(code(configmaps)),
+        }
+        for name, folders, privileges, configmaps, _ in table("Components")
+    }
+    assert listed == {name: what for name, what in found.items() if any(what.values())}
