@@ -1,4 +1,4 @@
-"""Other makers' devices on a real kubelet, by the probes that read real hardware: AMD and Intel GPUs.
+"""Other makers' devices on a real kubelet, by the probes that read real hardware: GPUs, network cards and FPGAs.
 
 What the kernel of a machine that has them all shows is a tree of files on node b, which the probes read with --root;
 their device nodes are real ones, and containers open them. Each test has its own devices of that machine, and takes
@@ -7,22 +7,31 @@ back the faults that it makes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support import character_devices, trees
+from support import character_devices, fpga_trees, nic_trees, trees
 from support.cluster import GPU, NAMESPACE, Cluster
+from support.fpga_trees import U250_SHELL, U250_TIMESTAMP
+from support.nic_trees import CONNECTX_7, E810, MELLANOX, Nics
 from support.overlay import agent_patch, installed_with
 from support.rig_cluster import RigCluster
 from support.trees import Tree
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180, method="signal")]
+pytestmark = pytest.mark.e2e
 
-PROBES = ("amd", "intel")
+PROBES = ("amd", "intel", "nic", "fpga")
 FOLDER = "hardware"  # below the folder that the demo's overlay mounts into the agent
-AMD, INTEL = "amd.com/gpu", "gpu.intel.com/i915"
+AMD, INTEL, FPGA = "amd.com/gpu", "gpu.intel.com/i915", f"amd.com/{U250_SHELL}-{U250_TIMESTAMP}"
+HCA, VF = "rdma/hca", "intel.com/vf"
+HCA_PORT, VF_PORT = "ens81f0np0", "ens97f0"  # interfaces of the two cards
+CARD = 12  # of the FPGA tree: render node 140
+# As Mellanox' and the SR-IOV device plugins have them.
+RDMA_FILE = {"configList": [{"resourceName": "hca", "rdmaHcaMax": 2, "selectors": {"vendors": ["15b3"]}}]}
+SRIOV_FILE = {"resourceList": [{"resourceName": "vf", "selectors": [{"vendors": ["8086"], "drivers": ["iavf"]}]}]}
 
 
 @dataclass(frozen=True)
@@ -70,17 +79,43 @@ def machine(installed: Cluster) -> Iterator[Machine]:
     if not isinstance(installed, RigCluster):
         pytest.skip("makes files and device nodes on a node: only on our own rig")
     installed.reset()
-    root: Path = installed.rig.rig.layout.node(installed.b).folder / "nodedevices" / FOLDER
+    nodes_folders = {each.name: each.folder / "nodedevices" / FOLDER for each in installed.rig.rig.layout.nodes}
+    for folder in nodes_folders.values():
+        folder.mkdir()
+        (folder / "rdma.json").write_text(json.dumps(RDMA_FILE))
+        (folder / "sriov.json").write_text(json.dumps(SRIOV_FILE))
+    root = nodes_folders[installed.b]
     trees.mi300x(root, gpus=1, compute="CPX", memory="NPS4")
-    tree = trees.flex(root, gpus=1, functions=2, first_minor=8)
+    trees.flex(root, gpus=1, functions=2, first_minor=8)
+    fpga_trees.alveo(root, cards=1, first=CARD, qdma=True)
+    nics(root)
     nodes = tuple(sorted(f"/{each.relative_to(root)}" for each in (root / "dev").rglob("*") if each.is_file()))
-    reads = f"--root /var/lib/nodedevices/{FOLDER} --interval-seconds 1"
+    inside = f"/var/lib/nodedevices/{FOLDER}"
+    reads = f"--root {inside} --interval-seconds 1"
     probes = ",".join(("simulated", *(f"{name}=nodedevices-probe {name} {reads}" for name in PROBES)))
+    agent = agent_patch(
+        ("NODEDEVICES_PROBE", probes),
+        ("NODEDEVICES_RDMA_CONFIG_FILE", f"{inside}/rdma.json"),
+        ("NODEDEVICES_SRIOV_CONFIG_FILE", f"{inside}/sriov.json"),
+    )
     with (
         character_devices.made(installed, installed.b, *nodes),
-        installed_with(installed, "host-dev", patches=[agent_patch(("NODEDEVICES_PROBE", probes))]),
+        installed_with(installed, "host-dev", patches=[agent]),
     ):
-        yield Machine(installed, tree, nodes)
+        yield Machine(installed, Tree(root), nodes)
+
+
+def nics(root: Path) -> None:
+    """A ConnectX-7, and an E810 with two virtual functions."""
+    machine = Nics(root)
+    card = machine.card("0000:51:00.0", vendor=MELLANOX, device=CONNECTX_7, driver="mlx5_core")
+    machine.rdma("mlx5_0", card)
+    machine.interface(HCA_PORT, card)
+    card = machine.card("0000:61:00.0", vendor=nic_trees.INTEL, device=E810, driver="ice")
+    machine.interface(VF_PORT, card)
+    parts = machine.virtual_functions("0000:61:00.0", 2, vendor=nic_trees.INTEL, device="0x1889", driver="iavf")
+    for index, part in enumerate(parts):
+        machine.interface(f"{VF_PORT}v{index}", part)
 
 
 def test_a_partition_of_an_mi300x_is_opened_by_its_pod_and_an_uncorrectable_error_marks_it(machine: Machine) -> None:
@@ -118,3 +153,58 @@ def test_a_function_of_an_intel_gpu_is_opened_by_its_pod_and_a_device_node_that_
     character_devices.make(rig, rig.b, f"/dev/dri/renderD{128 + minor}")
     rig.marked("xpu", "True")
     machine.offers(INTEL, 2)
+
+
+def test_an_fpga_is_opened_by_its_pod_without_its_management_node_and_comes_back_after_a_reset(
+    machine: Machine,
+) -> None:
+    rig, user = machine.rig, fpga_trees.fpga_bus_id(CARD)
+    machine.offers(FPGA, 1)
+    assert machine.pod("synth", FPGA) == user
+    bus = int(user[5:7], 16)
+    assert machine.opened("synth") == {f"/dev/dri/renderD{128 + CARD}", f"/dev/xfpga/dma.qdma.u{bus << 8 | 1}.0"}
+
+    offline = f"sys/bus/pci/devices/{user}/dev_offline"  # as the driver says while `xbutil reset` runs
+    machine.file(offline, 1)
+    assert "being reset" in rig.marked("synth", "False")["message"]
+    machine.offers(FPGA, 0)
+    machine.file(offline, 0)
+    rig.marked("synth", "True")
+    machine.offers(FPGA, 1)
+
+
+def test_pods_share_an_hca_as_mellanox_file_says_and_a_link_that_is_lost_marks_them_all(machine: Machine) -> None:
+    rig = machine.rig
+    machine.offers(HCA, 2)
+    own = {f"/dev/infiniband/{name}" for name in ("rdma_cm", "uverbs0", "umad0", "issm0")}
+    for pod in ("mpi-0", "mpi-1"):
+        machine.pod(pod, HCA)
+        assert machine.opened(pod) == own
+        assert machine.named_as_holder(pod) == "nic-0"
+
+    carrier, port = f"sys/class/net/{HCA_PORT}/carrier", "sys/class/infiniband/mlx5_0/ports/1"
+    machine.file(carrier, 0)
+    machine.tree.files(port, state="1: DOWN", phys_state="3: Disabled")
+    assert {rig.marked(pod, "False")["reason"] for pod in ("mpi-0", "mpi-1")} == {"LinkDown"}
+    machine.offers(HCA, 0)
+    assert rig.node_count(rig.b, VF) == 2, "another card's link is not its"
+    machine.file(carrier, 1)
+    machine.tree.files(port, state="4: ACTIVE", phys_state="5: LinkUp")
+    for pod in ("mpi-0", "mpi-1"):
+        rig.marked(pod, "True")
+
+
+def test_a_virtual_function_is_named_to_its_pod_and_has_the_link_of_its_card(machine: Machine) -> None:
+    rig = machine.rig
+    machine.offers(VF, 2)
+    held = machine.pod("dpdk", VF)
+    assert rig.kubectl.exec("dpdk", "printenv", "PCIDEVICE_INTEL_COM_VF", namespace=NAMESPACE).strip() == held
+    assert machine.named_as_holder("dpdk") == f"vf-{int(held[-1]) - 1}"
+
+    carrier = f"sys/class/net/{VF_PORT}/carrier"
+    machine.file(carrier, 0)
+    assert rig.marked("dpdk", "False")["reason"] == "LinkDown"
+    machine.offers(VF, 0)
+    machine.file(carrier, 1)
+    rig.marked("dpdk", "True")
+    machine.offers(VF, 2)

@@ -154,3 +154,20 @@ def test_every_recovery_action_has_its_advice_on_one_page() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     section = page.partition("## What a recovery action means")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(get_args(RecoveryAction))
+
+
+NAMED_TEST = re.compile(r"\[`(test_\w+)`\]\(\.\./\.\./(tests/[\w/]+\.py)\)")
+
+
+def test_every_test_that_the_page_of_devices_names_is_there() -> None:
+    page = (ROOT / "docs/devices/index.md").read_text()
+    named = NAMED_TEST.findall(page)
+    assert len(named) == page.count("[`test_") >= 20
+    lacking = [f"{path}::{name}" for name, path in named if not re.search(rf"def {name}\(", (ROOT / path).read_text())]
+    assert not lacking
+
+
+def test_the_page_of_devices_leads_to_the_page_of_each_kind() -> None:
+    folder = ROOT / "docs/devices"
+    linked = {(folder / link.partition("#")[0]).resolve() for link in LINK.findall((folder / "index.md").read_text())}
+    assert not set(folder.glob("*.md")) - {folder / "index.md"} - linked
