@@ -34,6 +34,7 @@ KINDS = (
     'jsonpath={range .status.devices[*]}{.name}{"\\t"}{.type}{"\\t"}{.attributes.vendor}{"\\t"}'
     '{.attributes.productName}{"\\t"}{.health.state}{"\\n"}{end}'
 )
+RESOURCES = 'jsonpath={range .status.resources[*]}{.name}{"\\t"}{.capacity}{"\\n"}{end}'
 REQUESTS = (
     "custom-columns=POD:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase,"
     "REQUESTS:.spec.containers[0].resources.limits"
@@ -342,13 +343,17 @@ class Story:
 
     # --- second act: other makers' devices ----------------------------------------------------------------------------
     def offer_every_kind(self) -> None:
-        self.stage.step(f"Second act. {self.small} has devices of four makers; a policy names its NICs and its FPGA")
+        self.stage.step(
+            f"Second act. {self.small} has devices of four makers; a policy names its NICs and renames its FPGA"
+        )
         self.show("get", "nodedevices", self.small, "-o", KINDS)
+        self.show("get", "nodedevices", self.small, "-o", RESOURCES)
         self.kubectl.apply(naming(self.small))
         self.kubectl.apply(*(holder(name, self.small, self.image, what) for name, what in PODS.items()))
         pods = [f"pod/{name}" for name in PODS]
         self.kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Ready", *pods, "--timeout=60s")
-        self.stage.done("pods hold one of each")
+        self.stage.done("the FPGA has another name, the NICs have one, and pods hold one of each")
+        self.show("get", "nodedevices", self.small, "-o", RESOURCES)
         self.show("get", "pods", "-n", NAMESPACE, "-l", LABEL, "-o", REQUESTS)
 
     def break_one_of_each(self) -> None:
@@ -363,7 +368,7 @@ class Story:
             return found if found.keys() == PODS.keys() else None
 
         self.stage.step(
-            "An XID, an uncorrectable memory error, a NIC and an FPGA that are gone: each pod hears of its own"
+            "An XID, an uncorrectable error, a lost link, a tripped firewall: each pod hears of its own device's"
         )
         index = wait_until("NodeDevices names a holder of each kind", held)
         struck = {kind: index[pod] for kind, pod in STRUCK.items()}

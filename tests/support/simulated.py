@@ -61,14 +61,14 @@ def l4s(*, lost: int | None = None, without: int | None = None) -> str:
 
 def one_of_each(*, struck: Mapping[str, int] | None = None) -> str:
     """Two H100s, an MI300X in CPX mode, two ConnectX-7 and a U250. `struck`: these of their kinds (gpu, partitioned,
-    nic, fpga; by index) have a fault each, the first one XID 79."""
+    nic, fpga; by index) have a fault each: XID 79, an uncorrectable error, no link, a tripped firewall."""
     text: dict[str, object] = {"profile": "h100 x 2, mi300x-cpx, connectx-7 x 2, u250"}
     if struck is not None:
         text["events"] = [strike(struck["gpu"], 79)]
         text["devices"] = [
             {"index": struck["gpu"], "recoveryAction": "ResetBus"},
             {"index": struck["partitioned"], "eccUncorrectableVolatile": 1},
-            {"index": struck["nic"], "lost": True},
-            {"index": struck["fpga"], "lost": True},
+            {"index": struck["nic"], "conditions": ["linkDown"]},
+            {"index": struck["fpga"], "conditions": ["firewallTripped"]},
         ]
     return yaml.safe_dump(text)
