@@ -22,9 +22,9 @@ DEVICES = """
 devices:
 - {index: 0, model: l4}
 - {index: 1, id: ACME-1, type: fpga, vendor: acme, deviceNodes: [/dev/acme1]}
-- {index: 2, id: NIC-2, type: nic, vendor: mellanox, deviceNodes: [/dev/infiniband/uverbs2]}
+- {index: 2, id: NIC-2, type: dpu, vendor: mellanox, deviceNodes: [/dev/infiniband/uverbs2]}
 """
-CONFIG = {"resources": {"devices": [{"match": {"type": "nic"}, "name": "example.com/nic"}]}}
+CONFIG = {"resources": {"devices": [{"match": {"type": "dpu"}, "name": "example.com/nic"}]}}
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def names_and_holders(store: FakeStore) -> dict[str, list[str]]:
     return {each["name"]: [holder["pod"] for holder in each.get("holders", ())] for each in devices}
 
 
-async def test_an_fpga_and_a_nic_go_from_the_probes_line_to_containers_and_to_nodedevices(
+async def test_an_fpga_and_a_dpu_go_from_the_probes_line_to_containers_and_to_nodedevices(
     store: FakeStore, kubelet: StandInKubelet
 ) -> None:
     offered = ("acme.com/fpga", "example.com/nic", "nvidia.com/gpu")
@@ -68,5 +68,5 @@ async def test_an_fpga_and_a_nic_go_from_the_probes_line_to_containers_and_to_no
     nic = await kubelet.allocate("example.com/nic", 1, pod="train", namespace="ml")
     assert dict(nic.answer.envs) == {}
     assert [each.host_path for each in nic.answer.devices] == ["/dev/infiniband/uverbs2"]
-    held = {"fpga-1": ["synth"], "gpu-0": [], "nic-2": ["train"]}
+    held = {"fpga-1": ["synth"], "gpu-0": [], "dpu-2": ["train"]}
     await kubelet.until(lambda: names_and_holders(store) == held)

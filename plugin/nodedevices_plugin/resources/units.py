@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from nodedevices_plugin.model import Inventory, InventoryDevice, Unit
 from nodedevices_plugin.vendors import registry
-from nodedevices_plugin.vendors.base import Vendor, partitions
+from nodedevices_plugin.vendors.base import Vendor, whole_or_partitions
 
 
 def units(inventory: Inventory, strategy: str, exclude: Sequence[str] = ()) -> tuple[Unit, ...]:
@@ -29,7 +29,7 @@ def units(inventory: Inventory, strategy: str, exclude: Sequence[str] = ()) -> t
             continue
         vendor = registry.of(device.fact)
         if vendor is None:
-            found[device.fact.id] = _without_vendor(device, strategy)
+            found[device.fact.id] = whole_or_partitions(device, strategy)
         else:
             of.setdefault(vendor.name, (vendor, []))[1].append(device)
     for vendor, devices in of.values():
@@ -42,11 +42,3 @@ def units(inventory: Inventory, strategy: str, exclude: Sequence[str] = ()) -> t
 def excluded_by(device_id: str, exclude: Sequence[str]) -> str | None:
     """The first entry that this id matches."""
     return next((pattern for pattern in exclude if fnmatchcase(device_id, pattern)), None)
-
-
-def _without_vendor(device: InventoryDevice, strategy: str) -> list[Unit]:
-    """Never both: whoever has the device has its partitions. One whose partitions are all gone is whole again, and
-    those that pods still hold stay listed."""
-    parts = partitions(device) if strategy != "none" else []
-    live = any(unit.id not in device.departed_partitions for unit in parts)
-    return parts if live else [Unit(device), *parts]

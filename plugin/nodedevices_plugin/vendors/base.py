@@ -280,3 +280,11 @@ def path_score(one: DeviceFact, other: DeviceFact) -> int:
 def partitions(device: InventoryDevice) -> list[Unit]:
     """The partitions of a device, by index."""
     return [Unit(device, part) for part in sorted(device.fact.partitions, key=lambda part: (part.index, part.id))]
+
+
+def whole_or_partitions(device: InventoryDevice, strategy: str) -> list[Unit]:
+    """The device, or, with a strategy other than none, its partitions. Never both: whoever has the device has its
+    partitions. One whose partitions are all gone is whole again, and those that pods still hold stay listed."""
+    parts = partitions(device) if strategy != "none" else []
+    live = any(unit.id not in device.departed_partitions for unit in parts)
+    return parts if live else [Unit(device), *parts]

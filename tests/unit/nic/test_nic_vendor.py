@@ -15,7 +15,7 @@ from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic import rdma_config, sriov_config
 from nodedevices_probe.nic import attributes
-from nodedevices_probe.protocol import DeviceFact
+from nodedevices_probe.protocol import DeviceFact, Partition
 from support.facts import START, gpu, old
 from support.nics import function, hca, port, vf
 from support.stepped_node import Node
@@ -104,6 +104,19 @@ def test_a_rule_offers_nics_and_their_containers_get_their_nodes_and_variables()
             },
         },
     )
+
+
+def test_a_rule_gives_whatever_nodes_somebody_elses_probe_lists_of_a_nic_and_of_its_partitions() -> None:
+    part = Partition(id="vf-0", profile="vf", index=0, device_nodes=("/dev/special1",))
+    nic = DeviceFact(
+        id="NIC-0", index=0, type="nic", vendor="acme", device_nodes=("/dev/special0",), partitions=(part,)
+    )
+    whole = {"resources": {"devices": [{"match": {"type": "nic"}, "name": "example.com/nic"}]}}
+    assert Nics(nic).now(whole).container("example.com/nic", "NIC-0").devices == rw("/dev/special0")
+    parts = {"resources": {"devices": [{"match": {"type": "nic", "profile": "vf"}, "name": "example.com/vf"}]}}
+    node = Nics(nic).now({**parts, "partitions": {"strategy": "mixed"}})
+    assert node.offers == {"example.com/vf": ["vf-0"]}
+    assert node.container("example.com/vf", "vf-0").devices == rw("/dev/special1")
 
 
 @pytest.mark.parametrize("match", [{"vendor": "intel"}, {"productName": "*"}, {"minMemory": "0"}])

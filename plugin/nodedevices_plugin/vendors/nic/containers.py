@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import DeviceFact
@@ -45,7 +45,7 @@ class _Part:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicContainers:
     """Of one node. existing: those of the vendor's host_paths that are there; configs: what the files say; facts: by
-    device id."""
+    id, of a partition those of its NIC with its own device nodes."""
 
     facts: Mapping[str, DeviceFact] = field(default_factory=dict)
     existing: Set[str] = frozenset()
@@ -53,11 +53,15 @@ class NicContainers:
 
     @classmethod
     def of(cls, devices: Iterable[InventoryDevice], existing: Set[str], configs: Configs) -> NicContainers:
-        return cls(facts={each.fact.id: each.fact for each in devices}, existing=existing, configs=configs)
+        facts: dict[str, DeviceFact] = {}
+        for device in devices:
+            facts[device.fact.id] = fact = device.fact
+            facts |= {each.id: replace(fact, id=each.id, device_nodes=each.device_nodes) for each in fact.partitions}
+        return cls(facts=facts, existing=existing, configs=configs)
 
     def edits(self, grant: Grant) -> ContainerEdits:
         """Raises AllocationError for what has left the node."""
-        granted = dict.fromkeys(each.device_id for each in grant.ids)
+        granted = dict.fromkeys(each.partition_id or each.device_id for each in grant.ids)
         if not granted:
             return ContainerEdits()
         facts = [self._fact(id_, grant.resource.name) for id_ in granted]
@@ -88,6 +92,9 @@ class NicContainers:
     def _functions(self, entry: SriovResource | None, resource: str, facts: list[DeviceFact]) -> ContainerEdits:
         parts = {fact.id: self._parts(entry, fact) for fact in facts}
         by_path = {node.host_path: node for some in parts.values() for part in some for node in part.nodes}
+        if entry is None:
+            others = _nodes((path for fact in facts for path in fact.device_nodes if path not in by_path), READ_WRITE)
+            by_path |= {node.host_path: node for node in others}
         return ContainerEdits(devices=tuple(by_path.values()), envs=variables(resource, parts))
 
     def _parts(self, entry: SriovResource | None, fact: DeviceFact) -> list[_Part]:

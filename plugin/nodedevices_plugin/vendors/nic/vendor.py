@@ -15,7 +15,7 @@ from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, OfferedResource, Unit
-from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
+from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares, whole_or_partitions
 from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning
 from nodedevices_plugin.vendors.nic import containers, device_info, faults, onload
 from nodedevices_plugin.vendors.nic import flags as own_flags
@@ -38,7 +38,8 @@ class Nic:
     settings_type = NicSettings
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
-        return [Unit(device) for device in devices]
+        """The whole NIC, or the partitions that somebody else's probe reports, where `strategy` says so."""
+        return [unit for device in devices for unit in whole_or_partitions(device, strategy)]
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         return _configs(naming).name(unit.device.fact)
