@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,6 +109,7 @@ class NicSource(SysfsSource):
             _exclusive(roots),
             _odd_names([each.id for each in devices if not _is_id(each.id)]),
             _no_interfaces(machine),
+            _shared_groups(usable.values()),
             _too_many(ordered),
         )
         return Found(
@@ -263,6 +264,19 @@ def _odd_names(found: Sequence[str]) -> Problem | None:
     some = ", ".join(text(each) for each in found[:4])
     why = f"{len(found)} RDMA devices are not reported, such as {some}: give them names of letters, digits and ._:-"
     return Problem(code="NotReported", message=text(why, MAX_MESSAGE)) if found else None
+
+
+def _shared_groups(devices: Iterable[DeviceFact]) -> Problem | None:
+    """Who has the node of a VFIO group can use all functions in it."""
+    groups: dict[str, list[str]] = {}
+    for each in devices:
+        for node in each.device_nodes:
+            if node.startswith("/dev/vfio/"):
+                groups.setdefault(node, []).append(each.id)
+    shared = [f"{node} ({', '.join(ids[:4])})" for node, ids in groups.items() if len(ids) > 1]
+    why = "a pod with one function of an IOMMU group can use the others, too; give all to one pod"
+    message = text(f"{why}: {'; '.join(shared[:4])}", MAX_MESSAGE)
+    return Problem(code="SharedIommuGroup", message=message) if shared else None
 
 
 def _too_many(devices: Sequence[DeviceFact]) -> Problem | None:

@@ -121,6 +121,15 @@ def test_a_function_in_vfio_has_the_node_of_its_group_alone(tmp_path: Path) -> N
     assert poll(tmp_path).devices[3].device_nodes == ("/dev/vfio/noiommu-42",)
 
 
+def test_functions_that_share_an_iommu_group_are_named(tmp_path: Path) -> None:
+    nics = sriov(tmp_path)
+    nics.bind("sys/devices/pci0000:16/0000:16:01.0/0000:31:00.1", "vfio-pci")
+    nics.tree.link("sys/bus/pci/devices/0000:31:00.1/iommu_group", "sys/kernel/iommu_groups/42")
+    (problem,) = poll(tmp_path).problems
+    assert problem.code == "SharedIommuGroup"
+    assert "/dev/vfio/42 (0000:31:00.1, 0000:31:00.3)" in problem.message
+
+
 @pytest.mark.parametrize("classes", [("net",), ("net", "infiniband")])
 def test_a_function_whose_interface_is_in_a_pod_stays_and_has_no_fault(
     tmp_path: Path, classes: tuple[str, ...]
