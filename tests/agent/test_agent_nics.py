@@ -1,0 +1,118 @@
+"""RDMA devices in the whole agent: Mellanox' file, a tree of sysfs that the nic probe reads, and pods that share HCAs.
+
+The probe is its own process, as on a node; the tree is a dual-port ConnectX-7 of the tests' own making.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodedevices_plugin.agent import Agent
+from nodedevices_plugin.settings.flags import parse
+from support.fakestore import FakeStore
+from support.kubelet import StandInKubelet
+from support.nic_trees import connectx_7_pair
+
+NODE = "node-a"
+SHARED = "rdma/hca_a"
+ENTRY = {"resourceName": "hca_a", "rdmaHcaMax": 10, "selectors": {"vendors": ["15b3"]}}
+
+
+class Node:
+    def __init__(self, folder: Path, kubelet: StandInKubelet) -> None:
+        self.tree, self.file = folder / "tree", folder / "config.json"
+        connectx_7_pair(self.tree)
+        self.writes(ENTRY)
+        self.store = FakeStore(item={"metadata": {"name": NODE, "uid": "u", "generation": 1}, "spec": {"config": {}}})
+        program = Path(sys.executable).parent / "nodedevices-probe"
+        probe = f"{program} nic --root {self.tree} --interval-seconds 0.2"
+        arguments = [
+            f"--node-name={NODE}",
+            f"--probe=nics={probe}",
+            f"--rdma-config-file={self.file}",
+            f"--device-plugin-dir={kubelet.plugin_folder}",
+            f"--pod-resources-socket={kubelet.pod_resources_socket}",
+            f"--cdi-dir={folder / 'cdi'}",
+            f"--device-info-dir={folder / 'devinfo'}",
+            "--http-address=off",
+            "--health-address=off",
+            "--operator-wait-seconds=15",
+        ]
+        self.agent = Agent(parse(arguments, {}), store=self.store)
+
+    def writes(self, *entries: dict[str, Any]) -> None:
+        """As a ConfigMap's update: whole."""
+        new = self.file.with_name("new.json")
+        new.write_text(json.dumps({"configList": entries}))
+        new.replace(self.file)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return self.store.statuses[-1] if self.store.statuses else {}
+
+    def holders(self) -> dict[str, list[str]]:
+        """Pods of each HCA, by its RDMA device."""
+        return {
+            each["attributes"]["extra"]["rdmaDevice"]["string"]: sorted(one["pod"] for one in each.get("holders", ()))
+            for each in self.status.get("devices", ())
+        }
+
+    def applied(self) -> tuple[str, str]:
+        found = [each for each in self.status.get("conditions", ()) if each["type"] == "ConfigApplied"]
+        return (found[0]["reason"], found[0].get("message", "")) if found else ("", "")
+
+
+@pytest.fixture
+async def node(tmp_path: Path, kubelet: StandInKubelet) -> AsyncIterator[Node]:
+    node = Node(tmp_path, kubelet)
+    task = asyncio.create_task(node.agent.run())
+    yield node
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_pods_share_hcas_and_nodedevices_shows_each_at_all_of_them(node: Node, kubelet: StandInKubelet) -> None:
+    await kubelet.until(lambda: kubelet.allocatable(SHARED) == 10)
+    for pod in ("mpi-0", "mpi-1"):
+        granted = await kubelet.allocate(SHARED, 1, pod=pod, namespace="ml")
+        paths = {each.host_path for each in granted.answer.devices}
+        assert {"/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1"} <= paths
+        assert {each.permissions for each in granted.answer.devices} == {"rwm"}
+    await kubelet.until(lambda: set(map(tuple, node.holders().values())) == {("mpi-0", "mpi-1")})
+    assert len(node.holders()) == 2
+    [resource] = [each for each in node.status["resources"] if each["name"] == SHARED]
+    assert (resource["capacity"], resource["allocated"], resource["sharing"]) == (10, 2, "shared")
+
+
+async def test_an_edit_that_makes_hcas_exclusive_waits_for_the_pods_that_share_them(
+    node: Node, kubelet: StandInKubelet
+) -> None:
+    await kubelet.until(lambda: kubelet.allocatable(SHARED) == 10)
+    await kubelet.allocate(SHARED, 1, pod="mpi-0", namespace="ml")
+    await kubelet.until(lambda: set(map(tuple, node.holders().values())) == {("mpi-0",)})
+    node.writes({"resourceName": "hca", "mode": "perDevice", "selectors": {"vendors": ["15b3"]}})
+    await kubelet.until(lambda: node.applied()[0] == "WaitingForHolders")
+    assert kubelet.allocatable("rdma/hca") == 0, "each HCA is the pod's, whichever id it was granted"
+    kubelet.release("mpi-0", namespace="ml")
+    await kubelet.until(lambda: kubelet.allocatable("rdma/hca") == 2)
+    await kubelet.until(lambda: kubelet.allocatable(SHARED) == 0)
+    await kubelet.until(lambda: node.applied()[0] == "Applied")
+
+
+async def test_a_file_that_is_wrong_changes_nothing_and_says_where(node: Node, kubelet: StandInKubelet) -> None:
+    await kubelet.until(lambda: kubelet.allocatable(SHARED) == 10)
+    node.writes({**ENTRY, "rdmaHcaMx": 5})
+    await kubelet.until(lambda: node.applied()[0] == "ConfigInvalid")
+    assert "configList[0].rdmaHcaMx: unknown key; did you mean rdmaHcaMax?" in node.applied()[1]
+    assert kubelet.allocatable(SHARED) == 10
+    node.writes({**ENTRY, "rdmaHcaMax": 5})
+    await kubelet.until(lambda: kubelet.allocatable(SHARED) == 5)
+    await kubelet.until(lambda: node.applied()[0] == "Applied")
