@@ -12,8 +12,9 @@ EXCLUSIVE = "exclusiveNodes"  # so many of the device nodes, the first ones, are
 MATCH = "match"  # what the wildcards stand for
 SERIAL = "serial"  # of a USB device
 PORT = "usbPort"  # where it is plugged in: 1-1.4
+MOUNTS = "mounts"  # which of the group's parts are there and are mounted: "2,3"
 
 
 def mount_of(part: int) -> str:
-    """The attribute with the host's path of a part that is mounted."""
+    """The attribute with the host's path of a mounted part, where its wildcards leave several."""
     return f"path{part}"

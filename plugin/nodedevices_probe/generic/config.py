@@ -25,6 +25,7 @@ from nodedevices_probe.templates import Template
 MAX_COUNT = 1000  # pods on one device; a kubelet runs some hundred
 MAX_PARTS = 16  # of a group; as many device nodes as a device has
 MAX_GROUPS = 32
+MAX_WILD_MOUNTS = 8  # each is an attribute of its own in the probe's line
 USB_NODE, TTY = "usb", "tty"
 BY_ORDER, BY_MATCH = "order", "match"
 DEVICE_FIELDS = ("id", "index", "match", "serial")
@@ -267,6 +268,11 @@ def _group(place: str, value: Mapping[str, Any]) -> Group:
     )
     if all(part.optional for part in group.parts):
         raise CheckError(f"{place}: all parts are optional; one must be there to make a device")
+    wild = [part for part in group.paths if part.mount and glob.is_pattern(part.path)]
+    if wild and group.together:
+        raise CheckError(f"{place}.together: does not go with {wild[0].path} of type Mount, which may be several paths")
+    if len(wild) > MAX_WILD_MOUNTS:
+        raise CheckError(f"{place}.paths: give at most {MAX_WILD_MOUNTS} of type Mount that have wildcards")
     if group.pair == BY_MATCH and not any(glob.is_pattern(part.path) for part in group.paths if not part.optional):
         raise CheckError(f"{place}.pair: match needs a path with a wildcard that is not optional")
     return group

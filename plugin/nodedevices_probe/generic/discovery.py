@@ -176,14 +176,16 @@ class _Search:
             error = f"{len(ok)} device nodes; a device can have at most {MAX_NODES}"
         elif len(ok) < len(nodes):
             error = text(f"{_first(nodes, ok)}: a device node of this name cannot be given to a container", MAX_MESSAGE)
-        paths = {number: member.path for number, member in members if member.path}
+        mounted = {number: member.path for number, member in members if member.path}
+        paths = {number: path for number, path in mounted.items() if is_pattern(group.paths[number].path)}
         if too_long := [path for path in paths.values() if len(path) > MAX_TEXT]:
-            error = error or f"{too_long[0]}: only paths of at most {MAX_TEXT} characters can be mounted"
+            error = error or f"{too_long[0]}: only paths of at most {MAX_TEXT} characters can be mounted by a wildcard"
         ok = ok[:MAX_NODES]
         said = {
             attributes.ENTRY: entry.name,
             attributes.SHAPE: shape(entry, group),
             attributes.PARTS: ",".join(str(part_of[node]) for node in ok),
+            attributes.MOUNTS: ",".join(map(str, mounted)),
             attributes.MATCH: text(next((member.match.key for _, member in members if member.match.key), "")),
             attributes.SERIAL: plugged.serial if plugged else "",
             attributes.PORT: plugged.port if plugged else "",

@@ -283,6 +283,20 @@ def test_a_container_gets_all_that_its_entry_says(tmp_path: Path) -> None:
     assert edits.cdi_devices == ("example.com/radio=sdr1",)
 
 
+def test_many_parts_and_long_paths_are_one_good_line(tmp_path: Path) -> None:
+    long = "/var/lib/" + "x" * 100
+    mounts = "".join(f", {{path: {long}{number}, type: Mount}}" for number in range(15))
+    machine = Machine(tmp_path, f"[{{name: a, paths: [{{path: /dev/a}}{mounts}]}}]")
+    machine.tree.node("/dev/a")
+    for number in range(15):
+        machine.tree.node(f"{long}{number}")
+    lines: list[bytes] = []
+    LineLoop(source=machine.source, write=lines.append, boot_id="b").once()
+    assert [each.id for each in parse_line(lines[0]).devices] == ["dev-a"]
+    found = machine.node().container(f"{DOMAIN}/a", "dev-a").mounts
+    assert found[14] == Mount(container_path=f"{long}14", host_path=f"{long}14", read_only=False)
+
+
 def test_values_of_several_devices_stand_in_one_variable_and_two_files_at_one_path_are_refused(tmp_path: Path) -> None:
     machine = Machine(tmp_path, FULL.replace(", containerPath: /data", ""))
     for number in (0, 1):

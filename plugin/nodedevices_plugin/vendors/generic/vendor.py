@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from nodedevices_common.options import Option
 from nodedevices_probe.generic import attributes
 from nodedevices_probe.generic.config import Entry, GenericConfig, Group, find, parse
-from nodedevices_probe.generic.glob import match_text
+from nodedevices_probe.generic.glob import is_pattern, match_text
 from nodedevices_probe.protocol import DeviceFact, Readings
 from nodedevices_probe.templates import rendered, rendered_path
 
@@ -181,16 +181,18 @@ def _nodes(fact: DeviceFact, group: Group, values: Mapping[str, str]) -> list[De
 
 
 def _mounts(fact: DeviceFact, group: Group, values: Mapping[str, str]) -> list[Mount]:
-    """The parts that are mounted."""
-    found = ((part, _said(fact, attributes.mount_of(number))) for number, part in enumerate(group.paths) if part.mount)
+    """The parts that are mounted: at their paths in the file, or at those that the probe found for wildcards."""
+    there = _said(fact, attributes.MOUNTS).split(",")
+    found = [(part, number) for number, part in enumerate(group.paths) if part.mount and str(number) in there]
+    paths = [(part, _said(fact, attributes.mount_of(number)) or part.path) for part, number in found]
     return [
         Mount(
             host_path=path,
             container_path=rendered_path(part.container_path, {**values, "match": match_text(path, part.path)}) or path,
             read_only=part.read_only,
         )
-        for part, path in found
-        if path
+        for part, path in paths
+        if not is_pattern(path)
     ]
 
 
