@@ -35,6 +35,12 @@ class SysfsSource:
     def roots(self) -> Roots:
         return self.system.roots
 
+    def whole(self, devices: Iterable[DeviceFact], *folders: str) -> tuple[DeviceFact, ...]:
+        """Without those that left these folders of PCI devices while they were read: what was read of them is not all,
+        and is not to stand in the place of what was known before."""
+        there = {each for folder in folders for each in self.system.bus_ids(folder)}
+        return numbered(each for each in devices if each.pci_bus_id in there)
+
     def facts(self, modules: Sequence[str], find: Callable[[], Found], *, on_bus: int = 0) -> Facts:
         """What `find` finds, where one of these kernel modules is loaded (none given: any kernel has them). The first
         of them that is loaded is the driver. `on_bus`: Facts.accelerators_on_bus."""

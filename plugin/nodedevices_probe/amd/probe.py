@@ -78,9 +78,9 @@ class AmdSource(SysfsSource):
             near=pcie.neighbours(places),
             partition_nodes=self._partition_nodes(),
         )
-        return tuple(self._device(index, each, machine) for index, each in enumerate(bus_ids))
+        return self.whole([self._device(each, machine) for each in bus_ids], BOUND)
 
-    def _device(self, index: int, bus_id: str, topology: _Topology) -> DeviceFact:
+    def _device(self, bus_id: str, topology: _Topology) -> DeviceFact:
         at, nodes = f"{BOUND}/{bus_id}", topology.nodes.get(bus_id, [])
         place = topology.places[bus_id]
         nodes_of, profile = drm(self.roots, at), self._profile(at)
@@ -91,7 +91,7 @@ class AmdSource(SysfsSource):
         unique = self.roots.number(f"{at}/unique_id", 16)
         return DeviceFact(
             id=bus_id,
-            index=index,
+            index=0,
             type="gpu",
             vendor=VENDOR,
             uuid=f"{unique:016x}" if unique and unique > 0 else "",

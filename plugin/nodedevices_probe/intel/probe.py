@@ -55,23 +55,19 @@ class IntelSource(SysfsSource):
         }
         places = {each: self.system.place(each) for each in sorted(found)}
         near = pcie.neighbours(places)
-        return tuple(
-            self._device(index, bus_id, found[bus_id], place, near[bus_id])
-            for index, (bus_id, place) in enumerate(places.items())
-        )
+        devices = [self._device(each, found[each], place, near[each]) for each, place in places.items()]
+        return self.whole(devices, *(f"{BUS_DRIVERS}/{driver}" for driver in DRIVERS))
 
     def _wanted(self, bus_id: str) -> bool:
         device = self.roots.word(f"{PCI_DEVICES}/{bus_id}/device")
         return device not in self.denied and (not self.allowed or device in self.allowed)
 
-    def _device(
-        self, index: int, bus_id: str, driver: str, place: pcie.Place, near: tuple[PcieNeighbour, ...]
-    ) -> DeviceFact:
+    def _device(self, bus_id: str, driver: str, place: pcie.Place, near: tuple[PcieNeighbour, ...]) -> DeviceFact:
         at = f"{PCI_DEVICES}/{bus_id}"
         nodes = drm(self.roots, at).nodes
         return DeviceFact(
             id=bus_id,
-            index=index,
+            index=0,
             type="gpu",
             vendor=VENDOR,
             brand="Intel",

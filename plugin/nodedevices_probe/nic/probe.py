@@ -97,9 +97,7 @@ class NicSource(SysfsSource):
         )
         wanted = {whose: each for whose, each in every.items() if self.plain or each.is_special}
         read = [self._device(whose, each, machine) for whose, each in wanted.items()]
-        # What left meanwhile was not read as a whole, and its last good line is to stay what is known of it.
-        devices = [each for each in read if roots.exists(f"{PCI_DEVICES}/{each.pci_bus_id}")]
-        devices += [self._soft(each) for each in rdma if not each.owner.pci]
+        devices = [*self.whole(read, PCI_DEVICES), *(self._soft(each) for each in rdma if not each.owner.pci)]
         usable: dict[str, DeviceFact] = {}
         for each in devices:
             if _is_id(each.id):

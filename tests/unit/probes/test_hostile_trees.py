@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,9 @@ from nodedevices_probe.loop import Facts, LineLoop, Source
 from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.roots import MAX_BYTES, MAX_ENTRIES, Roots
 from nodedevices_probe.sysfs import System
+from support.changing_roots import SystemOf, VanishingRoots
 from support.nic_trees import Nics, connectx_7_pair, e810, soft_roce, sriov
-from support.trees import amd_bus_id, flex, mi300x
+from support.trees import Tree, amd_bus_id, flex, intel_bus_id, mi300x
 
 ODD = (
     "",
@@ -195,6 +198,38 @@ def test_folders_of_any_size_and_names_of_any_characters_are_bounded(tmp_path: P
     assert [each.id for each in facts.devices] == [amd_bus_id(0), "0000:ff:1f.7"]
     assert facts.devices[1].readings.error is not None
     assert len(Roots(tmp_path).names("sys/devices/platform")) == MAX_ENTRIES
+
+
+def unplug(root: Path, bus_id: str) -> None:
+    """The kernel takes a GPU's entries one after the other, its driver's first."""
+    for link in ("sys/module/amdgpu/drivers/pci:amdgpu", "sys/bus/pci/drivers/i915", "sys/bus/pci/devices"):
+        (root / link / bus_id).unlink(missing_ok=True)
+    for folder in (root / "sys/devices").rglob(bus_id):
+        shutil.rmtree(folder)
+    for node in (root / "sys/class/kfd/kfd/topology/nodes").glob("*"):
+        if f"location_id {int(bus_id[5:7], 16) << 8}\n" in (node / "properties").read_text():
+            shutil.rmtree(node)
+
+
+@pytest.mark.parametrize("reads", range(1, 120, 13))
+@pytest.mark.parametrize(
+    ("make", "probe", "bus_id"),
+    [(partial(mi300x, gpus=2), AmdSource, amd_bus_id), (partial(flex, gpus=2), IntelSource, intel_bus_id)],
+)
+def test_a_gpu_that_leaves_while_it_is_read_is_reported_whole_or_not_at_all(
+    tmp_path: Path,
+    make: Callable[[Path], Tree],
+    probe: type[AmdSource | IntelSource],
+    bus_id: Callable[[int], str],
+    reads: int,
+) -> None:
+    make(tmp_path)
+    gone, stays = bus_id(0), bus_id(1)
+    before = {each.id: each for each in probe(system=System(tmp_path)).poll().devices}
+    roots = VanishingRoots(tmp_path, left=[reads], unplug=partial(unplug, tmp_path, gone))
+    now = {each.id: each for each in line(probe(system=SystemOf(tmp_path, below=roots))).devices}
+    assert (now[stays].extra, now[stays].capacity) == (before[stays].extra, before[stays].capacity)
+    assert now.get(gone, before[gone]) == before[gone]
 
 
 def test_names_come_in_natural_order(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from nodedevices_probe.protocol import MAX_LINE_BYTES, MAX_OWN, MAX_PATHS, Devic
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.roots import MAX_BYTES, Roots
 from nodedevices_probe.sysfs import PCI_DEVICE, System
+from support.changing_roots import SystemOf, VanishingRoots
 from support.nic_trees import MELLANOX, SOLARFLARE, Nics, connectx_7_pair, e810, plain, soft_roce, solarflare, sriov
 
 COMMAND = (sys.executable, "-m", "nodedevices_probe.main", "nic", "--once")
@@ -389,17 +390,6 @@ class HangingRoots(Roots):
         return super(HangingRoots, self).read(path, limit)
 
 
-@dataclass(frozen=True, slots=True)
-class SystemOf(System):
-    """With roots of its own."""
-
-    below: Roots = field(default_factory=Roots)
-
-    @property
-    def roots(self) -> Roots:
-        return self.below
-
-
 def test_a_card_whose_firmware_hangs_keeps_no_other_waiting_and_says_what_it_said_last(tmp_path: Path) -> None:
     tree = connectx_7_pair(tmp_path).tree
     source = NicSource(system=System(tmp_path), firmware=FirmwareReads(BoundedReads(seconds=0.5)))
@@ -447,20 +437,6 @@ def test_cards_and_functions_that_come_and_go_are_seen_at_the_next_poll(tmp_path
     assert source.poll() == before
     nics.unplug("sys/devices/pci0000:16/0000:16:01.0/0000:31:00.1")
     assert [each.id for each in source.poll().devices] == ["0000:31:00.0", "0000:31:00.2"]
-
-
-@dataclass(frozen=True, slots=True)
-class VanishingRoots(Roots):
-    """`unplug` is called before one of the reads."""
-
-    left: list[int] = field(default_factory=list)
-    unplug: Callable[[], None] = print
-
-    def read(self, path: str | Path, limit: int = MAX_BYTES) -> str:
-        self.left[0] -= 1
-        if self.left[0] == 0:
-            self.unplug()
-        return super(VanishingRoots, self).read(path, limit)
 
 
 @pytest.mark.parametrize("reads", [*range(1, 60, 5), 90])
