@@ -66,11 +66,11 @@ def u30(root: Path, *, cards: int = 1, management: bool = True) -> Tree:
     )
 
 
-def golden(root: Path, *, card: int = 0) -> Tree:
+def golden(root: Path, *, card: int = 0, device: int = 0xD004) -> Tree:
     """A card as it leaves the factory: its management function alone."""
     tree = Tree(root)
     tree.file("sys/module/xclmgmt/version", "2.16.204")
-    _management(tree, card, device=0xD004, maker="0x10ee", mfg=1)
+    _management(tree, card, device=device, maker="0x10ee", mfg=1)
     return tree
 
 

@@ -18,7 +18,7 @@ MAKERS = {"0x10ee": "Xilinx", "0x13fe": "Advantech", "0x1d0f": "AWS", "0x3475": 
 XILINX = "0x10ee"
 # xocl-devices.h: cards as they leave the factory, without a shell.
 GOLDEN_IDS = frozenset({"0xd000", "0xd004", "0xd008", "0xd00c", "0xd020", "0xd030", "0xd03c", "0xd04c"})
-U30_IDS = frozenset({"0x503d", "0x513d"})  # user functions of a U30
+U30_IDS = frozenset({"0x503d", "0x513d", "0xd03c"})  # a U30's user functions, and what it has from the factory
 MEDIA_IDS = frozenset({"0x5070"})  # MA35D
 USER_FILE, MANAGEMENT_FILE = "user_pf", "mgmt_pf"
 ACCELERATOR_CLASS = "0x1200"

@@ -55,6 +55,7 @@ from nodedevices_probe.sysfs import System
 MODULES = ("xocl", "xclmgmt", media.MODULE)
 MAX_PROBLEMS = 16
 NO_SERIAL = "it has no serial number, by which it is known what belongs to a U30"
+GOLDEN = "it is a U30 with its golden image alone: program a shell"
 _U30_SHELL = "xilinx_u30"
 
 
@@ -93,7 +94,7 @@ class FpgaSource(SysfsSource):
             elif serial := self._serials.get(user):
                 u30s.setdefault(serial, []).append(each)
             else:
-                unread[user] = each.readings.error or NO_SERIAL
+                unread[user] = GOLDEN if each.functions.golden else each.readings.error or NO_SERIAL
         for serial, both in u30s.items():
             cards.append(_u30(serial, both, self._lacking(serial, [one.functions.user for one in both], unread)))
         self._members = {serial: users for serial, users in self._members.items() if serial in u30s}

@@ -341,6 +341,16 @@ def test_a_u30_that_was_never_read_is_a_problem_until_its_serial_number_is_known
     assert (whole.readings.error, len(whole.partitions)) == (None, 2)
 
 
+def test_a_new_u30_is_a_problem_since_its_two_fpgas_have_no_serial_number_yet(tmp_path: Path) -> None:
+    alveo(tmp_path, cards=1)
+    golden(tmp_path, card=2, device=0xD03C)
+    facts = poll(tmp_path)
+    assert [each.id for each in facts.devices] == [fpga_bus_id(0)]
+    assert [each.message for each in facts.problems] == [
+        f"{fpga_bus_id(2)}: it is a U30 with its golden image alone: program a shell"
+    ]
+
+
 def test_a_u30_that_moved_to_another_slot_is_whole_there(tmp_path: Path) -> None:
     u30(tmp_path)
     source = FpgaSource(system=System(tmp_path))
