@@ -16,7 +16,7 @@ from nodedevices_probe.fpga.attributes import FPGA, MANAGEMENT_NODES, MEDIA, NO_
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
-from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares, partitions
+from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares, whole_or_partitions
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
 from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning
 from nodedevices_plugin.vendors.files import DeviceFile
@@ -56,11 +56,8 @@ class Xilinx:
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         """Not a card without a shell: there is nothing that could run on it."""
-        found = list[Unit]()
-        for device in devices:
-            if NO_SHELL not in device.fact.readings.conditions:
-                found += (partitions(device) if strategy != "none" else []) or [Unit(device)]
-        return found
+        with_shell = (each for each in devices if NO_SHELL not in each.fact.readings.conditions)
+        return [unit for device in with_shell for unit in whole_or_partitions(device, strategy)]
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         own, card = own_flags.of(naming.local), Card.of(unit.device.fact)
