@@ -1,4 +1,5 @@
-"""Other makers' devices on a real kubelet, by the probes that read real hardware: GPUs, network cards and FPGAs.
+"""Other makers' devices on a real kubelet, by the probes that read real hardware: GPUs, network cards and FPGAs;
+and devices that exist by configuration: nodes of /dev, and a pool elsewhere.
 
 What the kernel of a machine that has them all shows is a tree of files on node b, which the probes read with --root;
 their device nodes are real ones, and containers open them. Each test has its own devices of that machine, and takes
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support import character_devices, fpga_trees, nic_trees, trees
+from support import character_devices, configured, fpga_trees, nic_trees, trees
 from support.cluster import GPU, NAMESPACE, Cluster
+from support.configured import FUSE, KVM, MOST_FUSE, MOST_POOL, POOL, PORT, PORTS, PRESETS, TUN
 from support.fpga_trees import U250_SHELL, U250_TIMESTAMP
 from support.nic_trees import CONNECTX_7, E810, MELLANOX, Nics
 from support.overlay import agent_patch, installed_with
@@ -41,6 +43,7 @@ class Machine:
     rig: RigCluster
     tree: Tree
     nodes: tuple[str, ...]
+    controller: configured.Controller
 
     def file(self, path: str, content: str | int) -> None:
         self.tree.file(path, content)
@@ -92,17 +95,21 @@ def machine(installed: Cluster) -> Iterator[Machine]:
     nodes = tuple(sorted(f"/{each.relative_to(root)}" for each in (root / "dev").rglob("*") if each.is_file()))
     inside = f"/var/lib/nodedevices/{FOLDER}"
     reads = f"--root {inside} --interval-seconds 1"
-    probes = ",".join(("simulated", *(f"{name}=nodedevices-probe {name} {reads}" for name in PROBES)))
+    probes = ",".join(
+        ("simulated", "generic", "remote", *(f"{name}=nodedevices-probe {name} {reads}" for name in PROBES))
+    )
     agent = agent_patch(
         ("NODEDEVICES_PROBE", probes),
         ("NODEDEVICES_RDMA_CONFIG_FILE", f"{inside}/rdma.json"),
         ("NODEDEVICES_SRIOV_CONFIG_FILE", f"{inside}/sriov.json"),
     )
     with (
-        character_devices.made(installed, installed.b, *nodes),
-        installed_with(installed, "host-dev", patches=[agent]),
+        character_devices.made(installed, installed.b, *nodes, *configured.nodes_to_make()),
+        configured.files(installed, installed.b),
+        configured.running(installed) as controller,
+        installed_with(installed, "host-dev", "generic", "remote", patches=[agent]),
     ):
-        yield Machine(installed, Tree(root), nodes)
+        yield Machine(installed, Tree(root), nodes, controller)
 
 
 def nics(root: Path) -> None:
@@ -208,3 +215,67 @@ def test_a_virtual_function_is_named_to_its_pod_and_has_the_link_of_its_card(mac
     machine.file(carrier, 1)
     rig.marked("dpdk", "True")
     machine.offers(VF, 2)
+
+
+def test_nodes_of_dev_are_opened_by_their_pods_one_by_two_at_once_and_one_that_goes_comes_back(
+    machine: Machine,
+) -> None:
+    rig = machine.rig
+    for resource, count in ((FUSE, MOST_FUSE), (TUN, 100), (KVM, 100), (PORT, len(PORTS))):
+        machine.offers(resource, count)
+    rig.pod("vm", rig.b, {FUSE: 1, TUN: 1, KVM: 1, PORT: 1})
+    rig.pod("mounts", rig.b, {FUSE: 1})
+
+    def inside(pod: str, script: str) -> str:
+        return rig.kubectl.exec(pod, "sh", "-euc", script, namespace=NAMESPACE).strip()
+
+    port = inside("vm", "echo $PORT")
+    opened = inside(
+        "vm", f"for node in {' '.join(PRESETS)} {port}; do exec 3<>$node; stat -c %t:%T $node; done"
+    ).split()
+    [own] = [each for each in PORTS if each.endswith(port.removeprefix("/dev/"))]
+    assert opened == rig.shell(rig.b, f"stat -c %t:%T {' '.join(PRESETS)} {own}").split()
+    assert (
+        inside("mounts", "exec 3<>/dev/fuse; [ -e /dev/kvm ] || [ -e /dev/net/tun ] || echo /dev/fuse") == "/dev/fuse"
+    )
+
+    def holders() -> dict[str, set[str]]:
+        every = rig.devices(rig.b)
+        return {id_: {one["pod"] for one in every[id_].get("holders", ())} for id_ in ("dev-fuse", _generic_id(own))}
+
+    expected = {"dev-fuse": {"vm", "mounts"}, _generic_id(own): {"vm"}}
+    rig.until("NodeDevices names both holders of one device", lambda: holders() == expected)
+
+    rig.shell(rig.b, f"rm {own}")
+    assert rig.marked("vm", "False")["reason"] == "Missing"
+    machine.offers(PORT, 1)
+    assert rig.node_count(rig.b, FUSE) == MOST_FUSE
+    configured.make_port(rig, rig.b, own)
+
+    def well() -> bool:
+        """A confirmation is acted on once, and counts for nothing before the probe has seen the node again."""
+        rig.kubectl.patch("nodedevices", rig.b, {"metadata": {"annotations": {"nodedevices.io/confirm": None}}})
+        rig.confirm_recovered(rig.b)
+        return str(rig.devices(rig.b)[_generic_id(own)]["health"]["state"]) == "Healthy"
+
+    rig.until("the device is well again", well)
+    rig.marked("vm", "True")
+    machine.offers(PORT, 2)
+
+
+def test_a_pool_elsewhere_is_offered_by_count_while_its_controller_answers(machine: Machine) -> None:
+    rig = machine.rig
+    machine.offers(POOL, MOST_POOL)
+    rig.pod("remote", rig.b, {POOL: 2})
+    said = rig.kubectl.exec("remote", "sh", "-euc", "echo $ORION_VGPU $ORION_CONTROLLER", namespace=NAMESPACE)
+    assert said.split() == ["2", machine.controller.address]
+    machine.controller.stop()
+    assert rig.marked("remote", "False")["reason"] == "ControllerUnreachable"
+    machine.offers(POOL, 0)
+    machine.controller.start()
+    rig.marked("remote", "True")
+    machine.offers(POOL, MOST_POOL)
+
+
+def _generic_id(path: str) -> str:
+    return path.removeprefix("/").replace("/", "-")
