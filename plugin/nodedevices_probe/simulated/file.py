@@ -5,7 +5,7 @@ docs/simulated-devices.md is the description for people, `simulated_rules` has t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,7 +76,9 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
     entries = _entries(value)
     minors = parse_mig_minors("\n".join(value.get("migMinors", ())))
     supported = value.get("recoveryActionSupported", True)
-    every = sorted(_devices(entries, node=node, mig_minors=minors, supported=supported), key=lambda each: each.index)
+    seats = _seats(entries, node=node, mig_minors=minors)
+    every = [_device(each, seats[each.index], count=len(entries), supported=supported) for each in entries]
+    every.sort(key=lambda each: each.index)
     absent = {entry.index for entry in entries if entry.said.get("absent")}
     devices = [each for each in every if each.index not in absent and each.product_name not in nvidia.DISPLAY_PRODUCTS]
     _refuse_repeats(devices)
@@ -96,7 +98,7 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
         ),
         accelerators_on_bus=value.get("acceleratorsOnBus", sum(each.type not in nic.TYPES for each in devices)),
         problems=tuple(Problem(code=each["code"], message=each["message"]) for each in value.get("problems", ())),
-        devices=_connected(devices, value.get("links", ()), boards) if loaded else (),
+        devices=_connected(devices, value.get("links", ()), boards, seats) if loaded else (),
         silent=value.get("silent", False),
     )
     events = _events(value.get("events", ()), {device.index: device.id for device in every})
@@ -163,25 +165,24 @@ def _driver(said: Mapping[str, Any], board: Board) -> Driver:
     )
 
 
-def _devices(
-    entries: Sequence[_Entry], *, node: str, mig_minors: Mapping[tuple[int, int, int | None], int], supported: bool
-) -> Iterator[DeviceFact]:
-    """`supported`: NVIDIA's driver says which recovery action it requires."""
+def _seats(
+    entries: Sequence[_Entry], *, node: str, mig_minors: Mapping[tuple[int, int, int | None], int]
+) -> dict[int, Seat]:
     seats: dict[int, Seat] = {}
-    numbers: dict[str, int] = {}  # of devices of a model that no profile has, counted
+    counts: dict[str, int] = {}  # of each model
     for entry in entries:
-        planned = entry.planned
-        numbers[entry.model] = numbers.get(entry.model, -1) + 1
+        planned, place = entry.planned, counts.get(entry.model, 0)
+        counts[entry.model] = place + 1
         parent = seats.get(planned.parent) if planned is not None and planned.parent is not None else None
-        seat = seats[entry.index] = Seat(
+        seats[entry.index] = Seat(
             node=node,
             index=entry.index,
             bus_id=_bus_id(entry, parent),
-            place=planned.place if planned is not None else numbers[entry.model],
+            place=place if planned is None else planned.place,
             parent=parent,
             mig_minors=mig_minors,
         )
-        yield _device(entry, seat, count=len(entries), supported=supported)
+    return seats
 
 
 def _bus_id(entry: _Entry, parent: Seat | None) -> str:
@@ -195,6 +196,7 @@ def _bus_id(entry: _Entry, parent: Seat | None) -> str:
 
 
 def _device(entry: _Entry, seat: Seat, *, count: int, supported: bool) -> DeviceFact:
+    """`count`: of all devices. `supported`: NVIDIA's driver says which recovery action it requires."""
     said, board = entry.said, entry.board
     if not isinstance(board, NvidiaBoard):
         for key in nvidia_boards.KEYS:
@@ -250,7 +252,9 @@ def _usual_numa_node(entry: _Entry, count: int) -> int:
     return 0 if first else 1
 
 
-def _connected(devices: list[DeviceFact], links: Any, boards: Mapping[int, Board]) -> tuple[DeviceFact, ...]:
+def _connected(
+    devices: list[DeviceFact], links: Any, boards: Mapping[int, Board], seats: Mapping[int, Seat]
+) -> tuple[DeviceFact, ...]:
     """The devices with PCIe paths and direct links between them; what the file says about a pair comes first."""
     known = {device.index for device in devices}
     pairs: dict[frozenset[int], Mapping[str, Any]] = {}
@@ -264,13 +268,14 @@ def _connected(devices: list[DeviceFact], links: Any, boards: Mapping[int, Board
     result = []
     for device in devices:
         paths, direct = [], []
-        board = boards[device.index]
+        board, pair = boards[device.index], seats[device.index].place // 2
         for other in devices:
             if other.index == device.index:
                 continue
             said = pairs.get(frozenset((device.index, other.index)), {})
             paths.append(PcieNeighbour(to=other.id, path=PciePath(said.get("pcie", _usual_path(device, other)))))
-            bridge = board.bridged if device.index // 2 == other.index // 2 else 0
+            alike = boards[other.index] is board
+            bridge = board.bridged if alike and seats[other.index].place // 2 == pair else 0
             if count := said.get("nvlinks", bridge):
                 direct.append(Link(kind="NVLink", to=other.id, count=count))
             if board.xgmi and boards[other.index].xgmi:

@@ -99,6 +99,8 @@ def test_switched_bridged_and_lone_boards_are_linked_as_they_are() -> None:
     assert h100[0].links == (Link(kind="NVLink", to="switch", count=18),)
     assert bridged[2].links == (Link(kind="NVLink", to=bridged[3].id, count=12),)
     assert lone[0].links == ()
+    mixed = state("profile: l4 x 1, h100nvl x 3, u250").facts.devices
+    assert [{link.to for link in each.links} for each in mixed] == [set(), {mixed[2].id}, {mixed[1].id}, set(), set()]
 
 
 def test_what_the_file_says_of_a_device_replaces_the_profile() -> None:
@@ -147,6 +149,7 @@ def test_devices_may_be_written_out_whole() -> None:
     assert first.pcie[0].path is PciePath.SINGLE
     assert (second.numa_node, second.vendor, second.type) == (None, "amd", "apu")
     assert facts.machine.type == "Workbench"
+    assert (first.readings.recovery_action, first.readings.thermal_slowdown) == ("None", None)
 
 
 def test_a_driver_that_is_not_loaded_hides_the_devices_but_not_the_bus() -> None:

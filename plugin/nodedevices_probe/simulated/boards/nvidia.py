@@ -66,7 +66,7 @@ class NvidiaBoard(Board):
 
 
 # A GPU that the file describes without a model, of which nothing is known but what it says.
-PLAIN = NvidiaBoard(brand="", mig_capable=None)
+PLAIN = NvidiaBoard(brand="", mig_capable=None, well={"recovery_action": "None"})
 
 
 BOARDS = {
