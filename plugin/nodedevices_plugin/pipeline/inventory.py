@@ -5,7 +5,8 @@ returns, a person confirms its removal, or `forget_missing_seconds` are over and
 id that is dropped from ListAndWatch as Healthy in the pod's status, so a vanished device must stay listed. The same
 holds for a MIG device while a pod holds it. Only a good line makes a device missing, and only one makes it forgotten,
 so that neither silence nor a restart does; one that comes back later is a new device. A device that answers nothing
-keeps what was known of it. While the driver is not loaded nothing can be seen, so nothing counts as gone.
+keeps what was known of it, and one that a pod holds the attributes that it had. While the driver is not loaded nothing
+can be seen, so nothing counts as gone.
 
 Each probe has its own inventory, so that one's line, silence or driver says nothing of another's devices; all of
 them together are the node's.
@@ -22,6 +23,7 @@ from datetime import datetime, timedelta
 from nodedevices_api.bounds import MAX_DEVICES, MAX_PARTITIONS
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
+    MAX_OWN,
     DeviceFact,
     DriverState,
     Machine,
@@ -60,7 +62,9 @@ def update(
     listed = {fact.id: fact for fact in snapshot.devices}
     live = {part.id: fact.id for fact in listed.values() for part in fact.partitions}
     gone = held_partitions - live.keys()
-    devices = [_seen(before.get(fact.id), fact, now, live, gone) for fact in listed.values()]
+    devices = [
+        _seen(before.get(fact.id), fact, now, live, gone, held=fact.id in held_devices) for fact in listed.values()
+    ]
     for device in previous.devices:
         if device.fact.id in listed:
             continue
@@ -159,16 +163,27 @@ def release(
     return replace(inventory, devices=tuple(kept))
 
 
+def _as_known(fact: DeviceFact, before: DeviceFact) -> DeviceFact:
+    """With the attributes that it had before and that nothing says otherwise of."""
+    room = MAX_OWN - len(fact.extra) - len(fact.capacity)
+    missing = [(name, value) for name, value in before.extra.items() if name not in fact.extra]
+    return replace(fact, extra={**fact.extra, **dict(missing[:room])}) if missing and room > 0 else fact
+
+
 def _seen(
     before: InventoryDevice | None,
     fact: DeviceFact,
     now: datetime,
     live: Mapping[str, str],
     departed_and_held: frozenset[str],
+    *,
+    held: bool,
 ) -> InventoryDevice:
     """A device that the line lists. What it does not answer for now is taken from what it said before.
 
-    `live`: whose each partition of the line is; one that moved to another device is that device's alone.
+    `live`: whose each partition of the line is; one that moved to another device is that device's alone. `held`: by a
+    pod, whose network namespace may have what the line no longer says (a NIC's interface, its RDMA device): a name that
+    depends on it must not be another meanwhile.
     """
     if before is None:
         return InventoryDevice(fact=fact, present=True, last_seen=now)
@@ -176,6 +191,8 @@ def _seen(
         parts = tuple(part for part in before.fact.partitions if live.get(part.id, fact.id) == fact.id)
         known = replace(before.fact, index=fact.index, readings=fact.readings, partitions=parts)
         return replace(before, fact=known, present=True, last_seen=now)
+    if held:
+        fact = _as_known(fact, before.fact)
     room = MAX_PARTITIONS - len(fact.partitions)
     gone = tuple(part for part in before.fact.partitions if part.id in departed_and_held)[:room]
     if gone:

@@ -375,6 +375,15 @@ def test_an_exclusive_file_for_hcas_that_pods_share_waits_for_them() -> None:
     assert node.offers == {"intel.com/net_a": [port(0), port(1)]}
 
 
+def test_a_nic_whose_interface_or_rdma_device_a_pods_namespace_has_stays_in_its_resource() -> None:
+    rdma = {"configList": [{"resourceName": "hca", "mode": "perDevice", "selectors": {"ifNames": ["p0", "p1"]}}]}
+    node = Nics(hca(0), hca(1), rdma=rdma).now()
+    held = holder("rdma/hca", port(0))
+    node.devices = (hca(0, ifName=None, pfName=None, rdmaDevice=None, linkType=None), hca(1))
+    assert node.now(None, held).now(None, held).offers == {"rdma/hca": [port(0), port(1)]}
+    assert node.now().now().offers == {"rdma/hca": [port(1)]}, "nobody has it, and it has no interface"
+
+
 def test_after_a_restart_the_files_of_before_hold_while_they_cannot_be_read() -> None:
     node = Nics(vf(0), sriov=sriov({}))
     before = node.now().offers
