@@ -22,7 +22,7 @@ from nodedevices_common.backoff import Backoff
 
 from nodedevices_probe.kind import Given, Kind
 from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
-from nodedevices_probe.presence import Hardware
+from nodedevices_probe.presence import Hardware, never
 from nodedevices_probe.roots import Roots
 
 NAME = "auto"
@@ -47,13 +47,23 @@ def add_arguments(parser: ArgumentParser, kinds: Mapping[str, Kind]) -> None:
         parser.add_argument(f"--{option}", nargs="?", const=True, default="", metavar="VALUE", help=shown)
 
 
+def _nothing(kinds: Mapping[str, Kind]) -> str:
+    """For people."""
+    by_hardware = [each.name for each in kinds.values() if each.present is not never]
+    by_file = [
+        f"{each.name} (--{each.auto_by[0]})" for each in kinds.values() if each.auto_by and each.present is never
+    ]
+    files = f"; {' and '.join(by_file)} run where their file is given" if by_file else ""
+    return f"no hardware of {', '.join(by_hardware)} is there{files}"
+
+
 def run(options: Namespace, write: Write, kinds: Mapping[str, Kind]) -> int:
     """The exit status: of --once the worst of the children's; else 128 and the signal that ended it."""
     found = wanted(options, kinds)
     for name, why in found.items():
         _say(f"starting {name}: {why}")
     if not found:
-        _say(f"no hardware of {', '.join(each.name for each in kinds.values() if each.automatic)} is there")
+        _say(_nothing(kinds))
     if not options.once:
         return _Running(options, write, kinds).run(found)
     worst = 0

@@ -56,6 +56,10 @@ class Hubs:
         each, more = divmod(file.shares, len(units))
         return VendorShares(counts=tuple(each + (n < more) for n in range(len(units))), together=file.together)
 
+    def file_names(self, naming: Naming) -> Mapping[str, tuple[str, str]]:
+        file = naming.files.get(FLAG)
+        return {file.name: (FLAG, "name")} if isinstance(file, HubFile) else {}
+
     def host_paths(self, files: Mapping[str, object]) -> Collection[str]:
         return (COMMON,) if FLAG in files else ()
 

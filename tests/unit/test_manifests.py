@@ -21,6 +21,7 @@ from nodedevices_api import conditions as names
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name
+from nodedevices_plugin.settings.probes import default as default_probes
 from nodedevices_plugin.settings.probes import read as read_probes
 from nodedevices_probe.registry import KINDS
 from support.kustomize import ROOT, kubectl, parsed, render, rendered
@@ -541,23 +542,35 @@ def test_the_all_gpus_component_names_probes_that_there_are(tmp_path: Path) -> N
 
 
 @needs_kubectl
-@pytest.mark.parametrize("kind", ["generic", "remote"])
+@pytest.mark.parametrize(
+    ("kind", "key", "probe"),
+    [
+        ("generic", "generic.yaml", "generic"),
+        ("remote", "remote.yaml", "remote"),
+        ("rdma", "config.json", "nic"),
+        ("sriov", "config.json", "nic"),
+        ("onload", "onload.json", "nic"),
+        ("fpga-names", "NameCustomize.json", "fpga"),
+    ],
+)
 def test_components_of_configured_devices_mount_a_config_map_that_may_be_missing_and_run_its_probe(
-    kind: str, tmp_path: Path
+    kind: str, key: str, probe: str, tmp_path: Path
 ) -> None:
     changed = with_component(kind, tmp_path)
     spec = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])
-    container, file = spec["containers"][0], f"/etc/nodedevices/{kind}/{kind}.yaml"
-    environment = {"NODEDEVICES_PROBE": f"nvml,{kind}", f"NODEDEVICES_{kind.upper()}_CONFIG_FILE": file}
+    container, file = spec["containers"][0], f"/etc/nodedevices/{kind}/{key}"
+    option = kind if kind.endswith("-names") else f"{kind}-config"
+    environment = {f"NODEDEVICES_{option.upper().replace('-', '_')}_FILE": file}
     for name, value in environment.items():
         container["env"].remove({"name": name, "value": value})
-    mount = {"name": f"{kind}-config", "mountPath": f"/etc/nodedevices/{kind}", "readOnly": True}  # no subPath: edits
+    mount = {"name": option, "mountPath": f"/etc/nodedevices/{kind}", "readOnly": True}  # no subPath: edits
     container["volumeMounts"].remove(mount)
     config = {"name": f"nodedevices-{kind}", "optional": True}  # missing: ConfigApplied says so, and the agent runs
-    spec["volumes"].remove({"name": f"{kind}-config", "configMap": config})
+    spec["volumes"].remove({"name": option, "configMap": config})
     assert changed == overlay("default")
     local = parse(["--node-name=n"], environment)
-    assert local.device_files == {f"{kind}-config-file": file}
+    assert local.device_files == {f"{option}-file": file}
+    assert default_probes(local.probe_options) == ("nvml", probe)
 
 
 @needs_kubectl

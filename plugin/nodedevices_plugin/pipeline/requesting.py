@@ -72,7 +72,7 @@ def request_config(
         run = None if by_policy else given_probes  # a policy may name what only the file defines
         return RequestedConfig(error=error, field=file.field, source="file", sources=sources, probes=run)
     of_file = _texts(file.config.flags if file.config is not None else {})
-    wanted = given_probes or of_file or probes.DEFAULT
+    wanted = given_probes or of_file or probes.default(local.probe_options)
     lacking = probes.missing(probes.read(wanted)[0], local.probe_options, probes.KEY)
     if lacking and given_probes is None and not by_policy:
         error = f"{where}: {'; '.join(lacking)}"

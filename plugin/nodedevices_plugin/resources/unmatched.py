@@ -25,6 +25,7 @@ from nodedevices_plugin.resources.shares import chosen_units
 from nodedevices_plugin.resources.units import units
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import partitions
+from nodedevices_plugin.vendors.files import FileNames
 
 NAMED = 8  # names in one note
 MEBIBYTE = 1 << 20
@@ -39,7 +40,11 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
     """
     rules, shares = settings.resources.devices, settings.sharing.resources
     exclude = settings.resources.exclude
-    if settings.serving.mode == "Observe" or not inventory.devices or not (rules or shares or exclude):
+    if (
+        settings.serving.mode == "Observe"
+        or not inventory.devices
+        or not (rules or shares or exclude or settings.vendors.files)
+    ):
         return ()
     found = units(inventory, settings.partitions.strategy, settings.resources.exclude)
     around = near(inventory)
@@ -50,7 +55,25 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
     if settings.sharing.strategy != "none":
         kind = f"{settings.sharing.strategy}." if "sharing" in from_file else ""
         notes += _shares(named, settings.sharing, f"{kind}resources")
-    return tuple(notes)
+    return (*notes, *_files(inventory, named, settings))
+
+
+def _files(inventory: Inventory, named: Mapping[str, Sequence[Unit]], settings: PlanSettings) -> list[Unmatched]:
+    """Entries of device files that no device has, where the node has devices of such a kind."""
+    strategy, prefix = settings.partitions.strategy, settings.resource_prefix
+    notes = []
+    for vendor in registry.vendors():
+        own = [device.fact.id for device in inventory.devices if registry.of(device.fact) is vendor]
+        if own and isinstance(vendor, FileNames):
+            naming = settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix)
+            names = vendor.file_names(naming)
+            message = f"no such device on this node, or an earlier entry has it; there are: {_listed(sorted(own))}"
+            notes += [
+                Unmatched(section=option, entry=f"{place} {_cut(name)}", message=message)
+                for name, (option, place) in names.items()
+                if name not in named
+            ]
+    return notes
 
 
 def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str) -> list[Unmatched]:

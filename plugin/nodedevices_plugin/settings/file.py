@@ -26,6 +26,12 @@ from nodedevices_plugin.vendors.registry import file_format
 
 MAX_BYTES = 256 << 10  # NVIDIA's longest example has 2 KiB
 MAX_VALUES = 16_000  # keys and values
+# Keys of other plugins' files, which their users give as a configuration file, too.
+OF_OTHER_FILES = {
+    "configList": "this is the file of Mellanox' RDMA plugin: give it by --rdma-config-file",
+    "resourceList": "this is the file of the SR-IOV plugin: give it by --sriov-config-file",
+    "devices": "this looks like a file of generic devices: give it by --generic-config-file",
+}
 SHARING_KEYS = ("renameByDefault", "failRequestsGreaterThanOne")  # of either kind of sharing
 # For gpu-feature-discovery, which reads the same file: known, and of no use here, where labels come from the operator.
 FEATURE_DISCOVERY: Mapping[str, tuple[str, ...]] = {
@@ -148,6 +154,8 @@ def _feature_discovery(path: str, value: object, problems: list[str], unused: li
 
 def _misplaced(key: str) -> str:
     """Where a key belongs that is known, but not here."""
+    if key in OF_OTHER_FILES:
+        return f"; {OF_OTHER_FILES[key]}"
     for path in by_key():
         if path.rsplit(".", 1)[1] == key:
             return f"; it belongs at {path}"

@@ -77,7 +77,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     alone = {name: environment[name] for name in variables() if environment.get(name, "").strip(" ,")}
     given = in_environment | flags
     values = {option.name: given.get(option.name, option.default) for option in options()}
-    problems = _between(values, given) + refused_by_vendors(given | alone)
+    by_variable = "probe" in in_environment and "probe" not in flags
+    place = "environment variable NODEDEVICES_PROBE" if by_variable else probes.FLAG
+    problems = _between(values, given, probe_place=place) + refused_by_vendors(given | alone)
     if problems:
         raise ConfigError(problems)
     directory = str(values["device-plugin-dir"]).rstrip("/") or "/"
@@ -112,8 +114,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     )
 
 
-def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[str]:
-    """What is wrong with the values beyond each one alone."""
+def _between(values: Mapping[str, Value], given: Mapping[str, Value], *, probe_place: str) -> list[str]:
+    """What is wrong with the values beyond each one alone. `probe_place`: where the probes are given."""
     problems = []
     name = str(values["node-name"])
     if not name and not values["standalone"]:
@@ -122,10 +124,10 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value]) -> list[st
         problems.append(f"--node-name: {show(name)} is not the name of a Node")
     if values["resource-prefix"] and not _DOMAIN.match(str(values["resource-prefix"])):
         problems.append(f"--resource-prefix: {show(values['resource-prefix'])} is not a domain such as nvidia.com")
-    specs, wrong = probes.read(_list(values["probe"]))
+    specs, wrong = probes.read(_list(values["probe"]), probe_place)
     by_file = "probe" not in given and (values["config-file"] or values["config-dir"])
     if wrong or not by_file:  # else the file says which run, and what they need is checked with it
-        problems += wrong or [*probes.missing(specs, values), *probes.unused(specs, values)]
+        problems += wrong or [*probes.missing(specs, values, probe_place), *probes.unused(specs, values)]
     if values["config-file"] and values["config-dir"]:
         problems.append("--config-dir: does not go with --config-file; give the folder or the one file")
     lonely = [each for each in ("default-config", "fallback-strategies") if each in given and not values["config-dir"]]

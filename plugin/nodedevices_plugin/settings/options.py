@@ -126,8 +126,8 @@ OWN: tuple[Option, ...] = (
         key=probes.KEY,
         group="probe",
         metavar="PROBE",
-        help=f"{', '.join(KINDS)}, NAME=COMMAND for a program of your own, or NAME=unix:/PATH for one that listens "
-        "there; repeat it to run several",
+        help=f"{probes.AUTO} for those whose hardware is there, {', '.join(KINDS)}, NAME=COMMAND for a program of your "
+        "own, or NAME=unix:/PATH for one that listens there; repeat it to run several",
     ),
     Option(
         name="simulated-file",

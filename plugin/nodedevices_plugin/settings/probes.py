@@ -110,6 +110,11 @@ def chosen(
     return tuple(texts), problems + wrong + missing(specs, options, place)
 
 
+def default(options: Mapping[str, Value]) -> tuple[str, ...]:
+    """What runs where nobody says: NVML's, and those whose devices a file of the agent's options describes."""
+    return (*DEFAULT, *(each for each in AUTOMATIC if each in configured(options) and each not in DEFAULT))
+
+
 def configured(options: Mapping[str, Value]) -> frozenset[str]:
     """What `auto` stands for whatever the hardware is: probes whose devices a file of the agent's options describes."""
     return frozenset(kind.name for kind in KINDS.values() if kind.configured(options))

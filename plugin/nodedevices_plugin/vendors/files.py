@@ -18,6 +18,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from nodedevices_common.options import Option
 
+from nodedevices_plugin.vendors.base import Naming
+
 
 def _no_sections(content: Any) -> Mapping[str, Any]:
     return {}
@@ -42,6 +44,15 @@ class OwnFiles(Protocol):
     @property
     def files(self) -> tuple[DeviceFile, ...]:
         """No name, variable or key of theirs is another option's."""
+        ...
+
+
+@runtime_checkable
+class FileNames(Protocol):
+    """A vendor whose device files name resources: an entry that no device of the node has is reported."""
+
+    def file_names(self, naming: Naming) -> Mapping[str, tuple[str, str]]:
+        """Each name with the option of the file that has it, and the entry's place there: `configList[1]`."""
         ...
 
 

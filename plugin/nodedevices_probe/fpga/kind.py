@@ -20,4 +20,5 @@ FPGA = Kind(
         on_pci("0x1d0f", (), _DRIVERS),  # AWS has other accelerators, too
         exists("sys/module/ama_transcoder"),
     ),
+    auto_by=("fpga-names-file",),
 )

@@ -84,4 +84,5 @@ NIC = Kind(
     passed_on={"driver-root-ctr-path": "driver-root-ctr-path", FLAG: FLAG, "onload": "onload-config-file"},
     check=_check,
     present=any_of(has_entries("sys/class/infiniband"), _special_card),
+    auto_by=("rdma-config-file", "sriov-config-file", "onload-config-file"),
 )

@@ -16,7 +16,7 @@ from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import Naming
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_probe.protocol import DeviceFact, Readings
-from support.facts import START
+from support.facts import START, gpu, old
 from support.hubs import COMMON, FLAG, HubFile, Hubs
 from support.stepped_node import Node, nodes
 
@@ -141,6 +141,16 @@ def test_a_content_survives_the_state_file() -> None:
 def test_what_a_file_needs_of_the_host_is_looked_for() -> None:
     node = Hubbed(hub(0), file=HubFile(HUB), existing=frozenset({COMMON})).now()
     assert node.container(HUB, "HUB-0").devices == nodes(COMMON, "/dev/hub0")
+
+
+def test_an_entry_that_no_device_has_is_named_where_there_are_such_devices() -> None:
+    excluded = {"resources": {"exclude": ["HUB-0"]}}
+    node = Hubbed(hub(0), file=HubFile(HUB)).now(excluded)
+    assert node.unmatched == [
+        "hub-file.name example.com/hub: no such device on this node, or an earlier entry has it; there are: HUB-0"
+    ]
+    assert Hubbed(hub(0), file=HubFile(HUB)).now().unmatched == []
+    assert Hubbed(gpu(0, readings=old()), file=HubFile(HUB)).now().unmatched == []
 
 
 # --- shared by nature ------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def found(root: Path) -> tuple[DeviceFact, ...]:
 
 
 def local(*arguments: str, **environment: str) -> Local:
-    return parse(["--node-name=n1", "--operator-wait-seconds=0", *arguments], environment)
+    return parse(["--node-name=n1", "--probe=fpga", "--operator-wait-seconds=0", *arguments], environment)
 
 
 def node(root: Path, *arguments: str, names: dict[str, str] | None = None, **environment: str) -> Node:

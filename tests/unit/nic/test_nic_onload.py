@@ -60,7 +60,7 @@ class Onloaded(Node):
         sriov: SriovConfig | None = None,
     ) -> None:
         flags = [f"--{OPTION}=/onload.json", *(["--sriov-config-file=/sriov.json"] if sriov else [])]
-        local = parse(["--node-name=n1", "--operator-wait-seconds=0", *flags], {})
+        local = parse(["--node-name=n1", "--probe=nic", "--operator-wait-seconds=0", *flags], {})
         super().__init__(*devices, local=local, existing=existing)
         self.device_files = {"sriov-config-file": DeviceFileOutcome(content=sriov)} if sriov else {}
         self.gives(file if file is not None else {})

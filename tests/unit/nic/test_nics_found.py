@@ -20,7 +20,13 @@ from support.facts import START
 from support.nic_trees import Nics, connectx_7_pair, e810, soft_roce, solarflare, sriov
 from support.stepped_node import Node
 
-FLAGS = ("--node-name=n1", "--operator-wait-seconds=0", "--rdma-config-file=/r", "--sriov-config-file=/s")
+FLAGS = (
+    "--node-name=n1",
+    "--probe=nic",
+    "--operator-wait-seconds=0",
+    "--rdma-config-file=/r",
+    "--sriov-config-file=/s",
+)
 UMAD = "dev/infiniband/umad0"
 HOST = frozenset({"/dev/infiniband/rdma_cm", "/dev/vfio/vfio"})
 

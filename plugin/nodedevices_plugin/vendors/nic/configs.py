@@ -47,6 +47,18 @@ class Configs:
             return hca.full_name()
         return onload.name(self.onload, fact) if self.onload is not None else None
 
+    def names(self) -> dict[str, tuple[str, str]]:
+        """Every resource that the files name, with the file's option and the entry's place in it."""
+        found = {
+            each.full_name(self.sriov_prefix): (SRIOV_OPTION, f"resourceList[{number}]")
+            for number, each in enumerate(self.sriov.resources)
+        }
+        for number, each in enumerate(self.rdma.resources):
+            found.setdefault(each.full_name(), (RDMA_OPTION, f"configList[{number}]"))
+        if self.onload is not None:
+            found.setdefault(self.onload.resource, (onload.OPTION, "resourceName"))
+        return found
+
     def named(self, resource: str) -> SriovResource | RdmaResource | OnloadConfig | None:
         """The entry of a resource; None: it is not of these files."""
         of_onload = self.onload if self.onload is not None and self.onload.resource == resource else None

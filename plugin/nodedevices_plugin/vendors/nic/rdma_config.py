@@ -102,7 +102,7 @@ def _resource(strict: Strict, entry: object, where: str) -> RdmaResource:
     fields = strict.mapping(entry, where, ENTRY_KEYS, dict.fromkeys(SELECTORS, "into selectors"))
     prefix, name = strict.resource(fields, where, DEFAULT_PREFIX)
     together = (strict.text(fields, "mode", where, choices=MODES) or SHARED) == SHARED
-    containers = strict.number(fields, "rdmaHcaMax", where, low=0, high=MAX_SHARES)
+    containers = strict.number(fields, "rdmaHcaMax", where, low=1, high=MAX_SHARES)
     each = strict.number(fields, "sharesPerDevice", where, low=1, high=MAX_SHARES)
     if together and "sharesPerDevice" in fields:
         strict.wrong(f"{where}.sharesPerDevice", f"only goes with mode {PER_DEVICE}; give rdmaHcaMax")

@@ -44,6 +44,9 @@ class Nic:
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         return _configs(naming).name(unit.device.fact)
 
+    def file_names(self, naming: Naming) -> Mapping[str, tuple[str, str]]:
+        return _configs(naming).names()
+
     def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
         """rdmaHcaMax counts the containers of all HCAs together; the kubelet's ids are spread evenly over these."""
         entry = _configs(naming).named(name)
