@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nodedevices_api.bounds import INT32_MAX, MAX_PARTITIONS
 
 from nodedevices_probe import pcie
-from nodedevices_probe.amd.attributes import KFD_NODE, PROFILE, VENDOR
+from nodedevices_probe.amd.attributes import EXPORTER_UNHEALTHY, KFD_NODE, PROFILE, VENDOR
+from nodedevices_probe.amd.exporter import Exporter
 from nodedevices_probe.amd.kfd import KfdNode, gpu_nodes
 from nodedevices_probe.amd.readings import read
 from nodedevices_probe.drm import Drm, drm
@@ -49,6 +50,7 @@ class _Topology:
     owners: Mapping[int, str]  # KFD's number -> PCI address
     places: Mapping[str, pcie.Place]
     near: Mapping[str, tuple[PcieNeighbour, ...]]
+    unhealthy: Set[str]  # PCI addresses of GPUs that AMD's exporter calls so
     partition_nodes: Mapping[int | None, Drm]  # of partitions beyond the first of each GPU, by their render node
 
     def links(self, bus_id: str) -> tuple[Link, ...]:
@@ -60,6 +62,7 @@ class _Topology:
 class AmdSource(SysfsSource):
     name: str = "amd"
     telemetry: bool = False
+    exporter: Exporter | None = None  # AMD's, whose socket is looked for below the same root
 
     def poll(self) -> Facts:
         on_bus = self.system.accelerators_on_bus(PCI_VENDOR)
@@ -77,6 +80,7 @@ class AmdSource(SysfsSource):
             places=places,
             near=pcie.neighbours(places),
             partition_nodes=self._partition_nodes(),
+            unhealthy=self._unhealthy(),
         )
         return self.whole([self._device(each, machine) for each in bus_ids], BOUND)
 
@@ -108,8 +112,19 @@ class AmdSource(SysfsSource):
             links=topology.links(bus_id),
             pcie=topology.near[bus_id],
             device_nodes=own,
-            readings=read(self.roots, at, tuple(needed), telemetry=self.telemetry) if nodes else Readings(error=NO_KFD),
+            readings=self._readings(bus_id, at, tuple(needed), topology) if nodes else Readings(error=NO_KFD),
         )
+
+    def _readings(self, bus_id: str, at: str, needed: tuple[str, ...], topology: _Topology) -> Readings:
+        found = read(self.roots, at, needed, telemetry=self.telemetry)
+        if bus_id not in topology.unhealthy:
+            return found
+        return replace(found, conditions=(*found.conditions, EXPORTER_UNHEALTHY))
+
+    def _unhealthy(self) -> Set[str]:
+        if self.exporter is None:
+            self.exporter = Exporter(roots=self.roots)
+        return self.exporter.unhealthy()
 
     def _profile(self, at: str) -> str:
         """`cpx_nps4`, as AMD's resources are called; "" where the GPU cannot be partitioned."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from nodedevices_probe.amd.attributes import EXPORTER_UNHEALTHY
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import Condition, hot, node_missing
 
 RESET = "ResetDevice"
-REASONS = ("EccUncorrectable", "PageRetirementFailure", "PageRetirementPending", "ThermalSlowdown", "DeviceNodeMissing")
+REASONS = (
+    *("EccUncorrectable", "PageRetirementFailure", "PageRetirementPending", "ThermalSlowdown", "DeviceNodeMissing"),
+    "ExporterUnhealthy",
+)
 
 
 def read(readings: Readings) -> tuple[Condition, ...]:
@@ -30,6 +34,14 @@ def read(readings: Readings) -> tuple[Condition, ...]:
             ends_by_itself=True,
         ),
         node_missing(readings),
+        Condition(
+            reason="ExporterUnhealthy",
+            state=HealthState.UNHEALTHY,
+            message="AMD's device metrics exporter calls the GPU unhealthy; its metrics say why",
+            evident=EXPORTER_UNHEALTHY in readings.conditions,
+            action="Inspect",
+            ends_by_itself=True,
+        ),
         Condition(
             reason="PageRetirementPending",
             state=HealthState.DEGRADED,
