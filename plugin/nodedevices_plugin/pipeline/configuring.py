@@ -33,7 +33,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline.awaiting import Awaited, awaited, known_clients, may_begin, may_start
-from nodedevices_plugin.pipeline.config_status import ConfigStatus, Problem, of_holders, of_problem
+from nodedevices_plugin.pipeline.config_status import ConfigStatus, Problem, of_holders, of_problem, refusal
 from nodedevices_plugin.pipeline.foreign import Names, take_over
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject
 from nodedevices_plugin.pipeline.state import SeenSpec
@@ -197,7 +197,17 @@ def configure(
         saving=to_save is not None and not node.unsaved_because,
         helpers=helpers,
     )
-    return _with_cdi(configured, node)
+    return _with_device_files(_with_cdi(configured, node), requested)
+
+
+def _with_device_files(configured: Configured, requested: RequestedConfig) -> Configured:
+    """With what is wrong with a device file, while everything else is in effect."""
+    status = configured.status
+    if requested.effective is None or not requested.error or status.reason not in {names.APPLIED, names.NO_CONFIG}:
+        return configured
+    refused = refusal(requested.field, requested.error)
+    status = replace(status, reason=names.CONFIG_INVALID, message=requested.error, refused=refused)
+    return replace(configured, status=status, refused=configured.refused or "file")
 
 
 def _ours(held_otherwise: Sequence[Held], plan: Plan, node: Node) -> list[Held]:

@@ -17,6 +17,7 @@ from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
+from nodedevices_plugin.vendors.registry import files_of
 
 NOT_READ = DeviceFileOutcome(error="not read yet")
 
@@ -36,7 +37,8 @@ class SeenObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedConfig:
-    """What file and `spec.config` request together: a configuration, or why there is none."""
+    """What file and `spec.config` request together: a configuration, or why there is none; both where a device file is
+    wrong, which concerns its vendor's devices alone."""
 
     effective: Effective | None = None
     error: str | None = None
@@ -54,10 +56,14 @@ class RequestedConfig:
 
 
 def request_config(
-    local: Local, file: FileOutcome, spec: SeenSpec | None, device_files: DeviceFiles | None = None
+    local: Local,
+    file: FileOutcome,
+    spec: SeenSpec | None,
+    device_files: DeviceFiles | None = None,
+    kept_files: Mapping[str, object] | None = None,
 ) -> RequestedConfig:
     """The configuration requested now. `spec`: the latest that the operator resolved, None for none ever.
-    `device_files`: those that flags name, as they were read last."""
+    `device_files`: those that flags name, as they were read last; `kept_files`: their last good contents."""
     given = spec.config if spec is not None else {}
     by = {
         "policy": bool(given),
@@ -77,13 +83,10 @@ def request_config(
     if lacking and given_probes is None and not by_policy:
         error = f"{where}: {'; '.join(lacking)}"
         return RequestedConfig(error=error, field=probes.KEY, source="file", sources=sources)
-    found = device_files or {}
-    for name, path in local.device_files.items():
-        outcome = found.get(name, NOT_READ)
-        if outcome.error:
-            error = f"--{name} {path}: {outcome.error}"
-            run = None if by_policy else wanted
-            return RequestedConfig(error=error, field=outcome.field, source="file", sources=sources, probes=run)
+    read = _device_files(local, device_files or {}, kept_files or {})
+    if read.whole:
+        run = None if by_policy else wanted
+        return RequestedConfig(error=read.error, field=read.field, source="file", sources=sources, probes=run)
     note = file.place
     if local.config_dir is None and spec is not None and spec.config_name:
         note = (
@@ -94,10 +97,10 @@ def request_config(
     from_file = frozenset(
         name for name in ("resources", "sharing") if getattr(file.config, name, None) is not None and name not in given
     )
-    contents = {name: found[name].content for name in local.device_files}
     kept = None if by_policy else wanted  # while the policies' configuration cannot be used
     try:
-        effective = resolve(local, file.config, spec.config if spec is not None else None, contents)
+        given_config = spec.config if spec is not None else None
+        effective = resolve(local, file.config, given_config, read.contents, read.withheld)
     except ConfigError as error:
         return RequestedConfig(error=str(error), field=error.field, source="spec", sources=sources, probes=kept)
     except InputError as error:
@@ -107,7 +110,51 @@ def request_config(
         if problems:
             refused = str(ConfigError(problems))
             return RequestedConfig(error=refused, field=probes.POLICY, source="spec", sources=sources)
-    return RequestedConfig(effective=effective, note=note, from_file=from_file, sources=sources, probes=wanted)
+    return RequestedConfig(
+        effective=effective,
+        error=read.error,
+        field=read.field,
+        note=note,
+        from_file=from_file,
+        sources=sources,
+        probes=wanted,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """What the device files say. `error`: what is wrong with the first that is; `whole`: all of the configuration is
+    refused for it."""
+
+    contents: Mapping[str, object]
+    withheld: frozenset[str] = frozenset()
+    error: str | None = None
+    field: str = ""
+    whole: bool = False
+
+
+def _device_files(local: Local, found: DeviceFiles, kept: Mapping[str, object]) -> _Read:
+    """`kept`: their last good contents."""
+    contents: dict[str, object] = {}
+    withheld, wrong, whole = set[str](), list[tuple[str, str]](), False
+    for name, path in local.device_files.items():
+        outcome = found.get(name, NOT_READ)
+        if not outcome.error:
+            contents[name] = outcome.content
+            continue
+        vendor, of = files_of()[name]
+        text = f"--{name} {path}: {outcome.error}"
+        if name in kept:
+            contents[name] = kept[name]
+            wrong.append((f"{text}; its last content holds", outcome.field))
+        elif of.sets_sections:
+            whole = True
+            wrong.insert(0, (text, outcome.field))
+        else:
+            withheld.add(vendor)
+            wrong.append((f"{text}; devices of {vendor} are not offered until there is a valid file", outcome.field))
+    error, place = wrong[0] if wrong else (None, "")
+    return _Read(contents=contents, withheld=frozenset(withheld), error=error, field=place, whole=whole)
 
 
 def _texts(values: Mapping[str, Value]) -> tuple[str, ...] | None:

@@ -66,6 +66,7 @@ FIRST_LIST_SECONDS = 5.0  # after the agent's start, in which its first offer wa
 LIST_AGAIN_SECONDS = 5.0  # the agent's period for PodResources
 MAX_RETIRED = 64
 MAX_CONFIRM = 128  # entries of the annotation
+RequestedFrom = tuple[FileOutcome, SeenSpec | None, DeviceFiles, Mapping[str, object]]
 CONFIRM_VALUES = ("recovered", "removed")
 
 
@@ -109,7 +110,9 @@ class World:
     access: Access = field(default_factory=Access)  # how containers get what they are granted
     state: State  # what the state file should say
     requested: RequestedConfig = field(default_factory=RequestedConfig)
-    requested_from: tuple[FileOutcome, SeenSpec | None, DeviceFiles] | None = None  # what `requested` was made of
+    requested_from: tuple[FileOutcome, SeenSpec | None, DeviceFiles, Mapping[str, object]] | None = (
+        None  # what `requested` was made of
+    )
     confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
     confirm_spent: tuple[str, ...] = ()  # what of it was acted on, and its device is at fault again or still
     departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
@@ -156,7 +159,9 @@ def begin(
                 effective=from_saved(state.applied), applied_hash=state.applied_hash, applied_once=True
             )
     spec = None if local.standalone else state.spec
-    requested = request_config(local, _file(file or FileOutcome(), files, spec, local), spec, device_files)
+    requested = request_config(
+        local, _file(file or FileOutcome(), files, spec, local), spec, device_files, _good_files(active)
+    )
     if requested.probes is not None:
         kept = auto_probes.after_restart(state, hardware)
         texts, auto = auto_probes.stands_for(
@@ -221,7 +226,7 @@ class Assessment:
     above: signals.Above
     spec: SeenSpec | None
     requested: RequestedConfig
-    requested_from: tuple[FileOutcome, SeenSpec | None, DeviceFiles]
+    requested_from: RequestedFrom
     listed: frozenset[RecentAllocate]  # which of the recent Allocates a List has shown
     unlisted: tuple[RecentAllocate, ...]  # and which may still be held unseen
 
@@ -260,7 +265,8 @@ def assess(
     held_devices, held_parts = _held_ids(held_now, world.inventory)
     removed = confirm.removed | _taken_out(world.inventory, effective, held_devices)
     spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
-    requested_from = (_file(inputs.file, inputs.files, spec, local), spec, inputs.device_files)
+    good = _good_files(world.active)
+    requested_from = (_file(inputs.file, inputs.files, spec, local), spec, inputs.device_files, good)
     requested = world.requested if world.requested_from == requested_from else request_config(local, *requested_from)
     texts, auto = world.probe_set.texts, world.probe_set.auto
     if requested.probes is not None:
@@ -500,6 +506,11 @@ def _together(parts: Mapping[str, Inventory], probe_set: ProbeSet, *, complete: 
     """All devices of the node."""
     retired = {f"retired {number}": each.inventory for number, each in enumerate(probe_set.retired)}
     return stage_inventory.together({**parts, **retired}, complete=complete)
+
+
+def _good_files(active: ActiveConfig) -> Mapping[str, object]:
+    """The contents of device files that are in effect."""
+    return active.effective.node.files if active.applied_once else {}
 
 
 def _own(local: Local) -> Effective:

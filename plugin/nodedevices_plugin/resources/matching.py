@@ -42,12 +42,19 @@ def by_name(
         resource_names.check(f"resources.devices[{place}].name", rule.name)
     found: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
+        if _withheld(unit, values):
+            continue
         single = strategy == "single"
         named = (rule.name for rule in resources.devices if _matches(rule.match, unit, near, stands_in=single))
         name = next(named, None) or _usual(unit, strategy, prefix, values)
         if name is not None:
             found[name].append(unit)
     return {name: tuple(some) for name, some in found.items()}
+
+
+def _withheld(unit: Unit, values: VendorValues) -> bool:
+    vendor = registry.of(unit.device.fact) if values.withheld else None
+    return vendor is not None and vendor.name in values.withheld
 
 
 def fitting(

@@ -64,7 +64,7 @@ def _files(inventory: Inventory, named: Mapping[str, Sequence[Unit]], settings: 
     notes = []
     for vendor in registry.vendors():
         own = [device.fact.id for device in inventory.devices if registry.of(device.fact) is vendor]
-        if own and isinstance(vendor, FileNames):
+        if own and isinstance(vendor, FileNames) and vendor.name not in settings.vendors.withheld:
             naming = settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix)
             names = vendor.file_names(naming)
             message = f"no such device on this node, or an earlier entry has it; there are: {_listed(sorted(own))}"

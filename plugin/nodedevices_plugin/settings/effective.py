@@ -6,7 +6,7 @@ the last one that was seen holds, from the state file if need be; before there e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,9 +69,10 @@ def resolve(
     file: FileConfig | None,
     spec_config: Mapping[str, Any] | None,
     device_files: Mapping[str, object] | None = None,
+    withheld: Iterable[str] = (),
 ) -> Effective:
-    """The configuration that these give. `device_files`: contents by the option's name. ConfigError names what in
-    `spec.config` cannot be."""
+    """The configuration that these give. `device_files`: contents by the option's name; `withheld`: vendors without a
+    good one. ConfigError names what in `spec.config` cannot be."""
     values = options.values({**(file.flags if file else {}), **local.given})
     own: dict[str, Any] = {"serving": to_dict(Serving.model_validate({"mode": local.serving_mode}))}
     for vendor in own_flags().values():
@@ -85,7 +86,7 @@ def resolve(
             own = {**each.sections(content), **own}
     theirs = to_dict(sections_of(spec_config)) if spec_config is not None else {}
     merged = parse(Sections, own | theirs)
-    node = node_settings(values, device_files)
+    node = node_settings(values, device_files, withheld)
     return Effective(sections=with_defaults(merged), resource_prefix=local.resource_prefix, node=node)
 
 

@@ -5,7 +5,7 @@ They come from flags, environment and file, and stay when a policy replaces a se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -21,13 +21,14 @@ from nodedevices_plugin.vendors.registry import device_files, own_flags
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
     """`vendors`: of each vendor with its own flags what they say, a frozen value of the vendor's type. `files`: what
-    the device files contain (vendors.files), by the option's name."""
+    the device files contain (vendors.files), by the option's name. `withheld`: vendors without a good one, sorted."""
 
     driver_root_here: str = ""  # where the driver root is mounted in this container
     mps_root: str = ""
     packed: bool = False
     vendors: Mapping[str, object] = field(default_factory=dict)
     files: Mapping[str, object] = field(default_factory=dict)
+    withheld: tuple[str, ...] = ()
 
     @property
     def sharing_modes(self) -> Settings:
@@ -37,18 +38,19 @@ class NodeSettings:
     @property
     def values(self) -> VendorValues:
         """What vendors are given of these."""
-        return VendorValues(local=self.vendors, files=self.files)
+        return VendorValues(local=self.vendors, files=self.files, withheld=frozenset(self.withheld))
 
     @property
     def shape(self) -> tuple[object, ...]:
         """What decides which ids are offered."""
-        return (self.sharing_modes, self.files, {name: each for name, each in self.vendors.items() if _shapes(each)})
+        by_flags = {name: each for name, each in self.vendors.items() if _shapes(each)}
+        return (self.sharing_modes, self.files, self.withheld, by_flags)
 
     def in_shape_of(self, other: NodeSettings) -> NodeSettings:
         """These settings, but for the shape, which is the other's."""
         theirs = {name: each for name, each in other.vendors.items() if _shapes(each)}
         own = {name: each for name, each in self.vendors.items() if not _shapes(each)}
-        return replace(self, mps_root=other.mps_root, files=other.files, vendors=own | theirs)
+        return replace(self, mps_root=other.mps_root, files=other.files, withheld=other.withheld, vendors=own | theirs)
 
 
 def _shapes(value: object) -> bool:
@@ -56,14 +58,18 @@ def _shapes(value: object) -> bool:
     return getattr(value, "decides_ids", False) is True
 
 
-def node_settings(values: Values, files: Mapping[str, object] | None = None) -> NodeSettings:
-    """From the options by name: what a flag, a variable or the file gives. `files`: the device files' contents."""
+def node_settings(
+    values: Values, files: Mapping[str, object] | None = None, withheld: Iterable[str] = ()
+) -> NodeSettings:
+    """From the options by name: what a flag, a variable or the file gives. `files`: the device files' contents;
+    `withheld`: vendors without a good one."""
     return NodeSettings(
         driver_root_here=values.text("driver-root-ctr-path"),
         mps_root=values.text("mps-root"),
         packed=values.text("shared-devices-allocation-policy") == "packed",
         vendors={name: vendor.settings(values) for name, vendor in own_flags().items()},
         files=files or {},
+        withheld=tuple(sorted(withheld)),
     )
 
 

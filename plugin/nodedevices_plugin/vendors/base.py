@@ -58,10 +58,12 @@ class Naming:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorValues:
     """What flags and device files say to vendors. `local`: of each vendor with flags of its own its value. `files`: the
-    content of each device file, by the option's name."""
+    content of each device file, by the option's name. `withheld`: vendors whose devices have no name, because a file of
+    theirs was never good: they might be meant to have others."""
 
     local: Mapping[str, object] = field(default_factory=dict)
     files: Mapping[str, object] = field(default_factory=dict)
+    withheld: Set[str] = frozenset()
 
     def naming(self, vendor: str, *, strategy: str, prefix: str) -> Naming:
         return Naming(strategy=strategy, prefix=prefix, local=self.local.get(vendor), files=self.files)

@@ -2,9 +2,10 @@
 
 Makers' device plugins have such files (config.json of RDMA's and SR-IOV's, gpu_config.json), and devices that exist by
 configuration alone need one. The agent has a flag for each, reads the file again every second, and parses it by what
-the vendor brings. A file that is missing or wrong is refused as the agent's configuration file is: what was good last
-stays, across restarts, too. The content is part of the configuration: it is compared, saved in the state file, and
-decides ids, so that a change of it waits as any other does.
+the vendor brings. A file that is missing or wrong is refused: what was good last stays, across restarts, too, and where
+nothing ever was, the vendor's devices have no name and all others go on. One that sets sections concerns all of the
+node, and is refused with the whole configuration then. The content is part of the configuration: it is compared, saved
+in the state file, and decides ids, so that a change of it waits as any other does.
 
 It is a file of the node and no field of a policy where it can name mounts or commands: who may write it is as good as
 root on the node.
@@ -35,6 +36,10 @@ class DeviceFile:
     type: type[Any]
     parse: Callable[[bytes], object]
     sections: Callable[[Any], Mapping[str, Any]] = _no_sections
+
+    @property
+    def sets_sections(self) -> bool:
+        return self.sections is not _no_sections
 
 
 @runtime_checkable

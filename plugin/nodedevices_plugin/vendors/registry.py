@@ -125,6 +125,12 @@ def device_files() -> tuple[DeviceFile, ...]:
     return tuple(file for vendor in _VENDORS.values() if isinstance(vendor, OwnFiles) for file in vendor.files)
 
 
+def files_of() -> Mapping[str, tuple[str, DeviceFile]]:
+    """By the option's name each device file with its vendor's name."""
+    own = ((vendor, file) for vendor in _VENDORS.values() if isinstance(vendor, OwnFiles) for file in vendor.files)
+    return {file.option.name: (vendor.name, file) for vendor, file in own}
+
+
 def by_path(paths: Mapping[str, str]) -> list[tuple[DeviceFile, str]]:
     """Device files with their paths, which are given by the option's name."""
     return [(each, paths[each.option.name]) for each in device_files() if each.option.name in paths]

@@ -16,7 +16,7 @@ from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import Naming
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_probe.protocol import DeviceFact, Readings
-from support.facts import START, gpu, old
+from support.facts import START, gpu, gpu_id, old
 from support.hubs import COMMON, FLAG, HubFile, Hubs
 from support.stepped_node import Node, nodes
 
@@ -124,11 +124,29 @@ def test_a_file_that_breaks_is_refused_by_name_and_what_was_good_stays_across_a_
     assert node.world.active.effective.node.files == {FLAG: HubFile(HUB)}
 
 
-def test_nothing_is_offered_before_there_ever_was_a_good_one() -> None:
-    node = Hubbed(hub(0)).breaks("No such file or directory")
-    with pytest.raises(AssertionError, match="No such file or directory"):
-        node.now()
+def test_before_there_ever_was_a_good_one_its_devices_are_not_offered_and_all_others_are() -> None:
+    node = Hubbed(hub(0), gpu(0, readings=old())).breaks("No such file or directory").now(RULES)
+    assert node.offers == {"nvidia.com/gpu": [gpu_id(0)]}
+    assert node.world.config.reason == "ConfigInvalid"
+    assert node.world.config.message == (
+        "--hub-file /etc/hubs.json: No such file or directory; devices of hubs are not offered until there is a valid "
+        "file"
+    )
+    assert node.restarted().now(RULES).offers == {"nvidia.com/gpu": [gpu_id(0)]}
+    assert node.gives(HubFile(HUB)).now().offers == {HUB: ["HUB-0"], "nvidia.com/gpu": [gpu_id(0)]}
+    assert node.world.config.reason == "Applied"
+
+
+def test_no_rule_names_a_device_whose_file_may_mean_another_name() -> None:
+    node = Hubbed(hub(0), hub(1)).breaks("No such file or directory").now(RULES)
     assert node.offers == {}
+
+
+def test_while_a_file_is_wrong_a_policy_applies_with_its_last_content() -> None:
+    node = Hubbed(hub(0), hub(1), file=HubFile(HUB)).now().breaks("not valid JSON")
+    assert node.now(RULES).offers == {HUB: ["HUB-0"], OTHER: ["HUB-1"]}
+    assert node.world.config.reason == "ConfigInvalid"
+    assert "not valid JSON; its last content holds" in node.world.config.message
 
 
 def test_a_content_survives_the_state_file() -> None:

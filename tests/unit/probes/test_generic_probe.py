@@ -28,7 +28,9 @@ from support.stepped_node import Node, nodes
 from support.trees import Tree, char_device, usb
 
 DOMAIN = "generic.nodedevices.io"
-LOCAL = parse_flags(["--node-name=n1", "--operator-wait-seconds=0", f"--{OPTION}=/etc/generic.yaml"], {})
+LOCAL = parse_flags(
+    ["--node-name=n1", "--probe=generic", "--operator-wait-seconds=0", f"--{OPTION}=/etc/generic.yaml"], {}
+)
 
 
 class Machine:
@@ -331,7 +333,11 @@ def test_what_a_usb_device_says_of_itself_leads_to_no_other_folder(tmp_path: Pat
 def test_what_a_resource_is_called(tmp_path: Path, file: str, flags: list[str], name: str) -> None:
     machine = Machine(tmp_path, file)
     machine.tree.node("/dev/fuse")
-    node = Node(local=parse_flags(["--node-name=n1", "--operator-wait-seconds=0", f"--{OPTION}=/x", *flags], {}))
+    node = Node(
+        local=parse_flags(
+            ["--node-name=n1", "--probe=generic", "--operator-wait-seconds=0", f"--{OPTION}=/x", *flags], {}
+        )
+    )
     assert list(machine.seen_by(node).offers) == [name]
 
 

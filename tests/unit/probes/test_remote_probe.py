@@ -33,7 +33,9 @@ from support.stepped_node import Node
 
 ORION = "virtaitech.com/gpu"
 FILE = "pools: [{preset: orion, controller: '10.0.0.5:9123', count: 3}]"
-LOCAL = parse_flags(["--node-name=n1", "--operator-wait-seconds=0", f"--{OPTION}=/etc/remote.yaml"], {})
+LOCAL = parse_flags(
+    ["--node-name=n1", "--probe=remote", "--operator-wait-seconds=0", f"--{OPTION}=/etc/remote.yaml"], {}
+)
 
 
 class Clock:
