@@ -89,7 +89,8 @@ def to_plain(settings: NodeSettings) -> dict[str, Any]:
     """For the state file."""
     vendors = {name: _adapter(type(each)).dump_python(each, mode="json") for name, each in settings.vendors.items()}
     files = {name: _adapter(type(each)).dump_python(each, mode="json") for name, each in settings.files.items()}
-    return {**{name: getattr(settings, name) for name in _OWN}, "vendors": vendors, "files": files}
+    own = {name: getattr(settings, name) for name in _OWN}
+    return {**own, "withheld": list(settings.withheld), "vendors": vendors, "files": files}
 
 
 def from_plain(value: object) -> NodeSettings:

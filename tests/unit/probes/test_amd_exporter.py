@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
@@ -51,8 +52,10 @@ def exporter(root: Path, answer: Any) -> Iterator[None]:
 
 
 @pytest.fixture
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("n")  # a socket's path has 107 bytes at most
+def root() -> Iterator[Path]:
+    """With a short name: a socket's path has 107 bytes at most."""
+    with TemporaryDirectory(prefix="nd", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 def test_what_it_calls_unhealthy_is_a_condition_of_that_gpu_alone_and_ends_with_it(root: Path) -> None:
