@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from nodedevices_common.errors import InputError
 from nodedevices_common.periodic import Periodic
@@ -28,6 +30,7 @@ MAX_FILES = 256
 MAX_FOLDER_BYTES = 1 << 20  # a ConfigMap has no more, all its files together
 
 
+T = TypeVar("T")
 _Known = dict[str, tuple[bytes | str, FileOutcome]]  # by name: digest, or why it cannot be read
 
 
@@ -58,11 +61,22 @@ class _Followed(Periodic, ABC):
     def _report(self, problem: str) -> None: ...
 
 
-class ConfigFile(_Followed):
-    """Follows one file. `on_change` is called on the loop with every new outcome."""
+class _FollowedFile(_Followed, Generic[T]):
+    """One file. `parse` and `failed` make an outcome of its bytes, or of why they cannot be read; `on_change` is called
+    on the loop with every new one."""
 
-    def __init__(self, path: Path, *, worker: Worker, on_change: Callable[[FileOutcome], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        worker: Worker,
+        parse: Callable[[bytes], T],
+        failed: Callable[[str], T],
+        on_change: Callable[[T], None],
+    ) -> None:
         super().__init__(path, worker=worker)
+        self._parse = parse
+        self._outcome_of = failed
         self._on_change = on_change
         self._digest: bytes | None = None
 
@@ -76,16 +90,29 @@ class ConfigFile(_Followed):
         digest = hashlib.sha256(raw).digest()
         if digest == self._digest:
             return
-        outcome = await self._worker.run(lambda: _parsed(raw))
+        outcome = await self._worker.run(lambda: self._parse(raw))
         self._digest, self._problem = digest, None
         self._on_change(outcome)
 
     def _report(self, problem: str) -> None:
-        self._on_change(FileOutcome(error=problem))
+        self._on_change(self._outcome_of(problem))
 
 
-class DeviceFileReader(_Followed):
-    """Follows one device file. `on_change` is called on the loop with the option's name and every new outcome."""
+class ConfigFile(_FollowedFile[FileOutcome]):
+    """Follows the configuration file."""
+
+    def __init__(self, path: Path, *, worker: Worker, on_change: Callable[[FileOutcome], None]) -> None:
+        super().__init__(
+            path,
+            worker=worker,
+            parse=_parsed,
+            failed=lambda problem: FileOutcome(error=problem),
+            on_change=on_change,
+        )
+
+
+class DeviceFileReader(_FollowedFile[DeviceFileOutcome]):
+    """Follows one device file. `on_change` is given the option's name, too."""
 
     def __init__(
         self,
@@ -95,28 +122,14 @@ class DeviceFileReader(_Followed):
         worker: Worker,
         on_change: Callable[[str, DeviceFileOutcome], None],
     ) -> None:
-        super().__init__(path, worker=worker)
+        super().__init__(
+            path,
+            worker=worker,
+            parse=partial(_content, of),
+            failed=lambda problem: DeviceFileOutcome(error=problem),
+            on_change=partial(on_change, of.option.name),
+        )
         self.name = of.option.name
-        self._of = of
-        self._on_change = on_change
-        self._digest: bytes | None = None
-
-    async def _check(self) -> None:
-        try:
-            raw = await self._worker.run(lambda: _read(self._path))
-        except OSError as error:
-            self._digest = None
-            self._failed(error.strerror or str(error))
-            return
-        digest = hashlib.sha256(raw).digest()
-        if digest == self._digest:
-            return
-        outcome = await self._worker.run(lambda: _content(self._of, raw))
-        self._digest, self._problem = digest, None
-        self._on_change(self._of.option.name, outcome)
-
-    def _report(self, problem: str) -> None:
-        self._on_change(self._of.option.name, DeviceFileOutcome(error=problem))
 
 
 class ConfigFolder(_Followed):

@@ -40,16 +40,15 @@ def own_shares(
 ) -> Mapping[str, VendorShares]:
     """By resource: how often its units are offered where they are shared by their nature. A resource whose units are of
     several vendors is offered whole. Raises PlanError."""
-    found = {}
+    found: dict[str, VendorShares] = {}
     for name, some in units.items():
-        vendors = {id(vendor): vendor for unit in some if (vendor := registry.of(unit.device.fact)) is not None}
-        if len(vendors) == 1 and all(registry.of(unit.device.fact) is not None for unit in some):
-            [vendor] = vendors.values()
-            if isinstance(vendor, OwnShares):
-                naming = values.naming(vendor.name, strategy=strategy, prefix=prefix)
-                shares = vendor.shares(name, some, naming)
-                if shares is not None:
-                    found[name] = shares
+        vendor = registry.of(some[0].device.fact)
+        if vendor is None or any(registry.of(unit.device.fact) is not vendor for unit in some):
+            continue
+        if isinstance(vendor, OwnShares):
+            shares = vendor.shares(name, some, values.naming(vendor.name, strategy=strategy, prefix=prefix))
+            if shares is not None:
+                found[name] = shares
     return found
 
 

@@ -84,18 +84,9 @@ def parse(raw: bytes) -> RdmaConfig:
     strict = Strict()
     document = strict.document(raw, KEYS)
     strict.number(document, "periodicUpdateInterval", "", low=0, high=DAY_SECONDS)
-    entries = strict.entries(document, "configList", "", MAX_RESOURCES)
-    if not entries and not strict.problems:
-        strict.wrong("configList", "missing or empty; list at least one resource")
-    resources = [_resource(strict, entry, f"configList[{number}]") for number, entry in enumerate(entries)]
-    seen: dict[str, int] = {}
-    for number, each in enumerate(resources):
-        first = seen.setdefault(each.full_name(), number)
-        if each.name and first != number:
-            where = f"configList[{number}].resourceName"
-            strict.wrong(where, f"configList[{first}] has the name {each.full_name()}, too; choose another")
+    resources = strict.resources(document, "configList", MAX_RESOURCES, _resource)
     strict.finish()
-    return RdmaConfig(resources=tuple(resources))
+    return RdmaConfig(resources=resources)
 
 
 def _resource(strict: Strict, entry: object, where: str) -> RdmaResource:

@@ -168,18 +168,9 @@ def parse(raw: bytes) -> SriovConfig:
     """Raises InputError with everything that is not right."""
     strict = Strict()
     document = strict.document(raw, ("resourceList",))
-    entries = strict.entries(document, "resourceList", "", MAX_RESOURCES)
-    if not entries and not strict.problems:
-        strict.wrong("resourceList", "missing or empty; list at least one resource")
-    resources = [_resource(strict, entry, f"resourceList[{number}]") for number, entry in enumerate(entries)]
-    seen: dict[str, int] = {}
-    for place, each in enumerate(resources):
-        first = seen.setdefault(each.full_name(), place)
-        if each.name and first != place:
-            where = f"resourceList[{place}].resourceName"
-            strict.wrong(where, f"resourceList[{first}] has the name {each.full_name()}, too; choose another")
+    resources = strict.resources(document, "resourceList", MAX_RESOURCES, _resource)
     strict.finish()
-    return SriovConfig(resources=tuple(resources))
+    return SriovConfig(resources=resources)
 
 
 def _resource(strict: Strict, entry: object, where: str) -> SriovResource:

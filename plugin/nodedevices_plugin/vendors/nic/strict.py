@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from nodedevices_common.errors import InputError, Problem
 from nodedevices_common.text import nearest, show
@@ -26,6 +26,18 @@ RESOURCE_NAME = re.compile(r"[a-zA-Z0-9_]+")  # ASCII letters, as both plugins h
 PCI_ID = re.compile(r"[0-9a-fA-F]{4}")
 PCI_ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 LINK_TYPES = ("ether", "infiniband")
+
+
+class Named(Protocol):
+    """An entry of such a file. `name` is empty where it is wrong."""
+
+    @property
+    def name(self) -> str: ...
+
+    def full_name(self) -> str: ...
+
+
+R = TypeVar("R", bound=Named)
 
 
 class Strict:
@@ -83,6 +95,22 @@ class Strict:
             self.wrong(place, f"{len(value)} entries; {limit} are the most")
             return []
         return value
+
+    def resources(
+        self, fields: Mapping[str, Any], key: str, limit: int, read: Callable[[Strict, object, str], R]
+    ) -> tuple[R, ...]:
+        """The entries of a file, at least one, each with a name of its own. `read`: one entry, at its place."""
+        entries = self.entries(fields, key, "", limit)
+        if not entries and not self.problems:
+            self.wrong(key, "missing or empty; list at least one resource")
+        found = [read(self, entry, f"{key}[{number}]") for number, entry in enumerate(entries)]
+        seen: dict[str, int] = {}
+        for number, each in enumerate(found):
+            first = seen.setdefault(each.full_name(), number)
+            if each.name and first != number:
+                text = f"{key}[{first}] has the name {each.full_name()}, too; choose another"
+                self.wrong(f"{key}[{number}].resourceName", text)
+        return tuple(found)
 
     def texts(
         self,
