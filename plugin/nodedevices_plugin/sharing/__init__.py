@@ -3,6 +3,8 @@
     none            devices are handed out whole
     time_slicing    shares without isolation: the ids of a device are multiplied, and nothing else
     mps             NVIDIA's Multi-Process Service: one control daemon a resource runs the clients of its GPUs
+    memory          a share is an amount of one device's memory; memory_grant is what a container has of it, and each
+                    other memory_*.py what it gets for that
 
 Everything here is pure. `registry` has a line for each mode; `helpers` says what the modes of a plan await on the node,
 and `clients` which containers lost something when it ended. Outside of this folder a mode is a name in the

@@ -2,7 +2,8 @@
 
 Every share belongs to one device, which its id says, so the kubelet's own record of ids is the whole accounting: no
 annotation, no lock, no guess which pod an Allocate is for. All shares of one container are of one device
-(resources.packing). Nothing here keeps a program from using more: its limit is told to it by variables.
+(resources.packing). Nothing here keeps a program from using more: its limit is told to it by variables, of which each
+kind has its own module (memory_variables, memory_presets).
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Sequence
 from nodedevices_api.quantity import MEBIBYTE, from_bytes, to_bytes
 
 from nodedevices_plugin.model import ContainerEdits, OfferedResource, PlanError, SchedulableId, Unit
+from nodedevices_plugin.sharing import memory_presets, memory_variables
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split
+from nodedevices_plugin.sharing.memory_grant import memory_grant
 
 NAME = "memory"
 SHARES_NAME = "nodedevices.io/gpu-memory"
 LEAST_UNIT = MEBIBYTE  # limits are told in MiB
-ALIYUN = "aliyun.com/gpu-mem"
 
 
 class Memory:
@@ -50,40 +52,10 @@ class Memory:
 
     def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
         """The limit, in forms that programs read; `granted` is of one device."""
-        memory, device = resource.memory, granted[0].partition_id or granted[0].device_id
-        if memory is None or device not in memory.devices:
+        grant = memory_grant(resource, granted)
+        if grant is None:
             return ContainerEdits()
-        total, index = memory.devices[device]
-        limit = len(granted) * memory.unit_bytes
-        envs = {
-            "NODEDEVICES_MEMORY_LIMIT_MIB": str(limit // MEBIBYTE),
-            "NODEDEVICES_MEMORY_TOTAL_MIB": str(total // MEBIBYTE),
-            "NODEDEVICES_MEMORY_FRACTION": fraction(limit, total),
-            "NODEDEVICES_MEMORY_UNITS": str(len(granted)),
-            "NODEDEVICES_MEMORY_DEVICE": device,
-        }
-        return ContainerEdits(envs=envs | _aliyun(resource, device, index, len(granted)))
-
-
-def fraction(limit: int, total: int) -> str:
-    """With four decimals, rounded down: a program that keeps to it stays within its limit."""
-    parts = limit * 10_000 // total
-    return f"{parts // 10_000}.{parts % 10_000:04d}"
-
-
-def _aliyun(resource: OfferedResource, device: str, index: str, units: int) -> dict[str, str]:
-    """Those of Aliyun's GPU share, where its resource's name is used. `_POD` is the container's, as nobody knows whose
-    Allocate it is."""
-    if resource.name != ALIYUN:
-        return {}
-    of_device = sum((each.partition_id or each.device_id) == device for each in resource.ids)
-    prefix = "ALIYUN_COM_GPU_MEM"
-    return {
-        f"{prefix}_IDX": index,
-        f"{prefix}_CONTAINER": str(units),
-        f"{prefix}_POD": str(units),
-        f"{prefix}_DEV": str(of_device),
-    }
+        return ContainerEdits(envs=memory_variables.variables(grant) | memory_presets.variables(grant))
 
 
 def _bytes(quantity: str | None, place: str) -> int:

@@ -13,7 +13,7 @@ from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import build
-from nodedevices_plugin.sharing.memory import fraction
+from nodedevices_plugin.sharing.memory_variables import fraction
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
 

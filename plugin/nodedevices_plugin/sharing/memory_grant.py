@@ -1,0 +1,44 @@
+"""What one container has of a device's memory: the value from which all that it is told of its limit is made. Pure.
+
+Each form in which programs read a limit is its own module of pure functions from this value: our variables
+(memory_variables), those that the resource's name brings (memory_presets). memory.py puts them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nodedevices_plugin.model import OfferedResource, SchedulableId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryGrant:
+    """`resource`: the name under which it was requested. device, index: of the GPU or partition, index as NVML counts.
+    total_bytes: all its memory; device_units: how many shares it is divided into. units, limit_bytes: the container's.
+    """
+
+    resource: str
+    device: str
+    index: str
+    total_bytes: int
+    device_units: int
+    units: int
+    limit_bytes: int
+
+
+def memory_grant(resource: OfferedResource, granted: Sequence[SchedulableId]) -> MemoryGrant | None:
+    """`granted`: shares of one device. None: nothing is known of its memory."""
+    memory, device = resource.memory, granted[0].partition_id or granted[0].device_id
+    if memory is None or device not in memory.devices:
+        return None
+    total, index = memory.devices[device]
+    return MemoryGrant(
+        resource=resource.name,
+        device=device,
+        index=index,
+        total_bytes=total,
+        device_units=sum((each.partition_id or each.device_id) == device for each in resource.ids),
+        units=len(granted),
+        limit_bytes=len(granted) * memory.unit_bytes,
+    )
