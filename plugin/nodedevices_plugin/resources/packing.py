@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from nodedevices_common.packing import choose
+
 from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId
 
 SHOWN = 8  # devices in one message
@@ -32,11 +34,11 @@ def pack(
             f"{resource.name}: the init containers of this pod have shares of {_several(anchors)}; request the same "
             "amount in init containers and containers."
         )
-    fitting = [each for each in anchors or free if len(free[each]) >= size]
-    if not fitting:
-        raise AllocationError(no_room(resource, {each: len(ids) for each, ids in free.items()}, size))
+    counts = {each: len(ids) for each, ids in free.items()}
     spread = resource.memory is not None and resource.memory.spread
-    best = min(fitting, key=lambda each: -len(free[each]) if spread else len(free[each]))  # the first of equals
+    best = choose(counts, size, spread=spread, among=anchors.__contains__ if anchors else None)
+    if best is None:
+        raise AllocationError(no_room(resource, counts, size))
     own = [each.id for each in free[best]]
     others = [each for each in own if each not in must_include]
     chosen = {*must_include, *others[: size - len(must_include)]}
