@@ -75,6 +75,8 @@ Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]*$", max_length=64)]
 DeviceName = Annotated[str, StringConstraints(pattern=DEVICE_NAME_PATTERN, max_length=MAX_DEVICE_NAME)]
 ProbeName = Annotated[str, StringConstraints(pattern=PROBE_NAME_PATTERN, max_length=MAX_PROBE_NAME)]
 AttributeName = Annotated[str, StringConstraints(pattern=ATTRIBUTE_NAME_PATTERN, max_length=MAX_ATTRIBUTE_NAME)]
+SharedResourceName = Annotated[str, StringConstraints(max_length=317)]  # as a holder's
+Percent = Annotated[Whole, Field(ge=0, le=100)]
 Profile = Annotated[str, StringConstraints(max_length=64)]
 ReasonText = Annotated[str, StringConstraints(pattern=r"^([A-Za-z][A-Za-z0-9]{0,63})?$", max_length=64)]
 
@@ -316,6 +318,14 @@ class Holder(Loose):
     shares: Count | None = Field(
         default=None, description="How many shares of the device it has; absent: the whole device."
     )
+    memory: Quantity | None = Field(
+        default=None, description="How much of the device's memory its shares are, where memory is shared."
+    )
+    cores: Percent | None = Field(
+        default=None,
+        description="How much of the device's computing power it has, in percent of the device; only where the "
+        "resource's `cores` is on.",
+    )
     ids: Annotated[
         tuple[Annotated[str, StringConstraints(max_length=128)], ...],
         Field(max_length=MAX_HOLDER_IDS),
@@ -347,11 +357,35 @@ OutOfService = Annotated[
 
 
 class Shares(Loose):
-    """A device that several containers share."""
+    """The shares of a device or partition that several containers share. The memory of a device that is shared by
+    memory is `total` times `unit`, and `unallocatable`."""
 
+    resource: SharedResourceName | None = Field(default=None, description="The extended resource of the shares.")
     total: Count = Field(description="How many shares the device has.")
-    held: Count = Field(description="How many of them are held by containers.")
+    held: Count = Field(
+        description="How many of them are held by containers. Memory that is held in shares of an earlier unit counts "
+        "as the shares of today's unit that it takes."
+    )
+    free: Count | None = Field(
+        default=None,
+        description="How many of them a new container can get now: offered, healthy and not held. What is neither "
+        "held nor free is withheld.",
+    )
     unit: Quantity | None = Field(default=None, description="Memory of each share, where memory is shared.")
+    unallocatable: Quantity | None = Field(
+        default=None,
+        description="Memory of the device that is in no share: the reserve, and what is left of it by whole units. "
+        "Only where memory is shared.",
+    )
+    packing: Word | None = Field(
+        default=None,
+        description="Which device the next shares come from, binpack or spread; only where memory is shared.",
+    )
+    cores_held: Percent | None = Field(
+        default=None,
+        description="How much of the device's computing power containers hold, in percent; only where the resource's "
+        "`cores` is on.",
+    )
 
 
 class Partition(Loose):
@@ -368,6 +402,9 @@ class Partition(Loose):
     health: DeviceHealth | None = Field(default=None, description="Only where it differs from its device's.")
     excluded: Excluded = None
     unschedulable: OutOfService = None
+    shares: Annotated[Shares, Atomic()] | None = Field(
+        default=None, description="Only where the partition itself is shared, as of a device."
+    )
     holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), Listed("atomic")] = Field(
         default=(), description="Containers that have it."
     )
@@ -408,7 +445,9 @@ class Device(Loose):
         default=(), description="Parts of the device, such as MIG devices."
     )
     shares: Annotated[Shares, Atomic()] | None = Field(
-        default=None, description="Only where the device is shared: how many shares there are, and how many are held."
+        default=None,
+        description="Only where the device as a whole is shared: how many shares there are, how many are held, and how "
+        "many are free. Where its partitions are shared, each of them has its own.",
     )
     holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), Listed("atomic")] = Field(
         default=(), description="Containers that have it, sorted."
@@ -417,6 +456,18 @@ class Device(Loose):
         default=None,
         description="How many holders are left out, of the device and of its partitions; their pods are not marked.",
     )
+
+
+class ResourceMemory(Loose):
+    """The memory of all devices of a resource whose shares are amounts of memory. What is neither held nor free nor
+    unallocatable is withheld: its device is not healthy, or is not offered to new pods for now."""
+
+    total: Quantity = Field(description="Memory of the devices.")
+    held: Quantity = Field(description="Memory that containers hold.")
+    free: Quantity = Field(
+        description="Memory that new containers can get now, of all devices together; one container's is of one device."
+    )
+    unallocatable: Quantity = Field(description="Memory that is in no share: the reserve, and remainders.")
 
 
 class Resource(Loose):
@@ -428,6 +479,17 @@ class Resource(Loose):
     allocated: Count = Field(description="Number of ids that containers hold.")
     sharing: Word = Field(description="none, timeSlicing, mps or memory.")
     replicas: Count | None = Field(default=None, description="Shares of each device.")
+    free: Count | None = Field(
+        default=None, description="Number of ids that a new container can get now: offered, healthy and not held."
+    )
+    unit: Quantity | None = Field(default=None, description="Memory of each share, where memory is shared.")
+    packing: Word | None = Field(
+        default=None,
+        description="Which device the next shares come from, binpack or spread; only where memory is shared.",
+    )
+    memory: Annotated[ResourceMemory, Atomic()] | None = Field(
+        default=None, description="In amounts of memory; only where memory is shared."
+    )
     managed_by: Word = Field(description="Who owns the resource on the Node: plugin, operator or dra.")
 
 

@@ -239,7 +239,7 @@ def test_an_object_stays_small(kubectl: Kubectl, gpus: int, partitions: int, lim
     status = copy.deepcopy(FULL_NODE["status"])
     status["devices"] = [full_device(index, partitions) for index in range(gpus)]
     del status["affectedPods"], status["retiredResources"], status["machine"]["vgpu"]  # none of these on most nodes
-    del status["drivers"][1:], status["probes"][1:]
+    del status["drivers"][1:], status["probes"][1:], status["resources"][1:]
     status["configuration"] = {"sources": ["policy", "flags", "file"]}
     status["conditions"] = [
         {**condition(name), "message": "8 devices are offered to the kubelet"}

@@ -260,7 +260,16 @@ FULL_NODE: Json = {
                     },
                 },
                 probe="nvml",
-                shares={"total": 8, "held": 2, "unit": "10Gi"},
+                shares={
+                    "resource": "nodedevices.io/gpu-memory",
+                    "total": 7,
+                    "held": 2,
+                    "free": 5,
+                    "unit": "10Gi",
+                    "unallocatable": "10Gi",
+                    "packing": "binpack",
+                    "coresHeld": 30,
+                },
                 unschedulable="RMA 4711",
                 notices=[
                     {
@@ -295,14 +304,18 @@ FULL_NODE: Json = {
                             "ofaEngines": "0",
                         },
                         "health": {"state": "Degraded", "reason": "Xid94", "since": "2026-11-21T07:01:00Z"},
+                        "shares": {"resource": "nvidia.com/mig-1g.10gb", "total": 2, "held": 1, "free": 0},
                         "holders": [
                             holder(
+                                shares=1,
+                                memory="9856Mi",
+                                cores=30,
                                 health={
                                     "state": "Unhealthy",
                                     "reason": "MpsDaemonRestarted",
                                     "since": "2026-11-21T07:01:00Z",
                                     "recoveryAction": "RestartApp",
-                                }
+                                },
                             )
                         ],
                     }
@@ -347,7 +360,19 @@ FULL_NODE: Json = {
                 "sharing": "timeSlicing",
                 "replicas": 4,
                 "managedBy": "plugin",
-            }
+            },
+            {
+                "name": "nodedevices.io/gpu-memory",
+                "capacity": 7,
+                "healthy": 7,
+                "allocated": 2,
+                "sharing": "memory",
+                "free": 5,
+                "unit": "10Gi",
+                "packing": "binpack",
+                "memory": {"total": "80Gi", "held": "20Gi", "free": "50Gi", "unallocatable": "10Gi"},
+                "managedBy": "plugin",
+            },
         ],
         "retiredResources": [{"name": "nvidia.com/gpu.shared", "since": "2026-11-21T06:00:00Z"}],
         "affectedPods": [
