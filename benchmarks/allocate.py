@@ -17,6 +17,7 @@ import grpc.aio
 from benchmarks.offer import CALL_SECONDS, FLOOR_IS, SERVICE, Offer, allocate, prefer, serving, timed
 from benchmarks.table import Row, percentile
 
+CALLS = ("Allocate", "GetPreferredAllocation")
 ROUNDS = 2000
 ROUNDS_EACH_SIZE = 150
 CALLERS = 16
@@ -33,6 +34,9 @@ def measure() -> list[Row]:
         rows += together(offer)
     with serving("shares-8x16") as offer:
         rows += one_at_a_time(offer, preferred_target=None)
+    for case in ("memory-1128", "memory-4512", "memory-8192"):
+        with serving(case) as offer:
+            rows += by_memory(offer)
     for case, name in (("switch-8", "8 behind a switch"), ("pairs-8", "8 in pairs"), ("pairs-16", "16 in pairs")):
         with serving(case) as offer:
             rows += every_size(offer, f"{name}, all free", offer.ids)
@@ -55,6 +59,21 @@ def one_at_a_time(offer: Offer, *, preferred_target: float | None) -> list[Row]:
         *both(allocated, took[allocated], took["floor"]),
         *both(preferred, took[preferred], took["floor"], p50_target=preferred_target),
     ]
+
+
+def by_memory(offer: Offer) -> list[Row]:
+    """An eighth of a GPU, where every share is free; Allocate gets shares of one GPU, or it refuses."""
+    size = len(offer.ids) // 64
+    allocated, preferred = (f"{call}, {size} of {len(offer.ids)} shares of memory" for call in CALLS)
+    took = timed(
+        {
+            "floor": offer.empty(),
+            allocated: offer.call("Allocate", allocate(offer.ids[:size])),
+            preferred: offer.call("GetPreferredAllocation", prefer(offer.ids, size)),
+        },
+        rounds=ROUNDS_EACH_SIZE,
+    )
+    return [row for what in (allocated, preferred) for row in both(what, took[what], took["floor"])]
 
 
 def every_size(offer: Offer, name: str, available: Sequence[str]) -> list[Row]:

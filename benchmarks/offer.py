@@ -24,7 +24,7 @@ from pathlib import Path
 import grpc
 import yaml
 from google.protobuf.message import Message
-from nodedevices_api.sections import Injection, Partitions, Sections, SharedResource, Sharing
+from nodedevices_api.sections import Injection, Packing, Partitions, Sections, SharedResource, Sharing
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.server import RecentAllocations, ResourceServer, snapshot
@@ -67,12 +67,25 @@ def shares(replicas: int) -> Sections:
     return Sections(sharing=Sharing(strategy="timeSlicing", resources=(SharedResource(name=GPU, replicas=replicas),)))
 
 
+def by_memory(unit: str, packing: Packing = "binpack") -> Sections:
+    rule = SharedResource(name=GPU, memory_unit=unit, packing=packing)
+    return Sections(sharing=Sharing(strategy="memory", resources=(rule,)))
+
+
+def h200s() -> dict[str, object]:
+    """Eight of 141 GiB."""
+    return machine("h100 x 8") | {"devices": [{"index": number, "memoryBytes": 141 << 30} for number in range(8)]}
+
+
 CASES = {
     "switch-8": Case(machine("a100 x 8")),  # every pair is as near as every other
     "pairs-8": Case(machine("h100nvl x 8")),  # NVLink in pairs, two sockets: sets differ
     "pairs-16": Case(machine("h100nvl x 16")),
     "shares-8x16": Case(machine("a100 x 8"), shares(16)),
     "shares-8x64": Case(machine("a100 x 8"), shares(64)),
+    "memory-1128": Case(h200s(), by_memory("1Gi")),
+    "memory-4512": Case(h200s(), by_memory("256Mi")),
+    "memory-8192": Case(h200s(), by_memory("141Mi")),
     "mig-128": Case(mig(32, 4), Sections(partitions=Partitions(strategy="mixed"))),
 }
 
