@@ -1,8 +1,8 @@
 """How often a pod that asks for memory is refused at admission: by the agent's own answers, through a kubelet's rules.
 
 The scheduler knows the sum of a node's free shares. A pod whose sum fits and that fits on no GPU of the node is refused
-by the kubelet. Four nodes of eight GPUs with 80 shares each; pods come and go so that the load stays where it is. Each is
-sent to a node whose sum suffices: the emptiest, as the scheduler does by default (LeastAllocated), or the fullest
+by the kubelet. Four nodes of eight GPUs with 80 shares each; pods come and go so that the load stays where it is. Each
+is sent to a node whose sum suffices: the emptiest, as the scheduler does by default (LeastAllocated), or the fullest
 (MostAllocated). Percent of the pods that were sent.
 """
 
@@ -12,15 +12,17 @@ import random
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
+from nodedevices_api.sections import Packing
 from nodedevices_plugin.model import AllocationError, Inventory, OfferedResource
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import build
 
-from benchmarks.offer import Case, Packing, by_memory, machine, offered
+from benchmarks.offer import Case, by_memory, machine, offered
 from benchmarks.table import Row
 
 NODES, SHARES = 4, 80
@@ -73,22 +75,20 @@ def fullest(nodes: Sequence[Node], size: int) -> Node | None:
 
 
 def measure() -> list[Row]:
-    rows = []
-    for packing in get_args(Packing):
-        resource = eight_gpus(packing)
-        for scheduler, choice in (("LeastAllocated", emptiest), ("MostAllocated", fullest)):
-            for name, sizes in SIZES.items():
-                for load in LOADS:
-                    rows.append(
-                        Row(
-                            what=f"{packing}, {scheduler}, pods of {name}, {load} % load: refused",
-                            measured=refused(resource, choice, sizes, load),
-                            unit="%",
-                        )
-                    )
-    return rows
+    return [
+        Row(
+            what=f"{packing}, {scheduler}, pods of {name}, {load} % load: refused",
+            measured=refused(eight_gpus(packing), choice, sizes, load),
+            unit="%",
+        )
+        for packing in get_args(Packing)
+        for scheduler, choice in (("LeastAllocated", emptiest), ("MostAllocated", fullest))
+        for name, sizes in SIZES.items()
+        for load in LOADS
+    ]
 
 
+@cache
 def eight_gpus(packing: Packing) -> OfferedResource:
     devices = machine("h100 x 8") | {"devices": [{"index": number, "memoryBytes": 80 << 30} for number in range(8)]}
     with tempfile.TemporaryDirectory(prefix="nd-bench-") as folder:
