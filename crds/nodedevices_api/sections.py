@@ -156,6 +156,12 @@ class SharedResource(Strict):
         description="With memoryUnit: tell the kubelet the NUMA nodes of shares. Its topology manager then takes the "
         "shares of one container from several devices where one NUMA node has too few, and the container is refused.",
     )
+    cores: Flag | None = Field(
+        default=None,
+        description="With memoryUnit: pods say how much of a device's computing power each container needs, in "
+        "percent, by the annotation nodedevices.io/gpu-cores.<container>, and no device is promised to more than 100. "
+        "The agent needs the right to list and watch pods (component gpu-cores).",
+    )
 
     cel_rules = (
         Rule(
@@ -164,6 +170,12 @@ class SharedResource(Strict):
             lambda it: (
                 it.memory_unit is not None or (it.memory_reserve is None and it.packing is None and it.numa is None)
             ),
+            found="self.name + ' has no memoryUnit'",
+        ),
+        Rule(
+            "has(self.memoryUnit) || !has(self.cores)",
+            "cores goes with memoryUnit",
+            lambda it: it.memory_unit is not None or it.cores is None,
             found="self.name + ' has no memoryUnit'",
         ),
         Rule(

@@ -138,6 +138,13 @@ PAIRS: tuple[Pair, ...] = (
         f"{GPU} has no memoryUnit: memoryReserve, packing and numa go with memoryUnit",
     ),
     *_both(
+        "sharing.resources[]",
+        "sharing.resources[0]",
+        {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2, "cores": True}]}},
+        {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi", "cores": True}]}},
+        f"{GPU} has no memoryUnit: cores goes with memoryUnit",
+    ),
+    *_both(
         "sharing",
         "sharing",
         {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "replicas": 2}]}},

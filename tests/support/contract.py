@@ -35,6 +35,7 @@ BY_MEMORY: Json = {
             "memoryReserve": "512Mi",
             "packing": "spread",
             "numa": True,
+            "cores": True,
         }
     ],
 }
