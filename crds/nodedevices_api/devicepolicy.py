@@ -19,11 +19,18 @@ from nodedevices_api.sections import SECTION_NAMES, Sections
 
 _MPS_IS_WRONG = "MPS is not possible with partitions.strategy mixed; use timeSlicing, or another partitions.strategy"
 
+_BY_MPS = (
+    "has(self.sharing.strategy) && self.sharing.strategy == 'mps' || has(self.sharing.resources) && "
+    "self.sharing.resources.exists(r, has(r.enforcement) && r.enforcement == 'mps')"
+)
+
 
 def _mps_with_mixed(it: DevicePolicySpec) -> bool:
     """What no node can do, as with NVIDIA's plugin: a policy that says both is a mistake."""
     observes = it.serving is not None and it.serving.mode == "Observe"  # then neither has an effect
-    mps = it.sharing is not None and it.sharing.strategy == "mps"
+    mps = it.sharing is not None and (
+        it.sharing.strategy == "mps" or any(each.enforcement == "mps" for each in it.sharing.resources)
+    )
     return mps and it.partitions is not None and it.partitions.strategy == "mixed" and not observes
 
 
@@ -52,12 +59,13 @@ class DevicePolicySpec(Sections):
             lambda it: any(getattr(it, name) is not None for name in SECTION_NAMES),
         ),
         Rule(
-            "!has(self.sharing) || !has(self.sharing.strategy) || self.sharing.strategy != 'mps' || "
+            f"!has(self.sharing) || !({_BY_MPS}) || "
             "!has(self.partitions) || !has(self.partitions.strategy) || self.partitions.strategy != 'mixed' || "
             "has(self.serving) && has(self.serving.mode) && self.serving.mode == 'Observe'",
             _MPS_IS_WRONG,
             lambda it: not _mps_with_mixed(it),
-            found="'sharing.strategy is mps, and partitions.strategy is mixed'",
+            found="(has(self.sharing.strategy) && self.sharing.strategy == 'mps' ? 'sharing.strategy' : "
+            "'enforcement of sharing.resources') + ' is mps, and partitions.strategy is mixed'",
         ),
     )
 

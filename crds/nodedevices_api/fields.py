@@ -29,6 +29,7 @@ from pydantic import Strict as StrictType
 from pydantic.config import JsonDict, JsonValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from nodedevices_api.base import wire_name
 from nodedevices_api.bounds import (
     DEVICE_ID_PATTERN,
     INT32_MAX,
@@ -59,6 +60,8 @@ GLOB_PATTERN = r"^[A-Za-z0-9._:*?\[\]!/ -]+$"
 REASON_GLOB_PATTERN = r"^[A-Za-z0-9*?\[\]!-]+$"
 LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+HOST_PATH_PATTERN = r"^(/[.]{0,2}[A-Za-z0-9_+@=:-][A-Za-z0-9._+@=:-]*)+$"  # no . and .. among its parts
 
 ObjectName = Annotated[str, StringConstraints(pattern=NAME_PATTERN, min_length=1, max_length=253)]
 ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_NAME_PATTERN, min_length=3, max_length=244)]
@@ -103,6 +106,8 @@ PATTERN_HINTS = {
     REASON_GLOB_PATTERN: "write a health reason, such as Xid79, or a pattern with * and ?",
     LABEL_KEY_PATTERN: "write a label key, such as example.com/pool",
     LABEL_VALUE_PATTERN: "write a label value: letters, digits, - _ . inside",
+    VARIABLE_PATTERN: "write the name of a variable: letters, digits and _",
+    HOST_PATH_PATTERN: "write an absolute path without . and .., such as /opt/limiter",
     QUANTITY_PATTERN: "write an amount of memory, such as 80Gi or 512Mi",
 }
 
@@ -188,7 +193,7 @@ class Listed:
     """How server-side apply merges a list: `map` by a key (unique), `set` (unique) or `atomic` (as a whole)."""
 
     kind: Literal["map", "set", "atomic"]
-    key: str = ""  # Python name and wire name of the key field are the same: id, name, type, uid
+    key: str = ""  # the field's Python name
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         inner = handler(source)
@@ -198,7 +203,7 @@ class Listed:
         json = handler(schema)
         json["x-kubernetes-list-type"] = self.kind
         if self.kind == "map":
-            json["x-kubernetes-list-map-keys"] = [self.key]
+            json["x-kubernetes-list-map-keys"] = [wire_name(self.key)]
         return json
 
     def _unique(self, items: Sequence[Any]) -> Sequence[Any]:

@@ -16,8 +16,9 @@ from nodedevices_common.text import clip
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from nodedevices_api.base import Rule, Strict
+from nodedevices_api.base import Rule, Strict, wire_name
 from nodedevices_api.bounds import INT32_MAX, MAX_PROBES
+from nodedevices_api.container import ContainerTemplate
 from nodedevices_api.fields import (
     INTEGER_MAX,
     Atomic,
@@ -52,6 +53,7 @@ def _known_strategy(value: str) -> str:
 
 
 Packing = Literal["binpack", "spread"]
+Enforcement = Literal["none", "mps"]
 Strategy = Annotated[str, AfterValidator(_known_strategy), WithJsonSchema({"type": "string", "enum": list(STRATEGIES)})]
 TaintEffect = Literal["None", "NoSchedule", "NoExecute"]
 EvictMode = Literal["Never", "AfterGrace", "Immediate"]
@@ -125,6 +127,9 @@ ALL_DEVICES = "all"
 FIRST = "first:"  # `first:2`: the first two devices by index; that file says it as `devices: 2`
 
 
+_OF_MEMORY = ("memory_reserve", "packing", "numa", "enforcement", "container")  # what goes with memoryUnit only
+
+
 class SharedResource(Strict):
     """How one resource is shared."""
 
@@ -163,13 +168,22 @@ class SharedResource(Strict):
         "The agent needs the right to list and watch pods (component gpu-cores).",
     )
 
+    enforcement: Enforcement | None = Field(
+        default=None,
+        description="With memoryUnit: what keeps containers to their memory. none, the default: nothing. mps: NVIDIA's "
+        "driver, for containers as clients of an MPS control daemon (component mps).",
+    )
+    container: Annotated[ContainerTemplate, Atomic()] | None = Field(
+        default=None,
+        description="With memoryUnit: variables and directories of the node for every container that has shares, such "
+        "as a limiter library needs.",
+    )
+
     cel_rules = (
         Rule(
-            "has(self.memoryUnit) || !has(self.memoryReserve) && !has(self.packing) && !has(self.numa)",
-            "memoryReserve, packing and numa go with memoryUnit",
-            lambda it: (
-                it.memory_unit is not None or (it.memory_reserve is None and it.packing is None and it.numa is None)
-            ),
+            "has(self.memoryUnit) || " + " && ".join(f"!has(self.{wire_name(name)})" for name in _OF_MEMORY),
+            f"{', '.join(map(wire_name, _OF_MEMORY[:-1]))} and {wire_name(_OF_MEMORY[-1])} go with memoryUnit",
+            lambda it: it.memory_unit is not None or all(getattr(it, name) is None for name in _OF_MEMORY),
             found="self.name + ' has no memoryUnit'",
         ),
         Rule(

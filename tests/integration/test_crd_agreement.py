@@ -48,11 +48,17 @@ evict = some(
     graceSeconds=rarely(86401, one(0, 86400)),
     excludeNamespaces=many(one("kube-*", "default")),
 )
+container = some(
+    env=many(some(name=one("A", "B", "LD_PRELOAD"), value=one("$(MEMORY_UNITS)", "$$(DEVICE_ID)", "$5", "$(HOME)"))),
+    mounts=many(some(hostPath=one("/opt/a", "/opt/../etc"), containerPath=one("/a", "/b", "/dev"))),
+)
 shared: Make = lambda draw: {  # noqa: E731
     "name": draw.choice(NAMES),
     **some(
         replicas=rarely(1, one(2, 16384)),
         memoryUnit=one("1Gi", 1024),
+        enforcement=one("none", "mps"),
+        container=container,
         rename=one(*NAMES),
         devices=many(one("0", "0:1", "GPU-*")),
     )(draw),

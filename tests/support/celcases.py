@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nodedevices_api.container import WORDS
 from support.contract import policy
 
 Json = dict[str, Any]
@@ -68,6 +69,10 @@ def _of_policy(place: str, field: str, refused: Json, accepted: Json, says: str)
 
 def _capacity(**entry: Any) -> Json:
     return {"capacity": [{"name": OTHER, **entry}]}
+
+
+def _for_containers(**template: Any) -> Json:
+    return {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi", "container": template}]}}
 
 
 def _selector(**requirement: Any) -> Json:
@@ -135,7 +140,29 @@ PAIRS: tuple[Pair, ...] = (
         "sharing.resources[0]",
         {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2, "packing": "spread"}]}},
         {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi", "packing": "spread"}]}},
-        f"{GPU} has no memoryUnit: memoryReserve, packing and numa go with memoryUnit",
+        f"{GPU} has no memoryUnit: memoryReserve, packing, numa, enforcement and container go with memoryUnit",
+    ),
+    *_both(
+        "sharing.resources[].container.mounts[]",
+        "sharing.resources[0].container.mounts[0]",
+        _for_containers(mounts=[{"hostPath": "/a", "containerPath": "/proc/self"}]),
+        _for_containers(mounts=[{"hostPath": "/a", "containerPath": "/process"}]),
+        "containerPath /proc/self: a container's /proc, /sys and /dev are the container runtime's; choose another path",
+    ),
+    *_both(
+        "sharing.resources[].container.env[]",
+        "sharing.resources[0].container.env[0]",
+        _for_containers(env=[{"name": "LD_PRELOAD", "value": "x"}]),
+        _for_containers(env=[{"name": "OLD_PRELOAD", "value": "x"}]),
+        "name LD_PRELOAD: a policy does not set what the agent sets, which devices are visible, or what programs are "
+        "loaded from; choose another name",
+    ),
+    *_both(
+        "sharing.resources[].container.env[]",
+        "sharing.resources[0].container.env[0]",
+        _for_containers(env=[{"name": "A", "value": "$(MEMORY)"}]),
+        _for_containers(env=[{"name": "A", "value": "$5 $(DEVICE_ID)$"}]),
+        f"A is $(MEMORY): a value may hold {', '.join(f'$({word})' for word in WORDS)}",
     ),
     *_both(
         "sharing.resources[]",

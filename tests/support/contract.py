@@ -36,6 +36,11 @@ BY_MEMORY: Json = {
             "packing": "spread",
             "numa": True,
             "cores": True,
+            "enforcement": "mps",
+            "container": {
+                "env": [{"name": "XLA_PYTHON_CLIENT_MEM_FRACTION", "value": "$(MEMORY_FRACTION)"}],
+                "mounts": [{"hostPath": "/opt/limiter/lib.so", "containerPath": "/usr/lib/limiter.so"}],
+            },
         }
     ],
 }
@@ -416,6 +421,11 @@ def _sharing(**entry: Any) -> Json:
     return policy(sharing={"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", **entry}]})
 
 
+def _for_containers(**template: Any) -> Json:
+    rule = {"name": "nvidia.com/gpu", "memoryUnit": "1Gi", "container": template}
+    return policy(sharing={"strategy": "memory", "resources": [rule]})
+
+
 def _capacity(*entries: Json, **spec: Any) -> Json:
     return policy(capacity=list(entries), **spec)
 
@@ -481,6 +491,68 @@ REFUSALS: tuple[Refusal, ...] = (
             partitions={"strategy": "mixed"},
         ),
         "sharing.strategy is mps, and partitions.strategy is mixed: MPS is not possible with partitions.strategy mixed",
+    ),
+    Refusal(
+        "limits by MPS with MIG mixed",
+        policy(
+            sharing={
+                "strategy": "memory",
+                "resources": [{"name": "nvidia.com/gpu", "memoryUnit": "1Gi", "enforcement": "mps"}],
+            },
+            partitions={"strategy": "mixed"},
+        ),
+        "enforcement of sharing.resources is mps, and partitions.strategy is mixed: MPS is not possible with",
+    ),
+    *(
+        Refusal(
+            f"variable {name} for containers",
+            _for_containers(env=[{"name": name, "value": "1"}]),
+            f"name {name}: a policy does not set what the agent sets, which devices are visible, or what programs are "
+            "loaded from; choose another name",
+        )
+        for name in (
+            "NVIDIA_VISIBLE_DEVICES",
+            "NVIDIA_MIG_CONFIG_DEVICES",
+            "CUDA_VISIBLE_DEVICES",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+            "NODEDEVICES_MEMORY_LIMIT_MIB",
+            "ALIYUN_COM_GPU_MEM_IDX",
+            "LD_PRELOAD",
+            "PATH",
+        )
+    ),
+    *(
+        Refusal(f"value {value}", _for_containers(env=[{"name": "A", "value": value}]), text, own)
+        for value, text, own in (
+            ("$(MEMORY)", "A is $(MEMORY): a value may hold $(MEMORY_LIMIT_MIB)", "A has $(MEMORY): a value may hold"),
+            ("$(HOME)/$(DEVICE_ID)", "A is $(HOME)/$(DEVICE_ID): a value may hold", "A has $(HOME): a value may hold"),
+            ("$$(X)", "A is $$(X): a value may hold", "A has $(X): a value may hold"),
+            ("$(MEMORY_UNITS", "A is $(MEMORY_UNITS: a value may hold", "A has $(MEMORY_UNITS): a value may hold"),
+        )
+    ),
+    *(
+        Refusal(
+            f"hostPath {path!r}",
+            _for_containers(mounts=[{"hostPath": path, "containerPath": "/a"}]),
+            "write an absolute path without . and .., such as /opt/limiter",
+        )
+        for path in ("opt/limiter", "/opt/../etc", "/opt/.", "/opt//limiter", "/opt/", "/opt/a b")
+    ),
+    *(
+        Refusal(
+            f"containerPath {path}",
+            _for_containers(mounts=[{"hostPath": "/opt/limiter", "containerPath": path}]),
+            f"containerPath {path}: a container's /proc, /sys and /dev are the container runtime's; choose another",
+        )
+        for path in ("/proc", "/sys/fs/cgroup", "/dev/nvidia0")
+    ),
+    Refusal(
+        "one path of a container mounted twice",
+        _for_containers(
+            mounts=[{"hostPath": "/opt/a", "containerPath": "/a"}, {"hostPath": "/opt/b", "containerPath": "/a"}]
+        ),
+        "mounts[1]: Duplicate value",
+        "/a is listed twice; list it once",
     ),
     Refusal(
         "neither replicas nor memoryUnit",

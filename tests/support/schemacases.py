@@ -234,12 +234,15 @@ def longest(node: Mapping[str, Any]) -> str:
     if node.get("format") == "date-time":
         return _TIME
     most = node["maxLength"]
-    return _matching(pattern, ("x" * most, "1" * most, f"x/{'x' * (most - 2)}", f"1.0.0-{'x' * (most - 6)}", _AMOUNT))
+    return _matching(
+        pattern,
+        ("x" * most, "1" * most, f"x/{'x' * (most - 2)}", f"1.0.0-{'x' * (most - 6)}", f"/{'x' * (most - 1)}", _AMOUNT),
+    )
 
 
 def shortest(node: Mapping[str, Any]) -> str:
     least = node["minLength"]
-    return _matching(_pattern(node), ("x" * least, "1" * least, "x/x"[:least]))
+    return _matching(_pattern(node), ("x" * least, "1" * least, "x/x"[:least], "/x"[:least]))
 
 
 def _matching(pattern: str, candidates: Sequence[str]) -> str:
