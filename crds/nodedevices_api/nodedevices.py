@@ -360,7 +360,10 @@ class Shares(Loose):
     """The shares of a device or partition that several containers share. The memory of a device that is shared by
     memory is `total` times `unit`, and `unallocatable`."""
 
-    resource: SharedResourceName | None = Field(default=None, description="The extended resource of the shares.")
+    resource: SharedResourceName | None = Field(
+        default=None,
+        description="The extended resource of the shares; absent: they are of several, such as two RDMA pools.",
+    )
     total: Count = Field(description="How many shares the device has.")
     held: Count = Field(
         description="How many of them are held by containers. Memory that is held in shares of an earlier unit counts "
@@ -369,7 +372,7 @@ class Shares(Loose):
     free: Count | None = Field(
         default=None,
         description="How many of them a new container can get now: offered, healthy and not held. What is neither "
-        "held nor free is withheld.",
+        "held nor free is withheld. Absent: it is not known yet what is held.",
     )
     unit: Quantity | None = Field(default=None, description="Memory of each share, where memory is shared.")
     unallocatable: Quantity | None = Field(
@@ -464,8 +467,10 @@ class ResourceMemory(Loose):
 
     total: Quantity = Field(description="Memory of the devices.")
     held: Quantity = Field(description="Memory that containers hold.")
-    free: Quantity = Field(
-        description="Memory that new containers can get now, of all devices together; one container's is of one device."
+    free: Quantity | None = Field(
+        default=None,
+        description="Memory that new containers can get now, of all devices together; one container's is of one "
+        "device.",
     )
     unallocatable: Quantity = Field(description="Memory that is in no share: the reserve, and remainders.")
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 
+from nodedevices_api.quantity import to_bytes
+
 SEPARATOR = "::"
-_SHARE = re.compile(r"(?:[0-9]+[KMGT]?i?[.])?([0-9]+)", re.ASCII)
+_SHARE = re.compile(r"(?:([0-9]+[KMGT]?i?)[.])?([0-9]+)", re.ASCII)
 
 
 def compose(base: str, replica: int, unit: str | None = None) -> str:
@@ -24,8 +26,17 @@ def split(schedulable_id: str) -> tuple[str, int | None]:
     """
     base, separator, share = schedulable_id.partition(SEPARATOR)
     if separator and (found := _SHARE.fullmatch(share)):
-        return base, int(found[1])
+        return base, int(found[2])
     return schedulable_id, None
+
+
+def unit_bytes(schedulable_id: str) -> int | None:
+    """`GPU-...::1Gi.3` -> the bytes of 1Gi: how much memory the share is; None: it is no amount of memory."""
+    found = _SHARE.fullmatch(schedulable_id.partition(SEPARATOR)[2])
+    try:
+        return to_bytes(found[1]) if found is not None and found[1] else None
+    except ValueError:  # another plugin's id
+        return None
 
 
 def share_of(base: str, schedulable_id: str) -> str:

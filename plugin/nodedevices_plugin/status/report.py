@@ -7,8 +7,8 @@ the publisher's: it sets it at each write.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -32,19 +32,27 @@ from nodedevices_plugin.model import (
     Plan,
     Registration,
     RegistrationState,
-    SchedulableId,
     Verdict,
     served_by_others,
 )
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.listing import NAMED, listing
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
-from nodedevices_plugin.resources.ids import physical_id, share_of
+from nodedevices_plugin.resources.ids import physical_id
 from nodedevices_plugin.resources.nearness import nearest
 from nodedevices_plugin.resources.units import excluded_by
 from nodedevices_plugin.sharing.base import HelperTexts
 from nodedevices_plugin.sharing.clients import Client, client_verdict, lost_texts
 from nodedevices_plugin.sharing.clients import key as key_of
+from nodedevices_plugin.status.shares import (
+    ShareCounts,
+    count,
+    memory_of,
+    memory_totals,
+    of_parts,
+    own_id,
+    packing,
+)
 
 MAX_LINKS = 16  # SCHEMA: status.devices[].links
 PCIE = "PCIe"  # the kind of a link between devices on one PCIe root
@@ -101,7 +109,8 @@ class Facts:
 def report(facts: Facts) -> api.NodeDevicesStatus:
     """The agent's whole part of `status`."""
     held = _holders_by_part(facts)
-    shares = _shares(facts)
+    counts = share_counts(facts)
+    shares = of_parts(counts, holders_known=_holders_were_known(facts))
     names, links = device_names(facts.inventory), _links(facts.inventory)
     devices = tuple(_device(each, facts, held, shares, names, links=links) for each in facts.inventory.devices)
     inventory = facts.inventory
@@ -120,7 +129,7 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
         ),
         configuration=_configuration(facts.config),
         devices=devices,
-        resources=_resources(facts),
+        resources=_resources(facts, counts),
         retired_resources=tuple(
             api.RetiredResource(name=name, since=_second(since))
             for name, since in sorted(sorted(facts.retired.items(), key=lambda item: item[1])[-MAX_RETIRED:])
@@ -213,7 +222,7 @@ def _device(
         notices=tuple(map(_notice, facts.notices.get(fact.id, ())[: api.MAX_NOTICES])),
         excluded=excluded_by(fact.id, facts.exclude),
         unschedulable=facts.unschedulable.get(fact.id),
-        partitions=tuple(_partition(part, device, facts, held, names) for part in fact.partitions),
+        partitions=tuple(_partition(part, device, facts, held, shares, names=names) for part in fact.partitions),
         shares=shares.get(fact.id),
         holders=_shown(held.get(fact.id, ())),
         holders_truncated=dropped or None,
@@ -252,18 +261,15 @@ def _attributes(fact: DeviceFact) -> api.DeviceAttributes:
     )
 
 
-def _shares(facts: Facts) -> dict[str, api.Shares]:
-    """Device -> how many shares it has and how many are held, for devices that are shared."""
-    total: Counter[str] = Counter()
-    taken: Counter[str] = Counter()
-    units: dict[str, str | None] = {}
-    for resource, held in _held_ids(facts)[:MAX_RESOURCES]:
-        for each in resource.ids:
-            if each.replica is not None:
-                total[each.device_id] += 1
-                units[each.device_id] = resource.unit
-                taken[each.device_id] += _own_id(each) in held
-    return {device: api.Shares(total=count, held=taken[device], unit=units[device]) for device, count in total.items()}
+def share_counts(facts: Facts) -> tuple[ShareCounts, ...]:
+    """Of every device and partition that is offered in shares."""
+    resources = offered(facts).resources[:MAX_RESOURCES]
+    return count(resources, _held_ids(facts), served_by_others(facts.registrations))
+
+
+def _holders_were_known(facts: Facts) -> bool:
+    """Whether they were ever: before, everything would seem to be free."""
+    return facts.holdings.state is HoldersState.SYNCED or facts.holdings.taken > 0.0
 
 
 def _health(verdict: Verdict | None, facts: Facts) -> api.DeviceHealth:
@@ -314,6 +320,8 @@ def _partition(
     device: InventoryDevice,
     facts: Facts,
     held: Mapping[str, list[api.Holder]],
+    shares: Mapping[str, api.Shares],
+    *,
     names: Mapping[str, str],
 ) -> api.Partition:
     verdict = facts.verdicts.get(part.id)
@@ -337,6 +345,7 @@ def _partition(
         health=health,
         excluded=excluded_by(device.fact.id, facts.exclude) or excluded_by(part.id, facts.exclude),
         unschedulable=facts.unschedulable.get(part.id),
+        shares=shares.get(part.id),
         holders=_shown(held.get(part.id, ())),
     )
 
@@ -386,6 +395,7 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
                 resource=resource,
                 claim=claim.rpartition("/")[2] if claim else None,  # a pod's claims are of its own namespace
                 shares=None if key in without_share else len(ids) or None,
+                memory=None if key in without_share else memory_of(ids),
                 ids=tuple(sorted(ids)[: api.MAX_HOLDER_IDS]),
                 since=since,
                 health=_health(verdict, facts) if verdict is not None else None,
@@ -445,43 +455,48 @@ def reported_healthy(facts: Facts, resource: OfferedResource) -> int:
     return sum(each.healthy for each in resource.ids) if mine else 0
 
 
-def _held_ids(facts: Facts) -> list[tuple[OfferedResource, set[str]]]:
-    """What is offered, each with the ids of it that containers hold."""
+def _held_ids(facts: Facts) -> dict[str, set[str]]:
+    """Resource -> the ids of it that containers hold."""
     held: dict[str, set[str]] = defaultdict(set)
     for holder in facts.holdings.holders:
         if holder.resource is not None:
             held[holder.resource].update(holder.ids)
-    return [(each, held[each.name]) for each in offered(facts).resources]
+    return held
 
 
-def _resources(facts: Facts) -> tuple[api.Resource, ...]:
+def _resources(facts: Facts, counts: Sequence[ShareCounts]) -> tuple[api.Resource, ...]:
+    held, known = _held_ids(facts), _holders_were_known(facts)
     return tuple(
         api.Resource(
             name=resource.name,
             capacity=len(resource.ids),
             healthy=reported_healthy(facts, resource),
-            allocated=_allocated(resource, held),
+            allocated=_allocated(resource, held.get(resource.name, set())),
             sharing=resource.sharing,
             replicas=resource.replicas,
+            free=_free(facts, resource, held.get(resource.name, set())) if known else None,
+            unit=resource.unit,
+            packing=packing(resource),
+            memory=memory_totals(resource, counts, holders_known=known),
             managed_by="plugin",
         )
-        for resource, held in _held_ids(facts)[:MAX_RESOURCES]
+        for resource in offered(facts).resources[:MAX_RESOURCES]
     )
 
 
 def allocated(facts: Facts) -> dict[str, int]:
     """Resource -> how many ids of it containers hold."""
-    return {resource.name: _allocated(resource, held) for resource, held in _held_ids(facts)}
+    held = _held_ids(facts)
+    return {each.name: _allocated(each, held.get(each.name, set())) for each in offered(facts).resources}
 
 
 def _allocated(resource: OfferedResource, held: set[str]) -> int:
-    return len(held.intersection(map(_own_id, (*resource.ids, *resource.retained))))
+    return len(held.intersection(map(own_id, (*resource.ids, *resource.retained))))
 
 
-def _own_id(schedulable: SchedulableId) -> str:
-    """As holders have it: another plugin's id may be an index."""
-    unit = schedulable.partition_id or schedulable.device_id
-    return share_of(unit, schedulable.id) if schedulable.replica is not None else unit
+def _free(facts: Facts, resource: OfferedResource, held: set[str]) -> int:
+    mine = resource.name not in served_by_others(facts.registrations)
+    return sum(each.healthy and own_id(each) not in held for each in resource.ids) if mine else 0
 
 
 # --- conditions ------------------------------------------------------------------------------------------------------

@@ -144,7 +144,15 @@ def test_a_healthy_node_in_full() -> None:
             }
         ],
         "resources": [
-            {"name": GPU, "capacity": 1, "healthy": 1, "allocated": 0, "sharing": "none", "managedBy": "plugin"}
+            {
+                "name": GPU,
+                "capacity": 1,
+                "healthy": 1,
+                "allocated": 0,
+                "sharing": "none",
+                "free": 1,
+                "managedBy": "plugin",
+            }
         ],
         "conditions": [
             {
@@ -610,7 +618,7 @@ def test_shares_that_have_a_size_say_how_large_they_are() -> None:
     plan = Plan(resources=(OfferedResource(name=GPU, ids=ids, sharing="memory", unit="40Gi"),))
     [device] = report(facts(1, plan=plan, holdings=holding(holder(ids[1].id)))).devices
     assert device.shares is not None
-    assert to_dict(device.shares) == {"total": 2, "held": 1, "unit": "40Gi"}
+    assert to_dict(device.shares) == {"resource": GPU, "total": 2, "held": 1, "free": 1, "unit": "40Gi"}
 
 
 def test_an_excluded_device_says_so_and_by_which_entry() -> None:

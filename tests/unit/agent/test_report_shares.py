@@ -1,0 +1,239 @@
+"""What NodeDevices says of shares: how many are held, free and withheld, of which memory, and who has how much."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from nodedevices_api.base import to_dict
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.status.report import Facts, report, share_counts
+from nodedevices_plugin.status.shares import count, of_parts
+from nodedevices_probe.protocol import DeviceFact
+from support.facts import GIB, START, gpu, gpu_id, mig_id, old, partition
+from support.stepped_node import Node
+
+GPU, MEMORY, ALIYUN = "nvidia.com/gpu", "nodedevices.io/gpu-memory", "aliyun.com/gpu-mem"
+L4 = 23034 * GIB // 1024
+
+
+def by_memory(unit: str = "1Gi", **rule: Any) -> dict[str, Any]:
+    return {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": unit, **rule}]}}
+
+
+def l4(number: int, **readings: Any) -> DeviceFact:
+    return gpu(number, memory_bytes=L4, readings=old(**readings))
+
+
+def holder(name: str, resource: str, *ids: str) -> Holder:
+    return Holder(namespace="ml", pod=name, container="main", resource=resource, ids=ids, since=START)
+
+
+def has(name: str, amount: int, *, of: int = 0, first: int = 0, unit: str = "1Gi", resource: str = MEMORY) -> Holder:
+    """A pod with so many shares of memory of that GPU."""
+    ids = (f"{gpu_id(of)}::{unit}.{number}" for number in range(first, first + amount))
+    return holder(name, resource, *ids)
+
+
+def facts(node: Node, **changes: Any) -> Facts:
+    world = node.world
+    known: dict[str, Any] = {
+        "inventory": world.inventory,
+        "verdicts": world.verdicts,
+        "plan": world.plan,
+        "holdings": world.holdings,
+        "started": START,
+        "probes": (),
+        "now": START + timedelta(seconds=node.clock),
+    }
+    return Facts(**{**known, **changes})
+
+
+def shares(node: Node, **changes: Any) -> list[dict[str, Any] | None]:
+    """Of each device, in their order."""
+    return [to_dict(each.shares) if each.shares else None for each in report(facts(node, **changes)).devices]
+
+
+def resources(node: Node, **changes: Any) -> dict[str, dict[str, Any]]:
+    said = report(facts(node, **changes)).resources
+    return {each.name: {key: value for key, value in to_dict(each).items() if key != "name"} for each in said}
+
+
+# --- by memory -------------------------------------------------------------------------------------------------------
+def test_a_gpu_shared_by_memory_in_full() -> None:
+    node = Node(l4(0)).now(by_memory(memoryReserve="512Mi"), has("a", 8), has("b", 4, first=8))
+    assert shares(node) == [
+        {
+            "resource": MEMORY,
+            "total": 21,
+            "held": 12,
+            "free": 9,
+            "unit": "1Gi",
+            "unallocatable": f"{23034 - 21 * 1024}Mi",
+            "packing": "binpack",
+        }
+    ]
+    assert resources(node) == {
+        MEMORY: {
+            "capacity": 21,
+            "healthy": 21,
+            "allocated": 12,
+            "sharing": "memory",
+            "free": 9,
+            "unit": "1Gi",
+            "packing": "binpack",
+            "memory": {"total": "23034Mi", "held": "12Gi", "free": "9Gi", "unallocatable": "1530Mi"},
+            "managedBy": "plugin",
+        }
+    }
+
+
+def test_each_holder_says_how_much_it_has() -> None:
+    node = Node(l4(0)).now(by_memory("512Mi"), has("a", 10, unit="512Mi"), has("b", 3, first=10, unit="512Mi"))
+    [device] = report(facts(node)).devices
+    assert [(each.pod, each.shares, each.memory) for each in device.holders] == [("a", 10, "5Gi"), ("b", 3, "1536Mi")]
+
+
+def test_each_model_by_its_own_memory() -> None:
+    node = Node(l4(0), gpu(1, memory_bytes=80 * GIB, readings=old())).now(
+        by_memory(packing="spread"), has("a", 30, of=1)
+    )
+    said = [(each["total"], each["free"], each["unallocatable"], each["packing"]) for each in shares(node) if each]
+    assert said == [(22, 22, "506Mi", "spread"), (80, 50, "0", "spread")]
+    assert resources(node)[MEMORY]["memory"] == {
+        "total": f"{23034 + 80 * 1024}Mi",
+        "held": "30Gi",
+        "free": "72Gi",
+        "unallocatable": "506Mi",
+    }
+
+
+def test_of_a_gpu_that_failed_nothing_is_free_and_its_pods_have_what_they_have() -> None:
+    node = Node(l4(0), l4(1)).now(by_memory(), has("a", 8))
+    node.devices = (l4(0, lost=True), l4(1))
+    node.now(by_memory(), has("a", 8))
+    assert [(each["total"], each["held"], each["free"]) for each in shares(node) if each] == [(22, 8, 0), (22, 0, 22)]
+    said = resources(node)[MEMORY]
+    assert (said["free"], said["memory"]["held"], said["memory"]["free"]) == (22, "8Gi", "22Gi")
+
+
+def test_memory_held_in_an_earlier_unit_counts_as_the_shares_that_it_takes_and_nothing_of_that_gpu_is_free() -> None:
+    node = Node(l4(0), l4(1)).now(by_memory(), has("a", 3))
+    node.now(by_memory("2Gi"), has("a", 3))
+    assert [(each["unit"], each["total"], each["held"], each["free"]) for each in shares(node) if each] == [
+        ("2Gi", 11, 2, 0),
+        ("2Gi", 11, 0, 11),
+    ]
+    assert report(facts(node)).devices[0].holders[0].memory == "3Gi"
+    assert resources(node)[MEMORY]["memory"]["free"] == "22Gi"
+
+
+def test_and_so_does_what_is_held_under_an_earlier_name() -> None:
+    node = Node(l4(0)).now(by_memory(), has("a", 3))
+    node.now(by_memory(rename=ALIYUN), has("a", 3))
+    assert [(each["resource"], each["held"], each["free"]) for each in shares(node) if each] == [(ALIYUN, 3, 0)]
+
+
+def test_a_gpu_that_a_pod_has_whole_is_not_free_by_memory() -> None:
+    node = Node(l4(0), l4(1)).now({})
+    whole = holder("a", GPU, gpu_id(1))
+    said = shares(node.now(by_memory(), whole))
+    assert [(each["held"], each["free"]) for each in said if each] == [(0, 22), (0, 0)]
+
+
+def test_shares_taken_out_of_service_by_hand_are_not_free() -> None:
+    node = Node(l4(0)).now(by_memory(), has("a", 2))
+    assert node.world.plan is not None
+    [resource] = node.world.plan.resources
+    withdrawn = tuple(
+        SchedulableId(id=each.id, device_id=each.device_id, replica=each.replica, healthy=False)
+        for each in resource.ids
+    )
+    plan = Plan(
+        resources=(OfferedResource(name=MEMORY, ids=withdrawn, sharing="memory", unit="1Gi", memory=resource.memory),)
+    )
+    [counts] = share_counts(facts(node, plan=plan))
+    assert (counts.total, counts.held, counts.free, counts.withheld) == (22, 2, 0, 20)
+
+
+def test_some_gpus_by_memory_and_the_others_whole() -> None:
+    node = Node(l4(0), l4(1)).now(by_memory(devices=["0"]), has("a", 2), holder("b", GPU, gpu_id(1)))
+    assert [each["resource"] if each else None for each in shares(node)] == [MEMORY, None]
+    said = resources(node)
+    assert (said[GPU]["free"], said[MEMORY]["free"]) == (0, 20)
+    assert "memory" not in said[GPU]
+    assert "unit" not in said[GPU]
+
+
+def test_mig_devices_shared_by_memory_have_shares_of_their_own() -> None:
+    cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0), partition(0, 1)), readings=old())
+    name = "nvidia.com/mig-1g.10gb"
+    rule = {"sharing": {"strategy": "memory", "resources": [{"name": name, "memoryUnit": "1Gi"}]}}
+    policy = {"partitions": {"strategy": "mixed"}, **rule}
+    pod = holder("a", MEMORY, f"{mig_id(0, 1)}::1Gi.0", f"{mig_id(0, 1)}::1Gi.1")
+    [device] = report(facts(Node(cut).now(policy, pod))).devices
+    assert device.shares is None
+    parts = [to_dict(each.shares) if each.shares else {} for each in device.partitions]
+    assert [(each["resource"], each["held"], each["total"] - each["free"]) for each in parts] == [
+        (MEMORY, 0, 0),
+        (MEMORY, 2, 2),
+    ]
+    assert [[each.memory for each in part.holders] for part in device.partitions] == [[], ["2Gi"]]
+
+
+def test_before_it_is_known_who_holds_what_nothing_is_called_free() -> None:
+    node = Node(l4(0)).now(by_memory())
+    unknown = Holdings(state=HoldersState.UNAVAILABLE, message="no answer")
+    [said] = shares(node, holdings=unknown)
+    assert said is not None
+    assert "free" not in said
+    known = resources(node, holdings=unknown)[MEMORY]
+    assert "free" not in known
+    assert "free" not in known["memory"]
+    [later] = shares(node, holdings=Holdings(state=HoldersState.UNAVAILABLE, taken=5.0))
+    assert later is not None
+    assert later["free"] == 22
+
+
+# --- other shares ----------------------------------------------------------------------------------------------------
+def test_replicas_say_their_resource_and_what_is_free() -> None:
+    rule = {"name": GPU, "rename": f"{GPU}.shared", "replicas": 4}
+    shared = {"sharing": {"strategy": "timeSlicing", "resources": [rule]}}
+    node = Node(l4(0), l4(1)).now(shared, holder("a", f"{GPU}.shared", f"{gpu_id(1)}::0"))
+    assert shares(node) == [
+        {"resource": f"{GPU}.shared", "total": 4, "held": 0, "free": 4},
+        {"resource": f"{GPU}.shared", "total": 4, "held": 1, "free": 3},
+    ]
+    [device, other] = report(facts(node)).devices
+    assert [each.memory for each in (*device.holders, *other.holders)] == [None]
+
+
+def test_a_share_of_all_devices_is_held_at_the_device_of_its_id() -> None:
+    ids = tuple(
+        SchedulableId(id=f"HUB-{n % 2}::{n // 2}", device_id=f"HUB-{n % 2}", replica=n, healthy=True) for n in range(4)
+    )
+    resource = OfferedResource(name="example.com/hub", ids=ids, sharing="shared", together=True)
+    said = of_parts(count((resource,), {"example.com/hub": {"HUB-1::0"}}), holders_known=True)
+    assert {part: (each.total, each.held, each.free) for part, each in said.items()} == {
+        "HUB-0": (2, 0, 2),
+        "HUB-1": (2, 1, 1),
+    }
+
+
+def test_shares_of_two_resources_are_added_up() -> None:
+    pools = [
+        OfferedResource(
+            name=f"rdma/{pool}",
+            ids=tuple(SchedulableId(id=f"NIC-0::{n}", device_id="NIC-0", replica=n, healthy=True) for n in range(2)),
+            sharing="shared",
+        )
+        for pool in ("a", "b")
+    ]
+    said = of_parts(count(pools, {"rdma/b": {"NIC-0::1"}}), holders_known=True)["NIC-0"]
+    assert to_dict(said) == {"total": 4, "held": 1, "free": 3}
+
+
+def test_of_what_another_plugin_serves_nothing_is_free() -> None:
+    ids = tuple(SchedulableId(id=f"HUB-0::{n}", device_id="HUB-0", replica=n, healthy=True) for n in range(2))
+    [said] = count((OfferedResource(name="example.com/hub", ids=ids),), {}, {"example.com/hub"})
+    assert (said.total, said.held, said.free) == (2, 0, 0)
