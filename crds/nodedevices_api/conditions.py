@@ -98,6 +98,7 @@ EVENT_NOTICED: Final = "DeviceNotice"
 EVENTS_SUPPRESSED: Final = "EventsSuppressed"
 EVENT_EVICTION: Final = "DeviceFaultEviction"
 EVENT_BLOCKED: Final = "EvictionBlocked"
+EVENT_REJECTED: Final = "DeletingRejectedPod"
 
 REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     READY: {

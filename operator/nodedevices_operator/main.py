@@ -11,6 +11,7 @@ What it uses of the API (the whole of its RBAC; `cleanup` uses the same):
     core            pods                     get list               holders by name; one node's before a capacity is set
     core            pods/status              patch                  condition .../DeviceHealthy
     core            pods/eviction            create                 where a policy evicts
+    core            pods                     watch delete           only with --delete-rejected-pods
     core            events                   create                 on pods and NodeDevices
     core            configmaps               create get patch       nodedevices-actions, in its own namespace
 
@@ -32,6 +33,7 @@ from nodedevices_common import logs
 from nodedevices_common.errors import InputError
 
 from nodedevices_operator import settings as flags
+from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.http import servers
 from nodedevices_operator.kube.client import KubeClient
@@ -87,6 +89,7 @@ async def run(settings: Settings) -> None:
         namespace=settings.namespace,
         relist_seconds=settings.relist_seconds,
         retired_seconds=settings.retired_seconds,
+        rejected=RejectedPods(kube) if settings.delete_rejected_pods else None,
     )
 
     def ended(why: str) -> None:

@@ -13,6 +13,7 @@ import structlog
 from nodedevices_api.conditions import STALE
 
 from nodedevices_operator.cache.queue import KeyQueue, RetryLater
+from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.relist import RELIST_SECONDS, Relister
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
@@ -48,6 +49,7 @@ class Manager:
         relist_seconds: float = RELIST_SECONDS,
         retired_seconds: float = SETTLED_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        rejected: RejectedPods | None = None,
         concerns: Sequence[Factory] = CONCERNS,
     ) -> None:
         self.cache = Cache(clock=clock)
@@ -68,7 +70,9 @@ class Manager:
         )
         self._node = NodeReconciler(
             cache=self.cache,
-            tools=Tools.over(writer, metrics, gate=self._gate, clock=clock, retired_seconds=retired_seconds),
+            tools=Tools.over(
+                writer, metrics, gate=self._gate, clock=clock, retired_seconds=retired_seconds, rejected=rejected
+            ),
             metrics=metrics,
             dirty=self.dirty,
             outcomes=outcomes,
@@ -78,6 +82,9 @@ class Manager:
         self.relister = Relister(kube, self.cache, metrics, self.dirty, period=relist_seconds, clock=clock)
         self.relister.synced = self._synced
         self.relister.went_back = self._forget_writes
+        self._rejected = rejected
+        if rejected is not None:
+            rejected.changed = lambda node: self.dirty(Dirty(frozenset({node})))
         self._unseen: set[str] = set()  # nodes not reconciled since the cache was synced
 
     def arrived(self, kind: Kind, deleted: bool, record: Record) -> None:
@@ -120,6 +127,7 @@ class Manager:
                 for index in range(POLICY_WORKERS)
             ),
             asyncio.create_task(self.fleet.run(self.reconcile_fleet, failure=self._failed), name="fleet"),
+            *([] if self._rejected is None else [asyncio.create_task(self._rejected.run(), name="rejected-pods")]),
         ]
 
     async def reconcile_node(self, name: str) -> float | None:

@@ -74,6 +74,11 @@ class Metrics:
             ["kind", "result"],
             registry=own,
         )
+        self.deleted_rejected_pods = Counter(
+            f"{PREFIX}_deleted_rejected_pods",
+            "Total pods in UnexpectedAdmissionError that were deleted (--delete-rejected-pods).",
+            registry=own,
+        )
         self.breaker_open = Gauge(
             f"{PREFIX}_breaker_open", "1 while the circuit breaker stops all actions on faults.", registry=own
         )

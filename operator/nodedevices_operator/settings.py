@@ -14,7 +14,7 @@ from typing import cast
 from nodedevices_common import logs
 from nodedevices_common.errors import InputError
 from nodedevices_common.http import Address, parse_address
-from nodedevices_common.options import Given, Option, Parser, from_environment
+from nodedevices_common.options import Given, Kind, Option, Parser, Value, from_environment
 
 from nodedevices_operator.cache.relist import RELIST_SECONDS
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS
@@ -28,12 +28,20 @@ OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 def _option(
-    name: str, text: str, default: str = "", *, metavar: str = "", choices: tuple[str, ...] = (), also: str = ""
+    name: str,
+    text: str,
+    default: Value = "",
+    *,
+    kind: Kind = "text",
+    metavar: str = "",
+    choices: tuple[str, ...] = (),
+    also: str = "",
 ) -> Option:
     variable = PREFIX + name.replace("-", "_").upper()
     return Option(
         name=name,
         help=text,
+        kind=kind,
         default=default,
         variables=(variable, also) if also else (variable,),
         choices=choices,
@@ -64,6 +72,13 @@ OPTIONS = (
         f"{SETTLED_SECONDS:.0f}",
         metavar="SECONDS",
     ),
+    _option(
+        "delete-rejected-pods",
+        "delete Failed pods (UnexpectedAdmissionError) with a controller whose node had no device with enough free "
+        "shares by memory; needs the component delete-rejected-pods",
+        default=False,
+        kind="bool",
+    ),
 )
 
 
@@ -78,6 +93,7 @@ class Settings:
     namespace: str
     relist_seconds: float
     retired_seconds: float
+    delete_rejected_pods: bool
     dry_run: bool
 
 
@@ -103,6 +119,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         namespace=_namespace(given["namespace"]),
         relist_seconds=_seconds(given["relist-seconds"]),
         retired_seconds=_seconds(given["retired-seconds"]),
+        delete_rejected_pods=bool(given["delete-rejected-pods"].value),
         dry_run=parsed.dry_run,
     )
 

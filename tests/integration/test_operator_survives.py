@@ -201,7 +201,8 @@ class Lying:
     def __init__(self, kube: KubeClient) -> None:
         self._kube = kube
         self.lie = ""
-        self.get, self.apply, self.create, self.json_patch = kube.get, kube.apply, kube.create, kube.json_patch
+        self.get, self.apply, self.create = kube.get, kube.apply, kube.create
+        self.json_patch, self.delete = kube.json_patch, kube.delete
 
     async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
         if self.lie == "failed":

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.kube.port import Kube, Object
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import Metrics
@@ -62,10 +63,16 @@ class CrashingKube:
         self._count(f"patch {path}", write=True)
         return done
 
+    async def delete(self, path: str, *, uid: str, resource_version: str) -> None:
+        await self._kube.delete(path, uid=uid, resource_version=resource_version)
+        self._count(f"delete {path}", write=True)
 
-async def live(kube: Kube) -> Manager:
+
+async def live(kube: Kube, *, rejected: RejectedPods | None = None) -> Manager:
     """One life: LIST, then reconcile every key until none is left. Raises what ends it."""
-    manager = Manager(kube, Metrics())
+    manager = Manager(kube, Metrics(), rejected=rejected)
+    if rejected is not None:
+        await rejected.once()
     await manager.relister.once()
     count = 0
     while True:

@@ -8,7 +8,7 @@ admission.
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any
 
 from nodedevices_operator.kube.port import KubeError, Object
@@ -100,6 +100,24 @@ class FakeKube:
         for operation in operations:
             _patch(patched, operation)
         return self.put(where, patched) if patched != self.objects[where] else patched
+
+    async def delete(self, path: str, *, uid: str, resource_version: str) -> None:
+        self._called("delete", path)
+        self.writes.append(("delete", path, {"uid": uid, "resourceVersion": resource_version}))
+        if path not in self.objects:
+            raise KubeError(f"DELETE {path}: 404", status=404)
+        metadata = self.objects[path]["metadata"]
+        if (uid, resource_version) != (metadata["uid"], metadata["resourceVersion"]):
+            raise KubeError(f"DELETE {path}: 409", status=409)
+        del self.objects[path]
+
+    async def watch(self, path: str, **query: str) -> AsyncGenerator[tuple[str, Object]]:
+        """The Failed pods that there are, and then the end."""
+        self._called("watch", path)
+        assert (path, query) == (names.PODS, {"fieldSelector": "status.phase=Failed"})
+        for where, raw in sorted(self.objects.items()):
+            if "/pods/" in where and raw["status"]["phase"] == "Failed":
+                yield "ADDED", copy.deepcopy(raw)
 
     def _evict(self, where: str, body: Object) -> Object:
         """The pod begins to end, as with a kubelet that takes its time."""

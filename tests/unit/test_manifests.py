@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from nodedevices_api import conditions as names
+from nodedevices_operator import settings as operator_settings
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name
@@ -394,6 +395,24 @@ def test_with_the_operator_in_a_namespace_of_its_own_every_reference_leads_somew
     scrape = yaml.safe_load((MANIFESTS / "components" / "metrics-services" / "scrape.yaml").read_text())
     [discovery] = scrape["scrape_configs"][0]["kubernetes_sd_configs"]
     assert set(discovery["namespaces"]["names"]) == {namespace for namespace, _ in pods_at}
+
+
+@needs_kubectl
+def test_the_delete_rejected_pods_component_gives_the_switch_and_its_rights_and_nothing_else(tmp_path: Path) -> None:
+    changed = with_component("delete-rejected-pods", tmp_path)
+    rules = of_kind(changed, "ClusterRole")["nodedevices-operator"]["rules"]
+    assert rules.pop() == {"apiGroups": [""], "resources": ["pods"], "verbs": ["watch", "delete"]}
+    container = pod(of_kind(changed, "Deployment")["nodedevices-operator"])["containers"][0]
+    assert container.pop("env") == [{"name": "NODEDEVICES_DELETE_REJECTED_PODS", "value": "true"}]
+    assert operator_settings.read([], {"NODEDEVICES_DELETE_REJECTED_PODS": "true"}).delete_rejected_pods
+    name = "nodedevices-operator-own-deletions"
+    policy = of_kind(changed, "ValidatingAdmissionPolicy")[name]
+    binding = of_kind(changed, "ValidatingAdmissionPolicyBinding")[name]
+    own_keys = of_kind(changed, "ValidatingAdmissionPolicy")["nodedevices-operator-own-keys"]["spec"]
+    assert policy["spec"]["matchConditions"] == own_keys["matchConditions"]
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
+    assert [each for each in changed if each not in (policy, binding)] == overlay("default")
 
 
 @needs_kubectl

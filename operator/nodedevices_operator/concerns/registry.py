@@ -20,6 +20,7 @@ from nodedevices_operator.concerns.node_condition import NodeConditionConcern
 from nodedevices_operator.concerns.notice_events import NoticeEventsConcern
 from nodedevices_operator.concerns.pod_marks import PodMarksConcern
 from nodedevices_operator.concerns.port import Concern
+from nodedevices_operator.concerns.rejected_pods import RejectedPodsConcern
 from nodedevices_operator.concerns.retired_zeros import RetiredZerosConcern
 from nodedevices_operator.concerns.staleness import StalenessConcern
 from nodedevices_operator.concerns.taint import TaintConcern
@@ -39,6 +40,7 @@ CONCERNS: tuple[Factory, ...] = (
     TaintConcern,
     PodMarksConcern,
     EvictionsConcern,
+    RejectedPodsConcern,
     DeviceEventsConcern,
     NoticeEventsConcern,
 )

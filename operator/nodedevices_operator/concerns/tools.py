@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.concerns.events import NodeEvents
 from nodedevices_operator.concerns.port import ActionGate
 from nodedevices_operator.concerns.status import NodeStatus
@@ -27,6 +28,7 @@ class Tools:
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     retired_seconds: float = SETTLED_SECONDS  # --retired-seconds
+    rejected: RejectedPods | None = None  # --delete-rejected-pods; None: they stay
 
     @classmethod
     def over(
@@ -38,7 +40,8 @@ class Tools:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         retired_seconds: float = SETTLED_SECONDS,
+        rejected: RejectedPods | None = None,
     ) -> Tools:
         """The usual set."""
         events = NodeEvents(writer, metrics, clock)
-        return cls(writer, metrics, events, NodeStatus(writer), gate, clock, wall, retired_seconds)
+        return cls(writer, metrics, events, NodeStatus(writer), gate, clock, wall, retired_seconds, rejected)

@@ -1,5 +1,5 @@
-"""Events DeviceFault and DeviceRecovered, DeviceFaultEviction and EvictionBlocked, and EventsSuppressed for those that
-were too many. Pure.
+"""Events DeviceFault and DeviceRecovered, DeviceFaultEviction and EvictionBlocked, DeletingRejectedPod, and
+EventsSuppressed for those that were too many. Pure.
 
 The name is a hash of (uid of the object, device, reason, since), so that writing the same thing again is a 409 and no
 duplicate, whoever writes it and however often the operator was killed.
@@ -18,6 +18,7 @@ from nodedevices_api.conditions import (
     EVENT_FAULT,
     EVENT_NOTICED,
     EVENT_RECOVERED,
+    EVENT_REJECTED,
     EVENTS_SUPPRESSED,
 )
 from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT
@@ -74,6 +75,11 @@ def evicting(about: About, what: Fault, message: str, now: str) -> dict[str, Any
 def blocked(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
     """A PodDisruptionBudget does not allow it now."""
     return _event(about, what, (EVENT_BLOCKED, "Warning"), message, now)
+
+
+def deleting(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
+    """The pod, which its node has rejected, is about to be deleted."""
+    return _event(about, what, (EVENT_REJECTED, "Normal"), message, now)
 
 
 def suppressed(about: About, count: int, since: str, limit: str, now: str) -> dict[str, Any]:

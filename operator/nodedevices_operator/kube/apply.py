@@ -20,6 +20,7 @@ from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.names import identified, named
 from nodedevices_operator.records.objects import Affected, NodeDevicesRecord, NodeRecord, PolicyRecord, TaintRecord
+from nodedevices_operator.records.rejected import RejectedPod
 
 
 def utc_now() -> str:
@@ -138,6 +139,16 @@ class Writer:
             "deleteOptions": {"preconditions": {"uid": uid}},
         }
         await self._counted("eviction", lambda: self.kube.create(names.eviction_path(namespace, name), body))
+
+    async def delete_rejected(self, pod: RejectedPod) -> None:
+        """Delete the pod if it is still what it was when it was found rejected; else 409, or 404."""
+        path = names.pod_path(pod.namespace, pod.name)
+
+        async def delete() -> Object:
+            await self.kube.delete(path, uid=pod.uid, resource_version=pod.resource_version)
+            return {}
+
+        await self._counted("rejected-pod", delete)
 
     async def policy_status(self, policy: PolicyRecord, status: Mapping[str, Any]) -> Object:
         """DevicePolicy.status, which is all ours."""

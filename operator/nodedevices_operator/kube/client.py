@@ -10,9 +10,10 @@ Retry-After nothing is sent until that time is over.
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -36,6 +37,9 @@ LOAD_AGAIN_SECONDS = 1.0  # between two readings of them, however many calls are
 MAX_PAUSE_SECONDS = 60.0  # for all calls, by Retry-After
 PAGE_SIZE = 500
 MAX_PAGES = 400  # 200,000 objects
+HTTP_OK = 200
+WATCH_EVENTS = frozenset({"ADDED", "MODIFIED", "DELETED"})  # the others are the server's own
+WATCH_SECONDS = (240, 300)  # after which the API server ends a watch; some, so that not all begin anew at one time
 JSON = "application/json"
 VERBS = {  # verb -> method, content type
     "get": ("GET", JSON),
@@ -43,6 +47,7 @@ VERBS = {  # verb -> method, content type
     "create": ("POST", JSON),
     "apply": ("PATCH", "application/apply-patch+yaml"),  # JSON is YAML
     "patch": ("PATCH", "application/json-patch+json"),
+    "delete": ("DELETE", JSON),
 }
 USER_AGENT = f"{MANAGER}/{__version__}"  # by which an audit log knows whose request it was
 BUDGET_CAUSE = "DisruptionBudget"  # policy/v1: the cause of a refused eviction
@@ -175,6 +180,33 @@ class KubeClient:
     async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
         return await self._call("patch", path, {"fieldManager": MANAGER}, operations)
 
+    async def delete(self, path: str, *, uid: str, resource_version: str) -> None:
+        conditions = {"uid": uid, "resourceVersion": resource_version}
+        await self._call(
+            "delete", path, body={"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": conditions}
+        )
+
+    async def watch(self, path: str, **query: str) -> AsyncGenerator[tuple[str, Object]]:
+        """Every object there is as ADDED, then each change with its type, until the API server ends it: some minutes.
+        From its memory, with resourceVersion 0; what decides by it checks again when it writes. May raise KubeError.
+        """
+        seconds = random.randint(*WATCH_SECONDS)
+        more = {"watch": "true", "resourceVersion": "0", "timeoutSeconds": str(seconds)}
+        request = _Request(f"WATCH {path}", "watch", "GET", path, query | more, None, JSON)
+        async with self._slots:
+            response = await self._open(request, seconds + ANSWER_SECONDS)
+            try:
+                if response.status != HTTP_OK:
+                    raise self._refused(request, response, await response.read())
+                async for line in response.response.content:
+                    kind, raw = _event(request.what, line)
+                    if kind in WATCH_EVENTS:
+                        yield kind, raw
+            except (OSError, TimeoutError, ClientError, ValueError) as error:  # ValueError: a line without an end
+                raise KubeError(f"{request.what}: {type(error).__name__}: {str(error)[:300]}") from error
+            finally:
+                response.response.close()
+
     async def _call(
         self,
         verb: str,
@@ -207,24 +239,37 @@ class KubeClient:
             finally:
                 self.requested(request.verb, resource_of(request.path), status, time.perf_counter() - began)
         if not 200 <= response.status <= 299:
-            retry = retry_after_seconds(response.getheader("Retry-After"))
-            said, absent, blocked = _error_message(data, str(response.reason))
-            if response.status == 429 and retry is not None and not blocked:
-                self._not_before = max(self._not_before, self._clock() + min(retry, MAX_PAUSE_SECONDS))
-            raise KubeError(
-                f"{what}: {response.status} {said}",
-                status=response.status,
-                retry_after=None if blocked else retry,
-                absent=absent,
-                blocked=blocked,
-            )
+            raise self._refused(request, response, data)
         try:
             return cast("dict[str, Any]", orjson.loads(data))
         except orjson.JSONDecodeError as error:
             raise KubeError(f"{what}: the answer is not JSON: {data[:100]!r}") from error
 
+    def _refused(self, request: _Request, response: Any, data: bytes) -> KubeError:
+        """What the answer says of a request that did not succeed."""
+        retry = retry_after_seconds(response.getheader("Retry-After"))
+        said, absent, blocked = _error_message(data, str(response.reason))
+        if response.status == 429 and retry is not None and not blocked:
+            self._not_before = max(self._not_before, self._clock() + min(retry, MAX_PAUSE_SECONDS))
+        return KubeError(
+            f"{request.what}: {response.status} {said}",
+            status=response.status,
+            retry_after=None if blocked else retry,
+            absent=absent,
+            blocked=blocked,
+        )
+
     async def _exchange(self, request: _Request) -> tuple[Any, bytes]:
         """The response, whatever its status, and its body."""
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS + ANSWER_SECONDS):
+                response = await self._open(request, ANSWER_SECONDS)
+                return response, await response.read()
+        except (OSError, TimeoutError, ClientError) as error:
+            raise _unanswered(request, error) from error
+
+    async def _open(self, request: _Request, seconds: float) -> Any:
+        """The response, whatever its status, its body not read yet; all of it may take so long."""
         headers = {"Accept": "application/json", "Content-Type": request.content_type}
         try:
             async with asyncio.timeout(CONNECT_SECONDS + ANSWER_SECONDS):
@@ -237,10 +282,25 @@ class KubeClient:
                     request.body,
                     auth_settings=["BearerToken"],
                 )
-                response = await self._api.call_api(*arguments, _preload_content=False, _request_timeout=ANSWER_SECONDS)
-                return response, await response.read()
+                return await self._api.call_api(*arguments, _preload_content=False, _request_timeout=seconds)
         except (OSError, TimeoutError, ClientError, client.ApiException) as error:
-            raise KubeError(f"{request.what}: no answer: {type(error).__name__}: {str(error)[:300]}") from error
+            raise _unanswered(request, error) from error
+
+
+def _unanswered(request: _Request, error: Exception) -> KubeError:
+    return KubeError(f"{request.what}: no answer: {type(error).__name__}: {str(error)[:300]}")
+
+
+def _event(what: str, line: bytes) -> tuple[str, Object]:
+    """One line of a watch: the type of the event, and the object."""
+    try:
+        event = orjson.loads(line)
+        kind, raw = str(event["type"]), event["object"]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise KubeError(f"{what}: not an event: {line[:100]!r}") from error
+    if kind == "ERROR":
+        raise KubeError(f"{what}: {raw.get('message', raw)}", status=int(raw.get("code") or 0))
+    return kind, raw
 
 
 def _about_credentials(error: KubeError) -> bool:

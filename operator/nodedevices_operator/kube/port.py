@@ -63,3 +63,7 @@ class Kube(Protocol):
     async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
         """JSON patch, for what server-side apply cannot say. Returns the object."""
         ...
+
+    async def delete(self, path: str, *, uid: str, resource_version: str) -> None:
+        """Delete the object if it is still the one of that uid, in that very state; else 409, or 404."""
+        ...

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.configuration import ConfigurationConcern
 from nodedevices_operator.concerns.labels import LabelsConcern
@@ -27,11 +28,25 @@ from nodedevices_operator.records.kinds import Kind, read
 from support.crashes import CrashingKube, Killed, live
 from support.fakekube import FakeKube, settle
 from support.kept_annotation import ANNOTATION, KeptAnnotation
-from support.opfacts import GPU, MEMORY, SINCE, device, health, holder, node_devices, raw_node, raw_pod, raw_policy
+from support.opfacts import (
+    GPU,
+    MEMORY,
+    SINCE,
+    device,
+    health,
+    holder,
+    node_devices,
+    raw_node,
+    raw_pod,
+    raw_policy,
+    rejected_pod,
+    resource,
+)
 
 ITEM = f"{names.NODE_DEVICES}/n1"
 NODE = f"{names.NODES}/n1"
 POD = "/api/v1/namespaces/ml/pods/trainer"
+REJECTED = "/api/v1/namespaces/ml/pods/web-1"
 RECORD = names.config_map_path("nodedevices-system", NAME)
 
 
@@ -72,8 +87,11 @@ def own_rig() -> FakeKube:
 
 
 def acting_rig() -> FakeKube:
-    """The same, with a policy that taints the Node and evicts the pod as well."""
+    """The same, with a policy that taints the Node and evicts the pod as well, and a pod that the node rejected."""
     made = own_rig()
+    shares = resource(22, 22, "nodedevices.io/gpu-memory", sharing="memory")
+    made.objects[ITEM]["status"]["resources"].append(shares)
+    made.put(REJECTED, rejected_pod())
     acts = {
         "xidNodeCondition": True,
         "taint": {"effect": "NoSchedule"},
@@ -92,7 +110,9 @@ def kube() -> FakeKube:
 
 
 async def synced(kube: FakeKube, *concerns: Factory) -> Manager:
-    manager = Manager(kube, Metrics(), concerns=concerns or CONCERNS)
+    rejected = RejectedPods(kube)
+    manager = Manager(kube, Metrics(), rejected=rejected, concerns=concerns or CONCERNS)
+    await rejected.once()
     await manager.relister.once()
     return manager
 
@@ -112,6 +132,7 @@ def done(kube: FakeKube) -> dict[str, bool]:
         "node-condition": condition(kube, NODE, "nodedevices.io/DevicesHealthy")[0] != "",
         "xid-condition": condition(kube, NODE, "XidCriticalError") == ("True", '{"79":true}'),
         "pod-marks": condition(kube, POD, "nodedevices.io/DeviceHealthy") == ("False", "Xid79"),
+        "rejected-pods": REJECTED not in kube.objects,
     }
 
 
@@ -175,6 +196,7 @@ async def test_a_concern_that_fails_keeps_no_other_from_being_reconciled(make: A
     kube = acting_rig()
     await settle(await synced(kube))  # what the broken one would have to decide first stands on the objects
     kube.put(POD, raw_pod())
+    kube.put(REJECTED, rejected_pod())
     kube.objects[NODE]["spec"]["taints"].pop()
     kube.objects[NODE]["status"]["conditions"] = raw_node()["status"]["conditions"]
     kube.objects[NODE]["metadata"]["labels"] = {}

@@ -1,0 +1,99 @@
+"""The pods that kubelets rejected, by node: one watch of Failed pods, which only runs where the operator deletes them.
+
+The API server filters (`status.phase=Failed`), so a running pod is never sent, whatever the cluster's size; of what
+comes only rejected pods with a controller are kept, a few hundred bytes each. Each watch begins with all that there
+are and ends after some minutes, so that the next one corrects what this one missed: no LIST, no resourceVersion that
+could be too old. Between two watches a pod may be unknown for a moment, which only delays its deletion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from typing import Protocol
+
+import structlog
+from nodedevices_common.backoff import Backoff
+
+from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.records.names import PODS
+from nodedevices_operator.records.rejected import FAILED, RejectedPod, rejected_pod
+
+SELECTOR = f"status.phase={FAILED}"
+MAX_PODS = 10_000  # remembered at one time; the next watch shows the others
+AGAIN_SECONDS = 1.0  # between two watches
+BACKOFF = Backoff(initial_seconds=1.0, max_seconds=60.0, jitter=0.2)
+
+log = structlog.get_logger()
+
+
+class PodEvents(Protocol):
+    """Changes of pods, as the API server sends them."""
+
+    def watch(self, path: str, **query: str) -> AsyncGenerator[tuple[str, Object]]:
+        """Every object as ADDED, then each change, with its type; ends after some minutes. May raise KubeError."""
+        ...
+
+
+class RejectedPods:
+    """Made and used in the operator's loop. `changed` is called with the node of each pod that was found."""
+
+    def __init__(self, events: PodEvents, *, most: int = MAX_PODS, backoff: Backoff = BACKOFF) -> None:
+        self.changed: Callable[[str], None] = _nothing
+        self._events = events
+        self._most = most
+        self._backoff = backoff
+        self._nodes: dict[str, dict[str, RejectedPod]] = {}  # node -> uid -> pod
+        self._count = 0
+
+    def of(self, node: str) -> tuple[RejectedPod, ...]:
+        """The oldest first."""
+        return tuple(sorted(self._nodes.get(node, {}).values(), key=lambda each: (each.since, each.uid)))
+
+    def drop(self, pod: RejectedPod) -> None:
+        """It was deleted, or is not what it was; a newer state of it stays."""
+        if self._nodes.get(pod.node, {}).get(pod.uid) == pod:
+            self._remove(pod.node, pod.uid)
+
+    async def run(self) -> None:
+        """Watch for ever."""
+        failures = 0
+        while True:
+            try:
+                await self.once()
+                failures, wait = 0, AGAIN_SECONDS
+            except KubeError as error:
+                failures += 1
+                wait = max(self._backoff.after(failures), error.retry_after or 0.0)
+                if failures == 1:
+                    hint = "; install the component delete-rejected-pods" if error.forbidden else ""
+                    log.warning("failed to watch rejected pods, retrying" + hint, error=str(error))
+            await asyncio.sleep(wait)
+
+    async def once(self) -> None:
+        """One watch, until it ends. KubeError: it ended otherwise than it should; what it has shown stays."""
+        self._nodes, self._count = {}, 0
+        async with contextlib.aclosing(self._events.watch(PODS, fieldSelector=SELECTOR)) as events:
+            async for kind, raw in events:
+                self._take(kind, raw)
+
+    def _take(self, kind: str, raw: Object) -> None:
+        metadata, node = raw.get("metadata") or {}, str((raw.get("spec") or {}).get("nodeName", ""))
+        self._remove(node, str(metadata.get("uid", "")))
+        pod = rejected_pod(raw) if kind in {"ADDED", "MODIFIED"} else None
+        if pod is not None and pod.node and self._count < self._most:
+            self._nodes.setdefault(node, {})[pod.uid] = pod
+            self._count += 1
+            self.changed(node)
+
+    def _remove(self, node: str, uid: str) -> None:
+        pods = self._nodes.get(node, {})
+        if pods.pop(uid, None) is not None:
+            self._count -= 1
+            if not pods:
+                del self._nodes[node]
+
+
+def _nothing(_node: str) -> None:
+    return None

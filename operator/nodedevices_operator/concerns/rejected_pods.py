@@ -1,0 +1,101 @@
+"""Deleting the pods that the node's kubelet rejected for want of a device with enough free memory; off by default.
+
+Such a pod is terminal and holds nothing, its controller has made another one, and it stays until Kubernetes' pod
+garbage collector, which begins at 12,500 of them. desired/rejected.py decides which; the order is the promise: an Event
+on the pod, then its deletion in the very state (uid and resourceVersion) in which it was found Failed. Killed in
+between, a restarted operator finds the same pod, the same Event (409), and deletes it; a pod that has changed or gone
+is left.
+
+Deletions have one budget for the whole fleet, so that a controller which makes pods faster than anybody can place them
+costs the API server little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import structlog
+
+from nodedevices_operator.concerns.budget import Budget
+from nodedevices_operator.concerns.port import Info, Outcome, View
+from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired import events, rejected
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.records.rejected import REASON, RejectedPod
+
+BURST, SECONDS_PER_POD = 50, 0.2  # deletions, in the whole fleet
+MAX_AT_ONCE = 10  # for one node, while others wait for the worker
+AGAIN_SECONDS = 1.0
+
+log = structlog.get_logger()
+
+Rejected = tuple[RejectedPod, str]  # with the resource that its message names
+
+
+class RejectedPodsConcern:
+    info = Info("rejected-pods")
+
+    def __init__(self, tools: Tools) -> None:
+        self._pods = tools.rejected
+        self._writer = tools.writer
+        self._events = tools.events
+        self._metrics = tools.metrics
+        self._wall = tools.wall
+        self._budget = Budget(BURST, SECONDS_PER_POD, tools.clock)
+
+    def forget(self, node: str) -> None:
+        """Nothing is remembered of a node."""
+
+    async def observe(self, view: View) -> Sequence[RejectedPod] | Outcome:
+        found = self._pods.of(view.record.name) if self._pods is not None and view.reported else ()
+        return found or Outcome()
+
+    def desired(self, view: View, observed: Sequence[RejectedPod]) -> Sequence[Rejected]:
+        resources = rejected.shares_by_memory(view.record)
+        named = ((pod, rejected.named(pod.message, resources)) for pod in observed)
+        return [(pod, resource) for pod, resource in named if resource is not None]
+
+    async def apply(self, view: View, desired: Sequence[Rejected]) -> Outcome:
+        now, waits, left = datetime.fromtimestamp(self._wall(), UTC), [], MAX_AT_ONCE
+        for pod, resource in desired:
+            wait = rejected.remaining(pod, now)
+            if wait > 0:
+                waits.append(wait)
+            elif left and self._budget.take():
+                left -= 1
+                await self._delete(view, pod, resource)
+            else:
+                waits.append(AGAIN_SECONDS)
+                break
+        return Outcome(requeue_after=min(waits, default=None))
+
+    async def _delete(self, view: View, pod: RejectedPod, resource: str) -> None:
+        """Raises KubeError for what may succeed later."""
+        await self._event(view, pod, resource)
+        try:
+            await self._writer.delete_rejected(pod)
+        except KubeError as error:
+            if not error.gone:
+                raise
+            log.info("rejected pod has changed or gone", node=pod.node, pod=pod.shown)
+        else:
+            self._metrics.deleted_rejected_pods.inc()
+            log.info("rejected pod deleted", node=pod.node, pod=pod.shown, owner=pod.owner, resource=resource)
+        if self._pods is not None:
+            self._pods.drop(pod)
+
+    async def _event(self, view: View, pod: RejectedPod, resource: str) -> None:
+        """Nobody's refusal stops us, as of a namespace that is being deleted."""
+        about = events.About("Pod", pod.name, pod.uid, pod.namespace)
+        what = events.Fault(pod.node, resource, REASON, pod.since)
+        text = (
+            f"deleting the pod: node {pod.node} rejected it, so it never runs, and {pod.owner} replaces it. "
+            f"The node's reason: {pod.message}"
+        )
+        try:
+            await self._events.write(pod.node, events.deleting(about, what, text, view.now))
+        except KubeError as error:
+            if not (error.forbidden or error.status == 404):
+                raise
+            log.warning("event refused", pod=pod.shown, error=str(error))

@@ -1,0 +1,59 @@
+"""A pod that its node's kubelet rejected when it assigned devices, as far as the operator remembers it.
+
+The kubelet reports such a pod as Failed with reason UnexpectedAdmissionError. It is terminal: nothing starts it again,
+and its controller makes another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nodedevices_common.text import clip
+
+from nodedevices_operator.records.objects import Raw
+
+FAILED = "Failed"  # status.phase
+REASON = "UnexpectedAdmissionError"  # status.reason
+MAX_MESSAGE = 4096  # characters that are kept; the agent's own text is shorter
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedPod:
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    node: str
+    owner: str  # its controller, for people: ReplicaSet web-5d4f
+    message: str  # the kubelet's
+    since: str  # when the kubelet took it up, RFC 3339
+
+    @property
+    def shown(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def rejected_pod(raw: Raw) -> RejectedPod | None:
+    """None: it is not such a pod, or nobody would make another one, or it is being deleted."""
+    metadata, spec, status = (raw.get(key) or {} for key in ("metadata", "spec", "status"))
+    owner = _controller(metadata)
+    if status.get("phase") != FAILED or status.get("reason") != REASON or owner is None:
+        return None
+    if metadata.get("deletionTimestamp"):
+        return None
+    return RejectedPod(
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata.get("name", "")),
+        uid=str(metadata.get("uid", "")),
+        resource_version=str(metadata.get("resourceVersion", "")),
+        node=str(spec.get("nodeName", "")),
+        owner=f"{owner.get('kind', '')} {owner.get('name', '')}",
+        message=clip(str(status.get("message", "")), MAX_MESSAGE),
+        since=str(status.get("startTime") or metadata.get("creationTimestamp", "")),
+    )
+
+
+def _controller(metadata: Raw) -> Raw | None:
+    owners: Any = metadata.get("ownerReferences") or ()
+    return next((each for each in owners if each.get("controller") is True), None)
