@@ -37,6 +37,7 @@ from nodedevices_api.fields import (
     Whole,
     Word,
 )
+from nodedevices_api.presets import MEMORY_UNITS
 
 DAY_SECONDS = 86400
 MAX_REASONS = 64  # of one health rule
@@ -128,6 +129,7 @@ FIRST = "first:"  # `first:2`: the first two devices by index; that file says it
 
 
 _OF_MEMORY = ("memory_reserve", "packing", "numa", "enforcement", "container")  # what goes with memoryUnit only
+_CEL_PRESET = f"has(self.rename) && self.rename in {list(MEMORY_UNITS)}"
 
 
 class SharedResource(Strict):
@@ -143,8 +145,15 @@ class SharedResource(Strict):
     replicas: Annotated[Whole, Field(ge=2, le=16384)] | None = Field(
         default=None, description="How many shares each device is offered as, 2 to 16384."
     )
+    match: DeviceMatch | None = Field(
+        default=None,
+        description="Only devices like these; with devices, those that both mean. The others stay whole under their "
+        "usual name.",
+    )
     memory_unit: QuantityInput | None = Field(
-        default=None, description="Offer one share for each such amount of the device's memory: 1Gi."
+        default=None,
+        description="Offer one share for each such amount of the device's memory: 1Gi. Absent: that of the name in "
+        f"rename, where it is {' or '.join(f'{name} ({unit})' for name, unit in MEMORY_UNITS.items())}.",
     )
     memory_reserve: QuantityInput | None = Field(
         default=None,
@@ -181,31 +190,44 @@ class SharedResource(Strict):
 
     cel_rules = (
         Rule(
-            "has(self.memoryUnit) || " + " && ".join(f"!has(self.{wire_name(name)})" for name in _OF_MEMORY),
+            "has(self.memoryUnit) || !has(self.replicas) || "
+            + " && ".join(f"!has(self.{wire_name(name)})" for name in _OF_MEMORY),
             f"{', '.join(map(wire_name, _OF_MEMORY[:-1]))} and {wire_name(_OF_MEMORY[-1])} go with memoryUnit",
-            lambda it: it.memory_unit is not None or all(getattr(it, name) is None for name in _OF_MEMORY),
+            lambda it: (
+                it.memory_unit is not None
+                or it.replicas is None
+                or all(getattr(it, name) is None for name in _OF_MEMORY)
+            ),
             found="self.name + ' has no memoryUnit'",
         ),
         Rule(
-            "has(self.memoryUnit) || !has(self.cores)",
+            "has(self.memoryUnit) || !has(self.replicas) || !has(self.cores)",
             "cores goes with memoryUnit",
-            lambda it: it.memory_unit is not None or it.cores is None,
+            lambda it: it.memory_unit is not None or it.replicas is None or it.cores is None,
             found="self.name + ' has no memoryUnit'",
         ),
         Rule(
-            "has(self.replicas) != has(self.memoryUnit)",
-            "a sharing resource has exactly one of replicas and memoryUnit",
-            lambda it: (it.replicas is None) != (it.memory_unit is None),
+            f"has(self.replicas) ? !has(self.memoryUnit) : has(self.memoryUnit) || {_CEL_PRESET}",
+            "a sharing resource has exactly one of replicas and memoryUnit; with rename "
+            f"{' or '.join(MEMORY_UNITS)} memoryUnit can be left out",
+            lambda it: it.memory_unit is None if it.replicas is not None else it.unit_of_memory is not None,
             found="self.name + ' has ' + (has(self.replicas) ? 'both' : 'neither')",
         ),
     )
+
+    @property
+    def unit_of_memory(self) -> str | None:
+        """The amount of memory that one share is; None: the rule says none."""
+        if self.memory_unit is not None or self.rename is None:
+            return self.memory_unit
+        return MEMORY_UNITS.get(self.rename)
 
 
 def _units_match(sharing: Sharing) -> bool:
     """A mode that an agent adds may want either."""
     if sharing.strategy not in STRATEGIES or sharing.strategy == "none":
         return True
-    return all((sharing.strategy == "memory") == (each.memory_unit is not None) for each in sharing.resources)
+    return all((sharing.strategy == "memory") == (each.replicas is None) for each in sharing.resources)
 
 
 class Sharing(Strict):
@@ -240,7 +262,7 @@ class Sharing(Strict):
         ),
         Rule(
             "!has(self.strategy) || self.strategy == 'none' || !has(self.resources) || "
-            "self.resources.all(r, (self.strategy == 'memory') == has(r.memoryUnit))",
+            "self.resources.all(r, (self.strategy == 'memory') != has(r.replicas))",
             "strategy memory needs memoryUnit, and every other one replicas",
             _units_match,
             found="'strategy is ' + self.strategy",

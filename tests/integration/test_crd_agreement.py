@@ -59,8 +59,9 @@ shared: Make = lambda draw: {  # noqa: E731
         memoryUnit=one("1Gi", 1024),
         enforcement=one("none", "mps"),
         container=container,
-        rename=one(*NAMES),
+        rename=one(*NAMES, "aliyun.com/gpu-mem"),
         devices=many(one("0", "0:1", "GPU-*")),
+        match=some(productName=one("NVIDIA L4"), minMemory=one("20Gi", "much")),
     )(draw),
 }
 capacity: Make = lambda draw: {  # noqa: E731

@@ -132,8 +132,9 @@ PAIRS: tuple[Pair, ...] = (
         "sharing.resources[]",
         "sharing.resources[0]",
         {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2, "memoryUnit": "1Gi"}]}},
-        {"sharing": SLICES},
-        f"{GPU} has both: a sharing resource has exactly one of replicas and memoryUnit",
+        {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "rename": "tencent.com/vcuda-memory"}]}},
+        f"{GPU} has both: a sharing resource has exactly one of replicas and memoryUnit; "
+        "with rename aliyun.com/gpu-mem or tencent.com/vcuda-memory memoryUnit can be left out",
     ),
     *_both(
         "sharing.resources[]",

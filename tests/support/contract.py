@@ -31,6 +31,15 @@ BY_MEMORY: Json = {
     "resources": [
         {
             "name": "nvidia.com/gpu",
+            "match": {
+                "vendor": "nvidia",
+                "productName": "NVIDIA L4",
+                "type": "gpu",
+                "profile": "1g.*",
+                "minMemory": "16Gi",
+                "ids": ["GPU-00000001-0000-0000-0000-000000000000"],
+                "near": "nic",
+            },
             "memoryUnit": "1Gi",
             "memoryReserve": "512Mi",
             "packing": "spread",

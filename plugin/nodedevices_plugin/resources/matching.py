@@ -74,18 +74,24 @@ def _usual(unit: Unit, strategy: str, prefix: str, values: VendorValues) -> str 
 
 def _matches(match: DeviceMatch, unit: Unit, near: Near, *, stands_in: bool, any_case: bool = False) -> bool:
     fact, part = unit.device.fact, unit.partition
+    vendor = registry.of(fact)
+    if (vendor is None or isinstance(vendor, EveryMaker)) and not _means(match, fact):
+        return False
+    if match.profile is None and part is not None and not stands_in:
+        return False
+    return like(match, unit, near, any_case=any_case)
+
+
+def like(match: DeviceMatch, unit: Unit, near: Near, *, any_case: bool = False) -> bool:
+    """Whether a unit that has a name already is meant; without a profile a partition is as its device is."""
+    fact, part = unit.device.fact, unit.partition
 
     def fits(text: str, pattern: str) -> bool:
         return fnmatchcase(text.lower(), pattern.lower()) if any_case else fnmatchcase(text, pattern)
 
-    vendor = registry.of(fact)
-    if (vendor is None or isinstance(vendor, EveryMaker)) and not _means(match, fact):
-        return False
-    if match.profile is None:
-        if part is not None and not stands_in:
-            return False
-    elif part is None or not any(
-        fits(profile, match.profile) for profile in (part.profile, resource_names.plain_profile(part.profile))
+    if match.profile is not None and (
+        part is None
+        or not any(fits(each, match.profile) for each in (part.profile, resource_names.plain_profile(part.profile)))
     ):
         return False
     return matches(

@@ -92,7 +92,7 @@ def make_plan(
     by_strategy(settings.sharing.strategy).check(NodeTraits(partition_strategy=strategy, settings=settings.modes))
     named = named_units(inventory, settings)
     own = own_shares(named, strategy, settings.resource_prefix, settings.vendors)
-    shares = share(named, settings.sharing, own)
+    shares = share(named, settings.sharing, own, near=near(inventory))
     anywhere = _without_topology(named, settings)
     return Plan(resources=tuple(_offered(each, verdicts, unschedulable, anywhere) for each in shares))
 

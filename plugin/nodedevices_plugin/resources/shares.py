@@ -13,6 +13,8 @@ from fnmatch import fnmatchcase
 from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource, Sharing
 
 from nodedevices_plugin.model import PlanError, Unit, resource_names
+from nodedevices_plugin.resources.matching import NOTHING_NEAR, like
+from nodedevices_plugin.resources.nearness import Near
 from nodedevices_plugin.sharing import by_nature, none
 from nodedevices_plugin.sharing.base import Request, SharesName, SharingMode
 from nodedevices_plugin.sharing.registry import by_strategy
@@ -53,16 +55,20 @@ def own_shares(
 
 
 def share(
-    units: Mapping[str, tuple[Unit, ...]], sharing: Sharing, own: Mapping[str, VendorShares] | None = None
+    units: Mapping[str, tuple[Unit, ...]],
+    sharing: Sharing,
+    own: Mapping[str, VendorShares] | None = None,
+    *,
+    near: Near = NOTHING_NEAR,
 ) -> tuple[Share, ...]:
-    """Every resource after sharing. `own`: see own_shares. Raises PlanError."""
+    """Every resource after sharing. `own`: see own_shares; `near`: as in matching.by_name. Raises PlanError."""
     mode = by_strategy(sharing.strategy)
     rules = {rule.name: rule for rule in sharing.resources} if mode.name != none.NAME else {}
     offered: dict[str, Share] = {}
     for name, all_units in units.items():
         rule = rules.get(name)
         if rule is not None:
-            parts = _shared(name, all_units, rule, sharing, mode)
+            parts = _shared(rule, all_units, meant(all_units, rule, near), sharing, mode)
         else:
             parts = (_by_nature(name, all_units, own[name]) if own and name in own else _whole(name, all_units),)
         for part in parts:
@@ -90,11 +96,10 @@ def _by_nature(name: str, units: Sequence[Unit], shares: VendorShares) -> Share:
 
 
 def _shared(
-    name: str, units: Sequence[Unit], rule: SharedResource, sharing: Sharing, mode: SharingMode
+    rule: SharedResource, units: Sequence[Unit], chosen: Sequence[Unit], sharing: Sharing, mode: SharingMode
 ) -> tuple[Share, ...]:
-    """A rule may concern some devices only; the others stay whole, under the plain name."""
-    place = f"sharing.resources[{name}]"
-    chosen = chosen_units(units, rule.devices)
+    """A rule may concern some devices only (`chosen`); the others stay whole, under the plain name."""
+    name, place = rule.name, f"sharing.resources[{rule.name}]"
     own_name = mode.shares_name if isinstance(mode, SharesName) else name
     new_name = rule.rename or (resource_names.shared(name) if sharing.rename_by_default else own_name)
     if chosen and new_name != name:
@@ -116,6 +121,12 @@ def _shared(
         fail_requests_greater_than_one=sharing.fail_requests_greater_than_one,
     )
     return (shared,) if new_name == name or not rest else (_whole(name, rest), shared)
+
+
+def meant(units: Sequence[Unit], rule: SharedResource, near: Near) -> list[Unit]:
+    """Those of a resource's units that a rule is about: what `devices` and `match` both mean, where it has them."""
+    chosen = chosen_units(units, rule.devices)
+    return chosen if rule.match is None else [unit for unit in chosen if like(rule.match, unit, near)]
 
 
 def chosen_units(units: Sequence[Unit], devices: Sequence[str] | None) -> list[Unit]:

@@ -18,10 +18,10 @@ from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
 from nodedevices_plugin.model.device_names import device_names
-from nodedevices_plugin.resources.matching import by_name, fitting
+from nodedevices_plugin.resources.matching import by_name, fitting, like
 from nodedevices_plugin.resources.nearness import Near, near
 from nodedevices_plugin.resources.plan import PlanSettings
-from nodedevices_plugin.resources.shares import chosen_units
+from nodedevices_plugin.resources.shares import chosen_units, meant
 from nodedevices_plugin.resources.units import units
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import partitions
@@ -54,7 +54,7 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
     notes = _rules(found, settings, places, around) + _excludes(inventory, exclude)
     if settings.sharing.strategy != "none":
         kind = f"{settings.sharing.strategy}." if "sharing" in from_file else ""
-        notes += _shares(named, settings.sharing, f"{kind}resources")
+        notes += _shares(named, settings.sharing, f"{kind}resources", around)
     return (*notes, *_files(inventory, named, settings))
 
 
@@ -76,23 +76,29 @@ def _files(inventory: Inventory, named: Mapping[str, Sequence[Unit]], settings: 
     return notes
 
 
-def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str) -> list[Unmatched]:
+def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str, around: Near) -> list[Unmatched]:
     notes = []
     for number, rule in enumerate(sharing.resources):
+        entry, units = f"{place}[{number}]", named.get(rule.name, ())
         if rule.name not in named:
             offered = _listed(sorted(named)) or "nothing"
             near = _near(name for name in named if name.lower() == rule.name.lower())
             message = f"no such resource on this node; offered: {offered}{near}"
-            notes.append(Unmatched(section="sharing", entry=f"{place}[{number}].name {rule.name}", message=message))
-        elif not chosen_units(named[rule.name], rule.devices):
+            notes.append(Unmatched(section="sharing", entry=f"{entry}.name {rule.name}", message=message))
+        elif not chosen_units(units, rule.devices):
             wanted = _cut(", ".join(rule.devices or ()))
-            here = _listed(f"{unit.index} ({unit.id})" for unit in named[rule.name])
+            here = _listed(f"{unit.index} ({unit.id})" for unit in units)
             lower = [each.lower() for each in rule.devices or ()]
-            near = _near(
-                unit.id for unit in named[rule.name] if any(fnmatchcase(unit.id.lower(), each) for each in lower)
-            )
+            near = _near(unit.id for unit in units if any(fnmatchcase(unit.id.lower(), each) for each in lower))
             message = f"{rule.name} has no such device on this node; there are: {here}{near}"
-            notes.append(Unmatched(section="sharing", entry=f"{place}[{number}].devices {wanted}", message=message))
+            notes.append(Unmatched(section="sharing", entry=f"{entry}.devices {wanted}", message=message))
+        elif rule.match is not None and not meant(units, rule, around):
+            left, match = chosen_units(units, rule.devices), rule.match
+            here = _listed(sorted({_kind(unit, match, around) for unit in left}))
+            near = _near(_kind(unit, match, around) for unit in left if like(match, unit, around, any_case=True))
+            message = f"{rule.name} has no such device on this node; there are: {here}{near}"
+            wanted = _cut(_shown(match, pattern_only=False))
+            notes.append(Unmatched(section="sharing", entry=f"{entry}.match {wanted}".rstrip(), message=message))
     return notes
 
 

@@ -33,16 +33,17 @@ class Memory:
     def split(self, request: Request) -> Split:
         """Each device by its own memory: a node may have several models. One whose memory its probe does not say, or
         has not said yet, has no shares."""
-        unit = _bytes(request.rule.memory_unit, f"{request.place}.memoryUnit")
+        place, given = f"{request.place}.memoryUnit", request.rule.unit_of_memory
+        unit = _bytes(given, place)
         if unit < LEAST_UNIT or unit % MEBIBYTE:
-            raise PlanError(f"{request.place}.memoryUnit", request.rule.memory_unit, "give whole MiB, such as 1Gi")
+            raise PlanError(place, given, "give whole MiB, such as 1Gi")
         if not request.renamed:
             hint = f"memory has shares of a name of their own; leave rename out for {SHARES_NAME}"
             raise PlanError(f"{request.place}.rename", request.rule.rename, hint)
         reserve = to_bytes(request.rule.memory_reserve or "0")
         for each in request.units:
             if 0 < each.memory_bytes < reserve + unit:
-                raise PlanError(f"{request.place}.memoryUnit", request.rule.memory_unit, _too_large(each, reserve))
+                raise PlanError(place, given, _too_large(each, reserve))
         return Split(
             counts=tuple(max(0, each.memory_bytes - reserve) // unit for each in request.units),
             unit=from_bytes(unit),
@@ -66,4 +67,4 @@ def _bytes(quantity: str | None, place: str) -> int:
 
 def _too_large(unit: Unit, reserve: int) -> str:
     left = f"{from_bytes(unit.memory_bytes)} of memory" + (f", {from_bytes(reserve)} of it reserved" if reserve else "")
-    return f"{unit.id} has {left}: give a smaller unit, or leave the device out (devices)"
+    return f"{unit.id} has {left}: give a smaller unit, or leave the device out (devices, match)"

@@ -1,15 +1,20 @@
-"""What a resource's name brings: the variables of the system whose name it is, so that its pods run as they are."""
+"""What a resource's name brings: the variables of the system whose name it is, so that its pods run as they are.
+
+What a share of it is: nodedevices_api.presets. Tencent's brings none: beside NVIDIA_VISIBLE_DEVICES, which every
+container with a GPU has, gpu-manager sets LD_LIBRARY_PATH alone, for libraries of its own that are not there.
+"""
 
 from __future__ import annotations
 
-from nodedevices_plugin.sharing.memory_grant import MemoryGrant
+from nodedevices_api.presets import ALIYUN
 
-ALIYUN = "aliyun.com/gpu-mem"
+from nodedevices_plugin.sharing.memory_grant import MemoryGrant
 
 
 def variables(grant: MemoryGrant) -> dict[str, str]:
     """None for a name that is nobody's."""
-    return _aliyun(grant) if grant.resource == ALIYUN else {}
+    of_name = _VARIABLES.get(grant.resource)
+    return of_name(grant) if of_name is not None else {}
 
 
 def _aliyun(grant: MemoryGrant) -> dict[str, str]:
@@ -21,3 +26,6 @@ def _aliyun(grant: MemoryGrant) -> dict[str, str]:
         f"{prefix}_POD": str(grant.units),
         f"{prefix}_DEV": str(grant.device_units),
     }
+
+
+_VARIABLES = {ALIYUN: _aliyun}

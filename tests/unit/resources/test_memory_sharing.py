@@ -26,7 +26,7 @@ def cards(*sizes: int) -> tuple[DeviceFact, ...]:
     return tuple(gpu(number, memory_bytes=size * GIB) for number, size in enumerate(sizes))
 
 
-def plan(*gpus: DeviceFact, unit: str = "1Gi", broken: frozenset[str] = frozenset(), **rule: Any) -> Any:
+def plan(*gpus: DeviceFact, unit: str | None = "1Gi", broken: frozenset[str] = frozenset(), **rule: Any) -> Any:
     shared = SharedResource(name=GPU, memory_unit=unit, **rule)
     settings = PlanSettings(sharing=Sharing(strategy="memory", resources=(shared,)))
     return make_plan(inventory_of(*gpus), healthy(*gpus), settings, broken)
@@ -75,6 +75,36 @@ def test_an_id_has_its_device_and_its_amount_and_no_index() -> None:
 def test_devices_that_are_not_meant_stay_whole_under_their_usual_name() -> None:
     found = plan(*cards(40, 80), devices=("1",))
     assert {each.name: len(each.ids) for each in found.resources} == {MEMORY: 80, GPU: 1}
+
+
+def test_one_entry_shares_the_l4s_of_a_mixed_node_and_leaves_its_h100s_whole() -> None:
+    cards = (gpu(0, product_name="NVIDIA H100 NVL", memory_bytes=94 * GIB), gpu(1, product_name="NVIDIA L4"))
+    found = plan(*cards, gpu(2, product_name="NVIDIA L4", memory_bytes=L4), match={"productName": "NVIDIA L4"})
+    by_name = {each.name: counts(each) for each in found.resources}
+    assert by_name == {GPU: {gpu_id(0): 1}, MEMORY: {gpu_id(1): 80, gpu_id(2): 23}}
+
+
+@pytest.mark.parametrize(
+    ("given", "shared"),
+    [
+        ({"match": {"min_memory": "40Gi"}}, {1, 2}),
+        ({"match": {"min_memory": "40Gi"}, "devices": ("0", "1")}, {1}),
+        ({"match": {"ids": (gpu_id(2),)}}, {2}),
+        ({"match": {"near": "nic"}}, set()),
+        ({"match": {}}, {0, 1, 2}),
+    ],
+)
+def test_devices_and_match_select_what_both_mean(given: dict[str, Any], shared: set[int]) -> None:
+    found = plan(*cards(24, 40, 80), **given)
+    by_name = {each.name: set(counts(each)) for each in found.resources}
+    assert by_name.get(MEMORY, set()) == {gpu_id(number) for number in shared}
+    assert by_name.get(GPU, set()) == {gpu_id(number) for number in {0, 1, 2} - shared}
+
+
+@pytest.mark.parametrize(("name", "unit"), [("aliyun.com/gpu-mem", "1Gi"), ("tencent.com/vcuda-memory", "256Mi")])
+def test_a_name_of_another_maker_brings_its_unit(name: str, unit: str) -> None:
+    assert offered(*cards(4), rename=name, unit=None).unit == unit
+    assert offered(*cards(4), rename=name, unit="512Mi").unit == "512Mi"
 
 
 def test_another_name_can_be_chosen_but_not_that_of_whole_devices() -> None:

@@ -70,6 +70,22 @@ def capacities(*entries: dict[str, Any], devices: tuple[DeviceFact, ...] = (gpu(
     return [each.text for each in unmatched_capacity(inventory_of(*devices), sections.capacity or ())]
 
 
+@pytest.mark.parametrize(
+    ("match", "near"),
+    [
+        ({"productName": "NVIDIA L4"}, ""),
+        (
+            {"productName": "nvidia h100*"},
+            f"; upper and lower case count: {H100} is the same but for the case",
+        ),
+    ],
+)
+def test_a_shared_model_that_this_node_does_not_have(match: dict[str, Any], near: str) -> None:
+    found = notes(sharing=shared({"name": "nvidia.com/gpu", "replicas": 2, "match": match}))
+    entry = f"sharing.resources[0].match productName {match['productName']}"
+    assert found == [f"{entry}: nvidia.com/gpu has no such device on this node; there are: {H100}{near}"]
+
+
 def test_a_capacity_that_counts_no_device_of_the_node() -> None:
     a100 = {"name": "example.com/a100", "match": {"vendor": "nvidia", "productName": "*A100*"}, "perDevice": 1}
     every = {"name": "example.com/gpus", "perDevice": 1}
