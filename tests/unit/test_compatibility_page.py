@@ -31,6 +31,7 @@ KEYS = {
     "resources.mig",
     "sharing.timeSlicing",
     "sharing.mps",
+    "sharing.memory",
 }
 OTHERS_VARIABLES = {
     "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "LD_PRELOAD",  # what a container gets

@@ -11,7 +11,7 @@ from nodedevices_common.options import Value
 
 from nodedevices_plugin.model import Cordon
 from nodedevices_plugin.pipeline.state import SeenSpec
-from nodedevices_plugin.settings import probes
+from nodedevices_plugin.settings import memory_flags, options, probes
 from nodedevices_plugin.settings.effective import Effective, resolve
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
@@ -83,6 +83,11 @@ def request_config(
     if lacking and given_probes is None and not by_policy:
         error = f"{where}: {'; '.join(lacking)}"
         return RequestedConfig(error=error, field=probes.KEY, source="file", sources=sources)
+    by_flags = options.values(local.given)
+    if clash := memory_flags.conflict(by_flags, file.config.sharing if file.config is not None else None):
+        place, text = clash
+        run = None if by_policy else wanted
+        return RequestedConfig(error=f"{where}: {text}", field=place, source="file", sources=sources, probes=run)
     read = _device_files(local, device_files or {}, kept_files or {})
     if read.whole:
         run = None if by_policy else wanted
@@ -94,8 +99,11 @@ def request_config(
             "folder of configurations is mounted (--config-dir): the label has no effect; install the component "
             "named-configs (manifests/components/named-configs), or remove the label"
         )
+    replaced = {*given, "sharing"} if memory_flags.sharing(by_flags) is not None else given
     from_file = frozenset(
-        name for name in ("resources", "sharing") if getattr(file.config, name, None) is not None and name not in given
+        each
+        for each in ("resources", "sharing")
+        if getattr(file.config, each, None) is not None and each not in replaced
     )
     kept = None if by_policy else wanted  # while the policies' configuration cannot be used
     try:

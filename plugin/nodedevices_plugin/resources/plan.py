@@ -162,10 +162,9 @@ def _offered(
         schedulable += (replace(whole, id=ids.compose(whole.id, n, shared.unit), replica=n) for n in range(replicas))
     if size > MAX_ANSWER_BYTES:
         if shared.unit is not None:
-            raise PlanError(f"sharing.resources[{shared.name}].memoryUnit", shared.unit, _next_unit(shared))
-        field_name = f"sharing.resources[{shared.name}].replicas"
+            raise PlanError(f"{shared.place}.memoryUnit", shared.unit, _next_unit(shared))
         hint = f"with {len(shared.units)} devices one answer to the kubelet would exceed 3 MiB; give fewer replicas"
-        raise PlanError(field_name, shared.replicas, hint)
+        raise PlanError(f"{shared.place or shared.name}.replicas", shared.replicas, hint)
     return OfferedResource(
         name=shared.name,
         ids=tuple(schedulable),

@@ -28,6 +28,7 @@ class Share:
 
     name: str
     units: tuple[tuple[Unit, int | None], ...]  # unit, its number of shares (None: whole)
+    place: str = ""  # the path of its rule
     strategy: str = none.NAME
     replicas: int | None = None
     unit: str | None = None  # of memory that a share is
@@ -113,6 +114,7 @@ def _shared(
     shared = Share(
         name=new_name,
         units=tuple((unit, counts.get(unit.id)) for unit in in_order),
+        place=place,
         strategy=mode.name,
         replicas=split.replicas,
         unit=split.unit,

@@ -4,6 +4,8 @@
     flags: {migStrategy: none, plugin: {deviceListStrategy: envvar}}
     sharing: {timeSlicing: {renameByDefault: false, resources: [{name: nvidia.com/gpu, replicas: 4}]}}
 
+With an extension of ours: sharing.memory.
+
 A parsed file is a value; nothing here keeps state. `flags` and `imex` are read by the table of options, `resources` and
 `sharing` by the vendor whose format it is (vendors.base.FileFormat).
 """

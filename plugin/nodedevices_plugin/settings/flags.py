@@ -16,7 +16,7 @@ from nodedevices_common.http import Address, parse_address
 from nodedevices_common.options import Parser, Value, from_environment, values_of
 from nodedevices_common.text import show
 
-from nodedevices_plugin.settings import probes
+from nodedevices_plugin.settings import memory_flags, probes
 from nodedevices_plugin.settings.options import (
     by_name,
     file_options,
@@ -25,10 +25,11 @@ from nodedevices_plugin.settings.options import (
     variables,
     vendors_flags,
 )
+from nodedevices_plugin.settings.options import values as by_option
 from nodedevices_plugin.settings.problems import ConfigError
 
 OWN_PREFIX = "NODEDEVICES_"
-CONFIGURING = frozenset({"serving-mode", "resource-prefix"})  # beside the options that a file has
+CONFIGURING = frozenset({"serving-mode", "resource-prefix", *memory_flags.NAMES})  # beside the options that a file has
 MOST_WAIT_SECONDS = 600
 _NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
 _DOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$")
@@ -80,6 +81,10 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     by_variable = "probe" in in_environment and "probe" not in flags
     place = "environment variable NODEDEVICES_PROBE" if by_variable else probes.FLAG
     problems = _between(values, given, probe_place=place) + refused_by_vendors(given | alone)
+    try:
+        memory_flags.sharing(by_option(given))
+    except ConfigError as error:
+        problems += error.problems
     if problems:
         raise ConfigError(problems)
     directory = str(values["device-plugin-dir"]).rstrip("/") or "/"
@@ -156,7 +161,7 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value], *, probe_p
 def _passed_on() -> Set[str]:
     """Names of the options that are part of the configuration, and not of this module's Local alone."""
     with_key = {option.name for option in options() if option.key is not None}
-    with_key |= {option.name for option in file_options()}
+    with_key |= {option.name for option in file_options()} | set(memory_flags.NAMES)
     return with_key | {option.name for each in vendors_flags() for option in each.options}
 
 
@@ -198,6 +203,7 @@ def _parser() -> Parser:
         "probe": "the hardware",
         "kubelet": "the kubelet",
         "service": "logs and metrics",
+        memory_flags.GROUP: memory_flags.TITLE,
         **{each.group: "devices by configuration" for each in file_options()},
         **{each.group: each.title for each in vendors_flags()},
     }

@@ -15,7 +15,7 @@ from nodedevices_common.options import Option, Value, Values, like_its_flags
 from nodedevices_probe.registry import KINDS
 
 from nodedevices_plugin.model import PlanError
-from nodedevices_plugin.settings import probes
+from nodedevices_plugin.settings import memory_flags, probes
 from nodedevices_plugin.vendors.flags import VendorFlags
 from nodedevices_plugin.vendors.registry import device_files, own_flags
 
@@ -271,6 +271,7 @@ OWN: tuple[Option, ...] = (
         key="flags.mpsRoot",
         default="",
     ),
+    *memory_flags.OPTIONS,
 )
 
 

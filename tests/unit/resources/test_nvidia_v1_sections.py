@@ -125,6 +125,45 @@ def test_clients_of_mps_are_requested_one_by_one_unless_the_file_says_otherwise(
     assert not sliced.fail_requests_greater_than_one
 
 
+def test_sharing_by_memory_is_read_with_every_field_of_a_policy() -> None:
+    found = sharing(
+        """
+        memory:
+          resources:
+          - name: gpu
+            rename: gpu-memory
+            memoryUnit: 512Mi
+            memoryReserve: 1Gi
+            packing: spread
+            numa: true
+            devices: [0, "0:1", GPU-0*]
+            match: {productName: NVIDIA L4, minMemory: 20Gi}
+          - {name: nvidia.com/h100, rename: aliyun.com/gpu-mem, devices: 2}
+        """
+    )
+    assert found == Sharing(
+        strategy="memory",
+        resources=(
+            SharedResource(
+                name="nvidia.com/gpu",
+                rename="nvidia.com/gpu-memory",
+                memory_unit="512Mi",
+                memory_reserve="1Gi",
+                packing="spread",
+                numa=True,
+                devices=("0", "0:1", "GPU-0*"),
+                match=DeviceMatch(product_name="NVIDIA L4", min_memory="20Gi"),
+            ),
+            SharedResource(name="nvidia.com/h100", rename="aliyun.com/gpu-mem", devices=("first:2",)),
+        ),
+    )
+
+
+def test_a_file_can_say_of_a_resource_shared_by_memory_what_a_policy_can() -> None:
+    fields = {field.alias or name for name, field in SharedResource.model_fields.items()}
+    assert {*v1_file.MEMORY_KEYS, "replicas"} == fields
+
+
 LONG = "g" * 64
 
 
@@ -183,6 +222,40 @@ LONG = "g" * 64
             "{timeSlicing: {resources: [{name: gpu, replica: 2}]}}",
             "sharing.timeSlicing.resources[0].replica: unknown key; did you mean replicas?",
         ),
+        (
+            "{memory: {resources: [{name: gpu, memoryUnit: 1Gi}]}, mps: {}, timeSlicing: {}}",
+            "sharing: memory, mps and timeSlicing are all given, and a device can have one; leave one out",
+        ),
+        ("{memory: {}}", "sharing.memory.resources: missing; list at least one resource with its memoryUnit"),
+        (
+            "{memory: {resources: [{name: gpu}]}}",
+            "sharing.memory.resources[0].memoryUnit: missing; give the amount of memory that one share is, such as 1Gi",
+        ),
+        ("{memory: {resources: [{memoryUnit: 1Gi}]}}", "sharing.memory.resources[0].name: missing;"),
+        (
+            "{memory: {resources: [{name: gpu, memoryUnit: lots}]}}",
+            'sharing.memory.resources[0].memoryUnit: "lots" is not allowed; write an amount of memory',
+        ),
+        (
+            "{memory: {resources: [{name: gpu, memoryUnit: 1Gi, match: {model: x}}]}}",
+            "sharing.memory.resources[0].match.model: unknown key; known are ",
+        ),
+        (
+            "{memory: {resources: [{name: gpu, memoryUnit: 1Gi, devices: [-1]}]}}",
+            "sharing.memory.resources[0].devices[0]: -1 is not allowed; give text, in quotes",
+        ),
+        (
+            "{memory: {resources: [{name: gpu, memoryUnit: 1Gi, replicas: 4}]}}",
+            "sharing.memory.resources[0].replicas: unknown key; known: ",
+        ),
+        (
+            "{timeSlicing: {resources: [{name: gpu, replicas: 4, packing: spread}]}}",
+            "sharing.timeSlicing.resources[0].packing: unknown key; it belongs at sharing.memory.resources[].packing",
+        ),
+        (
+            "{memory: {failRequestsGreaterThanOne: true, resources: [{name: gpu, memoryUnit: 1Gi}]}}",
+            "sharing.memory.failRequestsGreaterThanOne: true: a container requests as many shares as it needs memory",
+        ),
         ("{timeslicing: {}}", "sharing.timeslicing: unknown key; did you mean timeSlicing?"),
         ("{timeSlicing: [1]}", "sharing.timeSlicing: list is not a mapping"),
     ],
@@ -209,7 +282,7 @@ plain = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["timeSlicing", "mps", "resources", "name", "replicas", "devices", "gpus", "mig", "pattern"]
+                ["timeSlicing", "mps", "memory", "resources", "name", "replicas", "devices", "match", "gpus", "mig"]
             ),
             inner,
             max_size=4,

@@ -2,10 +2,12 @@
 
 Values as a YAML reader gives them go in; sections come out, or sentences in `problems` (all that is found, not the
 first). What NVIDIA's plugin documents and then ignores is implemented here: renaming, and `devices` as a count or a
-list. Both kinds of sharing at once are refused: there MPS silently wins.
+list. Two kinds of sharing at once are refused: there MPS silently wins. The third kind, by memory, is an extension: its
+entries have every field of sharing.resources in a policy but replicas.
 
     resources: {gpus: [{pattern: "*H100*", name: h100}], mig: [{pattern: 1g.10gb, name: small}]}
     sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4, devices: [0, "1:0", GPU-...]}]}}
+    sharing: {memory: {resources: [{name: gpu, memoryUnit: 1Gi, match: {productName: NVIDIA L4}}]}}
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import Any, TypeVar
 
 from nodedevices_api.errors import parse
 from nodedevices_api.fields import GLOB_PATTERN
-from nodedevices_api.sections import ALL_DEVICES, FIRST, Resources, Sharing
+from nodedevices_api.presets import MEMORY_UNITS
+from nodedevices_api.sections import ALL_DEVICES, FIRST, Resources, SharedResource, Sharing
 from nodedevices_common.errors import InputError, Problem
 from nodedevices_common.text import nearest
 
@@ -30,9 +33,13 @@ M = TypeVar("M", Resources, Sharing)
 KINDS: Mapping[str, Mapping[str, object]] = {
     "timeSlicing": {"strategy": "timeSlicing"},
     "mps": {"strategy": "mps", "failRequestsGreaterThanOne": True},
+    "memory": {"strategy": "memory"},
 }
 SHARING_KEYS = ("renameByDefault", "failRequestsGreaterThanOne", "resources")
 ENTRY_KEYS = ("name", "rename", "devices", "replicas")
+MEMORY_KEYS = tuple(
+    field.alias or name for name, field in SharedResource.model_fields.items() if name != "replicas"
+)  # our own
 
 _INDEX = re.compile(r"[0-9]{1,4}(:[0-9]{1,4})?")
 _UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9-]+(/[0-9]{1,3}/[0-9]{1,3})?")  # MIG-GPU-<uuid>/gi/ci: drivers before R470
@@ -65,7 +72,9 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
     before = len(problems)
     given = {key: item for key, item in _mapping(value, "sharing", tuple(KINDS), problems).items() if item is not None}
     if len(given) > 1:
-        text = "timeSlicing and mps are both given, and a device can have one; leave one out"
+        *others, last = given
+        both = "both" if len(given) == 2 else "all"
+        text = f"{', '.join(others)} and {last} are {both} given, and a device can have one; leave one out"
         problems.append(Problem.at("sharing", text))
     if len(problems) > before or not given:
         return None
@@ -74,12 +83,15 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
     fields = {key: item for key, item in _mapping(body, where, SHARING_KEYS, problems).items() if item is not None}
     entries = _list(fields.get("resources"), f"{where}.resources", problems)
     if not entries and len(problems) == before:
-        problems.append(Problem.at(f"{where}.resources", "missing; list at least one resource with its replicas"))
+        size = "memoryUnit" if kind == "memory" else "replicas"
+        problems.append(Problem.at(f"{where}.resources", f"missing; list at least one resource with its {size}"))
+    if kind == "memory" and fields.get("failRequestsGreaterThanOne") is True:
+        text = "true: a container requests as many shares as it needs memory; leave it out"
+        problems.append(Problem.at(f"{where}.failRequestsGreaterThanOne", text))
     section: dict[str, Any] = {**KINDS[kind]}
     section |= {key: item for key, item in fields.items() if key != "resources"}
-    section["resources"] = [
-        _entry(entry, f"{where}.resources[{place}]", problems) for place, entry in enumerate(entries)
-    ]
+    read = _memory_entry if kind == "memory" else _entry
+    section["resources"] = [read(entry, f"{where}.resources[{place}]", problems) for place, entry in enumerate(entries)]
     return _parsed(Sharing, section, where, problems) if len(problems) == before else None
 
 
@@ -98,12 +110,33 @@ def _entry(value: object, where: str, problems: list[str]) -> dict[str, Any]:
     fields = {key: item for key, item in _mapping(value, where, ENTRY_KEYS, problems).items() if item is not None}
     missing = [key for key in ("name", "replicas") if key not in fields]
     problems += [Problem.at(f"{where}.{key}", "missing; every resource has a name and replicas") for key in missing]
-    for key in ("name", "rename"):
-        if isinstance(fields.get(key), str):
-            fields[key] = _name(fields[key], f"{where}.{key}", problems)
+    _read_names(fields, where, problems)
     if "devices" in fields:
         fields["devices"] = _devices(fields["devices"], f"{where}.devices", problems)
     return {key: item for key, item in fields.items() if item is not None}
+
+
+def _memory_entry(value: object, where: str, problems: list[str]) -> dict[str, Any]:
+    """Names as in the other kinds, and a count of devices; all else is checked as in a policy."""
+    fields = {key: item for key, item in _mapping(value, where, MEMORY_KEYS, problems).items() if item is not None}
+    if "name" not in fields:
+        problems.append(Problem.at(f"{where}.name", "missing; every resource has a name"))
+    _read_names(fields, where, problems)
+    if "memoryUnit" not in fields and str(fields.get("rename")) not in MEMORY_UNITS:
+        text = "missing; give the amount of memory that one share is, such as 1Gi"
+        problems.append(Problem.at(f"{where}.memoryUnit", text))
+    devices = fields.get("devices")
+    if "devices" in fields and not isinstance(devices, list):
+        fields["devices"] = _devices(devices, f"{where}.devices", problems)
+    elif isinstance(devices, list):
+        fields["devices"] = [str(each) if type(each) is int and each >= 0 else each for each in devices]
+    return {key: item for key, item in fields.items() if item is not None}
+
+
+def _read_names(fields: dict[str, Any], where: str, problems: list[str]) -> None:
+    for key in ("name", "rename"):
+        if isinstance(fields.get(key), str):
+            fields[key] = _name(fields[key], f"{where}.{key}", problems)
 
 
 def _devices(value: object, where: str, problems: list[str]) -> list[str] | None:
@@ -155,6 +188,8 @@ def _mapping(value: object, where: str, known: tuple[str, ...], problems: list[s
 def _hint(where: str, key: str, known: tuple[str, ...]) -> str:
     if where == "sharing" and key in SHARING_KEYS:
         return f"; it belongs at sharing.timeSlicing.{key}"
+    if where.startswith(("sharing.timeSlicing.", "sharing.mps.")) and key in MEMORY_KEYS:
+        return f"; it belongs at sharing.memory.resources[].{key}"
     return nearest(key[:64], known)
 
 
