@@ -166,6 +166,11 @@ def _condition(name: str, field: str = "status") -> str:
     return f'.status.conditions[?(@.type=="{name}")].{field}'
 
 
+def _shared_memory(field: str) -> str:
+    """Of the first resource whose shares are amounts of memory; a node has one, as a rule."""
+    return f".status.resources[?(@.memory)].memory.{field}"
+
+
 AGE = Column("Age", ".metadata.creationTimestamp", "date", "Time since the object was created.")
 
 KINDS = (
@@ -207,6 +212,20 @@ KINDS = (
             ),
             Column(
                 "Excluded", ".status.summary.excluded", "integer", "Devices excluded by resources.exclude.", wide=True
+            ),
+            Column(
+                "Memory-Held",
+                _shared_memory("held"),
+                "string",
+                "Where devices are shared by memory: how much of it containers hold.",
+                wide=True,
+            ),
+            Column(
+                "Memory-Free",
+                _shared_memory("free"),
+                "string",
+                "Where devices are shared by memory: how much of it new containers can get, of all devices together.",
+                wide=True,
             ),
             Column(
                 "Driver", ".status.drivers[0].version", "string", "The devices' driver, the first of them.", wide=True

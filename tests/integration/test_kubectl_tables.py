@@ -14,6 +14,7 @@ from nodedevices_plugin.model import (
     Holder,
     HoldersState,
     Holdings,
+    MemoryShares,
     OfferedResource,
     Plan,
     Refused,
@@ -29,12 +30,13 @@ from nodedevices_probe.protocol import Driver, DriverState
 from support.facts import START, gpu, gpu_id, healthy, inventory_of
 from support.kubectl import Kubectl
 
-GPU = "nvidia.com/gpu"
+GPU, MEMORY, MIB = "nvidia.com/gpu", "nodedevices.io/gpu-memory", 1 << 20
 API = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices"}
 DEVICES = [gpu(number) for number in range(8)]
 
 TABLE = """
 NAME        MODEL                   DEVICES   HEALTHY   HELD   READY   STALE   REASON            AGE
+bymemory    NVIDIA-L4               2         2         1      True    False                     5s
 cordoned    NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
 degraded    NVIDIA-H100-80GB-HBM3   8         8         1      True    False   RowRemapPending   5s
 healthy     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
@@ -48,18 +50,19 @@ unknown     NVIDIA-H100-80GB-HBM3   8         0         1      False   False   P
 waiting     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
 """
 WIDE = """
-NAME        ACTION        CONFIG              UNSCHEDULABLE   EXCLUDED   DRIVER       AGENT
-cordoned    None          Applied             1                          570.148.08   0.1.0
-degraded    ResetDevice   Applied             0                          570.148.08   0.1.0
-healthy     None          Applied             0                          570.148.08   0.1.0
-missing     Inspect       Applied             0                          570.148.08   0.1.0
-nodriver    None          Applied             0                                       0.1.0
-observe     None          Applied             0                          570.148.08   0.1.0
-refused     None          ConfigInvalid       0                          570.148.08   0.1.0
-stale       None          Applied             0                          570.148.08   0.1.0
-unhealthy   ResetBus      Applied             0                          570.148.08   0.1.0
-unknown     None          Applied             0                          570.148.08   0.1.0
-waiting     None          WaitingForHolders   0                          570.148.08   0.1.0
+NAME        ACTION        CONFIG              UNSCHEDULABLE   EXCLUDED   MEMORY-HELD   MEMORY-FREE   DRIVER       AGENT
+bymemory    None          Applied             0                          12Gi          31Gi          570.148.08   0.1.0
+cordoned    None          Applied             1                                                      570.148.08   0.1.0
+degraded    ResetDevice   Applied             0                                                      570.148.08   0.1.0
+healthy     None          Applied             0                                                      570.148.08   0.1.0
+missing     Inspect       Applied             0                                                      570.148.08   0.1.0
+nodriver    None          Applied             0                                                                   0.1.0
+observe     None          Applied             0                                                      570.148.08   0.1.0
+refused     None          ConfigInvalid       0                                                      570.148.08   0.1.0
+stale       None          Applied             0                                                      570.148.08   0.1.0
+unhealthy   ResetBus      Applied             0                                                      570.148.08   0.1.0
+unknown     None          Applied             0                                                      570.148.08   0.1.0
+waiting     None          WaitingForHolders   0                                                      570.148.08   0.1.0
 """
 
 
@@ -96,6 +99,39 @@ def node(**changes: Any) -> Facts:
     return Facts(**{**made, "inventory": inventory, "probes": (probe,)})
 
 
+def by_memory() -> Facts:
+    """Two L4s in shares of 1 GiB, 12 of the first one's with two pods; the second one's shares are not all offered."""
+    devices = [gpu(number, product_name="NVIDIA L4", memory_bytes=23034 * MIB) for number in range(2)]
+    ids = tuple(
+        SchedulableId(
+            id=f"{each.id}::1Gi.{number}", device_id=each.id, replica=number, healthy=each.index == 0 or number > 0
+        )
+        for each in devices
+        for number in range(22)
+    )
+    offered = OfferedResource(
+        name=MEMORY,
+        ids=ids,
+        sharing="memory",
+        unit="1Gi",
+        memory=MemoryShares(unit_bytes=1024 * MIB, devices={each.id: (23034 * MIB, "0") for each in devices}),
+    )
+    has = {"a": ids[:8], "b": ids[8:12]}
+    holders = tuple(
+        Holder(
+            namespace="ml", pod=pod, container="main", resource=MEMORY, ids=tuple(one.id for one in some), since=START
+        )
+        for pod, some in has.items()
+    )
+    return node(
+        inventory=inventory_of(*devices),
+        verdicts=healthy(*devices),
+        plan=Plan(resources=(offered,)),
+        holdings=Holdings(state=HoldersState.SYNCED, holders=holders, taken=1.0),
+        registrations=(Registration(resource=MEMORY, state=RegistrationState.REGISTERED),),
+    )
+
+
 def with_one(state: HealthState, reason: str, action: str) -> Facts:
     return node(verdicts=healthy(*DEVICES) | {gpu_id(3): bad(state, reason, action)})
 
@@ -106,6 +142,7 @@ def states() -> dict[str, Facts]:
     silent = {each.id: bad(HealthState.UNKNOWN, "ProbeSilent", "None") for each in DEVICES}
     nothing = Holdings(state=HoldersState.SYNCED, taken=1.0)
     return {
+        "bymemory": by_memory(),
         "cordoned": node(unschedulable={gpu_id(2): "RMA 4711"}),
         "degraded": with_one(HealthState.DEGRADED, "RowRemapPending", "ResetDevice"),
         "healthy": node(),

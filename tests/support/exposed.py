@@ -14,6 +14,7 @@ from nodedevices_plugin.model import (
     Holder,
     HoldersState,
     Holdings,
+    MemoryShares,
     OfferedResource,
     Plan,
     Registration,
@@ -27,10 +28,10 @@ from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.report import Facts, ProbeFacts
 from nodedevices_probe.protocol import Snapshot
 from prometheus_client.parser import text_string_to_metric_families
-from support.facts import START, gpu, gpu_id, inventory_of, mig_id, partition, snapshot
+from support.facts import GIB, START, gpu, gpu_id, inventory_of, mig_id, partition, snapshot
 from support.opfacts import device, node_devices
 
-GPU = "nvidia.com/gpu"
+GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
 SINCE = START - timedelta(minutes=5)
 LABELS = tuple[tuple[str, str], ...]
 
@@ -87,6 +88,29 @@ def facts(**changes: Any) -> Facts:
         "now": START,
     }
     return Facts(**(known | changes))
+
+
+def by_memory() -> Facts:
+    """Two GPUs of 10 GiB, in units of 3 GiB; two shares of the first with a pod, and the second out of service."""
+    devices = [gpu(number, memory_bytes=10 * GIB) for number in range(2)]
+    ids = tuple(
+        SchedulableId(id=f"{each.id}::3Gi.{number}", device_id=each.id, replica=number, healthy=each.index == 0)
+        for each in devices
+        for number in range(3)
+    )
+    memory = MemoryShares(unit_bytes=3 * GIB, devices={each.id: (10 * GIB, str(each.index)) for each in devices})
+    pod = Holder(
+        namespace="ml", pod="small", container="main", resource=MEMORY, ids=(ids[0].id, ids[1].id), since=START
+    )
+    return facts(
+        inventory=inventory_of(*devices),
+        verdicts={each.id: verdict(HealthState.HEALTHY) for each in devices},
+        plan=Plan(
+            resources=(OfferedResource(name=MEMORY, ids=ids, sharing="memory", unit="3Gi", memory=memory),),
+        ),
+        holdings=Holdings(state=HoldersState.SYNCED, taken=1.0, holders=(pod,)),
+        registrations=(Registration(resource=MEMORY, state=RegistrationState.REGISTERED),),
+    )
 
 
 def agent(shown: Facts | None = None) -> Samples:

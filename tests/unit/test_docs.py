@@ -18,7 +18,7 @@ from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.metrics import Metrics as AgentMetrics
 from nodedevices_probe.protocol import Readings
 from prometheus_client import CollectorRegistry
-from support.exposed import facts
+from support.exposed import by_memory, facts
 from support.facts import gpu, inventory_of, well
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,14 +139,16 @@ def exposed(registry: CollectorRegistry) -> Described:
 
 
 def test_every_metric_is_documented_with_its_type_and_labels_and_no_other() -> None:
-    """What an agent shows on a node where all is as bad as can be; every reading is there."""
+    """What an agent shows on a node where all is as bad as can be, every reading there, and on one shared by memory."""
     words = {"error", "recovery_action"}
     readings = well(**{each.name: 1 for each in fields(Readings) if each.default is None and each.name not in words})
     shown = facts(config=ConfigStatus(generation=1))
     devices = (*shown.inventory.devices, *inventory_of(gpu(6, readings=readings)).devices)
     shown = replace(shown, inventory=replace(shown.inventory, devices=devices))
     agent = AgentMetrics(facts=lambda: shown, probes=lambda: {"nvml": ProbeCounters()}, parts=Parts(), telemetry=True)
-    assert exposed(agent.registry) == documented("Agent")
+    shared = AgentMetrics(facts=by_memory, probes=dict)
+    memory = {name: each for name, each in exposed(shared.registry).items() if "memory" in name}
+    assert exposed(agent.registry) | memory == documented("Agent")
     assert exposed(OperatorMetrics().registry) == documented("Operator")
 
 

@@ -3,8 +3,8 @@
 Counters and histograms are updated as things happen. Everything that is a state (devices, holders, registrations) is
 read from the latest report's facts at each scrape, so that a device that is gone leaves no stale series. Labels are
 bounded: a device's index and id, a resource's or a probe's name, a closed set of values. Pods are named by
-device_holder alone, which has a series for each container that holds a device, and only while it does. Durations of
-calls have no resource as label: a histogram has ten series.
+device_holder and device_holder_memory_bytes alone, which have a series for each container that holds a device, and only
+while it does. Durations of calls have no resource as label: a histogram has ten series.
 """
 
 from __future__ import annotations
@@ -30,9 +30,16 @@ from prometheus_client.registry import Collector
 from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState
 from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from nodedevices_plugin.model.probe_counters import ProbeCounters
-from nodedevices_plugin.resources.ids import physical_id
+from nodedevices_plugin.resources.ids import physical_id, unit_bytes
 from nodedevices_plugin.runtime.supervise import Supervisor
-from nodedevices_plugin.status.report import Facts, allocated, drivers, offered, reported_healthy
+from nodedevices_plugin.status.report import (
+    Facts,
+    allocated,
+    drivers,
+    offered,
+    reported_healthy,
+    share_counts,
+)
 
 MAX_XID_SERIES = 4096
 # One more series for each counter and histogram, which Prometheus does not need.
@@ -396,6 +403,45 @@ def _holders(facts: Facts, label: list[str]) -> Iterator[Metric]:
         for holder in sorted({holder for each in ids for holder in held[each]}):
             each_one.add_metric([*where, *holder], 1.0)
     yield from (count, each_one)
+    yield from _memory_shares(facts, label)
+
+
+def _memory_shares(facts: Facts, label: list[str]) -> Iterator[Metric]:
+    """Nothing where no device is shared by memory."""
+    shares = GaugeMetricFamily(
+        "nodedevices_device_memory_shares_bytes",
+        "Memory of a device that is shared by memory, by state; the states add up to the device's memory.",
+        labels=[*label, "resource", "state"],
+    )
+    has = GaugeMetricFamily(
+        "nodedevices_device_holder_memory_bytes",
+        "Memory of the device that the container holds, where it is shared by memory.",
+        labels=[*label, "resource", "namespace", "pod", "container"],
+    )
+    index = {device.fact.id: str(device.fact.index) for device in facts.inventory.devices}
+    of_device: defaultdict[tuple[str, str], Tally[str]] = defaultdict(Tally)
+    for each in share_counts(facts):
+        memory, unallocatable = each.resource.memory, each.unallocatable_bytes
+        if memory is None or unallocatable is None or each.device_id not in index:
+            continue
+        states = {"held": each.held, "free": each.free, "withheld": each.withheld}
+        amounts = {state: number * memory.unit_bytes for state, number in states.items()}
+        of_device[each.device_id, each.resource.name].update(amounts | {"unallocatable": unallocatable})
+    for (device, resource), amounts in of_device.items():
+        for state, amount in amounts.items():
+            shares.add_metric([index[device], device, resource, state], amount)
+    parts = {part.id: device.fact.id for device in facts.inventory.devices for part in device.fact.partitions}
+    held: Tally[tuple[str, ...]] = Tally()
+    for holder in facts.holdings.holders:
+        for id_ in holder.ids:
+            part = physical_id(id_)
+            device = parts.get(part, part)
+            if device in index and (size := unit_bytes(id_)) is not None:
+                who = (holder.resource or "", holder.namespace, holder.pod, holder.container)
+                held[index[device], device, *who] += size
+    for labels, amount in sorted(held.items()):
+        has.add_metric(list(labels), amount)
+    yield from (each for each in (shares, has) if each.samples)
 
 
 def _held(facts: Facts) -> defaultdict[str, list[tuple[str, str, str, str]]]:

@@ -262,9 +262,12 @@ def _attributes(fact: DeviceFact) -> api.DeviceAttributes:
 
 
 def share_counts(facts: Facts) -> tuple[ShareCounts, ...]:
-    """Of every device and partition that is offered in shares."""
+    """Of every device and partition that is offered in shares. While it was never known who holds what, nothing is
+    free."""
     resources = offered(facts).resources[:MAX_RESOURCES]
-    return count(resources, _held_ids(facts), served_by_others(facts.registrations))
+    known = _holders_were_known(facts)
+    not_free = served_by_others(facts.registrations) if known else {each.name for each in resources}
+    return count(resources, _held_ids(facts), not_free=not_free)
 
 
 def _holders_were_known(facts: Facts) -> bool:

@@ -48,10 +48,10 @@ class ShareCounts:
 
 
 def count(
-    resources: Iterable[OfferedResource], held: Mapping[str, Collection[str]], elsewhere: Collection[str] = ()
+    resources: Iterable[OfferedResource], held: Mapping[str, Collection[str]], *, not_free: Collection[str] = ()
 ) -> tuple[ShareCounts, ...]:
     """Of every device that is offered in shares. `held`: by resource, the ids that containers hold, as own_id makes
-    them. `elsewhere`: resources that another plugin serves, of which nothing is free."""
+    them. `not_free`: resources of which nothing is free, such as those that another plugin serves."""
     found = []
     amounts = _amounts(id_ for ids in held.values() for id_ in ids)
     for resource in resources:
@@ -71,7 +71,7 @@ def count(
                     device_id=ids[0].device_id,
                     total=len(ids),
                     held=_held(resource, in_plan, len(ids), amounts.get(part, 0)),
-                    free=0 if resource.name in elsewhere else free,
+                    free=0 if resource.name in not_free else free,
                 )
             )
     return tuple(found)

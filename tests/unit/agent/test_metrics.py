@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from nodedevices_plugin.model import Plan
+from nodedevices_plugin.model import MemoryShares, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.report import ProbeFacts
-from support.exposed import GPU, SINCE, Samples, agent, facts, parsed
-from support.facts import START, gpu, gpu_id, inventory_of, snapshot, well
+from support.exposed import GPU, MEMORY, SINCE, Samples, agent, by_memory, facts, parsed
+from support.facts import GIB, START, gpu, gpu_id, inventory_of, partition, snapshot, well
 
 
 def of(samples: Samples, metric: str, *labels: str) -> dict[tuple[str, ...], float]:
@@ -82,6 +82,48 @@ def test_a_pod_that_ended_leaves_no_series() -> None:
     before = facts()
     after = replace(before, holdings=replace(before.holdings, holders=()))
     assert "nodedevices_device_holder" not in agent(after)
+
+
+def test_memory_that_is_shared_adds_up_to_the_devices() -> None:
+    shown = of(agent(by_memory()), "nodedevices_device_memory_shares_bytes", "index", "resource", "state")
+    assert shown == {
+        ("0", MEMORY, "held"): 6 * GIB,
+        ("0", MEMORY, "free"): 3 * GIB,
+        ("0", MEMORY, "withheld"): 0,
+        ("0", MEMORY, "unallocatable"): GIB,
+        ("1", MEMORY, "held"): 0,
+        ("1", MEMORY, "free"): 0,
+        ("1", MEMORY, "withheld"): 9 * GIB,
+        ("1", MEMORY, "unallocatable"): GIB,
+    }
+
+
+def test_each_container_says_how_much_memory_it_holds() -> None:
+    labels = ("uuid", "resource", "namespace", "pod", "container")
+    shown = of(agent(by_memory()), "nodedevices_device_holder_memory_bytes", *labels)
+    assert shown == {(gpu_id(0), MEMORY, "ml", "small", "main"): 6 * GIB}
+
+
+def test_a_node_that_shares_no_memory_has_no_series_of_it() -> None:
+    assert not {each for each in agent() if "memory_shares" in each or "holder_memory" in each}
+
+
+def test_of_mig_devices_shared_by_memory_their_gpu_has_the_sum() -> None:
+    parts = (partition(0, 0), partition(0, 1))
+    device = gpu(0, mig_enabled=True, partitions=parts)
+    ids = tuple(
+        SchedulableId(id=f"{part.id}::4Gi.0", device_id=device.id, partition_id=part.id, replica=0, healthy=True)
+        for part in parts
+    )
+    memory = MemoryShares(unit_bytes=4 * GIB, devices={part.id: (10 * GIB, "0:0") for part in parts})
+    offered = OfferedResource(name=MEMORY, ids=ids, sharing="memory", unit="4Gi", memory=memory)
+    shown = agent(facts(inventory=inventory_of(device), verdicts={}, plan=Plan(resources=(offered,))))
+    assert of(shown, "nodedevices_device_memory_shares_bytes", "uuid", "state") == {
+        (gpu_id(0), "held"): 0,
+        (gpu_id(0), "free"): 8 * GIB,
+        (gpu_id(0), "withheld"): 0,
+        (gpu_id(0), "unallocatable"): 12 * GIB,
+    }
 
 
 def test_a_resource_has_its_capacity_what_is_healthy_and_what_is_held() -> None:

@@ -235,5 +235,5 @@ def test_shares_of_two_resources_are_added_up() -> None:
 
 def test_of_what_another_plugin_serves_nothing_is_free() -> None:
     ids = tuple(SchedulableId(id=f"HUB-0::{n}", device_id="HUB-0", replica=n, healthy=True) for n in range(2))
-    [said] = count((OfferedResource(name="example.com/hub", ids=ids),), {}, {"example.com/hub"})
+    [said] = count((OfferedResource(name="example.com/hub", ids=ids),), {}, not_free={"example.com/hub"})
     assert (said.total, said.held, said.free) == (2, 0, 0)

@@ -225,7 +225,7 @@ def test_the_columns_of_nodedevices_are_the_agreed_ones() -> None:
         ["MODEL", "DEVICES", "HEALTHY", "HELD", "READY", "STALE", "REASON", "AGE"]
     )
     assert [column.name.upper() for column in columns if column.wide] == [
-        *("ACTION", "CONFIG", "UNSCHEDULABLE", "EXCLUDED", "DRIVER", "AGENT")
+        *("ACTION", "CONFIG", "UNSCHEDULABLE", "EXCLUDED", "MEMORY-HELD", "MEMORY-FREE", "DRIVER", "AGENT")
     ]
 
 
