@@ -13,6 +13,7 @@ from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
 from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.sharing.base import HelperFacts
 from nodedevices_plugin.vendors.files import DeviceFiles
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, snapshot
@@ -30,6 +31,7 @@ class Node:
         self.existing = existing
         self.local = local
         self.device_files: DeviceFiles = {}
+        self.helpers = HelperFacts()
         self.world: World = begin(State(), local, now=START, monotonic=self.clock)
         self.answers = Answers()
 
@@ -46,6 +48,7 @@ class Node:
                 holdings=replace(NOBODY, holders=holders, taken=self.clock),
                 existing=self.existing,
                 device_files=self.device_files,
+                helpers=self.helpers,
                 saved=saved,
             )
             at = START + timedelta(seconds=self.clock)

@@ -80,6 +80,7 @@ class OfferedResource:
     replicas: int | None = None
     unit: str | None = None  # of memory that a share is, where it has a size
     memory: MemoryShares | None = None  # then one container's shares are of one device
+    enforcement: str = "none"  # the sharing mode whose helper keeps containers to their shares, where another has none
     fail_requests_greater_than_one: bool = False
     together: bool = False  # whoever gets an id gets all devices of the resource (vendors.base.OwnShares)
     retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (resources.occupancy)

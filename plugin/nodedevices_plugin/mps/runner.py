@@ -122,7 +122,10 @@ class Runner:
             self._start(daemon, run)
             run.checked = now
         changed = [gpu for gpu in daemon.gpus if before is None or gpu not in before.gpus]
-        self._limit(mps.memory_commands(changed), daemon.resource, run)
+        if before is not None and {gpu.id for gpu in changed} & {gpu.id for gpu in before.gpus}:
+            self._apply_limits(daemon, run)  # other limits: a server of clients that ended goes on for the next ones
+        else:
+            self._limit(mps.memory_commands(changed), daemon.resource, run)
         run.done, run.failures, run.missed, run.logged = daemon, 0, 0, set()
         log.info("MPS control daemon ready", resource=daemon.resource, gpus=len(daemon.gpus), percent=daemon.percentage)
 

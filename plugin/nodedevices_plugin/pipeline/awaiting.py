@@ -13,8 +13,16 @@ from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, 
 from nodedevices_plugin.pipeline.foreign import Names, offered_text, other_plugins
 from nodedevices_plugin.resources.changes import ChangeDecision, wait, waiting_for
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
-from nodedevices_plugin.sharing.helpers import exclusive, helpers, shares, silent, starting, unanswered
-from nodedevices_plugin.sharing.registry import helper_kind
+from nodedevices_plugin.sharing.helpers import (
+    exclusive,
+    helpers,
+    requested_by,
+    shares,
+    silent,
+    starting,
+    unanswered,
+)
+from nodedevices_plugin.sharing.registry import helper_kind, runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +33,7 @@ class Awaited:
     """
 
     mode: str = ""  # the mode whose helper is not ready
+    field: str = ""  # where the configuration requests it
     why: str = ""
     starting: bool = False
     unanswered: tuple[OfferedResource, ...] = ()
@@ -46,7 +55,8 @@ def awaited(plan: Plan, inventory: Inventory, holdings: Holdings, facts: HelperF
     ours = Plan(resources=tuple(each for each in plan.resources if each.name not in not_ours or in_use(each)))
     missing = unanswered(ours, facts.answers)
     return Awaited(
-        mode=missing[0].sharing if missing else "",
+        mode=runs(missing[0]) if missing else "",
+        field=requested_by(missing[0]) if missing else "",
         why=silent(ours, facts.answers),
         starting=starting(ours, facts.answers),
         unanswered=missing,

@@ -258,7 +258,7 @@ def _running(before: ActiveConfig, node: Node) -> _Running:
 def _helpers_await(needs: Awaited) -> Problem:
     """Some helpers are not ready."""
     count = len(needs.unanswered)
-    return Problem(of=needs.mode, field="sharing.strategy", message=needs.why, waits=needs.starting, awaits=count)
+    return Problem(of=needs.mode, field=needs.field, message=needs.why, waits=needs.starting, awaits=count)
 
 
 def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node) -> _Change | Problem | None:

@@ -123,7 +123,12 @@ def _named(name: str, current: Plan, wanted: Plan) -> str:
     after = next((each for each in wanted.resources if each.name == name), None)
     if after is None or {each.id for each in after.ids} != {each.id for each in before.ids}:
         return name
-    return f"{name} from {before.sharing} to {after.sharing}"
+    return f"{name} from {_how(before)} to {_how(after)}"
+
+
+def _how(resource: OfferedResource) -> str:
+    enforced = resource.enforcement != "none"
+    return f"{resource.sharing} with enforcement {resource.enforcement}" if enforced else resource.sharing
 
 
 def _holds(resource: str | None, ids: Sequence[str], changed: Mapping[str, frozenset[str]]) -> bool:

@@ -89,7 +89,9 @@ def make_plan(
     if settings.serving.mode == "Observe":
         return Plan()
     strategy = settings.partitions.strategy
-    by_strategy(settings.sharing.strategy).check(NodeTraits(partition_strategy=strategy, settings=settings.modes))
+    sharing = settings.sharing
+    traits = NodeTraits(partition_strategy=strategy, settings=settings.modes, rules=sharing.resources)
+    by_strategy(sharing.strategy).check(traits)
     named = named_units(inventory, settings)
     own = own_shares(named, strategy, settings.resource_prefix, settings.vendors)
     shares = share(named, settings.sharing, own, near=near(inventory))
@@ -172,6 +174,7 @@ def _offered(
         replicas=shared.replicas,
         unit=shared.unit,
         memory=_memory(shared),
+        enforcement=shared.enforcement,
         fail_requests_greater_than_one=shared.fail_requests_greater_than_one,
         together=shared.together,
     )

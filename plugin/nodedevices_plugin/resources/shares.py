@@ -34,6 +34,7 @@ class Share:
     unit: str | None = None  # of memory that a share is
     spread: bool = False
     numa: bool = True
+    enforcement: str = "none"
     fail_requests_greater_than_one: bool = False
     together: bool = False  # every share is of all units
 
@@ -120,6 +121,7 @@ def _shared(
         unit=split.unit,
         spread=split.spread,
         numa=split.numa,
+        enforcement=split.enforcement,
         fail_requests_greater_than_one=sharing.fail_requests_greater_than_one,
     )
     return (shared,) if new_name == name or not rest else (_whole(name, rest), shared)

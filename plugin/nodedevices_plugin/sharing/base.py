@@ -29,10 +29,12 @@ Settings = Mapping[str, str]  # what modes read of the node's flags, by the flag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTraits:
-    """What decides whether a mode is possible on a node, before any device is considered."""
+    """What decides whether a mode is possible on a node, before any device is considered. `rules`: the
+    configuration's."""
 
     partition_strategy: str = "none"
     settings: Settings = field(default_factory=dict)
+    rules: Sequence[SharedResource] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +56,14 @@ class Request:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """How many shares each of the units has, in their order. replicas: where that is one number for all of them. unit:
-    where a share has a size, its amount of memory, such as 1Gi; spread, numa: as the rule has them."""
+    where a share has a size, its amount of memory, such as 1Gi; spread, numa, enforcement: as the rule has them."""
 
     counts: tuple[int, ...]
     replicas: int | None = None
     unit: str | None = None
     spread: bool = False
     numa: bool = True
+    enforcement: str = "none"
 
 
 @runtime_checkable
@@ -81,7 +84,8 @@ class SharingMode(Protocol):
 
     @property
     def helper(self) -> HelperKind | None:
-        """The program that its shares need beside the kubelet; None: they need none."""
+        """The program that its shares need beside the kubelet; None: they need none, or what the rule's `enforcement`
+        names."""
         ...
 
     def check(self, node: NodeTraits) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from nodedevices_plugin.model import Inventory, OfferedResource, Plan
 from nodedevices_plugin.sharing.base import NOT_QUERIED, READY, Answer, Helper, HelperState
-from nodedevices_plugin.sharing.registry import helper_kind
+from nodedevices_plugin.sharing.registry import helper_kind, runs
 
 Answers = Mapping[Hashable, Answer]
 
@@ -20,7 +20,12 @@ def run_by(resource: OfferedResource) -> str:
 
     Two plans may have the same ids; a pod that holds one goes on only where this is the same, too.
     """
-    return resource.sharing if helper_kind(resource) is not None else ""
+    return runs(resource) if helper_kind(resource) is not None else ""
+
+
+def requested_by(resource: OfferedResource) -> str:
+    """The field of the configuration by which it has a helper."""
+    return "sharing.strategy" if runs(resource) == resource.sharing else "sharing.resources"
 
 
 def helpers(plan: Plan, inventory: Inventory) -> tuple[Helper, ...]:
@@ -34,8 +39,8 @@ def silent(plan: Plan, answers: Answers) -> str:
     for resource in plan.resources:
         answer, kind = _answer(resource, answers), helper_kind(resource)
         if answer.state is not HelperState.READY and kind is not None:
-            what = f"sharing.strategy: {resource.sharing}: the {kind.texts.program} of {resource.name}"
-            return f"{what} {answer.message}"
+            by = "sharing.strategy" if runs(resource) == resource.sharing else "sharing.resources: enforcement"
+            return f"{by}: {runs(resource)}: the {kind.texts.program} of {resource.name} {answer.message}"
     return ""
 
 

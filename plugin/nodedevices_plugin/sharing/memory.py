@@ -9,26 +9,31 @@ kind has its own module (memory_variables, memory_presets).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nodedevices_api.quantity import MEBIBYTE, from_bytes, to_bytes
 
 from nodedevices_plugin.model import ContainerEdits, OfferedResource, PlanError, SchedulableId, Unit
-from nodedevices_plugin.sharing import memory_presets, memory_variables
+from nodedevices_plugin.sharing import memory_limits, memory_presets, memory_variables, mps, none
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split
 from nodedevices_plugin.sharing.memory_grant import memory_grant
 
 NAME = "memory"
 SHARES_NAME = "nodedevices.io/gpu-memory"
+_UNENFORCED = "use enforcement none"
 LEAST_UNIT = MEBIBYTE  # limits are told in MiB
 
 
 class Memory:
     name = NAME
     shares_name = SHARES_NAME
-    helper = None
+    helper = None  # where `enforcement` is mps, that mode's
 
     def check(self, node: NodeTraits) -> None:
-        """Always possible."""
+        """Always possible, but for what a rule's enforcement needs."""
+        for rule in node.rules:
+            if rule.enforcement == mps.NAME:
+                mps.check_node(f"sharing.resources[{rule.name}].enforcement", node, instead=_UNENFORCED)
 
     def split(self, request: Request) -> Split:
         """Each device by its own memory: a node may have several models. One whose memory its probe does not say, or
@@ -40,6 +45,10 @@ class Memory:
         if not request.renamed:
             hint = f"memory has shares of a name of their own; leave rename out for {SHARES_NAME}"
             raise PlanError(f"{request.place}.rename", request.rule.rename, hint)
+        enforcement = request.rule.enforcement or none.NAME
+        if enforcement == mps.NAME:
+            for each in request.units:
+                mps.check_unit(f"{request.place}.enforcement", each, instead=_UNENFORCED)
         reserve = to_bytes(request.rule.memory_reserve or "0")
         for each in request.units:
             if 0 < each.memory_bytes < reserve + unit:
@@ -49,6 +58,7 @@ class Memory:
             unit=from_bytes(unit),
             spread=request.rule.packing == "spread",
             numa=bool(request.rule.numa),
+            enforcement=enforcement,
         )
 
     def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
@@ -56,7 +66,11 @@ class Memory:
         grant = memory_grant(resource, granted)
         if grant is None:
             return ContainerEdits()
-        return ContainerEdits(envs=memory_variables.variables(grant) | memory_presets.variables(grant))
+        envs = memory_variables.variables(grant) | memory_presets.variables(grant)
+        if resource.enforcement != mps.NAME:
+            return ContainerEdits(envs=envs)
+        client = mps.client_edits(resource, settings)
+        return replace(client, envs={**envs, **memory_limits.variables(grant), **client.envs})
 
 
 def _bytes(quantity: str | None, place: str) -> int:

@@ -2,19 +2,20 @@
 Pure.
 
 One control daemon serves all GPUs of one resource, as NVIDIA runs it: its pipe is a directory named like the resource
-under the MPS root, which every client mounts, with one /dev/shm for all. Memory and threads are split evenly. The
-daemon has its GPUs in compute mode EXCLUSIVE_PROCESS, where no process beside its server gets a context, and its end is
-the end of its clients' contexts. The program nodedevices-mps starts it (mps/), querying it
-host/mps_daemons.py's; what to say to it is here.
+under the MPS root, which every client mounts, with one /dev/shm for all. Memory and threads are split evenly, but among
+clients with shares by memory, which have limits of their own (memory_limits). The daemon has its GPUs in compute mode
+EXCLUSIVE_PROCESS, where no process beside its server gets a context, and its end is the end of its clients' contexts.
+The program nodedevices-mps starts it (mps/), querying it host/mps_daemons.py's; what to say to it is here.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nodedevices_probe.nvidia.attributes import compute_capability
-from nodedevices_probe.protocol import memory_bytes
+from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
 from nodedevices_plugin.model import (
     ContainerEdits,
@@ -47,7 +48,7 @@ SERVERS = "get_server_list"  # a control command; one server for each user that 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU of a daemon, and how much memory a client may have of it (MiB; 0: no limit, the GPU does not say)."""
+    """A GPU of a daemon, and the most memory that a client may have of it (MiB; 0: no limit, the GPU does not say)."""
 
     id: str
     index: int
@@ -136,11 +137,10 @@ class DaemonKind:
 
     def wanted(self, resource: OfferedResource, inventory: Inventory) -> Daemon:
         """A device that left is none of its GPUs, and comes back to its own daemon."""
-        ids = frozenset(each.device_id for each in resource.ids)
-        replicas = resource.replicas or 1
-        facts = [device.fact for device in inventory.devices if device.present and device.fact.id in ids]
+        shares = Counter(each.device_id for each in resource.ids)
+        facts = [device.fact for device in inventory.devices if device.present and device.fact.id in shares]
         gpus = tuple(
-            Gpu(id=fact.id, index=fact.index, limit_mib=memory_bytes(fact.capacity) // replicas // MEBIBYTE)
+            Gpu(id=fact.id, index=fact.index, limit_mib=_limit(resource, fact, shares[fact.id]) // MEBIBYTE)
             for fact in facts
         )
         return Daemon(resource=resource.name, percentage=_percentage(resource), gpus=gpus)
@@ -151,45 +151,63 @@ class Mps:
     helper = DaemonKind()
 
     def check(self, node: NodeTraits) -> None:
-        if node.partition_strategy == "mixed":
-            hint = "not possible with partitions.strategy mixed; use timeSlicing, or none"
-            raise PlanError("sharing.strategy", NAME, hint)
-        if not node.settings.get(ROOT):
-            raise PlanError(
-                "sharing.strategy",
-                NAME,
-                "needs the host's directory for MPS; install the component mps, or give --mps-root (MPS_ROOT)",
-            )
+        check_node("sharing.strategy", node)
 
     def split(self, request: Request) -> Split:
         split = by_replicas(NAME, request)
         for unit in request.units:
-            _check_unit(request.place, unit, split.replicas or 0)
+            check_unit(request.place, unit)
+            _check_replicas(request.place, unit, split.replicas or 0)
         if request.units and request.rest and not request.renamed:
             hint = "clients of MPS and whole devices need names of their own; give rename, or renameByDefault"
             raise PlanError(f"{request.place}.devices", ", ".join(request.rule.devices or ())[:128], hint)
         return split
 
     def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
-        """The pipe of its daemon, and the memory in which they meet."""
-        root, pipe = settings.get(ROOT, ""), pipe_folder(CONTAINER_ROOT, resource.name)
-        mounts = (
-            Mount(container_path=pipe, host_path=pipe_folder(root, resource.name), read_only=False),
-            Mount(container_path="/dev/shm", host_path=f"{_root(root)}/{SHARED_MEMORY}", read_only=False),  # noqa: S108
-        )
-        return ContainerEdits(envs={PIPE_VARIABLE: pipe}, mounts=mounts)
+        return client_edits(resource, settings)
 
 
-def _check_unit(place: str, unit: Unit, replicas: int) -> None:
+def client_edits(resource: OfferedResource, settings: Settings) -> ContainerEdits:
+    """The pipe of its daemon, and the memory in which they meet."""
+    root, pipe = settings.get(ROOT, ""), pipe_folder(CONTAINER_ROOT, resource.name)
+    mounts = (
+        Mount(container_path=pipe, host_path=pipe_folder(root, resource.name), read_only=False),
+        Mount(container_path="/dev/shm", host_path=f"{_root(root)}/{SHARED_MEMORY}", read_only=False),  # noqa: S108
+    )
+    return ContainerEdits(envs={PIPE_VARIABLE: pipe}, mounts=mounts)
+
+
+def check_node(place: str, node: NodeTraits, *, instead: str = "use timeSlicing, or none") -> None:
+    """Raises PlanError where no daemon can run on this node. `place`: the field that requests one."""
+    if node.partition_strategy == "mixed":
+        raise PlanError(place, NAME, f"not possible with partitions.strategy mixed; {instead}")
+    if not node.settings.get(ROOT):
+        hint = "needs the host's directory for MPS; install the component mps, or give --mps-root (MPS_ROOT)"
+        raise PlanError(place, NAME, hint)
+
+
+def check_unit(place: str, unit: Unit, *, instead: str = "") -> None:
+    """Raises PlanError for a device that no daemon shares. `instead`: what would be right."""
     if unit.device.fact.vendor != VENDOR:
-        raise PlanError(place, unit.id, "MPS shares NVIDIA's GPUs; use timeSlicing for other devices")
+        raise PlanError(place, unit.id, f"MPS shares NVIDIA's GPUs; {instead or 'use timeSlicing for other devices'}")
     if unit.partition is not None:
-        raise PlanError(place, unit.id, "MPS cannot share MIG devices; use timeSlicing for them")
+        raise PlanError(place, unit.id, f"MPS cannot share MIG devices; {instead or 'use timeSlicing for them'}")
+
+
+def _check_replicas(place: str, unit: Unit, replicas: int) -> None:
     capability = compute_capability(unit.device.fact)
     most = max_clients(capability)
     if replicas > most:
         hint = f"GPU {unit.index} (compute capability {capability or 'unknown'}) takes {most} MPS clients at most"
         raise PlanError(f"{place}.replicas", replicas, hint)
+
+
+def _limit(resource: OfferedResource, fact: DeviceFact, shares: int) -> int:
+    """What a client gets that sets no limit of its own, in bytes: an equal part; of memory in units, where each
+    container sets its own, all that is divided. A client's own can only be lower."""
+    if resource.memory is not None:
+        return shares * resource.memory.unit_bytes
+    return memory_bytes(fact.capacity) // (resource.replicas or 1)
 
 
 def _percentage(resource: OfferedResource) -> int:

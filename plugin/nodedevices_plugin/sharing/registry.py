@@ -7,7 +7,7 @@ from collections.abc import Callable
 from nodedevices_api.sections import STRATEGIES, known_strategies
 
 from nodedevices_plugin.model import OfferedResource, PlanError
-from nodedevices_plugin.sharing import by_nature
+from nodedevices_plugin.sharing import by_nature, none
 from nodedevices_plugin.sharing.base import HelperKind, SharingMode
 from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.sharing.mps import Mps
@@ -53,8 +53,14 @@ def of(resource: OfferedResource) -> SharingMode:
 
 def helper_kind(resource: OfferedResource) -> HelperKind | None:
     """What the shares of this resource need beside the kubelet; None: nothing, or nothing that we know of."""
-    mode = _MODES.get(resource.sharing)
+    mode = _MODES.get(runs(resource))
     return mode.helper if mode is not None else None
+
+
+def runs(resource: OfferedResource) -> str:
+    """The name of the mode whose helper, where it has one, runs the processes that use this resource: what enforces
+    its limits, or else the mode by which it is shared."""
+    return resource.sharing if resource.enforcement == none.NAME else resource.enforcement
 
 
 def helper_kinds() -> tuple[HelperKind, ...]:

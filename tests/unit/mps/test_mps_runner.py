@@ -216,6 +216,18 @@ def test_other_threads_for_clients_need_a_new_daemon_and_another_gpu_does_not(ma
     assert machine.driver.modes["GPU-2"] == "DEFAULT"
 
 
+def test_another_limit_of_a_gpu_reaches_the_servers_that_run(machine: Machine) -> None:
+    machine.want(daemon(0)).said()
+    machine.driver.servers = "4711"
+    assert machine.want(daemon(0, limit=2000)).said() == [
+        "get_server_list",
+        "set_default_device_pinned_mem_limit 0 2000M",
+        "set_active_thread_percentage 4711 25",
+        "set_device_pinned_mem_limit 4711 0 2000M",
+        "set_default_active_thread_percentage 25",
+    ]
+
+
 def test_limits_that_somebody_changed_are_set_again_without_an_end_of_the_clients(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
