@@ -8,9 +8,10 @@ admission.
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+import orjson
 from nodedevices_operator.kube.port import KubeError, Object
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.records import names
@@ -111,13 +112,13 @@ class FakeKube:
             raise KubeError(f"DELETE {path}: 409", status=409)
         del self.objects[path]
 
-    async def watch(self, path: str, **query: str) -> AsyncGenerator[tuple[str, Object]]:
+    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         """The Failed pods that there are, and then the end."""
         self._called("watch", path)
-        assert (path, query) == (names.PODS, {"fieldSelector": "status.phase=Failed"})
+        assert (path, query["fieldSelector"]) == (names.PODS, "status.phase=Failed")
         for where, raw in sorted(self.objects.items()):
             if "/pods/" in where and raw["status"]["phase"] == "Failed":
-                yield "ADDED", copy.deepcopy(raw)
+                yield orjson.dumps({"type": "ADDED", "object": raw})
 
     def _evict(self, where: str, body: Object) -> Object:
         """The pod begins to end, as with a kubelet that takes its time."""

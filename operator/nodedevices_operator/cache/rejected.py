@@ -9,10 +9,11 @@ could be too old. Between two watches a pod may be unknown for a moment, which o
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, Callable
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
+import orjson
 import structlog
 from nodedevices_common.backoff import Backoff
 
@@ -20,6 +21,7 @@ from nodedevices_operator.kube.port import KubeError, Object
 from nodedevices_operator.records.names import PODS
 from nodedevices_operator.records.rejected import FAILED, RejectedPod, rejected_pod
 
+WATCH_SECONDS = (240, 300)  # after which the API server ends one
 SELECTOR = f"status.phase={FAILED}"
 MAX_PODS = 10_000  # remembered at one time; the next watch shows the others
 AGAIN_SECONDS = 1.0  # between two watches
@@ -31,8 +33,8 @@ log = structlog.get_logger()
 class PodEvents(Protocol):
     """Changes of pods, as the API server sends them."""
 
-    def watch(self, path: str, **query: str) -> AsyncGenerator[tuple[str, Object]]:
-        """Every object as ADDED, then each change, with its type; ends after some minutes. May raise KubeError."""
+    def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """The events of a watch, a line of JSON each, until the API server ends it. May raise KubeError."""
         ...
 
 
@@ -74,9 +76,12 @@ class RejectedPods:
     async def once(self) -> None:
         """One watch, until it ends. KubeError: it ended otherwise than it should; what it has shown stays."""
         self._nodes, self._count = {}, 0
-        async with contextlib.aclosing(self._events.watch(PODS, fieldSelector=SELECTOR)) as events:
-            async for kind, raw in events:
-                self._take(kind, raw)
+        # resourceVersion 0: first come all there are, from the API server's memory. What is decided by it is checked
+        # again when the pod is deleted.
+        seconds = random.randint(*WATCH_SECONDS)
+        query = {"fieldSelector": SELECTOR, "resourceVersion": "0", "timeoutSeconds": str(seconds)}
+        async for line in self._events.watch(PODS, query):
+            self._take(*_event(line))
 
     def _take(self, kind: str, raw: Object) -> None:
         metadata, node = raw.get("metadata") or {}, str((raw.get("spec") or {}).get("nodeName", ""))
@@ -93,6 +98,18 @@ class RejectedPods:
             self._count -= 1
             if not pods:
                 del self._nodes[node]
+
+
+def _event(line: bytes) -> tuple[str, Object]:
+    """Its type, and the pod."""
+    try:
+        event = orjson.loads(line)
+        kind, raw = event["type"], event["object"]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise KubeError(f"watch {PODS}: not an event: {line[:100]!r}") from error
+    if kind == "ERROR":
+        raise KubeError(f"watch {PODS}: {raw.get('message', raw)}", status=int(raw.get("code") or 0))
+    return kind, raw
 
 
 def _nothing(_node: str) -> None:

@@ -10,16 +10,15 @@ Retry-After nothing is sent until that time is over.
 from __future__ import annotations
 
 import asyncio
-import random
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 import structlog
-from aiohttp import ClientError, ClientSSLError
+from aiohttp import ClientError, ClientSSLError, ClientTimeout
 from kubernetes.aio import client
 from nodedevices_common import __version__
 from nodedevices_common.errors import retry_after_seconds
@@ -32,14 +31,13 @@ from nodedevices_operator.records.names import MANAGER, resource_of
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
+SILENT_SECONDS = 150.0  # a watch has a bookmark every minute
+MAX_LINE_BYTES = 8 << 20  # of a watch; etcd takes objects of 1.5 MiB
 CHECK_SECONDS = 10.0  # between two checks of the credentials' files
 LOAD_AGAIN_SECONDS = 1.0  # between two readings of them, however many calls are refused
 MAX_PAUSE_SECONDS = 60.0  # for all calls, by Retry-After
 PAGE_SIZE = 500
 MAX_PAGES = 400  # 200,000 objects
-HTTP_OK = 200
-WATCH_EVENTS = frozenset({"ADDED", "MODIFIED", "DELETED"})  # the others are the server's own
-WATCH_SECONDS = (240, 300)  # after which the API server ends a watch; some, so that not all begin anew at one time
 JSON = "application/json"
 VERBS = {  # verb -> method, content type
     "get": ("GET", JSON),
@@ -170,6 +168,48 @@ class KubeClient:
                 return
         raise KubeError(f"GET {path}: more than {MAX_PAGES} pages of {PAGE_SIZE}")
 
+    async def page(self, path: str, query: Mapping[str, str]) -> Object:
+        return await self._call("list", path, query)
+
+    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        # None of the slots: they are for calls that end.
+        timeout = ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS)
+        request = _Request(f"watch {path}", "watch", "GET", path, {**query, "watch": "true"}, None, JSON)
+        used = self._api
+        try:
+            stream = await self._stream(request, timeout)
+        except KubeError as error:
+            if not _about_credentials(error) or not await self._renew(used):
+                raise
+            stream = await self._stream(request, timeout)
+        rest = b""
+        try:
+            async for chunk in stream.content.iter_any():
+                *whole, rest = (rest + chunk).split(b"\n")
+                if len(rest) > MAX_LINE_BYTES:
+                    raise KubeError(f"{request.what}: a line of more than {MAX_LINE_BYTES} bytes")
+                for line in whole:
+                    yield line
+        except (OSError, TimeoutError, ClientError) as error:
+            raise KubeError(f"{request.what}: it ended: {type(error).__name__}: {str(error)[:300]}") from error
+        finally:
+            stream.close()
+
+    async def _stream(self, request: _Request, limit: ClientTimeout) -> Any:
+        """The answer to a watch that began. KubeError for any other."""
+        began, status = time.perf_counter(), 0
+        try:
+            response = await self._begin(request, limit)
+            status = response.status
+            if status == 200:
+                return response.response
+            data = await response.read()
+        except (OSError, TimeoutError, ClientError, client.ApiException) as error:
+            raise KubeError(f"{request.what}: no answer: {type(error).__name__}: {str(error)[:300]}") from error
+        finally:
+            self.requested(request.verb, resource_of(request.path), status, time.perf_counter() - began)
+        raise self._refusal(request, response, data)
+
     async def apply(self, path: str, body: Object, manager: str, *, force: bool = True) -> Object:
         query = {"fieldManager": manager} | ({"force": "true"} if force else {})
         return await self._call("apply", path, query, body)
@@ -181,31 +221,8 @@ class KubeClient:
         return await self._call("patch", path, {"fieldManager": MANAGER}, operations)
 
     async def delete(self, path: str, *, uid: str, resource_version: str) -> None:
-        conditions = {"uid": uid, "resourceVersion": resource_version}
-        await self._call(
-            "delete", path, body={"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": conditions}
-        )
-
-    async def watch(self, path: str, **query: str) -> AsyncGenerator[tuple[str, Object]]:
-        """Every object there is as ADDED, then each change with its type, until the API server ends it: some minutes.
-        From its memory, with resourceVersion 0; what decides by it checks again when it writes. May raise KubeError.
-        """
-        seconds = random.randint(*WATCH_SECONDS)
-        more = {"watch": "true", "resourceVersion": "0", "timeoutSeconds": str(seconds)}
-        request = _Request(f"WATCH {path}", "watch", "GET", path, query | more, None, JSON)
-        async with self._slots:
-            response = await self._open(request, seconds + ANSWER_SECONDS)
-            try:
-                if response.status != HTTP_OK:
-                    raise self._refused(request, response, await response.read())
-                async for line in response.response.content:
-                    kind, raw = _event(request.what, line)
-                    if kind in WATCH_EVENTS:
-                        yield kind, raw
-            except (OSError, TimeoutError, ClientError, ValueError) as error:  # ValueError: a line without an end
-                raise KubeError(f"{request.what}: {type(error).__name__}: {str(error)[:300]}") from error
-            finally:
-                response.response.close()
+        only = {"uid": uid, "resourceVersion": resource_version}
+        await self._call("delete", path, body={"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": only})
 
     async def _call(
         self,
@@ -239,14 +256,14 @@ class KubeClient:
             finally:
                 self.requested(request.verb, resource_of(request.path), status, time.perf_counter() - began)
         if not 200 <= response.status <= 299:
-            raise self._refused(request, response, data)
+            raise self._refusal(request, response, data)
         try:
             return cast("dict[str, Any]", orjson.loads(data))
         except orjson.JSONDecodeError as error:
             raise KubeError(f"{what}: the answer is not JSON: {data[:100]!r}") from error
 
-    def _refused(self, request: _Request, response: Any, data: bytes) -> KubeError:
-        """What the answer says of a request that did not succeed."""
+    def _refusal(self, request: _Request, response: Any, data: bytes) -> KubeError:
+        """What the API server said. Where it requests a delay, nothing is sent until that time is over."""
         retry = retry_after_seconds(response.getheader("Retry-After"))
         said, absent, blocked = _error_message(data, str(response.reason))
         if response.status == 429 and retry is not None and not blocked:
@@ -263,44 +280,24 @@ class KubeClient:
         """The response, whatever its status, and its body."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS + ANSWER_SECONDS):
-                response = await self._open(request, ANSWER_SECONDS)
+                response = await self._begin(request, ANSWER_SECONDS)
                 return response, await response.read()
-        except (OSError, TimeoutError, ClientError) as error:
-            raise _unanswered(request, error) from error
-
-    async def _open(self, request: _Request, seconds: float) -> Any:
-        """The response, whatever its status, its body not read yet; all of it may take so long."""
-        headers = {"Accept": "application/json", "Content-Type": request.content_type}
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS + ANSWER_SECONDS):
-                arguments = await self._api.param_serialize(
-                    request.method,
-                    request.path,
-                    {},
-                    list(request.query.items()),
-                    headers,
-                    request.body,
-                    auth_settings=["BearerToken"],
-                )
-                return await self._api.call_api(*arguments, _preload_content=False, _request_timeout=seconds)
         except (OSError, TimeoutError, ClientError, client.ApiException) as error:
-            raise _unanswered(request, error) from error
+            raise KubeError(f"{request.what}: no answer: {type(error).__name__}: {str(error)[:300]}") from error
 
-
-def _unanswered(request: _Request, error: Exception) -> KubeError:
-    return KubeError(f"{request.what}: no answer: {type(error).__name__}: {str(error)[:300]}")
-
-
-def _event(what: str, line: bytes) -> tuple[str, Object]:
-    """One line of a watch: the type of the event, and the object."""
-    try:
-        event = orjson.loads(line)
-        kind, raw = str(event["type"]), event["object"]
-    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        raise KubeError(f"{what}: not an event: {line[:100]!r}") from error
-    if kind == "ERROR":
-        raise KubeError(f"{what}: {raw.get('message', raw)}", status=int(raw.get("code") or 0))
-    return kind, raw
+    async def _begin(self, request: _Request, limit: float | ClientTimeout) -> Any:
+        """The response, before its body is read."""
+        headers = {"Accept": "application/json", "Content-Type": request.content_type}
+        arguments = await self._api.param_serialize(
+            request.method,
+            request.path,
+            {},
+            list(request.query.items()),
+            headers,
+            request.body,
+            auth_settings=["BearerToken"],
+        )
+        return await self._api.call_api(*arguments, _preload_content=False, _request_timeout=limit)
 
 
 def _about_credentials(error: KubeError) -> bool:

@@ -67,3 +67,15 @@ class Kube(Protocol):
     async def delete(self, path: str, *, uid: str, resource_version: str) -> None:
         """Delete the object if it is still the one of that uid, in that very state; else 409, or 404."""
         ...
+
+
+class WatchingKube(Protocol):
+    """What a reflector calls at the API server. Both methods may raise KubeError."""
+
+    async def page(self, path: str, query: Mapping[str, str]) -> Object:
+        """One page of a LIST, with its metadata."""
+        ...
+
+    def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """The events of a watch, a line of JSON each, until the API server ends it."""
+        ...

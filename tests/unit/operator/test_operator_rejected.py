@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import orjson
 import pytest
 from nodedevices_api.sections import Sections
 from nodedevices_common.backoff import Backoff
@@ -17,7 +18,7 @@ from nodedevices_operator.concerns.rejected_pods import BURST, MAX_AT_ONCE, Reje
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.rejected import named
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records import rejected as records
@@ -268,16 +269,16 @@ def test_a_pod_without_these_fields_is_none(odd: dict[str, Any]) -> None:
 class Stream:
     """Watches that send what a test says, one list each; a KubeError ends one."""
 
-    def __init__(self, *watches: list[tuple[str, dict[str, Any]] | KubeError]) -> None:
+    def __init__(self, *watches: list[tuple[str, dict[str, Any]] | bytes | KubeError]) -> None:
         self._watches = list(watches)
         self.queries: list[dict[str, str]] = []
 
-    async def watch(self, path: str, **query: str) -> AsyncGenerator[tuple[str, Object]]:
-        self.queries.append({"path": path} | query)
+    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        self.queries.append({"path": path, **query})
         for each in self._watches.pop(0):
             if isinstance(each, KubeError):
                 raise each
-            yield each
+            yield each if isinstance(each, bytes) else orjson.dumps({"type": each[0], "object": each[1]})
 
 
 async def test_only_failed_pods_are_watched_and_of_these_only_rejected_ones_are_kept() -> None:
@@ -291,9 +292,21 @@ async def test_only_failed_pods_are_watched_and_of_these_only_rejected_ones_are_
     pods, nodes = RejectedPods(stream), list[str]()
     pods.changed = nodes.append
     await pods.once()
-    assert stream.queries == [{"path": "/api/v1/pods", "fieldSelector": "status.phase=Failed"}]
+    [query] = stream.queries
+    assert (query["path"], query["fieldSelector"]) == ("/api/v1/pods", "status.phase=Failed")
+    assert (query["resourceVersion"], 240 <= int(query["timeoutSeconds"]) <= 300) == ("0", True)
     assert [(each.name, each.resource_version) for each in pods.of("n1")] == [("b", "9")]
     assert nodes == ["n1", "n1", "n1"]
+
+
+@pytest.mark.parametrize(
+    "line", [b"{", b"[]", b"{}", orjson.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}})]
+)
+async def test_what_is_no_event_ends_the_watch_and_nothing_else(line: bytes) -> None:
+    pods = RejectedPods(Stream([("ADDED", rejected_pod("a")), line]))
+    with pytest.raises(KubeError):
+        await pods.once()
+    assert [each.name for each in pods.of("n1")] == ["a"]
 
 
 async def test_the_next_watch_corrects_what_one_has_missed() -> None:
