@@ -25,6 +25,7 @@ from nodedevices_plugin.model.plan import (
     PlanError,
     SchedulableId,
 )
+from nodedevices_plugin.model.pods import NodePod, NodePods, PodContainer
 from nodedevices_plugin.model.registration import Registration, RegistrationState, served_by_others
 
 __all__ = [
@@ -43,11 +44,14 @@ __all__ = [
     "InventoryDevice",
     "MemoryShares",
     "Mount",
+    "NodePod",
+    "NodePods",
     "Notice",
     "Offer",
     "OfferedResource",
     "Plan",
     "PlanError",
+    "PodContainer",
     "RecentAllocate",
     "Refused",
     "Registration",

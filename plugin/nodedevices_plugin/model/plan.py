@@ -81,6 +81,7 @@ class OfferedResource:
     unit: str | None = None  # of memory that a share is, where it has a size
     memory: MemoryShares | None = None  # then one container's shares are of one device
     enforcement: str = "none"  # the sharing mode whose helper keeps containers to their shares, where another has none
+    cores: bool = False  # computing power is shared as well (resources.cores)
     fail_requests_greater_than_one: bool = False
     together: bool = False  # whoever gets an id gets all devices of the resource (vendors.base.OwnShares)
     retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (resources.occupancy)
@@ -88,10 +89,12 @@ class OfferedResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Who gets what: ids of one resource that go to one container, in the order of the request."""
+    """Who gets what: ids of one resource that go to one container, in the order of the request. `cores`: the percentage
+    of the device's computing power that it has, where that is shared and certain."""
 
     resource: OfferedResource
     ids: tuple[SchedulableId, ...]
+    cores: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

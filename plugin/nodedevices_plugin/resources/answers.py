@@ -1,20 +1,23 @@
-"""What the kubelet is answered, from the plan in effect: no I/O, no lock, nothing awaited."""
+"""What the kubelet is answered, from the plan in effect and what is booked: no I/O, no lock, nothing awaited."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, Inventory, OfferedResource, Plan
 from nodedevices_plugin.resources.containers import NodeContainers, edits
+from nodedevices_plugin.resources.core_book import CoreBook
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import Topology, build
 
 
 class Answers:
-    """The KubeletOffer of this node. `use` replaces everything at once."""
+    """The KubeletOffer of this node. `use` replaces everything at once; `cores`: bookings of computing power."""
 
-    def __init__(self) -> None:
+    def __init__(self, cores: CoreBook | None = None) -> None:
+        self._cores = cores or CoreBook()
         self._resources: dict[str, OfferedResource] = {}
         self._containers = NodeContainers()
         self._inventory = Inventory()
@@ -24,11 +27,13 @@ class Answers:
     def use(self, plan: Plan, inventory: Inventory, containers: NodeContainers, *, packed: bool = False) -> None:
         self._packed = packed
         self._resources = {each.name: each for each in plan.resources}
+        self._cores.use(plan.resources)
         self._containers = containers
         self._inventory, self._topology = inventory, None
 
     def grant(self, resource: str, ids: Sequence[str]) -> Grant:
-        return grant(self._offered(resource), ids)
+        granted = grant(self._offered(resource), ids)
+        return replace(granted, cores=self._cores.grant(resource, ids)) if granted.resource.cores else granted
 
     def edits(self, grant: Grant) -> ContainerEdits:
         return edits(grant, self._containers)
@@ -36,7 +41,9 @@ class Answers:
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         if self._topology is None:  # needed far less often than lines come
             self._topology = build(self._inventory)
-        return prefer(self._offered(resource), available, must_include, size, self._topology, packed=self._packed)
+        offered = self._offered(resource)
+        room = self._cores.prefer(resource, available, must_include, size) if offered.cores else None
+        return prefer(offered, available, must_include, size, self._topology, packed=self._packed, room=room)
 
     def _offered(self, resource: str) -> OfferedResource:
         offered = self._resources.get(resource)

@@ -15,16 +15,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from nodedevices_common.packing import choose
 
 from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId
+from nodedevices_plugin.resources.cores import Room
 
 SHOWN = 8  # devices in one message
 
 
 def pack(
-    resource: OfferedResource, known: Sequence[SchedulableId], must_include: frozenset[str], size: int
+    resource: OfferedResource,
+    known: Sequence[SchedulableId],
+    must_include: frozenset[str],
+    size: int,
+    room: Room | None = None,
 ) -> tuple[str, ...]:
     """`size` of the known ids, all of one device, `must_include` (what an init container of the pod had) among them: of
-    the devices with room the fullest (`spread`: the emptiest), of equals the first by index. Raises AllocationError
-    where no device has room."""
+    the devices with room the fullest (`spread`: the emptiest), of equals the first by index. `room`: where computing
+    power is shared, too. Raises AllocationError where no device has room."""
     free: dict[str, list[SchedulableId]] = {}
     for each in known:
         free.setdefault(_device(each), []).append(each)
@@ -36,9 +41,14 @@ def pack(
         )
     counts = {each: len(ids) for each, ids in free.items()}
     spread = resource.memory is not None and resource.memory.spread
-    best = choose(counts, size, spread=spread, among=anchors.__contains__ if anchors else None)
+    best = choose(
+        counts,
+        size,
+        spread=spread,
+        among=lambda device: (not anchors or device in anchors) and (room is None or room.has(device)),
+    )
     if best is None:
-        raise AllocationError(no_room(resource, counts, size))
+        raise AllocationError(no_room(resource, counts, size, room))
     own = [each.id for each in free[best]]
     others = [each for each in own if each not in must_include]
     chosen = {*must_include, *others[: size - len(must_include)]}
@@ -55,11 +65,12 @@ def check(resource: OfferedResource, granted: Iterable[SchedulableId]) -> None:
         )
 
 
-def no_room(resource: OfferedResource, free: Mapping[str, int], size: int) -> str:
+def no_room(resource: OfferedResource, free: Mapping[str, int], size: int, room: Room | None = None) -> str:
     """For the pod's owner."""
     memory, unit = resource.memory, f" of {resource.unit}" if resource.unit else ""
     most = max((_total(resource, each) for each in (memory.devices if memory is not None else free)), default=0)
-    shown = ", ".join(f"{each}: {count}" for each, count in list(free.items())[:SHOWN])
+    power = {} if room is None else {each: f" and {room.left_text(each)}" for each in free}
+    shown = ", ".join(f"{each}: {count}{power.get(each, '')}" for each, count in list(free.items())[:SHOWN])
     more = f" and {len(free) - SHOWN} devices more" if len(free) > SHOWN else ""
     left = f"free are {shown}{more}" if free else "none is free"
     do = (
@@ -67,7 +78,8 @@ def no_room(resource: OfferedResource, free: Mapping[str, int], size: int) -> st
         if size <= most
         else f"the largest device has {most}: request fewer"
     )
-    return f"{resource.name}: no device of this node has {size} free shares{unit}; {left}; {do}."
+    also = f" and {room.needed_text}" if room is not None else ""
+    return f"{resource.name}: no device of this node has {size} free shares{unit}{also}; {left}; {do}."
 
 
 def _device(schedulable: SchedulableId) -> str:

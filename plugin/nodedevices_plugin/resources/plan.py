@@ -175,6 +175,7 @@ def _offered(
         unit=shared.unit,
         memory=_memory(shared),
         enforcement=shared.enforcement,
+        cores=shared.cores,
         fail_requests_greater_than_one=shared.fail_requests_greater_than_one,
         together=shared.together,
     )

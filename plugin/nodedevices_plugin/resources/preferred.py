@@ -18,6 +18,7 @@ from itertools import combinations
 from math import comb
 
 from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId
+from nodedevices_plugin.resources.cores import Room
 from nodedevices_plugin.resources.packing import pack
 from nodedevices_plugin.resources.topology import Topology
 
@@ -33,8 +34,9 @@ def prefer(
     topology: Topology,
     *,
     packed: bool = False,
+    room: Room | None = None,
 ) -> tuple[str, ...]:
-    """`size` of the available ids, `must_include` among them, in the resource's order.
+    """`size` of the available ids, `must_include` among them, in the resource's order. `room`: see pack.
 
     Whole devices: empty when the request cannot be met (too many, `must_include` not available). Raises AllocationError
     for ids that this resource does not have, where the others do not suffice, and for shares when there are too few.
@@ -47,7 +49,7 @@ def prefer(
     free = [each for each in known if each.id not in required]
     needed = size - len(must)
     if resource.memory is not None and size > 0 and needed >= 0:
-        return pack(resource, known, required, size)
+        return pack(resource, known, required, size, room)
     if needed < 0 or size <= 0 or not required <= allowed:
         return ()
     whole = all(each.replica is None and each.partition_id is None for each in resource.ids)

@@ -35,6 +35,7 @@ class Share:
     spread: bool = False
     numa: bool = True
     enforcement: str = "none"
+    cores: bool = False
     fail_requests_greater_than_one: bool = False
     together: bool = False  # every share is of all units
 
@@ -122,6 +123,7 @@ def _shared(
         spread=split.spread,
         numa=split.numa,
         enforcement=split.enforcement,
+        cores=split.cores,
         fail_requests_greater_than_one=sharing.fail_requests_greater_than_one,
     )
     return (shared,) if new_name == name or not rest else (_whole(name, rest), shared)

@@ -56,7 +56,8 @@ class Request:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """How many shares each of the units has, in their order. replicas: where that is one number for all of them. unit:
-    where a share has a size, its amount of memory, such as 1Gi; spread, numa, enforcement: as the rule has them."""
+    where a share has a size, its amount of memory, such as 1Gi; spread, numa, enforcement, cores: as the rule has them.
+    """
 
     counts: tuple[int, ...]
     replicas: int | None = None
@@ -64,6 +65,7 @@ class Split:
     spread: bool = False
     numa: bool = True
     enforcement: str = "none"
+    cores: bool = False
 
 
 @runtime_checkable

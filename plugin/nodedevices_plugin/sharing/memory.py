@@ -59,6 +59,7 @@ class Memory:
             spread=request.rule.packing == "spread",
             numa=bool(request.rule.numa),
             enforcement=enforcement,
+            cores=bool(request.rule.cores),
         )
 
     def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:

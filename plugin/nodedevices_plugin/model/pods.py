@@ -1,0 +1,45 @@
+"""The pods of this node, as far as it matters which containers request a share and how much computing power they need.
+
+`requests` and `cores` of a container are as they were when its pod was first seen: what was reserved for it then stays
+enough, whatever is edited later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodContainer:
+    """`requests`: extended resources. `cores`: the annotation's value, None where there is none. `init`: it ends before
+    the pod's containers start. `started`: the kubelet has started it, so that its devices were allocated before."""
+
+    name: str
+    requests: Mapping[str, int] = field(default_factory=dict)
+    cores: str | None = None
+    init: bool = False
+    started: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePod:
+    """`containers`: in the order in which the kubelet allocates. `acknowledged`: the kubelet has admitted it.
+    `seen`: time.monotonic() when it was first seen."""
+
+    uid: str
+    namespace: str
+    name: str
+    containers: tuple[PodContainer, ...] = ()
+    finished: bool = False
+    acknowledged: bool = False
+    seen: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePods:
+    """`pods` None: not known, for the reason in `problem`. Afterwards the last ones that are known stay, and a problem
+    says that they may be old."""
+
+    pods: tuple[NodePod, ...] | None = None
+    problem: str = ""

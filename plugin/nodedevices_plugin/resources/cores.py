@@ -1,0 +1,380 @@
+"""Shares of computing power: no device is promised to more than 100 percent. Pure.
+
+An Allocate names ids and no pod, so nobody knows whose it is. The candidates are the containers of this node's pods
+that request exactly so many of the resource and have none yet. What is booked for it is the largest demand among them
+(for several such Allocates, of which no two are for the same container, as many of the largest): whichever it is, it
+fits, and containers that start in another order than their pods were bound take nothing from each other. Later the
+kubelet shows which container has the ids (PodResources), and its own demand is booked.
+
+What is held is the kubelet's word alone: a booking ends when the kubelet calls its ids free (GetPreferredAllocation) or
+allocates one of them again, and with nothing else. Ids that are held and not booked are unknown, and their device is
+full. Whoever cannot be a candidate, because its pod has not been seen yet, counts as 100 percent.
+
+A kubelet's reuse of an init container's ids: the first container of a pod takes them over, so it carries the largest
+demand of the init containers, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import reduce
+from math import ceil, floor
+from typing import NamedTuple
+
+from nodedevices_plugin.model import AllocationError, Holder, NodePod, OfferedResource, PodContainer
+
+ANNOTATION = "nodedevices.io/gpu-cores."  # and the container's name
+VCUDA_CORE = "tencent.com/vcuda-core"
+WHOLE = 100
+_PERCENT = re.compile(r"[1-9][0-9]?|100", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Of one device: `percent` of it, and not less than `units` of its shares are of all its shares."""
+
+    percent: int = 0
+    units: int = 0
+
+    def of(self, total: int) -> Fraction:
+        """In percent of a device with so many shares; never more than all of it."""
+        share = Fraction(WHOLE * self.units, total) if total else Fraction(WHOLE if self.units else 0)
+        return min(Fraction(WHOLE), max(Fraction(self.percent), share))
+
+    def __or__(self, other: Demand) -> Demand:
+        """The larger one."""
+        return Demand(max(self.percent, other.percent), max(self.units, other.units))
+
+
+ALL = Demand(percent=WHOLE)
+
+
+class Owner(NamedTuple):
+    """A container of a pod."""
+
+    uid: str
+    namespace: str
+    pod: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one container of a pod wants of a resource. `problem`: why it cannot be had, for its owner."""
+
+    owner: Owner
+    size: int
+    demand: Demand
+    problem: str = ""
+    started: bool = False
+    seen: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booking:
+    """What is booked for one Allocate. `at`: its time.monotonic(), 0.0 for one before this agent. `owner` None: not
+    known yet, one of `candidates`, each with its demand, or, where these are none, somebody who has not been seen."""
+
+    ids: frozenset[str]
+    device: str
+    demand: Demand
+    at: float = 0.0
+    candidates: Mapping[Owner, Demand] = field(default_factory=dict)
+    owner: Owner | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """The shares of one resource: whose each is, how many each device has, and which are offered."""
+
+    name: str
+    device_of: Mapping[str, str]
+    totals: Mapping[str, int]
+    healthy: frozenset[str]
+    unit: str = ""
+
+    @classmethod
+    def of(cls, resource: OfferedResource) -> Shares:
+        device_of = {each.id: each.partition_id or each.device_id for each in resource.ids}
+        totals: dict[str, int] = {}
+        for device in device_of.values():
+            totals[device] = totals.get(device, 0) + 1
+        healthy = frozenset(each.id for each in resource.ids if each.healthy)
+        return cls(name=resource.name, device_of=device_of, totals=totals, healthy=healthy, unit=resource.unit or "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """What is booked of one resource's devices. `unknown`: ids that somebody holds, and nobody knows who. `complete`:
+    every id that is held is in a booking or unknown; False after a start, until the kubelet has said what is held.
+    `asked`: time.monotonic() when the kubelet last said which ids are free: older Lists tell nothing new."""
+
+    bookings: tuple[Booking, ...] = ()
+    unknown: frozenset[str] = frozenset()
+    complete: bool = False
+    asked: float = 0.0
+
+    def overlapping(self, ids: Set[str]) -> tuple[Booking, ...]:
+        return tuple(each for each in self.bookings if each.ids & ids)
+
+    def without(self, ids: Set[str]) -> tuple[Booking, ...]:
+        return tuple(each for each in self.bookings if not each.ids & ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a request needs, whosever it is. `known`: it is one of `claims`; otherwise its pod has not been seen."""
+
+    demand: Demand
+    claims: tuple[Claim, ...] = ()
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Which devices have the computing power that a request needs, and what each has left without it."""
+
+    wanted: Wanted
+    left: Mapping[str, Fraction]
+    fits: frozenset[str]
+
+    def has(self, device: str) -> bool:
+        return device in self.fits
+
+    def left_text(self, device: str) -> str:
+        return f"{floor(max(Fraction(0), self.left.get(device, Fraction(0))))} %"
+
+    @property
+    def needed_text(self) -> str:
+        demand = self.wanted.demand
+        needed = f"{demand.percent} %" if demand.percent else "as large a part"
+        why = "" if self.wanted.known else " (all of it: this agent has not seen the pod yet)"
+        return f"{needed} of its computing power free{why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What was written down when a container's ids were first known to be its own."""
+
+    uid: str
+    container: str
+    demand: Demand
+
+
+# --- what pods want ---------------------------------------------------------------------------------------------------
+def claims(pods: Iterable[NodePod], resource: str) -> tuple[Claim, ...]:
+    """Of pods that have not finished."""
+    return tuple(claim for pod in pods if not pod.finished for claim in _of_pod(pod, resource))
+
+
+def _of_pod(pod: NodePod, resource: str) -> list[Claim]:
+    wanting = [each for each in pod.containers if each.requests.get(resource, 0) > 0]
+    read = {each.name: _read(each, pod, resource) for each in wanting}
+    before = [each for each in wanting if each.init]
+    carried = reduce(Demand.__or__, (read[each.name][0] for each in before), Demand())
+    first = next((each for each in wanting if not each.init), None)
+    lonely = ""
+    if before and first is None:  # its ids would be in no List of the kubelet
+        lonely = (
+            f"pod {pod.namespace}/{pod.name}: its init container {before[0].name} requests {resource} and no container "
+            "does; request the same amount in a container."
+        )
+    found = []
+    for each in wanting:
+        demand, problem = read[each.name]
+        if each.init or each is first:
+            demand |= carried
+        found.append(
+            Claim(
+                owner=Owner(pod.uid, pod.namespace, pod.name, each.name),
+                size=each.requests[resource],
+                demand=demand,
+                problem=problem or lonely,
+                started=each.started,
+                seen=pod.seen,
+            )
+        )
+    return found
+
+
+def _read(container: PodContainer, pod: NodePod, resource: str) -> tuple[Demand, str]:
+    """The container's own demand, and what is wrong with how it says so."""
+    of_pod = f"pod {pod.namespace}/{pod.name}: "
+    if container.cores is not None:
+        text = container.cores
+        if _PERCENT.fullmatch(text):
+            return Demand(percent=int(text)), ""
+        right = 'give a percentage of one device, "1" to "100".'
+        return ALL, f"{of_pod}annotation {ANNOTATION}{container.name}: {text[:64]!r}: {right}"
+    if vcuda := container.requests.get(VCUDA_CORE, 0):
+        if vcuda < WHOLE:
+            return Demand(percent=vcuda), ""
+        right = f"{WHOLE} and more are whole GPUs, which have all their memory; leave {resource} out, or give 1 to 99."
+        return ALL, f"{of_pod}container {container.name} requests {vcuda} of {VCUDA_CORE}: {right}"
+    return Demand(units=container.requests[resource]), ""
+
+
+# --- what is booked ---------------------------------------------------------------------------------------------------
+def wanted(ledger: Ledger, all_claims: Sequence[Claim], size: int, *, ids: Set[str] = frozenset()) -> Wanted:
+    """What a request of `size` needs, whosever it is. `ids`: those that it is known to be about: who had them before
+    has them no longer, or is an init container of the same pod.
+
+    Each Allocate whose container is not known yet is one of the candidates, so that there must be one more.
+    """
+    owners = {each.owner for each in ledger.bookings if each.owner is not None}
+    candidates = tuple(
+        each for each in all_claims if each.size == size and not each.started and each.owner not in owners
+    )
+    before = sum(1 for each in ledger.without(ids) if each.owner is None and each.at and len(each.ids) == size)
+    if len(candidates) <= before:
+        return Wanted(demand=ALL, known=False)
+    demands = (ALL if each.problem else each.demand for each in candidates)
+    return Wanted(demand=reduce(Demand.__or__, demands), claims=candidates)
+
+
+def check_claims(resource: str, wanted_: Wanted) -> None:
+    """Raises AllocationError where the request can only be one that cannot be had."""
+    if wanted_.claims and all(each.problem for each in wanted_.claims):
+        raise AllocationError(f"{resource}: {wanted_.claims[0].problem}")
+
+
+def freed(ledger: Ledger, shares: Shares, free: Collection[str], listed: Set[str], *, at: float) -> Ledger:
+    """After the kubelet has said which ids are free: nobody else's are. `listed`: ids that PodResources shows held."""
+    not_held = frozenset(free)
+    bookings = tuple(each for each in ledger.bookings if not each.ids <= not_held)
+    booked = frozenset(id_ for each in bookings for id_ in each.ids)
+    held = (shares.healthy | (listed & shares.device_of.keys())) - not_held
+    return Ledger(bookings=bookings, unknown=held - booked, complete=True, asked=at)
+
+
+def room(ledger: Ledger, shares: Shares, wanted_: Wanted, *, ids: Set[str] = frozenset()) -> Room:
+    """What each device has left, without what is booked for who had these ids before, and which have what is wanted."""
+    unknown = {shares.device_of[each] for each in _unknown(ledger, shares) - ids if each in shares.device_of}
+    owners = {each.owner for each in ledger.bookings}
+    by_device: dict[str, list[Booking]] = {device: [] for device in shares.totals}
+    for each in ledger.without(ids):
+        by_device.setdefault(each.device, []).append(each)
+    left: dict[str, Fraction] = {}
+    fits = set()
+    for device, total in shares.totals.items():
+        bookings = by_device[device]
+        full = Fraction(0 if device in unknown else WHOLE)
+        left[device] = full - _booked(bookings, total, owners)
+        if _booked([*bookings, _booking(wanted_, ids, device)], total, owners) <= full:
+            fits.add(device)
+    return Room(wanted=wanted_, left=left, fits=frozenset(fits))
+
+
+def _booked(bookings: Iterable[Booking], total: int, owners: Collection[Owner | None]) -> Fraction:
+    """Of one device: what its owners need, and at most what those can need whose owners are not known yet.
+    `owners`: who is known to be another booking's."""
+    sure, undecided = Fraction(0), list[Fraction]()
+    candidates: dict[Owner, Fraction] = {}
+    for each in bookings:
+        if each.owner is not None or not each.candidates:
+            sure += each.demand.of(total)
+        else:
+            undecided.append(each.demand.of(total))
+            candidates |= {one: need.of(total) for one, need in each.candidates.items() if one not in owners}
+    largest = sorted(candidates.values(), reverse=True)[: len(undecided)]
+    # Where fewer are left than there are Allocates, one was for somebody else.
+    return sure + (min(sum(undecided), sum(largest)) if len(largest) == len(undecided) else sum(undecided))
+
+
+def _booking(wanted_: Wanted, ids: Set[str], device: str, *, at: float = 0.0) -> Booking:
+    candidates = {each.owner: ALL if each.problem else each.demand for each in wanted_.claims}
+    return Booking(ids=frozenset(ids), device=device, demand=wanted_.demand, at=at, candidates=candidates)
+
+
+def _unknown(ledger: Ledger, shares: Shares) -> frozenset[str]:
+    """Ids that somebody holds, or may hold, beside those that are booked."""
+    if ledger.complete:
+        return ledger.unknown
+    return shares.healthy - frozenset(id_ for each in ledger.bookings for id_ in each.ids)
+
+
+def granted(ledger: Ledger, shares: Shares, wanted_: Wanted, ids: Set[str], *, at: float) -> Ledger:
+    """With a booking for an Allocate of these ids, which are of one device."""
+    booking = _booking(wanted_, ids, shares.device_of[next(iter(ids))], at=at)
+    return replace(ledger, bookings=(*ledger.without(ids), booking), unknown=ledger.unknown - ids)
+
+
+# --- whose it was -----------------------------------------------------------------------------------------------------
+def resolved(
+    ledger: Ledger,
+    shares: Shares,
+    holders: Iterable[Holder],
+    all_claims: Sequence[Claim],
+    *,
+    taken: float,
+    pods: Mapping[tuple[str, str], NodePod],
+    recorded: Mapping[frozenset[str], Recorded],
+) -> Ledger:
+    """With the owners that PodResources names. `holders`: of this resource, by a List that was called at `taken`;
+    `pods`: by namespace and name. `recorded`: of an earlier run of this agent, by ids."""
+    by_owner = {each.owner: each for each in all_claims}
+    for holder in holders:
+        ids = frozenset(holder.ids)
+        if not ids or not ids <= shares.device_of.keys():
+            continue
+        pod = pods.get((holder.namespace, holder.pod))
+        claim = by_owner.get(Owner(pod.uid, pod.namespace, pod.name, holder.container)) if pod is not None else None
+        before = ledger.overlapping(ids)
+        if not before:
+            if taken <= ledger.asked:
+                continue
+            known = _of_before(claim, pod, recorded.get(ids))
+            booking = Booking(ids=ids, device=shares.device_of[min(ids)], demand=known[1], owner=known[0])
+            ledger = replace(ledger, bookings=(*ledger.bookings, booking), unknown=ledger.unknown - ids)
+            continue
+        [booking, *others] = before
+        if others or booking.ids != ids or booking.owner is not None:
+            continue
+        if booking.at == 0.0:
+            owner, demand = _of_before(claim, pod, recorded.get(ids))
+        elif taken > booking.at and claim is not None and _is(claim, booking, ledger):
+            owner, demand = claim.owner, ALL if claim.problem else claim.demand
+        else:
+            continue
+        ledger = _replaced(ledger, booking, replace(booking, owner=owner, demand=demand))
+    return ledger
+
+
+def _is(claim: Claim, booking: Booking, ledger: Ledger) -> bool:
+    """Whether an Allocate was for this container. One of that name that was seen before and was no candidate is another
+    one, which had the name before."""
+    if any(each.owner == claim.owner for each in ledger.bookings):
+        return False
+    return claim.owner in booking.candidates or claim.seen > booking.at
+
+
+def _of_before(claim: Claim | None, pod: NodePod | None, recorded: Recorded | None) -> tuple[Owner | None, Demand]:
+    """Of a container that had its ids before this agent was started: as written down, else as the pod says if it is the
+    one that the kubelet admitted. Else all of the device."""
+    if claim is None or pod is None:
+        return None, ALL
+    if recorded is not None and (recorded.uid, recorded.container) == (claim.owner.uid, claim.owner.container):
+        return claim.owner, recorded.demand
+    if pod.acknowledged or claim.started:
+        return claim.owner, ALL if claim.problem else claim.demand
+    return None, ALL
+
+
+def _replaced(ledger: Ledger, old: Booking, new: Booking) -> Ledger:
+    return replace(ledger, bookings=tuple(new if each is old else each for each in ledger.bookings))
+
+
+def exact(wanted_: Wanted, total: int) -> int | None:
+    """The percentage that the container gets, whichever of the candidates it is, rounded up; None: they differ."""
+    if not wanted_.known or any(each.problem for each in wanted_.claims):
+        return None
+    found = {each.demand.of(total) for each in wanted_.claims}
+    return ceil(found.pop()) if len(found) == 1 else None
+
+
+def percent(demand: Demand, total: int) -> int:
+    """For people and programs: rounded up."""
+    return ceil(demand.of(total))
