@@ -82,6 +82,8 @@ class OfferedResource:
     memory: MemoryShares | None = None  # then one container's shares are of one device
     enforcement: str = "none"  # the sharing mode whose helper keeps containers to their shares, where another has none
     cores: bool = False  # computing power is shared as well (resources.cores)
+    # What a policy gives each container with shares of it, besides; values may hold $(WORD) (sharing.memory_container).
+    container: ContainerEdits = field(default_factory=ContainerEdits)
     fail_requests_greater_than_one: bool = False
     together: bool = False  # whoever gets an id gets all devices of the resource (vendors.base.OwnShares)
     retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (resources.occupancy)

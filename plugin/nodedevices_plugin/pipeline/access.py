@@ -18,6 +18,7 @@ from nodedevices_probe.protocol import DeviceFact
 from nodedevices_plugin.model import Inventory, Plan, PlanError
 from nodedevices_plugin.resources.containers import NodeContainers, node_containers
 from nodedevices_plugin.settings.effective import Effective
+from nodedevices_plugin.sharing import memory_container
 from nodedevices_plugin.vendors import cdi_libraries, registry
 from nodedevices_plugin.vendors.base import NodeView, Requirements
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiEnvironment, CdiNeeds, SpecRequest
@@ -44,6 +45,7 @@ class Devices:
     inventory: Inventory
     existing: Set[str]
     cdi: Mapping[str, CdiEnvironment]
+    mount_dirs: tuple[str, ...] = ()  # which the node's flag allows policies to mount
 
     def found(self, vendor: str) -> CdiEnvironment:
         return self.cdi.get(vendor) or CdiEnvironment()
@@ -57,7 +59,7 @@ def access(effective: Effective, devices: Devices, plan: Plan | None = None) -> 
         existing=devices.existing,
         values=effective.node.values,
         cdi=devices.cdi,
-        modes=effective.node.sharing_modes,
+        modes={**effective.node.sharing_modes, **memory_container.to_setting(devices.mount_dirs)},
     )
     files = _files(effective, devices, plan) if plan is not None else ()
     if not uses_cdi(effective):

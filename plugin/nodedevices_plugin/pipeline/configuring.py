@@ -42,6 +42,7 @@ from nodedevices_plugin.resources.occupancy import Held, protect
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan, refresh_health
 from nodedevices_plugin.resources.unmatched import unmatched, unmatched_capacity, unmatched_cordons
 from nodedevices_plugin.settings.effective import Effective
+from nodedevices_plugin.sharing import memory_container
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.helpers import shares, withheld
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
@@ -93,11 +94,14 @@ class Node:
     vendors: FaultSources  # whose health reasons rules may name
     unschedulable: frozenset[str]  # ids that people took out of service: they go to no new pod
     cdi: Mapping[str, CdiEnvironment]  # by vendor; CDI names are handed out where files that have them can be written
+    mount_dirs: tuple[str, ...] = ()  # which the node's flag allows policies to mount
 
     @property
     def devices(self) -> access.Devices:
         """As it matters for how containers get them."""
-        return access.Devices(inventory=self.inventory, existing=self.existing, cdi=self.cdi)
+        return access.Devices(
+            inventory=self.inventory, existing=self.existing, cdi=self.cdi, mount_dirs=self.mount_dirs
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +234,11 @@ def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Ch
     if not before.applied_once and node.awaits and not requested.effective.observing:
         return Problem(of="operator", message=node.awaits, waits=True)
     try:
-        return _Change(effective=requested.effective, plan=_made(requested.effective, node))
+        plan = _made(requested.effective, node)
+        for why in (memory_container.refusal(each, node.mount_dirs) for each in plan.resources):
+            if why is not None:
+                raise why
+        return _Change(effective=requested.effective, plan=plan)
     except PlanError as error:
         return Problem(of="plan", field=error.field, message=str(error))
 

@@ -379,6 +379,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             vendors=of.vendors,
             unschedulable=frozenset(each.id for each in cordons if each.holds(now)) | of.withheld,
             cdi=inputs.cdi,
+            mount_dirs=local.container_mount_dirs,
         )
         outcome = configure(active, requested, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
         helpers, applied = outcome.helpers, outcome.to_save
@@ -420,7 +421,9 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             now=now,
         ),
     )
-    devices = access.Devices(inventory=inventory, existing=inputs.existing, cdi=inputs.cdi)
+    devices = access.Devices(
+        inventory=inventory, existing=inputs.existing, cdi=inputs.cdi, mount_dirs=local.container_mount_dirs
+    )
     after = World(
         inventory=inventory,
         probes=of.probes,

@@ -7,13 +7,13 @@ nothing else; for a partition those that are its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from nodedevices_api.sections import Injection
 
 from nodedevices_plugin.model import ContainerEdits, Grant, Inventory
-from nodedevices_plugin.sharing.base import Settings
+from nodedevices_plugin.sharing.base import Settings, merged
 from nodedevices_plugin.sharing.registry import of as sharing_of
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import NOTHING_SAID, Containers, NodeView, VendorValues
@@ -87,15 +87,3 @@ def _all_of_it(grant: Grant) -> Grant:
     granted = {(each.device_id, each.partition_id): each for each in grant.ids}
     fit = {(each.device_id, each.partition_id): each for each in reversed(grant.resource.ids) if each.healthy}
     return replace(grant, ids=tuple((fit | granted)[each] for each in sorted(fit | granted, key=str)))
-
-
-def merged(parts: Iterable[ContainerEdits]) -> ContainerEdits:
-    """All of them, in their order; what two of them contain is there once."""
-    each = tuple(parts)
-    return ContainerEdits(
-        envs={name: value for part in each for name, value in part.envs.items()},
-        mounts=tuple(dict.fromkeys(mount for part in each for mount in part.mounts)),
-        devices=tuple(dict.fromkeys(node for part in each for node in part.devices)),
-        annotations={name: value for part in each for name, value in part.annotations.items()},
-        cdi_devices=tuple(dict.fromkeys(name for part in each for name in part.cdi_devices)),
-    )

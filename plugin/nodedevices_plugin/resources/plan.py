@@ -176,6 +176,7 @@ def _offered(
         memory=_memory(shared),
         enforcement=shared.enforcement,
         cores=shared.cores,
+        container=shared.container,
         fail_requests_greater_than_one=shared.fail_requests_greater_than_one,
         together=shared.together,
     )

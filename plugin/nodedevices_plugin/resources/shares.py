@@ -7,12 +7,12 @@ Names and devices are the same matter for all modes and are decided here; how ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource, Sharing
 
-from nodedevices_plugin.model import PlanError, Unit, resource_names
+from nodedevices_plugin.model import ContainerEdits, PlanError, Unit, resource_names
 from nodedevices_plugin.resources.matching import NOTHING_NEAR, like
 from nodedevices_plugin.resources.nearness import Near
 from nodedevices_plugin.sharing import by_nature, none
@@ -36,6 +36,7 @@ class Share:
     numa: bool = True
     enforcement: str = "none"
     cores: bool = False
+    container: ContainerEdits = field(default_factory=ContainerEdits)
     fail_requests_greater_than_one: bool = False
     together: bool = False  # every share is of all units
 
@@ -124,6 +125,7 @@ def _shared(
         numa=split.numa,
         enforcement=split.enforcement,
         cores=split.cores,
+        container=split.container,
         fail_requests_greater_than_one=sharing.fail_requests_greater_than_one,
     )
     return (shared,) if new_name == name or not rest else (_whole(name, rest), shared)

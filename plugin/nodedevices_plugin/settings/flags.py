@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from nodedevices_api.fields import HOST_PATH_PATTERN
 from nodedevices_common import __version__
 from nodedevices_common.errors import InputError
 from nodedevices_common.http import Address, parse_address
@@ -63,6 +64,7 @@ class Local:
     cdi_dir: str = "/var/run/cdi"
     cdi_spec_dirs: tuple[str, ...] = ()
     mps_dir: str = "/mps"
+    container_mount_dirs: tuple[str, ...] = ()
     own_pod: tuple[str, str] | None = None  # namespace and name; None: a plain process
     operator_wait_seconds: float = 0.0  # how long a first registration without a state file waits for it
     sources: tuple[str, ...] = ()  # which of flags and environment say something of what a configuration can say
@@ -111,6 +113,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
         cdi_dir=str(values["cdi-dir"]),
         cdi_spec_dirs=_list(values["cdi-spec-dirs"]),
         mps_dir=str(values["mps-dir"]),
+        container_mount_dirs=_list(values["container-mount-dir"]),
         own_pod=(str(values["pod-namespace"]), str(values["pod-name"])) if values["pod-name"] else None,
         operator_wait_seconds=float(_seconds(str(values["operator-wait-seconds"]))),
         device_files={each.name: str(values[each.name]) for each in file_options() if values[each.name]},
@@ -146,6 +149,11 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value], *, probe_p
         problems.append(
             f"--{missing}: missing, with --{given_one} {value}; give both, from the downward API, or neither"
         )
+    problems += [
+        f"--container-mount-dir: {show(each)} is not an absolute path without . and .., such as /opt/limiter"
+        for each in _list(values["container-mount-dir"])
+        if not re.fullmatch(HOST_PATH_PATTERN, each)
+    ]
     try:
         _seconds(str(values["operator-wait-seconds"]))
     except ValueError as error:

@@ -216,6 +216,15 @@ OWN: tuple[Option, ...] = (
         help="where --mps-root is mounted in this container",
     ),
     Option(
+        name="container-mount-dir",
+        kind="list",
+        variables=("NODEDEVICES_CONTAINER_MOUNT_DIR", "CONTAINER_MOUNT_DIR"),
+        group="kubelet",
+        metavar="DIR",
+        help="a directory of the host that policies may mount, read-only, into containers with shares of memory "
+        "(sharing.resources[].container.mounts), with all below it; repeat it for several; default: none",
+    ),
+    Option(
         name="http-address",
         default=HTTP_ADDRESS,
         variables=("NODEDEVICES_HTTP_ADDRESS",),

@@ -14,7 +14,7 @@ that hold the resource.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -56,8 +56,8 @@ class Request:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """How many shares each of the units has, in their order. replicas: where that is one number for all of them. unit:
-    where a share has a size, its amount of memory, such as 1Gi; spread, numa, enforcement, cores: as the rule has them.
-    """
+    where a share has a size, its amount of memory, such as 1Gi; spread, numa, enforcement, cores, container: as the
+    rule has them."""
 
     counts: tuple[int, ...]
     replicas: int | None = None
@@ -66,6 +66,7 @@ class Split:
     numa: bool = True
     enforcement: str = "none"
     cores: bool = False
+    container: ContainerEdits = field(default_factory=ContainerEdits)
 
 
 @runtime_checkable
@@ -230,3 +231,15 @@ def by_replicas(mode: str, request: Request) -> Split:
     if replicas is None:
         raise PlanError(f"{request.place}.replicas", "absent", f"{mode} needs replicas, 2 to 16384")
     return Split(counts=(replicas,) * len(request.units), replicas=replicas)
+
+
+def merged(parts: Iterable[ContainerEdits]) -> ContainerEdits:
+    """All of them, in their order; what two of them contain is there once."""
+    each = tuple(parts)
+    return ContainerEdits(
+        envs={name: value for part in each for name, value in part.envs.items()},
+        mounts=tuple(dict.fromkeys(mount for part in each for mount in part.mounts)),
+        devices=tuple(dict.fromkeys(node for part in each for node in part.devices)),
+        annotations={name: value for part in each for name, value in part.annotations.items()},
+        cdi_devices=tuple(dict.fromkeys(name for part in each for name in part.cdi_devices)),
+    )

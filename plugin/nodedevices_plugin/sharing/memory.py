@@ -2,20 +2,20 @@
 
 Every share belongs to one device, which its id says, so the kubelet's own record of ids is the whole accounting: no
 annotation, no lock, no guess which pod an Allocate is for. All shares of one container are of one device
-(resources.packing). Nothing here keeps a program from using more: its limit is told to it by variables, of which each
-kind has its own module (memory_variables, memory_presets).
+(resources.packing). What a container gets for them is made by small modules, each of one kind: variables that tell a
+program its limit (memory_variables, memory_presets), limits that MPS enforces (memory_limits), and what a policy adds
+(memory_container).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from nodedevices_api.quantity import MEBIBYTE, from_bytes, to_bytes
 
 from nodedevices_plugin.model import ContainerEdits, OfferedResource, PlanError, SchedulableId, Unit
-from nodedevices_plugin.sharing import memory_limits, memory_presets, memory_variables, mps, none
-from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split
+from nodedevices_plugin.sharing import memory_container, memory_limits, memory_presets, memory_variables, mps, none
+from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, merged
 from nodedevices_plugin.sharing.memory_grant import memory_grant
 
 NAME = "memory"
@@ -60,6 +60,7 @@ class Memory:
             numa=bool(request.rule.numa),
             enforcement=enforcement,
             cores=bool(request.rule.cores),
+            container=memory_container.template(request.rule.container),
         )
 
     def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
@@ -68,10 +69,10 @@ class Memory:
         if grant is None:
             return ContainerEdits()
         envs = memory_variables.variables(grant) | memory_presets.variables(grant)
-        if resource.enforcement != mps.NAME:
-            return ContainerEdits(envs=envs)
-        client = mps.client_edits(resource, settings)
-        return replace(client, envs={**envs, **memory_limits.variables(grant), **client.envs})
+        parts = [memory_container.edits(resource, grant, settings), ContainerEdits(envs=envs)]
+        if resource.enforcement == mps.NAME:
+            parts += [ContainerEdits(envs=memory_limits.variables(grant)), mps.client_edits(resource, settings)]
+        return merged(parts)
 
 
 def _bytes(quantity: str | None, place: str) -> int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from nodedevices_plugin.model import Holder
+import pytest
+from nodedevices_plugin.model import AllocationError, Holder
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import begin
+from nodedevices_plugin.settings.flags import parse
 from support.facts import GIB, START, gpu, gpu_id, old
 from support.stepped_node import Node
 
@@ -55,6 +57,40 @@ def test_a_larger_reserve_waits_for_pods_that_hold_what_it_takes() -> None:
     high = pod(f"{gpu_id(0)}::1Gi.6")
     assert free(node.now(by_memory(memoryReserve="4Gi"), high)) == {MEMORY: Counter({gpu_id(1): 4})}
     assert free(node.now(by_memory(memoryReserve="4Gi"), HELD)) == {MEMORY: Counter({gpu_id(0): 4, gpu_id(1): 4})}
+
+
+def mounting(path: str) -> dict[str, Any]:
+    template = {"env": [{"name": "LIMIT", "value": path}], "mounts": [{"hostPath": path, "containerPath": "/limiter"}]}
+    return by_memory(container=template)
+
+
+def test_what_a_policy_gives_containers_changes_for_new_ones_while_pods_hold_shares() -> None:
+    local = parse(["--node-name=n1", "--operator-wait-seconds=0", "--container-mount-dir=/opt/a,/opt/b"], {})
+    node = Node(*TWO, local=local).now(mounting("/opt/a"))
+    for path in ("/opt/a", "/opt/b/lib"):
+        node.now(mounting(path), HELD)
+        assert node.world.config.reason == "Applied"
+        got = node.container(MEMORY, f"{gpu_id(1)}::1Gi.0")
+        assert (got.envs["LIMIT"], [each.host_path for each in got.mounts]) == (path, [path])
+    node.now(mounting("/etc"), HELD)
+    assert node.world.config.reason == "ConfigInvalid"
+    assert "container.mounts: /etc: this node allows /opt/a and /opt/b (--container-mount-dir)" in (
+        node.world.config.message
+    )
+    assert len(node.offers[MEMORY]) == 16, "the last good configuration stays"
+
+
+def test_a_directory_that_the_node_no_longer_allows_is_given_to_nobody_after_a_restart() -> None:
+    local = parse(["--node-name=n1", "--operator-wait-seconds=0", "--container-mount-dir=/opt/a"], {})
+    node = Node(*TWO, local=local).now(mounting("/opt/a"))
+    again = Node(*TWO)
+    again.world = begin(node.world.state, again.local, now=START, monotonic=100)
+    again.now(mounting("/opt/a"), HELD)
+    assert again.world.config.reason == "ConfigInvalid"
+    assert len(again.offers[MEMORY]) == 16, "what pods hold is as they hold it"
+    with pytest.raises(AllocationError, match=r"mounts /opt/a, which this node does not allow"):
+        again.container(MEMORY, f"{gpu_id(1)}::1Gi.0")
+    assert again.now(by_memory(), HELD).container(MEMORY, f"{gpu_id(1)}::1Gi.0").mounts == ()
 
 
 def test_a_gpu_of_which_a_pod_has_memory_is_not_given_whole() -> None:
