@@ -1,0 +1,203 @@
+"""What the extender remembers: shares by node, and the pods that request them; tables are made when they are needed.
+
+Small on purpose: of a NodeDevices only what its shares are, of pods only those that request a resource that some
+NodeDevices shares by memory, and of these only what they request and where they are. Which resources these are is seen
+in NodeDevices alone. When there is one more, pods have to be listed again (`pods_wanted`), and until then nodes pass
+for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
+from nodedevices_operator.extender.requests import Raw, Request, requests_of
+from nodedevices_operator.extender.shares import NodeShares, pod_key, read
+from nodedevices_operator.extender.table import BoundPod, Table, tabulate
+
+MIRROR = "kubernetes.io/config.mirror"  # a static pod's uid, as the kubelet has it
+FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(slots=True)
+class _Node:
+    """What is known of one node."""
+
+    shares: NodeShares
+    heard: float  # clock; when its heartbeat changed
+    tables: dict[str, Table] = field(default_factory=dict)  # by resource; forgotten when anything of it changes
+
+
+class Cache:
+    """Synchronous, for one event loop. Times are by the clock of whoever calls."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Node] = {}
+        self._pods: dict[str, BoundPod] = {}  # by uid
+        self._pods_of: dict[str, dict[str, BoundPod]] = {}  # by node, by uid
+        self._offering: Counter[str] = Counter()  # resource -> nodes
+        self._covered: frozenset[str] = frozenset()  # resources whose pods are known
+        self._arrivals = 0
+        self._requests: dict[Request, Request] = {}  # one of equals
+        self.version = 0  # grows with each change that an answer could depend on
+        self.bound: Callable[[str], None] = _nothing  # called with the uid of each pod that is seen bound to a node
+        self.pods_wanted: Callable[[], None] = _nobody  # called when pods have to be listed again
+
+    # --- NodeDevices -------------------------------------------------------------------------------------------------
+    def observe_node(self, raw: Raw, now: float) -> None:
+        shares = read(raw)
+        known = self._nodes.get(shares.name)
+        if known is not None and known.shares == shares:
+            return
+        self.version += 1
+        self._offering.update(shares.resources.keys())
+        if known is None:
+            self._nodes[shares.name] = _Node(shares, now)
+        else:
+            self._offering.subtract(known.shares.resources.keys())
+            if known.shares.heartbeat != shares.heartbeat:
+                known.heard = now
+            if known.shares.resources != shares.resources:
+                known.tables = {}
+            known.shares = shares
+        if not self._covered.issuperset(shares.resources):
+            self.pods_wanted()
+
+    def remove_node(self, name: str) -> None:
+        known = self._nodes.pop(name, None)
+        if known is not None:
+            self.version += 1
+            self._offering.subtract(known.shares.resources.keys())
+
+    def keep_nodes(self, names: Collection[str]) -> None:
+        """A complete list has only these."""
+        for name in self._nodes.keys() - names:
+            self.remove_node(name)
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """Those that some node shares by memory."""
+        return frozenset(name for name, nodes in self._offering.items() if nodes > 0)
+
+    # --- pods --------------------------------------------------------------------------------------------------------
+    def read_pod(self, raw: Raw, resources: Collection[str], *, arrival: int) -> BoundPod | None:
+        """None: nothing of it matters here."""
+        metadata, spec, status = (_mapping(raw.get(name)) for name in ("metadata", "spec", "status"))
+        node = spec.get("nodeName")
+        if not node or status.get("phase") in FINISHED or not resources:
+            return None
+        requests = requests_of(raw, resources)
+        if not requests:
+            return None
+        uid = str(_mapping(metadata.get("annotations")).get(MIRROR) or metadata.get("uid", ""))
+        scheduled = next(
+            (
+                str(each.get("lastTransitionTime", ""))
+                for each in status.get("conditions") or ()
+                if isinstance(each, Mapping) and each.get("type") == "PodScheduled"
+            ),
+            "",
+        )
+        return BoundPod(
+            order=(scheduled, arrival, str(metadata.get("creationTimestamp", "")), uid),
+            key=pod_key(str(metadata.get("namespace", "")), str(metadata.get("name", ""))),
+            node=str(node),
+            requests={name: self._requests.setdefault(request, request) for name, request in requests.items()},
+        )
+
+    def observe_pod(self, raw: Raw) -> None:
+        """One that is new, changed, or no longer bound and running."""
+        self._arrivals += 1
+        uid = str(_mapping(raw.get("metadata")).get("uid", ""))
+        pod = self.read_pod(raw, self._covered, arrival=self._arrivals)
+        if pod is None:
+            self.remove_pod(raw)
+            return
+        known = self._pods.get(pod.uid)
+        if known is None or (known.node, known.requests) != (pod.node, pod.requests):
+            self._drop(pod.uid)
+            self._add(pod)
+        self.bound(uid)
+
+    def remove_pod(self, raw: Raw) -> None:
+        metadata = _mapping(raw.get("metadata"))
+        self._drop(str(_mapping(metadata.get("annotations")).get(MIRROR) or metadata.get("uid", "")))
+
+    def replace_pods(self, pods: Collection[BoundPod], resources: frozenset[str]) -> None:
+        """All pods that request one of these resources."""
+        listed = {pod.uid: pod for pod in pods}
+        self._covered = resources
+        for uid in self._pods.keys() - listed.keys():
+            self._drop(uid)
+        for uid, pod in listed.items():
+            known = self._pods.get(uid)
+            if known is None or (known.node, known.requests) != (pod.node, pod.requests):
+                self._drop(uid)
+                self._add(pod)
+            self.bound(uid)
+        self.version += 1
+        used = {request for pod in listed.values() for request in pod.requests.values()}
+        self._requests = {request: request for request in used}
+        for node in self._nodes.values():
+            node.tables = {}
+        if not resources.issuperset(self.resources):
+            self.pods_wanted()
+
+    def _add(self, pod: BoundPod) -> None:
+        self._pods[pod.uid] = pod
+        self._pods_of.setdefault(pod.node, {})[pod.uid] = pod
+        self._forget(pod)
+
+    def _drop(self, uid: str) -> None:
+        pod = self._pods.pop(uid, None)
+        if pod is not None:
+            of_node = self._pods_of[pod.node]
+            del of_node[uid]
+            if not of_node:
+                del self._pods_of[pod.node]
+            self._forget(pod)
+
+    def _forget(self, pod: BoundPod) -> None:
+        self.version += 1
+        node = self._nodes.get(pod.node)
+        if node is not None:
+            for resource in pod.requests:
+                node.tables.pop(resource, None)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+    def table(self, node: str, resource: str, now: float) -> Table | None:
+        """What is free there; None: that is not known, and the node passes."""
+        known = self._nodes.get(node)
+        if known is None or known.shares.stale or now - known.heard >= OVERDUE_AFTER_SECONDS:
+            return None
+        table = known.tables.get(resource)
+        if table is None and resource in known.shares.resources and resource in self._covered:
+            pods = [pod for pod in self._pods_of.get(node, {}).values() if resource in pod.requests]
+            table = known.tables[resource] = tabulate(known.shares.resources[resource], pods)
+        return table
+
+    def nodes(self) -> Iterator[str]:
+        """Those that share memory, by name."""
+        return (name for name, known in sorted(self._nodes.items()) if known.shares.resources)
+
+    def shares(self, node: str) -> NodeShares | None:
+        known = self._nodes.get(node)
+        return known.shares if known is not None else None
+
+    def sizes(self) -> tuple[int, int]:
+        """NodeDevices and pods that are remembered."""
+        return len(self._nodes), len(self._pods)
+
+
+def _mapping(value: object) -> Raw:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _nothing(_: str) -> None:
+    return None
+
+
+def _nobody() -> None:
+    return None

@@ -1,0 +1,138 @@
+"""What a NodeDevices says of devices that are shared by memory. Pure.
+
+Made from the raw JSON of every watch event: a missing or odd field reads as absent, and what an agent does not say
+(`free` came later than `shares`) keeps its resource out, so that its node passes for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from sys import intern
+from typing import Any
+
+from nodedevices_api.conditions import STALE
+
+from nodedevices_operator.extender.requests import Raw
+
+OFFERED = frozenset({"Healthy", "Degraded"})  # states in which a device is offered
+SPREAD = "spread"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one container holds of a device."""
+
+    pod: str  # namespace/name
+    container: str
+    shares: int
+    uid: str = ""  # "": not known
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDevice:
+    """A device or a partition whose memory is shared."""
+
+    id: str
+    index: int  # of the device, in the driver's order
+    total: int
+    held: int
+    free: int  # offered, healthy and not held
+    offered: bool  # whether shares that are given back are free again
+    holders: tuple[Held, ...] = ()
+    truncated: bool = False  # not all holders are listed
+
+    @property
+    def unlisted(self) -> int:
+        """Shares whose holders are not listed."""
+        return max(0, self.held - sum(each.shares for each in self.holders)) if self.truncated else 0
+
+
+@dataclass(frozen=True, slots=True)
+class SharedResource:
+    """The devices of a node whose shares have this name, by index."""
+
+    name: str
+    spread: bool
+    unit: str  # memory of a share
+    devices: tuple[SharedDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShares:
+    """A NodeDevices, as far as it is about shares of memory."""
+
+    name: str
+    resources: Mapping[str, SharedResource] = field(default_factory=dict)
+    heartbeat: str = ""
+    stale: bool = False  # the operator says so
+
+
+def read(raw: Raw) -> NodeShares:
+    """Raises nothing for what a status contains."""
+    status = _mapping(raw.get("status"))
+    found: dict[str, tuple[list[SharedDevice], Raw]] = {}
+    for device in _mappings(status.get("devices")):
+        index = _count(device.get("index"))
+        truncated = _count(device.get("holdersTruncated")) > 0
+        usable = _usable(device)
+        for part in (device, *_mappings(device.get("partitions"))):
+            shares = _mapping(part.get("shares"))
+            resource, free = shares.get("resource"), shares.get("free")
+            if not isinstance(resource, str) or not isinstance(free, int) or not shares.get("unit"):
+                continue
+            total, held = _count(shares.get("total")), _count(shares.get("held"))
+            shared = SharedDevice(
+                id=intern(str(part.get("id", ""))),
+                index=index,
+                total=total,
+                held=held,
+                free=max(0, free),
+                offered=usable and _usable(part) and max(0, free) + held >= total,
+                holders=tuple(_holders(part, resource)),
+                truncated=truncated,
+            )
+            found.setdefault(intern(resource), ([], shares))[0].append(shared)
+    return NodeShares(
+        name=intern(str(_mapping(raw.get("metadata")).get("name", ""))),
+        resources={
+            name: SharedResource(name, shares.get("packing") == SPREAD, str(shares["unit"]), tuple(devices))
+            for name, (devices, shares) in found.items()
+        },
+        heartbeat=str(_mapping(status.get("agent")).get("heartbeatTime", "")),
+        stale=any(it.get("type") == STALE and it.get("status") == "True" for it in _mappings(status.get("conditions"))),
+    )
+
+
+def _usable(part: Raw) -> bool:
+    """A partition without its own health has its device's."""
+    state = _mapping(part.get("health")).get("state")
+    return (state is None or state in OFFERED) and not part.get("excluded") and not part.get("unschedulable")
+
+
+def _holders(part: Raw, resource: str) -> Iterator[Held]:
+    """Those of its shares under the resource's present name."""
+    for each in _mappings(part.get("holders")):
+        if each.get("resource") == resource and (shares := _count(each.get("shares"))):
+            yield Held(
+                pod=pod_key(str(each.get("namespace", "")), str(each.get("pod", ""))),
+                container=intern(str(each.get("container", ""))),
+                shares=shares,
+                uid=str(each.get("podUid") or ""),
+            )
+
+
+def pod_key(namespace: str, name: str) -> str:
+    return f"{namespace}/{name}"
+
+
+def _mapping(value: object) -> Raw:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _mappings(value: object) -> Iterator[Raw]:
+    return (each for each in value if isinstance(each, Mapping)) if isinstance(value, list) else iter(())
+
+
+def _count(value: Any) -> int:
+    return max(0, value) if isinstance(value, int) else 0

@@ -1,0 +1,158 @@
+"""What is free on a node for the next pod, and what becomes of a pod there. Pure.
+
+A NodeDevices is some seconds behind: what it shows as free is less what pods will get that are bound to the node and
+not among the holders yet. They are placed as the agent will place them, in the order in which they were bound. What
+containers of pods that have ended still seem to hold is free: the kubelet takes it back when it allocates next.
+
+Where a device has more holders than its list shows, nobody knows whose the unlisted shares are: pods without a listed
+holder have them, the earliest first, and only the rest are about to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from nodedevices_operator.extender.placement import Placement, place
+from nodedevices_operator.extender.requests import Kind, Request, Steps
+from nodedevices_operator.extender.shares import Held, SharedResource
+
+MAX_SCORE = 10  # extender/v1: MaxExtenderPriority
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPod:
+    """A pod that is bound to a node and has not ended. Sorts by when it was bound."""
+
+    order: tuple[str, int, str, str]  # PodScheduled's time, arrival here (0: listed), creation, uid
+    key: str  # namespace/name
+    node: str
+    requests: Mapping[str, Request]  # by resource
+
+    @property
+    def uid(self) -> str:
+        return self.order[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What becomes of a pod on a node. `refusal` empty: every container has room."""
+
+    score: int = 0
+    refusal: str = ""
+    never: bool = False  # not even on these devices when nobody holds them
+
+
+@dataclass(slots=True)
+class Table:
+    """The shares of one resource on one node."""
+
+    resource: SharedResource
+    free: dict[str, int]  # by device, by index
+    coming: dict[str, str] = field(default_factory=dict)  # pod that is not among the holders -> device of its first
+    _outcomes: dict[Steps, Outcome] = field(default_factory=dict)
+
+    def outcome(self, request: Request) -> Outcome:
+        """Of one more pod. Remembered: pods of one controller request the same."""
+        known = self._outcomes.get(request.steps)
+        if known is None:
+            known = self._outcomes[request.steps] = self._judge(request)
+        return known
+
+    def _judge(self, request: Request) -> Outcome:
+        steps, spread = request.steps, self.resource.spread
+        left = dict(self.free)
+        placement = place(left, steps, spread=spread)
+        if placement.complete(steps):
+            return Outcome(score=self._score(placement.devices, left))
+        empty = {each.id: each.total if each.offered else 0 for each in self.resource.devices}
+        never = not place(dict(empty), steps, spread=spread).complete(steps)
+        return Outcome(refusal=self._refusal(request, placement, left, empty), never=never)
+
+    def _refusal(
+        self, request: Request, placement: Placement, left: Mapping[str, int], empty: Mapping[str, int]
+    ) -> str:
+        """Of the first container for which there is no room, for the pod's owner."""
+        at, name = len(placement.devices), self.resource.name
+        size, container = request.steps[at][1], request.names[at]
+        largest = max((each.total for each in self.resource.devices), default=0)
+        if size > largest:
+            return f"no single GPU has {size} units of {name} (largest: {largest}); request fewer"
+        if not any(empty.values()):
+            return f"no GPU of this node offers {name} now: all are unhealthy or out of service"
+        if placement.unused:
+            there = left[placement.unused_of] + placement.unused
+            return (
+                f"container {container} needs {size} units of {name} on the GPU of the pod's init containers "
+                f"(free there: {there}); request the same in both"
+            )
+        rest = f" for container {container} beside the pod's others" if at else ""
+        return f"no single GPU has {size} free units of {name}{rest} (largest free: {max(left.values())})"
+
+    def _score(self, devices: Collection[str], left: Mapping[str, int]) -> int:
+        """By how full the chosen devices will be; the mean, where they are several."""
+        totals = {each.id: each.total for each in self.resource.devices}
+        used = set(devices)
+        empty = sum(left[each] / max(1, totals[each]) for each in used) / max(1, len(used))
+        score = MAX_SCORE - round(MAX_SCORE * min(1.0, empty))
+        return MAX_SCORE - score if self.resource.spread else score
+
+
+def tabulate(resource: SharedResource, pods: Collection[BoundPod]) -> Table:
+    """`pods`: all that are bound to the node, have not ended and request the resource."""
+    there = {pod.key: pod for pod in pods}
+    free: dict[str, int] = {}
+    holding: dict[str, dict[str, str]] = {}  # pod -> container -> device
+    for device in resource.devices:
+        free[device.id] = device.free
+        for held in device.holders:
+            if _there(held, there):
+                holding.setdefault(held.pod, {})[held.container] = device.id
+            elif device.offered:
+                free[device.id] += held.shares
+    table = Table(resource, free)
+    _add_coming(table, pods, holding)
+    return table
+
+
+def _there(held: Held, pods: Mapping[str, BoundPod]) -> bool:
+    pod = pods.get(held.pod)
+    return pod is not None and (not held.uid or held.uid == pod.uid)
+
+
+def _add_coming(table: Table, pods: Collection[BoundPod], holding: Mapping[str, Mapping[str, str]]) -> None:
+    """Takes what pods will get that are not among the holders, and what holders have that no report shows."""
+    name, spread, free = table.resource.name, table.resource.spread, table.free
+    unlisted = sum(each.unlisted for each in table.resource.devices)
+    for pod in sorted(pods, key=lambda it: it.order):
+        request = pod.requests[name]
+        held = holding.get(pod.key)
+        if held is None:
+            size = sum(size for kind, size in request.steps if kind is not Kind.INIT)
+            if unlisted and size <= unlisted:
+                unlisted -= size
+                continue
+            steps = request.steps
+        else:
+            steps = tuple(
+                step
+                for step, container in zip(request.steps, request.names, strict=True)
+                if step[0] is not Kind.INIT and container not in held
+            )
+            _take_unused(free, request, held)
+        if steps:
+            placement = place(free, steps, spread=spread)
+            if placement.devices:
+                table.coming[pod.key] = placement.devices[0]
+
+
+def _take_unused(free: dict[str, int], request: Request, held: Mapping[str, str]) -> None:
+    """What an init container had beyond what the others request: the pod keeps it, and PodResources does not show it.
+    It is of the device of those that reuse the rest of it."""
+    if all(kind is not Kind.INIT for kind, _ in request.steps):
+        return
+    plenty = {"": sum(size for _, size in request.steps)}
+    unused = place(plenty, request.steps, spread=False).unused
+    reusing = next((container for container in request.names if container in held), None)
+    if unused and reusing is not None:
+        free[held[reusing]] = max(0, free[held[reusing]] - unused)

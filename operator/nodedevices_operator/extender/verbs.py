@@ -1,0 +1,187 @@
+"""filter and prioritize, as kube-scheduler calls them (k8s.io/kube-scheduler/extender/v1). No HTTP here.
+
+The types have no JSON tags, so keys are capitalised; Go reads them in any case, and so does this. With nodeCacheCapable
+the scheduler sends NodeNames, else whole Nodes; what is sent is what is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from nodedevices_common.errors import InputError
+
+from nodedevices_operator.extender.cache import Cache
+from nodedevices_operator.extender.requests import Raw, Request, requests_of
+from nodedevices_operator.extender.table import Outcome
+
+SETTLE_SECONDS = 0.1  # a bound pod is seen within some milliseconds
+LAG_SECONDS = 0.02  # by which the watches here may be behind the scheduler's
+UNKNOWN = Outcome()  # the node passes
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """ExtenderArgs."""
+
+    pod: Raw
+    names: tuple[str, ...]
+    nodes: Mapping[str, Any] | None = None  # the NodeList, where whole Nodes were sent
+    by_name: bool = True
+
+    @property
+    def uid(self) -> str:
+        return str(_mapping(self.pod.get("metadata")).get("uid", ""))
+
+
+@dataclass(slots=True)
+class Filtered:
+    """What becomes of the nodes."""
+
+    passed: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    never: dict[str, str] = field(default_factory=dict)  # where ending other pods would not help
+    unknown: int = 0  # of those that passed
+
+    def answer(self, arguments: Arguments) -> bytes:
+        """ExtenderFilterResult."""
+        nodes = None
+        if arguments.nodes is not None:
+            passed = set(self.passed)
+            kept = [each for each in arguments.nodes["items"] if _name(each) in passed]
+            nodes = {**arguments.nodes, "items": kept}
+        return orjson.dumps(
+            {
+                "Nodes": nodes,
+                "NodeNames": self.passed if arguments.by_name else None,
+                "FailedNodes": self.failed,
+                "FailedAndUnresolvableNodes": self.never,
+                "Error": "",
+            }
+        )
+
+
+def read_arguments(body: bytes) -> Arguments:
+    """Raises InputError with what would be right."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"the body is not JSON: {error}; send extender/v1 ExtenderArgs") from error
+    if not isinstance(document, dict):
+        raise InputError("the body is not a JSON object; send extender/v1 ExtenderArgs: Pod, and NodeNames or Nodes")
+    given = {key.lower(): value for key, value in document.items()}
+    pod, names, nodes = (given.get(key) for key in ("pod", "nodenames", "nodes"))
+    if not isinstance(pod, dict):
+        raise InputError("Pod: absent or not an object; send the pod that is to be scheduled")
+    if names is not None and not (isinstance(names, list) and all(isinstance(each, str) for each in names)):
+        raise InputError("NodeNames: not a list of names")
+    items: Any = []
+    if nodes is not None:
+        items = _mapping(nodes).get("items")
+        if not isinstance(items, list) or not all(isinstance(each, dict) for each in items):
+            raise InputError("Nodes: not a NodeList; send items")
+    if names is None and nodes is None:
+        raise InputError("NodeNames and Nodes are both absent; send one of them")
+    if names is not None:
+        return Arguments(pod, tuple(names), nodes)
+    return Arguments(pod, tuple(_name(each) for each in items), nodes, by_name=False)
+
+
+class Verbs:
+    """Answers from the cache.
+
+    Two moments in which it is behind are waited for, because they come with every burst of pods. The scheduler goes on
+    to the next pod while the last is being bound: it is judged once that one is seen bound, or after 0.1 s. And where
+    no node has room it may be that the scheduler knows of a pod's end a moment earlier; it would ask again only after
+    another event, so after 0.02 s that is judged once more.
+    """
+
+    def __init__(self, cache: Cache, *, sees: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
+        self._cache = cache
+        self._sees = sees  # whether what is remembered is complete, and not old
+        self._clock = clock
+        self._unbound: dict[str, asyncio.Event] = {}  # pods that passed, by uid; set: it is bound
+        cache.bound = self._bound
+
+    async def filter(self, arguments: Arguments) -> Filtered:
+        requests = self._requests(arguments)
+        if not requests:
+            return Filtered(passed=list(arguments.names), unknown=len(arguments.names))
+        await self._settle(arguments.uid)
+        version = self._cache.version
+        found = self._filter(arguments.names, requests)
+        if arguments.names and not found.passed:
+            await asyncio.sleep(LAG_SECONDS)
+            if self._cache.version != version:
+                found = self._filter(arguments.names, requests)
+        if found.passed and arguments.uid:
+            self._unbound[arguments.uid] = asyncio.Event()
+        return found
+
+    def prioritize(self, arguments: Arguments) -> bytes:
+        """HostPriorityList: 0 to 10 for each; what is not known has 0."""
+        requests = self._requests(arguments)
+        now = self._clock()
+        return orjson.dumps(
+            [
+                {"Host": name, "Score": sum(scores) // len(scores) if scores else 0}
+                for name in arguments.names
+                for scores in [[each.score for each in self._outcomes(name, requests, now)]]
+            ]
+        )
+
+    def _requests(self, arguments: Arguments) -> Mapping[str, Request]:
+        return requests_of(arguments.pod, self._cache.resources) if self._sees() else {}
+
+    def _filter(self, names: Iterable[str], requests: Mapping[str, Request]) -> Filtered:
+        found, now = Filtered(), self._clock()
+        for name in names:
+            outcomes = self._outcomes(name, requests, now)
+            refused = [each for each in outcomes if each.refusal]
+            if not refused:
+                found.passed.append(name)
+                found.unknown += not outcomes
+            else:
+                where = found.never if any(each.never for each in refused) else found.failed
+                where[name] = "; ".join(each.refusal for each in refused)
+        return found
+
+    def _outcomes(self, node: str, requests: Mapping[str, Request], now: float) -> list[Outcome]:
+        """For each of the resources that the node is known to share."""
+        return [
+            table.outcome(request)
+            for resource, request in requests.items()
+            if (table := self._cache.table(node, resource, now)) is not None
+        ]
+
+    # --- pods that are being bound -----------------------------------------------------------------------------------
+    def _bound(self, uid: str) -> None:
+        waited_for = self._unbound.pop(uid, None)
+        if waited_for is not None:
+            waited_for.set()
+
+    async def _settle(self, uid: str) -> None:
+        """Until all other pods that passed are bound. One that is not in time is waited for once, and never again."""
+        self._unbound.pop(uid, None)
+        waiting = list(self._unbound.items())
+        if not waiting:
+            return
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS):
+                for _, event in waiting:
+                    await event.wait()
+        except TimeoutError:
+            for each, _ in waiting:
+                self._unbound.pop(each, None)
+
+
+def _name(node: Raw) -> str:
+    return str(_mapping(node.get("metadata")).get("name", ""))
+
+
+def _mapping(value: object) -> Raw:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,349 @@
+"""What the extender says of a pod and a node: by what NodeDevices shows, what is bound and not shown yet, and what the
+kubelet and the agent will do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nodedevices_operator.extender.cache import Cache
+from nodedevices_operator.extender.requests import requests_of
+from nodedevices_operator.extender.table import Outcome
+from support.nodeshares import MEMORY, cache, container, gpu, holder, node_devices, pod
+
+OTHER = "example.com/other-memory"
+
+
+def judge(remembered: Cache, wanted: dict[str, Any], node: str = "n1", now: float = 1.0) -> Outcome:
+    table = remembered.table(node, MEMORY, now)
+    assert table is not None
+    return table.outcome(requests_of(wanted, {MEMORY})[MEMORY])
+
+
+def free(remembered: Cache, node: str = "n1", now: float = 1.0) -> list[int]:
+    table = remembered.table(node, MEMORY, now)
+    assert table is not None
+    return list(table.free.values())
+
+
+# --- one container ---------------------------------------------------------------------------------------------------
+def test_a_pod_that_fits_the_sum_of_a_node_and_no_single_gpu_is_refused_in_words() -> None:
+    known = cache(node_devices("n1", gpu(0, 24, held=12), gpu(1, 24, held=9)))
+    assert judge(known, pod("p", 15)).refusal == ""
+    refused = judge(known, pod("p", 20))
+    assert refused.refusal == f"no single GPU has 20 free units of {MEMORY} (largest free: 15)"
+    assert not refused.never
+
+
+def test_a_request_that_no_gpu_of_the_node_could_ever_meet_says_so() -> None:
+    known = cache(node_devices("n1", gpu(0, 24), gpu(1, 48)))
+    refused = judge(known, pod("p", 49))
+    assert refused == Outcome(
+        refusal=f"no single GPU has 49 units of {MEMORY} (largest: 48); request fewer", never=True
+    )
+
+
+@pytest.mark.parametrize("state", ["Unhealthy", "Unknown"])
+def test_a_gpu_out_of_service_has_no_room_whatever_is_given_back_on_it(state: str) -> None:
+    finished = holder("gone", 10)
+    known = cache(node_devices("n1", gpu(0, 24, finished, state=state, free=0), gpu(1, 24, held=20)))
+    assert free(known) == [0, 4]
+    assert judge(known, pod("p", 10)).refusal == f"no single GPU has 10 free units of {MEMORY} (largest free: 4)"
+
+
+def test_a_node_whose_gpus_are_all_out_of_service_says_that() -> None:
+    known = cache(node_devices("n1", gpu(0, 24, state="Unhealthy"), gpu(1, 24, state="Unhealthy")))
+    assert judge(known, pod("p", 10)) == Outcome(
+        refusal=f"no GPU of this node offers {MEMORY} now: all are unhealthy or out of service", never=True
+    )
+
+
+def test_a_gpu_taken_out_of_service_by_hand_or_excluded_is_not_offered() -> None:
+    cordoned = gpu(0, 24, holder("gone", 24), free=0) | {"unschedulable": "RMA 4711"}
+    excluded = gpu(1, 24, holder("gone", 24), free=0) | {"excluded": "index 1"}
+    assert free(cache(node_devices("n1", cordoned, excluded))) == [0, 0]
+
+
+def test_shares_withheld_for_a_pending_change_are_not_free_when_their_holder_ends() -> None:
+    known = cache(node_devices("n1", gpu(0, 24, holder("gone", 10), free=0)))
+    assert free(known) == [0]
+
+
+def test_mixed_models_are_judged_each_by_its_own_memory() -> None:
+    known = cache(node_devices("n1", gpu(0, 15), gpu(1, 80, held=75)))
+    assert judge(known, pod("p", 15)).refusal == ""
+    assert judge(known, pod("p", 16)).refusal.endswith("(largest free: 15)")
+    assert not judge(known, pod("p", 16)).never
+    assert judge(known, pod("p", 81)).never
+
+
+def test_partitions_that_are_shared_count_as_devices_of_their_own() -> None:
+    parts = [gpu(0, 10, held=4) | {"id": "MIG-1"}, gpu(0, 20, held=15) | {"id": "MIG-2"}]
+    device = {"id": "GPU-0", "index": 0, "health": {"state": "Healthy"}, "partitions": parts}
+    known = cache(node_devices("n1", device))
+    assert judge(known, pod("p", 6)).refusal == ""
+    assert judge(known, pod("p", 7)).refusal.endswith("(largest free: 6)")
+
+
+# --- what NodeDevices does not show yet ------------------------------------------------------------------------------
+def test_what_pods_still_hold_that_have_ended_is_free() -> None:
+    known = cache(node_devices("n1", gpu(0, 24, holder("runs", 10), holder("ended", 14))), pod("runs", 10, node="n1"))
+    assert free(known) == [14]
+
+
+def test_a_pod_that_is_bound_and_holds_nothing_yet_has_its_place() -> None:
+    known = cache(node_devices("n1", gpu(0, 24, held=4), gpu(1, 24)), pod("coming", 16, node="n1"))
+    assert free(known) == [4, 24]
+
+
+def test_a_pod_among_the_holders_is_counted_once() -> None:
+    known = cache(node_devices("n1", gpu(0, 24, holder("runs", 16)), gpu(1, 24)), pod("runs", 16, node="n1"))
+    assert free(known) == [8, 24]
+
+
+def test_a_pod_of_another_node_or_of_another_resource_takes_nothing() -> None:
+    known = cache(
+        node_devices("n1", gpu(0, 24)),
+        node_devices("n2", gpu(0, 24, resource=OTHER)),
+        pod("elsewhere", 16, node="n2"),
+        pod("other", 16, node="n1", resource=OTHER),
+    )
+    assert free(known) == [24]
+
+
+@pytest.mark.parametrize(("first", "left"), [("a", [2, 0]), ("b", [0, 2])])
+def test_bound_pods_are_placed_in_the_order_in_which_they_were_bound(first: str, left: list[int]) -> None:
+    """10 and 8 on two GPUs of which each has 10: whichever comes first is on the first."""
+    when = {"a": "2026-11-22T12:00:01Z", "b": "2026-11-22T12:00:01Z"} | {first: "2026-11-22T12:00:00Z"}
+    known = cache(
+        node_devices("n1", gpu(0, 10), gpu(1, 10)),
+        pod("a", 8, node="n1", scheduled=when["a"]),
+        pod("b", 10, node="n1", scheduled=when["b"]),
+    )
+    assert free(known) == left
+
+
+def test_pods_bound_in_one_second_are_placed_in_the_order_in_which_they_were_seen() -> None:
+    known = cache(node_devices("n1", gpu(0, 10), gpu(1, 10)))
+    for name, size in (("z", 8), ("a", 10)):
+        known.observe_pod(pod(name, size, node="n1"))
+    assert free(known) == [2, 0]
+
+
+def test_where_several_pods_share_a_second_on_a_list_the_older_comes_first_and_then_the_uid() -> None:
+    older = "2026-11-22T11:00:00Z"
+    known = cache(
+        node_devices("n1", gpu(0, 10), gpu(1, 10)), pod("a", 10, node="n1"), pod("z", 8, node="n1", created=older)
+    )
+    assert free(known) == [2, 0]
+    known = cache(node_devices("n1", gpu(0, 10), gpu(1, 10)), pod("b", 10, node="n1"), pod("a", 8, node="n1"))
+    assert free(known) == [2, 0]
+
+
+def test_a_container_that_holds_nothing_beside_one_that_does_has_its_place() -> None:
+    half = pod("half", container("one", 4), container("two", 6), node="n1")
+    known = cache(node_devices("n1", gpu(0, 24, holder("half", 4, container="one")), gpu(1, 6)), half)
+    assert free(known) == [20, 0]
+
+
+def test_a_pod_that_can_no_longer_be_placed_takes_nothing_from_the_others() -> None:
+    known = cache(node_devices("n1", gpu(0, 24, held=10)), pod("lost", 16, node="n1"))
+    assert free(known) == [14]
+
+
+def test_a_pod_of_a_name_used_before_holds_nothing_of_the_earlier_ones_where_uids_are_known() -> None:
+    earlier = holder("same", 10) | {"podUid": "another"}
+    known = cache(node_devices("n1", gpu(0, 24, earlier), gpu(1, 10)), pod("same", 10, node="n1"))
+    assert free(known) == [24, 0]
+
+
+def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_has() -> None:
+    mirror = pod("static", 10, node="n1")
+    mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "hash"}
+    known = cache(node_devices("n1", gpu(0, 24, holder("static", 10) | {"podUid": "hash"})), mirror)
+    assert free(known) == [14]
+
+
+def test_where_not_all_holders_are_listed_the_earliest_pods_have_the_unlisted_shares() -> None:
+    """60 are held, 10 of them by a listed holder: `old` and `older` have the other 50, and `new` is yet to come."""
+    known = cache(
+        node_devices("n1", gpu(0, 100, holder("listed", 10), held=60, truncated=2)),
+        pod("listed", 10, node="n1"),
+        pod("new", 15, node="n1", scheduled="2026-11-22T12:00:09Z"),
+        pod("older", 20, node="n1", scheduled="2026-11-22T12:00:01Z"),
+        pod("old", 30, node="n1", scheduled="2026-11-22T12:00:02Z"),
+    )
+    assert free(known) == [25]
+
+
+# --- several containers ----------------------------------------------------------------------------------------------
+def test_each_container_needs_a_gpu_of_its_own_choice() -> None:
+    known = cache(node_devices("n1", gpu(0, 10), gpu(1, 12)))
+    assert judge(known, pod("p", container("a", 10), container("b", 12))).refusal == ""
+    refused = judge(known, pod("p", container("a", 12), container("b", 11)))
+    assert refused.refusal == (
+        f"no single GPU has 11 free units of {MEMORY} for container b beside the pod's others (largest free: 10)"
+    )
+    assert refused.never
+
+
+def test_init_containers_run_one_after_another_and_what_they_had_is_reused() -> None:
+    known = cache(node_devices("n1", gpu(0, 24)))
+    wanted = pod("p", 24, init=[container("one", 10), container("two", 24)])
+    assert judge(known, wanted).refusal == ""
+
+
+def test_a_container_that_requests_more_than_the_init_containers_needs_it_on_their_gpu() -> None:
+    known = cache(node_devices("n1", gpu(0, 24, held=14), gpu(1, 24)))
+    refused = judge(known, pod("p", 20, init=[container("fetch", 10)]))
+    assert refused.refusal == (
+        f"container main needs 20 units of {MEMORY} on the GPU of the pod's init containers (free there: 10); "
+        "request the same in both"
+    )
+
+
+def test_a_sidecar_keeps_what_it_has() -> None:
+    known = cache(node_devices("n1", gpu(0, 24)))
+    assert judge(known, pod("p", 16, init=[container("log", 8, always=True)])).refusal == ""
+    assert judge(known, pod("p", 17, init=[container("log", 8, always=True)])).refusal != ""
+
+
+def test_a_sidecar_takes_from_what_an_earlier_init_container_had() -> None:
+    known = cache(node_devices("n1", gpu(0, 24)))
+    init = [container("fetch", 20), container("log", 8, always=True)]
+    assert judge(known, pod("p", 16, init=init)).refusal == ""
+    assert judge(known, pod("p", 17, init=init)).refusal != ""
+
+
+def test_what_an_init_container_had_beyond_the_others_stays_with_the_pod_though_no_report_shows_it() -> None:
+    held = pod("held", container("main", 6), init=[container("fetch", 10)], node="n1")
+    known = cache(node_devices("n1", gpu(0, 24, holder("held", 6))), held)
+    assert free(known) == [14]
+
+
+# --- scores ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("packing", "scores"), [("binpack", [10, 5, 2]), ("spread", [0, 5, 8])])
+def test_the_fuller_the_chosen_gpu_will_be_the_higher_its_node_scores_and_with_spread_the_lower(
+    packing: str, scores: list[int]
+) -> None:
+    found = []
+    for held in (16, 8, 2):
+        known = cache(node_devices("n1", gpu(0, 20, held=held, packing=packing)))
+        found.append(judge(known, pod("p", 4 if held == 16 else 2)).score)
+    assert found == scores
+
+
+def test_the_score_is_that_of_the_gpu_which_the_agent_will_choose() -> None:
+    packed = cache(node_devices("n1", gpu(0, 20, held=10), gpu(1, 20)))
+    spread = cache(node_devices("n1", gpu(0, 20, held=10, packing="spread"), gpu(1, 20, packing="spread")))
+    assert judge(packed, pod("p", 10)).score == 10
+    assert judge(spread, pod("p", 10)).score == 5
+
+
+# --- what is not known -----------------------------------------------------------------------------------------------
+def test_nothing_is_known_of_a_node_without_node_devices_or_with_a_stale_one() -> None:
+    known = cache(node_devices("n1", gpu(0, 24)), node_devices("n2", gpu(0, 24), stale=True))
+    assert known.table("n1", MEMORY, 1.0) is not None
+    assert known.table("n2", MEMORY, 1.0) is None
+    assert known.table("n3", MEMORY, 1.0) is None
+
+
+def test_nothing_is_known_of_a_node_whose_heartbeat_is_overdue_until_it_comes_again() -> None:
+    known = cache(node_devices("n1", gpu(0, 24)))
+    assert known.table("n1", MEMORY, 899.0) is not None
+    assert known.table("n1", MEMORY, 900.0) is None
+    known.observe_node(node_devices("n1", gpu(0, 24), heartbeat="2026-11-22T12:15:00Z"), 901.0)
+    assert known.table("n1", MEMORY, 901.0) is not None
+
+
+def test_nothing_is_known_of_an_agent_that_does_not_say_what_is_free() -> None:
+    old = gpu(0, 24)
+    del old["shares"]["free"]
+    assert cache(node_devices("n1", old)).table("n1", MEMORY, 1.0) is None
+
+
+def test_shares_that_are_no_amounts_of_memory_are_none_of_its_business() -> None:
+    sliced = gpu(0, 4)
+    del sliced["shares"]["unit"]
+    known = cache(node_devices("n1", sliced))
+    assert known.resources == frozenset()
+
+
+def test_a_resource_is_judged_once_the_pods_that_request_it_are_known() -> None:
+    known = cache(node_devices("n1", gpu(0, 24)))
+    wanted: list[bool] = []
+    known.pods_wanted = lambda: wanted.append(True)
+    known.observe_node(node_devices("n2", gpu(0, 24, resource=OTHER)), 1.0)
+    assert wanted
+    assert known.table("n2", OTHER, 1.0) is None
+    listed = known.read_pod(pod("p", 20, node="n2", resource=OTHER), known.resources, arrival=0)
+    assert listed is not None
+    known.replace_pods([listed], known.resources)
+    table = known.table("n2", OTHER, 1.0)
+    assert table is not None
+    assert list(table.free.values()) == [4]
+
+
+# --- changes ---------------------------------------------------------------------------------------------------------
+def test_every_change_of_a_pod_or_a_node_devices_shows_in_the_next_answer() -> None:
+    known = cache(node_devices("n1", gpu(0, 24)))
+    assert free(known) == [24]
+    known.observe_pod(pod("p", 10, node="n1"))
+    assert free(known) == [14]
+    known.observe_node(node_devices("n1", gpu(0, 24, holder("p", 10))), 1.0)
+    assert free(known) == [14]
+    known.remove_pod(pod("p", 10, node="n1", phase="Succeeded"))
+    assert free(known) == [24]
+    known.observe_node(node_devices("n1", gpu(0, 24)), 1.0)
+    assert free(known) == [24]
+    known.remove_node("n1")
+    assert known.table("n1", MEMORY, 1.0) is None
+
+
+def test_a_pod_that_has_ended_is_forgotten_by_its_phase_as_well() -> None:
+    known = cache(node_devices("n1", gpu(0, 24)), pod("p", 10, node="n1"))
+    known.observe_pod(pod("p", 10, node="n1", phase="Failed"))
+    assert (free(known), known.sizes()) == ([24], (1, 0))
+
+
+def test_only_pods_that_request_shares_of_memory_are_remembered() -> None:
+    plain = pod("plain", container("main", 0), node="n1")
+    known = cache(node_devices("n1", gpu(0, 24)), plain, pod("other", 1, node="n1", resource="nvidia.com/gpu"))
+    known.observe_pod(plain)
+    assert known.sizes() == (1, 0)
+
+
+# --- hostile input ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "status",
+    [
+        None,
+        [],
+        {"devices": None},
+        {"devices": [None, 7, {"shares": 7}, {"shares": {"resource": 7, "free": 1, "unit": "1Gi"}}]},
+        {"devices": [{"shares": {"resource": "a/b", "free": "many", "unit": "1Gi"}, "holders": {}}]},
+        {"devices": [{"partitions": {"a": 1}, "health": []}], "conditions": 7, "agent": []},
+    ],
+)
+def test_an_odd_status_says_nothing_and_hurts_nobody(status: Any) -> None:
+    known = cache(node_devices("n1", gpu(0, 24)))
+    known.observe_node({"metadata": {"name": "odd"}, "status": status}, 1.0)
+    assert known.table("odd", MEMORY, 1.0) is None
+    assert free(known) == [24]
+
+
+@pytest.mark.parametrize("amount", ["-3", "1.5.2", "many", "", None, [], True, {"a": 1}])
+def test_an_amount_that_is_no_number_requests_nothing(amount: Any) -> None:
+    odd = {"spec": {"containers": [{"name": "a", "resources": {"limits": {MEMORY: amount}}}]}}
+    assert requests_of(odd, {MEMORY}) == {}
+
+
+@pytest.mark.parametrize("odd", [{}, {"spec": None}, {"spec": {"containers": "x"}}, {"spec": {"containers": [1]}}])
+def test_a_pod_that_is_none_requests_nothing(odd: dict[str, Any]) -> None:
+    assert requests_of(odd, {MEMORY}) == {}
+
+
+def test_large_amounts_are_read_as_kubernetes_writes_them() -> None:
+    assert requests_of(pod("p", container("a", 0)), {MEMORY}) == {}
+    spec = {"containers": [{"name": "a", "resources": {"limits": {MEMORY: "1k"}}}]}
+    assert requests_of({"spec": spec}, {MEMORY})[MEMORY].steps == ((2, 1000),)
