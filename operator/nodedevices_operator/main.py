@@ -1,4 +1,5 @@
 """`nodedevices-operator run | cleanup`: signals, and the parts put together. One per cluster, without leader election.
+`nodedevices-operator extender` is another program in the same image: extender/main.py.
 
 What it uses of the API (the whole of its RBAC; `cleanup` uses the same):
 
@@ -35,6 +36,9 @@ from nodedevices_common.errors import InputError
 from nodedevices_operator import settings as flags
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cleanup import clean_up
+from nodedevices_operator.extender import main as extender
+from nodedevices_operator.extender import settings as extender_settings
+from nodedevices_operator.extender.settings import ExtenderSettings
 from nodedevices_operator.http import servers
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import KubeError
@@ -50,16 +54,24 @@ log = structlog.get_logger()
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script. Returns the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    settings: Settings | ExtenderSettings
     try:
-        settings = flags.read(sys.argv[1:] if arguments is None else arguments, os.environ)
+        if given[:1] == [extender_settings.COMMAND]:
+            settings = extender_settings.read(given[1:], os.environ)
+        else:
+            settings = flags.read(given, os.environ)
     except InputError as error:
         print(f"nodedevices-operator: {error}", file=sys.stderr)  # noqa: T201  logging is not set up yet
         return MISUSED
     logs.configure(settings.log_level, settings.log_format, stdlib=True)
     try:
-        if settings.command == "cleanup":
+        if isinstance(settings, ExtenderSettings):
+            asyncio.run(extender.run(settings))
+        elif settings.command == "cleanup":
             return asyncio.run(_clean_up(settings))
-        asyncio.run(run(settings))
+        else:
+            asyncio.run(run(settings))
     except (KubeError, OSError) as error:
         log.error("operator ended", error=str(error))  # noqa: TRY400  the text says it all
         return FAILED

@@ -27,7 +27,7 @@ MAX_SECONDS = 86400.0
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-def _option(
+def option(
     name: str,
     text: str,
     default: Value = "",
@@ -37,6 +37,7 @@ def _option(
     choices: tuple[str, ...] = (),
     also: str = "",
 ) -> Option:
+    """A flag, and its variable. `also`: another name of that."""
     variable = PREFIX + name.replace("-", "_").upper()
     return Option(
         name=name,
@@ -49,30 +50,33 @@ def _option(
     )
 
 
-OPTIONS = (
-    _option("kubeconfig", "kubeconfig file; default: the pod's service account", metavar="FILE", also="KUBECONFIG"),
-    _option("http-address", "address of /metrics, /healthz and /readyz", HTTP_ADDRESS, metavar="HOST:PORT"),
-    _option(
+COMMON = (  # of all commands
+    option("kubeconfig", "kubeconfig file; default: the pod's service account", metavar="FILE", also="KUBECONFIG"),
+    option("http-address", "address of /metrics, /healthz and /readyz", HTTP_ADDRESS, metavar="HOST:PORT"),
+    option(
         "health-address",
         "address of /healthz and /readyz, for the kubelet's probes only",
         HEALTH_ADDRESS,
         metavar="HOST:PORT",
     ),
-    _option("log-level", "minimum level of log messages", "info", choices=logs.LEVELS),
-    _option("log-format", "auto: JSON unless on a terminal", "auto", choices=logs.FORMATS),
-    _option(
+    option("log-level", "minimum level of log messages", "info", choices=logs.LEVELS),
+    option("log-format", "auto: JSON unless on a terminal", "auto", choices=logs.FORMATS),
+)
+OPTIONS = (
+    *COMMON,
+    option(
         "namespace",
         f"of ConfigMap nodedevices-actions, the record of actions on faults; else the pod's own, else {NAMESPACE}",
         metavar="NAME",
     ),
-    _option("relist-seconds", "interval between full LISTs, ± 10 %", f"{RELIST_SECONDS:.0f}", metavar="SECONDS"),
-    _option(
+    option("relist-seconds", "interval between full LISTs, ± 10 %", f"{RELIST_SECONDS:.0f}", metavar="SECONDS"),
+    option(
         "retired-seconds",
         "time until the zero of a retired resource is removed from the Node; a real kubelet needs the default",
         f"{SETTLED_SECONDS:.0f}",
         metavar="SECONDS",
     ),
-    _option(
+    option(
         "delete-rejected-pods",
         "delete Failed pods (UnexpectedAdmissionError) with a controller whose node had no device with enough free "
         "shares by memory; needs the component delete-rejected-pods",
@@ -102,18 +106,15 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     variables = from_environment(OPTIONS, environment, prefix=PREFIX)
     parsed, flags = _parser().read(arguments, rest="unknown argument; see nodedevices-operator --help")
     if parsed.command not in ("run", "cleanup"):
-        raise InputError(f"{parsed.command!r}: unknown command; give run or cleanup")
+        raise InputError(f"{parsed.command!r}: unknown command; give run or cleanup, or extender before all flags")
     if parsed.dry_run and parsed.command != "cleanup":
         raise InputError("--dry-run: only valid with cleanup; to try policies out, use spec.mode: DryRun")
     given = {option.name: Given(option.default, f"--{option.name}") for option in OPTIONS} | variables | flags
-    kubeconfig = str(given["kubeconfig"].value) or None
-    if kubeconfig is not None and not Path(kubeconfig).is_file():
-        raise InputError(f"{given['kubeconfig'].place}: {kubeconfig!r} is not a file; give the path of one kubeconfig")
     return Settings(
         command=parsed.command,
-        kubeconfig=kubeconfig,
-        http_address=_address(given["http-address"]),
-        health_address=_address(given["health-address"]),
+        kubeconfig=kubeconfig(given["kubeconfig"]),
+        http_address=address(given["http-address"]),
+        health_address=address(given["health-address"]),
         log_level=cast("logs.Level", given["log-level"].value),
         log_format=cast("logs.Format", given["log-format"].value),
         namespace=_namespace(given["namespace"]),
@@ -134,8 +135,9 @@ def _parser() -> Parser:
         "command",
         nargs="?",
         default="run",
-        metavar="run|cleanup",
-        help="run (default); cleanup: remove all that NodeDevices wrote to Nodes, pods, NodeDevices and DevicePolicies",
+        metavar="run|cleanup|extender",
+        help="run (default); cleanup: remove all that NodeDevices wrote to Nodes, pods, NodeDevices and "
+        "DevicePolicies; extender: a scheduler extender for shares of memory, with flags of its own: extender --help",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="cleanup only: log what would be removed, and change nothing"
@@ -144,7 +146,15 @@ def _parser() -> Parser:
     return parser
 
 
-def _address(given: Given) -> Address:
+def kubeconfig(given: Given) -> str | None:
+    """None: there is none."""
+    path = str(given.value) or None
+    if path is not None and not Path(path).is_file():
+        raise InputError(f"{given.place}: {path!r} is not a file; give the path of one kubeconfig")
+    return path
+
+
+def address(given: Given) -> Address:
     try:
         return parse_address(str(given.value))
     except ValueError as error:

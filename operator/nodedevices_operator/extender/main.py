@@ -1,0 +1,195 @@
+"""`nodedevices-operator extender`: signals, and the parts put together. Any number of them, without leader election.
+
+What it uses of the API (the whole of its RBAC; it writes nothing):
+
+    nodedevices.io  nodedevices    list watch     which devices are shared by memory, what is free, who holds it
+    core            pods           list watch     of all namespaces: bound to a node, not among its holders yet
+
+HTTP for the scheduler on --address (127.0.0.1:9739; with TLS any): server.py. For Prometheus and the kubelet as the
+operator has it: /metrics, /healthz and /readyz on :9736, the latter two on :9738 as well. Missing CRDs, missing
+permissions and an absent API server are logged once and waited for, and every node passes meanwhile. SIGTERM ends it
+cleanly, answers that are being made included; kill -9 loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from nodedevices_operator.extender.cache import Cache
+from nodedevices_operator.extender.metrics import Metrics
+from nodedevices_operator.extender.reflector import Reflector
+from nodedevices_operator.extender.requests import Raw
+from nodedevices_operator.extender.server import Server
+from nodedevices_operator.extender.settings import ExtenderSettings
+from nodedevices_operator.extender.table import BoundPod
+from nodedevices_operator.extender.verbs import Verbs
+from nodedevices_operator.http import servers
+from nodedevices_operator.kube.client import KubeClient
+from nodedevices_operator.kube.port import WatchingKube
+from nodedevices_operator.records.names import NODE_DEVICES, PODS
+
+UNHEARD_SECONDS = 180.0  # nothing heard of the API server for so long: what is remembered is no ground for a refusal
+BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"  # field selector
+
+log = structlog.get_logger()
+
+
+class NodeStore:
+    """NodeDevices, from a reflector into the cache."""
+
+    def __init__(self, cache: Cache, clock: Callable[[], float]) -> None:
+        self._cache = cache
+        self._clock = clock
+        self._listed: set[str] = set()
+
+    def begin(self) -> None:
+        self._listed = set()
+
+    def page(self, items: Sequence[Raw]) -> None:
+        for item in items:
+            self._cache.observe_node(item, self._clock())
+            self._listed.add(_name(item))
+
+    def complete(self) -> None:
+        self._cache.keep_nodes(self._listed)
+
+    def event(self, deleted: bool, item: Raw) -> None:
+        if deleted:
+            self._cache.remove_node(_name(item))
+        else:
+            self._cache.observe_node(item, self._clock())
+
+
+class PodStore:
+    """Pods, from a reflector into the cache."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._resources: frozenset[str] = frozenset()
+        self._listed: list[BoundPod] = []
+
+    def begin(self) -> None:
+        self._resources = self._cache.resources
+        self._listed = []
+
+    def page(self, items: Sequence[Raw]) -> None:
+        found = (self._cache.read_pod(item, self._resources, arrival=0) for item in items)
+        self._listed += [pod for pod in found if pod is not None]
+
+    def complete(self) -> None:
+        self._cache.replace_pods(self._listed, self._resources)
+        self._listed = []
+
+    def event(self, deleted: bool, item: Raw) -> None:
+        if deleted:
+            self._cache.remove_pod(item)
+        else:
+            self._cache.observe_pod(item)
+
+
+class Extender:
+    """The watches, the cache and the verbs, without HTTP and signals. Make it inside a running loop."""
+
+    def __init__(self, kube: WatchingKube, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.cache = Cache()
+        self.metrics = Metrics()
+        self.verbs = Verbs(self.cache, sees=lambda: not self.problem(), clock=clock)
+        self._nodes = Reflector(kube, NODE_DEVICES, NodeStore(self.cache, clock), clock=clock)
+        self._pods = Reflector(kube, PODS, PodStore(self.cache), query={"fieldSelector": BOUND}, clock=clock)
+        self._wanted = asyncio.Event()  # somebody shares memory: pods matter
+        self.cache.pods_wanted = self._want_pods
+
+    def _want_pods(self) -> None:
+        self._wanted.set()
+        self._pods.list_again()
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return [
+            asyncio.create_task(self._nodes.run(), name="nodedevices"),
+            asyncio.create_task(self._watch_pods(), name="pods"),
+        ]
+
+    async def _watch_pods(self) -> None:
+        """Not before somebody shares memory: a cluster has many pods."""
+        await self._wanted.wait()
+        await self._pods.run()
+
+    def problem(self) -> str:
+        """Why nothing can be refused now; empty: it can."""
+        watched = {"nodedevices": self._nodes} | ({"pods": self._pods} if self._wanted.is_set() else {})
+        for kind, reflector in watched.items():
+            if not reflector.synced:
+                return reflector.problem or f"listing {kind}"
+            if reflector.age > UNHEARD_SECONDS:
+                return f"{kind}: the API server was not heard of for {reflector.age:.0f} s; {reflector.problem}"
+        return ""
+
+    def scrape(self) -> bytes:
+        metrics = self.metrics
+        metrics.ready.set(not self.problem())
+        sizes = dict(zip(("nodedevices", "pods"), self.cache.sizes(), strict=True))
+        for kind, reflector in (("nodedevices", self._nodes), ("pods", self._pods)):
+            metrics.objects.labels(kind).set(sizes[kind])
+            metrics.lists.labels(kind).set(reflector.lists)
+            if reflector.synced:
+                metrics.age.labels(kind).set(reflector.age)
+        return metrics.render()
+
+
+async def run(settings: ExtenderSettings) -> None:
+    """Until SIGTERM or SIGINT. Raises when credentials, certificate or an address cannot be used."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    kube = await KubeClient.connect(settings.kubeconfig)
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        extender = Extender(kube)
+        kube.requested = extender.metrics.requested
+        server = Server(
+            settings.address,
+            settings.certificate,
+            verbs=extender.verbs,
+            cache=extender.cache,
+            metrics=extender.metrics,
+            ready=extender.problem,
+            scrape=extender.scrape,
+        )
+
+        def healthy() -> str:
+            ended = [task.get_name() for task in tasks if task.done()]
+            return f"ended: {', '.join(ended)}" if ended else ""
+
+        listening = servers(
+            settings.http_address,
+            settings.health_address,
+            scrape=extender.scrape,
+            healthy=healthy,
+            ready=extender.problem,
+        )
+        await server.start()
+        tasks += [asyncio.create_task(each.run(), name="http") for each in listening]
+        tasks += [asyncio.create_task(server.run(), name="server"), *extender.tasks()]
+        tasks.append(asyncio.create_task(kube.watch_credentials(), name="credentials"))
+        log.info("extender started", address=str(settings.address), http=str(settings.http_address))
+        await asyncio.wait([asyncio.create_task(stop.wait()), *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()  # none ends by itself: raise what ended it
+        log.info("extender stopping")
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await kube.close()
+
+
+def _name(raw: Raw) -> str:
+    metadata = raw.get("metadata")
+    return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""

@@ -1,0 +1,170 @@
+"""List and watch of one kind: page by page, line by line, and nothing is kept but what the store keeps.
+
+kopf, which watches for the operator, costs ten times as much for an event and keeps the object it handles
+(docs/benchmarks.md); of a cluster's pods nearly all are dropped here at once.
+
+A watch that ends goes on from the version it has reached. Where the API server no longer has that version (410), or an
+event cannot be read, everything is listed again; a list replaces what is remembered only when it is complete. While the
+API server is away the store keeps what it has: `age` says how old that may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import orjson
+import structlog
+from nodedevices_common.backoff import Backoff
+
+from nodedevices_operator.extender.requests import Raw
+from nodedevices_operator.kube.port import KubeError, WatchingKube
+
+PAGE_SIZE = 500
+WATCH_SECONDS = 300  # until the API server ends a watch by itself
+LEAST_SECONDS = 1.0  # between two attempts, where the API server ends each at once
+GONE = 410
+BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0, jitter=0.2)
+
+log = structlog.get_logger()
+
+
+class Store(Protocol):
+    """What becomes of objects. Nothing raises for what an object contains."""
+
+    def begin(self) -> None:
+        """A LIST begins."""
+        ...
+
+    def page(self, items: Sequence[Raw]) -> None:
+        """Some of its objects."""
+        ...
+
+    def complete(self) -> None:
+        """These were all."""
+        ...
+
+    def event(self, deleted: bool, item: Raw) -> None:
+        """An object is there, or is not any more."""
+        ...
+
+
+class _Expired(Exception):  # noqa: N818  a state of the watch
+    """The API server no longer has the version from which to go on."""
+
+
+class Reflector:
+    """Fills a store, for ever."""
+
+    def __init__(
+        self,
+        kube: WatchingKube,
+        path: str,
+        store: Store,
+        *,
+        query: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kube = kube
+        self._path = path
+        self._store = store
+        self._query = dict(query or {})
+        self._clock = clock
+        self._again = asyncio.Event()
+        self._version = ""  # from which to go on; empty: everything is to be listed
+        self._heard: float | None = None  # clock
+        self.synced = False  # everything was listed once
+        self.lists = 0
+        self.problem = ""  # why it is not connected
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last sign of life: what is remembered may be so old."""
+        return self._clock() - self._heard if self._heard is not None else float("inf")
+
+    def list_again(self) -> None:
+        """As soon as possible."""
+        self._again.set()
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            began = self._clock()
+            try:
+                if not self._version:
+                    self._again.clear()
+                    await self._list()
+                    failures, self.problem = 0, ""
+                await self._watch()
+                failures, self.problem = 0, ""
+                wait = 0.0
+            except _Expired as error:
+                log.info("listing again", path=self._path, why=str(error))
+                self._version, wait = "", 0.0
+            except KubeError as error:
+                failures += 1
+                wait = max(BACKOFF.after(failures), error.retry_after or 0.0)
+                if not self.problem:
+                    log.warning("watch failed", path=self._path, error=str(error), retry_seconds=round(wait, 1))
+                self.problem = str(error)
+                if error.status == GONE:
+                    self._version = ""
+            if self._again.is_set():
+                self._version = ""
+            elif self._clock() - began < LEAST_SECONDS:
+                wait = max(wait, LEAST_SECONDS)
+            await asyncio.sleep(wait)
+
+    async def _list(self) -> None:
+        self._store.begin()
+        token = ""
+        while True:
+            query = {**self._query, "limit": str(PAGE_SIZE)} | ({"continue": token} if token else {})
+            page = await self._kube.page(self._path, query)
+            items, metadata = page.get("items"), page.get("metadata")
+            if not isinstance(items, list) or not isinstance(metadata, Mapping):
+                raise KubeError(f"GET {self._path}: the answer is not a list")
+            self._store.page([each for each in items if isinstance(each, Mapping)])
+            token = metadata.get("continue") or ""
+            if not token:
+                break
+        self._store.complete()
+        self._heard, self.synced, self.lists = self._clock(), True, self.lists + 1
+        self._version = str(metadata.get("resourceVersion", ""))
+
+    async def _watch(self) -> None:
+        """Until it ends, or everything is to be listed again."""
+        query = {
+            **self._query,
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        reading = asyncio.create_task(self._read(query))
+        again = asyncio.create_task(self._again.wait())
+        try:
+            await asyncio.wait([reading, again], return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()
+        finally:
+            for task in (reading, again):
+                task.cancel()
+            await asyncio.gather(reading, again, return_exceptions=True)
+
+    async def _read(self, query: Mapping[str, str]) -> None:
+        async for line in self._kube.watch(self._path, query):
+            self._heard, self.problem = self._clock(), ""
+            try:
+                event: Any = orjson.loads(line)
+                kind, item = event["type"], event["object"]
+                reached = item.get("metadata", {}).get("resourceVersion")
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise _Expired(f"an event cannot be read: {line[:100]!r}") from error
+            if kind == "ERROR":
+                raise _Expired(str(item.get("message", ""))[:300])
+            self._version = str(reached or self._version)
+            if kind != "BOOKMARK":
+                self._store.event(kind == "DELETED", item)
+        self._heard = self._clock()

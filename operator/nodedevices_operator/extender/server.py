@@ -1,0 +1,244 @@
+"""HTTP for the scheduler and for people, by aiohttp, which kubernetes.aio brings.
+
+    POST /scheduler/filter, /scheduler/prioritize     extender/v1
+    GET  /scheduler/inspect[/NODE]                    who has what, in Aliyun's JSON; under /gpushare-scheduler, too
+    GET  /healthz, /readyz, /version, /metrics
+
+A body has a size and a time (Limits), and a connection that sends no complete request is closed. What cannot be read is
+a 400 that says what would be right. The certificate is read again when its files change; one that cannot be used leaves
+the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import structlog
+from aiohttp import web
+from nodedevices_common import __version__
+from nodedevices_common.errors import InputError
+from nodedevices_common.http import METRICS_TEXT, Address
+from nodedevices_common.periodic import Periodic
+
+from nodedevices_operator.extender.cache import Cache
+from nodedevices_operator.extender.inspect import inspect_node, inspected
+from nodedevices_operator.extender.metrics import Metrics
+from nodedevices_operator.extender.verbs import Verbs, read_arguments
+from nodedevices_operator.http import Check
+
+STOP_SECONDS = 5.0  # for the answers that are being made
+AT_ONCE = 100  # nodes of an inspection, then others have their turn
+JSON = "application/json"
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one connection; and how often the certificate's files are checked."""
+
+    body_bytes: int = 64 << 20  # 5,000 whole Nodes are 46 MiB
+    body_seconds: float = 10.0  # until a body is complete
+    idle_seconds: float = 90.0  # until a request is complete up to its body
+    check_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The server's, and the authority whose clients alone are let in; None: all."""
+
+    file: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def files(self) -> list[Path]:
+        return [each for each in (self.file, self.key, self.client_ca) if each is not None]
+
+    def load(self, context: ssl.SSLContext) -> None:
+        """OSError (ssl.SSLError is one) when they cannot be used."""
+        context.load_cert_chain(self.file, self.key)
+        if self.client_ca is not None:
+            context.load_verify_locations(self.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+
+    def context(self) -> ssl.SSLContext:
+        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.load(made)
+        return made
+
+    def stamp(self) -> list[tuple[int, int, int]]:
+        found = []
+        for each in self.files():
+            with contextlib.suppress(OSError):
+                stat = each.stat()
+                found.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
+        return found
+
+
+class Server:
+    """Serves on the running loop."""
+
+    def __init__(
+        self,
+        address: Address,
+        certificate: Certificate | None,
+        *,
+        verbs: Verbs,
+        cache: Cache,
+        metrics: Metrics,
+        ready: Check,
+        scrape: Callable[[], bytes],
+        limits: Limits = Limits(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._address = address
+        self._certificate = certificate
+        self._verbs = verbs
+        self._cache = cache
+        self._metrics = metrics
+        self._ready = ready
+        self._scrape = scrape
+        self._limits = limits
+        self._clock = clock
+        self.port = 0  # the one that is listened on
+
+    async def start(self) -> None:
+        """Listen. OSError when the address or the certificate cannot be had."""
+        self._context = self._certificate.context() if self._certificate is not None else None
+        self._stamp = self._certificate.stamp() if self._certificate is not None else []
+        application = web.Application(client_max_size=self._limits.body_bytes)
+        application.add_routes(
+            [
+                web.post("/scheduler/filter", self._measured("filter", self._filter)),
+                web.post("/scheduler/prioritize", self._measured("prioritize", self._prioritize)),
+                *(
+                    web.get(f"/{prefix}/inspect{node}", self._measured("inspect", self._inspect))
+                    for prefix in ("scheduler", "gpushare-scheduler")
+                    for node in ("", "/{node}")
+                ),
+                web.get("/healthz", _healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/version", _version),
+                web.get("/metrics", self._scraped),
+            ]
+        )
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            auto_decompress=False,  # a small body stays small
+            keepalive_timeout=self._limits.idle_seconds,
+            shutdown_timeout=STOP_SECONDS,
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._address.host or None, self._address.port, ssl_context=self._context)
+        await site.start()
+        self.port = int(self._runner.addresses[0][1])
+        log.info("serving the scheduler", port=self.port, tls=self._context is not None)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            await Periodic(self._reload, seconds=self._limits.check_seconds).run()
+        finally:
+            await self._runner.cleanup()
+
+    async def _reload(self) -> None:
+        certificate, context = self._certificate, self._context
+        if certificate is None or context is None or (stamp := certificate.stamp()) == self._stamp:
+            return
+        try:
+            certificate.context()  # a pair that does not match must not be half in use
+            certificate.load(context)
+        except OSError as error:
+            log.warning("failed to reload the certificate, keeping the previous one", error=str(error))
+        else:
+            log.info("certificate reloaded")
+        self._stamp = stamp
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+    def _measured(
+        self, verb: str, respond: Callable[[web.Request], Awaitable[web.Response]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        seconds = self._metrics.seconds.labels(verb)
+
+        async def handle(request: web.Request) -> web.Response:
+            code = 500
+            try:
+                async with asyncio.timeout(self._limits.body_seconds):
+                    await request.read()
+                began = self._clock()
+                response = await respond(request)
+                seconds.observe(self._clock() - began)
+                code = response.status
+            except TimeoutError:
+                code = 408
+                raise web.HTTPRequestTimeout(
+                    text=f"the body did not come within {self._limits.body_seconds:.0f} s\n"
+                ) from None
+            except InputError as error:
+                code = 400
+                raise web.HTTPBadRequest(text=f"{error}\n") from error
+            except web.HTTPException as error:
+                code = error.status
+                raise
+            finally:
+                self._metrics.requests.labels(verb, str(code)).inc()
+            return response
+
+        return handle
+
+    async def _filter(self, request: web.Request) -> web.Response:
+        arguments = read_arguments(await request.read())
+        found = await self._verbs.filter(arguments)
+        nodes = self._metrics.nodes
+        for result, count in (
+            ("passed", len(found.passed) - found.unknown),
+            ("unknown", found.unknown),
+            ("failed", len(found.failed)),
+            ("unresolvable", len(found.never)),
+        ):
+            nodes.labels(result).inc(count)
+        return web.Response(body=found.answer(arguments), content_type=JSON)
+
+    async def _prioritize(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._verbs.prioritize(read_arguments(await request.read())), content_type=JSON)
+
+    async def _inspect(self, request: web.Request) -> web.Response:
+        if not (name := request.match_info.get("node", "")):
+            found = []
+            for at, each in enumerate(list(self._cache.nodes())):
+                if (shares := self._cache.shares(each)) is not None:
+                    found.append(inspect_node(self._cache, shares, self._clock()))
+                if at % AT_ONCE == AT_ONCE - 1:
+                    await asyncio.sleep(0)
+            return _json(inspected(found, self._ready()))
+        shares = self._cache.shares(name)
+        if shares is None or not shares.resources:
+            return _json(inspected([], f"node {name}: no NodeDevices of it with shares of memory is known"), 404)
+        return _json(inspected([inspect_node(self._cache, shares, self._clock())], self._ready()))
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        wrong = self._ready()
+        return web.Response(status=503 if wrong else 200, text=wrong or "ok")
+
+    async def _scraped(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._scrape(), headers={"Content-Type": METRICS_TEXT})
+
+
+async def _healthz(_: web.Request) -> web.Response:
+    return web.Response(text="ok")
+
+
+async def _version(_: web.Request) -> web.Response:
+    return _json({"version": __version__})
+
+
+def _json(document: object, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps(document), content_type=JSON)

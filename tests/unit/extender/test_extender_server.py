@@ -1,0 +1,238 @@
+"""The extender over HTTP: what it answers, what it refuses, and that nobody who reaches it holds up others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from nodedevices_common.http import Address
+from nodedevices_operator.extender.cache import Cache
+from nodedevices_operator.extender.metrics import Metrics
+from nodedevices_operator.extender.server import Certificate, Limits, Server
+from nodedevices_operator.extender.verbs import Verbs
+from support.nodeshares import cache, gpu, holder, node_devices, pod
+
+Client = Callable[..., Awaitable[tuple[int, Any]]]
+
+KNOWN = (
+    node_devices("n1", gpu(0, 24, holder("a", 9)), gpu(1, 24, holder("b", 20, container="train"))),
+    node_devices("n2", gpu(0, 24)),
+    pod("a", 9, node="n1"),
+    pod("b", 20, node="n1"),
+    pod("coming", 4, node="n2"),
+)
+ARGUMENTS = {"Pod": pod("p", 20), "Nodes": None, "NodeNames": ["n1", "n2"]}
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    known: Cache,
+    *,
+    problem: str = "",
+    certificate: Certificate | None = None,
+    limits: Limits = Limits(),  # noqa: B008
+) -> AsyncIterator[tuple[Server, Metrics]]:
+    metrics = Metrics()
+    made = Server(
+        Address("127.0.0.1", 0),
+        certificate,
+        verbs=Verbs(known, sees=lambda: not problem, clock=lambda: 1.0),
+        cache=known,
+        metrics=metrics,
+        ready=lambda: problem,
+        scrape=metrics.render,
+        limits=limits,
+        clock=lambda: 1.0,
+    )
+    await made.start()
+    running = asyncio.create_task(made.run())
+    await asyncio.sleep(0)
+    try:
+        yield made, metrics
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def call(port: int, method: str, path: str, body: Any = None, **options: Any) -> tuple[int, Any]:
+    """Status, and the body: decoded where it is JSON."""
+    data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+    scheme = "https" if options.get("ssl") is not None else "http"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, f"{scheme}://127.0.0.1:{port}{path}", data=data, **options) as answer,
+    ):
+        return answer.status, await (answer.json() if answer.content_type == "application/json" else answer.text())
+
+
+def answer(method: str, path: str, body: Any = None, *, problem: str = "", known: Cache | None = None) -> Any:
+    async def once() -> tuple[int, Any]:
+        async with serving(known or cache(*KNOWN), problem=problem) as (made, _):
+            return await call(made.port, method, path, body)
+
+    return asyncio.run(once())
+
+
+def test_filter_and_prioritize_answer_the_scheduler() -> None:
+    status, found = answer("POST", "/scheduler/filter", ARGUMENTS)
+    assert (status, found["NodeNames"], list(found["FailedNodes"])) == (200, ["n2"], ["n1"])
+    assert answer("POST", "/scheduler/prioritize", ARGUMENTS)[1][1] == {"Host": "n2", "Score": 10}
+
+
+@pytest.mark.parametrize("prefix", ["scheduler", "gpushare-scheduler"])
+def test_inspect_is_in_aliyuns_json_with_fields_of_ours(prefix: str) -> None:
+    status, found = answer("GET", f"/{prefix}/inspect")
+    assert (status, found["error"]) == (200, "")
+    one, two = found["nodes"]
+    assert (one["name"], one["totalGPU"], one["usedGPU"]) == ("n1", 48, 29)
+    assert [(each["id"], each["totalGPU"], each["usedGPU"]) for each in one["devs"]] == [(0, 24, 9), (1, 24, 20)]
+    [held] = one["devs"][1]["pods"]
+    assert held == {"name": "b", "namespace": "default", "usedGPU": 20, "container": "train"}
+    assert (one["devs"][0]["device"], one["devs"][0]["unit"], one["devs"][0]["freeGPU"]) == ("GPU-0", "1Gi", 15)
+    assert [each["name"] for each in two["bound"]] == ["coming"]
+    assert two["devs"][0]["freeGPU"] == 20
+
+
+def test_inspect_of_one_node() -> None:
+    status, found = answer("GET", "/scheduler/inspect/n2")
+    assert (status, [each["name"] for each in found["nodes"]]) == (200, ["n2"])
+    status, found = answer("GET", "/scheduler/inspect/n9")
+    assert (status, found["nodes"]) == (404, [])
+    assert "n9" in found["error"]
+
+
+def test_health_is_the_process_and_readiness_is_what_it_sees() -> None:
+    assert answer("GET", "/healthz", problem="listing pods") == (200, "ok")
+    assert answer("GET", "/readyz", problem="listing pods") == (503, "listing pods")
+    assert answer("GET", "/readyz") == (200, "ok")
+    assert set(answer("GET", "/version")[1]) == {"version"}
+    assert "nodedevices_extender_build_info" in answer("GET", "/metrics")[1]
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff\xfe", b"[]", b'{"Pod": {}}', b""])
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+def test_a_body_that_cannot_be_read_is_a_400_with_words(verb: str, body: bytes) -> None:
+    status, words = answer("POST", f"/scheduler/{verb}", body)
+    assert status == 400
+    assert "send" in words
+
+
+def test_a_wrong_method_or_path_is_said_so() -> None:
+    assert answer("GET", "/scheduler/filter")[0] == 405
+    assert answer("POST", "/scheduler/bind", b"{}")[0] == 404
+
+
+def test_a_body_too_large_is_refused() -> None:
+    async def once() -> int:
+        async with serving(cache(*KNOWN), limits=Limits(body_bytes=1000)) as (made, _):
+            return (await call(made.port, "POST", "/scheduler/filter", b" " * 2000))[0]
+
+    assert asyncio.run(once()) == 413
+
+
+def test_requests_and_nodes_are_counted() -> None:
+    async def once() -> str:
+        async with serving(cache(*KNOWN)) as (made, metrics):
+            await call(made.port, "POST", "/scheduler/filter", ARGUMENTS | {"NodeNames": ["n1", "n2", "n9"]})
+            await call(made.port, "POST", "/scheduler/filter", b"{")
+            return metrics.render().decode()
+
+    text = asyncio.run(once())
+    for line in (
+        'nodedevices_extender_requests_total{code="200",verb="filter"} 1.0',
+        'nodedevices_extender_requests_total{code="400",verb="filter"} 1.0',
+        'nodedevices_extender_filtered_nodes_total{result="passed"} 1.0',
+        'nodedevices_extender_filtered_nodes_total{result="unknown"} 1.0',
+        'nodedevices_extender_filtered_nodes_total{result="failed"} 1.0',
+        'nodedevices_extender_request_seconds_count{verb="filter"} 1.0',
+    ):
+        assert line in text.splitlines()
+
+
+def test_a_client_that_sends_slowly_or_nothing_holds_nobody_up() -> None:
+    async def beside() -> tuple[int, bytes, bytes]:
+        async with serving(cache(*KNOWN), limits=Limits(body_seconds=0.2, idle_seconds=0.3)) as (made, _):
+            silent, idle = await asyncio.open_connection("127.0.0.1", made.port)
+            slow, writer = await asyncio.open_connection("127.0.0.1", made.port)
+            writer.write(b"POST /scheduler/filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            status, _found = await call(made.port, "POST", "/scheduler/filter", ARGUMENTS)
+            async with asyncio.timeout(30):
+                head = await slow.readline()
+                nothing = await silent.read()
+            for each in (writer, idle):
+                each.close()
+                with contextlib.suppress(OSError):
+                    await each.wait_closed()
+            return status, head, nothing
+
+    status, head, nothing = asyncio.run(beside())
+    assert status == 200
+    assert b"408" in head
+    assert nothing == b""
+
+
+# --- TLS -------------------------------------------------------------------------------------------------------------
+def signed(folder: Path, name: str) -> Certificate:
+    file, key = folder / f"{name}.crt", folder / f"{name}.key"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1"]
+    subprocess.run([*command, *subject, "-out", file, "-keyout", key], check=True, capture_output=True)
+    return Certificate(file, key)
+
+
+def trusting(*certificates: Certificate, client: Certificate | None = None) -> ssl.SSLContext:
+    made = ssl.create_default_context()
+    for each in certificates:
+        made.load_verify_locations(each.file)
+    if client is not None:
+        made.load_cert_chain(client.file, client.key)
+    return made
+
+
+def test_a_new_certificate_is_served_without_a_restart_and_a_broken_one_is_not(tmp_path: Path) -> None:
+    first, second = signed(tmp_path, "first"), signed(tmp_path, "second")
+    served = Certificate(tmp_path / "tls.crt", tmp_path / "tls.key")
+
+    def put(file: bytes, key: bytes) -> None:
+        for path, content in ((served.file, file), (served.key, key)):
+            path.with_suffix(".new").write_bytes(content)
+            path.with_suffix(".new").replace(path)
+
+    async def rotate() -> None:
+        put(first.file.read_bytes(), first.key.read_bytes())
+        async with serving(cache(*KNOWN), certificate=served, limits=Limits(check_seconds=0.05)) as (made, _):
+            assert (await call(made.port, "GET", "/healthz", ssl=trusting(first)))[0] == 200
+            put(second.file.read_bytes(), b"no key")
+            await asyncio.sleep(0.3)
+            assert (await call(made.port, "GET", "/healthz", ssl=trusting(first)))[0] == 200
+            put(second.file.read_bytes(), second.key.read_bytes())
+            async with asyncio.timeout(30):
+                while True:
+                    with contextlib.suppress(aiohttp.ClientError):
+                        assert (await call(made.port, "GET", "/healthz", ssl=trusting(second)))[0] == 200
+                        return
+                    await asyncio.sleep(0.05)
+
+    asyncio.run(rotate())
+
+
+def test_with_an_authority_for_clients_only_its_clients_are_served(tmp_path: Path) -> None:
+    own, client, stranger = (signed(tmp_path, name) for name in ("own", "client", "stranger"))
+    certificate = Certificate(own.file, own.key, client.file)
+
+    async def both() -> int:
+        async with serving(cache(*KNOWN), certificate=certificate) as (made, _):
+            for refused in (None, stranger):
+                with pytest.raises(aiohttp.ClientError):
+                    await call(made.port, "GET", "/healthz", ssl=trusting(own, client=refused))
+            return (await call(made.port, "GET", "/healthz", ssl=trusting(own, client=client)))[0]
+
+    assert asyncio.run(both()) == 200
