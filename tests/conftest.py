@@ -20,7 +20,18 @@ from xdist.scheduler import LoadScopeScheduling
 HERE = Path(__file__).parent
 E2E = "e2e"  # the folder whose tests share a real cluster
 # Files of it with a second one; both halves take about as long.
-SECOND_HALF = ("changes", "faults", "held_devices", "injection", "memory", "mig", "migration", "policies", "security")
+SECOND_HALF = (
+    "changes",
+    "faults",
+    "held_devices",
+    "injection",
+    "memory",
+    "memory_peers",
+    "mig",
+    "migration",
+    "policies",
+    "security",
+)
 # By default structlog draws a logged exception with rich, and every frame's variables: a second of CPU each.
 _plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
 structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _plain])

@@ -247,7 +247,7 @@ class Cluster:
         assert now is not None, f"pod {name} is gone"
         assert now["metadata"]["uid"] == pod["metadata"]["uid"]
         assert now["status"]["phase"] == "Running", now["status"]
-        assert [one["restartCount"] for one in now["status"]["containerStatuses"]] == [0]
+        assert {one["restartCount"] for one in now["status"]["containerStatuses"]} == {0}
 
     def resource_health(self, pod: str) -> dict[str, str]:
         """Id -> health, as the kubelet has them in the pod's own status (allocatedResourcesStatus, KEP-4680)."""

@@ -211,8 +211,9 @@ class Kubectl:
         now = ("--grace-period=0", "--force")
         self.run("delete", ",".join(kinds), "-n", namespace, "-l", labels, *now, seconds=DELETE_SECONDS)
 
-    def exec(self, pod: str, *argv: str, namespace: str) -> str:
-        return self.run("exec", "-n", namespace, pod, "--", *argv)
+    def exec(self, pod: str, *argv: str, namespace: str, container: str = "") -> str:
+        """What a command prints in a container; without a name in the pod's first."""
+        return self.run("exec", "-n", namespace, pod, *(("-c", container) if container else ()), "--", *argv)
 
     def logs(self, pod: str, *args: str, namespace: str) -> str:
         return self.run("logs", "-n", namespace, pod, *args)

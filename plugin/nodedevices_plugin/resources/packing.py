@@ -1,8 +1,8 @@
 """Shares that are amounts of memory: all that one container gets are of one device. Pure.
 
 The kubelet knows ids and no devices. It asks which of the free ids are best (GetPreferredAllocation), and what is
-answered here it allocates, but where exactly as many are free as are requested: then it does not ask, so that Allocate
-checks again. Either refusal ends the pod's admission, with a text that says how much each device has.
+answered here it allocates. Where it aligns shares by NUMA nodes and needs all of some, it takes these unasked, so that
+Allocate checks again. Either refusal ends the pod's admission, with a text that says how much each device has.
 
 What is free is what the kubelet says in its request, and nothing that was remembered here: two answers that cross
 cannot give a share twice.
@@ -18,6 +18,7 @@ from nodedevices_plugin.model import AllocationError, OfferedResource, Schedulab
 from nodedevices_plugin.resources.cores import Room
 
 SHOWN = 8  # devices in one message
+SAME_AMOUNT = "request the same amount in init containers and containers."
 
 
 def pack(
@@ -36,8 +37,7 @@ def pack(
     anchors = {_device(each) for each in known if each.id in must_include}
     if len(anchors) > 1:
         raise AllocationError(
-            f"{resource.name}: the init containers of this pod have shares of {_several(anchors)}; request the same "
-            "amount in init containers and containers."
+            f"{resource.name}: the init containers of this pod have shares of {_several(anchors)}; {SAME_AMOUNT}"
         )
     counts = {each: len(ids) for each, ids in free.items()}
     spread = resource.memory is not None and resource.memory.spread
@@ -48,6 +48,10 @@ def pack(
         among=lambda device: (not anchors or device in anchors) and (room is None or room.has(device)),
     )
     if best is None:
+        anywhere = choose(counts, size, spread=spread, among=None if room is None else room.has)
+        for anchor in anchors:
+            if anywhere is not None and counts[anchor] < size:
+                raise AllocationError(_bound(resource, anchor, counts, size))
         raise AllocationError(no_room(resource, counts, size, room))
     own = [each.id for each in free[best]]
     others = [each for each in own if each not in must_include]
@@ -80,6 +84,14 @@ def no_room(resource: OfferedResource, free: Mapping[str, int], size: int, room:
     )
     also = f" and {room.needed_text}" if room is not None else ""
     return f"{resource.name}: no device of this node has {size} free shares{unit}{also}; {left}; {do}."
+
+
+def _bound(resource: OfferedResource, anchor: str, free: Mapping[str, int], size: int) -> str:
+    """Another device has room, and this pod is bound to one by what its init containers had."""
+    return (
+        f"{resource.name}: the init containers of this pod have shares of {anchor}, which has {free[anchor]} for this "
+        f"pod; {size} are requested: {SAME_AMOUNT}"
+    )
 
 
 def _device(schedulable: SchedulableId) -> str:

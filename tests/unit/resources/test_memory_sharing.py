@@ -186,6 +186,16 @@ def test_a_request_for_more_than_any_device_has_is_told_so() -> None:
         asked(resource, [each.id for each in resource.ids], 9)
 
 
+def test_where_only_the_init_containers_device_has_no_room_the_answer_says_so() -> None:
+    resource = offered(*cards(8, 8))
+    with pytest.raises(AllocationError) as refused:
+        asked(resource, [*ids(0, 0, 1, 2), *ids(1, *range(8))], 5, must=tuple(ids(0, 0, 1)))
+    assert str(refused.value) == (
+        f"{MEMORY}: the init containers of this pod have shares of {gpu_id(0)}, which has 3 for this pod; 5 are "
+        "requested: request the same amount in init containers and containers."
+    )
+
+
 def test_an_init_container_that_leaves_no_room_is_told_so() -> None:
     resource = offered(*cards(8, 8))
     with pytest.raises(AllocationError, match=r"init containers of this pod have shares of 2 devices"):
@@ -234,8 +244,8 @@ def test_a_fraction_is_rounded_down(limit: int, total: int, text: str) -> None:
 
 # --- through the kubelet's rules --------------------------------------------------------------------------------------
 class Kubelet:
-    """How a kubelet chooses ids (devicemanager/manager.go, devicesToAllocate) without topology: it asks for the best
-    where more are free than are requested, takes what it is answered, and else takes all."""
+    """A kubelet at its hardest: it asks for the best where more ids are free than are requested, and else takes all, as
+    it does with NUMA nodes. tests/conformance/kubelet has the kubelet's own code."""
 
     def __init__(self, resource: OfferedResource) -> None:
         self.resource = resource
