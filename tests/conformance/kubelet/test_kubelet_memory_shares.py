@@ -1,0 +1,159 @@
+"""Shares by memory, granted and freed by the kubelet's own device manager: whatever pods come and go, and however they
+are made, all shares of a container are of one GPU, and no share has two pods."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from cluster.rig.problem import RigError
+from nodedevices_api.sections import SharedResource, Sharing
+from nodedevices_plugin.model import OfferedResource
+from nodedevices_plugin.resources.granting import grant
+from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.preferred import prefer
+from nodedevices_plugin.resources.topology import build
+from support.bookings import physical
+from support.device_manager import Container, DeviceManager, Held, Listed, Refused, program
+from support.facts import GIB, gpu, healthy, inventory_of
+
+GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
+GRANTS = 10_000  # in all; a quarter of them with each kind of node
+SIZES = (8, 16, 24)  # GiB
+REASONS = {  # why a pod is refused: our words, or the kubelet's own
+    "no device has room": r"no device of this node has \d+ free shares",
+    "init containers": r"the init containers of this pod have shares of",
+    "shares of several": r"the free shares of this node are on \d+ devices",
+    "too few on the node": r"requested number of devices unavailable",
+    "no device is healthy": r"no healthy devices present",
+    "numa": r"TopologyAffinityError",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    try:
+        program()
+    except RigError as error:
+        pytest.skip(str(error))
+
+
+class Node:
+    """A kubelet and the agent's answers for GPUs of random sizes; `broken` are not offered."""
+
+    def __init__(self, folder: Path, dice: random.Random, *, packing: str, policy: str) -> None:
+        self.sizes = [dice.choice(SIZES) for _ in range(dice.randint(2, 4))]
+        self.gpus = [
+            gpu(number, memory_bytes=size * GIB, numa_node=number % 2) for number, size in enumerate(self.sizes)
+        ]
+        rule = SharedResource(name=GPU, memory_unit="1Gi", packing=packing, numa=policy != "none")
+        self.settings = PlanSettings(sharing=Sharing(strategy="memory", resources=(rule,)))
+        self.topology = build(inventory_of(*self.gpus))
+        self.resource = self._planned(frozenset())
+        self.kubelet = DeviceManager(folder, self, policy=policy)
+        self.listed()
+
+    def _planned(self, broken: frozenset[str]) -> OfferedResource:
+        [found] = make_plan(inventory_of(*self.gpus), healthy(*self.gpus), self.settings, broken).resources
+        return found
+
+    def listed(self) -> None:
+        nodes = {each.id: () if each.numa_node is None else (each.numa_node,) for each in self.resource.ids}
+        self.kubelet.offer(MEMORY, [Listed(each.id, each.healthy, nodes[each.id]) for each in self.resource.ids])
+
+    def broken(self, *devices: str) -> None:
+        self.resource = self._planned(frozenset(devices))
+        self.listed()
+
+    def filled(self) -> None:
+        """A pod for each GPU, that needs all of it."""
+        for number, size in enumerate(sorted(self.sizes, reverse=True)):
+            held = self.kubelet.admit(f"whole-{number}", [Container("c", {MEMORY: size})])
+            assert len(held["c"][MEMORY]) == size
+
+    def prefer(self, resource: str, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+        return prefer(self.resource, available, must, size, self.topology)
+
+    def allocate(self, resource: str, ids: Sequence[str]) -> None:
+        grant(self.resource, ids)
+
+
+def some_containers(dice: random.Random) -> list[Container]:
+    """A pod's, of random sizes; init containers most often of the size of what comes after them."""
+    kinds = dice.choice(
+        [("",), ("",), ("",), ("", ""), ("init", ""), ("init", ""), ("sidecar", ""), ("init", "init", "", "")]
+    )
+    size = dice.randint(1, 12)
+    sizes = [size if dice.random() < 0.7 else dice.randint(1, 12) for _ in kinds]
+    return [Container(f"c{n}", {MEMORY: s}, kind) for n, (kind, s) in enumerate(zip(kinds, sizes, strict=True))]
+
+
+def used(pods: dict[str, tuple[list[Container], Held]]) -> Iterator[tuple[str, set[str]]]:
+    """By pod the shares that it has: an init container's may be those of the containers after it."""
+    for name, (_, held) in pods.items():
+        yield name, {each for of in held.values() for each in of.get(MEMORY, ())}
+
+
+@pytest.mark.parametrize(
+    ("packing", "policy"),
+    [("binpack", "none"), ("spread", "none"), ("binpack", "best-effort"), ("binpack", "single-numa-node")],
+)
+def test_the_kubelet_never_over_books_a_gpu_nor_splits_a_request(tmp_path: Path, packing: str, policy: str) -> None:
+    dice = random.Random(f"{packing} {policy}")
+    grants, reasons, machines = 0, Counter[str](), 0
+    while grants < GRANTS // 4:
+        machines += 1
+        folder = tmp_path / str(machines)
+        folder.mkdir()
+        node = Node(folder, dice, packing=packing, policy=policy)
+        with node.kubelet as kubelet:
+            pods: dict[str, tuple[list[Container], Held]] = {}
+            for step in range(250):
+                if pods and dice.random() < 0.45:
+                    ended = dice.choice(list(pods))
+                    kubelet.end(ended)
+                    del pods[ended]
+                if dice.random() < 0.02:
+                    kubelet.restart()
+                    node.listed()
+                if dice.random() < 0.05:
+                    node.broken(*(each.id for each in node.gpus if dice.random() < 0.3))
+                containers, before = some_containers(dice), dict(used(pods))
+                try:
+                    held = kubelet.admit(f"pod-{step}", containers)
+                except Refused as refused:
+                    reasons[kind_of(str(refused))] += 1
+                    continue
+                grants += len(containers)
+                pods[f"pod-{step}"] = (containers, held)
+                for each in containers:
+                    got = held[each.name][MEMORY]
+                    assert len(got) == len(set(got)) == each.limits[MEMORY]
+                    assert len({physical(one) for one in got}) == 1, "shares of one container are of one GPU"
+                new = dict(used(pods))[f"pod-{step}"]
+                assert not any(new & of for of in before.values()), "a share has two pods"
+                apart = [set(held[each.name][MEMORY]) for each in containers if each.kind != "init"]
+                assert len(set().union(*apart)) == sum(len(of) for of in apart), "a share has two containers"
+            node.broken()
+            kubelet.end(*pods)
+            if policy == "none":  # with NUMA nodes the kubelet takes what is nearest, of several GPUs
+                node.filled()
+    assert reasons["no device has room"], reasons
+    assert reasons["numa" if policy == "single-numa-node" else "too few on the node"], reasons
+    assert set(reasons) <= set(REASONS)
+
+
+def kind_of(message: str) -> str:
+    return next((name for name, pattern in REASONS.items() if re.search(pattern, message)), message)
+
+
+def test_a_plugin_that_refuses_leaves_nothing_allocated(tmp_path: Path) -> None:
+    node = Node(tmp_path, random.Random(0), packing="binpack", policy="none")
+    with node.kubelet as kubelet:
+        with pytest.raises(Refused, match=r"UnexpectedAdmissionError.*the largest device has .*: request fewer"):
+            kubelet.admit("large", [Container("c", {MEMORY: 25})])
+        node.filled()
