@@ -27,6 +27,7 @@ from nodedevices_plugin.sharing.base import (
     Split,
     by_replicas,
 )
+from nodedevices_probe.protocol import DeviceFact
 
 NAME = "exclusiveWindow"
 MOST = 8
@@ -62,6 +63,9 @@ class KeeperKind:
 
     def key(self, resource: OfferedResource) -> Hashable:
         return (resource.name, resource.replicas or 1)
+
+    def most_clients(self, device: DeviceFact) -> None:
+        return None
 
     def wanted(self, resource: OfferedResource, inventory: Inventory) -> Keeper:
         here = {each.fact.id for each in inventory.devices if each.present}

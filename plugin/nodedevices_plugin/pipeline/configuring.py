@@ -38,6 +38,7 @@ from nodedevices_plugin.pipeline.foreign import Names, take_over
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change, drained
+from nodedevices_plugin.resources.clients import without_full
 from nodedevices_plugin.resources.occupancy import Held, protect
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan, refresh_health
 from nodedevices_plugin.resources.unmatched import unmatched, unmatched_capacity, unmatched_cordons
@@ -195,13 +196,19 @@ def configure(
     configured = Configured(
         active=after,
         to_save=to_save or (after.effective if after.applied_once else None),
-        plan=withheld(plan, node.last_plan, node.helpers.answers) if plan is not None else None,
+        plan=_usable(plan, node) if plan is not None else None,
         status=status,
         refused="" if problem is None or problem.waits else problem.of,
         saving=to_save is not None and not node.unsaved_because,
         helpers=helpers,
     )
     return _with_device_files(_with_cdi(configured, node), requested)
+
+
+def _usable(plan: Plan, node: Node) -> Plan:
+    """The plan without what no new container could use: shares whose helper is not ready, or takes no more clients."""
+    ready = withheld(plan, node.last_plan, node.helpers.answers)
+    return without_full(ready, node.inventory, node.holdings.holders, node.unlisted)
 
 
 def _with_device_files(configured: Configured, requested: RequestedConfig) -> Configured:

@@ -21,6 +21,7 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from nodedevices_api.sections import SharedResource
+from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import ContainerEdits, Inventory, OfferedResource, PlanError, SchedulableId, Unit
 
@@ -156,6 +157,10 @@ class HelperKind(Protocol):
 
     def key(self, resource: OfferedResource) -> Hashable:
         """What a query of it is about: the resource, and the limits that it is to have."""
+        ...
+
+    def most_clients(self, device: DeviceFact) -> int | None:
+        """How many containers can use this device at one time, if each is one client; None: any number."""
         ...
 
     def wanted(self, resource: OfferedResource, inventory: Inventory) -> Helper:

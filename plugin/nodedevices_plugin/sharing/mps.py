@@ -135,6 +135,9 @@ class DaemonKind:
     def key(self, resource: OfferedResource) -> tuple[str, int]:
         return (resource.name, _percentage(resource))
 
+    def most_clients(self, device: DeviceFact) -> int:
+        return max_clients(compute_capability(device))
+
     def wanted(self, resource: OfferedResource, inventory: Inventory) -> Daemon:
         """A device that left is none of its GPUs, and comes back to its own daemon."""
         shares = Counter(each.device_id for each in resource.ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from nodedevices_plugin.model import Holder
@@ -91,6 +92,29 @@ def test_the_end_of_its_daemon_is_known_to_have_ended_a_clients_work() -> None:
     made.now(by_memory("mps"), pod(SHARE))
     [client] = made.world.state.clients.clients.values()
     assert client.reason == "MpsDaemonRestarted"
+
+
+def test_a_gpu_with_as_many_containers_as_mps_takes_has_no_share_for_another() -> None:
+    """16 before Volta, 48 since; a container may have several shares, so that this is no number of shares."""
+    old_gpu, new_gpu = (
+        gpu(number, memory_bytes=64 * GIB, compute_capability=capability, readings=old())
+        for number, capability in enumerate(("6.1", "8.9"))
+    )
+    made = Node(old_gpu, new_gpu, local=LOCAL)
+    made.helpers = daemon()
+    pods = [
+        replace(pod(*(f"{gpu_id(number)}::1Gi.{2 * n + one}" for one in (0, 1))), pod=f"{number}-{n}")
+        for number in (0, 1)
+        for n in range(16)
+    ]
+    made.now(by_memory("mps"), *pods)
+    held = {id_ for each in pods for id_ in each.ids}
+    free = [id_ for id_ in made.offers[MEMORY] if id_ not in held]
+    assert held < set(made.offers[MEMORY]), "what is held stays as it is"
+    assert {id_.partition("::")[0] for id_ in free} == {gpu_id(1)}
+    assert len(free) == 32
+    made.now(by_memory("mps"), *pods[1:])
+    assert f"{gpu_id(0)}::1Gi.0" in made.offers[MEMORY], "one of them has ended"
 
 
 def test_what_has_no_ids_changes_under_clients() -> None:
