@@ -69,6 +69,25 @@ def test_eight_h100() -> None:
     }
 
 
+@pytest.mark.parametrize("devices", [None, ["0", "1"]])
+def test_by_memory_a_replica_is_a_unit_and_the_product_keeps_its_name(devices: list[str] | None) -> None:
+    rule = {"name": "nvidia.com/gpu", "memoryUnit": "1Gi"} | ({"devices": devices} if devices else {})
+    found = labels_of(EIGHT, sharing=Sharing.model_validate({"strategy": "memory", "resources": [rule]}))
+    assert {key: found[f"nvidia.com/gpu.{key}"] for key in ("product", "count", "replicas", "sharing-strategy")} == {
+        "product": "NVIDIA-H100-80GB-HBM3",
+        "count": "8",
+        "replicas": "79",
+        "sharing-strategy": "memory",
+    }
+
+
+def test_of_several_models_by_memory_the_labels_are_of_the_commonest() -> None:
+    both = "profile: l4 x 2, h100 x 1"
+    rule = {"name": "nvidia.com/gpu", "memoryUnit": "1Gi", "rename": "aliyun.com/gpu-mem"}
+    found = labels_of(both, sharing=Sharing.model_validate({"strategy": "memory", "resources": [rule]}))
+    assert [found[f"nvidia.com/gpu.{key}"] for key in ("product", "replicas")] == ["NVIDIA-L4", "22"]
+
+
 def test_time_slices() -> None:
     sharing = Sharing.model_validate(
         {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}

@@ -99,6 +99,7 @@ class DeviceRecord:
     notices: tuple[NoticeRecord, ...] = ()
     model: Model = UNKNOWN_MODEL
     pcie_root: str = ""
+    shares: int = 0  # how many it is offered as; 0: it is not shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +330,7 @@ def _device(raw: Raw) -> DeviceRecord:
         ),
         model=known,
         pcie_root=intern(_text(_map(raw, "attributes"), "pcieRoot")),
+        shares=_number(_map(raw, "shares"), "total"),
     )
 
 

@@ -42,6 +42,17 @@ def test_per_device_and_per_node() -> None:
     assert plan(CapacityEntry(name="example.com/seats", per_node=7), item, node()).values == {"example.com/seats": 7}
 
 
+@pytest.mark.parametrize("served", ["aliyun.com/gpu-mem", "tencent.com/vcuda-memory", "nodedevices.io/gpu-memory"])
+@pytest.mark.parametrize("name", ["aliyun.com/gpu-count", "tencent.com/gpu-count"])
+def test_where_gpus_are_shared_by_memory_their_number_is_a_resource_of_its_own(served: str, name: str) -> None:
+    """What peers' extenders and dashboards read beside the memory."""
+    by_memory = resource(44, 44, name=served, sharing="memory")
+    count = CapacityEntry(name=name, per_device=1, scope="all")
+    assert plan(count, record(*TWO, resources=[by_memory]), node()).values == {name: 2}
+    taken = plan(CapacityEntry(name=served, per_device=22), record(*TWO, resources=[by_memory]), node())
+    assert (taken.values, taken.reason) == ({}, "Conflict")
+
+
 H100: dict[str, Any] = {"attributes": {"vendor": "nvidia", "productName": "NVIDIA H100 80GB HBM3"}}
 NIC: dict[str, Any] = {"type": "nic", "capacity": {}, "attributes": {"vendor": "mellanox", "productName": "ConnectX-7"}}
 MIXED = (device(0, **H100), device(1, "Unhealthy", "Xid79", **H100), device(2), device(3, **NIC))

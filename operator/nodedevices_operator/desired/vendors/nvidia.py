@@ -7,6 +7,7 @@ They say what the NodeDevices says, and use nothing else. Where GPU Feature Disc
 - a GPU that is lost or missing goes on being counted while the agent lists it, as the kubelet's capacity does.
 - `gfd.timestamp` is when one of the other labels last changed; theirs is when the configuration was last read.
 - the resource's own name may be any: sharing is read from what the node offers.
+- a third sharing-strategy, `memory`: `replicas` is then how many units of memory a GPU has, and the product stays.
 - what is no label value (a character, more than 63 of them) is left out of the value; theirs loses the whole label.
 """
 
@@ -119,8 +120,9 @@ def _models(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> dict[
         return {}
     whole = [device for device in devices if not _mig_enabled(device)]
     chosen = _commonest(whole or devices)
-    offer = _offer(record, "gpu") if whole else _PARENT
-    count = sum(device.model.product == chosen.model.product for device in devices)
+    same = [device for device in devices if device.model.product == chosen.model.product]
+    offer = (_by_memory(record, same) or _offer(record, "gpu")) if whole else _PARENT
+    count = len(same)
     labels = dict(_common("gpu", chosen.model.product, count, offer))
     if chosen.model.memory_mib:
         labels["gpu.memory"] = str(chosen.model.memory_mib)
@@ -233,6 +235,15 @@ def _offer(record: NodeDevicesRecord, base: str) -> _Offer:
     if most.replicas < 2:
         return _Offer()
     return _Offer(most.replicas, STRATEGIES.get(most.sharing, "none"), suffix=most.name == base)
+
+
+def _by_memory(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> _Offer | None:
+    """GPUs of one model that are shared by memory, all or some of them: their resource has a name of its own, and as
+    many shares of each as its memory has units."""
+    if not any(it.sharing == "memory" for it in record.resources if it.managed_by == "plugin"):
+        return None
+    shares = max(device.shares for device in devices)
+    return _Offer(shares, STRATEGIES["memory"]) if shares else None
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
