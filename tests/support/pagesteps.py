@@ -1,7 +1,8 @@
 """A page's shell blocks, run as a reader runs them: in their order, in one folder, with the names that it sets itself.
 
 The block of the section `1. Names` comes before every other one, since each of those runs in its own shell, which
-ends at the first command that fails.
+ends at the first command that fails. A page without such a section has all it needs in each. What a page says that its
+blocks print is in `text` blocks.
 """
 
 from __future__ import annotations
@@ -15,26 +16,31 @@ from pathlib import Path
 
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OUTPUT = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMES = "1"
 STEP_SECONDS = 150
 
 
 @dataclass(frozen=True)
 class Page:
-    """Step number, or the heading of a section without one -> its script."""
+    """Step number, or the heading of a section without one -> its script, and what the page says that it prints."""
 
     scripts: Mapping[str, str]
+    outputs: Mapping[str, str]
 
     @classmethod
     def read(cls, path: Path) -> Page:
         _, *parts = HEADING.split(path.read_text())
-        titled = zip(parts[::2], parts[1::2], strict=True)
-        blocks = {title.partition(".")[0]: "".join(BLOCK.findall(text)) for title, text in titled}
-        return cls({number: script for number, script in blocks.items() if script})
+        titled = {title.partition(".")[0]: text for title, text in zip(parts[::2], parts[1::2], strict=True)}
+        blocks = {title: "".join(BLOCK.findall(text)) for title, text in titled.items()}
+        outputs = {title: "".join(OUTPUT.findall(text)) for title, text in titled.items()}
+        return cls({number: script for number, script in blocks.items() if script}, outputs)
 
     def run(self, step: str, *, folder: Path, environment: Mapping[str, str]) -> str:
         """What the step's block printed. Fails with that, where the reader would see an error."""
-        script = "".join(self.scripts[each] for each in dict.fromkeys((NAMES, step)))
+        script = "".join(
+            self.scripts[each] for each in dict.fromkeys((NAMES, step)) if each in self.scripts or each == step
+        )
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=folder,
