@@ -34,6 +34,7 @@ from nodedevices_plugin.host.paths import HostPaths
 from nodedevices_plugin.host.sharing_managers import Managers
 from nodedevices_plugin.host.state_keeper import StateKeeper
 from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder, DeviceFileReader
+from nodedevices_plugin.inputs.node_pods import PodWatch
 from nodedevices_plugin.inputs.own_object import older_conditions, seen_object
 from nodedevices_plugin.inputs.probes import Probes
 from nodedevices_plugin.kubelet import checkpoint
@@ -46,6 +47,7 @@ from nodedevices_plugin.pipeline.requesting import driver_root
 from nodedevices_plugin.pipeline.step import Inputs, assess, begin, decide
 from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.resources.changes import none_held
+from nodedevices_plugin.resources.core_book import CoreBook
 from nodedevices_plugin.runtime.memory import keep_small
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.runtime.worker import Worker
@@ -54,7 +56,7 @@ from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
-from nodedevices_plugin.status.client import KubeStore, Object, Store
+from nodedevices_plugin.status.client import KubeStore, Object, PodStore, Store
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.publisher import Publisher
 from nodedevices_plugin.status.readiness import Readiness
@@ -73,7 +75,12 @@ class Agent:
     """One agent. `run` until cancelled; the kubelet keeps what it was sent last."""
 
     def __init__(
-        self, local: Local, *, store: Store | None, hardware: Callable[[], Mapping[str, str]] | None = None
+        self,
+        local: Local,
+        *,
+        store: Store | None,
+        pods: PodStore | None = None,
+        hardware: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         """`hardware`: as in FoundHardware, where a test has its own."""
         self._local = local
@@ -123,7 +130,9 @@ class Agent:
             telemetry=local.telemetry,
         )
         self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set)
-        self._answers = Answers()
+        self._cores = CoreBook()
+        self._pods = PodWatch(pods, local.node_name, on_change=self._on_pods)
+        self._answers = Answers(self._cores)
         self._plugins = DevicePlugins(
             folder=Path(local.device_plugin_dir),
             offer=self._answers,
@@ -193,6 +202,7 @@ class Agent:
                 for mode, manager in self._sharing.by_mode.items():
                     tasks.create_task(keep(mode, manager.run))
                 tasks.create_task(keep("holders", self._poller.run))
+                tasks.create_task(keep("pods", self._pods.run))
                 for server in self._http_servers():
                     tasks.create_task(keep("http", server.run))
                 if self._publisher is not None:
@@ -238,6 +248,10 @@ class Agent:
         if not self._conditions_read:
             self._conditions_read = True
             self._reporter.conditions = older_conditions(item, self._reporter.conditions)
+        self._wake.set()
+
+    def _on_pods(self) -> None:
+        self._cores.observe_pods(self._pods.pods)
         self._wake.set()
 
     def _on_kubelet(self) -> None:
@@ -288,6 +302,7 @@ class Agent:
             recent=self._plugins.recent_allocations(),
             registrations=self._plugins.registrations(),
             existing=self._paths.existing,
+            pods=self._pods.pods,
             hardware=self._hardware.found,
             helpers=self._sharing.facts,
             cdi=self._cdi.environments,
@@ -326,6 +341,8 @@ class Agent:
 
     async def _update_kubelet(self, arrived: float | None, *, allow_next: bool) -> None:
         plan = self._world.plan
+        self._cores.observe(self._holders.holdings)
+        self._pods.want(wanted=plan is not None and any(each.cores for each in plan.resources))
         if plan is None:
             return
         if self._plugins.let_through:
@@ -395,7 +412,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _run(local: Local) -> int:
-    agent = Agent(local, store=None if local.standalone else KubeStore(local.kubeconfig))
+    store = None if local.standalone else KubeStore(local.kubeconfig)
+    agent = Agent(local, store=store, pods=store)
     running = asyncio.create_task(agent.run(), name="agent")
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):

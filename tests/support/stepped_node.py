@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Self
 
-from nodedevices_plugin.model import ContainerEdits, DeviceNode, Holder, HoldersState, Holdings
+from nodedevices_plugin.model import ContainerEdits, DeviceNode, Holder, HoldersState, Holdings, NodePods
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
@@ -31,6 +31,7 @@ class Node:
         self.existing = existing
         self.local = local
         self.device_files: DeviceFiles = {}
+        self.pods = NodePods()
         self.helpers = HelperFacts()
         self.world: World = begin(State(), local, now=START, monotonic=self.clock)
         self.answers = Answers()
@@ -47,6 +48,7 @@ class Node:
                 seen=SeenObject(exists=True, generation=1, config=requested or {}),
                 holdings=replace(NOBODY, holders=holders, taken=self.clock),
                 existing=self.existing,
+                pods=self.pods,
                 device_files=self.device_files,
                 helpers=self.helpers,
                 saved=saved,

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodContainer:
     """`requests`: extended resources. `cores`: the annotation's value, None where there is none. `init`: it ends before
-    the pod's containers start. `started`: the kubelet has started it, so that its devices were allocated before."""
+    the pod's containers start. `sidecar`: it starts before them and goes on. `started`: the kubelet has started it, so
+    that its devices were allocated before."""
 
     name: str
     requests: Mapping[str, int] = field(default_factory=dict)
     cores: str | None = None
     init: bool = False
+    sidecar: bool = False
     started: bool = False
 
 
@@ -39,7 +41,8 @@ class NodePod:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePods:
     """`pods` None: not known, for the reason in `problem`. Afterwards the last ones that are known stay, and a problem
-    says that they may be old."""
+    says that they may be old. `forbidden`: the API server refuses to tell."""
 
     pods: tuple[NodePod, ...] | None = None
     problem: str = ""
+    forbidden: bool = False

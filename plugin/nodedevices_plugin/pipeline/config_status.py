@@ -35,6 +35,7 @@ class ConfigStatus:
     waiting_for: tuple[WaitingPod, ...] = ()  # whose end a change waits for
     waiting_for_helpers: int = 0  # of so many resources
     cdi_problem: str = ""  # what is wrong with the source of CDI specifications
+    pods_problem: str = ""  # why the pods of this node are not known, or not as they are now, where that matters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ enough.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from nodedevices_api import conditions as names
 
@@ -24,6 +24,7 @@ from nodedevices_plugin.model import (
     HoldersState,
     Holdings,
     Inventory,
+    NodePods,
     Plan,
     PlanError,
     RecentAllocate,
@@ -96,6 +97,7 @@ class Node:
     unschedulable: frozenset[str]  # ids that people took out of service: they go to no new pod
     cdi: Mapping[str, CdiEnvironment]  # by vendor; CDI names are handed out where files that have them can be written
     mount_dirs: tuple[str, ...] = ()  # which the node's flag allows policies to mount
+    pods: NodePods = field(default_factory=NodePods)  # of this node; only where computing power is shared
 
     @property
     def devices(self) -> access.Devices:
@@ -202,7 +204,7 @@ def configure(
         saving=to_save is not None and not node.unsaved_because,
         helpers=helpers,
     )
-    return _with_device_files(_with_cdi(configured, node), requested)
+    return _with_device_files(_with_pods(_with_cdi(configured, node), node.pods), requested)
 
 
 def _usable(plan: Plan, node: Node) -> Plan:
@@ -341,6 +343,27 @@ def _with_cdi(configured: Configured, node: Node) -> Configured:
         status = replace(status, reason=names.CONFIG_INVALID, refused=Refused(message=status.cdi_problem))
     withheld = access.withheld(plan, node.last_plan, active, node.devices)
     return replace(configured, plan=withheld, status=status, refused=configured.refused or "cdi")
+
+
+def _with_pods(configured: Configured, pods: NodePods) -> Configured:
+    """Shares of computing power are offered while it is known which pods could request them: an Allocate names none."""
+    plan, status = configured.plan, configured.status
+    if plan is None or not (by_pods := [each.name for each in plan.resources if each.cores]):
+        return configured
+    if pods.pods is not None:
+        problem = f"this node's pods may be others by now: {pods.problem}" if pods.problem else ""
+        return replace(configured, status=replace(status, pods_problem=problem))
+    why = f"{', '.join(by_pods)}: not offered until this node's pods are known: {pods.problem}"
+    status = replace(status, pods_problem=why)
+    if status.reason in {names.APPLIED, names.NO_CONFIG}:
+        reason = names.CONFIG_INVALID if pods.forbidden else names.WAITING_FOR_HOLDERS
+        refused = Refused(section="sharing", field="sharing.resources", message=why) if pods.forbidden else None
+        status = replace(status, reason=reason, refused=refused)
+    resources = tuple(
+        replace(each, ids=tuple(replace(one, healthy=False) for one in each.ids)) if each.cores else each
+        for each in plan.resources
+    )
+    return replace(configured, plan=Plan(resources=resources), status=status)
 
 
 def _made(effective: Effective, node: Node) -> Plan:

@@ -27,6 +27,7 @@ from nodedevices_plugin.model import (
     HoldersState,
     Holdings,
     Inventory,
+    NodePods,
     Plan,
     RecentAllocate,
     Registration,
@@ -87,6 +88,7 @@ class Inputs:
     existing: frozenset[str] = frozenset()  # the node's optional device nodes (host.paths)
     helpers: HelperFacts = field(default_factory=HelperFacts)  # what sharing modes await
     cdi: Mapping[str, CdiEnvironment] = field(default_factory=dict)  # what CDI finds, by vendor
+    pods: NodePods = field(default_factory=NodePods)  # of this node, while computing power is shared
     hardware: frozenset[str] | None = None  # built-in probes whose hardware was found; None: not known yet
     saved: Effective | None = None  # the configuration that the state file has; None: none, or it is not known
     unsaved_because: str = ""  # why the state file cannot be written
@@ -380,6 +382,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             unschedulable=frozenset(each.id for each in cordons if each.holds(now)) | of.withheld,
             cdi=inputs.cdi,
             mount_dirs=local.container_mount_dirs,
+            pods=inputs.pods,
         )
         outcome = configure(active, requested, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
         helpers, applied = outcome.helpers, outcome.to_save

@@ -10,8 +10,8 @@ What is held is the kubelet's word alone: a booking ends when the kubelet calls 
 allocates one of them again, and with nothing else. Ids that are held and not booked are unknown, and their device is
 full. Whoever cannot be a candidate, because its pod has not been seen yet, counts as 100 percent.
 
-A kubelet's reuse of an init container's ids: the first container of a pod takes them over, so it carries the largest
-demand of the init containers, too.
+The kubelet gives an init container's ids to the pod's sidecars and to its first container that wants some, so these
+carry the largest demand of the init containers, too.
 """
 
 from __future__ import annotations
@@ -175,9 +175,9 @@ def _of_pod(pod: NodePod, resource: str) -> list[Claim]:
     read = {each.name: _read(each, pod, resource) for each in wanting}
     before = [each for each in wanting if each.init]
     carried = reduce(Demand.__or__, (read[each.name][0] for each in before), Demand())
-    first = next((each for each in wanting if not each.init), None)
+    first = next((each for each in wanting if not each.init and not each.sidecar), None)
     lonely = ""
-    if before and first is None:  # its ids would be in no List of the kubelet
+    if before and all(each.init for each in wanting):  # its ids would be in no List of the kubelet
         lonely = (
             f"pod {pod.namespace}/{pod.name}: its init container {before[0].name} requests {resource} and no container "
             "does; request the same amount in a container."
@@ -185,7 +185,7 @@ def _of_pod(pod: NodePod, resource: str) -> list[Claim]:
     found = []
     for each in wanting:
         demand, problem = read[each.name]
-        if each.init or each is first:
+        if each.init or each.sidecar or each is first:
             demand |= carried
         found.append(
             Claim(

@@ -1,4 +1,5 @@
-"""The agent's two uses of the API server: its own NodeDevices applied, and watched. Nothing else.
+"""The agent's uses of the API server: its own NodeDevices applied, and watched, and, where computing power is shared,
+the pods of its node watched. Nothing else.
 
 The official client, synchronous, on daemon threads: `kubernetes.aio` loads all of it and more (docs/dependencies.md has
 the measured sizes). It is imported on first use, on the thread, so that it delays neither the first Register nor an
@@ -17,10 +18,12 @@ import json
 import os
 import random
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from nodedevices_api import GROUP, VERSION
 from nodedevices_common import __version__
@@ -44,6 +47,22 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_LINE_BYTES = 2 << 20  # an object is at most 1.5 MiB in etcd
 
 Object = Mapping[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[T]):
+    """All that there are."""
+
+    items: tuple[T, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Generic[T]):
+    """One that is new or another than before, or gone."""
+
+    item: T
+    gone: bool = False
 
 
 class StoreError(RequestError):
@@ -74,8 +93,17 @@ class Store(Protocol):
         ...
 
 
+class PodStore(Protocol):
+    """Where the pods of a node are known."""
+
+    def watch_pods(self, node: str, take: Callable[[Object], T]) -> AsyncIterator[Listed[T] | Changed[T]]:
+        """All pods bound to the node as they are now, then each change, as `take` reads them, which is called on
+        another thread. Raises StoreError."""
+        ...
+
+
 class KubeStore:
-    """Store over the official client."""
+    """Store and PodStore over the official client."""
 
     def __init__(self, kubeconfig: str | None) -> None:
         self._kubeconfig = kubeconfig
@@ -138,76 +166,54 @@ class KubeStore:
         )
 
     async def watch(self, name: str) -> AsyncIterator[Object | None]:
-        loop = asyncio.get_running_loop()
-        changed = asyncio.Event()
-        latest: list[Object | None] = []  # empty, or the newest state that was not handed out yet
-        failure: list[StoreError] = []
-        stop = threading.Event()
+        def work(deliver: Callable[[Object | None], None], stop: threading.Event) -> None:
+            selector = {"field_selector": f"metadata.name={name}"}
+            for event in self._follow("NodeDevices", _nodedevices, selector, stop):
+                match event:
+                    case Listed(items=items):
+                        deliver(items[0] if items else None)
+                    case Changed(item=item, gone=gone):
+                        deliver(None if gone else item)
 
-        def deliver(item: Object | None) -> None:
-            latest[:] = [item]
-            changed.set()
+        async for item in _on_thread("watch NodeDevices", work, latest_only=True):
+            yield item
 
-        def fail(error: StoreError) -> None:
-            failure.append(error)
-            changed.set()
+    async def watch_pods(self, node: str, take: Callable[[Object], T]) -> AsyncIterator[Listed[T] | Changed[T]]:
+        def work(deliver: Callable[[Listed[T] | Changed[T]], None], stop: threading.Event) -> None:
+            for event in self._follow("pods", _pods, {"field_selector": f"spec.nodeName={node}"}, stop):
+                match event:
+                    case Listed(items=items):
+                        deliver(Listed(tuple(map(take, items))))
+                    case Changed(item=item, gone=gone):
+                        deliver(Changed(take(item), gone=gone))
 
-        def post(callback: Callable[..., None], *arguments: Any) -> None:
-            try:
-                loop.call_soon_threadsafe(callback, *arguments)
-            except RuntimeError:  # the loop is closed: the agent is ending
-                stop.set()
-
-        def work() -> None:
-            try:
-                self._follow(name, lambda item: post(deliver, item), stop)
-            except StoreError as error:
-                post(fail, error)
-            except Exception as error:  # the thread may not end unseen: who reads would wait for ever
-                text = f"watch NodeDevices: invalid response: {type(error).__name__}: {str(error)[:300]}"
-                post(fail, StoreError(text, status=UNREADABLE))
-
-        threading.Thread(target=work, name="kube-watch", daemon=True).start()
-        try:
-            while True:
-                await changed.wait()
-                changed.clear()
-                if latest:
-                    yield latest.pop()
-                if failure:
-                    raise failure[0]
-        finally:
-            stop.set()
+        async for event in _on_thread("watch pods", work):
+            yield event
 
     # --- on the threads ----------------------------------------------------------------------------------------------
-    def _follow(self, name: str, deliver: Callable[[Object | None], None], stop: threading.Event) -> None:
-        """LIST, then watch from there, again and again from the last version seen; returns only when stopped."""
-        selector = {"field_selector": f"metadata.name={name}"}
-        listed = self._call(
-            "list NodeDevices",
-            lambda api: api.list_cluster_custom_object(GROUP, VERSION, PLURAL, **selector, **_LIMITS),
-        )
-        items = listed.get("items") or []
+    def _follow(
+        self, what: str, call: Callable[..., Any], selector: Mapping[str, str], stop: threading.Event
+    ) -> Iterator[Listed[Object] | Changed[Object]]:
+        """LIST, then watch from there, again and again from the last version seen; ends only when stopped."""
+        listed = self._call(f"list {what}", lambda api: call(api, **selector, **_LIMITS))
         version = str(listed.get("metadata", {}).get("resourceVersion", ""))
-        deliver(items[0] if items else None)
+        yield Listed(tuple(listed.get("items") or ()))
         while not stop.is_set():
             response = self._open(
-                "watch NodeDevices",
-                partial(_start_watch, selector=selector, version=version),
+                f"watch {what}",
+                partial(_start_watch, call=call, selector=selector, version=version),
             )
             try:
-                for line in _lines(response):
+                for line in _lines(response, what):
                     if stop.is_set():
                         return
-                    event = _parse(line, "watch NodeDevices")
+                    event = _parse(line, f"watch {what}")
                     kind, item = event.get("type"), event.get("object", {})
                     if kind == "ERROR":
-                        raise StoreError(f"watch NodeDevices: {item.get('message', item)}", status=item.get("code", 0))
+                        raise StoreError(f"watch {what}: {item.get('message', item)}", status=item.get("code", 0))
                     version = str(item.get("metadata", {}).get("resourceVersion", version))
-                    if kind in ("ADDED", "MODIFIED"):
-                        deliver(item)
-                    elif kind == "DELETED":
-                        deliver(None)
+                    if kind in ("ADDED", "MODIFIED", "DELETED"):
+                        yield Changed(item, gone=kind == "DELETED")
             finally:
                 response.close()
             stop.wait(
@@ -279,11 +285,19 @@ _LIMITS: dict[str, Any] = {"_preload_content": False, "_request_timeout": (CONNE
 _APPLY: dict[str, Any] = {"field_manager": FIELD_MANAGER, "force": True, "_content_type": APPLY}
 
 
-def _start_watch(api: Any, *, selector: Mapping[str, str], version: str) -> Any:
-    return api.list_cluster_custom_object(
-        GROUP,
-        VERSION,
-        PLURAL,
+def _nodedevices(api: Any, **options: Any) -> Any:
+    return api.list_cluster_custom_object(GROUP, VERSION, PLURAL, **options)
+
+
+def _pods(api: Any, **options: Any) -> Any:
+    from kubernetes import client  # noqa: PLC0415  see the module's docstring
+
+    return client.CoreV1Api(api.api_client).list_pod_for_all_namespaces(**options)
+
+
+def _start_watch(api: Any, *, call: Callable[..., Any], selector: Mapping[str, str], version: str) -> Any:
+    return call(
+        api,
         watch=True,
         allow_watch_bookmarks=True,
         resource_version=version,
@@ -294,7 +308,54 @@ def _start_watch(api: Any, *, selector: Mapping[str, str], version: str) -> Any:
     )
 
 
-def _lines(response: Any) -> Iterator[bytes]:
+async def _on_thread(
+    what: str, work: Callable[[Callable[[T], None], threading.Event], None], *, latest_only: bool = False
+) -> AsyncIterator[T]:
+    """What `work` delivers on a thread of its own, until it fails; StoreError then. `latest_only`: of what was not
+    taken yet, the newest is enough."""
+    loop = asyncio.get_running_loop()
+    changed = asyncio.Event()
+    delivered: deque[T] = deque(maxlen=1 if latest_only else None)
+    failure: list[StoreError] = []
+    stop = threading.Event()
+
+    def deliver(item: T) -> None:
+        delivered.append(item)
+        changed.set()
+
+    def fail(error: StoreError) -> None:
+        failure.append(error)
+        changed.set()
+
+    def post(callback: Callable[..., None], *arguments: Any) -> None:
+        try:
+            loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:  # the loop is closed: the agent is ending
+            stop.set()
+
+    def run() -> None:
+        try:
+            work(lambda item: post(deliver, item), stop)
+        except StoreError as error:
+            post(fail, error)
+        except Exception as error:  # the thread may not end unseen: who reads would wait for ever
+            text = f"{what}: invalid response: {type(error).__name__}: {str(error)[:300]}"
+            post(fail, StoreError(text, status=UNREADABLE))
+
+    threading.Thread(target=run, name=what.replace(" ", "-"), daemon=True).start()
+    try:
+        while True:
+            await changed.wait()
+            changed.clear()
+            while delivered:
+                yield delivered.popleft()
+            if failure:
+                raise failure[0]
+    finally:
+        stop.set()
+
+
+def _lines(response: Any, what: str) -> Iterator[bytes]:
     """Complete lines of a watch stream; ends quietly when the server or a silence ends it."""
     from urllib3.exceptions import HTTPError  # noqa: PLC0415  loaded together with the client
 
@@ -303,7 +364,7 @@ def _lines(response: Any) -> Iterator[bytes]:
         for chunk in response.stream(amt=65536, decode_content=True):
             pending += chunk
             if len(pending) > MAX_LINE_BYTES:
-                raise StoreError(f"watch NodeDevices: a line longer than {MAX_LINE_BYTES} bytes")
+                raise StoreError(f"watch {what}: a line longer than {MAX_LINE_BYTES} bytes")
             while (end := pending.find(b"\n")) >= 0:
                 line = bytes(pending[:end])
                 del pending[: end + 1]

@@ -650,7 +650,7 @@ def _consequences(device: api.Device, *, holders_known: bool) -> str:
 def _config_applied(facts: Facts) -> Condition:
     config = facts.config
     status: Status = {names.APPLIED: "True", names.NO_CONFIG: "Unknown"}.get(config.reason, "False")  # type: ignore[assignment]  # the values are Statuses
-    parts = [each for each in (config.message, config.cdi_problem) if each]
+    parts = [each for each in (config.message, config.cdi_problem, config.pods_problem) if each]
     parts += [each.text for each in config.unmatched[:NAMED]]
     more = len(config.unmatched) - NAMED
     parts += (

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from nodedevices_plugin.model import AllocationError, Holder
+from nodedevices_plugin.model import AllocationError, Holder, NodePods
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import begin
 from nodedevices_plugin.settings.flags import parse
@@ -114,3 +114,31 @@ def test_a_gpu_that_fails_takes_all_its_shares_along_and_no_others() -> None:
     node = Node(*TWO).now(by_memory(), HELD)
     node.devices = (gpu(0, memory_bytes=8 * GIB, readings=old(lost=True)), TWO[1])
     assert free(node.now(by_memory(), HELD)) == {MEMORY: Counter({gpu_id(1): 8})}
+
+
+# --- computing power --------------------------------------------------------------------------------------------------
+def test_where_computing_power_is_shared_nothing_is_offered_until_the_nodes_pods_are_known() -> None:
+    node = Node(*TWO).now(by_memory(cores=True))
+    assert node.offers == {MEMORY: []}
+    assert node.world.config.reason == "WaitingForHolders"
+    node.pods = NodePods(problem="list pods: 403 forbidden; install the component gpu-cores", forbidden=True)
+    assert node.now(by_memory(cores=True)).offers == {MEMORY: []}
+    assert node.world.config.reason == "ConfigInvalid"
+    assert node.world.config.pods_problem == (
+        f"{MEMORY}: not offered until this node's pods are known: {node.pods.problem}"
+    )
+    node.pods = NodePods(pods=())
+    assert free(node.now(by_memory(cores=True))) == {MEMORY: Counter({gpu_id(0): 8, gpu_id(1): 8})}
+    assert node.world.config.reason == "Applied"
+
+
+def test_an_api_server_that_went_away_later_withholds_nothing() -> None:
+    node = Node(*TWO)
+    node.pods = NodePods(pods=(), problem="list pods: no answer")
+    assert free(node.now(by_memory(cores=True))) == {MEMORY: Counter({gpu_id(0): 8, gpu_id(1): 8})}
+    assert "may be others by now: list pods: no answer" in node.world.config.pods_problem
+
+
+def test_without_computing_power_nobody_asks_for_pods() -> None:
+    node = Node(*TWO).now(by_memory())
+    assert free(node) == {MEMORY: Counter({gpu_id(0): 8, gpu_id(1): 8})}

@@ -1,0 +1,186 @@
+"""The pods of this node, from one watch at the API server; only while a configuration shares computing power.
+
+Nothing that answers the kubelet waits for it. While the pods were never listed they are not known; afterwards the last
+ones known stay, whatever becomes of the API server. A pod is read once: what its annotation says later counts for
+nothing (model.pods). What is odd in a pod counts as absent, but for the annotation's text, which its reader judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from nodedevices_api.quantity import to_bytes
+from nodedevices_common.backoff import Backoff
+
+from nodedevices_plugin.model import NodePod, NodePods, PodContainer
+from nodedevices_plugin.resources.cores import ANNOTATION
+from nodedevices_plugin.status.client import Changed, Listed, Object, PodStore, StoreError
+
+BACKOFF = Backoff(initial_seconds=0.5, max_seconds=15.0)
+REFUSED = (401, 403)
+FINISHED = frozenset({"Succeeded", "Failed"})
+NOT_LISTED = "the API server has not listed them yet"
+STANDALONE = "a standalone agent has no API server that knows them"
+
+log = structlog.get_logger(__name__)
+
+
+class PodWatch:
+    """`run` until cancelled. `pods` is replaced, never changed, and `on_change` called on the loop when it is."""
+
+    def __init__(
+        self,
+        store: PodStore | None,
+        node: str,
+        *,
+        on_change: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._node = node
+        self._on_change = on_change
+        self._clock = clock
+        self._wanted = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+        self._known: dict[str, NodePod] = {}
+        self.pods = NodePods(problem=NOT_LISTED if store is not None else STANDALONE)
+
+    def want(self, *, wanted: bool) -> None:
+        """From now on they are followed, or no longer: then they are not known."""
+        if wanted:
+            self._wanted.set()
+        elif self._wanted.is_set():
+            self._wanted.clear()
+            self._known = {}
+            self.pods = NodePods(problem=self.pods.problem if self._store is None else NOT_LISTED)
+            if self._following is not None:
+                self._following.cancel()
+
+    async def run(self) -> None:
+        while True:
+            await self._wanted.wait()
+            if self._store is None:
+                return
+            self._following = asyncio.create_task(self._follow(self._store), name="pods")
+            try:
+                await asyncio.wait([self._following])
+            finally:
+                self._following.cancel()
+            if not self._following.cancelled():
+                self._following.result()  # raises what was no StoreError
+
+    async def _follow(self, store: PodStore) -> None:
+        failures = 0
+        while True:
+            try:
+                async for event in store.watch_pods(self._node, node_pod):
+                    failures = 0
+                    self._see(event)
+            except StoreError as error:
+                self._failed(error)
+            failures += 1
+            await asyncio.sleep(BACKOFF.after(failures))
+
+    def _see(self, event: Listed[NodePod | None] | Changed[NodePod | None]) -> None:
+        now = self._clock()
+        if isinstance(event, Listed):
+            listed = [each for each in event.items if each is not None]
+            self._known = {each.uid: seen(each, self._known.get(each.uid), now) for each in listed}
+        elif event.item is not None and event.gone:
+            self._known.pop(event.item.uid, None)
+        elif event.item is not None:
+            self._known[event.item.uid] = seen(event.item, self._known.get(event.item.uid), now)
+        self._set(NodePods(pods=tuple(self._known.values())))
+
+    def _failed(self, error: StoreError) -> None:
+        forbidden = error.status in REFUSED
+        hint = "; install the component gpu-cores" if forbidden else ""
+        self._set(replace(self.pods, problem=f"{error}{hint}", forbidden=forbidden))
+
+    def _set(self, pods: NodePods) -> None:
+        if pods == self.pods:
+            return
+        if pods.problem != self.pods.problem:
+            level = log.warning if pods.problem else log.info
+            level("watch of this node's pods", why=pods.problem, known=pods.pods is not None)
+        self.pods = pods
+        self._on_change()
+
+
+def seen(now: NodePod, before: NodePod | None, at: float) -> NodePod:
+    """With what it requested when it was first seen."""
+    if before is None:
+        return replace(now, seen=at)
+    kept = {each.name: each for each in before.containers}
+    containers = tuple(
+        replace(kept[each.name], started=each.started or kept[each.name].started) if each.name in kept else each
+        for each in now.containers
+    )
+    return replace(now, seen=before.seen, containers=containers)
+
+
+def node_pod(item: Object) -> NodePod | None:
+    """None: it has no uid or name."""
+    metadata, spec, status = (_mapping(item.get(each)) for each in ("metadata", "spec", "status"))
+    uid, name, namespace = (metadata.get(each) for each in ("uid", "name", "namespace"))
+    if not (isinstance(uid, str) and isinstance(name, str) and isinstance(namespace, str)):
+        return None
+    annotations = _mapping(metadata.get("annotations"))
+    started = {
+        each.get("name")
+        for key in ("initContainerStatuses", "containerStatuses")
+        for each in _mappings(status.get(key))
+        if each.get("containerID") or each.get("restartCount")
+    }
+    containers = [
+        _container(each, annotations, started, init=key == "initContainers")
+        for key in ("initContainers", "containers")  # in which order the kubelet allocates
+        for each in _mappings(spec.get(key))
+    ]
+    return NodePod(
+        uid=uid,
+        namespace=namespace,
+        name=name,
+        containers=tuple(containers),
+        finished=status.get("phase") in FINISHED,
+        acknowledged=bool(status.get("startTime")),
+    )
+
+
+def _container(
+    raw: Mapping[str, Any], annotations: Mapping[str, Any], started: Iterable[object], *, init: bool
+) -> PodContainer:
+    name = str(raw.get("name") or "")
+    sidecar = init and raw.get("restartPolicy") == "Always"
+    resources = _mapping(raw.get("resources"))
+    wanted = {**_mapping(resources.get("requests")), **_mapping(resources.get("limits"))}
+    cores = annotations.get(f"{ANNOTATION}{name}")
+    return PodContainer(
+        name=name,
+        requests={key: count for key, value in wanted.items() if "/" in key and (count := _count(value))},
+        cores=None if cores is None else str(cores),
+        init=init and not sidecar,
+        sidecar=sidecar,
+        started=name in started,
+    )
+
+
+def _count(value: object) -> int:
+    """Of an extended resource: the API server has it as a quantity."""
+    try:
+        return to_bytes(str(value))
+    except ValueError:
+        return 0
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _mappings(value: object) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

@@ -1,0 +1,206 @@
+"""The pods of a node as an input: what is read of them, and what stays when the API server is away or refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+import pytest
+from nodedevices_plugin.inputs.node_pods import PodWatch, node_pod
+from nodedevices_plugin.model import NodePod, PodContainer
+from nodedevices_plugin.status.client import Changed, Listed, Object, StoreError
+
+MEMORY = "nodedevices.io/gpu-memory"
+T = TypeVar("T")
+
+
+def pod(name: str = "a", cores: str | None = "30", **more: Any) -> dict[str, Any]:
+    annotations = {} if cores is None else {"nodedevices.io/gpu-cores.main": cores}
+    return {
+        "metadata": {"uid": f"uid-{name}", "name": name, "namespace": "ml", "annotations": annotations},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {MEMORY: "2", "cpu": "1"}}}]},
+        "status": {"phase": "Pending"},
+        **more,
+    }
+
+
+def read(item: dict[str, Any]) -> NodePod:
+    found = node_pod(item)
+    assert found is not None
+    return found
+
+
+# --- one pod ----------------------------------------------------------------------------------------------------------
+def test_of_a_pod_it_matters_who_requests_what_and_how_much_computing_power() -> None:
+    assert read(pod()) == NodePod(
+        uid="uid-a",
+        namespace="ml",
+        name="a",
+        containers=(PodContainer(name="main", requests={MEMORY: 2}, cores="30"),),
+    )
+
+
+def test_containers_come_in_the_order_in_which_the_kubelet_allocates() -> None:
+    spec = {
+        "initContainers": [{"name": "warm"}, {"name": "proxy", "restartPolicy": "Always"}],
+        "containers": [{"name": "main"}],
+    }
+    found = read(pod(spec=spec)).containers
+    assert [(each.name, each.init, each.sidecar) for each in found] == [
+        ("warm", True, False),
+        ("proxy", False, True),
+        ("main", False, False),
+    ]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_is_finished(phase: str) -> None:
+    assert read(pod(status={"phase": phase})).finished
+
+
+def test_a_container_that_the_kubelet_has_started_is_known_as_such() -> None:
+    status = {"startTime": "2026-11-22T16:00:00Z", "containerStatuses": [{"name": "main", "containerID": "c://1"}]}
+    found = read(pod(status=status))
+    assert found.acknowledged
+    assert found.containers[0].started
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {},
+        {"metadata": None},
+        {"metadata": {"uid": 1, "name": "a", "namespace": "b"}},
+        {"metadata": ["uid"], "spec": 7},
+    ],
+)
+def test_what_is_no_pod_is_none(item: dict[str, Any]) -> None:
+    assert node_pod(item) is None
+
+
+@pytest.mark.parametrize(
+    "spec", [None, {"containers": None}, {"containers": [7, {"name": None}]}, {"initContainers": {"a": 1}}, []]
+)
+def test_odd_parts_count_as_absent(spec: Any) -> None:
+    assert all(not each.requests for each in read(pod(spec=spec)).containers)
+
+
+@pytest.mark.parametrize(("value", "count"), [("2", 2), (3, 3), ("1k", 1000), ("two", 0), (None, 0), ({}, 0)])
+def test_an_amount_is_read_as_the_api_server_writes_it(value: Any, count: int) -> None:
+    spec = {"containers": [{"name": "main", "resources": {"requests": {MEMORY: value}}}]}
+    assert read(pod(spec=spec)).containers[0].requests.get(MEMORY, 0) == count
+
+
+# --- all of a node ----------------------------------------------------------------------------------------------------
+class Pods:
+    """The API server's side: what is put into it comes out of the watch; an error ends that."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[Listed[Object] | Changed[Object] | StoreError] = asyncio.Queue()
+        self.watches = 0
+
+    async def watch_pods(self, node: str, take: Callable[[Object], T]) -> AsyncIterator[Listed[T] | Changed[T]]:
+        assert node == "n1"
+        self.watches += 1
+        while True:
+            match await self.queue.get():
+                case Listed(items=items):
+                    yield Listed(tuple(map(take, items)))
+                case Changed(item=item, gone=gone):
+                    yield Changed(take(item), gone=gone)
+                case StoreError() as error:
+                    raise error
+
+
+class Following:
+    def __init__(self) -> None:
+        self.server = Pods()
+        self.changed = asyncio.Event()
+        self.clock = 1.0
+        self.watch = PodWatch(self.server, "n1", on_change=self.changed.set, clock=lambda: self.clock)
+
+    async def after(self, event: Listed[Object] | Changed[Object] | StoreError) -> list[str]:
+        """The names of the pods that are known after this event."""
+        self.changed.clear()
+        self.server.queue.put_nowait(event)
+        async with asyncio.timeout(30):
+            await self.changed.wait()
+        return self.names
+
+    @property
+    def names(self) -> list[str]:
+        return [each.name for each in self.watch.pods.pods or ()]
+
+
+async def following(use: Callable[[Following], Any]) -> None:
+    here = Following()
+    here.watch.want(wanted=True)
+    running = asyncio.create_task(here.watch.run())
+    try:
+        await use(here)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def test_pods_are_followed_one_by_one_after_the_first_list() -> None:
+    async def use(here: Following) -> None:
+        assert here.watch.pods.pods is None
+        assert await here.after(Listed((pod("a"), pod("b"), {}))) == ["a", "b"]
+        assert await here.after(Changed(pod("c"))) == ["a", "b", "c"]
+        assert await here.after(Changed(pod("a"), gone=True)) == ["b", "c"]
+        assert await here.after(Listed((pod("c"),))) == ["c"]
+
+    asyncio.run(following(use))
+
+
+def test_an_annotation_counts_as_it_was_when_the_pod_was_first_seen() -> None:
+    async def use(here: Following) -> None:
+        await here.after(Listed((pod(cores="30"),)))
+        here.clock = 2.0
+        await here.after(Changed(pod(cores="90", status={"phase": "Running", "startTime": "2026-11-22T16:00:00Z"})))
+        [found] = here.watch.pods.pods or ()
+        assert (found.containers[0].cores, found.seen, found.acknowledged) == ("30", 1.0, True)
+
+    asyncio.run(following(use))
+
+
+def test_an_api_server_that_is_away_leaves_the_pods_that_are_known() -> None:
+    async def use(here: Following) -> None:
+        await here.after(Listed((pod(),)))
+        assert await here.after(StoreError("list pods: no answer: refused")) == ["a"]
+        assert here.watch.pods.problem == "list pods: no answer: refused"
+        assert await here.after(Listed((pod(), pod("b")))) == ["a", "b"]
+        assert not here.watch.pods.problem
+        assert here.server.watches == 2
+
+    asyncio.run(following(use))
+
+
+def test_without_the_right_to_list_pods_none_are_known_and_the_problem_says_what_to_install() -> None:
+    async def use(here: Following) -> None:
+        await here.after(StoreError("list pods: 403 pods is forbidden", status=403))
+        assert here.watch.pods.pods is None
+        assert here.watch.pods.forbidden
+        assert here.watch.pods.problem == "list pods: 403 pods is forbidden; install the component gpu-cores"
+
+    asyncio.run(following(use))
+
+
+def test_pods_that_nobody_needs_any_more_are_not_followed_nor_known() -> None:
+    async def use(here: Following) -> None:
+        await here.after(Listed((pod(),)))
+        here.watch.want(wanted=False)
+        assert here.watch.pods.pods is None
+        here.watch.want(wanted=True)
+        assert await here.after(Listed((pod("b"),))) == ["b"]
+        assert here.server.watches == 2
+
+    asyncio.run(following(use))
+
+
+def test_an_agent_without_an_api_server_says_so() -> None:
+    watch = PodWatch(None, "n1", on_change=lambda: None)
+    assert watch.pods.pods is None
+    assert "standalone" in watch.pods.problem
