@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
 from nodedevices_operator.extender.requests import Raw, Request, requests_of
 from nodedevices_operator.extender.shares import NodeShares, pod_key, read
-from nodedevices_operator.extender.table import BoundPod, Table, tabulate
+from nodedevices_operator.extender.table import BoundPod, EndedPod, Table, tabulate
 
 MIRROR = "kubernetes.io/config.mirror"  # a static pod's uid, as the kubelet has it
+MAX_ENDED = 256  # pods of one node that are remembered after their end
 FINISHED = frozenset({"Succeeded", "Failed"})
 
 
@@ -37,6 +38,7 @@ class Cache:
         self._nodes: dict[str, _Node] = {}
         self._pods: dict[str, BoundPod] = {}  # by uid
         self._pods_of: dict[str, dict[str, BoundPod]] = {}  # by node, by uid
+        self._ended: dict[str, dict[str, EndedPod]] = {}  # by node, by uid: while it matters when they ended
         self._offering: Counter[str] = Counter()  # resource -> nodes
         self._covered: frozenset[str] = frozenset()  # resources whose pods are known
         self._arrivals = 0
@@ -62,6 +64,7 @@ class Cache:
             if known.shares.resources != shares.resources:
                 known.tables = {}
             known.shares = shares
+            self._forget_ended(shares)
         if not self._covered.issuperset(shares.resources):
             self.pods_wanted()
 
@@ -70,6 +73,7 @@ class Cache:
         if known is not None:
             self.version += 1
             self._offering.subtract(known.shares.resources.keys())
+            self._ended.pop(name, None)
 
     def keep_nodes(self, names: Collection[str]) -> None:
         """A complete list has only these."""
@@ -113,7 +117,7 @@ class Cache:
         uid = str(_mapping(raw.get("metadata")).get("uid", ""))
         pod = self.read_pod(raw, self._covered, arrival=self._arrivals)
         if pod is None:
-            self.remove_pod(raw)
+            self._end(raw)
             return
         known = self._pods.get(pod.uid)
         if known is None or (known.node, known.requests) != (pod.node, pod.requests):
@@ -122,13 +126,24 @@ class Cache:
         self.bound(uid)
 
     def remove_pod(self, raw: Raw) -> None:
+        self._arrivals += 1
+        self._end(raw)
+
+    def _end(self, raw: Raw) -> None:
         metadata = _mapping(raw.get("metadata"))
-        self._drop(str(_mapping(metadata.get("annotations")).get(MIRROR) or metadata.get("uid", "")))
+        uid = str(_mapping(metadata.get("annotations")).get(MIRROR) or metadata.get("uid", ""))
+        pod = self._drop(uid)
+        if pod is not None and pod.node in self._nodes:
+            ended = self._ended.setdefault(pod.node, {})
+            ended[uid] = EndedPod(pod, self._arrivals)
+            if len(ended) > MAX_ENDED:
+                del ended[next(iter(ended))]
 
     def replace_pods(self, pods: Collection[BoundPod], resources: frozenset[str]) -> None:
         """All pods that request one of these resources."""
         listed = {pod.uid: pod for pod in pods}
         self._covered = resources
+        self._ended = {}
         for uid in self._pods.keys() - listed.keys():
             self._drop(uid)
         for uid, pod in listed.items():
@@ -150,7 +165,7 @@ class Cache:
         self._pods_of.setdefault(pod.node, {})[pod.uid] = pod
         self._forget(pod)
 
-    def _drop(self, uid: str) -> None:
+    def _drop(self, uid: str) -> BoundPod | None:
         pod = self._pods.pop(uid, None)
         if pod is not None:
             of_node = self._pods_of[pod.node]
@@ -158,6 +173,7 @@ class Cache:
             if not of_node:
                 del self._pods_of[pod.node]
             self._forget(pod)
+        return pod
 
     def _forget(self, pod: BoundPod) -> None:
         self.version += 1
@@ -175,8 +191,28 @@ class Cache:
         table = known.tables.get(resource)
         if table is None and resource in known.shares.resources and resource in self._covered:
             pods = [pod for pod in self._pods_of.get(node, {}).values() if resource in pod.requests]
-            table = known.tables[resource] = tabulate(known.shares.resources[resource], pods)
+            ended = [each for each in self._ended.get(node, {}).values() if resource in each.pod.requests]
+            table = known.tables[resource] = tabulate(known.shares.resources[resource], pods, ended)
         return table
+
+    def _forget_ended(self, shares: NodeShares) -> None:
+        """When they ended matters while they seem to hold shares, and while pods are not among the holders yet that
+        were bound before."""
+        ended = self._ended.get(shares.name)
+        if ended is None:
+            return
+        devices = [device for resource in shares.resources.values() for device in resource.devices]
+        holding = {held.pod for device in devices for held in device.holders}
+        coming = [pod.order[1] for pod in self._pods_of.get(shares.name, {}).values() if pod.key not in holding]
+        kept = {
+            uid: each
+            for uid, each in ended.items()
+            if each.pod.key in holding or any(arrival < each.at for arrival in coming)
+        }
+        if kept:
+            self._ended[shares.name] = kept
+        else:
+            del self._ended[shares.name]
 
     def nodes(self) -> Iterator[str]:
         """Those that share memory, by name."""

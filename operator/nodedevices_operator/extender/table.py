@@ -1,8 +1,10 @@
 """What is free on a node for the next pod, and what becomes of a pod there. Pure.
 
-A NodeDevices is some seconds behind: what it shows as free is less what pods will get that are bound to the node and
-not among the holders yet. They are placed as the agent will place them, in the order in which they were bound. What
-containers of pods that have ended still seem to hold is free: the kubelet takes it back when it allocates next.
+A NodeDevices is some seconds behind: what it shows as free is less what pods get that are bound to the node and not
+among the holders yet. They are placed as the agent places them, in the order in which they were bound. What containers
+of pods that have ended seem to hold is free: the kubelet takes it back when it allocates next. Both are done in the
+order of their events, since where a pod is placed depends on who has left by then; so also pods count that came and
+went since the report.
 
 Where a device has more holders than its list shows, nobody knows whose the unlisted shares are: pods without a listed
 holder have them, the earliest first, and only the rest are about to come.
@@ -32,6 +34,14 @@ class BoundPod:
     @property
     def uid(self) -> str:
         return self.order[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedPod:
+    """A pod that was bound to the node and has ended, or is gone."""
+
+    pod: BoundPod
+    at: int  # as the arrival of a BoundPod
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +108,24 @@ class Table:
         return MAX_SCORE - score if self.resource.spread else score
 
 
-def tabulate(resource: SharedResource, pods: Collection[BoundPod]) -> Table:
-    """`pods`: all that are bound to the node, have not ended and request the resource."""
+def tabulate(resource: SharedResource, pods: Collection[BoundPod], ended: Collection[EndedPod] = ()) -> Table:
+    """`pods`: all that are bound to the node, have not ended and request the resource; `ended`: those of which it is
+    known when. Others that hold shares have ended before all these."""
     there = {pod.key: pod for pod in pods}
-    free: dict[str, int] = {}
+    ends = {each.pod.key: each.at for each in ended}
+    table = Table(resource, {device.id: device.free for device in resource.devices})
     holding: dict[str, dict[str, str]] = {}  # pod -> container -> device
+    returns: list[Return] = []
     for device in resource.devices:
-        free[device.id] = device.free
         for held in device.holders:
             if _there(held, there):
                 holding.setdefault(held.pod, {})[held.container] = device.id
-            elif device.offered:
-                free[device.id] += held.shares
-    table = Table(resource, free)
-    _add_coming(table, pods, holding)
+            else:
+                holding.setdefault(held.pod, {})
+                if device.offered:
+                    returns.append((ends.get(held.pod, -1), device.id, held.shares))
+    gone = [each for each in ended if each.pod.key not in holding and each.pod.key not in there]
+    _Timeline(table, holding, returns).run(pods, gone)
     return table
 
 
@@ -120,30 +134,63 @@ def _there(held: Held, pods: Mapping[str, BoundPod]) -> bool:
     return pod is not None and (not held.uid or held.uid == pod.uid)
 
 
-def _add_coming(table: Table, pods: Collection[BoundPod], holding: Mapping[str, Mapping[str, str]]) -> None:
-    """Takes what pods will get that are not among the holders, and what holders have that no report shows."""
-    name, spread, free = table.resource.name, table.resource.spread, table.free
-    unlisted = sum(each.unlisted for each in table.resource.devices)
-    for pod in sorted(pods, key=lambda it: it.order):
-        request = pod.requests[name]
-        held = holding.get(pod.key)
-        if held is None:
+Return = tuple[int, str, int]  # when (as BoundPod's arrival), device, shares
+
+
+class _Timeline:
+    """What has happened since the report, in order."""
+
+    def __init__(self, table: Table, holding: Mapping[str, Mapping[str, str]], returns: list[Return]) -> None:
+        self._table = table
+        self._holding = holding
+        self._returns = returns
+        self._unlisted = sum(each.unlisted for each in table.resource.devices)
+
+    def run(self, pods: Collection[BoundPod], gone: Collection[EndedPod]) -> None:
+        ends = {each.pod.uid: each.at for each in gone}
+        for pod in sorted((*pods, *(each.pod for each in gone)), key=lambda it: it.order):
+            self._return_until(pod.order[1])
+            if pod.uid in ends:
+                before = dict(self._table.free)
+                self._place(pod.requests[self._table.resource.name].steps)
+                taken = ((device, count - self._table.free[device]) for device, count in before.items())
+                self._returns += [(ends[pod.uid], device, count) for device, count in taken if count]
+            else:
+                self._add(pod)
+        self._return_until(None)
+
+    def _return_until(self, arrival: int | None) -> None:
+        left = []
+        for at, device, shares in self._returns:
+            if arrival is None or at < arrival or at < 0:
+                self._table.free[device] += shares
+            else:
+                left.append((at, device, shares))
+        self._returns = left
+
+    def _add(self, pod: BoundPod) -> None:
+        """Take what it will get, or has got since."""
+        request = pod.requests[self._table.resource.name]
+        held = self._holding.get(pod.key)
+        if not held:
             size = sum(size for kind, size in request.steps if kind is not Kind.INIT)
-            if unlisted and size <= unlisted:
-                unlisted -= size
-                continue
+            if self._unlisted and size <= self._unlisted:
+                self._unlisted -= size
+                return
             steps = request.steps
         else:
+            _take_unused(self._table.free, request, held)
             steps = tuple(
                 step
                 for step, container in zip(request.steps, request.names, strict=True)
                 if step[0] is not Kind.INIT and container not in held
             )
-            _take_unused(free, request, held)
-        if steps:
-            placement = place(free, steps, spread=spread)
-            if placement.devices:
-                table.coming[pod.key] = placement.devices[0]
+        placement = self._place(steps)
+        if placement.devices:
+            self._table.coming[pod.key] = placement.devices[0]
+
+    def _place(self, steps: Steps) -> Placement:
+        return place(self._table.free, steps, spread=self._table.resource.spread)
 
 
 def _take_unused(free: dict[str, int], request: Request, held: Mapping[str, str]) -> None:
