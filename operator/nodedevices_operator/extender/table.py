@@ -19,6 +19,7 @@ from nodedevices_operator.extender.placement import Placement, place
 from nodedevices_operator.extender.requests import Kind, Request, Steps
 from nodedevices_operator.extender.shares import Held, SharedResource
 
+LONG_AGO = -1  # before everything whose order is known
 MAX_SCORE = 10  # extender/v1: MaxExtenderPriority
 
 
@@ -112,20 +113,25 @@ def tabulate(resource: SharedResource, pods: Collection[BoundPod], ended: Collec
     """`pods`: all that are bound to the node, have not ended and request the resource; `ended`: those of which it is
     known when. Others that hold shares have ended before all these."""
     there = {pod.key: pod for pod in pods}
-    ends = {each.pod.key: each.at for each in ended}
+    gone = {each.pod.key: each for each in ended if each.pod.key not in there}
     table = Table(resource, {device.id: device.free for device in resource.devices})
     holding: dict[str, dict[str, str]] = {}  # pod -> container -> device
     returns: list[Return] = []
     for device in resource.devices:
         for held in device.holders:
-            if _there(held, there):
+            if _there(held, there) or held.pod in gone:
                 holding.setdefault(held.pod, {})[held.container] = device.id
-            else:
-                holding.setdefault(held.pod, {})
-                if device.offered:
-                    returns.append((ends.get(held.pod, -1), device.id, held.shares))
-    gone = [each for each in ended if each.pod.key not in holding and each.pod.key not in there]
-    _Timeline(table, holding, returns).run(pods, gone)
+            if not _there(held, there) and device.offered:
+                at = gone[held.pod].at if held.pod in gone else LONG_AGO
+                returns.append((at, device.id, held.shares))
+    for key, containers in holding.items():
+        pod = there.get(key) or gone[key].pod
+        unused, of = _unused(pod.requests[resource.name], containers)
+        if unused:
+            table.free[of] = max(0, table.free[of] - unused)
+            if key not in there:
+                returns.append((gone[key].at, of, unused))
+    _Timeline(table, holding, returns).run(pods, [each for key, each in gone.items() if key not in holding])
     return table
 
 
@@ -162,7 +168,7 @@ class _Timeline:
     def _return_until(self, arrival: int | None) -> None:
         left = []
         for at, device, shares in self._returns:
-            if arrival is None or at < arrival or at < 0:
+            if arrival is None or at < arrival or at == LONG_AGO:
                 self._table.free[device] += shares
             else:
                 left.append((at, device, shares))
@@ -179,7 +185,6 @@ class _Timeline:
                 return
             steps = request.steps
         else:
-            _take_unused(self._table.free, request, held)
             steps = tuple(
                 step
                 for step, container in zip(request.steps, request.names, strict=True)
@@ -193,13 +198,12 @@ class _Timeline:
         return place(self._table.free, steps, spread=self._table.resource.spread)
 
 
-def _take_unused(free: dict[str, int], request: Request, held: Mapping[str, str]) -> None:
-    """What an init container had beyond what the others request: the pod keeps it, and PodResources does not show it.
-    It is of the device of those that reuse the rest of it."""
+def _unused(request: Request, held: Mapping[str, str]) -> tuple[int, str]:
+    """What an init container had beyond what the others request, and its device: the pod keeps it, and PodResources
+    does not show it. It is of the device of the last container, which reuses some of it."""
     if all(kind is not Kind.INIT for kind, _ in request.steps):
-        return
+        return 0, ""
     plenty = {"": sum(size for _, size in request.steps)}
     unused = place(plenty, request.steps, spread=False).unused
-    reusing = next((container for container in request.names if container in held), None)
-    if unused and reusing is not None:
-        free[held[reusing]] = max(0, free[held[reusing]] - unused)
+    of = held.get(request.names[-1], "")
+    return (unused, of) if of else (0, "")
