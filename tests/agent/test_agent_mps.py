@@ -17,6 +17,8 @@ NONE = "version: v1\n"
 FOUR = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
 FOUR_BY_TIME = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
 TWO = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
+MEMORY = "nodedevices.io/gpu-memory"
+BY_MEMORY = "version: v1\nsharing: {memory: {resources: [{name: nvidia.com/gpu, memoryUnit: 1Gi, enforcement: mps}]}}\n"
 L4_MIB = 23034
 
 
@@ -77,6 +79,32 @@ async def test_a_daemon_is_started_with_its_limits_before_its_shares_are_offered
         ("/run/nvidia/mps/nvidia.com/gpu/pipe", "/mps/nvidia.com/gpu/pipe"),
         ("/run/nvidia/mps/shm", "/dev/shm"),
     ]
+
+
+async def test_a_container_with_shares_of_memory_is_a_client_with_limits_of_its_own(
+    made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    configure(made, BY_MEMORY)
+    async with made:
+        await kubelet.until(lambda: kubelet.allocatable(MEMORY) == 44)
+        await made.until(lambda: len(runner.commands(MEMORY)) == 4)
+        assert runner.commands(MEMORY) == [
+            "-d",
+            "set_default_active_thread_percentage 100",
+            f"set_default_device_pinned_mem_limit 0 {22 * 1024}M",
+            f"set_default_device_pinned_mem_limit 1 {22 * 1024}M",
+        ]
+        assert sorted(runner.modes().values()) == ["EXCLUSIVE_PROCESS"] * 2
+        granted = await kubelet.allocate(MEMORY, 8)
+        envs = granted.answer.envs
+        assert (envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]) == (
+            "0=8192M",
+            "36",
+        )
+        assert [(each.host_path, each.container_path) for each in granted.answer.mounts] == [
+            (f"/run/nvidia/mps/{MEMORY}/pipe", f"/mps/{MEMORY}/pipe"),
+            ("/run/nvidia/mps/shm", "/dev/shm"),
+        ]
 
 
 async def test_while_the_daemon_is_merely_starting_nothing_is_called_wrong(

@@ -226,6 +226,33 @@ def test_a_container_gets_its_device_and_its_limit() -> None:
     }
 
 
+STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", "driver-directory")
+
+
+@pytest.mark.parametrize("strategies", [*((each,) for each in STRATEGIES), STRATEGIES[:-1]])
+@pytest.mark.parametrize("enforcement", ["none", "mps"])
+def test_a_container_gets_its_device_as_one_with_a_whole_device_whatever_the_strategy(
+    strategies: tuple[str, ...], enforcement: str
+) -> None:
+    gpus, modes = cards(8, 8), {"mps-root": "/run/nvidia/mps"}
+    nodes = frozenset(("/dev/nvidiactl", "/dev/nvidia-uvm"))
+    section = Injection(device_list_strategies=strategies, pass_device_specs=True)
+    containers = node_containers(inventory_of(*gpus), section, existing=nodes, modes=modes)
+    [whole] = make_plan(inventory_of(*gpus), healthy(*gpus), PlanSettings()).resources
+    rule = SharedResource(name=GPU, memory_unit="1Gi", enforcement=enforcement)
+    settings = PlanSettings(sharing=Sharing(strategy="memory", resources=(rule,)), modes=modes)
+    [shared] = make_plan(inventory_of(*gpus), healthy(*gpus), settings).resources
+    expected = edits(grant(whole, [gpu_id(1)]), containers)
+    found = edits(grant(shared, ids(1, 0, 1, 2)), containers)
+    assert found.envs["NODEDEVICES_MEMORY_UNITS"] == "3"
+    ours = ("NODEDEVICES_MEMORY", "CUDA_MPS")
+    assert {name: value for name, value in found.envs.items() if not name.startswith(ours)} == expected.envs
+    assert [each for each in found.mounts if not each.host_path.startswith("/run/nvidia/mps")] == [*expected.mounts]
+    assert (found.devices, found.cdi_devices) == (expected.devices, expected.cdi_devices)
+    assert [*found.annotations.values()] == [*expected.annotations.values()]
+    assert any((expected.envs, expected.mounts, expected.devices, expected.cdi_devices, expected.annotations))
+
+
 def test_under_aliyuns_name_it_is_told_so_in_aliyuns_variables_too() -> None:
     gpus = cards(16, 32)
     told = variables(offered(*gpus, rename="aliyun.com/gpu-mem"), ids(1, 0, 1, 2), *gpus)
