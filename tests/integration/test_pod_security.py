@@ -44,8 +44,18 @@ def refusal(admin: Kubectl, file: str, level: str) -> str:
     return ""
 
 
-def test_the_operators_pod_passes_every_level(admin: Kubectl, level: str) -> None:
-    assert refusal(admin, "operator/deployment.yaml", level) == ""
+@pytest.mark.parametrize(
+    "file",
+    [
+        "operator/deployment.yaml",
+        "../components/extender/deployment.yaml",
+        "../components/extender-scheduler/deployment.yaml",
+    ],
+)
+def test_the_pods_of_operator_extender_and_second_scheduler_pass_every_level(
+    admin: Kubectl, level: str, file: str
+) -> None:
+    assert refusal(admin, file, level) == ""
 
 
 def test_the_agents_pod_needs_privileged_for_its_host_paths_and_for_nothing_else_that_baseline_forbids(

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from nodedevices_api import conditions as names
 from nodedevices_operator import settings as operator_settings
+from nodedevices_operator.extender import settings as extender_settings
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name
@@ -686,8 +687,126 @@ def test_what_prometheus_scrapes_are_the_ports_of_our_pods(tmp_path: Path) -> No
         assert endpoint["honorLabels"] is True
 
 
+# --- the scheduler extender ------------------------------------------------------------------------------------------
+EXTENDERS = ("extender", "extender-host", "extender-scheduler")
+SHARED = ["nodedevices.io/gpu-memory", "aliyun.com/gpu-mem", "tencent.com/vcuda-memory"]  # names that presets give
+READS_NODE_DEVICES = {"apiGroups": ["nodedevices.io"], "resources": ["nodedevices"], "verbs": ["list", "watch"]}
+READS_PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+
+
+def added_by(name: str, folder: Path) -> list[dict[str, Any]]:
+    before = overlay("default")
+    return [each for each in with_component(name, folder) if each not in before]
+
+
 @needs_kubectl
-@pytest.mark.parametrize("name", ["prometheus", "metrics-services"])
+@pytest.mark.parametrize("name", EXTENDERS)
+def test_an_extender_has_no_privilege_a_short_lived_token_probes_and_bounds(name: str, tmp_path: Path) -> None:
+    added = added_by(name, tmp_path)
+    test_no_token_is_mounted_that_is_not_bound_and_short_lived(added)
+    [workload] = workloads(added)
+    spec = pod(workload)
+    assert bool(spec.get("hostNetwork")) == (name == "extender-host")
+    assert not any("hostPath" in each for each in spec["volumes"])
+    context = spec["securityContext"]
+    assert (context["runAsNonRoot"], context["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
+    for container in spec["containers"]:
+        assert container["securityContext"] == {
+            "privileged": False,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {"livenessProbe", "readinessProbe"} <= set(container)
+        assert "memory" in container["resources"]["limits"]
+        assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+
+
+@needs_kubectl
+@pytest.mark.parametrize("name", EXTENDERS)
+def test_an_extenders_flags_are_the_programs_and_its_probes_reach_it(name: str, tmp_path: Path) -> None:
+    [workload] = workloads(added_by(name, tmp_path))
+    container = next(each for each in pod(workload)["containers"] if each["name"] == "extender")
+    assert container["command"] == ["nodedevices-operator", "extender"]
+    mounted = {each["mountPath"] for each in container["volumeMounts"]}
+    (tmp_path / "tls").mkdir()
+    for file in ("tls.crt", "tls.key"):
+        (tmp_path / "tls" / file).touch()
+    found = extender_settings.read([each.replace("=/tls/", f"={tmp_path}/tls/") for each in container["args"]], {})
+    assert found.certificate is None or "/tls" in mounted
+    assert found.address.port == 9739
+    assert (found.certificate is not None) == (name == "extender"), "what is not on loopback has TLS"
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert (ports["http"], ports["health"]) == (found.http_address.port, found.health_address.port)
+    for kind in ("livenessProbe", "readinessProbe"):
+        probe = container[kind]["httpGet"]
+        assert (probe["port"], probe.get("host", "")) == ("health", found.health_address.host)
+
+
+@needs_kubectl
+@pytest.mark.parametrize("name", EXTENDERS)
+def test_an_extender_may_read_node_devices_and_pods_and_nothing_else(name: str, tmp_path: Path) -> None:
+    added = added_by(name, tmp_path)
+    [(role, found)] = of_kind(added, "ClusterRole").items()
+    bound = {each["roleRef"]["name"] for each in of_kind(added, "ClusterRoleBinding").values()}
+    [account] = of_kind(added, "ServiceAccount")
+    assert pod(workloads(added)[0])["serviceAccountName"] == account
+    for binding in (*of_kind(added, "ClusterRoleBinding").values(), *of_kind(added, "RoleBinding").values()):
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "nodedevices-system"}]
+    if name != "extender-scheduler":
+        assert (found["rules"], bound, of_kind(added, "Role")) == ([READS_NODE_DEVICES, READS_PODS], {role}, {})
+        return
+    assert found["rules"] == [READS_NODE_DEVICES]
+    assert bound == {role, "system:kube-scheduler", "system:volume-scheduler"}
+    [leases] = of_kind(added, "Role").values()
+    config = yaml.safe_load((MANIFESTS / "components" / name / "scheduler-config.yaml").read_text())
+    assert leases["rules"] == [
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "resourceNames": [config["leaderElection"]["resourceName"]],
+            "verbs": ["get", "update"],
+        },
+    ]
+
+
+@pytest.mark.parametrize("name", EXTENDERS)
+def test_a_scheduler_goes_on_without_the_extender_and_sends_names_only(name: str) -> None:
+    config = yaml.safe_load((MANIFESTS / "components" / name / "scheduler-config.yaml").read_text())
+    assert (config["apiVersion"], config["kind"]) == ("kubescheduler.config.k8s.io/v1", "KubeSchedulerConfiguration")
+    [extender] = config["extenders"]
+    assert (extender["ignorable"], extender["nodeCacheCapable"]) == (True, True)
+    assert (extender["filterVerb"], extender["prioritizeVerb"], "bindVerb" in extender) == (
+        "filter",
+        "prioritize",
+        False,
+    )
+    assert extender["managedResources"] == [{"name": each, "ignoredByScheduler": False} for each in SHARED]
+    scheme, _, rest = extender["urlPrefix"].partition("://")
+    host, _, path = rest.partition("/")
+    assert path == "scheduler"
+    if name == "extender":
+        assert (scheme, host, extender["enableHTTPS"]) == ("https", "CLUSTER-IP:9739", True)
+    else:
+        assert (scheme, host) == ("http", str(extender_settings.read([], {}).address))
+
+
+@needs_kubectl
+def test_the_second_scheduler_reads_its_own_configuration_and_its_lease_is_in_its_namespace(tmp_path: Path) -> None:
+    added = added_by("extender-scheduler", tmp_path)
+    spec = pod(workloads(added)[0])
+    scheduler = next(each for each in spec["containers"] if each["name"] == "scheduler")
+    [(name, config)] = of_kind(added, "ConfigMap").items()
+    assert {"name": "config", "configMap": {"name": name}} in spec["volumes"]
+    [mounted] = [each["mountPath"] for each in scheduler["volumeMounts"] if each["name"] == "config"]
+    assert f"--config={mounted}/{next(iter(config['data']))}" in scheduler["args"]
+    assert "--leader-elect-resource-namespace=$(NAMESPACE)" in scheduler["args"]
+    assert [each["name"] for each in scheduler["env"]] == ["NAMESPACE"]
+
+
+@needs_kubectl
+@pytest.mark.parametrize("name", ["prometheus", "metrics-services", *EXTENDERS])
 def test_what_a_component_adds_is_what_was_reviewed(name: str, tmp_path: Path) -> None:
     before = overlay("default")
     changed = with_component(name, tmp_path)
