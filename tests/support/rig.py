@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.rig import images, layout, rig
+from cluster.rig import control, images, layout, rig
 from cluster.rig.problem import Progress, RigError
 from support.kubectl import NotReached
 
@@ -91,6 +91,15 @@ class Rig:
     def restart_controllers(self) -> None:
         """Controller-manager and scheduler. Returns at once."""
         self.rig.restart_controllers()
+
+    @contextmanager
+    def second_scheduler(self, config: Path, *flags: str) -> Iterator[None]:
+        """A kube-scheduler beside the cluster's own, with that KubeSchedulerConfiguration."""
+        self.rig.control.start_second_scheduler(f"--config={config}", *flags)
+        try:
+            yield
+        finally:
+            self.rig.control.stop(control.SECOND_SCHEDULER)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from cluster.rig.problem import wait_for
 AUDITED_NAMESPACE = "nodedevices-system"  # the service accounts of this one are in the audit log
 READY_SECONDS = 90  # a cold page cache on two cores takes a tenth of it
 CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
+SECOND_SCHEDULER = "second-scheduler"
 Child = subprocess.Popen[bytes]
 
 
@@ -123,6 +124,10 @@ class Control:
         )
         self._start("kube-scheduler", *common, f"--kubeconfig={pki}/kube-scheduler.kubeconfig")
 
+    def start_second_scheduler(self, *flags: str) -> None:
+        """Beside the first; how it authenticates and for which pods it is, its configuration says."""
+        self._start("kube-scheduler", "--secure-port=0", *flags, role=SECOND_SCHEDULER)
+
     def stop(self, role: str) -> None:
         """At once: a graceful end of the API server waits up to a minute for its watchers."""
         processes.end(self._layout.folder, role)
@@ -133,7 +138,9 @@ class Control:
     def api(self) -> Api:
         return Api(self._layout.api_url, self._layout.pki)
 
-    def _start(self, program: str, *flags: str) -> None:
-        child = processes.start(self._layout.folder, program, [self._binaries[program], *flags], mortal=self._mortal)
+    def _start(self, program: str, *flags: str, role: str = "") -> None:
+        """`role`: what it is known by, where that is not the program's name."""
+        role = role or program
+        child = processes.start(self._layout.folder, role, [self._binaries[program], *flags], mortal=self._mortal)
         if child is not None:
-            self.children[program] = child
+            self.children[role] = child

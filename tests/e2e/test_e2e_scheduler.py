@@ -1,0 +1,135 @@
+"""The real kube-scheduler, without the extender and with it: a pod that fits on a node in sum and on no single GPU.
+
+The second scheduler is the component extender-scheduler's: its configuration, its account, its roles; scheduler and
+extender run as processes beside the cluster's own control plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.access import kubeconfig
+from support.bookings import physical
+from support.cluster import NAMESPACE, SYSTEM, Cluster
+from support.extenderprocess import ExtenderProcess
+from support.kubectl import condition
+from support.overlay import installed_with
+from support.rig_cluster import RigCluster
+
+pytestmark = pytest.mark.e2e
+
+COMPONENT = Path(__file__).parents[2] / "manifests" / "components" / "extender-scheduler"
+SCHEDULER = "nodedevices-scheduler"
+OWN_DELETIONS = "nodedevices-operator-own-deletions"
+MEMORY = "nodedevices.io/gpu-memory"
+EACH = 22  # shares of 1Gi of a simulated L4
+HALF = 12  # two of them are more than a card has
+
+
+def by_memory(cluster: Cluster) -> None:
+    """Two cards of node b by memory."""
+    rule = {"name": "nvidia.com/gpu", "memoryUnit": "1Gi", "devices": ["0", "1"]}
+    sections = {"sharing": {"strategy": "memory", "resources": [rule]}}
+    cluster.policy("memory", sections, selector={"kubernetes.io/hostname": cluster.b})
+    cluster.until("the Node has the shares", lambda: cluster.node_count(cluster.b, MEMORY) == 2 * EACH)
+
+
+@pytest.fixture(scope="module")
+def account(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kubeconfig of the second scheduler's account, with its roles."""
+    assert installed.own_rig is not None
+    kubectl, folder = installed.kubectl, tmp_path_factory.mktemp("scheduler")
+    kubectl.apply(*(each for each in yaml.safe_load_all((COMPONENT / "rbac.yaml").read_text()) if each))
+    token = kubectl.run("create", "token", SCHEDULER, "-n", SYSTEM, "--duration=2h").strip()
+    return kubeconfig(installed.own_rig.kubeconfig, folder / "kubeconfig", token)
+
+
+@pytest.fixture
+def extender(rig: RigCluster, account: Path, tmp_path: Path) -> Iterator[ExtenderProcess]:
+    """It, and the scheduler that calls it."""
+    with ExtenderProcess(tmp_path, account) as running:
+        config: dict[str, Any] = yaml.safe_load((COMPONENT / "scheduler-config.yaml").read_text())
+        config["clientConnection"] = {"kubeconfig": str(account)}
+        config["extenders"][0]["urlPrefix"] = f"http://{running.address}/scheduler"
+        file = tmp_path / "scheduler-config.yaml"
+        file.write_text(yaml.safe_dump(config))
+        with rig.rig.second_scheduler(file, f"--leader-elect-resource-namespace={SYSTEM}"):
+            yield running
+
+
+def pod(cluster: Cluster, name: str, size: int) -> None:
+    """For the second scheduler."""
+    spec = cluster.pod_spec(cluster.b, {MEMORY: size}) | {"schedulerName": SCHEDULER}
+    head = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE}}
+    cluster.kubectl.apply(head | {"spec": spec})
+
+
+def unschedulable(cluster: Cluster, name: str) -> str:
+    """Why the scheduler finds no node, once it has said so."""
+
+    def said() -> str:
+        found = condition(cluster.kubectl.get("pod", name, NAMESPACE), "PodScheduled")
+        return str(found["message"]) if found.get("reason") == "Unschedulable" else ""
+
+    return str(cluster.until(f"{name} is unschedulable", said))
+
+
+def phase(cluster: Cluster, name: str) -> str:
+    return str((cluster.kubectl.get("pod", name, NAMESPACE) or {}).get("status", {}).get("phase", ""))
+
+
+def test_with_the_extender_a_pod_that_no_card_has_room_for_waits_and_starts_when_one_has(
+    rig: RigCluster, extender: ExtenderProcess
+) -> None:
+    by_memory(rig)
+    with rig.nothing_twice(rig.b):
+        for name in ("first", "second"):
+            pod(rig, name, HALF)
+            rig.running(name)
+        pod(rig, "waits", HALF)
+        message = unschedulable(rig, "waits")
+        assert f"no single GPU has {HALF} free units of {MEMORY}" in message, message
+        assert phase(rig, "waits") == "Pending"
+        events = rig.events("waits", "FailedScheduling")
+        assert any(f"no single GPU has {HALF} free units of {MEMORY}" in each["message"] for each in events)
+        rig.kubectl.delete("pod", "first", namespace=NAMESPACE)
+        rig.running("waits")
+        assert len({physical(each) for each in rig.held(rig.b, "waits")}) == 1
+        extender.kill()
+        pod(rig, "without", 2)
+        rig.running("without")
+
+
+def test_without_the_extender_it_is_rejected_and_with_the_switch_the_operator_deletes_it(rig: RigCluster) -> None:
+    by_memory(rig)
+    for name in ("first", "second"):
+        rig.pod(name, rig.b, {MEMORY: HALF})
+    spec = rig.pod_spec(rig.b, {MEMORY: HALF}) | {"restartPolicy": "Never"}
+    metadata = {"name": "rejected", "namespace": NAMESPACE}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
+    rig.kubectl.apply(job | {"spec": {"backoffLimit": 0, "template": {"spec": spec}}})
+
+    def of_job() -> list[dict[str, Any]]:
+        return rig.kubectl.items("pods", NAMESPACE, labels="job-name=rejected")
+
+    def rejected() -> dict[str, Any] | None:
+        return next((each for each in of_job() if each["status"].get("reason") == "UnexpectedAdmissionError"), None)
+
+    found = rig.until("the kubelet rejects it", rejected)
+    assert f"{MEMORY}: no device of this node has {HALF} free shares of 1Gi" in found["status"]["message"]
+    rig.pod("alone", rig.b, {MEMORY: HALF}, run=False)  # nobody would replace it
+    rig.until("the kubelet rejects it, too", lambda: phase(rig, "alone") == "Failed")
+    try:
+        with installed_with(rig, "delete-rejected-pods"):
+            rig.until("it is deleted", lambda: not of_job(), seconds=120)
+            assert phase(rig, "alone") == "Failed"
+            said = rig.kubectl.items("events", NAMESPACE, fields=f"involvedObject.uid={found['metadata']['uid']}")
+            [event] = [each for each in said if each["reason"] == "DeletingRejectedPod"]
+            assert "Job rejected replaces it" in event["message"]
+    finally:
+        kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings"
+        rig.kubectl.run("delete", kinds, OWN_DELETIONS, "--ignore-not-found")
