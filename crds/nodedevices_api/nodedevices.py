@@ -330,7 +330,11 @@ class Holder(Loose):
         tuple[Annotated[str, StringConstraints(max_length=128)], ...],
         Field(max_length=MAX_HOLDER_IDS),
         Listed("atomic"),
-    ] = Field(default=(), description="The allocated ids: only for shares of the device, and only the first of them.")
+    ] = Field(
+        default=(),
+        description="The allocated ids: only for shares of the device, and only the first of them; one where memory is "
+        "shared.",
+    )
     since: MicroTime = Field(description="When it was allocated, or first observed; with microseconds.")
     health: DeviceHealth | None = Field(
         default=None,

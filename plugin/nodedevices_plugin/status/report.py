@@ -38,7 +38,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.listing import NAMED, listing
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
-from nodedevices_plugin.resources.ids import physical_id
+from nodedevices_plugin.resources.ids import physical_id, split
 from nodedevices_plugin.resources.nearness import nearest
 from nodedevices_plugin.resources.units import excluded_by
 from nodedevices_plugin.sharing.base import HelperTexts
@@ -398,13 +398,18 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
                 resource=resource,
                 claim=claim.rpartition("/")[2] if claim else None,  # a pod's claims are of its own namespace
                 shares=None if key in without_share else len(ids) or None,
-                memory=None if key in without_share else memory_of(ids),
-                ids=tuple(sorted(ids)[: api.MAX_HOLDER_IDS]),
+                memory=(memory := None if key in without_share else memory_of(ids)),
+                ids=tuple(sorted(ids, key=_share_order)[: api.MAX_HOLDER_IDS if memory is None else 1]),
                 since=since,
                 health=_health(verdict, facts) if verdict is not None else None,
             )
         )
     return result
+
+
+def _share_order(id_: str) -> tuple[str, int, str]:
+    device, number = split(id_)
+    return (device, number or 0, id_)
 
 
 def _summary(devices: tuple[api.Device, ...]) -> api.Summary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -92,6 +93,21 @@ def test_each_holder_says_how_much_it_has() -> None:
     node = Node(l4(0)).now(by_memory("512Mi"), has("a", 10, unit="512Mi"), has("b", 3, first=10, unit="512Mi"))
     [device] = report(facts(node)).devices
     assert [(each.pod, each.shares, each.memory) for each in device.holders] == [("a", 10, "5Gi"), ("b", 3, "1536Mi")]
+
+
+def test_of_a_container_with_many_units_one_id_is_listed_and_the_first_by_number() -> None:
+    node = Node(l4(0)).now(by_memory(), has("a", 9, first=8))
+    [device] = report(facts(node)).devices
+    assert [(each.shares, each.ids) for each in device.holders] == [(9, (f"{gpu_id(0)}::1Gi.8",))]
+
+
+def test_a_node_with_64_pods_by_memory_stays_a_small_object() -> None:
+    node = Node(*(gpu(number, memory_bytes=80 * GIB, readings=old()) for number in range(8)))
+    pods = [has(f"inference-{of}-{n}", 10, of=of, first=10 * n) for of in range(8) for n in range(8)]
+    node.now(by_memory(), *pods)
+    said = to_dict(report(facts(node)))
+    assert sum(len(each["holders"]) for each in said["devices"]) == 64
+    assert len(json.dumps(said, separators=(",", ":"))) < 28_000
 
 
 def test_each_model_by_its_own_memory() -> None:
