@@ -7,11 +7,11 @@ them: it runs where a file with the resource's name is in its folder, and the fi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodedevices_plugin.model import ContainerEdits, Inventory, OfferedResource, PlanError, SchedulableId
+from nodedevices_plugin.model import ContainerEdits, Grant, Inventory, OfferedResource, PlanError
 from nodedevices_plugin.sharing.base import (
     NOT_QUERIED,
     READY,
@@ -88,9 +88,9 @@ class ExclusiveWindow:
             raise PlanError(f"{request.place}.replicas", split.replicas, f"a device has {MOST} windows at most")
         return split
 
-    def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
-        windows = ",".join(str(each.replica) for each in granted)
-        return ContainerEdits(envs={"EXCLUSIVE_WINDOW": f"{windows} of {resource.replicas}"})
+    def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
+        windows = ",".join(str(each.replica) for each in grant.ids)
+        return ContainerEdits(envs={"EXCLUSIVE_WINDOW": f"{windows} of {grant.resource.replicas}"})
 
 
 class Keepers:

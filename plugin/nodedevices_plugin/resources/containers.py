@@ -68,7 +68,7 @@ def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
     parts = []
     grant = _all_of_it(grant)
     if shares := [each for each in grant.ids if each.replica is not None]:
-        parts.append(sharing_of(grant.resource).edits(grant.resource, shares, node.modes))
+        parts.append(sharing_of(grant.resource).edits(replace(grant, ids=tuple(shares)), node.modes))
     # One that gets nothing of a vendor's resource is given a variable that says so: an image may request everything.
     ids = grant.ids or grant.resource.ids[:1]
     for vendor in dict.fromkeys(node.vendors.get(each.device_id) for each in ids):

@@ -23,7 +23,7 @@ from typing import Protocol, runtime_checkable
 from nodedevices_api.sections import SharedResource
 from nodedevices_probe.protocol import DeviceFact
 
-from nodedevices_plugin.model import ContainerEdits, Inventory, OfferedResource, PlanError, SchedulableId, Unit
+from nodedevices_plugin.model import ContainerEdits, Grant, Inventory, OfferedResource, PlanError, Unit
 
 Settings = Mapping[str, str]  # what modes read of the node's flags, by the flag's name: {"mps-root": "/run/nvidia/mps"}
 
@@ -100,8 +100,8 @@ class SharingMode(Protocol):
         """How often each unit is offered. Raises PlanError for a rule that the mode cannot carry out on these units."""
         ...
 
-    def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
-        """What a container with these shares of the resource gets, beside the devices themselves."""
+    def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
+        """What a container gets for shares of the resource, beside the devices themselves. `grant`: shares alone."""
         ...
 
 

@@ -3,9 +3,7 @@ pool that lives elsewhere. How often each is offered its vendor says (vendors.ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from nodedevices_plugin.model import ContainerEdits, OfferedResource, PlanError, SchedulableId
+from nodedevices_plugin.model import ContainerEdits, Grant, PlanError
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split
 
 NAME = "shared"
@@ -21,5 +19,5 @@ class ByNature:
     def split(self, request: Request) -> Split:
         return Split(counts=(1,) * len(request.units))
 
-    def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
+    def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
         return ContainerEdits()

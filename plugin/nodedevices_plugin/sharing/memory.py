@@ -9,11 +9,9 @@ program its limit (memory_variables, memory_presets), limits that MPS enforces (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from nodedevices_api.quantity import MEBIBYTE, from_bytes, to_bytes
 
-from nodedevices_plugin.model import ContainerEdits, OfferedResource, PlanError, SchedulableId, Unit
+from nodedevices_plugin.model import ContainerEdits, Grant, PlanError, Unit
 from nodedevices_plugin.sharing import memory_container, memory_limits, memory_presets, memory_variables, mps, none
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, merged
 from nodedevices_plugin.sharing.memory_grant import memory_grant
@@ -63,15 +61,15 @@ class Memory:
             container=memory_container.template(request.rule.container),
         )
 
-    def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
-        """The limit, in forms that programs read; `granted` is of one device."""
-        grant = memory_grant(resource, granted)
-        if grant is None:
+    def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
+        """The limit, in forms that programs read; shares of one container are of one device."""
+        resource, has = grant.resource, memory_grant(grant)
+        if has is None:
             return ContainerEdits()
-        envs = memory_variables.variables(grant) | memory_presets.variables(grant)
-        parts = [memory_container.edits(resource, grant, settings), ContainerEdits(envs=envs)]
+        envs = memory_variables.variables(has) | memory_presets.variables(has)
+        parts = [memory_container.edits(resource, has, settings), ContainerEdits(envs=envs)]
         if resource.enforcement == mps.NAME:
-            parts += [ContainerEdits(envs=memory_limits.variables(grant)), mps.client_edits(resource, settings)]
+            parts += [ContainerEdits(envs=memory_limits.variables(has)), mps.client_edits(resource, settings)]
         return merged(parts)
 
 

@@ -6,16 +6,16 @@ Each form in which programs read a limit is its own module of pure functions fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodedevices_plugin.model import OfferedResource, SchedulableId
+from nodedevices_plugin.model import Grant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryGrant:
     """`resource`: the name under which it was requested. device, index: of the GPU or partition, index as NVML counts.
     total_bytes: all its memory; device_units: how many shares it is divided into. units, limit_bytes: the container's.
+    cores_shared: whether computing power is shared as well; cores: then its percentage, where it is certain.
     """
 
     resource: str
@@ -25,11 +25,14 @@ class MemoryGrant:
     device_units: int
     units: int
     limit_bytes: int
+    cores_shared: bool = False
+    cores: int | None = None
 
 
-def memory_grant(resource: OfferedResource, granted: Sequence[SchedulableId]) -> MemoryGrant | None:
-    """`granted`: shares of one device. None: nothing is known of its memory."""
-    memory, device = resource.memory, granted[0].partition_id or granted[0].device_id
+def memory_grant(grant: Grant) -> MemoryGrant | None:
+    """Of shares of one device. None: nothing is known of its memory."""
+    resource, memory = grant.resource, grant.resource.memory
+    device = grant.ids[0].partition_id or grant.ids[0].device_id
     if memory is None or device not in memory.devices:
         return None
     total, index = memory.devices[device]
@@ -39,6 +42,8 @@ def memory_grant(resource: OfferedResource, granted: Sequence[SchedulableId]) ->
         index=index,
         total_bytes=total,
         device_units=sum((each.partition_id or each.device_id) == device for each in resource.ids),
-        units=len(granted),
-        limit_bytes=len(granted) * memory.unit_bytes,
+        units=len(grant.ids),
+        limit_bytes=len(grant.ids) * memory.unit_bytes,
+        cores_shared=resource.cores,
+        cores=grant.cores,
     )

@@ -19,13 +19,14 @@ THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 def variables(grant: MemoryGrant) -> dict[str, str]:
     """`0` is the GPU as the container counts: it sees one."""
-    return {
-        MEMORY: f"0={grant.limit_bytes // MEBIBYTE}M",
-        THREADS: str(thread_percentage(grant.units, grant.device_units)),
-    }
+    memory, percentage = {MEMORY: f"0={grant.limit_bytes // MEBIBYTE}M"}, thread_percentage(grant)
+    return memory if percentage is None else memory | {THREADS: str(percentage)}
 
 
-def thread_percentage(units: int, of: int) -> int:
-    """The part of a GPU's threads that goes with so many of its shares, rounded down, so that all together have no
-    more than all; 1 is the least that MPS knows."""
-    return max(1, 100 * units // of)
+def thread_percentage(grant: MemoryGrant) -> int | None:
+    """The part of the GPU's threads that goes with its shares of memory, rounded down, so that all containers together
+    have no more than all; 1 is the least that MPS knows. Where computing power is shared on its own it is that part,
+    and None, no limit, where nobody knows yet whose Allocate it is: its demand may be the larger one."""
+    if grant.cores_shared:
+        return grant.cores
+    return max(1, 100 * grant.units // grant.device_units)

@@ -19,11 +19,11 @@ from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
 from nodedevices_plugin.model import (
     ContainerEdits,
+    Grant,
     Inventory,
     Mount,
     OfferedResource,
     PlanError,
-    SchedulableId,
     Unit,
 )
 from nodedevices_plugin.sharing.base import HelperTexts, NodeTraits, Request, Settings, Split, by_replicas
@@ -166,8 +166,8 @@ class Mps:
             raise PlanError(f"{request.place}.devices", ", ".join(request.rule.devices or ())[:128], hint)
         return split
 
-    def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
-        return client_edits(resource, settings)
+    def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
+        return client_edits(grant.resource, settings)
 
 
 def client_edits(resource: OfferedResource, settings: Settings) -> ContainerEdits:

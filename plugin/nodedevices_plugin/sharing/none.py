@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from nodedevices_plugin.model import ContainerEdits, OfferedResource, SchedulableId
+from nodedevices_plugin.model import ContainerEdits, Grant
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split
 
 NAME = "none"
@@ -20,5 +18,5 @@ class NoSharing:
     def split(self, request: Request) -> Split:
         return Split(counts=(1,) * len(request.units))
 
-    def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
+    def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
         return ContainerEdits()

@@ -3,9 +3,7 @@ processes; nothing keeps their memory or their faults apart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from nodedevices_plugin.model import ContainerEdits, OfferedResource, SchedulableId
+from nodedevices_plugin.model import ContainerEdits, Grant
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, by_replicas
 
 NAME = "timeSlicing"
@@ -21,5 +19,5 @@ class TimeSlicing:
     def split(self, request: Request) -> Split:
         return by_replicas(NAME, request)
 
-    def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
+    def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
         return ContainerEdits()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from nodedevices_api.sections import Partitions, SharedResource, Sharing
 from nodedevices_plugin.model import Mount, OfferedResource, PlanError
+from nodedevices_plugin.resources.containers import NodeContainers, edits
+from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan
-from nodedevices_plugin.sharing import memory_limits, mps
+from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.helpers import helpers, run_by, silent
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
@@ -73,9 +76,23 @@ def test_without_enforcement_a_container_is_nobodys_client() -> None:
         assert (found.mounts, run_by(resource)) == ((), "")
 
 
-@pytest.mark.parametrize(("units", "of", "percent"), [(22, 22, 100), (1, 22, 4), (1, 141, 1), (7, 8, 87)])
-def test_threads_go_with_memory_and_all_together_have_no_more_than_all(units: int, of: int, percent: int) -> None:
-    assert memory_limits.thread_percentage(units, of) == percent
+@pytest.mark.parametrize(("units", "of", "percent"), [(22, 22, "100"), (1, 22, "4"), (1, 141, "1"), (7, 8, "87")])
+def test_threads_go_with_memory_and_all_together_have_no_more_than_all(units: int, of: int, percent: str) -> None:
+    card = gpu(0, memory_bytes=of * GIB)
+    envs = allocate(offered(card), ids(0, units), InjectionContext(), modes=ROOT).envs
+    assert envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == percent
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(50, {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}), (None, {})])
+def test_where_computing_power_is_shared_threads_go_with_that_and_are_not_limited_on_a_guess(
+    cores: int | None, threads: dict[str, str]
+) -> None:
+    resource = offered(L4, cores=True)
+    granted = replace(grant(resource, ids(0, 2)), cores=cores)
+    node = NodeContainers(vendors={gpu_id(0): "nvidia"}, by_vendor={"nvidia": InjectionContext()}, modes=ROOT)
+    envs = edits(granted, node).envs
+    assert {name: value for name, value in envs.items() if "THREAD" in name} == threads
+    assert envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=2048M"
 
 
 def test_shares_wait_for_their_daemon_and_the_field_that_requests_it_is_named() -> None:

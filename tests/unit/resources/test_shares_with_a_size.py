@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 from nodedevices_api.quantity import to_bytes
 from nodedevices_api.sections import Injection, SharedResource, Sharing
-from nodedevices_plugin.model import ContainerEdits, OfferedResource, SchedulableId
+from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource
 from nodedevices_plugin.resources.containers import edits, node_containers
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan
@@ -32,8 +32,8 @@ class BySize:
         unit = request.rule.memory_unit or "1Gi"
         return Split(counts=tuple(it.memory_bytes // to_bytes(unit) for it in request.units), unit=unit)
 
-    def edits(self, resource: OfferedResource, granted: Sequence[SchedulableId], settings: Settings) -> ContainerEdits:
-        return ContainerEdits(envs={"SHARES": str(len(granted))})
+    def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
+        return ContainerEdits(envs={"SHARES": str(len(grant.ids))})
 
 
 @pytest.fixture
