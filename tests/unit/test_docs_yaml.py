@@ -104,7 +104,7 @@ def check(document: Any, text: str) -> None:
     kind, keys = document.get("kind"), set(document)
     if kind == "DevicePolicy":
         policy(document)
-    elif kind == "Kustomization" or keys <= {"patches", "components"}:
+    elif kind == "Kustomization" or keys <= {"patches", "components", "images"}:
         kustomization(document)
     elif kind == "ConfigMap":
         assert document["metadata"] == {"name": "device-plugin-configs", "namespace": "nodedevices-system"}
