@@ -61,7 +61,7 @@ def node_devices(
         "metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": version},
         "spec": {},
         "status": {
-            "agent": {"version": "1", "bootId": "b", "startTime": EPOCH, "heartbeatTime": heartbeat},
+            "agent": {"version": "1", "bootID": "b", "startTime": EPOCH, "heartbeatTime": heartbeat},
             "devices": list(devices),
             "conditions": conditions,
         },

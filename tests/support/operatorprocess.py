@@ -24,15 +24,18 @@ START_SECONDS = 60
 class OperatorProcess:
     """`nodedevices-operator` against one API server; logs are kept in the folder and shown when something fails.
 
-    `fresh`: by a new interpreter, as in a pod (preloaded says when that matters).
+    `fresh`: by a new interpreter, as in a pod (preloaded says when that matters). `command`: another than `run`.
     """
 
-    def __init__(self, folder: Path, kubeconfig: Path, *arguments: str, fresh: bool = False) -> None:
+    def __init__(
+        self, folder: Path, kubeconfig: Path, *arguments: str, fresh: bool = False, command: str = "run"
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
         self.log = folder / "operator.log"
         self._arguments = [
+            command,
             f"--kubeconfig={kubeconfig}",
             f"--http-address=127.0.0.1:{self.port}",
             "--health-address=127.0.0.1:0",

@@ -118,7 +118,7 @@ def _holders(part: Raw, resource: str) -> Iterator[Held]:
                 pod=pod_key(str(each.get("namespace", "")), str(each.get("pod", ""))),
                 container=intern(str(each.get("container", ""))),
                 shares=shares,
-                uid=str(each.get("podUid") or ""),
+                uid=str(each.get("podUID") or ""),
             )
 
 

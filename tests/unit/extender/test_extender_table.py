@@ -152,7 +152,7 @@ def test_a_pod_that_can_no_longer_be_placed_takes_nothing_from_the_others() -> N
 
 
 def test_a_pod_of_a_name_used_before_holds_nothing_of_the_earlier_ones_where_uids_are_known() -> None:
-    earlier = holder("same", 10) | {"podUid": "another"}
+    earlier = holder("same", 10) | {"podUID": "another"}
     known = cache(node_devices("n1", gpu(0, 24, earlier), gpu(1, 10)), pod("same", 10, node="n1"))
     assert free(known) == [24, 0]
 
@@ -160,7 +160,7 @@ def test_a_pod_of_a_name_used_before_holds_nothing_of_the_earlier_ones_where_uid
 def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_has() -> None:
     mirror = pod("static", 10, node="n1")
     mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "hash"}
-    known = cache(node_devices("n1", gpu(0, 24, holder("static", 10) | {"podUid": "hash"})), mirror)
+    known = cache(node_devices("n1", gpu(0, 24, holder("static", 10) | {"podUID": "hash"})), mirror)
     assert free(known) == [14]
 
 
