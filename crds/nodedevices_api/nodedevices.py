@@ -376,7 +376,7 @@ class Shares(Loose):
     free: Count | None = Field(
         default=None,
         description="How many of them a new container can get now: offered, healthy and not held. What is neither "
-        "held nor free is withheld. Absent: it is not known yet what is held.",
+        "held nor free is not offered. Absent: it is not known yet what is held.",
     )
     unit: Quantity | None = Field(default=None, description="Memory of each share, where memory is shared.")
     unallocatable: Quantity | None = Field(
@@ -467,7 +467,7 @@ class Device(Loose):
 
 class ResourceMemory(Loose):
     """The memory of all devices of a resource whose shares are amounts of memory. What is neither held nor free nor
-    unallocatable is withheld: its device is not healthy, or is not offered to new pods for now."""
+    unallocatable is not offered: its device is not healthy, or waits for holders of an earlier configuration."""
 
     total: Quantity = Field(description="Memory of the devices.")
     held: Quantity = Field(description="Memory that containers hold.")

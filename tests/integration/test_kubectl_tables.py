@@ -25,7 +25,8 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.inventory import owned
-from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import Driver, DriverState
 from support.facts import START, gpu, gpu_id, healthy, inventory_of
 from support.kubectl import Kubectl

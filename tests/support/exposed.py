@@ -24,8 +24,8 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline import inventory as stage
+from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.metrics import Metrics
-from nodedevices_plugin.status.report import Facts, ProbeFacts
 from nodedevices_probe.protocol import Snapshot
 from prometheus_client.parser import text_string_to_metric_families
 from support.facts import GIB, START, gpu, gpu_id, inventory_of, mig_id, partition, snapshot

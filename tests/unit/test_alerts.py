@@ -19,7 +19,7 @@ import pytest
 import yaml
 from nodedevices_plugin.model import HealthState, Registration, RegistrationState
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
-from nodedevices_plugin.status.report import Facts
+from nodedevices_plugin.status.facts import Facts
 from support import exposed, prometheus_server
 from support.exposed import GPU, Samples, verdict
 from support.prometheus import COMPONENT, METRIC, ROOT, RULES, firing, program, promtool, rules, series

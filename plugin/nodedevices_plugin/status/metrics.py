@@ -32,14 +32,8 @@ from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.resources.ids import physical_id, unit_bytes
 from nodedevices_plugin.runtime.supervise import Supervisor
-from nodedevices_plugin.status.report import (
-    Facts,
-    allocated,
-    drivers,
-    offered,
-    reported_healthy,
-    share_counts,
-)
+from nodedevices_plugin.status.facts import Facts, offered
+from nodedevices_plugin.status.report import allocated, drivers, reported_healthy, share_counts
 
 MAX_XID_SERIES = 4096
 # One more series for each counter and histogram, which Prometheus does not need.
@@ -424,7 +418,7 @@ def _memory_shares(facts: Facts, label: list[str]) -> Iterator[Metric]:
         memory, unallocatable = each.resource.memory, each.unallocatable_bytes
         if memory is None or unallocatable is None or each.device_id not in index:
             continue
-        states = {"held": each.held, "free": each.free, "withheld": each.withheld}
+        states = {"held": each.held, "free": each.free, "not_offered": each.not_offered}
         amounts = {state: number * memory.unit_bytes for state, number in states.items()}
         of_device[each.device_id, each.resource.name].update(amounts | {"unallocatable": unallocatable})
     for (device, resource), amounts in of_device.items():

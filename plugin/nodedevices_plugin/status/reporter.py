@@ -19,8 +19,9 @@ from nodedevices_plugin.model import Registration
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.sharing.clients import with_helpers
+from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.publisher import Publisher
-from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_plugin.status.report import report
 
 
 class Reporter:

@@ -1,8 +1,8 @@
 """How much of each shared device is held, how much a new container can get, and how much is in no share. Pure.
 
 A share is held where a container holds its id, and free where it is offered, healthy and not held. What is neither is
-withheld: its device has failed, was taken out of service, or waits for holders of an earlier configuration. What is in
-no share at all is known of memory alone: the reserve, and what whole units leave of a device.
+not offered: its device has failed, was taken out of service, or waits for holders of an earlier configuration. What is
+in no share at all is known of memory alone: the reserve, and what whole units leave of a device.
 
 How much memory somebody holds is in the ids that it holds, whatever the unit is today.
 """
@@ -32,7 +32,7 @@ class ShareCounts:
     free: int
 
     @property
-    def withheld(self) -> int:
+    def not_offered(self) -> int:
         return max(0, self.total - self.held - self.free)
 
     @property

@@ -27,7 +27,8 @@ from nodedevices_plugin.pipeline.step import Inputs, begin, step
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings.file import MAX_BYTES, FileOutcome
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.report import report
 from nodedevices_plugin.vendors.nvidia.cdi import SOURCE
 from nodedevices_probe.protocol import MAX_LINE_BYTES, encode
 from support.facts import START, gpu, partition, snapshot

@@ -8,8 +8,8 @@ import pytest
 from nodedevices_plugin.model import MemoryShares, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.metrics import Metrics
-from nodedevices_plugin.status.report import ProbeFacts
 from support.exposed import GPU, MEMORY, SINCE, Samples, agent, by_memory, facts, parsed
 from support.facts import GIB, START, gpu, gpu_id, inventory_of, partition, snapshot, well
 
@@ -89,11 +89,11 @@ def test_memory_that_is_shared_adds_up_to_the_devices() -> None:
     assert shown == {
         ("0", MEMORY, "held"): 6 * GIB,
         ("0", MEMORY, "free"): 3 * GIB,
-        ("0", MEMORY, "withheld"): 0,
+        ("0", MEMORY, "not_offered"): 0,
         ("0", MEMORY, "unallocatable"): GIB,
         ("1", MEMORY, "held"): 0,
         ("1", MEMORY, "free"): 0,
-        ("1", MEMORY, "withheld"): 9 * GIB,
+        ("1", MEMORY, "not_offered"): 9 * GIB,
         ("1", MEMORY, "unallocatable"): GIB,
     }
 
@@ -121,7 +121,7 @@ def test_of_mig_devices_shared_by_memory_their_gpu_has_the_sum() -> None:
     assert of(shown, "nodedevices_device_memory_shares_bytes", "uuid", "state") == {
         (gpu_id(0), "held"): 0,
         (gpu_id(0), "free"): 8 * GIB,
-        (gpu_id(0), "withheld"): 0,
+        (gpu_id(0), "not_offered"): 0,
         (gpu_id(0), "unallocatable"): 12 * GIB,
     }
 

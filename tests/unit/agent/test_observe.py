@@ -15,7 +15,8 @@ from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
-from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import ProbeEvent
 from support.facts import START, gpu, gpu_id, old, snapshot, xid
 

@@ -31,7 +31,8 @@ from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.foreign import Names, named
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.sharing.clients import Client
-from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Link, Machine, Problem
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 

@@ -1,4 +1,4 @@
-"""What NodeDevices says of shares: how many are held, free and withheld, of which memory, and who has how much."""
+"""What NodeDevices says of shares: how many are held, free and not offered, of which memory, and who has how much."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from nodedevices_api.base import to_dict
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, OfferedResource, Plan, SchedulableId
-from nodedevices_plugin.status.report import Facts, report, share_counts
+from nodedevices_plugin.status.facts import Facts
+from nodedevices_plugin.status.report import report, share_counts
 from nodedevices_plugin.status.shares import count, of_parts
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, START, gpu, gpu_id, mig_id, old, partition
@@ -169,7 +170,7 @@ def test_shares_taken_out_of_service_by_hand_are_not_free() -> None:
         resources=(OfferedResource(name=MEMORY, ids=withdrawn, sharing="memory", unit="1Gi", memory=resource.memory),)
     )
     [counts] = share_counts(facts(node, plan=plan))
-    assert (counts.total, counts.held, counts.free, counts.withheld) == (22, 2, 0, 20)
+    assert (counts.total, counts.held, counts.free, counts.not_offered) == (22, 2, 0, 20)
 
 
 def test_some_gpus_by_memory_and_the_others_whole() -> None:

@@ -17,8 +17,9 @@ from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.probes import ProbeSpec, read
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.metrics import Metrics
-from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState
 from nodedevices_probe.registry import KINDS
 from support.facts import START, gpu, gpu_id, snapshot, xid

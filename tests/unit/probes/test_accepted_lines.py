@@ -22,7 +22,8 @@ from nodedevices_plugin.model import Holder, HoldersState, Holdings
 from nodedevices_plugin.pipeline.state import State, StateFile
 from nodedevices_plugin.pipeline.step import Inputs, begin, step
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.status.report import Facts, ProbeFacts, report
+from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.report import report
 from nodedevices_probe import protocol
 from nodedevices_probe.protocol import (
     MAX_LINE_PARTITIONS,

@@ -1,0 +1,223 @@
+"""The agent's own conditions of the NodeDevices object: Ready, DevicesHealthy, ConfigApplied, HoldersKnown. Pure.
+
+Each says what is, and its message, for people, why, whom it hits and what would help. A condition's time is when its
+status changed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from nodedevices_api import conditions as names
+from nodedevices_api import nodedevices as api
+from nodedevices_api.conditions import Condition, Status, condition, find
+from nodedevices_probe.protocol import DriverState
+
+from nodedevices_plugin.health.actions import action_rank
+from nodedevices_plugin.model import (
+    CONFIRM,
+    HealthState,
+    HoldersState,
+    Inventory,
+    Plan,
+    Registration,
+    RegistrationState,
+)
+from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.model.listing import NAMED, listing
+from nodedevices_plugin.sharing.base import HelperTexts
+from nodedevices_plugin.sharing.clients import lost_texts
+from nodedevices_plugin.status.facts import STARTING_SECONDS, Facts, whole_second
+
+HOLDERS_NAMED = 3  # pods of one device, in the condition DevicesHealthy
+SILENT_MESSAGE = "the probe has not reported for 15 s or more"
+_WORST_FIRST = {HealthState.UNHEALTHY: 0, HealthState.UNKNOWN: 1, HealthState.DEGRADED: 2, HealthState.HEALTHY: 3}
+
+
+def conditions(facts: Facts, devices: tuple[api.Device, ...]) -> tuple[Condition, ...]:
+    """`devices`: as the same report shows them."""
+    return (_ready(facts), _devices_healthy(facts, devices), _config_applied(facts), _holders_known(facts))
+
+
+def _named(facts: Facts, of: Mapping[str, str]) -> str:
+    """What is the matter with some probes; whose it is where there are several."""
+    return "; ".join(f"{name}: {why}" if len(facts.probes) > 1 else why for name, why in of.items())
+
+
+def _no_driver(inventory: Inventory) -> str:
+    shown = "; ".join(problem.message for problem in inventory.problems[:3])
+    if inventory.accelerators_on_bus:
+        shown = f"{inventory.accelerators_on_bus} accelerators on the PCI bus and no usable driver; {shown}".rstrip(
+            "; "
+        )
+    return shown or "the driver is not loaded"
+
+
+def badness(device: api.Device) -> tuple[int, int, int]:
+    """Sorts the worst first: by state, by what its recovery takes, by index."""
+    health = device.health
+    return (_WORST_FIRST[HealthState(health.state)], -action_rank(health.recovery_action or "None"), device.index)
+
+
+def _condition(facts: Facts, kind: str, status: Status, reason: str, message: str = "") -> Condition:
+    return condition(kind, status, reason, message, previous=find(facts.previous, kind), now=whole_second(facts.now))
+
+
+def _ready(facts: Facts) -> Condition:
+    if facts.stopping:
+        text = "the agent was stopped; what stands here is from then, and pods keep the devices that they hold"
+        return _condition(facts, names.READY, "False", names.AGENT_STOPPED, text)
+    silent = {each.name: each.error or SILENT_MESSAGE for each in facts.probes if each.silent}
+    if silent:
+        return _condition(facts, names.READY, "False", names.PROBE_UNAVAILABLE, _named(facts, silent))
+    if facts.inventory.driver is None or facts.inventory.line_time is None:
+        return _condition(facts, names.READY, "Unknown", names.STARTING, "the probe has not reported yet")
+    unloaded = [
+        each
+        for each in facts.probes
+        if each.inventory.driver is not None and each.inventory.driver.state is not DriverState.LOADED
+    ]
+    # A probe without its driver is no fault where nothing is there for it and another has devices.
+    if len(unloaded) < len(facts.probes):
+        unloaded = [each for each in unloaded if each.inventory.devices or each.inventory.accelerators_on_bus]
+    if unloaded:
+        why = _named(facts, {each.name: _no_driver(each.inventory) for each in unloaded})
+        return _condition(facts, names.READY, "False", names.DRIVER_NOT_LOADED, why)
+    if facts.plan is None and facts.config.reason == names.NO_CONFIG:
+        return _condition(facts, names.READY, "Unknown", names.STARTING, facts.config.message)
+    if facts.observed is not None:
+        return _observing(facts, facts.observed)
+    by_state: dict[RegistrationState, list[Registration]] = defaultdict(list)
+    for each in facts.registrations:
+        by_state[each.state].append(each)
+    for state, reason in (
+        (RegistrationState.REJECTED, names.REGISTRATION_REJECTED),
+        (RegistrationState.SERVED_BY_ANOTHER, names.SERVED_BY_ANOTHER),
+        (RegistrationState.KUBELET_UNREACHABLE, names.KUBELET_UNREACHABLE),
+    ):
+        if by_state[state]:
+            said = "; ".join(f"{each.resource}: {each.message}" for each in by_state[state])
+            return _condition(facts, names.READY, "False", reason, said)
+    if by_state[RegistrationState.PENDING]:
+        before = find(facts.previous, names.READY)
+        if before is not None and before.reason not in {names.PROBE_UNAVAILABLE, names.AGENT_STOPPED}:
+            return before  # registering again takes moments: not worth a change of the condition
+        waiting = ", ".join(each.resource for each in by_state[RegistrationState.PENDING])
+        return _condition(facts, names.READY, "Unknown", names.STARTING, f"registering {waiting}")
+    return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join(_problems(facts)))
+
+
+def _problems(facts: Facts) -> list[str]:
+    parts = [f"{each.code}: {each.message}" for each in facts.inventory.problems]
+    parts += [f"state file: {facts.state_problem}"] if facts.state_problem is not None else []
+    parts += [f"CDI: {facts.cdi_problem}"] if facts.cdi_problem else []
+    parts += [f"files for CNI plugins: {facts.node_files_problem}"] if facts.node_files_problem else []
+    parts += [
+        f"{texts.restarted}: containers started before it lost their {texts.state}: {listing(pods)}"
+        for texts, pods in _lost_clients(facts).items()
+    ]
+    return parts + [f"annotation {CONFIRM}: {each}" for each in facts.confirm_problems[:NAMED]]
+
+
+def _lost_clients(facts: Facts) -> dict[HelperTexts, list[str]]:
+    """Their pods, by what is said of them."""
+    found: dict[HelperTexts, set[str]] = {}
+    for each, client in facts.clients.items():
+        if (texts := lost_texts(client)) is not None:
+            found.setdefault(texts, set()).add("/".join(each.split("/")[:2]))
+    return {texts: sorted(pods) for texts, pods in found.items()}
+
+
+def _observing(facts: Facts, observed: Plan) -> Condition:
+    """Nothing is registered here; PodResources is the only way to the kubelet."""
+    holdings = facts.holdings
+    if holdings.state is HoldersState.UNAVAILABLE:
+        starting = holdings.taken == 0.0 and facts.running_seconds < STARTING_SECONDS
+        status: Status = "Unknown" if starting else "False"
+        reason = names.STARTING if starting else names.KUBELET_UNREACHABLE
+        return _condition(facts, names.READY, status, reason, f"serving.mode Observe: {holdings.message}")
+    live = [each for each in observed.resources if any(one.healthy for one in each.ids)]
+    by = ", ".join(each.name for each in live) if live else "none of this node's devices"
+    parts = [f"serving.mode Observe: other plugins offer {by} to the kubelet"]
+    if holdings.offered is None:
+        parts = [
+            f"serving.mode Observe: it is not known what other plugins offer to the kubelet; {holdings.message}".rstrip(
+                "; "
+            )
+        ]
+    bad = {each for each, verdict in facts.verdicts.items() if not verdict.offered} | set(facts.unschedulable)
+    still = {
+        one.device_id for each in live for one in each.ids if one.healthy and {one.device_id, one.partition_id} & bad
+    }
+    if still:
+        called = device_names(facts.inventory)
+        listed = listing(called[each.fact.id] for each in facts.inventory.devices if each.fact.id in still)
+        parts.append(f"still offered by them though not healthy: {listed}")
+    return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join([*parts, *_problems(facts)]))
+
+
+def _devices_healthy(facts: Facts, devices: tuple[api.Device, ...]) -> Condition:
+    kind = names.DEVICES_HEALTHY
+    unhealthy = [each for each in devices if each.health.state == "Unhealthy"]
+    unknown = [each for each in devices if each.health.state == "Unknown"]
+    degraded = [each for each in devices if each.health.state == "Degraded"]
+    known = facts.holdings.state is HoldersState.SYNCED
+    if unhealthy:
+        parts = _listed(sorted(unhealthy, key=badness), devices, holders_known=known)
+        also = f"; unknown: {_listed(unknown, devices)}" if unknown else ""
+        also += f"; degraded: {_listed(degraded, devices, holders_known=known)}" if degraded else ""
+        return _condition(facts, kind, "False", names.DEVICE_FAULT, parts + also)
+    if unknown:
+        parts = f"{_listed(unknown, devices)}: {unknown[0].health.message}".rstrip(": ")
+        return _condition(facts, kind, "Unknown", names.PROBE_SILENT, parts)
+    if facts.inventory.line_time is None:
+        return _condition(facts, kind, "Unknown", names.PROBE_SILENT, "the probe has not reported yet")
+    if degraded:
+        parts = _listed(degraded, devices, holders_known=known)
+        return _condition(facts, kind, "True", names.ALL_HEALTHY, f"degraded: {parts}")
+    return _condition(facts, kind, "True", names.ALL_HEALTHY, "" if devices else "there are no devices")
+
+
+def _listed(some: list[api.Device], devices: tuple[api.Device, ...], *, holders_known: bool = False) -> str:
+    """`2 of 8: gpu-3 Xid79 (ResetBus; held by ml/train-0), gpu-5 EccUncorrectable (ResetDevice; not held)`"""
+    listed = ", ".join(
+        f"{each.name} {each.health.reason}{_consequences(each, holders_known=holders_known)}" for each in some[:NAMED]
+    )
+    more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
+    return f"{len(some)} of {len(devices)}: {listed}{more}"
+
+
+def _consequences(device: api.Device, *, holders_known: bool) -> str:
+    """What would help, and whom it hits; nothing of a device whose state is not known."""
+    health = device.health
+    if health.state == "Unknown":
+        return ""
+    parts = [health.recovery_action] if health.recovery_action not in {None, "", "None"} else []
+    holders = (*device.holders, *(holder for part in device.partitions for holder in part.holders))
+    pods = sorted({f"{each.namespace}/{each.pod}" for each in holders})
+    if pods:
+        more = f" and {len(pods) - HOLDERS_NAMED} more" if len(pods) > HOLDERS_NAMED else ""
+        parts.append(f"held by {', '.join(pods[:HOLDERS_NAMED])}{more}")
+    elif holders_known:
+        parts.append("not held")
+    return f" ({'; '.join(filter(None, parts))})" if parts else ""
+
+
+def _config_applied(facts: Facts) -> Condition:
+    config = facts.config
+    status: Status = {names.APPLIED: "True", names.NO_CONFIG: "Unknown"}.get(config.reason, "False")  # type: ignore[assignment]  # the values are Statuses
+    parts = [each for each in (config.message, config.cdi_problem, config.pods_problem) if each]
+    parts += [each.text for each in config.unmatched[:NAMED]]
+    more = len(config.unmatched) - NAMED
+    parts += (
+        [f"and {more} more entries match nothing on this node (status.configuration.unmatched)"] if more > 0 else []
+    )
+    return _condition(facts, names.CONFIG_APPLIED, status, config.reason, "; ".join(parts))
+
+
+def _holders_known(facts: Facts) -> Condition:
+    state, message = facts.holdings.state, facts.holdings.message
+    if state is HoldersState.SYNCED:
+        return _condition(facts, names.HOLDERS_KNOWN, "True", names.SYNCED, message)
+    return _condition(facts, names.HOLDERS_KNOWN, "Unknown", state.value, message)

@@ -1,0 +1,67 @@
+"""What a report, the metrics and /readyz are made of: the latest values of every stage, of one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from nodedevices_api import nodedevices as api
+from nodedevices_api.conditions import Condition
+
+from nodedevices_plugin.model import Holdings, Inventory, Notice, Plan, Registration, Verdict
+from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.sharing.clients import Client
+
+STARTING_SECONDS = 15.0  # how long a first answer of the kubelet may take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeFacts:
+    """One probe, and how it does."""
+
+    name: str  # as configured
+    inventory: Inventory  # its own devices
+    silent: bool = False  # no good line for 15 s, or none within 15 s of the start
+    error: str | None = None  # why its last line or process was no good
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that a report is made of."""
+
+    inventory: Inventory
+    verdicts: Mapping[str, Verdict]
+    plan: Plan | None  # None: nothing was planned yet
+    observed: Plan | None = None  # what others offer (pipeline.foreign); None: this agent serves the kubelet itself
+    holdings: Holdings  # by our own ids (foreign.named)
+    registrations: tuple[Registration, ...] = ()
+    config: ConfigStatus = field(default_factory=ConfigStatus)
+    retired: Mapping[str, datetime] = field(default_factory=dict)
+    notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device, the newest first
+    mig_strategy: str = ""  # in effect
+    exclude: tuple[str, ...] = ()  # resources.exclude in effect
+    unschedulable: Mapping[str, str] = field(default_factory=dict)  # what people took out of service: id -> why
+    clients: Mapping[str, Client] = field(default_factory=dict)  # of sharing modes' helpers, by sharing.clients.key
+    started: datetime
+    running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
+    probes: tuple[ProbeFacts, ...]
+    state_problem: str | None = None  # why the state file cannot be used or written
+    cdi_problem: str = ""  # why containers do not get devices by CDI as they should
+    node_files_problem: str = ""  # why other programs do not find files about devices (vendors.node_files)
+    confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
+    previous: tuple[Condition, ...] = ()
+    previous_probes: tuple[api.Probe, ...] = ()
+    previous_departed: Mapping[str, datetime] = field(default_factory=dict)  # partition id -> since when it is gone
+    stopping: bool = False  # the last report of this agent
+    now: datetime
+
+
+def offered(facts: Facts) -> Plan:
+    """What the kubelet is sent, by this agent or by others."""
+    return facts.observed or facts.plan or Plan()
+
+
+def whole_second(when: datetime) -> datetime:
+    """Models made by name skip no validation, but equal values must be equal before a round trip, too."""
+    return when.replace(microsecond=0)
