@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support import mps
+from support import memory_shares, mps
 from support.cluster import GPU, HEALTHY, NAMESPACE, SYSTEM, Cluster
+from support.memory_shares import MEMORY, by_memory, offered
 from support.overlay import MPS, PATH, agent_patch, container_patch, installed_with, write
 from support.rig_cluster import RigCluster
 
@@ -15,6 +16,7 @@ pytestmark = [pytest.mark.e2e]
 PROGRAMS = "/var/lib/nodedevices/bin"
 PIPE = "/mps/nvidia.com/gpu/pipe"
 LOG = "/mps/nvidia.com/gpu/log/commands"
+LIMITER = "/var/lib/nodedevices/limiter"
 L4_MIB = 23034
 
 
@@ -28,7 +30,8 @@ def with_mps(installed: Cluster) -> Iterator[None]:
     runner = container_patch("nodedevices-mps", "mps", path, volumes=[place])
     container = runner["spec"]["template"]["spec"]["containers"][0]
     container["volumeMounts"] = [{"name": "simulated", "mountPath": "/var/lib/nodedevices"}]
-    with installed_with(installed, "mps", patches=[agent_patch(path), runner], other=[MPS]):
+    agent = agent_patch(path, ("CONTAINER_MOUNT_DIR", LIMITER))
+    with installed_with(installed, "mps", patches=[agent, runner], other=[MPS]):
         yield
 
 
@@ -40,6 +43,11 @@ def mps_pod(cluster: Cluster) -> str:
 
 def in_runner(cluster: Cluster, *argv: str) -> str:
     return cluster.kubectl.exec(mps_pod(cluster), *argv, namespace=SYSTEM)
+
+
+def put_programs(rig: RigCluster) -> None:
+    for name, text in (("nvidia-cuda-mps-control", mps.CONTROL), ("nvidia-smi", mps.SMI)):
+        write(rig, rig.b, f"{PROGRAMS}/{name}", text, "755")
 
 
 def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mps: None, rig: RigCluster) -> None:
@@ -56,8 +64,7 @@ def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mp
     assert (reported["status"], reported["reason"]) == ("False", "ConfigInvalid")
     assert len(rig.ids(rig.b)) == 4, "the last good configuration stays"
 
-    for name, text in (("nvidia-cuda-mps-control", mps.CONTROL), ("nvidia-smi", mps.SMI)):
-        write(rig, rig.b, f"{PROGRAMS}/{name}", text, "755")
+    put_programs(rig)
     rig.until("the kubelet has 16 shares", lambda: len(rig.ids(rig.b)) == 16, seconds=90)
     rig.until("the Node has 16", lambda: rig.node_count(rig.b, GPU) == 16)
     assert in_runner(rig, "cat", LOG).splitlines() == [
@@ -107,3 +114,38 @@ def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mp
         return {line.split()[-1] for line in in_runner(rig, "cat", f"{PROGRAMS}/nvidia-smi.log").splitlines()[-4:]}
 
     rig.until("the GPUs have their compute mode back", lambda: modes() == {"DEFAULT"})
+
+
+def test_a_container_with_shares_of_memory_has_limits_of_its_own_and_what_its_policy_gives(
+    with_mps: None, rig: RigCluster
+) -> None:
+    put_programs(rig)
+    write(rig, rig.b, f"{LIMITER}/limiter.conf", "of the node\n")
+    env = [
+        {"name": "XLA_PYTHON_CLIENT_MEM_FRACTION", "value": "$(MEMORY_FRACTION)"},
+        {"name": "WHO", "value": "policy"},
+    ]
+    mounts = [{"hostPath": f"{LIMITER}/limiter.conf", "containerPath": "/etc/limiter.conf"}]
+    by_memory(rig, enforcement="mps", container={"env": env, "mounts": mounts})
+    offered(rig, 4 * (L4_MIB // 1024))
+    own = [{"name": "WHO", "value": "pod"}]
+    memory_shares.pod(rig, "limited", [memory_shares.container(rig, "main", 8, env=own)])
+    rig.running("limited")
+
+    def inside(*argv: str) -> str:
+        return rig.kubectl.exec("limited", *argv, namespace=NAMESPACE).strip()
+
+    assert inside("printenv", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == "0=8192M"
+    assert inside("printenv", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "36"
+    assert inside("cat", f"/mps/{MEMORY}/pipe/percentage") == "100.0", "its daemon's own pipe folder"
+    assert inside("printenv", "XLA_PYTHON_CLIENT_MEM_FRACTION") == "0.3556"
+    assert inside("printenv", "WHO") == "pod", "a pod's own variables go before"
+    assert inside("cat", "/etc/limiter.conf") == "of the node"
+    mounted = next(
+        line for line in inside("cat", "/proc/mounts").splitlines() if line.split()[1] == "/etc/limiter.conf"
+    )
+    assert "ro" in mounted.split()[3].split(",")
+
+    rig.kubectl.delete("pod", "limited", namespace=NAMESPACE)
+    rig.drop_policy("memory")
+    rig.until("the GPUs are whole again", lambda: len(rig.ids(rig.b)) == 4)

@@ -76,7 +76,21 @@ shares = st.fixed_dictionaries(
         "resources": st.just([{"name": "nvidia.com/gpu", "replicas": 4}]),
     },
     optional={"renameByDefault": st.booleans()},
-) | st.just({"strategy": "memory", "resources": [{"name": "nvidia.com/gpu", "memoryUnit": "1Gi"}]})
+) | st.fixed_dictionaries(
+    {
+        "strategy": st.just("memory"),
+        "resources": st.fixed_dictionaries(
+            {"name": st.just("nvidia.com/gpu"), "memoryUnit": st.just("1Gi")},
+            optional={
+                "enforcement": st.just("none"),
+                "container": some(
+                    env=st.just([{"name": "LIMIT", "value": "$(MEMORY_LIMIT_MIB)m"}]),
+                    mounts=st.just([{"hostPath": "/opt/limiter", "containerPath": "/limiter"}]),
+                ),
+            },
+        ).map(lambda rule: [rule]),
+    }
+)
 configurations = some(
     serving=some(mode=st.sampled_from(["Serve", "Observe"])),
     partitions=some(strategy=st.sampled_from(["none", "single", "mixed"])),
