@@ -23,6 +23,7 @@ E2E = "e2e"  # the folder whose tests share a real cluster
 SECOND_HALF = (
     "changes",
     "faults",
+    "gpushare_migration",
     "held_devices",
     "injection",
     "memory",
