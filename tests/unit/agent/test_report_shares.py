@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from nodedevices_api.base import to_dict
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, MemoryShares, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.status.facts import Facts
 from nodedevices_plugin.status.report import report, share_counts
 from nodedevices_plugin.status.shares import count, of_parts
@@ -210,6 +213,35 @@ def test_before_it_is_known_who_holds_what_nothing_is_called_free() -> None:
     [later] = shares(node, holdings=Holdings(state=HoldersState.UNAVAILABLE, taken=5.0))
     assert later is not None
     assert later["free"] == 22
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_whatever_is_held_in_whatever_unit_the_parts_add_up_to_the_memory_of_the_device(data: st.DataObject) -> None:
+    units = {"256Mi": GIB // 4, "1Gi": GIB, "2Gi": 2 * GIB, "3Gi": 3 * GIB}
+    unit = data.draw(st.sampled_from(sorted(units)))
+    total = data.draw(st.integers(4 * GIB, 40 * GIB))
+    number = total // units[unit]
+    ids = tuple(
+        SchedulableId(id=f"GPU-0::{unit}.{n}", device_id="GPU-0", replica=n, healthy=data.draw(st.booleans()))
+        for n in range(number)
+    )
+    of_now = data.draw(st.sets(st.sampled_from([each.id for each in ids])))
+    left = total - len(of_now) * units[unit]
+    earlier = data.draw(st.sampled_from(sorted(units)))
+    more = data.draw(st.integers(0, left // units[earlier]))
+    before = {f"GPU-0::{earlier}.{1000 + n}" for n in range(more)}
+    memory = MemoryShares(unit_bytes=units[unit], devices={"GPU-0": (total, "0")})
+    if before:  # then nothing of the device is offered (resources.occupancy)
+        ids = tuple(replace(each, healthy=False) for each in ids)
+    offered = OfferedResource(name=MEMORY, ids=ids, sharing="memory", unit=unit, memory=memory)
+    [said] = count((offered,), {MEMORY: of_now, "an.earlier/name": before})
+    assert min(said.held, said.free, said.not_offered) >= 0
+    assert said.held + said.free + said.not_offered == said.total == number
+    assert said.unallocatable_bytes is not None
+    assert said.total * units[unit] + said.unallocatable_bytes == total
+    held = len(of_now) * units[unit] + more * units[earlier]
+    assert said.held == number or held <= said.held * units[unit] < held + units[unit]
 
 
 # --- other shares ----------------------------------------------------------------------------------------------------
