@@ -53,6 +53,7 @@ def _known_strategy(value: str) -> str:
     return value
 
 
+CoreResource = Literal["tencent.com/vcuda-core"]
 Packing = Literal["binpack", "spread"]
 Enforcement = Literal["none", "mps"]
 Strategy = Annotated[str, AfterValidator(_known_strategy), WithJsonSchema({"type": "string", "enum": list(STRATEGIES)})]
@@ -128,7 +129,8 @@ ALL_DEVICES = "all"
 FIRST = "first:"  # `first:2`: the first two devices by index; that file says it as `devices: 2`
 
 
-_OF_MEMORY = ("memory_reserve", "packing", "numa", "enforcement", "container")  # what goes with memoryUnit only
+# What goes with memoryUnit only.
+_OF_MEMORY = ("memory_reserve", "packing", "numa", "enforcement", "container", "core_resource")
 _CEL_PRESET = f"has(self.rename) && self.rename in {list(MEMORY_UNITS)}"
 
 
@@ -169,6 +171,12 @@ class SharedResource(Strict):
         default=None,
         description="With memoryUnit: tell the kubelet the NUMA nodes of shares. Its topology manager then takes the "
         "shares of one container from several devices where one NUMA node has too few, and the container is refused.",
+    )
+    core_resource: CoreResource | None = Field(
+        default=None,
+        description="With memoryUnit: offer computing power under this name, 100 for each GPU. A container requests 1 "
+        "to 99 beside an amount of memory, or a multiple of 100 for whole GPUs: those of the resource that are not "
+        "shared are given under this name, and no longer under their usual one.",
     )
     cores: Flag | None = Field(
         default=None,
@@ -662,7 +670,7 @@ def _named_by_resources(sections: Sections) -> set[str]:
 
 def _named_by_sharing(sections: Sections) -> set[str]:
     rules = (sections.sharing or Sharing()).resources
-    return {name for rule in rules for name in (rule.name, rule.rename) if name is not None}
+    return {name for rule in rules for name in (rule.name, rule.rename, rule.core_resource) if name is not None}
 
 
 def _owned_twice(sections: Sections, served: Callable[[Sections], set[str]]) -> list[str]:
@@ -724,7 +732,11 @@ class Sections(Strict):
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         _one_owner("resources", "devices", "r.name == c.name", _named_by_resources),
         _one_owner(
-            "sharing", "resources", "r.name == c.name || has(r.rename) && r.rename == c.name", _named_by_sharing
+            "sharing",
+            "resources",
+            "r.name == c.name || has(r.rename) && r.rename == c.name || "
+            "has(r.coreResource) && r.coreResource == c.name",
+            _named_by_sharing,
         ),
     )
 

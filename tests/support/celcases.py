@@ -141,7 +141,8 @@ PAIRS: tuple[Pair, ...] = (
         "sharing.resources[0]",
         {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2, "packing": "spread"}]}},
         {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi", "packing": "spread"}]}},
-        f"{GPU} has no memoryUnit: memoryReserve, packing, numa, enforcement and container go with memoryUnit",
+        f"{GPU} has no memoryUnit: memoryReserve, packing, numa, enforcement, container and coreResource go with "
+        "memoryUnit",
     ),
     *_both(
         "sharing.resources[].container.mounts[]",

@@ -41,6 +41,7 @@ BY_MEMORY: Json = {
                 "near": "nic",
             },
             "memoryUnit": "1Gi",
+            "coreResource": "tencent.com/vcuda-core",
             "memoryReserve": "512Mi",
             "packing": "spread",
             "numa": True,

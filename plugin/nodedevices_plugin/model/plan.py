@@ -53,7 +53,7 @@ class SchedulableId:
     """One id of one resource, as ListAndWatch shows it."""
 
     id: str  # GPU-..., MIG-..., GPU-...::3
-    device_id: str  # the physical device whose health it carries
+    device_id: str  # the physical device whose health it carries; "": of none, it is counted (resources.core_ids)
     partition_id: str | None = None
     replica: int | None = None
     healthy: bool
@@ -80,6 +80,7 @@ class OfferedResource:
     replicas: int | None = None
     unit: str | None = None  # of memory that a share is, where it has a size
     memory: MemoryShares | None = None  # then one container's shares are of one device
+    per_device: int | None = None  # how many ids a device has that one container gets all of (resources.core_ids)
     enforcement: str = "none"  # the sharing mode whose helper keeps containers to their shares, where another has none
     cores: bool = False  # computing power is shared as well (resources.cores)
     # What a policy gives each container with shares of it, besides; values may hold $(WORD) (sharing.memory_container).

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from nodedevices_api.sections import Injection
 
 from nodedevices_plugin.model import ContainerEdits, Grant, Inventory
+from nodedevices_plugin.resources.core_ids import is_counted
 from nodedevices_plugin.sharing.base import Settings, merged
 from nodedevices_plugin.sharing.registry import of as sharing_of
 from nodedevices_plugin.vendors import registry
@@ -65,6 +66,8 @@ def node_containers(
 
 def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
     """What one container needs. Raises AllocationError, whose text the pod's owner reads in its status."""
+    if is_counted(grant.ids):  # the device comes with the shares of memory that the container has, too
+        return ContainerEdits()
     parts = []
     grant = _all_of_it(grant)
     if shares := [each for each in grant.ids if each.replica is not None]:

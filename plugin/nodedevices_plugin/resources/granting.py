@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nodedevices_plugin.model import AllocationError, Grant, OfferedResource
-from nodedevices_plugin.resources import packing
+from nodedevices_plugin.resources import core_ids, packing
 
 
 def grant(resource: OfferedResource, ids: Sequence[str], *, refuse_unhealthy: bool = True) -> Grant:
@@ -35,4 +35,6 @@ def grant(resource: OfferedResource, ids: Sequence[str], *, refuse_unhealthy: bo
         )
     if resource.memory is not None:
         packing.check(resource, found.values())
+    if resource.per_device is not None:
+        core_ids.check(resource, tuple(found.values()))
     return Grant(resource=resource, ids=tuple(found[each] for each in dict.fromkeys(ids)))

@@ -1,5 +1,5 @@
-"""Schedulable ids: a device's own id, `<id>::<n>` for a share of it, the form that clusters know, or `<id>::<unit>.<n>`
-for a share that is an amount of memory.
+"""Schedulable ids: a device's own id, `<id>::<n>` for a share of it, the form that clusters know, `<id>::<unit>.<n>`
+for a share that is an amount of memory, or `<id>::core.<n>` for one of a whole device's hundred (core_ids).
 
 The amount is part of the id because it is part of what a pod holds: where the unit changes, no new id is an old one.
 """
@@ -11,7 +11,8 @@ import re
 from nodedevices_api.quantity import to_bytes
 
 SEPARATOR = "::"
-_SHARE = re.compile(r"(?:([0-9]+[KMGT]?i?)[.])?([0-9]+)", re.ASCII)
+CORE = "core"  # where shares of memory have their amount
+_SHARE = re.compile(r"(?:([0-9]+[KMGT]?i?|core)[.])?([0-9]+)", re.ASCII)
 
 
 def compose(base: str, replica: int, unit: str | None = None) -> str:
@@ -30,12 +31,17 @@ def split(schedulable_id: str) -> tuple[str, int | None]:
     return schedulable_id, None
 
 
+def is_core(schedulable_id: str) -> bool:
+    """Whether it is one of a device's hundred, which one container has all of: the device is whole."""
+    return schedulable_id.partition(SEPARATOR)[2].startswith(f"{CORE}.")
+
+
 def unit_bytes(schedulable_id: str) -> int | None:
     """`GPU-...::1Gi.3` -> the bytes of 1Gi: how much memory the share is; None: it is no amount of memory."""
     found = _SHARE.fullmatch(schedulable_id.partition(SEPARATOR)[2])
     try:
         return to_bytes(found[1]) if found is not None and found[1] else None
-    except ValueError:  # another plugin's id
+    except ValueError:  # another plugin's id, or one of cores
         return None
 
 

@@ -24,7 +24,7 @@ from nodedevices_plugin.model import (
     Unit,
     Verdict,
 )
-from nodedevices_plugin.resources import ids
+from nodedevices_plugin.resources import core_ids, ids
 from nodedevices_plugin.resources.matching import by_name
 from nodedevices_plugin.resources.nearness import near
 from nodedevices_plugin.resources.shares import Share, own_shares, share
@@ -117,6 +117,8 @@ def refresh_health(
     devices = {device.fact.id: device for device in inventory.devices}
 
     def now(schedulable: SchedulableId) -> SchedulableId:
+        if not schedulable.device_id:
+            return schedulable
         device = devices.get(schedulable.device_id)
         healthy = device is not None and is_healthy(device, schedulable.partition_id, verdicts, unschedulable)
         return replace(schedulable, healthy=healthy) if healthy != schedulable.healthy else schedulable
@@ -148,6 +150,8 @@ def _offered(
     shared: Share, verdicts: Mapping[str, Verdict], unschedulable: frozenset[str], anywhere: frozenset[str]
 ) -> OfferedResource:
     """`anywhere`: ids of units whose NUMA node the kubelet is not told."""
+    if shared.cores_of is not None:
+        return _cores(shared, shared.cores_of, verdicts, unschedulable)
     schedulable: list[SchedulableId] = []
     size = 0
     for unit, replicas in shared.units:
@@ -179,6 +183,21 @@ def _offered(
         container=shared.container,
         fail_requests_greater_than_one=shared.fail_requests_greater_than_one,
         together=shared.together,
+    )
+
+
+def _cores(
+    shared: Share, counted_devices: int, verdicts: Mapping[str, Verdict], unschedulable: frozenset[str]
+) -> OfferedResource:
+    """Without NUMA nodes: by them the kubelet would choose ids of whole devices for who shares one."""
+    whole = (replace(_schedulable(unit, verdicts, unschedulable), numa_node=None) for unit, _ in shared.units)
+    own = tuple(
+        replace(each, id=ids.compose(each.id, number, ids.CORE), replica=number)
+        for each in whole
+        for number in range(core_ids.PER_DEVICE)
+    )
+    return OfferedResource(
+        name=shared.name, ids=own + core_ids.counted(counted_devices), per_device=core_ids.PER_DEVICE
     )
 
 

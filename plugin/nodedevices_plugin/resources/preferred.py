@@ -3,8 +3,8 @@
 Whole devices: the set with the greatest sum of pair scores (topology.py), and of those the one that leaves the best
 connected rest; so a single device is taken where it hurts the rest least. Exact while the number of sets is small
 (every node of up to 8), by greedy growth and exchange beyond. Shares and partitions: the least shared device first
-(`packed`: the most shared). Shares of memory: see packing. Equally good sets: the first by index, so the same question
-has the same answer.
+(`packed`: the most shared). Shares of memory: see packing; computing power: core_ids. Equally good sets: the first by
+index, so the same question has the same answer.
 
 The kubelet takes an error as a failed admission, so there is none for a reason outside the request: unknown topology,
 lost or unhealthy neighbours. What cannot be granted is an empty list or an AllocationError.
@@ -18,6 +18,7 @@ from itertools import combinations
 from math import comb
 
 from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId
+from nodedevices_plugin.resources import core_ids
 from nodedevices_plugin.resources.cores import Room
 from nodedevices_plugin.resources.packing import pack
 from nodedevices_plugin.resources.topology import Topology
@@ -50,6 +51,10 @@ def prefer(
     needed = size - len(must)
     if resource.memory is not None and size > 0 and needed >= 0:
         return pack(resource, known, required, size, room)
+    if resource.per_device is not None and size > 0 and needed >= 0:
+        return core_ids.prefer(
+            resource, known, required, size, lambda some, others, count: _closest(some, others, count, topology)
+        )
     if needed < 0 or size <= 0 or not required <= allowed:
         return ()
     whole = all(each.replica is None and each.partition_id is None for each in resource.ids)

@@ -39,6 +39,7 @@ class Share:
     container: ContainerEdits = field(default_factory=ContainerEdits)
     fail_requests_greater_than_one: bool = False
     together: bool = False  # every share is of all units
+    cores_of: int | None = None  # computing power of the units, and of so many that are shared (core_ids); None: not it
 
 
 def own_shares(
@@ -77,6 +78,9 @@ def share(
             parts = (_by_nature(name, all_units, own[name]) if own and name in own else _whole(name, all_units),)
         for part in parts:
             if part.name in offered:
+                if part.cores_of is not None:
+                    hint = "another entry has that name, too, and a resource has one; leave it out of one of them"
+                    raise PlanError(f"sharing.resources[{name}].coreResource", part.name, hint)
                 field = f"sharing.resources[{name}].rename"
                 raise PlanError(field, part.name, "another resource of this node has that name; choose another")
             offered[part.name] = part
@@ -102,7 +106,8 @@ def _by_nature(name: str, units: Sequence[Unit], shares: VendorShares) -> Share:
 def _shared(
     rule: SharedResource, units: Sequence[Unit], chosen: Sequence[Unit], sharing: Sharing, mode: SharingMode
 ) -> tuple[Share, ...]:
-    """A rule may concern some devices only (`chosen`); the others stay whole, under the plain name."""
+    """A rule may concern some devices only (`chosen`); the others stay whole, under the plain name or that of their
+    cores."""
     name, place = rule.name, f"sharing.resources[{rule.name}]"
     own_name = mode.shares_name if isinstance(mode, SharesName) else name
     new_name = rule.rename or (resource_names.shared(name) if sharing.rename_by_default else own_name)
@@ -110,8 +115,11 @@ def _shared(
         resource_names.check(f"{place}.rename", new_name)
     rest = [unit for unit in units if unit not in chosen]
     split = mode.split(Request(place=place, rule=rule, units=chosen, rest=rest, renamed=new_name != name))
+    whole: tuple[Share, ...] = (_whole(name, rest),) if rest else ()
+    if rule.core_resource is not None:
+        whole = (_cores(rule.core_resource, rest, sum(count > 0 for count in split.counts)),)
     if not chosen:
-        return (_whole(name, units),)
+        return whole
     counts = dict(zip((unit.id for unit in chosen), split.counts, strict=True))
     in_order = units if new_name == name else chosen
     shared = Share(
@@ -128,7 +136,11 @@ def _shared(
         container=split.container,
         fail_requests_greater_than_one=sharing.fail_requests_greater_than_one,
     )
-    return (shared,) if new_name == name or not rest else (_whole(name, rest), shared)
+    return (shared,) if new_name == name else (*whole, shared)
+
+
+def _cores(name: str, whole: Sequence[Unit], shared: int) -> Share:
+    return Share(name=name, units=tuple((unit, None) for unit in whole), cores_of=shared)
 
 
 def meant(units: Sequence[Unit], rule: SharedResource, near: Near) -> list[Unit]:

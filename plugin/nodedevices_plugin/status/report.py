@@ -28,7 +28,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
-from nodedevices_plugin.resources.ids import physical_id, split
+from nodedevices_plugin.resources.ids import is_core, physical_id, split
 from nodedevices_plugin.resources.nearness import nearest
 from nodedevices_plugin.resources.units import excluded_by
 from nodedevices_plugin.sharing.clients import client_verdict
@@ -307,7 +307,7 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
                 continue
             key = (part, holder.namespace, holder.pod, holder.container, holder.resource, holder.claim)
             since, ids = found.get(key, (holder.since, set()))
-            ids = ids | {each} if "::" in each else ids
+            ids = ids | {each} if "::" in each and not is_core(each) else ids
             found[key] = (max(since, holder.since), ids)
         for part in set(holder.also) & parts:  # with the ids that the kubelet shows of it, which are others' shares
             key = (part, holder.namespace, holder.pod, holder.container, holder.resource, holder.claim)

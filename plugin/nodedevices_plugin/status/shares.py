@@ -57,7 +57,7 @@ def count(
     for resource in resources:
         parts: dict[str, list[SchedulableId]] = defaultdict(list)
         for each in resource.ids:
-            if each.replica is not None:
+            if each.replica is not None and resource.per_device is None:
                 parts[each.partition_id or each.device_id].append(each)
         taken = set(held.get(resource.name, ()))
         for part, ids in parts.items():
@@ -94,6 +94,8 @@ def _amounts(ids: Iterable[str]) -> dict[str, int]:
 
 def own_id(schedulable: SchedulableId) -> str:
     """As holders have it: another plugin's id may be an index."""
+    if not schedulable.device_id:
+        return schedulable.id
     unit = schedulable.partition_id or schedulable.device_id
     return share_of(unit, schedulable.id) if schedulable.replica is not None else unit
 

@@ -21,10 +21,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from nodedevices_plugin.host.sharing_managers import register
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.podresources import taken_from
-from nodedevices_plugin.model import HoldersState, Holdings, Offer, Plan, RecentAllocate
+from nodedevices_plugin.model import AllocationError, HoldersState, Holdings, Inventory, Offer, Plan, RecentAllocate
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
+from nodedevices_plugin.resources.granting import grant
+from nodedevices_plugin.resources.ids import is_core
+from nodedevices_plugin.resources.preferred import prefer
+from nodedevices_plugin.resources.topology import build
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.flags import Local, parse
@@ -247,14 +251,13 @@ class TheNode(RuleBasedStateMachine):
             return
         resource_name, free = offers[pick % len(offers)]
         start = pick % (len(free) - count + 1)
-        ids = tuple(free[start : start + count])
+        self.allocated(resource_name, tuple(free[start : start + count]))
+
+    def allocated(self, resource: str, ids: tuple[str, ...]) -> None:
         self.pods += 1
         name = f"pod-{self.pods}"
-        self.recent = (
-            *self.recent,
-            RecentAllocate(resource=resource_name, ids=ids, time=self.now, monotonic=self.clock),
-        )
-        self.containers[name] = Container(name, resource_name, ids, len(self.plans) - 1)
+        self.recent = (*self.recent, RecentAllocate(resource=resource, ids=ids, time=self.now, monotonic=self.clock))
+        self.containers[name] = Container(name, resource, ids, len(self.plans) - 1)
         self.write_checkpoint()
 
     @rule(pick=st.integers(min_value=0))
@@ -329,7 +332,7 @@ class TheNode(RuleBasedStateMachine):
     # --- what always holds --------------------------------------------------------------------------------------------
     @invariant()
     def no_device_goes_to_two_containers_but_as_shares_of_one_plan(self) -> None:
-        held = [(each, id_) for each in self.containers.values() for id_ in each.ids]
+        held = self.handed_out()
         for place, (one, first) in enumerate(held):
             for other, second in held[place + 1 :]:
                 if not same_part(first, second):
@@ -341,6 +344,9 @@ class TheNode(RuleBasedStateMachine):
                 together = {(one.resource, first), (other.resource, second)}
                 assert all("::" in each for each in (first, second)), (one, other)
                 assert together <= offered, (one, other)
+
+    def handed_out(self) -> list[tuple[Container, str]]:
+        return [(each, id_) for each in self.containers.values() for id_ in each.ids]
 
     @invariant()
     def no_more_of_a_devices_memory_is_given_than_it_has(self) -> None:
@@ -598,3 +604,102 @@ class TheNodeThatGivesAllOfAResource(TheNode):
 
 TheNodeThatGivesAllOfAResource.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=40)
 TestNoDeviceTwiceWhereAllIsGiven = TheNodeThatGivesAllOfAResource.TestCase
+
+
+NO_TOPOLOGY = build(Inventory())
+CORES, VCUDA = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
+
+
+def tencents(*shared: str) -> dict[str, Any]:
+    """These GPUs by memory, and the others whole, for a hundred cores each."""
+    rule_ = {"name": GPU, "rename": VCUDA, "memoryUnit": "20Gi", "coreResource": CORES, "devices": list(shared)}
+    return {"sharing": {"strategy": "memory", "resources": [rule_]}}
+
+
+CORE_CONFIGS: tuple[dict[str, Any] | None, ...] = (
+    None,
+    {},
+    tencents("0"),
+    tencents("0"),
+    tencents("1"),
+    tencents("none"),
+    tencents("0", "1"),
+    shares(2),
+    {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 100, "rename": CORES}]}},
+    by_memory("20Gi", devices=["0"], rename=VCUDA),
+    {"serving": {"mode": "Observe"}},
+)
+
+
+class TheNodeWithCores(TheNode):
+    """The same with computing power as a resource: a GPU's hundred go to one container, and those of shared GPUs are
+    ids of no device."""
+
+    @initialize(shared=st.sampled_from(["0", "none"]), size=st.sampled_from([30, 100]))
+    def start(self, shared: str, size: int) -> None:
+        super().start()
+        self.knows_pods = True
+        self.seen = SeenObject(exists=True, generation=1, config=tencents(shared), config_hash=shared)
+        self.time_passes(3.0)
+        self.pod_with_cores_comes(0, size)
+
+    @rule(pick=st.integers(min_value=0), size=st.sampled_from([30, 99, 100, 100, 200]))
+    @precondition(lambda self: self.kubelet_runs and self.knows_pods)
+    def pod_with_cores_comes(self, pick: int, size: int) -> None:
+        """The kubelet asks which, unless exactly so many are free, and then whether."""
+        for resource in self.sent.resources:
+            taken = {id_ for each in self.containers.values() if each.resource == resource.name for id_ in each.ids}
+            free = [one.id for one in resource.ids if one.healthy and one.id not in taken]
+            if resource.per_device is None or len(free) < size:
+                continue
+            try:
+                ids = tuple(free)
+                if len(free) > size:
+                    ids = prefer(resource, free[pick % len(free) :] + free[: pick % len(free)], (), size, NO_TOPOLOGY)
+                grant(resource, ids)
+            except AllocationError:
+                return
+            self.allocated(resource.name, ids)
+
+    @rule(pick=st.integers(min_value=0), count=st.integers(1, 2))
+    @precondition(lambda self: self.kubelet_runs and self.knows_pods)
+    def pod_comes(self, pick: int, count: int) -> None:
+        """Of another resource."""
+        every, self.sent = self.sent, Plan(resources=tuple(each for each in self.sent.resources if not each.per_device))
+        super().pod_comes(pick, count)
+        self.sent = every
+
+    @rule(config=st.sampled_from(CORE_CONFIGS), size=st.sampled_from([1, 30, 100]))
+    def policy_changes(self, config: dict[str, Any] | None, size: int) -> None:
+        """And pods come at once, as many as there is room for."""
+        super().policy_changes(config)
+        self.time_passes(3.0)
+        for pick in range(2 if self.kubelet_runs and self.knows_pods else 0):
+            self.pod_with_cores_comes(pick, size)
+            self.pod_comes(pick, 1)
+
+    # What the other models are about, and happens here seldom enough for the rest to come together.
+    api_server_comes_or_goes = mig_changes = pod_of_another_plugin_holds = None  # type: ignore[assignment]
+
+    def handed_out(self) -> list[tuple[Container, str]]:
+        """Of a whole device's hundred, which the next invariant is about, the first."""
+        return [
+            (each, id_)
+            for each in self.containers.values()
+            for id_ in each.ids
+            if not is_core(id_) or id_.endswith("::core.0")
+            if not id_.startswith("shared::")
+        ]
+
+    @invariant()
+    def all_ids_of_a_whole_device_are_one_containers(self) -> None:
+        seen: dict[str, str] = {}
+        for each in self.containers.values():
+            parts = [id_.partition("::")[0] for id_ in each.ids if is_core(id_) and not id_.startswith("shared::")]
+            for part in set(parts):
+                assert parts.count(part) == 100, each
+                assert seen.setdefault(part, each.pod) == each.pod, (part, self.containers)
+
+
+TheNodeWithCores.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=40)
+TestNoDeviceTwiceWithCores = TheNodeWithCores.TestCase

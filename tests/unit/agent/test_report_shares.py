@@ -286,3 +286,24 @@ def test_of_what_another_plugin_serves_nothing_is_free() -> None:
     ids = tuple(SchedulableId(id=f"HUB-0::{n}", device_id="HUB-0", replica=n, healthy=True) for n in range(2))
     [said] = count((OfferedResource(name="example.com/hub", ids=ids),), {}, not_free={"example.com/hub"})
     assert (said.total, said.held, said.free) == (2, 0, 0)
+
+
+# --- computing power -------------------------------------------------------------------------------------------------
+def test_a_gpu_that_is_given_whole_for_its_cores_has_a_holder_and_no_shares() -> None:
+    cores, vcuda = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
+    rule = {"name": GPU, "rename": vcuda, "coreResource": cores, "devices": ["0"]}
+    node = Node(l4(0), l4(1)).now(
+        {"sharing": {"strategy": "memory", "resources": [rule]}},
+        holder("whole", cores, *(f"{gpu_id(1)}::core.{number}" for number in range(100))),
+        holder("part", cores, *(f"shared::core.{number}" for number in range(30))),
+        has("part", 8, unit="256Mi", resource=vcuda),
+    )
+    shared, whole = report(facts(node)).devices
+    assert (shared.shares.held if shared.shares else None, whole.shares) == (8, None)
+    assert [(each.pod, each.resource) for each in shared.holders] == [("part", vcuda)]
+    assert [(each.pod, each.resource, each.shares, each.memory) for each in whole.holders] == [
+        ("whole", cores, None, None)
+    ]
+    said = resources(node)[cores]
+    assert (said["capacity"], said["healthy"], said["allocated"], said["free"]) == (200, 200, 130, 70)
+    assert said["sharing"] == "none"
