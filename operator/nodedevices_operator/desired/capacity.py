@@ -124,13 +124,31 @@ def offered(devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]
     unknown = [device for device in in_service if device.health.state == "Unknown"]
     if not unknown:
         return well
-    served = [resource for resource in resources if resource.managed_by == "plugin"]
-    if served:
-        healthy, total = sum(it.healthy for it in served), sum(it.capacity for it in served)
-        kept = unknown if healthy * len(devices) > total * len(well) else []
-    else:
+    served = {resource.name: resource for resource in resources if resource.managed_by == "plugin"}
+    if not served:
         kept = [device for device in unknown if device.health.reason != names.DRIVER_NOT_LOADED]
+    else:
+        kept = [device for device in unknown if _still_offered(device, devices, well, served)]
     return [device for device in devices if device in well or device in kept]
+
+
+def _still_offered(
+    device: DeviceRecord,
+    devices: Sequence[DeviceRecord],
+    well: Sequence[DeviceRecord],
+    served: Mapping[str, ResourceRecord],
+) -> bool:
+    """Of an Unknown device: whether its resource has more healthy ids than the well devices account for. Devices that
+    say which resource their shares are of are counted by shares, the others together: one may have fifty shares and
+    another none."""
+    if device.shares_of in served:
+        own = sum(it.shares for it in well if it.shares_of == device.shares_of)
+        return served[device.shares_of].healthy > own
+    shared = {it.shares_of for it in devices} & served.keys()
+    rest = [resource for name, resource in served.items() if name not in shared]
+    healthy, total = sum(it.healthy for it in rest), sum(it.capacity for it in rest)
+    others = [it for it in devices if it.shares_of not in shared]
+    return healthy * len(others) > total * sum(it.shares_of not in shared for it in well)
 
 
 def requests(pods: Iterable[Mapping[str, Any]], resource_names: Iterable[str]) -> dict[str, int]:

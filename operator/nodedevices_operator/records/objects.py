@@ -100,6 +100,7 @@ class DeviceRecord:
     model: Model = UNKNOWN_MODEL
     pcie_root: str = ""
     shares: int = 0  # how many it is offered as; 0: it is not shared
+    shares_of: str = ""  # the resource of these; "": of several, or an older agent's
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +332,7 @@ def _device(raw: Raw) -> DeviceRecord:
         model=known,
         pcie_root=intern(_text(_map(raw, "attributes"), "pcieRoot")),
         shares=_number(_map(raw, "shares"), "total"),
+        shares_of=intern(_text(_map(raw, "shares"), "resource")),
     )
 
 

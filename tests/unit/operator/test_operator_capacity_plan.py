@@ -15,6 +15,7 @@ from support.opfacts import GPU, MEMORY, device, node, record, resource
 ONE = 81920
 SUM = CapacityEntry(name=MEMORY, sum_of="memoryMiB")
 TWO = (device(0), device(1))
+BY_MEMORY = "nodedevices.io/gpu-memory"
 
 
 def plan(entry: CapacityEntry, item: Any, shown: Any, **more: Any) -> CapacityPlan:
@@ -42,7 +43,7 @@ def test_per_device_and_per_node() -> None:
     assert plan(CapacityEntry(name="example.com/seats", per_node=7), item, node()).values == {"example.com/seats": 7}
 
 
-@pytest.mark.parametrize("served", ["aliyun.com/gpu-mem", "tencent.com/vcuda-memory", "nodedevices.io/gpu-memory"])
+@pytest.mark.parametrize("served", ["aliyun.com/gpu-mem", "tencent.com/vcuda-memory", BY_MEMORY])
 @pytest.mark.parametrize("name", ["aliyun.com/gpu-count", "tencent.com/gpu-count"])
 def test_where_gpus_are_shared_by_memory_their_number_is_a_resource_of_its_own(served: str, name: str) -> None:
     """What peers' extenders and dashboards read beside the memory."""
@@ -88,6 +89,29 @@ def test_silent_devices_count_until_the_agent_withdraws_them() -> None:
     silent = (device(0, "Unknown", "ProbeSilent"), device(1, "Unknown", "ProbeSilent"))
     assert plan(SUM, record(*silent, resources=[resource(2, 2)]), node()).values == {MEMORY: 2 * ONE}
     assert plan(SUM, record(*silent, resources=[resource(2, 0)]), node()).values == {MEMORY: 0}
+
+
+def shared(index: int, total: int, *state: str) -> dict[str, Any]:
+    return device(index, *state, shares={"resource": BY_MEMORY, "total": total, "held": 0, "free": total})
+
+
+@pytest.mark.parametrize(
+    ("healthy", "counted"),
+    [
+        pytest.param((22, 2), ["GPU-0", "GPU-2", "GPU-3"], id="the large one is withdrawn"),
+        pytest.param((101, 2), ["GPU-0", "GPU-1", "GPU-2", "GPU-3"], id="and the large one is still offered"),
+        pytest.param((101, 1), ["GPU-0", "GPU-1", "GPU-2"], id="or the whole one is withdrawn"),
+    ],
+)
+def test_silent_devices_are_told_apart_by_their_resources_however_many_shares_each_has(
+    healthy: tuple[int, int], counted: list[str]
+) -> None:
+    """Two that are shared by memory, and two whole ones."""
+    silent = ("Unknown", "ProbeSilent")
+    devices = (shared(0, 22), shared(1, 79, *silent), device(2), device(3, *silent))
+    served = [resource(101, healthy[0], name=BY_MEMORY, sharing="memory"), resource(2, healthy[1])]
+    item = record(*devices, resources=served)
+    assert [it.id for it in offered(item.devices, item.resources)] == counted
 
 
 def test_where_no_plugin_of_ours_serves_an_unloaded_driver_counts_as_withdrawn() -> None:
