@@ -496,6 +496,10 @@ class Resource(Loose):
         default=None,
         description="Which device the next shares come from, binpack or spread; only where memory is shared.",
     )
+    enforcement: Word | None = Field(
+        default=None,
+        description="What keeps containers to their memory: mps. Absent: nothing does.",
+    )
     memory: Annotated[ResourceMemory, Atomic()] | None = Field(
         default=None, description="In amounts of memory; only where memory is shared."
     )

@@ -386,6 +386,7 @@ FULL_NODE: Json = {
                 "free": 5,
                 "unit": "10Gi",
                 "packing": "binpack",
+                "enforcement": "mps",
                 "memory": {"total": "80Gi", "held": "20Gi", "free": "50Gi", "unallocatable": "10Gi"},
                 "managedBy": "plugin",
             },

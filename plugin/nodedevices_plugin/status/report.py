@@ -402,6 +402,7 @@ def _resources(facts: Facts, counts: Sequence[ShareCounts]) -> tuple[api.Resourc
             free=_free(facts, resource, held.get(resource.name, set())) if known else None,
             unit=resource.unit,
             packing=packing(resource),
+            enforcement=None if resource.enforcement == "none" else resource.enforcement,
             memory=memory_totals(resource, counts, holders_known=known),
             managed_by="plugin",
         )

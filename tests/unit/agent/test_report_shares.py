@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_api.base import to_dict
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, MemoryShares, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.status.facts import Facts
 from nodedevices_plugin.status.report import report, share_counts
 from nodedevices_plugin.status.shares import count, of_parts
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, START, gpu, gpu_id, mig_id, old, partition
+from support.sharing import facts as ready
 from support.stepped_node import Node
 
 GPU, MEMORY, ALIYUN = "nvidia.com/gpu", "nodedevices.io/gpu-memory", "aliyun.com/gpu-mem"
@@ -91,6 +93,13 @@ def test_a_gpu_shared_by_memory_in_full() -> None:
             "managedBy": "plugin",
         }
     }
+
+
+def test_what_enforces_limits_is_shown_where_something_does() -> None:
+    node = Node(l4(0), local=parse(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/mps"], {}))
+    node.helpers = ready({(MEMORY, 100): ""})
+    said = [resources(node.now(by_memory(enforcement=each)))[MEMORY].get("enforcement") for each in ("none", "mps")]
+    assert said == [None, "mps"]
 
 
 def test_each_holder_says_how_much_it_has() -> None:
