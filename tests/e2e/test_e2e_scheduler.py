@@ -6,7 +6,7 @@ extender run as processes beside the cluster's own control plane.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,12 @@ def by_memory(cluster: Cluster) -> None:
     cluster.policy("memory", sections, selector={"kubernetes.io/hostname": cluster.b})
     cluster.until("the Node has the shares", lambda: cluster.node_count(cluster.b, MEMORY) == 2 * EACH)
 
+    def free() -> list[int]:
+        shares = [each.get("shares", {}) for each in cluster.devices(cluster.b).values()]
+        return [each["free"] for each in shares if each.get("resource") == MEMORY]
+
+    cluster.until("NodeDevices, too", lambda: free() == [EACH, EACH])
+
 
 @pytest.fixture(scope="module")
 def account(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -61,21 +67,17 @@ def extender(rig: RigCluster, account: Path, tmp_path: Path) -> Iterator[Extende
             yield running
 
 
-def pod(cluster: Cluster, name: str, size: int) -> None:
+def pods(cluster: Cluster, names: Sequence[str], size: int) -> None:
     """For the second scheduler."""
     spec = cluster.pod_spec(cluster.b, {MEMORY: size}) | {"schedulerName": SCHEDULER}
-    head = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE}}
-    cluster.kubectl.apply(head | {"spec": spec})
+    heads = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": each, "namespace": NAMESPACE}} for each in names]
+    cluster.kubectl.apply(*(head | {"spec": spec} for head in heads))
 
 
-def unschedulable(cluster: Cluster, name: str) -> str:
-    """Why the scheduler finds no node, once it has said so."""
-
-    def said() -> str:
-        found = condition(cluster.kubectl.get("pod", name, NAMESPACE), "PodScheduled")
-        return str(found["message"]) if found.get("reason") == "Unschedulable" else ""
-
-    return str(cluster.until(f"{name} is unschedulable", said))
+def unschedulable(cluster: Cluster, names: Sequence[str]) -> dict[str, str]:
+    """Why the scheduler finds no node, of those of which it says so."""
+    found = {each: condition(cluster.kubectl.get("pod", each, NAMESPACE), "PodScheduled") for each in names}
+    return {name: str(each["message"]) for name, each in found.items() if each.get("reason") == "Unschedulable"}
 
 
 def phase(cluster: Cluster, name: str) -> str:
@@ -87,20 +89,22 @@ def test_with_the_extender_a_pod_that_no_card_has_room_for_waits_and_starts_when
 ) -> None:
     by_memory(rig)
     with rig.nothing_twice(rig.b):
-        for name in ("first", "second"):
-            pod(rig, name, HALF)
+        names = [f"pod-{number}" for number in range(4)]  # all at once, for two cards
+        pods(rig, names, HALF)
+        waiting = rig.until("two wait", lambda: len(found := unschedulable(rig, names)) == 2 and found)
+        words = f"no single GPU has {HALF} free units of {MEMORY} (largest free: {EACH - HALF})"
+        assert all(words in message for message in waiting.values()), waiting
+        fortunate = [name for name in names if name not in waiting]
+        for name in fortunate:
             rig.running(name)
-        pod(rig, "waits", HALF)
-        message = unschedulable(rig, "waits")
-        assert f"no single GPU has {HALF} free units of {MEMORY}" in message, message
-        assert phase(rig, "waits") == "Pending"
-        events = rig.events("waits", "FailedScheduling")
-        assert any(f"no single GPU has {HALF} free units of {MEMORY}" in each["message"] for each in events)
-        rig.kubectl.delete("pod", "first", namespace=NAMESPACE)
-        rig.running("waits")
-        assert len({physical(each) for each in rig.held(rig.b, "waits")}) == 1
+        assert {phase(rig, name) for name in waiting} == {"Pending"}
+        for name in waiting:
+            assert any(words in each["message"] for each in rig.events(name, "FailedScheduling"))
+        rig.kubectl.delete("pod", fortunate[0], namespace=NAMESPACE)
+        next_one = rig.until("one more runs", lambda: [each for each in waiting if phase(rig, each) == "Running"])
+        assert len({physical(each) for each in rig.held(rig.b, next_one[0])}) == 1
         extender.kill()
-        pod(rig, "without", 2)
+        pods(rig, ["without"], 2)
         rig.running("without")
 
 
