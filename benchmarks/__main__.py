@@ -13,12 +13,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # support/: the stand-in kubelet and the rig
 
-from benchmarks import allocate, fault, listing, operator, packing, start, table
+from benchmarks import allocate, extender, fault, listing, operator, packing, start, table
 
 PARTS = {
     "allocate": ("Allocation", allocate.measure),
     "listing": ("Lists of many ids", listing.measure),
     "packing": ("Pods by memory that are refused", packing.measure),
+    "extender": ("The scheduler extender and a large fleet", extender.measure),
     "start": ("Start and memory", start.measure),
     "fault": ("From a fault to those who need to know", fault.measure),
     "operator": ("The operator and a large fleet", operator.measure),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import get_args
 
 from nodedevices_api.sections import Packing
-from nodedevices_operator.extender.requests import Kind, Request
+from nodedevices_operator.extender.requests import MAIN, Request
 from nodedevices_operator.extender.shares import SharedDevice, SharedResource
 from nodedevices_operator.extender.table import Table
 from nodedevices_plugin.model import AllocationError, Inventory, OfferedResource
@@ -80,7 +80,7 @@ def fullest(nodes: Sequence[Node], size: int) -> Node | None:
 
 def let_pass(nodes: Sequence[Node], size: int) -> Node | None:
     """The fullest of those that the extender lets pass."""
-    request = Request(names=("c",), steps=((Kind.MAIN, size),))
+    request = Request(names=("c",), steps=((MAIN, size),))
     passed = [each for each in nodes if not Table(shown(each), free_of(each)).outcome(request).refusal]
     return fullest(passed, size)
 

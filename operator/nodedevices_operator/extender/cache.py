@@ -9,8 +9,9 @@ for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from sys import intern
 
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
 from nodedevices_operator.extender.requests import Raw, Request, requests_of
@@ -19,6 +20,8 @@ from nodedevices_operator.extender.table import BoundPod, EndedPod, Table, tabul
 
 MIRROR = "kubernetes.io/config.mirror"  # a static pod's uid, as the kubelet has it
 MAX_ENDED = 256  # pods of one node that are remembered after their end
+SECONDS_DIGITS = 14  # of a time; metav1.Time has no fractions
+_WITHOUT_SIGNS = str.maketrans("", "", "-T:Z")
 FINISHED = frozenset({"Succeeded", "Failed"})
 
 
@@ -36,13 +39,12 @@ class Cache:
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
-        self._pods: dict[str, BoundPod] = {}  # by uid
-        self._pods_of: dict[str, dict[str, BoundPod]] = {}  # by node, by uid
+        self._pods: dict[str, dict[str, BoundPod]] = {}  # by node, by uid
         self._ended: dict[str, dict[str, EndedPod]] = {}  # by node, by uid: while it matters when they ended
         self._offering: Counter[str] = Counter()  # resource -> nodes
         self._covered: frozenset[str] = frozenset()  # resources whose pods are known
         self._arrivals = 0
-        self._requests: dict[Request, Request] = {}  # one of equals
+        self._requests: dict[tuple[tuple[str, Request], ...], Mapping[str, Request]] = {}  # one of equals
         self.version = 0  # grows with each change that an answer could depend on
         self.bound: Callable[[str], None] = _nothing  # called with the uid of each pod that is seen bound to a node
         self.pods_wanted: Callable[[], None] = _nobody  # called when pods have to be listed again
@@ -96,91 +98,78 @@ class Cache:
         if not requests:
             return None
         uid = str(_mapping(metadata.get("annotations")).get(MIRROR) or metadata.get("uid", ""))
+        conditions = status.get("conditions")
         scheduled = next(
             (
-                str(each.get("lastTransitionTime", ""))
-                for each in status.get("conditions") or ()
+                each.get("lastTransitionTime")
+                for each in (conditions if isinstance(conditions, list) else ())
                 if isinstance(each, Mapping) and each.get("type") == "PodScheduled"
             ),
             "",
         )
         return BoundPod(
-            order=(scheduled, arrival, str(metadata.get("creationTimestamp", "")), uid),
+            order=(_moment(scheduled), arrival, _moment(metadata.get("creationTimestamp")), uid),
             key=pod_key(str(metadata.get("namespace", "")), str(metadata.get("name", ""))),
-            node=str(node),
-            requests={name: self._requests.setdefault(request, request) for name, request in requests.items()},
+            node=intern(str(node)),
+            requests=self._requests.setdefault(tuple(requests.items()), requests),
         )
 
     def observe_pod(self, raw: Raw) -> None:
         """One that is new, changed, or no longer bound and running."""
         self._arrivals += 1
-        uid = str(_mapping(raw.get("metadata")).get("uid", ""))
         pod = self.read_pod(raw, self._covered, arrival=self._arrivals)
         if pod is None:
             self._end(raw)
             return
-        known = self._pods.get(pod.uid)
-        if known is None or (known.node, known.requests) != (pod.node, pod.requests):
-            self._drop(pod.uid)
-            self._add(pod)
-        self.bound(uid)
+        of_node = self._pods.setdefault(pod.node, {})
+        known = of_node.get(pod.uid)
+        if known is None or known.requests != pod.requests:
+            of_node[pod.uid] = pod
+            self._forget(pod.node, pod.requests)
+        self.bound(str(_mapping(raw.get("metadata")).get("uid", "")))
 
     def remove_pod(self, raw: Raw) -> None:
         self._arrivals += 1
         self._end(raw)
 
     def _end(self, raw: Raw) -> None:
-        metadata = _mapping(raw.get("metadata"))
+        metadata, node = _mapping(raw.get("metadata")), str(_mapping(raw.get("spec")).get("nodeName", ""))
         uid = str(_mapping(metadata.get("annotations")).get(MIRROR) or metadata.get("uid", ""))
-        pod = self._drop(uid)
-        if pod is not None and pod.node in self._nodes:
+        of_node = self._pods.get(node, {})
+        pod = of_node.pop(uid, None)
+        if pod is None:
+            return
+        if not of_node:
+            del self._pods[node]
+        self._forget(node, pod.requests)
+        if node in self._nodes:
             ended = self._ended.setdefault(pod.node, {})
             ended[uid] = EndedPod(pod, self._arrivals)
             if len(ended) > MAX_ENDED:
                 del ended[next(iter(ended))]
 
-    def replace_pods(self, pods: Collection[BoundPod], resources: frozenset[str]) -> None:
+    def replace_pods(self, pods: Iterable[BoundPod], resources: frozenset[str]) -> None:
         """All pods that request one of these resources."""
-        listed = {pod.uid: pod for pod in pods}
-        self._covered = resources
-        self._ended = {}
-        for uid in self._pods.keys() - listed.keys():
-            self._drop(uid)
-        for uid, pod in listed.items():
-            known = self._pods.get(uid)
-            if known is None or (known.node, known.requests) != (pod.node, pod.requests):
-                self._drop(uid)
-                self._add(pod)
-            self.bound(uid)
-        self.version += 1
-        used = {request for pod in listed.values() for request in pod.requests.values()}
-        self._requests = {request: request for request in used}
-        for node in self._nodes.values():
-            node.tables = {}
+        before, self._pods, self._requests = self._pods, {}, {}
+        for pod in pods:
+            known = before.get(pod.node, {}).get(pod.uid)
+            kept = known if known is not None and known.requests == pod.requests else pod
+            self._pods.setdefault(pod.node, {})[pod.uid] = kept
+            self._requests.setdefault(tuple(kept.requests.items()), kept.requests)
+            self.bound(pod.uid)
+        self._covered, self._ended = resources, {}
+        for name in self._nodes:
+            self._forget(name, resources)
         if not resources.issuperset(self.resources):
             self.pods_wanted()
 
-    def _add(self, pod: BoundPod) -> None:
-        self._pods[pod.uid] = pod
-        self._pods_of.setdefault(pod.node, {})[pod.uid] = pod
-        self._forget(pod)
-
-    def _drop(self, uid: str) -> BoundPod | None:
-        pod = self._pods.pop(uid, None)
-        if pod is not None:
-            of_node = self._pods_of[pod.node]
-            del of_node[uid]
-            if not of_node:
-                del self._pods_of[pod.node]
-            self._forget(pod)
-        return pod
-
-    def _forget(self, pod: BoundPod) -> None:
+    def _forget(self, node: str, resources: Iterable[str]) -> None:
+        """These tables are to be made anew."""
         self.version += 1
-        node = self._nodes.get(pod.node)
-        if node is not None:
-            for resource in pod.requests:
-                node.tables.pop(resource, None)
+        known = self._nodes.get(node)
+        if known is not None:
+            for resource in resources:
+                known.tables.pop(resource, None)
 
     # --- answers -----------------------------------------------------------------------------------------------------
     def table(self, node: str, resource: str, now: float) -> Table | None:
@@ -190,7 +179,7 @@ class Cache:
             return None
         table = known.tables.get(resource)
         if table is None and resource in known.shares.resources and resource in self._covered:
-            pods = [pod for pod in self._pods_of.get(node, {}).values() if resource in pod.requests]
+            pods = [pod for pod in self._pods.get(node, {}).values() if resource in pod.requests]
             ended = [each for each in self._ended.get(node, {}).values() if resource in each.pod.requests]
             table = known.tables[resource] = tabulate(known.shares.resources[resource], pods, ended)
         return table
@@ -203,7 +192,7 @@ class Cache:
             return
         devices = [device for resource in shares.resources.values() for device in resource.devices]
         holding = {held.pod for device in devices for held in device.holders}
-        coming = [pod.order[1] for pod in self._pods_of.get(shares.name, {}).values() if pod.key not in holding]
+        coming = [pod.order[1] for pod in self._pods.get(shares.name, {}).values() if pod.key not in holding]
         kept = {
             uid: each
             for uid, each in ended.items()
@@ -224,11 +213,27 @@ class Cache:
 
     def sizes(self) -> tuple[int, int]:
         """NodeDevices and pods that are remembered."""
-        return len(self._nodes), len(self._pods)
+        return len(self._nodes), sum(map(len, self._pods.values()))
+
+    def cold(self) -> list[tuple[str, str]]:
+        """Nodes and resources whose table is to be made: better before somebody waits for it."""
+        return [
+            (name, resource)
+            for name, known in self._nodes.items()
+            if not known.shares.stale and len(known.tables) < len(known.shares.resources)
+            for resource in known.shares.resources
+            if resource not in known.tables and resource in self._covered
+        ]
 
 
 def _mapping(value: object) -> Raw:
     return value if isinstance(value, Mapping) else {}
+
+
+def _moment(time: object) -> int:
+    """A time as Kubernetes writes it, as a number that sorts as it does and is small; 0: it is none."""
+    digits = time.translate(_WITHOUT_SIGNS)[:SECONDS_DIGITS] if isinstance(time, str) else ""
+    return int(digits) if digits.isdecimal() else 0
 
 
 def _nothing(_: str) -> None:

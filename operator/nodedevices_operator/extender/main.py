@@ -14,6 +14,7 @@ cleanly, answers that are being made included; kill -9 loses nothing.
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -34,6 +35,8 @@ from nodedevices_operator.kube.port import WatchingKube
 from nodedevices_operator.records.names import NODE_DEVICES, PODS
 
 UNHEARD_SECONDS = 180.0  # nothing heard of the API server for so long: what is remembered is no ground for a refusal
+WARM_SECONDS = 0.5
+WARM_AT_ONCE = 20  # tables, then others have their turn
 BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"  # field selector
 
 log = structlog.get_logger()
@@ -96,6 +99,7 @@ class Extender:
     """The watches, the cache and the verbs, without HTTP and signals. Make it inside a running loop."""
 
     def __init__(self, kube: WatchingKube, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self.cache = Cache()
         self.metrics = Metrics()
         self.verbs = Verbs(self.cache, sees=lambda: not self.problem(), clock=clock)
@@ -112,12 +116,27 @@ class Extender:
         return [
             asyncio.create_task(self._nodes.run(), name="nodedevices"),
             asyncio.create_task(self._watch_pods(), name="pods"),
+            asyncio.create_task(self._warm(), name="tables"),
         ]
 
     async def _watch_pods(self) -> None:
         """Not before somebody shares memory: a cluster has many pods."""
         await self._wanted.wait()
         await self._pods.run()
+
+    async def _warm(self) -> None:
+        """Makes tables before they are needed, a few at a time. After a list it takes what is remembered out of the
+        garbage collector's sight: it would go through all of it in the middle of an answer."""
+        lists = 0
+        while True:
+            for at, (node, resource) in enumerate(self.cache.cold()):
+                self.cache.table(node, resource, self._clock())
+                if at % WARM_AT_ONCE == WARM_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+            if not self.problem() and lists != (lists := self._nodes.lists + self._pods.lists):
+                gc.collect()
+                gc.freeze()
+            await asyncio.sleep(WARM_SECONDS)
 
     def problem(self) -> str:
         """Why nothing can be refused now; empty: it can."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from nodedevices_common.packing import choose
 
-from nodedevices_operator.extender.requests import Kind, Steps
+from nodedevices_operator.extender.requests import INIT, Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def place(free: dict[str, int], steps: Steps, *, spread: bool) -> Placement:
             device = chosen
             free[device] -= missing
         devices.append(device)
-        if kind is Kind.INIT:
+        if kind == INIT:
             reused, reused_of = max(reused, size), device
         else:
             reused = max(0, reused - size)

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 from nodedevices_api.quantity import to_bytes
 
 Raw = Mapping[str, Any]
 
 
-class Kind(IntEnum):
-    INIT = 0  # ends before the others start, which reuse what it had
-    SIDECAR = 1  # an init container with restartPolicy Always: keeps what it has
-    MAIN = 2
+# Kinds of containers; plain numbers, since they are hashed for every node.
+INIT: Final = 0  # ends before the others start, which reuse what it had
+SIDECAR: Final = 1  # an init container with restartPolicy Always: keeps what it has
+MAIN: Final = 2
 
-
-Step = tuple[Kind, int]  # one container, and how many shares it requests
+Step = tuple[int, int]  # the kind of one container, and how many shares it requests
 Steps = tuple[Step, ...]
 
 
@@ -32,6 +30,11 @@ class Request:
 
     steps: Steps
     names: tuple[str, ...]  # of the containers, for messages and holders
+
+    @property
+    def single(self) -> int:
+        """How many shares, where one container alone requests any; else 0."""
+        return self.steps[0][1] if len(self.steps) == 1 else 0
 
 
 def requests_of(pod: Raw, resources: Collection[str]) -> dict[str, Request]:
@@ -50,12 +53,12 @@ def requests_of(pod: Raw, resources: Collection[str]) -> dict[str, Request]:
     }
 
 
-def _containers(spec: Raw) -> Iterator[tuple[Kind, Raw]]:
+def _containers(spec: Raw) -> Iterator[tuple[int, Raw]]:
     """As the kubelet admits them: init containers first."""
     for each in _mappings(spec.get("initContainers")):
-        yield (Kind.SIDECAR if each.get("restartPolicy") == "Always" else Kind.INIT), each
+        yield (SIDECAR if each.get("restartPolicy") == "Always" else INIT), each
     for each in _mappings(spec.get("containers")):
-        yield Kind.MAIN, each
+        yield MAIN, each
 
 
 def _mappings(value: object) -> Iterator[Raw]:

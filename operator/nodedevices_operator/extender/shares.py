@@ -123,7 +123,7 @@ def _holders(part: Raw, resource: str) -> Iterator[Held]:
 
 
 def pod_key(namespace: str, name: str) -> str:
-    return f"{namespace}/{name}"
+    return intern(f"{namespace}/{name}")  # a holder's and a bound pod's are one
 
 
 def _mapping(value: object) -> Raw:

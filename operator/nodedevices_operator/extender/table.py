@@ -15,11 +15,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from nodedevices_common.packing import choose
+
 from nodedevices_operator.extender.placement import Placement, place
-from nodedevices_operator.extender.requests import Kind, Request, Steps
+from nodedevices_operator.extender.requests import INIT, Request, Steps
 from nodedevices_operator.extender.shares import Held, SharedResource
 
 LONG_AGO = -1  # before everything whose order is known
+MAX_OUTCOMES = 32  # that a table remembers, of pods with several containers
 MAX_SCORE = 10  # extender/v1: MaxExtenderPriority
 
 
@@ -27,7 +30,7 @@ MAX_SCORE = 10  # extender/v1: MaxExtenderPriority
 class BoundPod:
     """A pod that is bound to a node and has not ended. Sorts by when it was bound."""
 
-    order: tuple[str, int, str, str]  # PodScheduled's time, arrival here (0: listed), creation, uid
+    order: tuple[int, int, int, str]  # PodScheduled's time, arrival here (0: listed), creation, uid
     key: str  # namespace/name
     node: str
     requests: Mapping[str, Request]  # by resource
@@ -61,14 +64,32 @@ class Table:
     resource: SharedResource
     free: dict[str, int]  # by device, by index
     coming: dict[str, str] = field(default_factory=dict)  # pod that is not among the holders -> device of its first
+    largest: int = 0  # free on one device
     _outcomes: dict[Steps, Outcome] = field(default_factory=dict)
 
+    def fits(self, request: Request) -> bool:
+        """Whether there is room for one more pod. Called for every node of a cluster."""
+        if size := request.single:
+            return size <= self.largest
+        return not self.outcome(request).refusal
+
     def outcome(self, request: Request) -> Outcome:
-        """Of one more pod. Remembered: pods of one controller request the same."""
-        known = self._outcomes.get(request.steps)
+        """Of one more pod."""
+        if request.single:
+            return self._judge(request)
+        known = self._outcomes.get(request.steps)  # pods of one controller request the same
         if known is None:
+            if len(self._outcomes) >= MAX_OUTCOMES:
+                self._outcomes.clear()
             known = self._outcomes[request.steps] = self._judge(request)
         return known
+
+    def score(self, request: Request) -> int:
+        """0 where there is no room."""
+        if size := request.single:
+            device = choose(self.free, size, spread=self.resource.spread)
+            return 0 if device is None else self._score((device,), {device: self.free[device] - size})
+        return self.outcome(request).score
 
     def _judge(self, request: Request) -> Outcome:
         steps, spread = request.steps, self.resource.spread
@@ -102,9 +123,8 @@ class Table:
 
     def _score(self, devices: Collection[str], left: Mapping[str, int]) -> int:
         """By how full the chosen devices will be; the mean, where they are several."""
-        totals = {each.id: each.total for each in self.resource.devices}
         used = set(devices)
-        empty = sum(left[each] / max(1, totals[each]) for each in used) / max(1, len(used))
+        empty = sum(left[it.id] / max(1, it.total) for it in self.resource.devices if it.id in used) / len(used)
         score = MAX_SCORE - round(MAX_SCORE * min(1.0, empty))
         return MAX_SCORE - score if self.resource.spread else score
 
@@ -132,6 +152,7 @@ def tabulate(resource: SharedResource, pods: Collection[BoundPod], ended: Collec
             if key not in there:
                 returns.append((gone[key].at, of, unused))
     _Timeline(table, holding, returns).run(pods, [each for key, each in gone.items() if key not in holding])
+    table.largest = max(table.free.values(), default=0)
     return table
 
 
@@ -179,7 +200,7 @@ class _Timeline:
         request = pod.requests[self._table.resource.name]
         held = self._holding.get(pod.key)
         if not held:
-            size = sum(size for kind, size in request.steps if kind is not Kind.INIT)
+            size = sum(size for kind, size in request.steps if kind != INIT)
             if self._unlisted and size <= self._unlisted:
                 self._unlisted -= size
                 return
@@ -188,7 +209,7 @@ class _Timeline:
             steps = tuple(
                 step
                 for step, container in zip(request.steps, request.names, strict=True)
-                if step[0] is not Kind.INIT and container not in held
+                if step[0] != INIT and container not in held
             )
         placement = self._place(steps)
         if placement.devices:
@@ -201,7 +222,7 @@ class _Timeline:
 def _unused(request: Request, held: Mapping[str, str]) -> tuple[int, str]:
     """What an init container had beyond what the others request, and its device: the pod keeps it, and PodResources
     does not show it. It is of the device of the last container, which reuses some of it."""
-    if all(kind is not Kind.INIT for kind, _ in request.steps):
+    if all(kind != INIT for kind, _ in request.steps):
         return 0, ""
     plenty = {"": sum(size for _, size in request.steps)}
     unused = place(plenty, request.steps, spread=False).unused

@@ -17,11 +17,9 @@ from nodedevices_common.errors import InputError
 
 from nodedevices_operator.extender.cache import Cache
 from nodedevices_operator.extender.requests import Raw, Request, requests_of
-from nodedevices_operator.extender.table import Outcome
 
 SETTLE_SECONDS = 0.1  # a bound pod is seen within some milliseconds
 LAG_SECONDS = 0.02  # by which the watches here may be behind the scheduler's
-UNKNOWN = Outcome()  # the node passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,39 +122,38 @@ class Verbs:
 
     def prioritize(self, arguments: Arguments) -> bytes:
         """HostPriorityList: 0 to 10 for each; what is not known has 0."""
-        requests = self._requests(arguments)
-        now = self._clock()
-        return orjson.dumps(
-            [
-                {"Host": name, "Score": sum(scores) // len(scores) if scores else 0}
-                for name in arguments.names
-                for scores in [[each.score for each in self._outcomes(name, requests, now)]]
+        requests, now, table = self._requests(arguments), self._clock(), self._cache.table
+        found = []
+        for name in arguments.names:
+            scores = [
+                known.score(request)
+                for resource, request in requests.items()
+                if (known := table(name, resource, now)) is not None
             ]
-        )
+            found.append({"Host": name, "Score": sum(scores) // len(scores) if scores else 0})
+        return orjson.dumps(found)
 
     def _requests(self, arguments: Arguments) -> Mapping[str, Request]:
         return requests_of(arguments.pod, self._cache.resources) if self._sees() else {}
 
     def _filter(self, names: Iterable[str], requests: Mapping[str, Request]) -> Filtered:
-        found, now = Filtered(), self._clock()
+        found, now, table = Filtered(), self._clock(), self._cache.table
+        wanted = list(requests.items())
         for name in names:
-            outcomes = self._outcomes(name, requests, now)
-            refused = [each for each in outcomes if each.refusal]
+            unknown, refused = True, []
+            for resource, request in wanted:
+                known = table(name, resource, now)
+                if known is not None:
+                    unknown = False
+                    if not known.fits(request):
+                        refused.append(known.outcome(request))
             if not refused:
                 found.passed.append(name)
-                found.unknown += not outcomes
+                found.unknown += unknown
             else:
                 where = found.never if any(each.never for each in refused) else found.failed
                 where[name] = "; ".join(each.refusal for each in refused)
         return found
-
-    def _outcomes(self, node: str, requests: Mapping[str, Request], now: float) -> list[Outcome]:
-        """For each of the resources that the node is known to share."""
-        return [
-            table.outcome(request)
-            for resource, request in requests.items()
-            if (table := self._cache.table(node, resource, now)) is not None
-        ]
 
     # --- pods that are being bound -----------------------------------------------------------------------------------
     def _bound(self, uid: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_operator.extender.cache import Cache
-from nodedevices_operator.extender.requests import Kind, requests_of
+from nodedevices_operator.extender.requests import INIT, requests_of
 from nodedevices_plugin.model import AllocationError, OfferedResource
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan
@@ -59,7 +59,7 @@ class Kubelet:
         for (kind, size), of in zip(request.steps, request.names, strict=True):
             got = self._allocate(size, reusable)
             held[of] = got
-            if kind is Kind.INIT:
+            if kind == INIT:
                 reusable = sorted({*reusable, *got})
             else:
                 shown.add(of)

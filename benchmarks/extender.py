@@ -1,0 +1,294 @@
+"""The real scheduler extender beside a fleet of 5,000 nodes: its start, its memory, and how long an answer takes.
+
+The API server is a process of its own that makes up NodeDevices and pods as they are listed, and sends changes of them
+when it is told to. Every node has eight GPUs of 80 shares with two pods on each, and as many pods that request none; an
+object is about as large as real ones are. The scheduler is this process, with one connection, as kube-scheduler has.
+
+The floor is an empty request to the same server (/healthz). `python -m benchmarks.extender serve NODES` is the API
+server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import itertools
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiohttp import web
+from support.nodeshares import container, gpu, holder, node_devices, pod
+from support.operatorprocess import OperatorProcess
+
+from benchmarks.process import cpu_seconds, memory_mib
+from benchmarks.recorded import kubeconfig
+from benchmarks.table import Row, percentile
+
+ROOT = Path(__file__).resolve().parents[1]
+NODES, GPUS, SHARES, PODS_OF_GPU = 5000, 8, 80, 2
+TIMES = 200
+CHANGES_PER_SECOND = 100
+CHANGE_SECONDS = 20
+TARGET_MS = 100.0
+MEMORY_TARGET_MIB = 150.0  # the operator's for as many nodes
+FLOOR_IS = "an empty request to the same server"
+NODE_DEVICES, PODS = "/apis/nodedevices.io/v1alpha1/nodedevices", "/api/v1/pods"
+FILLING = {"bench.example/filling": "x" * 2500}  # of a pod; managedFields and a spec of several containers
+NODE_FILLING = {"bench.example/filling": "x" * 4000}
+
+Call = Callable[[], None]
+
+
+def measure() -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="nd-bench-") as folder, serving(Path(folder)) as url:
+        port = free_port()
+        config = kubeconfig(Path(folder), url)
+        process = OperatorProcess(
+            Path(folder), config, f"--address=127.0.0.1:{port}", "--log-level=info", fresh=True, command="extender"
+        )
+        began = time.monotonic()
+        with process:
+            ready, cpu = time.monotonic() - began, cpu_seconds(process.pid)
+            rows = [
+                Row(what=f"{NODES:,} nodes: start until everything is listed", measured=ready, unit="s"),
+                Row(what="  CPU", measured=cpu, unit="s"),
+            ]
+            scheduler = Scheduler(port)
+            names = [name_of(at) for at in range(NODES)]
+            filters = Body(names)
+            first = timed(lambda: scheduler.post("/scheduler/filter", filters.of(20)))
+            floor = percentiles([timed(scheduler.empty) for _ in range(TIMES)])
+            rows.append(Row(what=f"filter {NODES:,} names, the first", measured=first, unit="ms", target=TARGET_MS))
+            for what, sizes in (("one size", [20]), ("40 sizes", list(range(1, 41)))):
+                for verb in ("filter", "prioritize"):
+                    took = posts(scheduler, verb, filters, sizes)
+                    rows += latency(f"{verb} {NODES:,} names, {what}", took, floor)
+            with changing(url):
+                what = f"filter, {CHANGES_PER_SECOND} pods and as many NodeDevices change a second"
+                rows += latency(what, posts(scheduler, "filter", filters, [20]), floor)
+            rows.append(
+                Row(what="memory at rest", measured=memory_mib(process.pid), unit="MiB", target=MEMORY_TARGET_MIB)
+            )
+            rows.append(Row(what="memory at most", measured=memory_mib(process.pid, "VmHWM"), unit="MiB"))
+            return rows
+
+
+def posts(scheduler: Scheduler, verb: str, bodies: Body, sizes: Sequence[int]) -> list[float]:
+    made = [bodies.of(size) for size in sizes]
+    return [
+        timed(lambda body=body: scheduler.post(f"/scheduler/{verb}", body))  # type: ignore[misc]
+        for body, _ in zip(itertools.cycle(made), range(TIMES), strict=False)
+    ]
+
+
+def latency(what: str, took: Sequence[float], floor: tuple[float, float]) -> list[Row]:
+    half, most = percentiles(took)
+    return [
+        Row(what=f"{what}: p50", measured=half, unit="ms", floor=floor[0], floor_is=FLOOR_IS),
+        Row(what="  p99", measured=most, unit="ms", target=TARGET_MS, floor=floor[1], floor_is=FLOOR_IS),
+    ]
+
+
+def percentiles(took: Sequence[float]) -> tuple[float, float]:
+    return percentile(took, 50), percentile(took, 99)
+
+
+def timed(call: Call) -> float:
+    """Milliseconds."""
+    began = time.perf_counter()
+    call()
+    return 1000 * (time.perf_counter() - began)
+
+
+class Body:
+    """ExtenderArgs of one pod, of several sizes; encoding them is not what is measured."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = list(names)
+        self._made: dict[int, bytes] = {}
+
+    def of(self, size: int) -> bytes:
+        if size not in self._made:
+            self._made[size] = orjson.dumps({"Pod": pod("wanted", size), "Nodes": None, "NodeNames": self._names})
+        return self._made[size]
+
+
+class Scheduler:
+    """One connection, kept."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def post(self, path: str, body: bytes) -> None:
+        self._connection.request("POST", path, body, {"Content-Type": "application/json"})
+        self._answer()
+
+    def empty(self) -> None:
+        self._connection.request("GET", "/healthz")
+        self._answer()
+
+    def _answer(self) -> None:
+        answer = self._connection.getresponse()
+        text = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"{answer.status}: {text[:200]!r}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    command = [sys.executable, "-m", "benchmarks.extender", "serve", str(NODES)]
+    path = [str(ROOT), str(ROOT / "tests")]
+    environment = {"PYTHONPATH": ":".join(path), "HOME": str(folder), "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            if not url:
+                raise RuntimeError(f"{' '.join(command)} ended before it served")
+            yield url
+        finally:
+            process.kill()
+
+
+@contextmanager
+def changing(url: str) -> Iterator[None]:
+    """Changes for some seconds, from now on."""
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/bench/change", data=b"{}"), timeout=30) as answer:
+        answer.read()
+    yield
+
+
+# --- the API server's process ---------------------------------------------------------------------------------------
+def name_of(node: int) -> str:
+    return f"gpu-node-{node:05d}.example"
+
+
+def sizes_of(node: int) -> list[tuple[int, ...]]:
+    """Of the pods on each of its GPUs."""
+    dice = random.Random(node)
+    return [tuple(dice.randint(8, 38) for _ in range(PODS_OF_GPU)) for _ in range(GPUS)]
+
+
+def node_of(node: int, *, version: int = 1) -> dict[str, Any]:
+    devices = []
+    for index, sizes in enumerate(sizes_of(node)):
+        held = [holder(pod_name(node, index, at), size) for at, size in enumerate(sizes)]
+        devices.append(gpu(index, SHARES, *held) | {"attributes": {"productName": "NVIDIA H100 80GB HBM3"} | FACTS})
+    made = node_devices(name_of(node), *devices, version=str(version))
+    made["metadata"]["annotations"] = NODE_FILLING
+    return made
+
+
+FACTS = {"vendor": "nvidia", "architecture": "Hopper", "pciBusID": "0000:1b:00.0", "pcieRoot": "pci0000:16"}
+
+
+def pod_name(node: int, index: int, at: int) -> str:
+    return f"training-{node:05d}-{index}-{at}"
+
+
+def pods_of(node: int) -> Iterator[dict[str, Any]]:
+    for index, sizes in enumerate(sizes_of(node)):
+        for at, size in enumerate(sizes):
+            yield real(pod(pod_name(node, index, at), size, node=name_of(node), phase="Running"))
+            plain = pod(f"web-{node:05d}-{index}-{at}", container("main", 0), node=name_of(node), phase="Running")
+            yield real(plain)
+
+
+def real(made: dict[str, Any]) -> dict[str, Any]:
+    """About as large as pods are."""
+    metadata = made["metadata"] | {"resourceVersion": "1", "annotations": FILLING}
+    return made | {"metadata": metadata}
+
+
+class Server:
+    def __init__(self, nodes: int) -> None:
+        self._nodes = nodes
+        self._version = 10
+        self._watching: dict[str, set[asyncio.Queue[bytes]]] = {NODE_DEVICES: set(), PODS: set()}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/bench/change", self._change)
+        app.router.add_get(NODE_DEVICES, self._get)
+        app.router.add_get(PODS, self._get)
+        return app
+
+    async def _get(self, request: web.Request) -> web.StreamResponse:
+        if request.query.get("watch"):
+            return await self._watch(request)
+        of_page = 50 if request.path == NODE_DEVICES else 16  # nodes; of a page of 500 objects
+        start = int(request.query.get("continue") or 0)
+        end = min(self._nodes, start + of_page)
+        metadata = {"resourceVersion": "10"} | ({"continue": str(end)} if end < self._nodes else {})
+        if request.path == NODE_DEVICES:
+            items = [node_of(at) for at in range(start, end)]
+        else:
+            items = [each for at in range(start, end) for each in pods_of(at)]
+        text = orjson.dumps({"kind": "List", "metadata": metadata, "items": items})
+        return web.Response(body=text, content_type="application/json")
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._watching[request.path].add(queue)
+        try:
+            while True:
+                await response.write(await queue.get())
+        finally:
+            self._watching[request.path].discard(queue)
+
+    async def _change(self, _: web.Request) -> web.Response:
+        task = asyncio.create_task(self._changes())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return web.json_response({})
+
+    async def _changes(self) -> None:
+        """One pod is new and one NodeDevices shows another holder, so often a second, on nodes all over the fleet."""
+        dice = random.Random("changes")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for at in range(CHANGES_PER_SECOND * CHANGE_SECONDS):
+            await asyncio.sleep(max(0.0, began + at / CHANGES_PER_SECOND - loop.time()))
+            self._version += 1
+            coming, shown = dice.randrange(self._nodes), node_of(dice.randrange(self._nodes), version=self._version)
+            shown["status"]["devices"][at % GPUS]["holders"][0]["pod"] = f"other-{at}"
+            self._send(PODS, "ADDED", real(pod(f"coming-{at}", 1, node=name_of(coming))))
+            self._send(NODE_DEVICES, "MODIFIED", shown)
+
+    def _send(self, path: str, kind: str, thing: dict[str, Any]) -> None:
+        line = orjson.dumps({"type": kind, "object": thing}) + b"\n"
+        for queue in self._watching[path]:
+            queue.put_nowait(line)
+
+
+async def serve(nodes: int) -> None:
+    runner = web.AppRunner(Server(nodes).app(), access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(int(sys.argv[2])))
