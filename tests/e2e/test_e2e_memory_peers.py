@@ -11,7 +11,19 @@ import yaml
 from support import memory_shares, simulated
 from support.bookings import physical
 from support.cluster import HEALTHY, NAMESPACE, Cluster
-from support.memory_shares import ALIYUN, MEMORY, Grant, agreed, by_memory, container, grants, offered, refused
+from support.memory_shares import (
+    ALIYUN,
+    MEMORY,
+    VCUDA_CORE,
+    VCUDA_MEMORY,
+    Grant,
+    agreed,
+    by_memory,
+    container,
+    grants,
+    offered,
+    refused,
+)
 from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e]
@@ -280,3 +292,19 @@ def test_workloads_of_aliyuns_gpu_share_run_unchanged(cluster: Cluster) -> None:
     printed = cluster.kubectl.run("logs", "-n", NAMESPACE, "job/binpack-job")
     assert printed.endswith(f"fraction {round(20 * 0.7 / EACH, 1)}\n")
     cluster.until("the Node has its GPUs' number", lambda: cluster.node_count(cluster.b, "aliyun.com/gpu-count") == 4)
+
+
+@ON_ANY
+def test_workloads_of_gpu_manager_run_unchanged(cluster: Cluster) -> None:
+    by_memory(cluster, "256Mi", resource=VCUDA_MEMORY, coreResource=VCUDA_CORE, devices=["0", "1"])
+    shared = offered(cluster, 2 * (simulated.L4_MIB // 256), VCUDA_MEMORY)
+    cluster.until("the Node has 100 for each GPU", lambda: cluster.node_count(cluster.b, VCUDA_CORE) == 400)
+    made(cluster, "gpu-manager.yaml")
+    for name in ("vcuda", "vcuda-whole"):
+        cluster.running(name)
+    assert agreed(cluster, "vcuda")["vcuda"]["nvidia"] == Grant(shared[0], 30, "256Mi")
+    whole = cluster.visible("vcuda-whole")
+    assert whole == set(cluster.devices(cluster.b)) - set(shared)
+    # 150 are left, and no GPU that is whole.
+    cluster.pod("third", cluster.b, {VCUDA_CORE: 100}, run=False)
+    assert VCUDA_CORE in refused(cluster, "third")

@@ -12,6 +12,7 @@ from support.cluster import GPU, NAMESPACE, Cluster
 
 MEMORY = "nodedevices.io/gpu-memory"
 ALIYUN = "aliyun.com/gpu-mem"
+VCUDA_MEMORY, VCUDA_CORE = "tencent.com/vcuda-memory", "tencent.com/vcuda-core"
 MIB = {"1Gi": 1024, "2Gi": 2048, "256Mi": 256}
 
 
@@ -95,12 +96,12 @@ def refused(cluster: Cluster, name: str) -> str:
 
 
 def ids(cluster: Cluster, name: str) -> dict[str, set[str]]:
-    """By container of the pod the ids that the kubelet gave it."""
+    """By container of the pod the ids of shares of memory that the kubelet gave it."""
     found: dict[str, set[str]] = {}
     for holder in cluster.node_clients[cluster.b].holders():
         if (holder["namespace"], holder["pod"]) == (NAMESPACE, name):
             of = found.setdefault(holder["container"], set())
-            of.update(one for device in holder["devices"] for one in device["ids"])
+            of.update(one for each in holder["devices"] if each["resource"] != VCUDA_CORE for one in each["ids"])
     return found
 
 
@@ -130,7 +131,8 @@ def agreed(cluster: Cluster, *names: str) -> dict[str, dict[str, Grant]]:
         found: dict[str, dict[str, tuple[str, int]]] = {name: {} for name in names}
         for id_, device in cluster.devices(cluster.b).items():
             for holder in device.get("holders", ()):
-                found.get(holder["pod"], {})[holder["container"]] = (id_, holder["shares"])
+                if holder["pod"] in found:
+                    found[holder["pod"]][holder["container"]] = (id_, holder["shares"])
         return found
 
     said = {name: {where: (one.device, one.shares) for where, one in each.items()} for name, each in have.items()}
