@@ -27,7 +27,9 @@ import structlog
 from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
 
+from nodedevices_plugin.host.allocation_files import AllocationFiles
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
+from nodedevices_plugin.host.core_gate import CoreGate
 from nodedevices_plugin.host.hardware import FoundHardware
 from nodedevices_plugin.host.node_files import NodeFiles
 from nodedevices_plugin.host.paths import HostPaths
@@ -41,12 +43,12 @@ from nodedevices_plugin.kubelet import checkpoint
 from nodedevices_plugin.kubelet.holders import HolderPoller
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
-from nodedevices_plugin.model import Plan, RegistrationState
+from nodedevices_plugin.model import HoldersState, Holdings, Plan, RegistrationState
 from nodedevices_plugin.pipeline.foreign import Names, offered_text, other_plugins
 from nodedevices_plugin.pipeline.requesting import driver_root
 from nodedevices_plugin.pipeline.step import Inputs, assess, begin, decide
 from nodedevices_plugin.resources.answers import Answers
-from nodedevices_plugin.resources.changes import none_held
+from nodedevices_plugin.resources.changes import RECENT_SECONDS, none_held
 from nodedevices_plugin.resources.core_book import CoreBook
 from nodedevices_plugin.runtime.memory import keep_small
 from nodedevices_plugin.runtime.supervise import Supervisor
@@ -56,6 +58,7 @@ from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.sharing.core_limits import key
 from nodedevices_plugin.status.client import KubeStore, Object, PodStore, Store
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.publisher import Publisher
@@ -94,9 +97,21 @@ class Agent:
         self._conditions_read = False
         self._plan_sent: Plan | None = None
         workers = tuple(
-            map(Worker, ("files", "cdi", "host-paths", "hardware", "config-file", "kubelet-checkpoint", "node-files"))
+            map(
+                Worker,
+                (
+                    "files",
+                    "cdi",
+                    "host-paths",
+                    "hardware",
+                    "config-file",
+                    "kubelet-checkpoint",
+                    "node-files",
+                    "allocations",
+                ),
+            )
         )
-        self._files, looks, paths, machine, config, kubelet_files, node_files = workers
+        self._files, looks, paths, machine, config, kubelet_files, node_files, allocations = workers
         self._sharing = Managers(local, on_change=self._wake.set)
         self._parts = Supervisor(workers=lambda: (self._state.worker, *workers, *self._sharing.workers.values()))
         self._named: NamedFiles | None = None
@@ -132,7 +147,9 @@ class Agent:
         self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set)
         self._cores = CoreBook()
         self._pods = PodWatch(pods, local.node_name, on_change=self._on_pods)
-        self._answers = Answers(self._cores)
+        self._answers = Answers(self._cores, allocations=local.allocations_dir)
+        self._allocations = AllocationFiles(Path(local.allocations_dir), worker=allocations, held=self._held_keys)
+        self._gate = CoreGate(self._cores, holdings=self._list_holders, write=self._allocations.write)
         self._plugins = DevicePlugins(
             folder=Path(local.device_plugin_dir),
             offer=self._answers,
@@ -143,6 +160,7 @@ class Agent:
             prepare=self._prepare,
             keep=self._parts.keep,
             observe=self._metrics.kubelet_called,
+            gate=self._gate,
         )
         self._holders = PodResourcesClient(
             Path(local.pod_resources_socket),
@@ -182,6 +200,7 @@ class Agent:
             device_files=self._device_files,
             hardware=self._hardware.found,
         )
+        self._cores.remember(await self._allocations.read())
         self._holders.with_offers = self._world.active.needs_offers
         if self._world.active.applied_once:
             self._state.saved = self._world.active.effective
@@ -203,6 +222,7 @@ class Agent:
                     tasks.create_task(keep(mode, manager.run))
                 tasks.create_task(keep("holders", self._poller.run))
                 tasks.create_task(keep("pods", self._pods.run))
+                tasks.create_task(keep("allocations", self._allocations.run))
                 for server in self._http_servers():
                     tasks.create_task(keep("http", server.run))
                 if self._publisher is not None:
@@ -252,6 +272,7 @@ class Agent:
 
     def _on_pods(self) -> None:
         self._cores.observe_pods(self._pods.pods)
+        self._gate.pods_changed()
         self._wake.set()
 
     def _on_kubelet(self) -> None:
@@ -328,6 +349,7 @@ class Agent:
         await self._update_kubelet(inputs.arrived if line else None, allow_next=taken_over)
         self._sharing.want(self._world.helpers)
         self._holders.with_offers = self._world.active.needs_offers
+        self._allocations.keep(self._cores.allocated())
         self._reporter.report(
             outcome,
             registrations=self._plugins.registrations(),
@@ -379,6 +401,18 @@ class Agent:
         if not self._world.active.effective.observing:
             await self._cdi.keep(self._world.access, free=self._none_held)
             await self._node_files.keep(self._world.access.files)
+
+    async def _list_holders(self) -> Holdings:
+        return await self._holders.list()
+
+    def _held_keys(self) -> Collection[str] | None:
+        """Of the folders that containers of this node may have (host.allocation_files)."""
+        holdings = self._holders.holdings
+        if holdings.state is not HoldersState.SYNCED:
+            return None
+        since = time.monotonic() - RECENT_SECONDS
+        recent = (each.ids for each in self._plugins.recent_allocations() if each.monotonic > since)
+        return {key(ids) for ids in (*(each.ids for each in holdings.holders), *recent)}
 
     def _none_held(self) -> bool:
         recent = self._plugins.recent_allocations()

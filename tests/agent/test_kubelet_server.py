@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -300,6 +301,66 @@ async def test_pre_start_is_not_requested_and_answered_all_the_same(
     assert not kubelet.registered[0].options.pre_start_required
     assert kubelet.registered[0].options.get_preferred_allocation_available
     await kubelet.pre_start(GPU, ["GPU-0"])
+
+
+class Gate:
+    """A StartGate that a test opens. `seen`: what it was asked."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+        self.open = asyncio.Event()
+        self.refusal = ""
+
+    async def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
+        self.seen.append(("ready", resource, size))
+        await self.open.wait()
+
+    async def before_start(self, resource: str, ids: Sequence[str]) -> None:
+        self.seen.append(("start", resource, tuple(ids)))
+        if self.refusal:
+            raise AllocationError(self.refusal)
+
+
+async def test_where_computing_power_is_shared_the_kubelet_calls_before_each_start(
+    kubelet: StandInKubelet, allocator: EchoOffer
+) -> None:
+    gate = Gate()
+    plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, gate=gate)
+    try:
+        await registered(kubelet, plugins, plan(replace(offered(1), cores=True)))
+        assert kubelet.registered[0].options.pre_start_required
+        await kubelet.pre_start(GPU, ["GPU-0"])
+        assert gate.seen == [("start", GPU, ("GPU-0",))]
+        gate.refusal = "not yet"
+        with pytest.raises(grpc.aio.AioRpcError, match="not yet"):
+            await kubelet.pre_start(GPU, ["GPU-0"])
+    finally:
+        await plugins.stop()
+
+
+async def test_an_answer_waits_at_the_gate_and_no_other_resource_does(
+    kubelet: StandInKubelet, allocator: EchoOffer
+) -> None:
+    gate = Gate()
+    plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, gate=gate)
+    try:
+        await registered(kubelet, plugins, plan(replace(offered(2), cores=True)))
+        asking = asyncio.create_task(kubelet.allocate(GPU, 1))
+        await eventually(lambda: gate.seen == [("ready", GPU, 1)])
+        assert not asking.done()
+        gate.open.set()
+        assert len((await asking).ids) == 1
+    finally:
+        await plugins.stop()
+
+
+async def test_a_resource_is_registered_anew_when_its_starts_begin_to_matter(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    await registered(kubelet, plugins, plan(offered(2)))
+    await plugins.set_plan(plan(replace(offered(2), cores=True)))
+    await kubelet.until(lambda: len(kubelet.registered) == 2 and kubelet.allocatable(GPU) == 2)
+    assert [each.options.pre_start_required for each in kubelet.registered] == [False, True]
 
 
 async def test_each_answer_is_observed_with_its_result(kubelet: StandInKubelet, allocator: EchoOffer) -> None:

@@ -65,6 +65,7 @@ class PodWatch:
         while True:
             await self._wanted.wait()
             if self._store is None:
+                await asyncio.Event().wait()
                 return
             self._following = asyncio.create_task(self._follow(self._store), name="pods")
             try:

@@ -32,3 +32,27 @@ class KubeletOffer(Protocol):
         Raises AllocationError for ids that cannot be allocated; on any other error a plain choice is made.
         """
         ...
+
+
+class StartGate(Protocol):
+    """What an answer may wait for, where an allocation depends on whose it is (OfferedResource.cores)."""
+
+    async def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
+        """Returns when enough is known for a request of so many, and after a second at the latest. For all other
+        resources at once."""
+        ...
+
+    async def before_start(self, resource: str, ids: Sequence[str]) -> None:
+        """A container with these ids is about to start. Raises AllocationError, whose text reaches the pod's Events;
+        the kubelet then tries again. Takes 20 s at most."""
+        ...
+
+
+class OpenGate:
+    """Of whoever has nothing to wait for."""
+
+    async def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
+        pass
+
+    async def before_start(self, resource: str, ids: Sequence[str]) -> None:
+        pass

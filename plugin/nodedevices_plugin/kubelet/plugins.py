@@ -21,7 +21,7 @@ import structlog
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.guard import Guard, Lists, Others
 from nodedevices_plugin.kubelet.handover import hand_over
-from nodedevices_plugin.kubelet.offer import KubeletOffer
+from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, StartGate
 from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, Keep, ResourcePlugin
 from nodedevices_plugin.kubelet.server import RecentAllocations, snapshot
 from nodedevices_plugin.model import OfferedResource, Plan, RecentAllocate, Registration
@@ -47,7 +47,7 @@ class DevicePlugins:
     default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` or
     `recent_allocations()` give something new; it must not block. `others` says who else serves a resource, `lists`
     whether the kubelet has it (guard); `prepare` is awaited before each registration; `keep` runs a background part;
-    `observe` gets each call that has ended.
+    `observe` gets each call that has ended. `gate`: see StartGate.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class DevicePlugins:
         prepare: Callable[[], Awaitable[None]] = nothing,
         keep: Keep = once,
         observe: CallObserver = unobserved,
+        gate: StartGate | None = None,
     ) -> None:
         self._folder = folder
         self._kubelet_socket = kubelet_socket or folder / KUBELET_SOCKET
@@ -73,6 +74,7 @@ class DevicePlugins:
         self._prepare = prepare
         self._keep = keep
         self._observe = observe
+        self._gate = gate or OpenGate()
         self._recent = RecentAllocations(on_change)
         self._plugins: dict[str, ResourcePlugin] = {}
         self._shown: dict[str, OfferedResource] = {}  # what each of them shows
@@ -95,7 +97,8 @@ class DevicePlugins:
             self._remove_stale_sockets()
             for task in self._handing_over if desired else ():
                 task.cancel()
-            gone = [self._plugins.pop(name) for name in self._plugins.keys() - desired.keys()]
+            kept = {name for name, each in desired.items() if name in self._plugins and not self._anew(each)}
+            gone = [self._plugins.pop(name) for name in self._plugins.keys() - kept]
             await self._end(gone, before, hand_over=not desired)
             if allow_next:
                 self._guard.allow_next(desired.keys() - self._plugins.keys())
@@ -118,11 +121,17 @@ class DevicePlugins:
                         prepare=self._prepare,
                         keep=self._keep,
                         observe=self._observe,
+                        gate=self._gate,
+                        pre_start=desired[name].cores,
                     )
                     self._plugins[name] = plugin
                     plugin.start()
             if gone:
                 self._on_change()
+
+    def _anew(self, resource: OfferedResource) -> bool:
+        """Whether it has to be registered anew: the kubelet reads a plugin's options once."""
+        return self._plugins[resource.name].pre_start != resource.cores
 
     def registrations(self) -> tuple[Registration, ...]:
         """How each offered resource stands with the kubelet, by name."""

@@ -258,6 +258,7 @@ class PodResourcesClient:
         self._refusals = 0
         self._not_before = 0.0
         self._looking = asyncio.Lock()
+        self._listing = asyncio.Lock()  # a List that was called later is newer, and none is overtaken
         self._latest_offers: tuple[float, tuple[Offer, ...] | None] | None = None  # time.monotonic() of the call
         self.with_offers = False
         self.holdings = Holdings(state=HoldersState.UNAVAILABLE, message="the kubelet has not been queried yet")
@@ -268,6 +269,10 @@ class PodResourcesClient:
         While it backs off after "rejected by rate limit", or after an answer that was too large, the kubelet is not
         asked, and the answer is the last one.
         """
+        async with self._listing:
+            return await self._list()
+
+    async def _list(self) -> Holdings:
         started = monotonic()
         if started < self._not_before:
             return self.holdings

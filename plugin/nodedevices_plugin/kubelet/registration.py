@@ -36,7 +36,7 @@ from nodedevices_probe.protocol import MAX_MESSAGE, text
 from nodedevices_plugin.kubelet import rpc, sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.guard import RECHECK_SECONDS, Guard
-from nodedevices_plugin.kubelet.offer import KubeletOffer
+from nodedevices_plugin.kubelet.offer import KubeletOffer, StartGate
 from nodedevices_plugin.kubelet.server import RecentAllocations, ResourceServer, options
 from nodedevices_plugin.model import Registration, RegistrationState
 from nodedevices_plugin.model.kubelet_calls import CallObserver, KubeletCall, Method, Result
@@ -101,7 +101,8 @@ class ResourcePlugin:
 
     `healthy`: whether there is a healthy id in it. `prepare` is awaited before it is registered: what must be there
     before an id is handed out. `keep` runs it in the background. `observe` gets each call that has ended.
-    `let_through`: that is done, and the guard has nothing against it.
+    `let_through`: that is done, and the guard has nothing against it. `pre_start`: whether the kubelet is to call
+    PreStartContainer, which it learns when it is registered.
     """
 
     def __init__(
@@ -120,6 +121,8 @@ class ResourcePlugin:
         prepare: Callable[[], Awaitable[None]],
         keep: Keep,
         observe: CallObserver,
+        gate: StartGate,
+        pre_start: bool,
     ) -> None:
         self.name = name
         self.let_through = False
@@ -136,6 +139,8 @@ class ResourcePlugin:
         self._prepare = prepare
         self._keep = keep
         self._observe = observe
+        self._gate = gate
+        self.pre_start = pre_start
         self._server: ResourceServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._failures = 0  # refusals in a row
@@ -289,6 +294,8 @@ class ResourcePlugin:
                 offer=self._offer,
                 recent=self._recent,
                 observe=self._observe,
+                gate=self._gate,
+                pre_start=self.pre_start,
             )
             await self._server.start()
         return self._server
@@ -300,7 +307,10 @@ class ResourcePlugin:
 
     def _request(self, server: ResourceServer) -> api.RegisterRequest:
         return api.RegisterRequest(
-            version=rpc.VERSION, endpoint=server.path.name, resource_name=server.name, options=options()
+            version=rpc.VERSION,
+            endpoint=server.path.name,
+            resource_name=server.name,
+            options=options(pre_start=self.pre_start),
         )
 
     def _report(self, state: RegistrationState, message: str) -> bool:

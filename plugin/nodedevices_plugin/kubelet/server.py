@@ -2,9 +2,10 @@
 
 The kubelet sets no deadline on Allocate and GetPreferredAllocation and handles one pod after the other: an answer that
 hangs blocks every pod of the node. So answers come from memory, through the port KubeletOffer, and nothing is awaited
-on their way. ListAndWatch sends the whole list at once, in the plan's order, and again when it has changed; changes
-made while the kubelet reads are one message. A GetPreferredAllocation fails only where Allocate would fail for the
-same request, since its error fails the pod's admission, too; it is a hint otherwise, and any valid choice is better.
+on their way, but for a moment where an allocation depends on a pod that has not been seen (StartGate). ListAndWatch
+sends the whole list at once, in the plan's order, and again when it has changed; changes made while the kubelet reads
+are one message. A GetPreferredAllocation fails only where Allocate would fail for the same request, since its error
+fails the pod's admission, too; it is a hint otherwise, and any valid choice is better.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from nodedevices_common.errors import InputError
 
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
-from nodedevices_plugin.kubelet.offer import KubeletOffer
+from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, StartGate
 from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE
 from nodedevices_plugin.model import AllocationError, ContainerEdits, OfferedResource, RecentAllocate
 from nodedevices_plugin.model.kubelet_calls import CallObserver, KubeletCall, Method, Result, unobserved
@@ -96,6 +97,8 @@ class ResourceServer:
         offer: KubeletOffer,
         recent: RecentAllocations,
         observe: CallObserver = unobserved,
+        gate: StartGate | None = None,
+        pre_start: bool = False,
     ) -> None:
         self.name = name
         self.path = sockets.new_path(folder, name)
@@ -105,6 +108,8 @@ class ResourceServer:
         self._offer = offer
         self._recent = recent
         self._observe = observe
+        self._gate = gate or OpenGate()
+        self._pre_start = pre_start
         self._shown = shown
         self._changed = asyncio.Event()
         self._stopping = False
@@ -169,7 +174,7 @@ class ResourceServer:
         )
 
     async def _options(self, _request: api.Empty, _context: Any) -> api.DevicePluginOptions:
-        return options()
+        return options(pre_start=self._pre_start)
 
     async def _list_and_watch(self, _request: api.Empty, context: grpc.aio.ServicerContext[api.Empty, bytes]) -> None:
         self.opened += 1
@@ -194,6 +199,8 @@ class ResourceServer:
     ) -> api.AllocateResponse:
         began = perf_counter()
         wanted = [tuple(each.devices_ids) for each in request.container_requests]
+        for ids in wanted:
+            await self._gate.ready(self.name, len(ids), ids)
         try:
             answers = [container_response(self._offer.edits(self._offer.grant(self.name, ids))) for ids in wanted]
         except AllocationError as error:
@@ -220,6 +227,7 @@ class ResourceServer:
         try:
             for each in request.container_requests:
                 asked = tuple(each.available_deviceIDs), tuple(each.must_include_deviceIDs), each.allocation_size
+                await self._gate.ready(self.name, each.allocation_size, asked[1])
                 ids = self._prefer(*asked)
                 if ids is None:
                     result, ids = Result.FAILED, plain_choice(*asked)
@@ -248,13 +256,24 @@ class ResourceServer:
         self._observe(KubeletCall(method, self.name, result, perf_counter() - began))
 
     async def _pre_start_container(
-        self, _request: api.PreStartContainerRequest, _context: Any
+        self,
+        request: api.PreStartContainerRequest,
+        context: grpc.aio.ServicerContext[api.PreStartContainerRequest, api.PreStartContainerResponse],
     ) -> api.PreStartContainerResponse:
-        return api.PreStartContainerResponse()  # never called: pre_start_required is false
+        """Called at every start of a container, where `pre_start` is set."""
+        try:
+            await self._gate.before_start(self.name, tuple(request.devices_ids))
+        except AllocationError as error:
+            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except Exception as error:
+            log.exception("preparing a container's start failed", resource=self.name)
+            text = f"NodeDevices failed to prepare {self.name} ({type(error).__name__}); see the log of its agent"
+            await refuse(context, grpc.StatusCode.INTERNAL, text)
+        return api.PreStartContainerResponse()
 
 
-def options() -> api.DevicePluginOptions:
-    return api.DevicePluginOptions(pre_start_required=False, get_preferred_allocation_available=True)
+def options(*, pre_start: bool = False) -> api.DevicePluginOptions:
+    return api.DevicePluginOptions(pre_start_required=pre_start, get_preferred_allocation_available=True)
 
 
 async def refuse(context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, text: str) -> NoReturn:

@@ -11,13 +11,17 @@ from nodedevices_plugin.resources.core_book import CoreBook
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import Topology, build
+from nodedevices_plugin.sharing import core_limits
+from nodedevices_plugin.sharing.base import merged
 
 
 class Answers:
     """The KubeletOffer of this node. `use` replaces everything at once; `cores`: bookings of computing power."""
 
-    def __init__(self, cores: CoreBook | None = None) -> None:
+    def __init__(self, cores: CoreBook | None = None, *, allocations: str = "") -> None:
+        """`allocations`: the folder of host.allocation_files."""
         self._cores = cores or CoreBook()
+        self._allocations = allocations
         self._resources: dict[str, OfferedResource] = {}
         self._containers = NodeContainers()
         self._inventory = Inventory()
@@ -36,7 +40,11 @@ class Answers:
         return replace(granted, cores=self._cores.grant(resource, ids)) if granted.resource.cores else granted
 
     def edits(self, grant: Grant) -> ContainerEdits:
-        return edits(grant, self._containers)
+        made = edits(grant, self._containers)
+        if not grant.resource.cores:
+            return made
+        ids = [each.id for each in grant.ids]
+        return merged((made, core_limits.edits(self._allocations, ids, grant.cores, made.envs)))
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         if self._topology is None:  # needed far less often than lines come

@@ -12,6 +12,8 @@ from fractions import Fraction
 from math import ceil
 from time import monotonic
 
+from nodedevices_api.quantity import MEBIBYTE
+
 from nodedevices_plugin.model import (
     AllocationError,
     HoldersState,
@@ -37,6 +39,8 @@ class Allocated:
     owner: Owner | None = None
     demand: Demand | None = None
     cores: int | None = None
+    memory_mib: int = 0
+    memory_total_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,10 +174,10 @@ class CoreBook:
         if shares is None or (booking is None and not overlapping and self._started_before(own)):
             return Start()  # computing power is no longer shared, or it starts again
         if booking is None and overlapping:  # an init container, with what a container of its pod took over
-            return Start(allocated=Allocated(resource=resource, device=overlapping[0].device, ids=own))
+            return Start(allocated=self._allocated(resource, overlapping[0].device, own))
         if booking is None or booking.owner is None:
             if booking is not None and booking.demand == cores.ALL:
-                return Start(wait=True, allocated=Allocated(resource=resource, device=booking.device, ids=own))
+                return Start(wait=True, allocated=self._allocated(resource, booking.device, own))
             why = self._holdings.message or self._pods.problem or "the kubelet does not list them yet"
             text = f"it is not known which pod these shares are for ({why}); the kubelet tries again"
             return Start(wait=True, refusal=f"{resource}: {text}")
@@ -184,7 +188,7 @@ class CoreBook:
         if not room.has(booking.device):
             text = f"{booking.device} has not {room.needed_text}; it has {room.left_text(booking.device)}"
             return Start(refusal=f"{resource}: {text}. Delete the pod, so that it is scheduled again.")
-        return Start(allocated=self._allocated(resource, booking))
+        return Start(allocated=self._allocated(resource, booking.device, own, booking))
 
     def _started_before(self, ids: frozenset[str]) -> bool:
         """Whether the container that has these ids was started before this agent."""
@@ -197,7 +201,10 @@ class CoreBook:
     def allocated(self) -> tuple[Allocated, ...]:
         """Of every container that is known."""
         return tuple(
-            self._allocated(name, each) for name in self._ledgers for each in self._bookings(name) if each.owner
+            self._allocated(name, each.device, each.ids, each)
+            for name in self._ledgers
+            for each in self._bookings(name)
+            if each.owner is not None
         )
 
     def held(self) -> CoresHeld:
@@ -230,13 +237,17 @@ class CoreBook:
         ledger = self._ledgers.get(resource)
         return () if ledger is None else ledger.bookings
 
-    def _allocated(self, resource: str, booking: Booking) -> Allocated:
-        total = self._shares[resource].totals.get(booking.device, 0)
+    def _allocated(self, resource: str, device: str, ids: frozenset[str], booking: Booking | None = None) -> Allocated:
+        total = self._shares[resource].totals.get(device, 0)
+        memory = self._made_of[resource].memory
+        of_device = memory.devices.get(device, (0, ""))[0] if memory is not None else 0
         return Allocated(
             resource=resource,
-            device=booking.device,
-            ids=booking.ids,
-            owner=booking.owner,
-            demand=booking.demand,
-            cores=cores.percent(booking.demand, total),
+            device=device,
+            ids=ids,
+            owner=booking.owner if booking is not None else None,
+            demand=booking.demand if booking is not None else None,
+            cores=cores.percent(booking.demand, total) if booking is not None else None,
+            memory_mib=len(ids) * memory.unit_bytes // MEBIBYTE if memory is not None else 0,
+            memory_total_mib=of_device // MEBIBYTE,
         )

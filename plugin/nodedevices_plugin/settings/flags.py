@@ -61,6 +61,7 @@ class Local:
     health_address: Address | None
     device_files: Mapping[str, str] = field(default_factory=dict)  # paths by the option's name, where given
     given: Mapping[str, Value]  # name -> value, for options that a file could also set, and all that vendors bring
+    allocations_dir: str = ""
     cdi_dir: str = "/var/run/cdi"
     cdi_spec_dirs: tuple[str, ...] = ()
     mps_dir: str = "/mps"
@@ -106,6 +107,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
         kubelet_socket=str(values["kubelet-socket"]) or f"{directory}/kubelet.sock",
         pod_resources_socket=str(values["pod-resources-socket"]),
         state_file=str(values["state-file"]) or f"{directory}/nodedevices-state.json",
+        allocations_dir=str(values["allocations-dir"]) or f"{directory}/nodedevices-allocations",
         http_address=_address(str(values["http-address"])),
         health_address=_address(str(values["health-address"])),
         log_level=str(values["log-level"]),

@@ -191,6 +191,14 @@ OWN: tuple[Option, ...] = (
         help="state file, which must survive a restart; default: nodedevices-state.json in the device-plugin directory",
     ),
     Option(
+        name="allocations-dir",
+        variables=("NODEDEVICES_ALLOCATIONS_DIR",),
+        group="kubelet",
+        metavar="DIR",
+        help="where containers' allocation.json are written if computing power is shared, on the host and, under the "
+        "same path, in this container; default: nodedevices-allocations in the device-plugin directory",
+    ),
+    Option(
         name="cdi-dir",
         default="/var/run/cdi",
         variables=("NODEDEVICES_CDI_DIR",),

@@ -10,7 +10,6 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_plugin.model import (
     AllocationError,
     Holder,
@@ -27,19 +26,8 @@ from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.resources.containers import NodeContainers
 from nodedevices_plugin.resources.core_book import CoreBook
 from nodedevices_plugin.resources.cores import Demand, Recorded, claims
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
-from support.facts import GIB, START, gpu, gpu_id, healthy, inventory_of
-
-GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
-
-
-def offered(*sizes: int, **rule: Any) -> OfferedResource:
-    """GPUs of so many GiB each."""
-    gpus = tuple(gpu(number, memory_bytes=size * GIB) for number, size in enumerate(sizes))
-    shared = SharedResource(name=GPU, memory_unit="1Gi", cores=True, **rule)
-    settings = PlanSettings(sharing=Sharing(strategy="memory", resources=(shared,)))
-    [found] = make_plan(inventory_of(*gpus), healthy(*gpus), settings).resources
-    return found
+from support.cores import MEMORY, offered
+from support.facts import START, gpu_id
 
 
 def container(size: int, cores: str | None = None, name: str = "main", **more: Any) -> PodContainer:

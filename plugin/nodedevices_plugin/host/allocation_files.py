@@ -1,0 +1,209 @@
+"""What containers have of devices whose computing power is shared, one folder for each on the host, read-only in it.
+
+A folder is called by the ids, so that it is known before the container is. Its file is written before the container
+starts, and again where more is known later; a start of the agent reads who had what. A folder whose ids no List of the
+kubelet has shown for ten minutes is removed. What cannot be read is nobody's record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+from nodedevices_common.errors import OperationError
+from nodedevices_common.files import replace
+
+from nodedevices_plugin.resources.core_book import Allocated
+from nodedevices_plugin.resources.cores import Demand, Recorded
+from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.sharing.core_limits import FILE, key
+
+READ_SECONDS = 2.0  # at the start
+WRITE_SECONDS = 5.0  # while a container waits to be started
+SWEEP_SECONDS = 60.0
+KEPT_SECONDS = 600.0
+MAX_BYTES = 4 << 20  # 16384 ids
+MAX_FOLDERS = 8192
+
+log = structlog.get_logger(__name__)
+
+
+class AllocationFilesError(OperationError):
+    """A file that cannot be written; the text says which and why."""
+
+
+class AllocationFiles:
+    """`held`: keys of the ids that containers have, None while that is not known."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        worker: Worker,
+        held: Callable[[], Collection[str] | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._worker = worker
+        self._held = held
+        self._clock = clock
+        self._written: dict[str, str] = {}
+        self._last_held: dict[str, float] = {}
+        self._known: tuple[Allocated, ...] = ()
+        self._changed = asyncio.Event()
+
+    async def read(self) -> Mapping[frozenset[str], Recorded]:
+        """What earlier runs wrote. Where the disk does not answer in time, nothing."""
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                self._written = await self._worker.run(self._read)
+        except (OSError, TimeoutError) as error:
+            log.warning("allocations not read", folder=str(self._folder), error=str(error) or "no answer")
+        found = (recorded(content) for content in self._written.values())
+        return dict(each for each in found if each is not None)
+
+    async def write(self, allocated: Allocated) -> None:
+        """Raises AllocationFilesError; what another container had there before is gone then, or it says so."""
+        name, content = key(allocated.ids), text(allocated)
+        if self._written.get(name) == content and await self._there(name):
+            return
+        try:
+            async with asyncio.timeout(WRITE_SECONDS):
+                await self._worker.run(lambda: _write(self._folder / name, content))
+        except TimeoutError as error:
+            raise AllocationFilesError(f"write {self._folder / name}: no answer in {WRITE_SECONDS:g} s") from error
+        except OSError as error:
+            raise AllocationFilesError(f"write {self._folder / name}: {error.strerror or error}") from error
+        self._written[name] = content
+
+    def keep(self, every: Iterable[Allocated]) -> None:
+        """What containers have, as it is known now: `run` writes anew what is known better than when they started."""
+        known = tuple(every)
+        if known != self._known:
+            self._known = known
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Until cancelled: writes what `keep` has, and removes what nobody has any more."""
+        while True:
+            swept = self._clock()
+            while (left := swept + SWEEP_SECONDS - self._clock()) > 0:
+                self._changed.clear()
+                await self.update()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await self._changed.wait()
+            await self.sweep()
+
+    async def update(self) -> None:
+        for each in self._known:
+            name = key(each.ids)
+            if name in self._written and self._written[name] != text(each):
+                try:
+                    await self.write(each)
+                except AllocationFilesError as error:
+                    log.warning("allocation not written", error=str(error))
+
+    async def sweep(self) -> None:
+        held = self._held()
+        if held is None:
+            return
+        now = self._clock()
+        names = await self._worker.run(self._names)
+        for name in names:
+            if name in held:
+                self._last_held[name] = now
+        over = [name for name in names if now - self._last_held.setdefault(name, now) > KEPT_SECONDS]
+        if over:
+            await self._worker.run(lambda: _remove(self._folder / each for each in over))
+        for name in over:
+            self._written.pop(name, None)
+            del self._last_held[name]
+
+    async def _there(self, name: str) -> bool:
+        try:
+            async with asyncio.timeout(WRITE_SECONDS):
+                return await self._worker.run((self._folder / name / FILE).is_file)
+        except TimeoutError:
+            return True  # as it was written: a disk that hangs keeps no container from starting again
+
+    # --- on the worker's thread ---------------------------------------------------------------------------------------
+    def _names(self) -> list[str]:
+        if not self._folder.is_dir():
+            return []
+        return sorted(each.name for each in self._folder.iterdir() if each.is_dir())[:MAX_FOLDERS]
+
+    def _read(self) -> dict[str, str]:
+        found = {}
+        for name in self._names():
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                file = self._folder / name / FILE
+                if file.stat().st_size <= MAX_BYTES:
+                    found[name] = file.read_text(encoding="utf-8")
+        return found
+
+
+def _remove(folders: Iterable[Path]) -> None:
+    for each in folders:
+        shutil.rmtree(each, ignore_errors=True)
+
+
+def _write(folder: Path, content: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)  # a container's user may be any
+    try:
+        replace(folder / FILE, content)
+    except OSError:
+        (folder / FILE).unlink(missing_ok=True)  # rather none than another container's
+        raise
+
+
+def text(allocated: Allocated) -> str:
+    """The file's content. `cores` is null while it is not known; `booked` is the agent's own."""
+    owner, demand = allocated.owner, allocated.demand
+    content = {
+        "version": 1,
+        "resource": allocated.resource,
+        "device": allocated.device,
+        "units": len(allocated.ids),
+        "memoryMiB": allocated.memory_mib,
+        "memoryTotalMiB": allocated.memory_total_mib,
+        "cores": allocated.cores,
+        "namespace": owner.namespace if owner else None,
+        "pod": owner.pod if owner else None,
+        "podUid": owner.uid if owner else None,
+        "container": owner.container if owner else None,
+        "booked": {"percent": demand.percent, "units": demand.units} if owner and demand else None,
+        "ids": sorted(allocated.ids),
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def recorded(content: str) -> tuple[frozenset[str], Recorded] | None:
+    """Whose the ids are, as a file says."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        found: dict[str, Any] = json.loads(content)
+        booked = found["booked"]
+        demand = Demand(percent=_whole(booked["percent"]), units=_whole(booked["units"]))
+        of = Recorded(uid=_text(found["podUid"]), container=_text(found["container"]), demand=demand)
+        return frozenset(map(_text, found["ids"])), of
+    return None
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError(value)
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value

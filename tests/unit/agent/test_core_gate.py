@@ -1,0 +1,343 @@
+"""Before a container is allocated and before it starts: what waits for what is not known, and what is written down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodedevices_api.sections import Injection
+from nodedevices_plugin.host.allocation_files import KEPT_SECONDS, AllocationFiles, AllocationFilesError, recorded
+from nodedevices_plugin.host.core_gate import CoreGate
+from nodedevices_plugin.model import (
+    AllocationError,
+    Grant,
+    Holder,
+    HoldersState,
+    Holdings,
+    NodePod,
+    NodePods,
+    Plan,
+    PodContainer,
+)
+from nodedevices_plugin.resources.answers import Answers
+from nodedevices_plugin.resources.containers import node_containers
+from nodedevices_plugin.resources.core_book import CoreBook
+from nodedevices_plugin.resources.cores import Demand, Recorded
+from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.sharing.core_limits import key
+from support.cores import MEMORY, offered
+from support.facts import GIB, START, gpu, gpu_id, inventory_of
+
+AWAY = Holdings(state=HoldersState.UNAVAILABLE, message="PodResources does not answer: refused")
+
+
+class Here:
+    """An agent's parts around one book. `listing`: what PodResources says when it is asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.held: Collection[str] | None = set()
+        self.clock = 100.0
+        self.asked = 0
+        self.listing = AWAY
+        self.starts()
+
+    def starts(self) -> None:
+        self.book = CoreBook(clock=lambda: self.clock)
+        self.answers = Answers(self.book, allocations=str(self.folder))
+        gpus = inventory_of(gpu(0, memory_bytes=8 * GIB), gpu(1, memory_bytes=8 * GIB))
+        self.answers.use(Plan(resources=(offered(8, 8),)), gpus, node_containers(gpus, Injection()))
+        self.files = AllocationFiles(
+            self.folder, worker=Worker("test"), held=lambda: self.held, clock=lambda: self.clock
+        )
+        self.gate = CoreGate(
+            self.book, holdings=self.lists, write=self.files.write, seen_seconds=0.05, known_seconds=0.3
+        )
+
+    async def lists(self) -> Holdings:
+        self.asked += 1
+        return self.listing
+
+    def pods(self, **cores: str | None) -> None:
+        """Pods with one container that requests 2 shares."""
+        self.clock += 1
+        self.book.observe_pods(
+            NodePods(
+                pods=tuple(
+                    NodePod(
+                        uid=f"uid-{name}",
+                        namespace="ml",
+                        name=name,
+                        containers=(PodContainer(name="main", requests={MEMORY: 2}, cores=text),),
+                        seen=self.clock,
+                    )
+                    for name, text in cores.items()
+                )
+            )
+        )
+        self.gate.pods_changed()
+
+    def granted(self) -> Grant:
+        """The kubelet allocates two shares of the first GPU; all are free."""
+        self.answers.prefer(MEMORY, [each.id for each in offered(8, 8).ids], (), 2)
+        return self.answers.grant(MEMORY, IDS)
+
+    def shows(self, pod: str, ids: tuple[str, ...]) -> None:
+        """PodResources has it from now on."""
+        self.clock += 1
+        holder = Holder(namespace="ml", pod=pod, container="main", resource=MEMORY, ids=ids, since=START)
+        self.listing = Holdings(state=HoldersState.SYNCED, holders=(holder,), taken=self.clock)
+
+    def allocation(self, ids: tuple[str, ...]) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads((self.folder / key(ids) / "allocation.json").read_text())
+        return content
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Here:
+    return Here(tmp_path / "allocations")
+
+
+def run(of: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(of)
+
+
+IDS = (f"{gpu_id(0)}::1Gi.0", f"{gpu_id(0)}::1Gi.1")
+
+
+# --- before an allocation ---------------------------------------------------------------------------------------------
+def test_an_allocation_waits_for_the_pod_that_it_could_be_for(here: Here) -> None:
+    async def use() -> None:
+        waiting = asyncio.create_task(here.gate.ready(MEMORY, 2))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        here.pods(a="30")
+        await waiting
+        assert here.book.knows(MEMORY, 2)
+
+    run(use())
+
+
+def test_and_not_for_ever(here: Here) -> None:
+    async def use() -> None:
+        await here.gate.ready(MEMORY, 2)
+        assert not here.book.knows(MEMORY, 2)
+
+    run(use())
+
+
+def test_for_other_resources_nothing_waits(here: Here) -> None:
+    run(here.gate.ready("nvidia.com/gpu", 1))
+    run(here.gate.before_start("nvidia.com/gpu", ("GPU-0",)))
+    assert here.asked == 0
+    assert not here.folder.exists()
+
+
+# --- what a container gets --------------------------------------------------------------------------------------------
+def test_a_container_gets_its_percentage_where_it_is_certain_and_always_the_folder(here: Here) -> None:
+    here.pods(a="30", b="30")
+    edits = here.answers.edits(here.granted())
+    assert edits.envs["NODEDEVICES_CORES"] == "30"
+    [mount] = edits.mounts
+    assert (mount.container_path, mount.read_only) == ("/etc/nodedevices", True)
+    assert mount.host_path == str(here.folder / key(IDS))
+
+
+def test_where_it_could_be_one_of_two_demands_there_is_no_variable(here: Here) -> None:
+    here.pods(a="30", b="60")
+    edits = here.answers.edits(here.granted())
+    assert "NODEDEVICES_CORES" not in edits.envs
+    assert len(edits.mounts) == 1
+
+
+# --- before a start ---------------------------------------------------------------------------------------------------
+def test_before_a_container_starts_its_own_share_is_written_into_its_folder(here: Here) -> None:
+    async def use() -> None:
+        here.pods(a="30", b="60")
+        here.granted()
+        here.shows("b", IDS)
+        await here.gate.before_start(MEMORY, IDS)
+
+    run(use())
+    found = here.allocation(IDS)
+    assert found | {"ids": [], "booked": {}} == {
+        "version": 1,
+        "resource": MEMORY,
+        "device": gpu_id(0),
+        "units": 2,
+        "memoryMiB": 2048,
+        "memoryTotalMiB": 8192,
+        "cores": 60,
+        "namespace": "ml",
+        "pod": "b",
+        "podUid": "uid-b",
+        "container": "main",
+        "booked": {},
+        "ids": [],
+    }
+    path = here.folder / key(IDS)
+    assert (path.stat().st_mode & 0o777, (path / "allocation.json").stat().st_mode & 0o777) == (0o755, 0o644)
+
+
+def test_one_that_could_need_more_than_is_booked_does_not_start_while_nobody_knows_who_it_is(here: Here) -> None:
+    async def use() -> None:
+        here.pods(a="30", b="60")
+        here.granted()
+        with pytest.raises(AllocationError, match="not known which pod these shares are for"):
+            await here.gate.before_start(MEMORY, IDS)
+        assert here.asked > 0
+        here.shows("a", IDS)
+        await here.gate.before_start(MEMORY, IDS)
+        assert here.allocation(IDS)["cores"] == 30
+
+    run(use())
+
+
+def test_one_that_all_of_a_gpu_is_booked_for_starts_and_is_told_its_share_later(here: Here) -> None:
+    async def use() -> None:
+        here.granted()  # of a pod that has not been seen
+        here.shows("late", IDS)
+        await here.gate.before_start(MEMORY, IDS)
+        assert (here.allocation(IDS)["cores"], here.allocation(IDS)["memoryMiB"]) == (None, 2048)
+        here.pods(late="20")
+        here.files.keep(here.book.allocated())
+        await here.files.update()
+        assert here.allocation(IDS)["cores"] == 20
+
+    run(use())
+
+
+def test_a_start_again_asks_nobody(here: Here) -> None:
+    async def use() -> None:
+        here.pods(a="30")
+        here.granted()
+        here.shows("a", IDS)
+        await here.gate.before_start(MEMORY, IDS)
+        here.listing, here.asked = AWAY, 0
+        await here.gate.before_start(MEMORY, IDS)
+        assert here.asked == 0
+
+    run(use())
+
+
+def test_nor_after_a_start_of_the_agent_while_podresources_does_not_answer(here: Here) -> None:
+    async def use() -> None:
+        here.pods(a="30")
+        here.granted()
+        here.shows("a", IDS)
+        await here.gate.before_start(MEMORY, IDS)
+        here.listing = AWAY
+        here.starts()
+        here.book.remember(await here.files.read())
+        here.pods(a="90")  # edited meanwhile
+        await here.gate.before_start(MEMORY, IDS)
+        assert here.allocation(IDS)["cores"] == 30
+
+    run(use())
+
+
+def test_another_pod_with_the_same_ids_is_not_taken_for_the_one_before(here: Here) -> None:
+    async def use() -> None:
+        here.pods(a="30")
+        here.granted()
+        here.shows("a", IDS)
+        await here.gate.before_start(MEMORY, IDS)
+        here.listing = AWAY
+        here.starts()
+        here.book.remember(await here.files.read())
+        here.pods(b="60")
+        with pytest.raises(AllocationError, match="not known which pod"):
+            await here.gate.before_start(MEMORY, IDS)
+
+    run(use())
+
+
+def test_a_folder_that_cannot_be_written_keeps_the_container_from_starting_with_anothers_share(here: Here) -> None:
+    here.folder.write_text("in the way")
+
+    async def use() -> None:
+        here.pods(a="30")
+        here.granted()
+        here.shows("a", IDS)
+        with pytest.raises(AllocationError, match=r"write .*allocations.*; the kubelet tries again"):
+            await here.gate.before_start(MEMORY, IDS)
+
+    run(use())
+
+
+# --- the files --------------------------------------------------------------------------------------------------------
+def test_a_folder_goes_ten_minutes_after_its_ids_were_last_held(here: Here) -> None:
+    async def use() -> None:
+        here.pods(a="30")
+        here.granted()
+        here.shows("a", IDS)
+        await here.gate.before_start(MEMORY, IDS)
+        here.held = {key(IDS)}
+        await here.files.sweep()
+        here.held = set()
+        here.clock += KEPT_SECONDS
+        await here.files.sweep()
+        assert (here.folder / key(IDS)).exists()
+        here.held = None  # nobody knows
+        here.clock += KEPT_SECONDS
+        await here.files.sweep()
+        assert (here.folder / key(IDS)).exists()
+        here.held = set()
+        await here.files.sweep()
+        assert not (here.folder / key(IDS)).exists()
+
+    run(use())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '"x"',
+        "{}",
+        '{"ids": ["a"], "podUid": "u", "container": "c", "booked": null}',
+        '{"ids": ["a"], "podUid": "u", "container": "c", "booked": {"percent": -1, "units": 0}}',
+        '{"ids": ["a"], "podUid": "u", "container": "c", "booked": {"percent": true, "units": 0}}',
+        '{"ids": "a", "podUid": 7, "container": "c", "booked": {"percent": 1, "units": 0}}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_record_is_nobodys(content: str) -> None:
+    assert recorded(content) is None
+
+
+def test_what_is_read_at_a_start_is_what_was_written(here: Here) -> None:
+    async def use() -> None:
+        (here.folder / "odd" / "allocation.json").mkdir(parents=True)
+        (here.folder / "more").write_text("")
+        here.pods(a="30")
+        here.granted()
+        here.shows("a", IDS)
+        await here.gate.before_start(MEMORY, IDS)
+        here.starts()
+        of = Recorded(uid="uid-a", container="main", demand=Demand(percent=30))
+        assert await here.files.read() == {frozenset(IDS): of}
+
+    run(use())
+
+
+def test_a_write_that_fails_leaves_no_file_of_another_container(here: Here) -> None:
+    async def use() -> None:
+        here.pods(a="30")
+        here.granted()
+        here.shows("a", IDS)
+        await here.gate.before_start(MEMORY, IDS)
+        [allocated] = here.book.allocated()
+        (here.folder / key(IDS) / ".allocation.json.new").mkdir()  # in the way of the new content
+        with pytest.raises(AllocationFilesError):
+            await here.files.write(replace(allocated, cores=99))
+        assert not (here.folder / key(IDS) / "allocation.json").exists()
+
+    run(use())
