@@ -357,6 +357,7 @@ class Agent:
             state_problem=self._state.problem or self._state.lost,
             cdi_problem=self._cdi.problem,
             node_files_problem=self._node_files.problem,
+            cores=self._cores.held(),
             now=now,
         )
         return min((each for each in (outcome.deadline, again) if each is not None), default=None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from nodedevices_plugin.model.configuration import Refused, Unmatched, WaitingPod
 from nodedevices_plugin.model.health import CONFIRM, Cordon, Fault, HealthState, Notice, Verdict
-from nodedevices_plugin.model.holders import Holder, HoldersState, Holdings, Offer, RecentAllocate
+from nodedevices_plugin.model.holders import CoresHeld, Holder, HoldersState, Holdings, Offer, RecentAllocate
 from nodedevices_plugin.model.inventory import Inventory, InventoryDevice, Unit
 from nodedevices_plugin.model.plan import (
     AllocationError,
@@ -33,6 +33,7 @@ __all__ = [
     "AllocationError",
     "ContainerEdits",
     "Cordon",
+    "CoresHeld",
     "DeviceNode",
     "Fault",
     "Grant",

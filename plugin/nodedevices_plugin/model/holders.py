@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -56,6 +57,15 @@ class Holdings:
     offered: tuple[Offer, ...] | None = None
     possible: tuple[Offer, ...] | None = None
     taken: float = 0.0  # time.monotonic() when the last complete List was called; 0.0: there was none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoresHeld:
+    """Computing power that containers hold, in percent of a device: by device or partition, and by namespace, pod,
+    container and resource. A device that is not in it does not share its own."""
+
+    devices: Mapping[str, int] = field(default_factory=dict)
+    holders: Mapping[tuple[str, str, str, str], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ class Answers:
         if not grant.resource.cores:
             return made
         ids = [each.id for each in grant.ids]
-        return merged((made, core_limits.edits(self._allocations, ids, grant.cores, made.envs)))
+        return merged((made, core_limits.edits(self._allocations, ids, grant.cores)))
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         if self._topology is None:  # needed far less often than lines come

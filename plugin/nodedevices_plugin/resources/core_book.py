@@ -16,6 +16,7 @@ from nodedevices_api.quantity import MEBIBYTE
 
 from nodedevices_plugin.model import (
     AllocationError,
+    CoresHeld,
     HoldersState,
     Holdings,
     NodePod,
@@ -51,14 +52,6 @@ class Start:
     refusal: str = ""
     wait: bool = False
     allocated: Allocated | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoresHeld:
-    """For the report: percent by device, and by namespace, pod, container and resource."""
-
-    devices: Mapping[str, int]
-    holders: Mapping[tuple[str, str, str, str], int]
 
 
 class CoreBook:
@@ -208,7 +201,7 @@ class CoreBook:
         )
 
     def held(self) -> CoresHeld:
-        """By containers of pods that have not finished, and by Allocates that PodResources has not shown yet."""
+        """For the report: by pods that have not finished, and by Allocates that PodResources has not shown yet."""
         listed = {(each.resource, frozenset(each.ids)): each for each in self._holdings.holders}
         devices: dict[str, Fraction] = {}
         holders: dict[tuple[str, str, str, str], int] = {}

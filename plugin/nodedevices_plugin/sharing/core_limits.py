@@ -4,11 +4,10 @@ allocated, and always a file, which is written before it starts (host.allocation
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import PurePosixPath
 
 from nodedevices_plugin.model import ContainerEdits, Mount
-from nodedevices_plugin.sharing.memory_limits import THREADS
 
 CONTAINER_PATH = "/etc/nodedevices"
 FILE = "allocation.json"
@@ -20,11 +19,8 @@ def key(ids: Collection[str]) -> str:
     return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:32]
 
 
-def edits(folder: str, ids: Collection[str], cores: int | None, envs: Mapping[str, str]) -> ContainerEdits:
-    """`cores`: None where it is not certain. `envs`: what the container gets otherwise: where MPS limits it, to this
-    share of the threads."""
+def edits(folder: str, ids: Collection[str], cores: int | None) -> ContainerEdits:
+    """`cores`: None where it is not certain."""
     variables = {} if cores is None else {VARIABLE: str(cores)}
-    if cores is not None and THREADS in envs:
-        variables[THREADS] = str(cores)
     mount = Mount(container_path=CONTAINER_PATH, host_path=str(PurePosixPath(folder, key(ids))), read_only=True)
     return ContainerEdits(envs=variables, mounts=(mount,))

@@ -9,7 +9,7 @@ from datetime import datetime
 from nodedevices_api import nodedevices as api
 from nodedevices_api.conditions import Condition
 
-from nodedevices_plugin.model import Holdings, Inventory, Notice, Plan, Registration, Verdict
+from nodedevices_plugin.model import CoresHeld, Holdings, Inventory, Notice, Plan, Registration, Verdict
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.sharing.clients import Client
 
@@ -35,6 +35,7 @@ class Facts:
     plan: Plan | None  # None: nothing was planned yet
     observed: Plan | None = None  # what others offer (pipeline.foreign); None: this agent serves the kubelet itself
     holdings: Holdings  # by our own ids (foreign.named)
+    cores: CoresHeld = field(default_factory=CoresHeld)
     registrations: tuple[Registration, ...] = ()
     config: ConfigStatus = field(default_factory=ConfigStatus)
     retired: Mapping[str, datetime] = field(default_factory=dict)

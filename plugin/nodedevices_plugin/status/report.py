@@ -56,7 +56,7 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
     """The agent's whole part of `status`."""
     held = _holders_by_part(facts)
     counts = share_counts(facts)
-    shares = of_parts(counts, holders_known=_holders_were_known(facts))
+    shares = of_parts(counts, holders_known=_holders_were_known(facts), cores=facts.cores.devices)
     names, links = device_names(facts.inventory), _links(facts.inventory)
     devices = tuple(_device(each, facts, held, shares, names, links=links) for each in facts.inventory.devices)
     inventory = facts.inventory
@@ -326,6 +326,7 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
                 claim=claim.rpartition("/")[2] if claim else None,  # a pod's claims are of its own namespace
                 shares=None if key in without_share else len(ids) or None,
                 memory=(memory := None if key in without_share else memory_of(ids)),
+                cores=facts.cores.holders.get((namespace, pod, container, resource or "")),
                 ids=tuple(sorted(ids, key=_share_order)[: api.MAX_HOLDER_IDS if memory is None else 1]),
                 since=since,
                 health=_health(verdict, facts) if verdict is not None else None,

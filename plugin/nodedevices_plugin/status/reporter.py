@@ -15,7 +15,7 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import Condition
 from nodedevices_api.nodedevices import Probe
 
-from nodedevices_plugin.model import Registration
+from nodedevices_plugin.model import CoresHeld, Registration
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.sharing.clients import with_helpers
@@ -43,6 +43,7 @@ class Reporter:
         state_problem: str | None,
         cdi_problem: str,
         node_files_problem: str,
+        cores: CoresHeld,
         now: datetime,
     ) -> None:
         """Of a step that was carried out."""
@@ -53,6 +54,7 @@ class Reporter:
             plan=world.plan,
             observed=world.observed,
             holdings=world.holdings,
+            cores=cores,
             registrations=registrations,
             config=world.config,
             retired=world.state.retired,

@@ -106,16 +106,20 @@ def memory_of(ids: Iterable[str]) -> str | None:
     return from_bytes(sum(each or 0 for each in units)) if any(units) else None
 
 
-def of_parts(counts: Iterable[ShareCounts], *, holders_known: bool) -> dict[str, api.Shares]:
-    """Device or partition -> what the report says of its shares. Where several resources have shares of one device, as
+def of_parts(
+    counts: Iterable[ShareCounts], *, holders_known: bool, cores: Mapping[str, int] | None = None
+) -> dict[str, api.Shares]:
+    """Device or partition -> what the report says of its shares. `cores`: the percentage of their computing power that
+    is held, of those that share it. Where several resources have shares of one device, as
     RDMA pools have of a NIC, they are added up."""
     by_part: dict[str, list[ShareCounts]] = defaultdict(list)
     for each in counts:
         by_part[each.part].append(each)
-    return {part: _said(some, holders_known=holders_known) for part, some in by_part.items()}
+    known = cores or {}
+    return {part: _said(some, holders_known=holders_known, cores=known.get(part)) for part, some in by_part.items()}
 
 
-def _said(counts: Sequence[ShareCounts], *, holders_known: bool) -> api.Shares:
+def _said(counts: Sequence[ShareCounts], *, holders_known: bool, cores: int | None) -> api.Shares:
     only = counts[0] if len(counts) == 1 else None
     left = only.unallocatable_bytes if only is not None else None
     return api.Shares(
@@ -126,6 +130,7 @@ def _said(counts: Sequence[ShareCounts], *, holders_known: bool) -> api.Shares:
         unit=only.resource.unit if only is not None else None,
         unallocatable=from_bytes(left) if left is not None else None,
         packing=packing(only.resource) if only is not None else None,
+        cores_held=cores,
     )
 
 

@@ -11,6 +11,7 @@ import structlog
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import CONFIRM, HealthState, Inventory, Plan, Verdict
+from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.step import Step, World
 from nodedevices_plugin.sharing.clients import log_message
 from nodedevices_plugin.status.metrics import Metrics
@@ -91,9 +92,9 @@ class StepLog:
 
     def _config(self, before: World, outcome: Step, metrics: Metrics) -> None:
         old, new = before.config, outcome.world.config
-        if (old.reason, old.message, old.cdi_problem) != (new.reason, new.message, new.cdi_problem):
+        if _said(old) != _said(new):
             level = log.warning if outcome.refused or new.cdi_problem else log.info
-            message = "; ".join(each for each in (new.message, new.cdi_problem) if each)
+            message = "; ".join(each for each in _said(new)[1:] if each)
             level("configuration", condition=new.reason, message=message, hash=new.applied_hash)
             if outcome.refused:
                 metrics.config_refused(outcome.refused)
@@ -148,3 +149,7 @@ def _plan(before: Plan | None, after: Plan | None) -> None:
         old.pop(each.name, None)
     for name in old:
         log.info("no longer offering", resource=name)
+
+
+def _said(config: ConfigStatus) -> tuple[str, str, str, str]:
+    return config.reason, config.message, config.cdi_problem, config.pods_problem

@@ -10,7 +10,17 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_api.base import to_dict
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, MemoryShares, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.model import (
+    CoresHeld,
+    Holder,
+    HoldersState,
+    Holdings,
+    MemoryShares,
+    NodePods,
+    OfferedResource,
+    Plan,
+    SchedulableId,
+)
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.status.facts import Facts
 from nodedevices_plugin.status.report import report, share_counts
@@ -112,6 +122,19 @@ def test_of_a_container_with_many_units_one_id_is_listed_and_the_first_by_number
     node = Node(l4(0)).now(by_memory(), has("a", 9, first=8))
     [device] = report(facts(node)).devices
     assert [(each.shares, each.ids) for each in device.holders] == [(9, (f"{gpu_id(0)}::1Gi.8",))]
+
+
+def test_where_computing_power_is_shared_it_says_who_has_how_much_of_it() -> None:
+    node = Node(l4(0), l4(1))
+    node.pods = NodePods(pods=())
+    node.now(by_memory(cores=True), has("a", 8), has("b", 3, first=10))
+    known = CoresHeld(
+        devices={gpu_id(0): 75, gpu_id(1): 0},
+        holders={("ml", "a", "main", MEMORY): 60, ("ml", "b", "main", MEMORY): 15},
+    )
+    first, second = report(facts(node, cores=known)).devices
+    assert [(each.pod, each.cores) for each in first.holders] == [("a", 60), ("b", 15)]
+    assert [each.shares.cores_held for each in (first, second) if each.shares] == [75, 0]
 
 
 def test_a_node_with_64_pods_by_memory_stays_a_small_object() -> None:
