@@ -7,12 +7,14 @@ The amount is part of the id because it is part of what a pod holds: where the u
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 
 from nodedevices_api.quantity import to_bytes
 
 SEPARATOR = "::"
 CORE = "core"  # where shares of memory have their amount
-_SHARE = re.compile(r"(?:([0-9]+[KMGT]?i?|core)[.])?([0-9]+)", re.ASCII)
+_SHARE = re.compile(r"(?:(?:[0-9]+[KMGT]?i?|core)[.])?([0-9]+)", re.ASCII)
 
 
 def compose(base: str, replica: int, unit: str | None = None) -> str:
@@ -27,7 +29,7 @@ def split(schedulable_id: str) -> tuple[str, int | None]:
     """
     base, separator, share = schedulable_id.partition(SEPARATOR)
     if separator and (found := _SHARE.fullmatch(share)):
-        return base, int(found[2])
+        return base, int(found[1])
     return schedulable_id, None
 
 
@@ -36,11 +38,21 @@ def is_core(schedulable_id: str) -> bool:
     return schedulable_id.partition(SEPARATOR)[2].startswith(f"{CORE}.")
 
 
-def unit_bytes(schedulable_id: str) -> int | None:
-    """`GPU-...::1Gi.3` -> the bytes of 1Gi: how much memory the share is; None: it is no amount of memory."""
-    found = _SHARE.fullmatch(schedulable_id.partition(SEPARATOR)[2])
+def memory_held(schedulable_ids: Iterable[str]) -> dict[str, int]:
+    """Device or partition -> how many bytes of its memory these shares are: `GPU-...::1Gi.3` is 1Gi. What is no amount
+    of memory is left out."""
+    split_at_number = (each.rpartition(".") for each in schedulable_ids)
+    found: dict[str, int] = {}
+    for of_unit, count in Counter(head for head, _, number in split_at_number if number.isdecimal()).items():
+        device, _, unit = of_unit.partition(SEPARATOR)
+        if amount := _amount(unit):
+            found[device] = found.get(device, 0) + count * amount
+    return found
+
+
+def _amount(unit: str) -> int | None:
     try:
-        return to_bytes(found[1]) if found is not None and found[1] else None
+        return to_bytes(unit)
     except ValueError:  # another plugin's id, or one of cores
         return None
 

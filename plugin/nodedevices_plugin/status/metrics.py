@@ -30,7 +30,7 @@ from prometheus_client.registry import Collector
 from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState
 from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from nodedevices_plugin.model.probe_counters import ProbeCounters
-from nodedevices_plugin.resources.ids import physical_id, unit_bytes
+from nodedevices_plugin.resources.ids import memory_held, physical_id
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.facts import Facts, offered
 from nodedevices_plugin.status.report import allocated, drivers, reported_healthy, share_counts
@@ -427,11 +427,10 @@ def _memory_shares(facts: Facts, label: list[str]) -> Iterator[Metric]:
     parts = {part.id: device.fact.id for device in facts.inventory.devices for part in device.fact.partitions}
     held: Tally[tuple[str, ...]] = Tally()
     for holder in facts.holdings.holders:
-        for id_ in holder.ids:
-            part = physical_id(id_)
+        who = (holder.resource or "", holder.namespace, holder.pod, holder.container)
+        for part, size in memory_held(holder.ids).items():
             device = parts.get(part, part)
-            if device in index and (size := unit_bytes(id_)) is not None:
-                who = (holder.resource or "", holder.namespace, holder.pod, holder.container)
+            if device in index:
                 held[index[device], device, *who] += size
     for labels, amount in sorted(held.items()):
         has.add_metric(list(labels), amount)

@@ -28,7 +28,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
-from nodedevices_plugin.resources.ids import is_core, physical_id, split
+from nodedevices_plugin.resources.ids import is_core, physical_id
 from nodedevices_plugin.resources.nearness import nearest
 from nodedevices_plugin.resources.units import excluded_by
 from nodedevices_plugin.sharing.clients import client_verdict
@@ -301,14 +301,16 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
         verdict = client_verdict(facts.clients.get(key_of(holder)), holder.resource or "", facts.now)
         if verdict is not None:
             lost[holder.namespace, holder.pod, holder.container, holder.resource] = verdict
+        own: dict[str, set[str]] = {}
         for each in holder.ids:
-            part = physical_id(each)
-            if part not in parts:
-                continue
+            if (part := physical_id(each)) in parts:
+                shares = own.setdefault(part, set())
+                if each != part and not is_core(each):
+                    shares.add(each)
+        for part, ids in own.items():
             key = (part, holder.namespace, holder.pod, holder.container, holder.resource, holder.claim)
-            since, ids = found.get(key, (holder.since, set()))
-            ids = ids | {each} if "::" in each and not is_core(each) else ids
-            found[key] = (max(since, holder.since), ids)
+            since, before = found.get(key, (holder.since, set()))
+            found[key] = (max(since, holder.since), before | ids)
         for part in set(holder.also) & parts:  # with the ids that the kubelet shows of it, which are others' shares
             key = (part, holder.namespace, holder.pod, holder.container, holder.resource, holder.claim)
             found.setdefault(key, (holder.since, set(holder.ids)))
@@ -335,9 +337,9 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
     return result
 
 
-def _share_order(id_: str) -> tuple[str, int, str]:
-    device, number = split(id_)
-    return (device, number or 0, id_)
+def _share_order(id_: str) -> tuple[int, str]:
+    """Of shares of one device: by their numbers, which stand at the end."""
+    return (len(id_), id_)
 
 
 def _summary(devices: tuple[api.Device, ...]) -> api.Summary:

@@ -17,7 +17,7 @@ from nodedevices_api import nodedevices as api
 from nodedevices_api.quantity import from_bytes
 
 from nodedevices_plugin.model import OfferedResource, SchedulableId
-from nodedevices_plugin.resources.ids import physical_id, share_of, unit_bytes
+from nodedevices_plugin.resources.ids import memory_held, share_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def count(
     """Of every device that is offered in shares. `held`: by resource, the ids that containers hold, as own_id makes
     them. `not_free`: resources of which nothing is free, such as those that another plugin serves."""
     found = []
-    amounts = _amounts(id_ for ids in held.values() for id_ in ids)
+    amounts = memory_held(id_ for ids in held.values() for id_ in ids)
     for resource in resources:
         parts: dict[str, list[SchedulableId]] = defaultdict(list)
         for each in resource.ids:
@@ -84,26 +84,21 @@ def _held(resource: OfferedResource, in_plan: int, total: int, amount: int) -> i
     return min(total, max(in_plan, -(-amount // resource.memory.unit_bytes)))
 
 
-def _amounts(ids: Iterable[str]) -> dict[str, int]:
-    """Bytes of memory that are held of each device or partition."""
-    found: dict[str, int] = defaultdict(int)
-    for each in set(ids):
-        found[physical_id(each)] += unit_bytes(each) or 0
-    return found
-
-
 def own_id(schedulable: SchedulableId) -> str:
     """As holders have it: another plugin's id may be an index."""
     if not schedulable.device_id:
         return schedulable.id
     unit = schedulable.partition_id or schedulable.device_id
-    return share_of(unit, schedulable.id) if schedulable.replica is not None else unit
+    if schedulable.replica is None:
+        return unit
+    own = schedulable.id.startswith(unit)  # there may be thousands
+    return schedulable.id if own else share_of(unit, schedulable.id)
 
 
 def memory_of(ids: Iterable[str]) -> str | None:
     """How much memory these shares are; None: they are not amounts of memory."""
-    units = [unit_bytes(each) for each in ids]
-    return from_bytes(sum(each or 0 for each in units)) if any(units) else None
+    amounts = memory_held(ids)
+    return from_bytes(sum(amounts.values())) if amounts else None
 
 
 def of_parts(

@@ -80,7 +80,7 @@ def test_a_failed_gpu_takes_its_own_hundred_and_no_count() -> None:
 
 def test_ids_of_cores_are_shares_of_their_device_and_no_amount_of_memory() -> None:
     assert id_form.split(of(1)[7]) == (gpu_id(1), 7)
-    assert id_form.unit_bytes(of(1)[7]) is None
+    assert id_form.memory_held([of(1)[7]]) == {}
 
 
 def test_cores_have_no_numa_node_by_which_the_kubelet_would_choose() -> None:

@@ -34,6 +34,26 @@ def test_splitting_undoes_composing(base: str, replica: int) -> None:
     assert ids.split(ids.compose(base, replica)) == (base, replica)
 
 
+def test_how_much_memory_is_held_is_in_the_ids_and_in_nothing_else() -> None:
+    held = ["GPU-a::1Gi.0", "GPU-a::1Gi.17", "GPU-a::512Mi.3", "0000:07:00.0::2Gi.0", "MIG-b::256Mi.1"]
+    others = [
+        "GPU-a",
+        "GPU-a::3",
+        "GPU-a::core.4",
+        "0000:07:00.0",
+        "0000:07:00.0::1",
+        "GPU-a::1Xi.1",
+        "GPU-a::1Gi.x",
+        "",
+    ]
+    gib = 1 << 30
+    assert ids.memory_held([*held, *others]) == {
+        "GPU-a": 5 * gib // 2,
+        "0000:07:00.0": 2 * gib,
+        "MIG-b": gib // 4,
+    }
+
+
 def test_names_are_those_that_clusters_use() -> None:
     assert names.gpu("nvidia.com") == "nvidia.com/gpu"
     assert names.mig("nvidia.com", "1g.10gb") == "nvidia.com/mig-1g.10gb"
