@@ -22,15 +22,18 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 from aiohttp import web
+from support.kubectl import wait_until
 from support.nodeshares import container, gpu, holder, node_devices, pod
 from support.operatorprocess import OperatorProcess
 
-from benchmarks.process import cpu_seconds, memory_mib
+from benchmarks.process import cpu_seconds, memory_mib, until_it_rests
 from benchmarks.recorded import kubeconfig
 from benchmarks.table import Row, percentile
 
@@ -40,7 +43,8 @@ TIMES = 200
 CHANGES_PER_SECOND = 100
 CHANGE_SECONDS = 20
 TARGET_MS = 100.0
-MEMORY_TARGET_MIB = 150.0  # the operator's for as many nodes
+QUIET_SECONDS = 2.0
+READY_SECONDS = 300.0
 FLOOR_IS = "an empty request to the same server"
 NODE_DEVICES, PODS = "/apis/nodedevices.io/v1alpha1/nodedevices", "/api/v1/pods"
 FILLING = {"bench.example/filling": "x" * 2500}  # of a pod; managedFields and a spec of several containers
@@ -50,53 +54,80 @@ Call = Callable[[], None]
 
 
 def measure() -> list[Row]:
-    with tempfile.TemporaryDirectory(prefix="nd-bench-") as folder, serving(Path(folder)) as url:
-        port = free_port()
-        config = kubeconfig(Path(folder), url)
-        process = OperatorProcess(
-            Path(folder), config, f"--address=127.0.0.1:{port}", "--log-level=info", fresh=True, command="extender"
-        )
+    with tempfile.TemporaryDirectory(prefix="nd-bench-") as folder:
+        with extending(Path(folder), 0) as (process, _, _):
+            until_it_rests(process.pid, QUIET_SECONDS)
+            least = memory_mib(process.pid)
         began = time.monotonic()
-        with process:
-            ready, cpu = time.monotonic() - began, cpu_seconds(process.pid)
+        with extending(Path(folder), NODES) as (process, scheduler, url):
+            ready = time.monotonic() - began
+            rest = until_it_rests(process.pid, QUIET_SECONDS)
             rows = [
                 Row(what=f"{NODES:,} nodes: start until everything is listed", measured=ready, unit="s"),
-                Row(what="  CPU", measured=cpu, unit="s"),
+                Row(what="  CPU", measured=rest.cpu_seconds, unit="s"),
             ]
-            scheduler = Scheduler(port)
-            names = [name_of(at) for at in range(NODES)]
-            filters = Body(names)
-            first = timed(lambda: scheduler.post("/scheduler/filter", filters.of(20)))
-            floor = percentiles([timed(scheduler.empty) for _ in range(TIMES)])
+            bodies = Body([name_of(at) for at in range(NODES)])
+            first = timed(lambda: scheduler.post("/scheduler/filter", bodies.of(20)))
             rows.append(Row(what=f"filter {NODES:,} names, the first", measured=first, unit="ms", target=TARGET_MS))
+            floor = Took.of(process.pid, [scheduler.empty] * TIMES)
             for what, sizes in (("one size", [20]), ("40 sizes", list(range(1, 41)))):
                 for verb in ("filter", "prioritize"):
-                    took = posts(scheduler, verb, filters, sizes)
-                    rows += latency(f"{verb} {NODES:,} names, {what}", took, floor)
-            with changing(url):
-                what = f"filter, {CHANGES_PER_SECOND} pods and as many NodeDevices change a second"
-                rows += latency(what, posts(scheduler, "filter", filters, [20]), floor)
-            rows.append(
-                Row(what="memory at rest", measured=memory_mib(process.pid), unit="MiB", target=MEMORY_TARGET_MIB)
-            )
-            rows.append(Row(what="memory at most", measured=memory_mib(process.pid, "VmHWM"), unit="MiB"))
+                    took = Took.of(process.pid, posts(scheduler, verb, bodies, sizes))
+                    rows += took.rows(f"{verb} {NODES:,} names, {what}", floor)
+            change(url)
+            changing = Took.of(process.pid, posts(scheduler, "filter", bodies, [20]))
+            what = f"filter, {CHANGES_PER_SECOND} pods and as many NodeDevices change a second"
+            rows += changing.rows(what, floor, cpu=False)
+            memory = memory_mib(process.pid)
+            rows.append(Row(what="memory", measured=memory, unit="MiB", floor=least, floor_is="beside no nodes"))
             return rows
 
 
-def posts(scheduler: Scheduler, verb: str, bodies: Body, sizes: Sequence[int]) -> list[float]:
-    made = [bodies.of(size) for size in sizes]
-    return [
-        timed(lambda body=body: scheduler.post(f"/scheduler/{verb}", body))  # type: ignore[misc]
-        for body, _ in zip(itertools.cycle(made), range(TIMES), strict=False)
-    ]
+@contextmanager
+def extending(folder: Path, nodes: int) -> Iterator[tuple[OperatorProcess, Scheduler, str]]:
+    """An extender that has listed everything, what calls it, and the URL of the API server."""
+    with serving(folder, nodes) as url:
+        port = free_port()
+        arguments = (f"--address=127.0.0.1:{port}", "--log-level=info")
+        process = OperatorProcess(folder, kubeconfig(folder, url), *arguments, fresh=True, command="extender")
+        process.start(ready=False)
+        try:
+            wait_until("all is listed", lambda: process.get("/readyz")[0] == 200, seconds=READY_SECONDS, every=0.1)
+            yield process, Scheduler(port), url
+        finally:
+            process.kill()
 
 
-def latency(what: str, took: Sequence[float], floor: tuple[float, float]) -> list[Row]:
-    half, most = percentiles(took)
-    return [
-        Row(what=f"{what}: p50", measured=half, unit="ms", floor=floor[0], floor_is=FLOOR_IS),
-        Row(what="  p99", measured=most, unit="ms", target=TARGET_MS, floor=floor[1], floor_is=FLOOR_IS),
-    ]
+def posts(scheduler: Scheduler, verb: str, bodies: Body, sizes: Sequence[int]) -> list[Call]:
+    made = [partial(scheduler.post, f"/scheduler/{verb}", bodies.of(size)) for size in sizes]
+    return [call for call, _ in zip(itertools.cycle(made), range(TIMES), strict=False)]
+
+
+@dataclass(frozen=True)
+class Took:
+    """Answers, one after another."""
+
+    milliseconds: list[float]
+    cpu_milliseconds: float  # of the extender, for each
+
+    @classmethod
+    def of(cls, pid: int, calls: Sequence[Call]) -> Took:
+        before = cpu_seconds(pid)
+        took = [timed(each) for each in calls]
+        return cls(took, 1000 * (cpu_seconds(pid) - before) / len(calls))
+
+    def rows(self, what: str, floor: Took, *, cpu: bool = True) -> list[Row]:
+        half, most = percentiles(self.milliseconds)
+        least_half, least_most = percentiles(floor.milliseconds)
+        rows = [
+            Row(what=f"{what}: p50", measured=half, unit="ms", floor=least_half, floor_is=FLOOR_IS),
+            Row(what="  p99", measured=most, unit="ms", target=TARGET_MS, floor=least_most, floor_is=FLOOR_IS),
+        ]
+        least = floor.cpu_milliseconds
+        return (
+            rows
+            + [Row(what="  CPU each", measured=self.cpu_milliseconds, unit="ms", floor=least, floor_is=FLOOR_IS)] * cpu
+        )
 
 
 def percentiles(took: Sequence[float]) -> tuple[float, float]:
@@ -152,10 +183,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "benchmarks.extender", "serve", str(NODES)]
-    path = [str(ROOT), str(ROOT / "tests")]
-    environment = {"PYTHONPATH": ":".join(path), "HOME": str(folder), "PATH": "/usr/bin:/bin"}
+def serving(folder: Path, nodes: int) -> Iterator[str]:
+    command = [sys.executable, "-m", "benchmarks.extender", "serve", str(nodes)]
+    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "HOME": str(folder), "PATH": "/usr/bin:/bin"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
         try:
             assert process.stdout is not None
@@ -167,12 +197,10 @@ def serving(folder: Path) -> Iterator[str]:
             process.kill()
 
 
-@contextmanager
-def changing(url: str) -> Iterator[None]:
+def change(url: str) -> None:
     """Changes for some seconds, from now on."""
     with urllib.request.urlopen(urllib.request.Request(f"{url}/bench/change", data=b"{}"), timeout=30) as answer:
         answer.read()
-    yield
 
 
 # --- the API server's process ---------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from nodedevices_operator.extender.requests import INIT, Request, Steps
 from nodedevices_operator.extender.shares import Held, SharedResource
 
 LONG_AGO = -1  # before everything whose order is known
-MAX_OUTCOMES = 32  # that a table remembers, of pods with several containers
+MAX_OUTCOMES = 16  # that a table remembers: pods of one controller request the same
 MAX_SCORE = 10  # extender/v1: MaxExtenderPriority
 
 
@@ -64,8 +64,14 @@ class Table:
     resource: SharedResource
     free: dict[str, int]  # by device, by index
     coming: dict[str, str] = field(default_factory=dict)  # pod that is not among the holders -> device of its first
-    largest: int = 0  # free on one device
-    _outcomes: dict[Steps, Outcome] = field(default_factory=dict)
+    largest: int = field(init=False)  # free on one device
+    _totals: dict[str, int] = field(init=False)
+    _outcomes: dict[Steps, Outcome] = field(init=False, default_factory=dict)
+    _scores: dict[int, int] = field(init=False, default_factory=dict)  # of single containers, by size
+
+    def __post_init__(self) -> None:
+        self.largest = max(self.free.values(), default=0)
+        self._totals = {each.id: each.total for each in self.resource.devices}
 
     def fits(self, request: Request) -> bool:
         """Whether there is room for one more pod. Called for every node of a cluster."""
@@ -77,7 +83,7 @@ class Table:
         """Of one more pod."""
         if request.single:
             return self._judge(request)
-        known = self._outcomes.get(request.steps)  # pods of one controller request the same
+        known = self._outcomes.get(request.steps)
         if known is None:
             if len(self._outcomes) >= MAX_OUTCOMES:
                 self._outcomes.clear()
@@ -86,17 +92,25 @@ class Table:
 
     def score(self, request: Request) -> int:
         """0 where there is no room."""
-        if size := request.single:
+        size = request.single
+        if not size:
+            return self.outcome(request).score
+        known = self._scores.get(size)
+        if known is None:
+            if len(self._scores) >= MAX_OUTCOMES:
+                self._scores.clear()
             device = choose(self.free, size, spread=self.resource.spread)
-            return 0 if device is None else self._score((device,), {device: self.free[device] - size})
-        return self.outcome(request).score
+            known = 0 if device is None else self._score((self.free[device] - size) / max(1, self._totals[device]))
+            self._scores[size] = known
+        return known
 
     def _judge(self, request: Request) -> Outcome:
         steps, spread = request.steps, self.resource.spread
         left = dict(self.free)
         placement = place(left, steps, spread=spread)
         if placement.complete(steps):
-            return Outcome(score=self._score(placement.devices, left))
+            used = set(placement.devices)
+            return Outcome(score=self._score(sum(left[it] / max(1, self._totals[it]) for it in used) / len(used)))
         empty = {each.id: each.total if each.offered else 0 for each in self.resource.devices}
         never = not place(dict(empty), steps, spread=spread).complete(steps)
         return Outcome(refusal=self._refusal(request, placement, left, empty), never=never)
@@ -121,10 +135,8 @@ class Table:
         rest = f" for container {container} beside the pod's others" if at else ""
         return f"no single GPU has {size} free units of {name}{rest} (largest free: {max(left.values())})"
 
-    def _score(self, devices: Collection[str], left: Mapping[str, int]) -> int:
-        """By how full the chosen devices will be; the mean, where they are several."""
-        used = set(devices)
-        empty = sum(left[it.id] / max(1, it.total) for it in self.resource.devices if it.id in used) / len(used)
+    def _score(self, empty: float) -> int:
+        """By how empty the chosen device will be; the mean, where they are several."""
         score = MAX_SCORE - round(MAX_SCORE * min(1.0, empty))
         return MAX_SCORE - score if self.resource.spread else score
 
@@ -134,7 +146,7 @@ def tabulate(resource: SharedResource, pods: Collection[BoundPod], ended: Collec
     known when. Others that hold shares have ended before all these."""
     there = {pod.key: pod for pod in pods}
     gone = {each.pod.key: each for each in ended if each.pod.key not in there}
-    table = Table(resource, {device.id: device.free for device in resource.devices})
+    free = {device.id: device.free for device in resource.devices}
     holding: dict[str, dict[str, str]] = {}  # pod -> container -> device
     returns: list[Return] = []
     for device in resource.devices:
@@ -148,12 +160,12 @@ def tabulate(resource: SharedResource, pods: Collection[BoundPod], ended: Collec
         pod = there.get(key) or gone[key].pod
         unused, of = _unused(pod.requests[resource.name], containers)
         if unused:
-            table.free[of] = max(0, table.free[of] - unused)
+            free[of] = max(0, free[of] - unused)
             if key not in there:
                 returns.append((gone[key].at, of, unused))
-    _Timeline(table, holding, returns).run(pods, [each for key, each in gone.items() if key not in holding])
-    table.largest = max(table.free.values(), default=0)
-    return table
+    since = _Timeline(resource, free, holding, returns)
+    since.run(pods, [each for key, each in gone.items() if key not in holding])
+    return Table(resource, free, since.coming)
 
 
 def _there(held: Held, pods: Mapping[str, BoundPod]) -> bool:
@@ -167,37 +179,47 @@ Return = tuple[int, str, int]  # when (as BoundPod's arrival), device, shares
 class _Timeline:
     """What has happened since the report, in order."""
 
-    def __init__(self, table: Table, holding: Mapping[str, Mapping[str, str]], returns: list[Return]) -> None:
-        self._table = table
+    def __init__(
+        self,
+        resource: SharedResource,
+        free: dict[str, int],
+        holding: Mapping[str, Mapping[str, str]],
+        returns: list[Return],
+    ) -> None:
+        self.coming: dict[str, str] = {}
+        self._resource = resource
+        self._free = free
         self._holding = holding
         self._returns = returns
-        self._unlisted = sum(each.unlisted for each in table.resource.devices)
+        self._unlisted = sum(each.unlisted for each in resource.devices)
 
     def run(self, pods: Collection[BoundPod], gone: Collection[EndedPod]) -> None:
         ends = {each.pod.uid: each.at for each in gone}
         for pod in sorted((*pods, *(each.pod for each in gone)), key=lambda it: it.order):
             self._return_until(pod.order[1])
             if pod.uid in ends:
-                before = dict(self._table.free)
-                self._place(pod.requests[self._table.resource.name].steps)
-                taken = ((device, count - self._table.free[device]) for device, count in before.items())
+                before = dict(self._free)
+                self._place(pod.requests[self._resource.name].steps)
+                taken = ((device, count - self._free[device]) for device, count in before.items())
                 self._returns += [(ends[pod.uid], device, count) for device, count in taken if count]
             else:
                 self._add(pod)
         self._return_until(None)
 
     def _return_until(self, arrival: int | None) -> None:
+        if not self._returns:
+            return
         left = []
         for at, device, shares in self._returns:
             if arrival is None or at < arrival or at == LONG_AGO:
-                self._table.free[device] += shares
+                self._free[device] += shares
             else:
                 left.append((at, device, shares))
         self._returns = left
 
     def _add(self, pod: BoundPod) -> None:
         """Take what it will get, or has got since."""
-        request = pod.requests[self._table.resource.name]
+        request = pod.requests[self._resource.name]
         held = self._holding.get(pod.key)
         if not held:
             size = sum(size for kind, size in request.steps if kind != INIT)
@@ -213,10 +235,10 @@ class _Timeline:
             )
         placement = self._place(steps)
         if placement.devices:
-            self._table.coming[pod.key] = placement.devices[0]
+            self.coming[pod.key] = placement.devices[0]
 
     def _place(self, steps: Steps) -> Placement:
-        return place(self._table.free, steps, spread=self._table.resource.spread)
+        return place(self._free, steps, spread=self._resource.spread)
 
 
 def _unused(request: Request, held: Mapping[str, str]) -> tuple[int, str]:

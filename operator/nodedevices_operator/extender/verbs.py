@@ -122,15 +122,16 @@ class Verbs:
 
     def prioritize(self, arguments: Arguments) -> bytes:
         """HostPriorityList: 0 to 10 for each; what is not known has 0."""
-        requests, now, table = self._requests(arguments), self._clock(), self._cache.table
+        wanted, now, table = list(self._requests(arguments).items()), self._clock(), self._cache.table
         found = []
         for name in arguments.names:
-            scores = [
-                known.score(request)
-                for resource, request in requests.items()
-                if (known := table(name, resource, now)) is not None
-            ]
-            found.append({"Host": name, "Score": sum(scores) // len(scores) if scores else 0})
+            total = count = 0
+            for resource, request in wanted:
+                known = table(name, resource, now)
+                if known is not None:
+                    total += known.score(request)
+                    count += 1
+            found.append({"Host": name, "Score": total // count if count else 0})
         return orjson.dumps(found)
 
     def _requests(self, arguments: Arguments) -> Mapping[str, Request]:
