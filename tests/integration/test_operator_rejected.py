@@ -120,6 +120,9 @@ def test_with_these_rights_no_other_pod_can_be_deleted(apiserver: ApiServer, kub
     rejected(kubectl, "alone", "n1", owner=False)
     rejected(kubectl, "failed", "n1")
     fleet.patch_pod(kubectl, "failed", {"reason": "Evicted"})
+    rejected(kubectl, "static", "n1", owner=False)
+    node = OWNER | {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+    kubectl.patch("pod", "static", {"metadata": {"ownerReferences": [node]}}, namespace=NAMESPACE)
     rejected(kubectl, "web-1", "n1")
     token = token_of_pod(kubectl, "nodedevices-operator", namespace=SYSTEM, node="n1")
     operator = Account.of(apiserver.kubeconfig, token)
@@ -135,6 +138,7 @@ def test_with_these_rights_no_other_pod_can_be_deleted(apiserver: ApiServer, kub
     rejection = "the operator may delete only pods that their node rejected (Failed, UnexpectedAdmissionError)"
     assert rejection in refused("running")
     assert rejection in refused("failed")
-    assert "the operator may delete only pods that a controller replaces" in refused("alone")
+    for name in ("alone", "static"):
+        assert "the operator may delete only pods that a controller replaces" in refused(name)
     assert refused("web-1") == ""
     assert not get_pod(kubectl, "web-1")

@@ -55,5 +55,6 @@ def rejected_pod(raw: Raw) -> RejectedPod | None:
 
 
 def _controller(metadata: Raw) -> Raw | None:
+    """Who makes another one. A mirror pod's is its Node: its kubelet would only write the same pod again."""
     owners: Any = metadata.get("ownerReferences") or ()
-    return next((each for each in owners if each.get("controller") is True), None)
+    return next((each for each in owners if each.get("controller") is True and each.get("kind") != "Node"), None)

@@ -142,6 +142,10 @@ async def test_a_deletion_names_the_uid_and_the_state_in_which_the_pod_was_found
         pytest.param(
             rejected_pod(ownerReferences=[{"kind": "Team", "name": "a", "uid": "u"}]), id="whose owner controls it not"
         ),
+        pytest.param(
+            rejected_pod(ownerReferences=[{"kind": "Node", "name": "n1", "uid": "u", "controller": True}]),
+            id="that mirrors a static pod",
+        ),
         pytest.param(rejected_pod(deletionTimestamp=SINCE), id="that is being deleted"),
         pytest.param(rejected_pod(message="Allocate failed for example.com/other"), id="of another resource"),
         pytest.param(
