@@ -61,6 +61,7 @@ shared: Make = lambda draw: {  # noqa: E731
         container=container,
         rename=one(*NAMES, "aliyun.com/gpu-mem"),
         devices=many(one("0", "0:1", "GPU-*")),
+        coreResource=one("tencent.com/vcuda-core"),
         match=some(productName=one("NVIDIA L4"), minMemory=one("20Gi", "much")),
     )(draw),
 }

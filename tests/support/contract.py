@@ -648,6 +648,16 @@ REFUSALS: tuple[Refusal, ...] = (
         f'capacity and sharing.resources both name ["example.com/a"]: {_OWNERS}',
     ),
     Refusal(
+        "capacity that sharing gives cores by",
+        _capacity({"name": "tencent.com/vcuda-core", "perNode": 1}, sharing=BY_MEMORY),
+        f'capacity and sharing.resources both name ["tencent.com/vcuda-core"]: {_OWNERS}',
+    ),
+    Refusal(
+        "cores of what is shared by time",
+        _sharing(replicas=2, coreResource="tencent.com/vcuda-core"),
+        "nvidia.com/gpu has no memoryUnit: memoryReserve, packing",
+    ),
+    Refusal(
         "NoExecute without a budget",
         policy(faults={"taint": {"effect": "NoExecute"}}),
         f"taint.effect is NoExecute, and there is no budget: {_BUDGET}",
