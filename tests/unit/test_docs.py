@@ -11,6 +11,7 @@ from typing import get_args
 
 import pytest
 from nodedevices_api.fields import RecoveryAction
+from nodedevices_operator.extender.metrics import Metrics as ExtenderMetrics
 from nodedevices_operator.metrics import Metrics as OperatorMetrics
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
@@ -150,6 +151,7 @@ def test_every_metric_is_documented_with_its_type_and_labels_and_no_other() -> N
     memory = {name: each for name, each in exposed(shared.registry).items() if "memory" in name}
     assert exposed(agent.registry) | memory == documented("Agent")
     assert exposed(OperatorMetrics().registry) == documented("Operator")
+    assert exposed(ExtenderMetrics().registry) == documented("Scheduler extender")
 
 
 def test_every_recovery_action_has_its_advice_on_one_page() -> None:
