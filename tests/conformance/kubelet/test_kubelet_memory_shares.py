@@ -1,25 +1,32 @@
 """Shares by memory, granted and freed by the kubelet's own device manager: whatever pods come and go, and however they
-are made, all shares of a container are of one GPU, and no share has two pods."""
+are made, all shares of a container are of one GPU, and no share has two pods; nor does a GPU have two forms at once
+where policies change under pods."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster.rig.problem import RigError
 from nodedevices_api.sections import SharedResource, Sharing
-from nodedevices_plugin.model import OfferedResource
+from nodedevices_plugin.model import Holder, OfferedResource
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import begin
 from nodedevices_plugin.resources.granting import grant
+from nodedevices_plugin.resources.ids import memory_held
 from nodedevices_plugin.resources.plan import PlanSettings, make_plan
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import build
-from support.bookings import physical
+from support.bookings import Sample, doubled, physical
 from support.device_manager import Container, DeviceManager, Held, Listed, Refused, program
-from support.facts import GIB, gpu, healthy, inventory_of
+from support.facts import GIB, START, gpu, healthy, inventory_of, old
+from support.stepped_node import Node
 
 GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
 GRANTS = 10_000  # in all; a quarter of them with each kind of node
@@ -42,7 +49,7 @@ def _built() -> None:
         pytest.skip(str(error))
 
 
-class Node:
+class FixedNode:
     """A kubelet and the agent's answers for GPUs of random sizes; `broken` are not offered."""
 
     def __init__(self, folder: Path, dice: random.Random, *, packing: str, policy: str) -> None:
@@ -109,7 +116,7 @@ def test_the_kubelet_never_over_books_a_gpu_nor_splits_a_request(tmp_path: Path,
         machines += 1
         folder = tmp_path / str(machines)
         folder.mkdir()
-        node = Node(folder, dice, packing=packing, policy=policy)
+        node = FixedNode(folder, dice, packing=packing, policy=policy)
         with node.kubelet as kubelet:
             pods: dict[str, tuple[list[Container], Held]] = {}
             for step in range(250):
@@ -152,8 +159,102 @@ def kind_of(message: str) -> str:
 
 
 def test_a_plugin_that_refuses_leaves_nothing_allocated(tmp_path: Path) -> None:
-    node = Node(tmp_path, random.Random(0), packing="binpack", policy="none")
+    node = FixedNode(tmp_path, random.Random(0), packing="binpack", policy="none")
     with node.kubelet as kubelet:
         with pytest.raises(Refused, match=r"UnexpectedAdmissionError.*the largest device has .*: request fewer"):
             kubelet.admit("large", [Container("c", {MEMORY: 25})])
         node.filled()
+
+
+def by_memory(unit: str, **more: Any) -> dict[str, Any]:
+    return {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": unit, **more}]}}
+
+
+CONFIGS: tuple[dict[str, Any], ...] = (
+    {},  # whole GPUs
+    by_memory("1Gi"),
+    by_memory("2Gi", memoryReserve="1Gi"),
+    by_memory("1Gi", devices=["0"]),
+    by_memory("3Gi", rename="aliyun.com/gpu-mem"),
+    {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 4}]}},
+)
+
+
+class ChangingNode:
+    """A kubelet and the agent's steps, under policies that change; a pod is known as a holder in the next step."""
+
+    def __init__(self, folder: Path) -> None:
+        self.gpus = [gpu(number, memory_bytes=8 * GIB, readings=old()) for number in range(3)]
+        self.agent = Node(*self.gpus)
+        self.config: dict[str, Any] = {}
+        self.held: dict[str, Held] = {}
+        self.names: set[str] = set()
+        self.kubelet = DeviceManager(folder, self)
+        self.step()
+
+    def holders(self) -> list[Holder]:
+        return [
+            Holder(namespace="ml", pod=pod, container=name, resource=resource, ids=tuple(sorted(ids)), since=START)
+            for pod, held in self.held.items()
+            for name, of in held.items()
+            for resource, ids in of.items()
+        ]
+
+    def step(self, kubelet_restarts: bool = False, agent_loses_its_state: bool = False) -> None:
+        if kubelet_restarts:
+            self.kubelet.restart()
+        if agent_loses_its_state:
+            self.agent.world = begin(State(), self.agent.local, now=START, monotonic=self.agent.clock)
+        self.agent.now(self.config, *self.holders())
+        assert self.agent.world.plan is not None
+        plan = {each.name: each.ids for each in self.agent.world.plan.resources}
+        self.names |= set(plan)
+        for name in sorted(self.names):
+            self.kubelet.offer(name, [Listed(each.id, each.healthy) for each in plan.get(name, ())])
+
+    def prefer(self, resource: str, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+        return self.agent.answers.prefer(resource, available, must, size)
+
+    def allocate(self, resource: str, ids: Sequence[str]) -> None:
+        self.agent.answers.grant(resource, ids)
+
+    def doubled(self) -> list[str]:
+        """What two pods have, but as shares of one plan; and what a device has not got."""
+        shown = [
+            {
+                "namespace": "ml",
+                "pod": each.pod,
+                "container": each.container,
+                "devices": [{"resource": each.resource, "ids": each.ids}],
+            }
+            for each in self.holders()
+        ]
+        promised = memory_held(one for each in self.holders() for one in each.ids)
+        too_much = [f"{device}: {amount}" for device, amount in promised.items() if amount > 8 * GIB]
+        return [*doubled(Sample.of(self.agent.offers, shown)), *too_much]
+
+
+def test_policies_that_change_under_pods_give_no_memory_twice(tmp_path: Path) -> None:
+    dice = random.Random("policies")
+    node = ChangingNode(tmp_path)
+    grants = Counter[str]()
+    with node.kubelet as kubelet:
+        for number in range(200):
+            if dice.random() < 0.1:
+                node.config = dice.choice(CONFIGS)
+            if node.held and dice.random() < 0.45:
+                ended = dice.choice(list(node.held))
+                kubelet.end(ended)
+                del node.held[ended]
+            node.step(kubelet_restarts=dice.random() < 0.02, agent_loses_its_state=dice.random() < 0.02)
+            names = [name for name, ids in node.agent.offers.items() if ids]
+            if not names:
+                continue
+            name = dice.choice(sorted(names))
+            count = dice.choice((1, 2, 3, 6)) if "mem" in name else 1
+            with contextlib.suppress(Refused):
+                node.held[f"pod-{number}"] = kubelet.admit(f"pod-{number}", [Container("c", {name: count})])
+                grants[name] += 1
+            node.step()
+            assert node.doubled() == [], number
+    assert set(grants) == {GPU, MEMORY, "aliyun.com/gpu-mem"}
