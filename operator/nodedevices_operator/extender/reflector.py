@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import orjson
 import structlog
 from nodedevices_common.backoff import Backoff
+from nodedevices_common.errors import OperationError
 
 from nodedevices_operator.extender.requests import Raw
 from nodedevices_operator.kube.port import KubeError, WatchingKube
@@ -51,7 +52,7 @@ class Store(Protocol):
         ...
 
 
-class _Expired(Exception):  # noqa: N818  a state of the watch
+class _Expired(OperationError):  # noqa: N818  a state of the watch
     """The API server no longer has the version from which to go on."""
 
 
