@@ -12,9 +12,12 @@ MEMORY = "nodedevices.io/gpu-memory"
 EPOCH = "2026-11-22T12:00:00Z"
 
 
-def holder(pod: str, shares: int, *, container: str = "main", resource: str = MEMORY) -> dict[str, Any]:
+def holder(
+    pod: str, shares: int, *, container: str = "main", resource: str = MEMORY, cores: int | None = None
+) -> dict[str, Any]:
     """`pod` is in the namespace default."""
-    return {
+    power = {} if cores is None else {"cores": cores}
+    return power | {
         "namespace": "default",
         "pod": pod,
         "container": container,
@@ -34,11 +37,21 @@ def gpu(
     packing: str = "binpack",
     resource: str = MEMORY,
     truncated: int = 0,
+    cores_held: int | None = None,
 ) -> dict[str, Any]:
     """A device of a NodeDevices; what is free and held comes from the holders, unless it is given."""
     held = sum(each["shares"] for each in holders) if held is None else held
     free = (total - held if state in ("Healthy", "Degraded") else 0) if free is None else free
-    shares = {"resource": resource, "total": total, "held": held, "free": free, "unit": "1Gi", "packing": packing}
+    shares: dict[str, Any] = {
+        "resource": resource,
+        "total": total,
+        "held": held,
+        "free": free,
+        "unit": "1Gi",
+        "packing": packing,
+    }
+    if cores_held is not None:
+        shares["coresHeld"] = cores_held
     made = {
         "id": f"GPU-{index}",
         "name": f"gpu-{index}",
@@ -84,6 +97,7 @@ def pod(
     created: str = EPOCH,
     phase: str = "Pending",
     resource: str = MEMORY,
+    cores: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """A number is one container `main` that requests so many."""
     made = [container("main", each, resource=resource) if isinstance(each, int) else each for each in containers]
@@ -94,7 +108,14 @@ def pod(
     if node:
         spec["nodeName"] = node
         status["conditions"] = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": scheduled}]
-    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", "creationTimestamp": created}
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": "default",
+        "uid": f"uid-{name}",
+        "creationTimestamp": created,
+    }
+    if cores:  # by container
+        metadata["annotations"] = {f"nodedevices.io/gpu-cores.{name}": said for name, said in cores.items()}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
 

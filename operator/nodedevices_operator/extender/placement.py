@@ -4,15 +4,20 @@ The kubelet (devicemanager/manager.go, Allocate and devicesToAllocate, v1.36) go
 the others. What init containers had, the next ones get first, and the agent adds to it on the same device; a sidecar
 and a main container keep what they get. What is free of a reused device and not enough is a refusal, as is a container
 for which no device has room. Where nothing is reused, the agent chooses: nodedevices_common.packing, here as there.
+
+Where computing power is shared, too, a device has room only if that much of it is left. An init container's part is
+that of those which reuse its shares.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from nodedevices_common.packing import choose
 
-from nodedevices_operator.extender.requests import INIT, Steps
+from nodedevices_operator.extender.requests import INIT, WHOLE, Demand, Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +32,58 @@ class Placement:
         return len(self.devices) == len(steps)
 
 
-def place(free: dict[str, int], steps: Steps, *, spread: bool) -> Placement:
-    """Where the containers will be. Takes from `free` what they get, up to the first for which there is no room."""
+@dataclass(slots=True)
+class Cores:
+    """Computing power of devices that share it, in percent."""
+
+    left: dict[str, Fraction]
+    totals: Mapping[str, int]  # shares of each device
+
+    def needed(self, device: str, demand: Demand) -> Fraction:
+        percent, units = demand
+        return min(Fraction(WHOLE), max(Fraction(percent), Fraction(WHOLE * units, max(1, self.totals[device]))))
+
+    def has(self, device: str, demand: Demand) -> bool:
+        return device not in self.left or self.needed(device, demand) <= self.left[device]
+
+    def take(self, device: str, demand: Demand) -> None:
+        if device in self.left:
+            self.left[device] -= self.needed(device, demand)
+
+    def copy(self) -> Cores:
+        return Cores(dict(self.left), self.totals)
+
+
+def place(
+    free: dict[str, int], steps: Steps, *, spread: bool, cores: Cores | None = None, demands: Sequence[Demand] = ()
+) -> Placement:
+    """Where the containers will be. Takes from `free` what they get, up to the first for which there is no room, and
+    from `cores`; `demands` as a Request's."""
     devices: list[str] = []
     reused, reused_of = 0, ""  # shares that the next container gets first, and their device
-    for kind, size in steps:
+    for at, (kind, size) in enumerate(steps):
+        demand = demands[at] if demands else (0, size)
         missing, device = size - reused, reused_of
         if missing > 0:
-            chosen = choose(free, missing, spread=spread, among=reused_of.__eq__ if reused else None)
+            chosen = choose(free, missing, spread=spread, among=_allowed(reused_of if reused else "", cores, demand))
             if chosen is None:
                 break
             device = chosen
             free[device] -= missing
+        elif cores is not None and not cores.has(device, demand):
+            break
+        if cores is not None and kind != INIT:
+            cores.take(device, demand)
         devices.append(device)
         if kind == INIT:
             reused, reused_of = max(reused, size), device
         else:
             reused = max(0, reused - size)
     return Placement(tuple(devices), reused, reused_of if reused else "")
+
+
+def _allowed(only: str, cores: Cores | None, demand: Demand) -> Callable[[str], bool] | None:
+    """Which devices come into question; None: all."""
+    if cores is None:
+        return only.__eq__ if only else None
+    return lambda device: (not only or device == only) and cores.has(device, demand)

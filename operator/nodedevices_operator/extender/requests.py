@@ -1,4 +1,5 @@
-"""What a pod requests of resources that are shared by memory, in the order in which the kubelet allocates. Pure.
+"""What a pod requests of resources that are shared by memory, in the order in which the kubelet allocates; and of the
+computing power of the same devices, where that is shared too. Pure.
 
 A pod comes from the scheduler or a watch, as raw JSON: what is missing or odd reads as no request, so that the pod
 passes and the kubelet judges it.
@@ -20,8 +21,13 @@ INIT: Final = 0  # ends before the others start, which reuse what it had
 SIDECAR: Final = 1  # an init container with restartPolicy Always: keeps what it has
 MAIN: Final = 2
 
+CORES = "nodedevices.io/gpu-cores."  # annotation, and the container's name
+VCUDA_CORE = "tencent.com/vcuda-core"
+WHOLE = 100  # percent of one device
+
 Step = tuple[int, int]  # the kind of one container, and how many shares it requests
 Steps = tuple[Step, ...]
+Demand = tuple[int, int]  # percent of a device, and not less than so many of its shares are of all its shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,7 @@ class Request:
 
     steps: Steps
     names: tuple[str, ...]  # of the containers, for messages and holders
+    demands: tuple[Demand, ...] = ()  # of computing power; empty: as much as its shares are of all, for each
 
     @property
     def single(self) -> int:
@@ -39,18 +46,46 @@ class Request:
 
 def requests_of(pod: Raw, resources: Collection[str]) -> dict[str, Request]:
     """By resource."""
-    found: dict[str, list[tuple[str, Step]]] = {}
-    spec = pod.get("spec")
+    found: dict[str, list[tuple[str, Step, Demand]]] = {}
+    spec, metadata = pod.get("spec"), pod.get("metadata")
+    said = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    annotations = said if isinstance(said, Mapping) else {}
     for kind, container in _containers(spec if isinstance(spec, Mapping) else {}):
         amounts = container.get("resources")
-        limits = amounts.get("limits") or amounts.get("requests") if isinstance(amounts, Mapping) else None
-        for resource, amount in limits.items() if isinstance(limits, Mapping) else ():
+        given = amounts.get("limits") or amounts.get("requests") if isinstance(amounts, Mapping) else None
+        name, limits = str(container.get("name", "")), given if isinstance(given, Mapping) else {}
+        for resource, amount in limits.items():
             if resource in resources and (size := count(amount)) > 0:
-                found.setdefault(resource, []).append((str(container.get("name", "")), (kind, size)))
-    return {
-        resource: Request(tuple(step for _, step in entries), tuple(name for name, _ in entries))
-        for resource, entries in found.items()
-    }
+                cores = _cores(name, limits, annotations)
+                found.setdefault(resource, []).append((name, (kind, size), (cores, 0) if cores else (0, size)))
+    return {resource: _request(entries) for resource, entries in found.items()}
+
+
+def _request(entries: list[tuple[str, Step, Demand]]) -> Request:
+    steps, names = tuple(step for _, step, _ in entries), tuple(name for name, _, _ in entries)
+    demands = tuple(_carried(entries))
+    own = tuple((0, size) for _, size in steps)
+    return Request(steps, names, () if demands == own else demands)
+
+
+def _carried(entries: list[tuple[str, Step, Demand]]) -> Iterator[Demand]:
+    """As the agent counts: whoever gets an init container's ids has the largest demand of all of these."""
+    before = [demand for _, (kind, _), demand in entries if kind == INIT]
+    first = True
+    for _, (kind, _), demand in entries:
+        carries = kind != MAIN or first
+        first = first and kind != MAIN
+        of = [demand, *before] if carries else [demand]
+        yield max(percent for percent, _ in of), max(units for _, units in of)
+
+
+def _cores(name: str, limits: Raw, annotations: Raw) -> int:
+    """In percent; 0: the container says nothing. What is no percentage counts as all, and its node refuses it."""
+    said = annotations.get(f"{CORES}{name}")
+    if said is not None:
+        good = isinstance(said, str) and said.isascii() and said.isdecimal() and said[0] != "0" and int(said) <= WHOLE
+        return int(said) if good else WHOLE
+    return min(WHOLE, count(limits.get(VCUDA_CORE)))
 
 
 def _containers(spec: Raw) -> Iterator[tuple[int, Raw]]:

@@ -27,6 +27,7 @@ class Held:
     container: str
     shares: int
     uid: str = ""  # "": not known
+    cores: int = 0  # percent of the device's computing power; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class SharedDevice:
     offered: bool  # whether shares that are given back are free again
     holders: tuple[Held, ...] = ()
     truncated: bool = False  # not all holders are listed
+    cores_held: int | None = None  # percent; None: computing power is not shared
 
     @property
     def unlisted(self) -> int:
@@ -91,6 +93,7 @@ def read(raw: Raw) -> NodeShares:
                 offered=usable and _usable(part) and max(0, free) + held >= total,
                 holders=tuple(_holders(part, resource)),
                 truncated=truncated,
+                cores_held=_count(shares["coresHeld"]) if "coresHeld" in shares else None,
             )
             found.setdefault(intern(resource), ([], shares))[0].append(shared)
     return NodeShares(
@@ -119,6 +122,7 @@ def _holders(part: Raw, resource: str) -> Iterator[Held]:
                 container=intern(str(each.get("container", ""))),
                 shares=shares,
                 uid=str(each.get("podUID") or ""),
+                cores=_count(each.get("cores")),
             )
 
 

@@ -12,15 +12,18 @@ holder have them, the earliest first, and only the rest are about to come.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil, floor
 
 from nodedevices_common.packing import choose
 
-from nodedevices_operator.extender.placement import Placement, place
-from nodedevices_operator.extender.requests import INIT, Request, Steps
+from nodedevices_operator.extender.placement import Cores, Placement, place
+from nodedevices_operator.extender.requests import INIT, WHOLE, Demand, Request, Steps
 from nodedevices_operator.extender.shares import Held, SharedResource
 
+ROUNDED_UP = 1  # percent by which what a report shows as held may be too much; the agent counts exactly
 LONG_AGO = -1  # before everything whose order is known
 MAX_OUTCOMES = 16  # that a table remembers: pods of one controller request the same
 MAX_SCORE = 10  # extender/v1: MaxExtenderPriority
@@ -64,9 +67,10 @@ class Table:
     resource: SharedResource
     free: dict[str, int]  # by device, by index
     coming: dict[str, str] = field(default_factory=dict)  # pod that is not among the holders -> device of its first
+    cores: Cores | None = None  # where computing power is shared, too
     largest: int = field(init=False)  # free on one device
     _totals: dict[str, int] = field(init=False)
-    _outcomes: dict[Steps, Outcome] = field(init=False, default_factory=dict)
+    _outcomes: dict[Request, Outcome] = field(init=False, default_factory=dict)
     _scores: dict[int, int] = field(init=False, default_factory=dict)  # of single containers, by size
 
     def __post_init__(self) -> None:
@@ -75,25 +79,26 @@ class Table:
 
     def fits(self, request: Request) -> bool:
         """Whether there is room for one more pod. Called for every node of a cluster."""
-        if size := request.single:
+        size = request.single
+        if size and self.cores is None:
             return size <= self.largest
         return not self.outcome(request).refusal
 
     def outcome(self, request: Request) -> Outcome:
         """Of one more pod."""
-        if request.single:
+        if request.single and self.cores is None:
             return self._judge(request)
-        known = self._outcomes.get(request.steps)
+        known = self._outcomes.get(request)
         if known is None:
             if len(self._outcomes) >= MAX_OUTCOMES:
                 self._outcomes.clear()
-            known = self._outcomes[request.steps] = self._judge(request)
+            known = self._outcomes[request] = self._judge(request)
         return known
 
     def score(self, request: Request) -> int:
         """0 where there is no room."""
         size = request.single
-        if not size:
+        if not size or self.cores is not None:
             return self.outcome(request).score
         known = self._scores.get(size)
         if known is None:
@@ -106,17 +111,22 @@ class Table:
 
     def _judge(self, request: Request) -> Outcome:
         steps, spread = request.steps, self.resource.spread
-        left = dict(self.free)
-        placement = place(left, steps, spread=spread)
+        left, cores = dict(self.free), self.cores.copy() if self.cores is not None else None
+        placement = place(left, steps, spread=spread, cores=cores, demands=request.demands)
         if placement.complete(steps):
             used = set(placement.devices)
             return Outcome(score=self._score(sum(left[it] / max(1, self._totals[it]) for it in used) / len(used)))
         empty = {each.id: each.total if each.offered else 0 for each in self.resource.devices}
         never = not place(dict(empty), steps, spread=spread).complete(steps)
-        return Outcome(refusal=self._refusal(request, placement, left, empty), never=never)
+        return Outcome(refusal=self._refusal(request, placement, left, empty, cores), never=never)
 
     def _refusal(
-        self, request: Request, placement: Placement, left: Mapping[str, int], empty: Mapping[str, int]
+        self,
+        request: Request,
+        placement: Placement,
+        left: Mapping[str, int],
+        empty: Mapping[str, int],
+        cores: Cores | None,
     ) -> str:
         """Of the first container for which there is no room, for the pod's owner."""
         at, name = len(placement.devices), self.resource.name
@@ -126,13 +136,21 @@ class Table:
             return f"no single GPU has {size} units of {name} (largest: {largest}); request fewer"
         if not any(empty.values()):
             return f"no GPU of this node offers {name} now: all are unhealthy or out of service"
-        if placement.unused:
-            there = left[placement.unused_of] + placement.unused
+        there = left[placement.unused_of] + placement.unused if placement.unused else 0
+        if placement.unused and there < size:
             return (
                 f"container {container} needs {size} units of {name} on the GPU of the pod's init containers "
                 f"(free there: {there}); request the same in both"
             )
         rest = f" for container {container} beside the pod's others" if at else ""
+        roomy = [placement.unused_of] if there else [device for device, free in left.items() if free >= size]
+        if cores is not None and roomy:
+            demand = request.demands[at] if request.demands else (0, size)
+            device = max(roomy, key=lambda it: cores.left.get(it, Fraction(WHOLE)))
+            most = max(0, floor(cores.left.get(device, Fraction(WHOLE))))
+            needed = ceil(cores.needed(device, demand))
+            wanted = f"{size} free units of {name} and {needed} % of its computing power free"
+            return f"no single GPU has {wanted}{rest} (where the memory is free: {most} %)"
         return f"no single GPU has {size} free units of {name}{rest} (largest free: {max(left.values())})"
 
     def _score(self, empty: float) -> int:
@@ -149,23 +167,34 @@ def tabulate(resource: SharedResource, pods: Collection[BoundPod], ended: Collec
     free = {device.id: device.free for device in resource.devices}
     holding: dict[str, dict[str, str]] = {}  # pod -> container -> device
     returns: list[Return] = []
+    cores = _cores(resource)
     for device in resource.devices:
         for held in device.holders:
             if _there(held, there) or held.pod in gone:
                 holding.setdefault(held.pod, {})[held.container] = device.id
             if not _there(held, there) and device.offered:
                 at = gone[held.pod].at if held.pod in gone else LONG_AGO
-                returns.append((at, device.id, held.shares))
+                returns.append((at, device.id, held.shares, Fraction(held.cores)))
     for key, containers in holding.items():
         pod = there.get(key) or gone[key].pod
         unused, of = _unused(pod.requests[resource.name], containers)
         if unused:
             free[of] = max(0, free[of] - unused)
             if key not in there:
-                returns.append((gone[key].at, of, unused))
-    since = _Timeline(resource, free, holding, returns)
+                returns.append((gone[key].at, of, unused, Fraction(0)))
+    since = _Timeline(resource, free, cores, holding, returns)
     since.run(pods, [each for key, each in gone.items() if key not in holding])
-    return Table(resource, free, since.coming)
+    return Table(resource, free, since.coming, cores)
+
+
+def _cores(resource: SharedResource) -> Cores | None:
+    """What is left of the devices' computing power; None: none of them shares it."""
+    left = {
+        each.id: Fraction(WHOLE - each.cores_held + (ROUNDED_UP if each.cores_held else 0))
+        for each in resource.devices
+        if each.cores_held is not None
+    }
+    return Cores(left, {each.id: each.total for each in resource.devices}) if left else None
 
 
 def _there(held: Held, pods: Mapping[str, BoundPod]) -> bool:
@@ -173,7 +202,7 @@ def _there(held: Held, pods: Mapping[str, BoundPod]) -> bool:
     return pod is not None and (not held.uid or held.uid == pod.uid)
 
 
-Return = tuple[int, str, int]  # when (as BoundPod's arrival), device, shares
+Return = tuple[int, str, int, Fraction]  # when (as BoundPod's arrival), device, shares, percent of computing power
 
 
 class _Timeline:
@@ -183,12 +212,14 @@ class _Timeline:
         self,
         resource: SharedResource,
         free: dict[str, int],
+        cores: Cores | None,
         holding: Mapping[str, Mapping[str, str]],
         returns: list[Return],
     ) -> None:
         self.coming: dict[str, str] = {}
         self._resource = resource
         self._free = free
+        self._cores = cores
         self._holding = holding
         self._returns = returns
         self._unlisted = sum(each.unlisted for each in resource.devices)
@@ -198,10 +229,15 @@ class _Timeline:
         for pod in sorted((*pods, *(each.pod for each in gone)), key=lambda it: it.order):
             self._return_until(pod.order[1])
             if pod.uid in ends:
-                before = dict(self._free)
-                self._place(pod.requests[self._resource.name].steps)
-                taken = ((device, count - self._free[device]) for device, count in before.items())
-                self._returns += [(ends[pod.uid], device, count) for device, count in taken if count]
+                before, power = dict(self._free), dict(self._cores.left) if self._cores is not None else {}
+                request = pod.requests[self._resource.name]
+                self._place(request.steps, request.demands)
+                for device, count in before.items():
+                    taken, used = count - self._free[device], Fraction(0)
+                    if self._cores is not None and device in power:
+                        used = power[device] - self._cores.left[device]
+                    if taken or used:
+                        self._returns.append((ends[pod.uid], device, taken, used))
             else:
                 self._add(pod)
         self._return_until(None)
@@ -210,11 +246,13 @@ class _Timeline:
         if not self._returns:
             return
         left = []
-        for at, device, shares in self._returns:
+        for at, device, shares, percent in self._returns:
             if arrival is None or at < arrival or at == LONG_AGO:
                 self._free[device] += shares
+                if self._cores is not None and device in self._cores.left:
+                    self._cores.left[device] += percent
             else:
-                left.append((at, device, shares))
+                left.append((at, device, shares, percent))
         self._returns = left
 
     def _add(self, pod: BoundPod) -> None:
@@ -226,19 +264,18 @@ class _Timeline:
             if self._unlisted and size <= self._unlisted:
                 self._unlisted -= size
                 return
-            steps = request.steps
+            placement = self._place(request.steps, request.demands)
         else:
-            steps = tuple(
-                step
-                for step, container in zip(request.steps, request.names, strict=True)
-                if step[0] != INIT and container not in held
-            )
-        placement = self._place(steps)
+            missing = [
+                at for at, (kind, _) in enumerate(request.steps) if kind != INIT and request.names[at] not in held
+            ]
+            demands = [request.demands[at] for at in missing] if request.demands else []
+            placement = self._place(tuple(request.steps[at] for at in missing), demands)
         if placement.devices:
             self.coming[pod.key] = placement.devices[0]
 
-    def _place(self, steps: Steps) -> Placement:
-        return place(self._free, steps, spread=self._resource.spread)
+    def _place(self, steps: Steps, demands: Sequence[Demand]) -> Placement:
+        return place(self._free, steps, spread=self._resource.spread, cores=self._cores, demands=demands)
 
 
 def _unused(request: Request, held: Mapping[str, str]) -> tuple[int, str]:

@@ -221,6 +221,69 @@ def test_what_an_init_container_had_beyond_the_others_stays_with_the_pod_though_
     assert free(known) == [14]
 
 
+# --- computing power -------------------------------------------------------------------------------------------------
+def test_a_gpu_needs_room_in_computing_power_where_that_is_shared() -> None:
+    known = cache(node_devices("n1", gpu(0, 24, held=2, cores_held=80), gpu(1, 24, held=20, cores_held=10)))
+    assert judge(known, pod("p", 4, cores={"main": "50"})).refusal == ""
+    assert judge(known, pod("p", 8, cores={"main": "15"})).refusal == ""
+    assert judge(known, pod("p", 8, cores={"main": "50"})) == Outcome(
+        refusal=f"no single GPU has 8 free units of {MEMORY} and 50 % of its computing power free (where the memory is "
+        "free: 21 %)"
+    )
+
+
+def test_a_pod_that_says_nothing_needs_as_much_as_its_shares_are_of_all() -> None:
+    known = cache(node_devices("n1", gpu(0, 24, held=2, cores_held=80)))
+    assert judge(known, pod("p", 4)).refusal == ""
+    assert judge(known, pod("p", 12)).refusal != ""
+
+
+def test_three_thirds_of_a_gpu_fit_though_reports_round_up() -> None:
+    assert judge(cache(node_devices("n1", gpu(0, 24, held=16, cores_held=67))), pod("p", 8)).refusal == ""
+
+
+def test_where_computing_power_is_not_shared_the_annotation_means_nothing() -> None:
+    known = cache(node_devices("n1", gpu(0, 24)), pod("coming", 4, node="n1", cores={"main": "90"}))
+    assert judge(known, pod("p", 4, cores={"main": "90"})).refusal == ""
+
+
+def test_what_comes_and_goes_takes_computing_power_and_gives_it_back() -> None:
+    coming = pod("coming", 4, node="n1", cores={"main": "70"})
+    held = holder("held", 4, cores=20)
+    known = cache(node_devices("n1", gpu(0, 24, held, cores_held=20)), coming, pod("held", 4, node="n1"))
+    wanted = pod("p", 4, cores={"main": "25"})
+    assert judge(known, wanted).refusal != ""
+    known.remove_pod(pod("held", 4, node="n1"))
+    assert judge(known, wanted).refusal == ""
+    known = cache(node_devices("n1", gpu(0, 24, cores_held=0)))
+    known.observe_pod(coming)
+    assert judge(known, pod("p", 4, cores={"main": "50"})).refusal != ""
+    known.remove_pod(coming)
+    assert judge(known, pod("p", 4, cores={"main": "100"})).refusal == ""
+
+
+def test_tencents_name_says_it_too_and_the_annotation_comes_first() -> None:
+    known = cache(node_devices("n1", gpu(0, 24, cores_held=60)))
+    wanted = pod("p", 4)
+    wanted["spec"]["containers"][0]["resources"]["limits"]["tencent.com/vcuda-core"] = "50"
+    assert judge(known, wanted).refusal != ""
+    wanted["metadata"]["annotations"] = {"nodedevices.io/gpu-cores.main": "30"}
+    assert judge(known, wanted).refusal == ""
+
+
+@pytest.mark.parametrize("said", ["0", "101", "many", "", "-5", "3.5", "٣", 7])
+def test_what_is_no_percentage_counts_as_all_of_a_gpu(said: Any) -> None:
+    known = cache(node_devices("n1", gpu(0, 24, cores_held=5), gpu(1, 24, held=21, cores_held=0)))
+    assert judge(known, pod("p", 4, cores={"main": said})).refusal != ""
+
+
+def test_the_first_container_needs_what_the_init_containers_did() -> None:
+    known = cache(node_devices("n1", gpu(0, 24, cores_held=50)))
+    init = [container("fetch", 4)]
+    assert judge(known, pod("p", 4, init=init, cores={"fetch": "40", "main": "10"})).refusal == ""
+    assert judge(known, pod("p", 4, init=init, cores={"fetch": "60", "main": "10"})).refusal != ""
+
+
 # --- scores ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("packing", "scores"), [("binpack", [10, 5, 2]), ("spread", [0, 5, 8])])
 def test_the_fuller_the_chosen_gpu_will_be_the_higher_its_node_scores_and_with_spread_the_lower(
