@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from math import ceil
 from time import monotonic
 
 from nodedevices_api.quantity import MEBIBYTE
@@ -203,7 +201,7 @@ class CoreBook:
     def held(self) -> CoresHeld:
         """For the report: by pods that have not finished, and by Allocates that PodResources has not shown yet."""
         listed = {(each.resource, frozenset(each.ids)): each for each in self._holdings.holders}
-        devices: dict[str, Fraction] = {}
+        devices: dict[str, tuple[int, int]] = {}  # as Demand.of, and the device's shares
         holders: dict[tuple[str, str, str, str], int] = {}
         for name, shares in self._shares.items():
             for each in self._bookings(name):
@@ -213,13 +211,13 @@ class CoreBook:
                 if each.owner is not None and self._finished(each.owner):
                     continue
                 total = shares.totals.get(each.device, 0)
-                devices[each.device] = devices.get(each.device, Fraction(0)) + each.demand.of(total)
+                devices[each.device] = (devices.get(each.device, (0, total))[0] + each.demand.of(total), total)
                 if holder is not None and each.owner is not None:
                     key = (holder.namespace, holder.pod, holder.container, name)
                     holders[key] = cores.percent(each.demand, total)
-            for device in shares.totals:
-                devices.setdefault(device, Fraction(0))
-        shown = {device: min(cores.WHOLE, ceil(count)) for device, count in devices.items()}
+            for device, total in shares.totals.items():
+                devices.setdefault(device, (0, total))
+        shown = {device: min(cores.WHOLE, -(-held // total)) for device, (held, total) in devices.items() if total}
         return CoresHeld(devices=shown, holders=holders)
 
     def _finished(self, owner: Owner) -> bool:

@@ -19,9 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import reduce
-from math import ceil, floor
 from typing import NamedTuple
 
 from nodedevices_plugin.model import AllocationError, Holder, NodePod, OfferedResource, PodContainer
@@ -39,10 +37,10 @@ class Demand:
     percent: int = 0
     units: int = 0
 
-    def of(self, total: int) -> Fraction:
-        """In percent of a device with so many shares; never more than all of it."""
-        share = Fraction(WHOLE * self.units, total) if total else Fraction(WHOLE if self.units else 0)
-        return min(Fraction(WHOLE), max(Fraction(self.percent), share))
+    def of(self, total: int) -> int:
+        """Of a device with so many shares, in percent times that number: whole numbers, so that parts add up exactly.
+        Never more than all of it."""
+        return min(WHOLE * total, max(self.percent * total, WHOLE * self.units))
 
     def __or__(self, other: Demand) -> Demand:
         """The larger one."""
@@ -135,17 +133,17 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Which devices have the computing power that a request needs, and what each has left without it."""
+    """Which devices have the computing power that a request needs, and what percentage each has left without it."""
 
     wanted: Wanted
-    left: Mapping[str, Fraction]
+    left: Mapping[str, int]
     fits: frozenset[str]
 
     def has(self, device: str) -> bool:
         return device in self.fits
 
     def left_text(self, device: str) -> str:
-        return f"{floor(max(Fraction(0), self.left.get(device, Fraction(0))))} %"
+        return f"{self.left.get(device, 0)} %"
 
     @property
     def needed_text(self) -> str:
@@ -257,29 +255,34 @@ def room(ledger: Ledger, shares: Shares, wanted_: Wanted, *, ids: Set[str] = fro
     by_device: dict[str, list[Booking]] = {device: [] for device in shares.totals}
     for each in ledger.without(ids):
         by_device.setdefault(each.device, []).append(each)
-    left: dict[str, Fraction] = {}
+    left: dict[str, int] = {}
     fits = set()
+    new = _booking(wanted_, ids, "")
     for device, total in shares.totals.items():
-        bookings = by_device[device]
-        full = Fraction(0 if device in unknown else WHOLE)
-        left[device] = full - _booked(bookings, total, owners)
-        if _booked([*bookings, _booking(wanted_, ids, device)], total, owners) <= full:
+        full = 0 if device in unknown else WHOLE * total
+        booked = _booked(by_device[device], total, owners)
+        left[device] = max(0, full - booked) // total
+        with_it = _booked([*by_device[device], new], total, owners)
+        if with_it <= full:
             fits.add(device)
     return Room(wanted=wanted_, left=left, fits=frozenset(fits))
 
 
-def _booked(bookings: Iterable[Booking], total: int, owners: Collection[Owner | None]) -> Fraction:
-    """Of one device: what its owners need, and at most what those can need whose owners are not known yet.
-    `owners`: who is known to be another booking's."""
-    sure, undecided = Fraction(0), list[Fraction]()
-    candidates: dict[Owner, Fraction] = {}
+def _booked(bookings: Iterable[Booking], total: int, owners: Collection[Owner | None]) -> int:
+    """Of one device, as Demand.of: what its owners need, and the most that those can need whose owners are not known
+    yet. `owners`: who is known to be another booking's."""
+    sure, undecided = 0, list[int]()
+    candidates: dict[Owner, Demand] = {}
     for each in bookings:
         if each.owner is not None or not each.candidates:
             sure += each.demand.of(total)
         else:
             undecided.append(each.demand.of(total))
-            candidates |= {one: need.of(total) for one, need in each.candidates.items() if one not in owners}
-    largest = sorted(candidates.values(), reverse=True)[: len(undecided)]
+            candidates.update(each.candidates)
+    if not undecided:
+        return sure
+    needs = [need.of(total) for one, need in candidates.items() if one not in owners]
+    largest = sorted(needs, reverse=True)[: len(undecided)]
     # Where fewer are left than there are Allocates, one was for somebody else.
     return sure + (min(sum(undecided), sum(largest)) if len(largest) == len(undecided) else sum(undecided))
 
@@ -372,9 +375,9 @@ def exact(wanted_: Wanted, total: int) -> int | None:
     if not wanted_.known or any(each.problem for each in wanted_.claims):
         return None
     found = {each.demand.of(total) for each in wanted_.claims}
-    return ceil(found.pop()) if len(found) == 1 else None
+    return -(-found.pop() // total) if len(found) == 1 and total else None
 
 
 def percent(demand: Demand, total: int) -> int:
     """For people and programs: rounded up."""
-    return ceil(demand.of(total))
+    return -(-demand.of(total) // total) if total else 0
