@@ -112,10 +112,29 @@ class CoreBook:
                 pods=self._by_name,
                 recorded=self._recorded,
             )
+            found = replace(found, bookings=self._current(name, found.bookings))
             known = self._holdings.state is HoldersState.SYNCED
             if known and self._holdings.taken > self._since[name] + SHOWN_AFTER_SECONDS:
                 found = replace(found, complete=True)
             self._ledgers[name] = found
+
+    def _current(self, resource: str, bookings: tuple[Booking, ...]) -> tuple[Booking, ...]:
+        """Without those of ids that are no longer offered (another unit of memory) and that nobody holds any more: the
+        kubelet never calls these free. Their device is withheld until then (resources.occupancy)."""
+        offered, listed = self._shares[resource].device_of.keys(), self._listed(resource)
+        known = self._holdings.state is HoldersState.SYNCED
+        return tuple(
+            each
+            for each in bookings
+            if each.ids <= offered
+            or not known
+            or each.ids & listed
+            or self._holdings.taken - each.at < SHOWN_AFTER_SECONDS
+        )
+
+    def _listed(self, resource: str) -> frozenset[str]:
+        """Ids that PodResources shows held."""
+        return frozenset(id_ for each in self._holdings.holders if each.resource == resource for id_ in each.ids)
 
     # --- the kubelet's questions --------------------------------------------------------------------------------------
     def knows(self, resource: str, size: int, ids: Iterable[str] = ()) -> bool:
@@ -129,8 +148,7 @@ class CoreBook:
         if resource not in self._ledgers:
             return None
         shares, must = self._shares[resource], frozenset(must_include)
-        listed = frozenset(id_ for each in self._holdings.holders if each.resource == resource for id_ in each.ids)
-        free = frozenset(available) - must
+        free, listed = frozenset(available) - must, self._listed(resource)
         ledger = cores.freed(self._ledgers[resource], shares, free, listed, at=self._clock())
         self._ledgers[resource] = ledger
         wanted = self._wanted(resource, size, must)
@@ -164,6 +182,8 @@ class CoreBook:
         booking = next((each for each in overlapping if each.ids == own), None)
         if shares is None or (booking is None and not overlapping and self._started_before(own)):
             return Start()  # computing power is no longer shared, or it starts again
+        if booking is not None and not own <= shares.device_of.keys():
+            return Start()  # of an earlier unit of memory: what is written down for it stays
         if booking is None and overlapping:  # an init container, with what a container of its pod took over
             return Start(allocated=self._allocated(resource, overlapping[0].device, own))
         if booking is None or booking.owner is None:
@@ -205,6 +225,8 @@ class CoreBook:
         holders: dict[tuple[str, str, str, str], int] = {}
         for name, shares in self._shares.items():
             for each in self._bookings(name):
+                if not each.ids <= shares.device_of.keys():
+                    continue  # of an earlier unit of memory
                 holder = listed.get((name, each.ids))
                 if holder is None and each.at < self._holdings.taken:
                     continue

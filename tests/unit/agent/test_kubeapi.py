@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_plugin.status.client import UNREADABLE, KubeStore, StoreError
+from nodedevices_plugin.status.client import UNREADABLE, Changed, KubeStore, Listed, StoreError
 from support.authority import TestAuthority
 
 EMPTY_LIST = b'{"metadata": {"resourceVersion": "1"}, "items": []}'
@@ -105,6 +105,27 @@ async def test_an_answer_that_makes_no_sense_ends_the_watch_with_an_error(answer
                 async for _ in store.watch("n1"):
                     pass
         assert refused.value.status == UNREADABLE
+
+
+async def test_pods_come_as_a_list_and_then_one_by_one(tmp_path: Path) -> None:
+    def pod(name: str) -> dict[str, Any]:
+        return {"metadata": {"name": name, "resourceVersion": "2"}}
+
+    events = [{"type": "ADDED", "object": pod("b")}, {"type": "BOOKMARK", "object": pod("")}]
+    events += [{"type": "DELETED", "object": pod("a")}, {"type": "ERROR", "object": {"code": 410, "message": "old"}}]
+    answers = Answers(
+        listed=json.dumps({"metadata": {"resourceVersion": "1"}, "items": [pod("a")]}).encode(),
+        watched=b"".join(json.dumps(each).encode() + b"\n" for each in events),
+    )
+    with serving(answers) as port:
+        store = KubeStore(kubeconfig(tmp_path / "config", f"http://127.0.0.1:{port}"))
+        events_of = store.watch_pods("n1", lambda item: str(item["metadata"]["name"]))
+        async with asyncio.timeout(20):
+            found = [await anext(events_of) for _ in range(3)]
+            with pytest.raises(StoreError, match="watch pods: old") as refused:
+                await anext(events_of)
+    assert found == [Listed(("a",)), Changed("b"), Changed("a", gone=True)]
+    assert refused.value.status == 410
 
 
 # --- credentials that change ------------------------------------------------------------------------------------------

@@ -355,6 +355,24 @@ def test_an_edited_annotation_changes_nothing_for_who_has_its_shares(here: Setti
     assert here.node.book.held().devices[gpu_id(0)] == 30
 
 
+def test_another_unit_of_memory_leaves_nothing_booked_once_its_holders_have_ended(here: Setting) -> None:
+    here.comes(pod("a", container(2, "90")))
+    here.runs("a")
+    old = here.node.held["a", "main"]
+    here.node.resource = offered(4, 4)  # half as many shares, with other ids
+    here.node.resource = replace(
+        here.node.resource,
+        ids=tuple(replace(each, id=each.id.replace("1Gi", "2Gi")) for each in here.node.resource.ids),
+    )
+    here.node.answers.use(Plan(resources=(here.node.resource,)), Inventory(), NodeContainers())
+    here.node.lists()
+    assert here.node.book.start(MEMORY, old).refusal == "", "it may start again"
+    here.node.ends("a")
+    here.node.lists()
+    here.comes(pod("b", container(2, "60")))
+    assert here.runs("b") == gpu_id(0)
+
+
 # --- several containers -----------------------------------------------------------------------------------------------
 def test_an_init_container_that_needs_more_is_booked_with_the_container_that_gets_its_shares(here: Setting) -> None:
     here.comes(pod("a", container(3, "80", "warm", init=True), container(3, "20")))
