@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # support/: the stand-in kubelet and the rig
 
 from benchmarks import allocate, extender, fault, listing, operator, packing, start, table
 
-PARTS = {
+PARTS: dict[str, tuple[str, Callable[..., list[table.Row]]]] = {
     "allocate": ("Allocation", allocate.measure),
     "listing": ("Lists of many ids", listing.measure),
     "packing": ("Pods by memory that are refused", packing.measure),
@@ -32,11 +33,11 @@ def main() -> int:
     parser.add_argument(
         "--nodes",
         type=int,
-        default=operator.NODES_BY_DEFAULT,
-        help=f"of the operator's fleet; default {operator.NODES_BY_DEFAULT}",
+        help=f"of the fleet; default {operator.NODES_BY_DEFAULT} for the operator, {extender.NODES_BY_DEFAULT} for the "
+        "extender",
     )
     given = parser.parse_args()
-    if given.nodes < 1:
+    if given.nodes is not None and given.nodes < 1:
         parser.error(f"--nodes: {given.nodes} is not allowed; give 1 or more")
     chosen = given.parts or list(PARTS)
     if unknown := [each for each in chosen if each not in PARTS]:
@@ -46,7 +47,8 @@ def main() -> int:
     for title, measure in (PARTS[each] for each in chosen):
         print(title, flush=True)
         try:
-            rows = operator.measure(given.nodes) if measure is operator.measure else measure()
+            of_nodes = given.nodes is not None and measure in (operator.measure, extender.measure)
+            rows = measure(given.nodes) if of_nodes else measure()
             print(table.show(rows), end="\n\n", flush=True)
         except table.NotHere as reason:
             print(f"not measured: {reason}\n", flush=True)

@@ -38,12 +38,11 @@ from benchmarks.recorded import kubeconfig
 from benchmarks.table import Row, percentile
 
 ROOT = Path(__file__).resolve().parents[1]
-NODES, GPUS, SHARES, PODS_OF_GPU = 5000, 8, 80, 2
-TIMES = 200
+NODES_BY_DEFAULT = 5000
+GPUS, SHARES, PODS_OF_GPU = 8, 80, 2
 CHANGES_PER_SECOND = 100
 CHANGE_SECONDS = 20
 TARGET_MS = 100.0
-QUIET_SECONDS = 2.0
 READY_SECONDS = 300.0
 FLOOR_IS = "an empty request to the same server"
 NODE_DEVICES, PODS = "/apis/nodedevices.io/v1alpha1/nodedevices", "/api/v1/pods"
@@ -53,29 +52,42 @@ NODE_FILLING = {"bench.example/filling": "x" * 4000}
 Call = Callable[[], None]
 
 
-def measure() -> list[Row]:
+@dataclass(frozen=True)
+class Scale:
+    nodes: int
+    times: int = 200
+    quiet_seconds: float = 2.0
+
+    @classmethod
+    def of(cls, nodes: int) -> Scale:
+        """Under a hundred nodes nothing is learned but that it works, so that it need not take long."""
+        return cls(nodes) if nodes >= 100 else cls(nodes, 5, 0.5)
+
+
+def measure(nodes: int = NODES_BY_DEFAULT) -> list[Row]:
+    scale = Scale.of(nodes)
     with tempfile.TemporaryDirectory(prefix="nd-bench-") as folder:
         with extending(Path(folder), 0) as (process, _, _):
-            until_it_rests(process.pid, QUIET_SECONDS)
+            until_it_rests(process.pid, scale.quiet_seconds)
             least = memory_mib(process.pid)
         began = time.monotonic()
-        with extending(Path(folder), NODES) as (process, scheduler, url):
+        with extending(Path(folder), nodes) as (process, scheduler, url):
             ready = time.monotonic() - began
-            rest = until_it_rests(process.pid, QUIET_SECONDS)
+            rest = until_it_rests(process.pid, scale.quiet_seconds)
             rows = [
-                Row(what=f"{NODES:,} nodes: start until everything is listed", measured=ready, unit="s"),
+                Row(what=f"{nodes:,} nodes: start until everything is listed", measured=ready, unit="s"),
                 Row(what="  CPU", measured=rest.cpu_seconds, unit="s"),
             ]
-            bodies = Body([name_of(at) for at in range(NODES)])
+            bodies = Body([name_of(at) for at in range(nodes)])
             first = timed(lambda: scheduler.post("/scheduler/filter", bodies.of(20)))
-            rows.append(Row(what=f"filter {NODES:,} names, the first", measured=first, unit="ms", target=TARGET_MS))
-            floor = Took.of(process.pid, [scheduler.empty] * TIMES)
+            rows.append(Row(what=f"filter {nodes:,} names, the first", measured=first, unit="ms", target=TARGET_MS))
+            floor = Took.of(process.pid, [scheduler.empty] * scale.times)
             for what, sizes in (("one size", [20]), ("40 sizes", list(range(1, 41)))):
                 for verb in ("filter", "prioritize"):
-                    took = Took.of(process.pid, posts(scheduler, verb, bodies, sizes))
-                    rows += took.rows(f"{verb} {NODES:,} names, {what}", floor)
+                    took = Took.of(process.pid, posts(scheduler, verb, bodies, sizes, scale.times))
+                    rows += took.rows(f"{verb} {nodes:,} names, {what}", floor)
             change(url)
-            changing = Took.of(process.pid, posts(scheduler, "filter", bodies, [20]))
+            changing = Took.of(process.pid, posts(scheduler, "filter", bodies, [20], scale.times))
             what = f"filter, {CHANGES_PER_SECOND} pods and as many NodeDevices change a second"
             rows += changing.rows(what, floor, cpu=False)
             memory = memory_mib(process.pid)
@@ -98,9 +110,9 @@ def extending(folder: Path, nodes: int) -> Iterator[tuple[OperatorProcess, Sched
             process.kill()
 
 
-def posts(scheduler: Scheduler, verb: str, bodies: Body, sizes: Sequence[int]) -> list[Call]:
+def posts(scheduler: Scheduler, verb: str, bodies: Body, sizes: Sequence[int], times: int) -> list[Call]:
     made = [partial(scheduler.post, f"/scheduler/{verb}", bodies.of(size)) for size in sizes]
-    return [call for call, _ in zip(itertools.cycle(made), range(TIMES), strict=False)]
+    return [call for call, _ in zip(itertools.cycle(made), range(times), strict=False)]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""`make bench` as far as it needs no root: a fleet of two goes through the operator's part, so that it cannot rot."""
+"""`make bench` as far as it needs no root: a fleet of two goes through the operator's part and the extender's, so that
+they cannot rot."""
 
 from __future__ import annotations
 
@@ -32,3 +33,11 @@ def test_the_operators_benchmark_measures_a_tiny_fleet_to_its_last_mark() -> Non
     assert done.returncode == 0, done.stderr[-6000:]
     missing = [what for what in MEASURED if what not in done.stdout]
     assert not missing, done.stdout
+
+
+def test_the_extenders_benchmark_measures_a_tiny_fleet() -> None:
+    command = [sys.executable, "-m", "benchmarks", "extender", "--nodes", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    for what in ("2 nodes: start", "filter 2 names, one size: p50", "prioritize 2 names, 40 sizes: p50", "memory"):
+        assert what in done.stdout
