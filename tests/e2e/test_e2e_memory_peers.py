@@ -292,6 +292,10 @@ def test_workloads_of_aliyuns_gpu_share_run_unchanged(cluster: Cluster) -> None:
     printed = cluster.kubectl.run("logs", "-n", NAMESPACE, "job/binpack-job")
     assert printed.endswith(f"fraction {round(20 * 0.7 / EACH, 1)}\n")
     cluster.until("the Node has its GPUs' number", lambda: cluster.node_count(cluster.b, "aliyun.com/gpu-count") == 4)
+    cluster.kubectl.delete(
+        "statefulsets", "binpack-1", namespace=NAMESPACE
+    )  # or one more pod comes while all are deleted
+    cluster.until("its pods are gone", lambda: not any(grants(cluster, name) for name in replicas))
 
 
 @ON_ANY
