@@ -22,7 +22,7 @@ MIRROR = "kubernetes.io/config.mirror"  # a static pod's uid, as the kubelet has
 MAX_ENDED = 256  # pods of one node that are remembered after their end
 SECONDS_DIGITS = 14  # of a time; metav1.Time has no fractions
 _WITHOUT_SIGNS = str.maketrans("", "", "-T:Z")
-FINISHED = frozenset({"Succeeded", "Failed"})
+FINISHED = ("Succeeded", "Failed")
 
 
 @dataclass(slots=True)

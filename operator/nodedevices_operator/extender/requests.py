@@ -7,6 +7,7 @@ passes and the kubelet judges it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +25,8 @@ MAIN: Final = 2
 CORES = "nodedevices.io/gpu-cores."  # annotation, and the container's name
 VCUDA_CORE = "tencent.com/vcuda-core"
 WHOLE = 100  # percent of one device
+
+_PERCENT = re.compile(r"[1-9][0-9]?|100", re.ASCII)
 
 Step = tuple[int, int]  # the kind of one container, and how many shares it requests
 Steps = tuple[Step, ...]
@@ -83,8 +86,7 @@ def _cores(name: str, limits: Raw, annotations: Raw) -> int:
     """In percent; 0: the container says nothing. What is no percentage counts as all, and its node refuses it."""
     said = annotations.get(f"{CORES}{name}")
     if said is not None:
-        good = isinstance(said, str) and said.isascii() and said.isdecimal() and said[0] != "0" and int(said) <= WHOLE
-        return int(said) if good else WHOLE
+        return int(said) if isinstance(said, str) and _PERCENT.fullmatch(said) else WHOLE
     return min(WHOLE, count(limits.get(VCUDA_CORE)))
 
 

@@ -15,7 +15,7 @@ from nodedevices_api.conditions import STALE
 
 from nodedevices_operator.extender.requests import Raw
 
-OFFERED = frozenset({"Healthy", "Degraded"})  # states in which a device is offered
+OFFERED = ("Healthy", "Degraded")  # states in which a device is offered
 SPREAD = "spread"
 
 

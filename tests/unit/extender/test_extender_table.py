@@ -3,9 +3,13 @@ kubelet and the agent will do."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nodedevices_operator.extender.cache import Cache
 from nodedevices_operator.extender.requests import requests_of
 from nodedevices_operator.extender.table import Outcome
@@ -271,7 +275,7 @@ def test_tencents_name_says_it_too_and_the_annotation_comes_first() -> None:
     assert judge(known, wanted).refusal == ""
 
 
-@pytest.mark.parametrize("said", ["0", "101", "many", "", "-5", "3.5", "٣", 7])
+@pytest.mark.parametrize("said", ["0", "101", "many", "", "-5", "3.5", "٣", "1" * 5000, 7])
 def test_what_is_no_percentage_counts_as_all_of_a_gpu(said: Any) -> None:
     known = cache(node_devices("n1", gpu(0, 24, cores_held=5), gpu(1, 24, held=21, cores_held=0)))
     assert judge(known, pod("p", 4, cores={"main": said})).refusal != ""
@@ -386,6 +390,7 @@ def test_only_pods_that_request_shares_of_memory_are_remembered() -> None:
         {"devices": [None, 7, {"shares": 7}, {"shares": {"resource": 7, "free": 1, "unit": "1Gi"}}]},
         {"devices": [{"shares": {"resource": "a/b", "free": "many", "unit": "1Gi"}, "holders": {}}]},
         {"devices": [{"partitions": {"a": 1}, "health": []}], "conditions": 7, "agent": []},
+        {"devices": [{"health": {"state": []}, "shares": {"resource": "a/b", "free": 1, "unit": {}}}]},
     ],
 )
 def test_an_odd_status_says_nothing_and_hurts_nobody(status: Any) -> None:
@@ -410,3 +415,48 @@ def test_large_amounts_are_read_as_kubernetes_writes_them() -> None:
     assert requests_of(pod("p", container("a", 0)), {MEMORY}) == {}
     spec = {"containers": [{"name": "a", "resources": {"limits": {MEMORY: "1k"}}}]}
     assert requests_of({"spec": spec}, {MEMORY})[MEMORY].steps == ((2, 1000),)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | st.just("9" * 5000),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(thing: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    for key, inner in thing.items() if isinstance(thing, dict) else enumerate(thing) if isinstance(thing, list) else ():
+        yield from places(inner, (*path, key))
+
+
+def with_value(thing: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """`thing` with another value at that place."""
+    made = copy.deepcopy(thing)
+    inner = made
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return made
+
+
+@given(st.data())
+def test_whatever_stands_at_any_place_of_an_object_nothing_is_raised(data: st.DataObject) -> None:
+    """Who may create pods writes their annotations; an object that raises would end the watch for all."""
+    bound = pod("a", 4, init=[container("fetch", 2)], node="n1", cores={"main": "30"})
+    node = node_devices("n1", gpu(0, 24, holder("a", 4, cores=30), cores_held=30, truncated=1), stale=True)
+    for thing in (bound, node):
+        path = data.draw(st.sampled_from([each for each in places(thing) if each]))
+        odd = with_value(thing, path, data.draw(JSON))
+        known = cache(node_devices("n1", gpu(0, 24, cores_held=0)))
+        if thing is bound:
+            known.observe_pod(odd)
+        else:
+            known.observe_node(odd, 1.0)
+            known.observe_pod(bound)
+        table = known.table("n1", MEMORY, 1.0)
+        if table is not None:
+            request = requests_of(bound, {MEMORY})[MEMORY]
+            assert isinstance(table.fits(request), bool)
+            assert 0 <= table.score(request) <= 10
+        known.remove_pod(odd if thing is bound else bound)
