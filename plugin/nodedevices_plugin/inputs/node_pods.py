@@ -60,6 +60,7 @@ class PodWatch:
             self.pods = NodePods(problem=self.pods.problem if self._store is None else NOT_LISTED)
             if self._following is not None:
                 self._following.cancel()
+            self._on_change()
 
     async def run(self) -> None:
         while True:

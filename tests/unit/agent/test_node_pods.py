@@ -191,8 +191,10 @@ def test_without_the_right_to_list_pods_none_are_known_and_the_problem_says_what
 def test_pods_that_nobody_needs_any_more_are_not_followed_nor_known() -> None:
     async def use(here: Following) -> None:
         await here.after(Listed((pod(),)))
+        here.changed.clear()
         here.watch.want(wanted=False)
         assert here.watch.pods.pods is None
+        assert here.changed.is_set()  # whoever decides by them forgets them, too
         here.watch.want(wanted=True)
         assert await here.after(Listed((pod("b"),))) == ["b"]
         assert here.server.watches == 2
