@@ -57,8 +57,10 @@ class CoreGate:
     async def before_start(self, resource: str, ids: Sequence[str]) -> None:
         deadline = monotonic() + self._known_seconds
         start = self._book.start(resource, ids)
-        while start.wait and monotonic() < deadline:
-            self._book.observe(await self._holdings())
+        while start.wait and (left := deadline - monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):  # others may wait for a List before this one
+                async with asyncio.timeout(left):
+                    self._book.observe(await self._holdings())
             start = self._book.start(resource, ids)
             if start.wait:
                 with contextlib.suppress(TimeoutError):
