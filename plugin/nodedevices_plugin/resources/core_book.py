@@ -113,8 +113,8 @@ class CoreBook:
                 recorded=self._recorded,
             )
             found = replace(found, bookings=self._current(name, found.bookings))
-            known = self._holdings.state is HoldersState.SYNCED
-            if known and self._holdings.taken > self._since[name] + SHOWN_AFTER_SECONDS:
+            since = max(self._since[name] + SHOWN_AFTER_SECONDS, ledger.asked)
+            if self._holdings.state is HoldersState.SYNCED and self._holdings.taken > since:
                 found = replace(found, complete=True)
             self._ledgers[name] = found
 
@@ -176,7 +176,8 @@ class CoreBook:
         return wanted
 
     def start(self, resource: str, ids: Sequence[str]) -> Start:
-        """Of a container with these ids. What is booked for it is enough for it, or it does not start."""
+        """Of a container with these ids. What is booked for it is enough for it, or it does not start for the first
+        time. Later it has what it has, whatever is not known of others."""
         own, shares = frozenset(ids), self._shares.get(resource)
         overlapping = [each for each in self._bookings(resource) if each.ids & own]
         booking = next((each for each in overlapping if each.ids == own), None)
@@ -188,6 +189,8 @@ class CoreBook:
             return Start(allocated=self._allocated(resource, overlapping[0].device, own))
         if booking is None or booking.owner is None:
             if booking is not None and booking.demand == cores.ALL:
+                if booking.at == 0.0 and self._started_before(own):
+                    return Start(wait=True)  # what is written says more
                 return Start(wait=True, allocated=self._allocated(resource, booking.device, own))
             why = self._holdings.message or self._pods.problem or "the kubelet does not list them yet"
             text = f"it is not known which pod these shares are for ({why}); the kubelet tries again"
@@ -196,7 +199,7 @@ class CoreBook:
         if claim is not None and claim.problem and not claim.started:
             return Start(refusal=f"{resource}: {claim.problem}")
         room = cores.room(self._ledgers[resource], shares, Wanted(demand=booking.demand), ids=own)
-        if not room.has(booking.device):
+        if not room.has(booking.device) and not (claim is not None and claim.started):
             text = f"{booking.device} has not {room.needed_text}; it has {room.left_text(booking.device)}"
             return Start(refusal=f"{resource}: {text}. Delete the pod, so that it is scheduled again.")
         return Start(allocated=self._allocated(resource, booking.device, own, booking))

@@ -107,12 +107,14 @@ class Shares:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """What is booked of one resource's devices. `unknown`: ids that somebody holds, and nobody knows who. `complete`:
-    every id that is held is in a booking or unknown; False after a start, until the kubelet has said what is held.
-    `asked`: time.monotonic() when the kubelet last said which ids are free: older Lists tell nothing new."""
+    every id that is held is in a booking or unknown; False after a start, until the kubelet has said what is held;
+    `known`: devices of which it has said so before. `asked`: time.monotonic() when the kubelet last said which ids are
+    free: older Lists tell nothing new."""
 
     bookings: tuple[Booking, ...] = ()
     unknown: frozenset[str] = frozenset()
     complete: bool = False
+    known: frozenset[str] = frozenset()
     asked: float = 0.0
 
     def overlapping(self, ids: Set[str]) -> tuple[Booking, ...]:
@@ -240,12 +242,17 @@ def check_claims(resource: str, wanted_: Wanted) -> None:
 
 
 def freed(ledger: Ledger, shares: Shares, free: Collection[str], listed: Set[str], *, at: float) -> Ledger:
-    """After the kubelet has said which ids are free: nobody else's are. `listed`: ids that PodResources shows held."""
+    """After the kubelet has said which ids are free. Of a device of which it names some, the others are held. Of one
+    that it leaves out nothing is learned: it names only ids of the NUMA nodes that the container is bound to.
+    `listed`: ids that PodResources shows held."""
     not_held = frozenset(free)
+    named = frozenset(shares.device_of[each] for each in not_held if each in shares.device_of)
     bookings = tuple(each for each in ledger.bookings if not each.ids <= not_held)
     booked = frozenset(id_ for each in bookings for id_ in each.ids)
-    held = (shares.healthy | (listed & shares.device_of.keys())) - not_held
-    return Ledger(bookings=bookings, unknown=held - booked, complete=True, asked=at)
+    held = (shares.healthy | (listed & shares.device_of.keys())) - not_held - booked
+    unknown = frozenset(each for each in held if shares.device_of[each] in named)
+    left_out = frozenset(each for each in ledger.unknown - booked if shares.device_of.get(each) not in named)
+    return replace(ledger, bookings=bookings, unknown=unknown | left_out, known=ledger.known | named, asked=at)
 
 
 def room(ledger: Ledger, shares: Shares, wanted_: Wanted, *, ids: Set[str] = frozenset()) -> Room:
@@ -296,7 +303,8 @@ def _unknown(ledger: Ledger, shares: Shares) -> frozenset[str]:
     """Ids that somebody holds, or may hold, beside those that are booked."""
     if ledger.complete:
         return ledger.unknown
-    return shares.healthy - frozenset(id_ for each in ledger.bookings for id_ in each.ids)
+    booked = frozenset(id_ for each in ledger.bookings for id_ in each.ids)
+    return ledger.unknown | {each for each in shares.healthy - booked if shares.device_of[each] not in ledger.known}
 
 
 def granted(ledger: Ledger, shares: Shares, wanted_: Wanted, ids: Set[str], *, at: float) -> Ledger:

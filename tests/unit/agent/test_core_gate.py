@@ -241,6 +241,38 @@ def test_nor_after_a_start_of_the_agent_while_podresources_does_not_answer(here:
     run(use())
 
 
+def test_what_is_written_of_a_container_that_starts_again_stays_while_the_pods_are_not_known(here: Here) -> None:
+    async def use() -> None:
+        here.pods(a="30")
+        here.granted()
+        here.shows("a", IDS)
+        await here.gate.before_start(MEMORY, IDS)
+        here.starts()  # with no API server
+        here.book.remember(await here.files.read())
+        here.book.observe(here.listing)
+        await here.gate.before_start(MEMORY, IDS)
+        assert here.allocation(IDS)["cores"] == 30
+        assert recorded((here.folder / key(IDS) / "allocation.json").read_text()) is not None
+
+    run(use())
+
+
+def test_a_list_that_hangs_holds_up_no_start_for_longer_than_the_limit(here: Here) -> None:
+    async def hangs() -> Holdings:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def use() -> None:
+        here.pods(a="30", b="60")
+        here.granted()
+        gate = CoreGate(here.book, holdings=hangs, write=here.files.write, known_seconds=0.05)
+        async with asyncio.timeout(30):
+            with pytest.raises(AllocationError, match="not known which pod these shares are for"):
+                await gate.before_start(MEMORY, IDS)
+
+    run(use())
+
+
 def test_another_pod_with_the_same_ids_is_not_taken_for_the_one_before(here: Here) -> None:
     async def use() -> None:
         here.pods(a="30")

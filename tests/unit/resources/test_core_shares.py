@@ -394,6 +394,50 @@ def test_shares_of_an_init_container_alone_are_refused_as_the_kubelet_shows_them
         here.node.admit("a")
 
 
+# --- where the kubelet aligns by NUMA nodes ---------------------------------------------------------------------------
+def aligned(node: Node, number: int, size: int) -> None:
+    """The kubelet asks for a container that is bound to one GPU's NUMA node: it names no id of the other GPUs."""
+    taken = {each for ids in node.held.values() for each in ids}
+    free = [each.id for each in node.resource.ids if each.device_id == gpu_id(number) and each.id not in taken]
+    node.answers.prefer(MEMORY, free, (), size)
+
+
+def test_ids_that_the_kubelet_leaves_out_by_numa_node_are_held_by_nobody(here: Setting) -> None:
+    here.comes(pod("a", container(2, "30")), pod("b", container(3, "30")))
+    here.node.admit("a")
+    assert here.node.device("a") == gpu_id(0)
+    here.node.lists()
+    aligned(here.node, 1, 3)  # for b
+    assert here.node.starts("a") == ""
+    assert here.node.book.held().devices == {gpu_id(0): 30, gpu_id(1): 0}
+
+
+def test_after_a_start_of_the_agent_a_gpu_that_the_kubelet_left_out_is_full_until_more_is_known(here: Setting) -> None:
+    here.comes(pod("a", container(2, "90", "warm", init=True), container(2, "90")))
+    here.node.admit("a")  # its init container runs, which is in no List
+    del here.node.held["a", "main"]
+    here.node.agent_starts()
+    here.comes(pod("b", container(3, "30")))
+    aligned(here.node, 1, 3)
+    ids = [f"{gpu_id(0)}::1Gi.{number}" for number in (5, 6, 7)]
+    with pytest.raises(AllocationError, match=r"has not 30 % of its computing power free; it has 0 %"):
+        here.node.answers.grant(MEMORY, ids)
+
+
+# --- a start again ----------------------------------------------------------------------------------------------------
+def test_a_container_that_ran_starts_again_whatever_is_not_known_of_its_neighbour(here: Setting) -> None:
+    here.comes(pod("a", container(2, "30")), pod("b", container(3, "30")))
+    here.runs("a")
+    here.runs("b")
+    assert here.node.device("a") == here.node.device("b")
+    here.node.agent_starts()
+    gone = here.node.pods.pop("b")  # deleted by force, and its container runs on: all of the GPU is booked for it
+    here.node.sees()
+    here.node.pods["b"] = gone
+    here.node.lists()
+    assert here.node.starts("a") == ""
+
+
 # --- a start of the agent ---------------------------------------------------------------------------------------------
 def test_before_the_first_list_a_gpu_of_which_somebody_has_shares_is_full(here: Setting) -> None:
     here.comes(pod("a", container(2, "30")))
