@@ -25,6 +25,7 @@ from nodedevices_plugin.model import (
     Holdings,
     Inventory,
     NodePods,
+    OfferedResource,
     Plan,
     PlanError,
     RecentAllocate,
@@ -204,7 +205,7 @@ def configure(
         saving=to_save is not None and not node.unsaved_because,
         helpers=helpers,
     )
-    return _with_device_files(_with_pods(_with_cdi(configured, node), node.pods), requested)
+    return _with_device_files(_with_pods(_with_cdi(configured, node), node), requested)
 
 
 def _usable(plan: Plan, node: Node) -> Plan:
@@ -345,9 +346,10 @@ def _with_cdi(configured: Configured, node: Node) -> Configured:
     return replace(configured, plan=withheld, status=status, refused=configured.refused or "cdi")
 
 
-def _with_pods(configured: Configured, pods: NodePods) -> Configured:
-    """Shares of computing power are offered while it is known which pods could request them: an Allocate names none."""
-    plan, status = configured.plan, configured.status
+def _with_pods(configured: Configured, node: Node) -> Configured:
+    """Shares of computing power are offered while it is known which pods could request them: an Allocate names none.
+    Those that are held stay as they are."""
+    plan, status, pods = configured.plan, configured.status, node.pods
     if plan is None or not (by_pods := [each.name for each in plan.resources if each.cores]):
         return configured
     if pods.pods is not None:
@@ -359,11 +361,13 @@ def _with_pods(configured: Configured, pods: NodePods) -> Configured:
         reason = names.CONFIG_INVALID if pods.forbidden else names.WAITING_FOR_HOLDERS
         refused = Refused(section="sharing", field="sharing.resources", message=why) if pods.forbidden else None
         status = replace(status, reason=reason, refused=refused)
-    resources = tuple(
-        replace(each, ids=tuple(replace(one, healthy=False) for one in each.ids)) if each.cores else each
-        for each in plan.resources
-    )
-    return replace(configured, plan=Plan(resources=resources), status=status)
+    in_use = {(each.resource, each.id) for each in node.held}
+
+    def now(resource: OfferedResource) -> OfferedResource:
+        ids = (one if (resource.name, one.id) in in_use else replace(one, healthy=False) for one in resource.ids)
+        return replace(resource, ids=tuple(ids)) if resource.cores else resource
+
+    return replace(configured, plan=Plan(resources=tuple(map(now, plan.resources))), status=status)
 
 
 def _made(effective: Effective, node: Node) -> Plan:

@@ -132,6 +132,13 @@ def test_where_computing_power_is_shared_nothing_is_offered_until_the_nodes_pods
     assert node.world.config.reason == "Applied"
 
 
+def test_what_pods_hold_stays_healthy_while_the_nodes_pods_are_not_known() -> None:
+    """The kubelet shows an unhealthy id in its pod's status, and takes no pod back after a reboot that has one."""
+    node = Node(*TWO).now(by_memory())
+    node.pods = NodePods(problem="list pods: 403 forbidden; install the component gpu-cores", forbidden=True)
+    assert node.now(by_memory(cores=True), HELD).offers == {MEMORY: list(HELD.ids)}
+
+
 def test_an_api_server_that_went_away_later_withholds_nothing() -> None:
     node = Node(*TWO)
     node.pods = NodePods(pods=(), problem="list pods: no answer")
