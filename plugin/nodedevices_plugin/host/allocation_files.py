@@ -192,7 +192,8 @@ def recorded(content: str) -> tuple[frozenset[str], Recorded] | None:
         found: dict[str, Any] = json.loads(content)
         booked = found["booked"]
         demand = Demand(percent=_whole(booked["percent"]), units=_whole(booked["units"]))
-        of = Recorded(uid=_text(found["podUid"]), container=_text(found["container"]), demand=demand)
+        uid, namespace, pod, container = (_text(found[each]) for each in ("podUid", "namespace", "pod", "container"))
+        of = Recorded(uid=uid, namespace=namespace, pod=pod, container=container, demand=demand)
         return frozenset(map(_text, found["ids"])), of
     return None
 

@@ -182,7 +182,8 @@ class CoreBook:
         overlapping = [each for each in self._bookings(resource) if each.ids & own]
         booking = next((each for each in overlapping if each.ids == own), None)
         if shares is None or (booking is None and not overlapping and self._started_before(own)):
-            return Start()  # computing power is no longer shared, or it starts again
+            # Computing power is no longer shared, or it starts again; a record alone may be of who had the ids before.
+            return Start(wait=shares is not None and self._pods.pods is None)
         if booking is not None and not own <= shares.device_of.keys():
             return Start()  # of an earlier unit of memory: what is written down for it stays
         if booking is None and overlapping:  # an init container, with what a container of its pod took over
@@ -191,24 +192,35 @@ class CoreBook:
             if booking is not None and booking.demand == cores.ALL:
                 if booking.at == 0.0 and self._started_before(own):
                     return Start(wait=True)  # what is written says more
-                return Start(wait=True, allocated=self._allocated(resource, booking.device, own))
+                if booking.at or not self._refusal(resource, shares, booking):  # nobody checked it in this run
+                    return Start(wait=True, allocated=self._allocated(resource, booking.device, own))
             why = self._holdings.message or self._pods.problem or "the kubelet does not list them yet"
             text = f"it is not known which pod these shares are for ({why}); the kubelet tries again"
             return Start(wait=True, refusal=f"{resource}: {text}")
         claim = next((each for each in self._claims[resource] if each.owner == booking.owner), None)
         if claim is not None and claim.problem and not claim.started:
             return Start(refusal=f"{resource}: {claim.problem}")
-        room = cores.room(self._ledgers[resource], shares, Wanted(demand=booking.demand), ids=own)
-        if not room.has(booking.device) and not (claim is not None and claim.started):
-            text = f"{booking.device} has not {room.needed_text}; it has {room.left_text(booking.device)}"
-            return Start(refusal=f"{resource}: {text}. Delete the pod, so that it is scheduled again.")
+        if not (claim is not None and claim.started) and (refusal := self._refusal(resource, shares, booking)):
+            return Start(refusal=refusal)
         return Start(allocated=self._allocated(resource, booking.device, own, booking))
 
+    def _refusal(self, resource: str, shares: Shares, booking: Booking) -> str:
+        """Why a container cannot have what is booked for it; "": it can."""
+        room = cores.room(self._ledgers[resource], shares, Wanted(demand=booking.demand), ids=booking.ids)
+        if room.has(booking.device):
+            return ""
+        text = f"{booking.device} has not {room.needed_text}; it has {room.left_text(booking.device)}"
+        return f"{resource}: {text}. Delete the pod, so that it is scheduled again."
+
     def _started_before(self, ids: frozenset[str]) -> bool:
-        """Whether the container that has these ids was started before this agent."""
+        """Whether the container that has these ids was started before this agent, as far as that is known."""
         recorded = self._recorded.get(ids)
-        if recorded is None or self._pods.pods is None:
-            return recorded is not None
+        if recorded is None:
+            return False
+        if self._pods.pods is None:
+            holders = [each for each in self._holdings.holders if frozenset(each.ids) == ids]
+            named = {(each.namespace, each.pod, each.container) for each in holders}
+            return not named or (recorded.namespace, recorded.pod, recorded.container) in named
         return any(each.uid == recorded.uid and not each.finished for each in self._pods.pods)
 
     # --- what is shown ------------------------------------------------------------------------------------------------

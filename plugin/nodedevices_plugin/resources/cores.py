@@ -160,6 +160,8 @@ class Recorded:
     """What was written down when a container's ids were first known to be its own."""
 
     uid: str
+    namespace: str
+    pod: str
     container: str
     demand: Demand
 

@@ -354,7 +354,7 @@ def test_what_is_read_at_a_start_is_what_was_written(here: Here) -> None:
         here.shows("a", IDS)
         await here.gate.before_start(MEMORY, IDS)
         here.starts()
-        of = Recorded(uid="uid-a", container="main", demand=Demand(percent=30))
+        of = Recorded(uid="uid-a", namespace="ml", pod="a", container="main", demand=Demand(percent=30))
         assert await here.files.read() == {frozenset(IDS): of}
 
     run(use())
