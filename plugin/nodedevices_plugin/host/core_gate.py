@@ -3,8 +3,8 @@
 Before an allocation a pod that has not been seen may still come, within a second: the kubelet and this agent learn of
 it at the same time, by two watches. Nobody waits longer than that, and without it the pod counts as all of a device.
 Before a container starts PodResources says whose ids these are; the kubelet gives that 30 seconds, and tries a refused
-start again. A container that starts again, and one that all of a device is booked for, is never refused because
-PodResources does not answer.
+start again. A container that is known to start again, and one that all of a device was free for, is never refused
+because PodResources does not answer.
 """
 
 from __future__ import annotations
