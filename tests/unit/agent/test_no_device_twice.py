@@ -456,6 +456,9 @@ class TheNodeWhoseProbesChange(TheNode):
     @rule(number=st.integers(0, 1), share=st.integers(0, 5))
     @precondition(lambda self: self.kubelet_runs and self.knows_pods and self.calls_them_plainly())
     def pod_of_another_plugin_holds(self, number: int, share: int) -> None:
+        """Of a device that the agent has had by this name: nothing else leads from it to the new one."""
+        if not self.world.inventory.devices:
+            return
         super().pod_of_another_plugin_holds(number, share)
 
     @rule(full=st.just(False))
