@@ -270,6 +270,7 @@ class TheNode(RuleBasedStateMachine):
     def kubelet_restarts(self) -> None:
         self.kubelet_runs, self.knows_pods, self.kubelet = True, False, self.kubelet + 1
         self.sent = self.world.plan or Plan()
+        self.plans.append(self.sent)  # which may have changed while the kubelet was away
 
     @rule()
     def kubelet_stops(self) -> None:
