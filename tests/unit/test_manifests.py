@@ -723,6 +723,19 @@ def test_an_extender_has_no_privilege_a_short_lived_token_probes_and_bounds(name
 
 
 @needs_kubectl
+def test_the_extender_is_on_every_node_of_the_control_plane_whatever_its_label_has_as_value(tmp_path: Path) -> None:
+    [workload] = workloads(added_by("extender-host", tmp_path))
+    spec = pod(workload)
+    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    assert spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] == {
+        "nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]}
+        ]
+    }
+    assert spec["tolerations"] == [{"operator": "Exists"}]
+
+
+@needs_kubectl
 @pytest.mark.parametrize("name", EXTENDERS)
 def test_an_extenders_flags_are_the_programs_and_its_probes_reach_it(name: str, tmp_path: Path) -> None:
     [workload] = workloads(added_by(name, tmp_path))
