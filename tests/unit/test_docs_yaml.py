@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,16 @@ def test_every_piece_of_yaml_is_what_it_says(piece: Piece) -> None:
         return
     filled = VARIABLE.sub(lambda found: "1" if found[1].isdigit() else found[1].lower(), piece.text)
     for text in re.split(r"^---$", filled, flags=re.MULTILINE):
-        check(yaml.safe_load(text), text)
+        check(yaml.load(text, Loader=EveryKeyOnce), text)
+
+
+class EveryKeyOnce(yaml.SafeLoader):
+    """Refuses what kubectl takes silently: a key that occurs twice, of which the last one wins."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len(set(keys)), f"a key occurs twice: {keys}"
+        return super().construct_mapping(node, deep)
 
 
 def check(document: Any, text: str) -> None:
@@ -110,6 +119,10 @@ def check(document: Any, text: str) -> None:
         assert document["metadata"] == {"name": "device-plugin-configs", "namespace": "nodedevices-system"}
         for content in document["data"].values():
             file.parse(content.encode())
+    elif kind == "ResourceQuota":
+        critical_pods_quota(document)
+    elif kind == "ClusterConfiguration":
+        kubeadm(document)
     elif kind == "DaemonSet":  # a patch
         render_with(patches=[{"patch": text}], components=["mps"])
     elif kind == "Pod":
@@ -176,20 +189,87 @@ def kustomization(document: dict[str, Any]) -> None:
     for path in [*document.get("resources", []), *document.get("components", [])]:
         assert path.startswith(CLONE)
         assert (ROOT / path.removeprefix(CLONE) / "kustomization.yaml").is_file(), path
+    components = [path.rpartition("/")[2] for path in document.get("components", [])]
     for patch in document.get("patches", []):
+        found = yaml.safe_load(patch["patch"])
+        if isinstance(found, dict):
+            own_scheduler(found)
+            components.append("extender-scheduler")
+            continue
         assert patch["target"] == {"kind": "DaemonSet", "name": "nodedevices-agent"}
-        for step in yaml.safe_load(patch["patch"]):
+        for step in found:
             assert step.keys() == {"op", "path", "value"}
             assert step["op"] == "add"
-    components = [path.rpartition("/")[2] for path in document.get("components", [])]
-    render_with(patches=document.get("patches", []), components=components)
+    images = document.get("images", [])
+    rendered = render_with(patches=document.get("patches", []), components=components, images=images)
+    if images:
+        for image in images_of(rendered):
+            assert "/" in image, f"{image}: an image that is not from the reader's registry"
+    for patch in document.get("patches", []):
+        found = yaml.safe_load(patch["patch"])
+        if isinstance(found, dict) and rendered:
+            [config] = [
+                each
+                for each in rendered
+                if each["metadata"]["name"].startswith("nodedevices-scheduler-") and each["kind"] == "ConfigMap"
+            ]
+            assert {name: text.rstrip() for name, text in config["data"].items()} == {
+                name: text.rstrip() for name, text in found["data"].items()
+            }
 
 
-def render_with(*, patches: list[dict[str, Any]], components: list[str]) -> None:
+def own_scheduler(patch: dict[str, Any]) -> None:
+    """A configuration of the second scheduler: the component's, with other names of it and of resources."""
+    assert (patch["kind"], patch["metadata"]["name"]) == ("ConfigMap", "nodedevices-scheduler")
+    [(name, text)] = patch["data"].items()
+    config = yaml.load(text, Loader=EveryKeyOnce)
+    ours = yaml.safe_load((ROOT / "manifests/components/extender-scheduler" / name).read_text())
+    for each in (config, ours):
+        [profile], [extender] = each["profiles"], each["extenders"]
+        assert profile.pop("schedulerName")
+        assert all(resource.keys() == {"name", "ignoredByScheduler"} for resource in extender.pop("managedResources"))
+    assert config == ours
+
+
+def kubeadm(document: dict[str, Any]) -> None:
+    """The flag and the mount that docs/sharing.md adds to kube-scheduler's manifest, as kubeadm has them."""
+    assert (document["apiVersion"], set(document)) == (
+        "kubeadm.k8s.io/v1beta4",
+        {"apiVersion", "kind", "scheduler"},
+    )
+    [flag], [volume] = document["scheduler"]["extraArgs"], document["scheduler"]["extraVolumes"]
+    assert flag["name"] == "config"
+    assert flag["value"] == f"{volume['mountPath']}/scheduler-config.yaml"
+    assert volume["hostPath"] == volume["mountPath"]
+    assert (volume["readOnly"], volume["pathType"]) == (True, "Directory")
+
+
+def critical_pods_quota(document: dict[str, Any]) -> None:
+    """It lets every pod of ours be made where critical ones are limited to kube-system."""
+    [scope] = document["spec"]["scopeSelector"]["matchExpressions"]
+    assert (scope["scopeName"], scope["operator"]) == ("PriorityClass", "In")
+    used = {
+        found[1]
+        for manifest in (ROOT / "manifests").rglob("*.yaml")
+        for found in re.finditer(r"^ *priorityClassName: (\S+)", manifest.read_text(), re.MULTILINE)
+    }
+    assert set(scope["values"]) == used
+
+
+def images_of(objects: list[dict[str, Any]]) -> Iterator[str]:
+    for each in objects:
+        if each["kind"] in {"DaemonSet", "Deployment"}:
+            for container in each["spec"]["template"]["spec"]["containers"]:
+                yield container["image"]
+
+
+def render_with(
+    *, patches: list[dict[str, Any]], components: list[str], images: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
     """As the reader's own kustomization, where there is a kubectl to render it with."""
     binary = kubectl()
     if binary is None:
-        return
+        return []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "nodedevices").symlink_to(ROOT)
@@ -201,9 +281,12 @@ def render_with(*, patches: list[dict[str, Any]], components: list[str]) -> None
             "resources": [f"{CLONE}manifests/overlays/default"],
             "components": [f"{CLONE}manifests/components/{each}" for each in components],
             "patches": patches,
+            "images": list(images),
         }
         (own / "kustomization.yaml").write_text(yaml.safe_dump(document))
-        assert render(own, binary)
+        objects = render(own, binary)
+        assert objects
+        return objects
 
 
 def test_the_pages_have_yaml_at_all() -> None:
