@@ -120,7 +120,7 @@ class Runner:
         self._take_gpus(daemon, run)
         if before is None or before.percentage != daemon.percentage:
             self._start(daemon, run)
-            run.checked = now
+            run.checked, before = now, None
         changed = [gpu for gpu in daemon.gpus if before is None or gpu not in before.gpus]
         if before is not None and {gpu.id for gpu in changed} & {gpu.id for gpu in before.gpus}:
             self._apply_limits(daemon, run)  # other limits: a server of clients that ended goes on for the next ones

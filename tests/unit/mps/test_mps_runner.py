@@ -212,6 +212,8 @@ def test_other_threads_for_clients_need_a_new_daemon_and_another_gpu_does_not(ma
         "quit",
         "start",
         "set_default_active_thread_percentage 50",
+        "set_default_device_pinned_mem_limit 0 1000M",
+        "set_default_device_pinned_mem_limit 1 1000M",
     ]
     assert machine.driver.modes["GPU-2"] == "DEFAULT"
 
