@@ -1,5 +1,6 @@
 """docs/migrate-from-gpushare.md, followed to the letter: a node moves from Aliyun's GPU share to ours and back.
 
+Each way is run a second time, on a node that has moved already: the pods that run there by then stay.
 A small device plugin stands in for Aliyun's: its resource and its kind of ids, on the nodes with its label.
 """
 
@@ -72,9 +73,22 @@ def test_a_node_moves_from_aliyuns_gpu_share_and_back(cluster: Cluster, theirs: 
     assert variables(cluster, "new")["ALIYUN_COM_GPU_MEM_DEV"] == str(EACH)
     assert cluster.node_count(cluster.b, "aliyun.com/gpu-count") == len(devices)
 
+    mine = cluster.kubectl.get("pod", "new", NAMESPACE)
+    assert mine is not None
+    page.run("3", folder=tmp_path, environment=environment)
+    cluster.alive(mine)
+    assert not cluster.node(cluster.b)["spec"].get("unschedulable")
+
     page.run("4", folder=tmp_path, environment=environment)
     assert cluster.kubectl.get("pod", "new", NAMESPACE) is None
     cluster.until("theirs serves again", lambda: cluster.ids(cluster.b, ALIYUN) == theirs)
     cluster.until("the Node has theirs again", lambda: cluster.node_count(cluster.b, ALIYUN) == len(theirs))
     cluster.pod("again", cluster.b, {ALIYUN: 3})
     assert {physical(each) for each in cluster.held(cluster.b, "again")} <= theirs
+
+    back = cluster.kubectl.get("pod", "again", NAMESPACE)
+    assert back is not None
+    page.run("4", folder=tmp_path, environment=environment)
+    cluster.alive(back)
+    assert not cluster.node(cluster.b)["spec"].get("unschedulable")
+    assert cluster.ids(cluster.b, ALIYUN) == theirs
