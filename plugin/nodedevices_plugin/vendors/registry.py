@@ -29,14 +29,19 @@ from nodedevices_plugin.vendors.remote.vendor import Remote
 from nodedevices_plugin.vendors.xilinx.vendor import Xilinx
 
 _VENDORS: dict[str, Vendor] = {}
+_OF_EVERY_MAKER: dict[str, Vendor] = {}  # by type of device; checking a Protocol costs too much for each device
 
 
 def add(vendor: Vendor) -> Callable[[], None]:
     """From now on this agent knows the vendor. Returns what takes it back."""
     _VENDORS[vendor.name] = vendor
+    types = [each for each in vendor.types if isinstance(vendor, EveryMaker) and each not in _OF_EVERY_MAKER]
+    _OF_EVERY_MAKER.update(dict.fromkeys(types, vendor))
 
     def forget() -> None:
         del _VENDORS[vendor.name]
+        for each in types:
+            del _OF_EVERY_MAKER[each]
 
     return forget
 
@@ -64,7 +69,7 @@ def of(fact: DeviceFact) -> Vendor | None:
     maker = _VENDORS.get(fact.vendor)
     if maker is not None and fact.type in maker.types:
         return maker
-    return next((each for each in _VENDORS.values() if isinstance(each, EveryMaker) and fact.type in each.types), None)
+    return _OF_EVERY_MAKER.get(fact.type)
 
 
 def other_names(unit: Unit) -> tuple[str, ...]:
