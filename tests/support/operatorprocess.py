@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import yaml
 from support.kubectl import Kubectl, wait_until
@@ -46,7 +47,7 @@ class OperatorProcess:
         self._fresh = fresh
         self._process: Running | None = None
 
-    def start(self, *, ready: bool = True) -> OperatorProcess:
+    def start(self, *, ready: bool = True) -> Self:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("NODEDEVICES_")}
         if self._fresh:
             self._process = command("nodedevices_operator", self._arguments, environment, self.log)
@@ -100,7 +101,7 @@ class OperatorProcess:
     def said(self) -> str:
         return self.log.read_text()
 
-    def __enter__(self) -> OperatorProcess:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
