@@ -25,7 +25,6 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from nodedevices_api.bounds import (
     ATTRIBUTE_NAME_PATTERN,
-    DEVICE_ID_PATTERN,
     DEVICE_NAME_PATTERN,
     INT32_MAX,
     MAX_ATTRIBUTE_NAME,
@@ -55,7 +54,9 @@ MAX_INTEGER = (1 << 53) - 1  # every JSON reader keeps integers up to here exact
 
 # Neither control characters nor the invisible ones that reorder or hide text on a terminal.
 PLAIN_TEXT = r"^[^\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]*$"
-DEVICE_ID = DEVICE_ID_PATTERN.replace("+$", f"{{1,{MAX_DEVICE_ID}}}$")
+# Narrower than the contract's (bounds): no "::", which separates a share's number from its device, and no colon at an
+# end, which would make one with it.
+DEVICE_ID = r"^[A-Za-z0-9._-]+(:[A-Za-z0-9._-]+)*$"
 DEVICE_TYPE = r"^[A-Za-z][A-Za-z0-9]{0,31}$"  # a device is named by it: gpu-3
 PROFILE = r"^[A-Za-z0-9]([A-Za-z0-9._+-]{0,46}[A-Za-z0-9])?$"  # a resource is named by it: nvidia.com/mig-1g.10gb.me
 WORD = r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$"
@@ -80,7 +81,7 @@ class Bounds:
         return {**handler(source), **self.limits}
 
 
-DeviceId = Annotated[str, Bounds(pattern=DEVICE_ID)]
+DeviceId = Annotated[str, Bounds(pattern=DEVICE_ID, max_length=MAX_DEVICE_ID)]
 Text = Annotated[str, Bounds(pattern=PLAIN_TEXT, max_length=MAX_TEXT)]
 Message = Annotated[str, Bounds(pattern=PLAIN_TEXT, max_length=MAX_MESSAGE)]
 Word = Annotated[str, Bounds(pattern=WORD)]
@@ -349,6 +350,11 @@ def text(value: str, limit: int = MAX_TEXT) -> str:
         return value.strip()
     clean = _NOT_PLAIN.sub(" ", value).encode("utf-8", "replace").decode("utf-8").strip()
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def is_device_id(value: str) -> bool:
+    """Whether a line may carry it as the id of a device or partition."""
+    return len(value) <= MAX_DEVICE_ID and re.fullmatch(DEVICE_ID, value) is not None
 
 
 def within(value: int | None, low: int, high: int) -> int | None:

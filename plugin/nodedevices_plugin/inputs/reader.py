@@ -51,7 +51,7 @@ MAX_TIME_CHARACTERS = 64
 _SHOWN_CHARACTERS = 60
 _RIGHT_TEXT = {
     PLAIN_TEXT: "give text without control or invisible characters",
-    DEVICE_ID: "give 1 to 96 of A-Z a-z 0-9 . _ : -",
+    DEVICE_ID: "give 1 to 96 of A-Z a-z 0-9 . _ - with single colons between them",
     WORD: "give 1 to 64 letters, digits and hyphens",
     WORD_PATTERN: "give 1 to 64 letters and digits, a letter first",
     DEVICE_TYPE: "give 1 to 32 letters and digits, a letter first",

@@ -32,7 +32,7 @@ from nodedevices_plugin.sharing.clients import Clients
 
 MAX_BYTES = 16 << 20
 VERSION = 1  # of what is written; of another version all parts are read that it has in common with this one
-NAMED = 8  # verdicts that cannot be read, in one message
+NAMED = 8  # verdicts or devices that cannot be read, in one message
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -185,9 +185,9 @@ class StateFile:
 
 
 def _parts(document: Mapping[str, Any]) -> tuple[State, str]:
-    """What can be used of it, each part by itself, and of verdicts each one, and what cannot: one that a newer version
-    writes in another way must not take the others along. Parts that are not known are left out: a newer version's, or
-    an older one's."""
+    """What can be used of it, each part by itself, of verdicts and devices each one, and what cannot: one that another
+    version writes in another way must not take the others along. Parts that are not known are left out: a newer
+    version's, or an older one's."""
     state, problems = State(), list[str]()
     for name in (each.name for each in fields(State) if each.name != "version" and each.name in document):
         part, problem = _part(name, document[name])
@@ -195,6 +195,11 @@ def _parts(document: Mapping[str, Any]) -> tuple[State, str]:
             found = {key: _part(name, {key: value}) for key, value in document[name].items()}
             part = {key: verdict for one, why in found.values() if not why for key, verdict in one.items()}
             problems += [why for _, why in found.values() if why][:NAMED]
+        elif problem and name == "devices" and isinstance(document[name], list):
+            every = [_part(name, [each]) for each in document[name]]
+            part = tuple(device for one, why in every if not why for device in one)
+            numbered = (why.replace(".0", f".{number}", 1) for number, (_, why) in enumerate(every) if why)
+            problems += list(numbered)[:NAMED]
         elif problem:
             problems.append(problem)
         if part is not None:

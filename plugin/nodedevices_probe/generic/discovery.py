@@ -35,6 +35,7 @@ from nodedevices_probe.protocol import (
     DeviceFact,
     Problem,
     Readings,
+    is_device_id,
     text,
 )
 from nodedevices_probe.roots import MAX_ENTRIES, Roots
@@ -262,10 +263,11 @@ def _id(found_by: str) -> str:
     """`/dev/net/tun` -> dev-net-tun; with a hash where that says less than it should."""
     plain = found_by.removeprefix("/").replace("/", "-")
     same = re.fullmatch(r"/[A-Za-z0-9._/]+|[A-Za-z0-9][A-Za-z0-9._:-]*", found_by)
-    if same and len(plain) <= MAX_DEVICE_ID:
+    if same and is_device_id(plain):
         return plain
     digest = hashlib.sha256(found_by.encode()).hexdigest()[:10]
-    return f"{re.sub('[^A-Za-z0-9._:-]', '-', plain)[: MAX_DEVICE_ID - 11]}-{digest}"
+    clean = re.sub("^:|:{2,}", "-", re.sub("[^A-Za-z0-9._:-]", "-", plain))
+    return f"{clean[: MAX_DEVICE_ID - 11]}-{digest}"
 
 
 def _usb_id(device: usb.UsbDevice, others: Iterable[usb.UsbDevice]) -> str:

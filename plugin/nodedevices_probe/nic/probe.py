@@ -9,12 +9,11 @@ up or down, and nothing but files of the kernel is read.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodedevices_api.bounds import DEVICE_ID_PATTERN, MAX_DEVICE_ID, MAX_DEVICES
+from nodedevices_api.bounds import MAX_DEVICES
 
 from nodedevices_probe import drm, pcie
 from nodedevices_probe.loop import Facts
@@ -35,6 +34,7 @@ from nodedevices_probe.protocol import (
     PcieNeighbour,
     Problem,
     Readings,
+    is_device_id,
     text,
     within,
 )
@@ -100,12 +100,12 @@ class NicSource(SysfsSource):
         devices = [*self.whole(read, PCI_DEVICES), *(self._soft(each) for each in rdma if not each.owner.pci)]
         usable: dict[str, DeviceFact] = {}
         for each in devices:
-            if _is_id(each.id):
+            if is_device_id(each.id):
                 usable.setdefault(each.id, each)
         ordered = sorted(usable.values(), key=lambda each: (each.type == names.VIRTUAL, not each.pci_bus_id))
         problems = (
             _exclusive(roots),
-            _odd_names([each.id for each in devices if not _is_id(each.id)]),
+            _odd_names([each.id for each in devices if not is_device_id(each.id)]),
             _no_interfaces(machine),
             _shared_groups(usable.values()),
             _too_many(ordered),
@@ -243,10 +243,6 @@ def _speed(own: Interface | None, rdma: RdmaDevice | None) -> int | None:
         return own.speed_gbps
     rates = [port.rate_gbps for port in rdma.said.ports if port.rate_gbps is not None] if rdma is not None else []
     return within(max(rates, default=None), 1, MAX_SMALL)
-
-
-def _is_id(name: str) -> bool:
-    return len(name) <= MAX_DEVICE_ID and re.fullmatch(DEVICE_ID_PATTERN, name) is not None
 
 
 def _exclusive(roots: Roots) -> Problem | None:

@@ -18,9 +18,9 @@ from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import NvmlCalls
 from nodedevices_probe.nvidia.facts import memory_capacity
 from nodedevices_probe.protocol import (
-    DEVICE_ID,
     PROFILE,
     Partition,
+    is_device_id,
     within,
 )
 from nodedevices_probe.sysfs import System, mig_device_nodes
@@ -66,7 +66,7 @@ class MigDevices:
         for index in range(min(nvml.call("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0, MAX_PARTITIONS)):
             handle = nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
             identity = handle is not None and nvml.call("nvmlDeviceGetUUID", handle)
-            if not identity or not re.fullmatch(DEVICE_ID, identity):
+            if not identity or not is_device_id(identity):
                 continue
             known = self._known.get(identity)
             if known is None or known.index != index:

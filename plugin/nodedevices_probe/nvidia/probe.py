@@ -12,7 +12,6 @@ A call that hangs hangs this process and nothing else: the agent sees the silenc
 from __future__ import annotations
 
 import contextlib
-import re
 from argparse import Namespace
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,7 +37,6 @@ from nodedevices_probe.nvidia.facts import (
 from nodedevices_probe.nvidia.library import Library
 from nodedevices_probe.nvidia.mig import MigDevices
 from nodedevices_probe.protocol import (
-    DEVICE_ID,
     MAX_MESSAGE,
     DeviceFact,
     Driver,
@@ -47,6 +45,7 @@ from nodedevices_probe.protocol import (
     PcieNeighbour,
     Problem,
     Readings,
+    is_device_id,
     memory_bytes,
     nearest,
     text,
@@ -214,7 +213,7 @@ class NvmlSource:
         """One GPU, if it answers with at least its id."""
         handle = nvml.call("nvmlDeviceGetHandleByIndex", index)
         identity = nvml.call("nvmlDeviceGetUUID", handle) if handle is not None else None
-        if not identity or not re.fullmatch(DEVICE_ID, identity):
+        if not identity or not is_device_id(identity):
             return None
         known = self._known.get(identity)
         if known is None:

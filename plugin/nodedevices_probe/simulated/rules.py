@@ -12,6 +12,7 @@ from nodedevices_api.bounds import (
     ATTRIBUTE_NAME_PATTERN,
     INT32_MAX,
     MAX_ATTRIBUTE_NAME,
+    MAX_DEVICE_ID,
     MAX_DEVICES,
     MAX_INDEX,
     MAX_MINOR,
@@ -48,7 +49,7 @@ _TEXT = Text(PLAIN_TEXT, "text")
 _MESSAGE = Text(PLAIN_TEXT, "text", 512)
 _WORD = Text(WORD, "letters, digits and hyphens")
 _CONDITION = Text(WORD_PATTERN, "letters and digits, such as linkDown")
-_ID = Text(DEVICE_ID, "A-Z a-z 0-9 . _ : -", 96)
+_ID = Text(DEVICE_ID, "A-Z a-z 0-9 . _ - with single colons between them", MAX_DEVICE_ID)
 _NODE = Text(DEVICE_NODE, "a path such as /dev/nvidia0", MAX_DEVICE_NODE)
 _COUNT = Integer(0, MAX_INTEGER)
 _SMALL = Integer(0, 65535)

@@ -217,6 +217,16 @@ def test_a_verdict_that_cannot_be_read_takes_no_other_along(file: StateFile) -> 
     assert file.unread.startswith("verdicts.GPU-2.since: a time without a zone")
 
 
+def test_a_device_that_cannot_be_read_takes_no_other_along(file: StateFile) -> None:
+    other = replace(DEVICE, fact=replace(DEVICE.fact, id="GPU-2", index=1))
+    file.save(replace(FULL, devices=(DEVICE, other)))
+    document = json.loads(file.path.read_bytes())
+    document["devices"][1]["fact"]["id"] = "card::3"  # as an earlier version took it from a probe
+    file.path.write_text(json.dumps(document))
+    assert file.load() == FULL
+    assert file.unread.startswith("devices.1.fact.id: ")
+
+
 def test_of_a_newer_versions_file_all_that_is_understood_is_used_and_the_rest_named(file: StateFile) -> None:
     file.save(FULL)
     newer = json.loads(file.path.read_bytes()) | {"version": 9, "ledger": [1], "verdicts": {"GPU-1": {"state": "Fine"}}}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.model import AllocationError, DeviceNode, Holder, Mount
+from nodedevices_plugin.resources import ids
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
@@ -151,6 +152,17 @@ def test_a_usb_device_is_found_by_its_ids_with_the_nodes_that_its_drivers_made(t
     )
     assert extra(one)["serial"] == "A1"
     assert (other.id, other.device_nodes) == ("usb:1a86:7523:at-1-1.10", ("/dev/bus/usb/001/012",))
+
+
+@pytest.mark.parametrize("serial", [":3", "A:", "A::B", ":"])
+def test_a_usb_device_whose_serial_number_has_odd_colons_is_a_device_of_its_own(tmp_path: Path, serial: str) -> None:
+    machine = Machine(tmp_path, '[{name: ch340, usb: [{vendor: "1a86"}], count: 2}]')
+    usb(machine.tree, "1-1", ids="1a86:7523", number=7, serial=serial)
+    usb(machine.tree, "1-2", ids="1a86:7523", number=8, serial="3")
+    [odd, plain] = machine.found
+    assert plain == "usb:1a86:7523:3"
+    shares = machine.node().offers[f"{DOMAIN}/ch340"]
+    assert [ids.split(each) for each in shares] == [(odd, 0), (odd, 1), (plain, 0), (plain, 1)]
 
 
 def test_a_usb_device_keeps_its_id_when_it_is_plugged_in_again_and_clones_have_their_ports(tmp_path: Path) -> None:

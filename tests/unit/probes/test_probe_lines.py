@@ -130,7 +130,13 @@ def test_another_protocol_is_refused_by_name_whatever_else_it_says() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "complaint"),
     [
-        ("devices.0.id", "", "devices[0].id: '' is not allowed; give 1 to 96 of A-Z a-z 0-9 . _ : -"),
+        (
+            *("devices.0.id", ""),
+            "devices[0].id: '' is not allowed; give 1 to 96 of A-Z a-z 0-9 . _ - with single colons between them",
+        ),
+        ("devices.0.id", "card::3", "devices[0].id: 'card::3' is not allowed"),  # a share of a device `card`
+        ("devices.0.id", "card:", "devices[0].id: 'card:' is not allowed"),  # its share 3 would be card:::3
+        ("devices.0.partitions.0.id", "MIG-a::0", "devices[0].partitions[0].id: 'MIG-a::0' is not allowed"),
         ("devices.0.id", "a/../b", "devices[0].id: 'a/../b' is not allowed"),
         ("devices.0.id", "x" * 97, "devices[0].id: "),
         ("devices.0.id", "GPU-a\n", "devices[0].id: "),
@@ -246,7 +252,7 @@ def test_text_is_always_fit_for_a_line(value: Any, limit: int) -> None:
 def test_the_published_schema_says_what_the_reader_enforces() -> None:
     published = schema.line_schema()
     device = published["$defs"]["DeviceFact"]["properties"]
-    assert device["id"]["pattern"] == "^[A-Za-z0-9._:-]{1,96}$"
+    assert device["id"] == {"maxLength": 96, "pattern": "^[A-Za-z0-9._-]+(:[A-Za-z0-9._-]+)*$", "type": "string"}
     assert device["index"] == {"maximum": 1023, "minimum": 0, "type": "integer"}
     assert published["properties"]["devices"]["maxItems"] == 256
     assert published["properties"]["events"]["maxItems"] == 256

@@ -214,7 +214,7 @@ def test_mig_devices_need_only_a_profile() -> None:
         ("{devices: [{index: true}]}", "devices[0].index: True is not allowed"),
         ("{devices: [{index: 1}, {index: 1}]}", "devices[1].index: 1 is there twice"),
         ("{devices: [{id: a}, {id: a}]}", "devices: the id a is there twice"),
-        ("{devices: [{id: 'a b'}]}", "devices[0].id: 'a b' is not allowed; give A-Z a-z 0-9 . _ : -"),
+        ("{devices: [{id: 'a b'}]}", "devices[0].id: 'a b' is not allowed; give A-Z a-z 0-9 . _ - with single colons"),
         ("{devices: [{productName: \"a\\nb\"}]}", "devices[0].productName: 'a\\nb' is not allowed; give text"),
         ("{devices: [{pciBusId: x}]}", "devices[0].pciBusId: 'x' is not allowed; give a PCI address"),
         ("{devices: [{deviceNodes: [/dev/../x]}]}", "devices[0].deviceNodes[0]: '/dev/../x' is not allowed"),
