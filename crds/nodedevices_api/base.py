@@ -41,8 +41,8 @@ def wire_name(name: str) -> str:
 class Rule:
     """A condition between fields: `cel` for the API server, `holds` for us.
 
-    `message` is the sentence: what would be right. Before it the API server shows the value, `found`, and after
-    it perhaps an `example`, both CEL; or `found` is a text with a %s for each of the CEL `values` (the API server
+    `message` is the sentence: what would be right. Before it the API server shows the value, `found`, in CEL; or
+    `found` is a text with a %s for each of the CEL `values` (the API server
     refuses a CRD that goes on with what format() makes: it takes that to be of any length). We say only the sentence,
     but for what no API server sees: there `describe` says what the object has, too.
     """
@@ -52,7 +52,6 @@ class Rule:
     holds: Callable[[Any], bool]
     found: str = ""
     values: str = ""
-    example: str = ""
     describe: Callable[[Any], str] | None = None
 
     def to_json(self) -> dict[str, str]:
@@ -62,7 +61,7 @@ class Rule:
         if self.values:
             said = f"'{self.found}: {escaped.replace('%', '%%')}'.format([{self.values}])"
         else:
-            said = f"{self.found} + ': {escaped}'" + (f" + {self.example}" if self.example else "")
+            said = f"{self.found} + ': {escaped}'"
         return {"rule": self.cel, "message": self.message, "messageExpression": said}
 
 

@@ -108,7 +108,8 @@ def _convert(node: Json, definitions: Json, path: str) -> Json:
     if "items" in node:
         result["items"] = _convert(node["items"], definitions, f"{path}[]")
     if path.split(".")[1:2] == ["spec"] and result.get("pattern") in PATTERN_HINTS:
-        result |= _pattern_rule(result.pop("pattern"), "x-kubernetes-int-or-string" in result)
+        rule = _pattern_rule(result.pop("pattern"), "x-kubernetes-int-or-string" in result)
+        result["x-kubernetes-validations"] = [rule, *result.get("x-kubernetes-validations", ())]
     unknown = set(node) - KEYWORDS - _DROPPED - {"const", "items", "patternProperties", "properties"}
     if unknown:
         raise UnsupportedSchema(f"{path}: {', '.join(sorted(unknown))}")
@@ -119,7 +120,7 @@ def _pattern_rule(pattern: str, number_too: bool) -> Json:
     """The rule in place of a pattern; the API server puts field and value before its message."""
     right = f"string(self).matches(r'{pattern}')" if number_too else f"self.matches(r'{pattern}')"
     rule = f"type(self) == int || {right}" if number_too else right
-    return {"x-kubernetes-validations": [{"rule": rule, "message": f"not allowed; {PATTERN_HINTS[pattern]}"}]}
+    return {"rule": rule, "message": f"not allowed; {PATTERN_HINTS[pattern]}"}
 
 
 def _built_in(node: Json, path: str) -> str:

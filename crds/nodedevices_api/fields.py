@@ -54,8 +54,13 @@ Xid = Annotated[int, StrictType(), Field(ge=1, le=1023)]  # NVIDIA's catalogue e
 
 # --- names -----------------------------------------------------------------------------------------------------------
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
-# Extended resources: validation of Node status prefixes the name with "requests." (5+4 bytes), hence 253 - 9 at most.
-RESOURCE_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+# A DNS subdomain and at most 63 characters. The kubelet and the API server check it with "requests." before it
+# (IsExtendedResourceName in k8s.io/kubernetes pkg/apis/core/v1/helper), hence 253 - 9 at most.
+RESOURCE_NAME_PATTERN = (
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+MAX_RESOURCE_NAME = 244
 GLOB_PATTERN = r"^[A-Za-z0-9._:*?\[\]!/ -]+$"
 REASON_GLOB_PATTERN = r"^[A-Za-z0-9*?\[\]!-]+$"
 LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -64,7 +69,9 @@ VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 HOST_PATH_PATTERN = r"^(/[.]{0,2}[A-Za-z0-9_+@=:-][A-Za-z0-9._+@=:-]*)+$"  # no . and .. among its parts
 
 ObjectName = Annotated[str, StringConstraints(pattern=NAME_PATTERN, min_length=1, max_length=253)]
-ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_NAME_PATTERN, min_length=3, max_length=244)]
+ResourceName = Annotated[
+    str, StringConstraints(pattern=RESOURCE_NAME_PATTERN, min_length=3, max_length=MAX_RESOURCE_NAME)
+]
 DeviceId = Annotated[str, StringConstraints(pattern=DEVICE_ID_PATTERN, min_length=1, max_length=MAX_DEVICE_ID)]
 Word = Annotated[str, StringConstraints(pattern=WORD_PATTERN, max_length=64)]  # a reason, an action, a kind
 ProbeName = Annotated[str, StringConstraints(pattern=PROBE_NAME_PATTERN, min_length=1, max_length=MAX_PROBE_NAME)]
@@ -98,7 +105,7 @@ RecoveryAction = Literal[
 # What to write instead, by the pattern that a value did not match.
 PATTERN_HINTS = {
     NAME_PATTERN: "write small letters, digits, - and .",
-    RESOURCE_NAME_PATTERN: "write a domain and a name, such as nvidia.com/gpu",
+    RESOURCE_NAME_PATTERN: "write a domain and a name of at most 63 characters, such as nvidia.com/gpu",
     DEVICE_ID_PATTERN: "write a device id, such as GPU-<uuid>: letters, digits, . _ : -",
     WORD_PATTERN: "write letters and digits only",
     PROBE_NAME_PATTERN: "write the name of a probe, such as nvml: small letters, digits and hyphens",
@@ -131,6 +138,42 @@ ConditionMessage = Annotated[str, _clipped(CONDITION_MESSAGE_LIMIT), _limit(COND
 def in_schema(default: JsonValue) -> JsonDict:
     """Mark a field whose default the API server itself fills in; all other defaults are ours alone."""
     return {"x-default-in-schema": default}
+
+
+# --- names of extended resources -------------------------------------------------------------------------------------
+NATIVE = "kubernetes.io/"  # anywhere in a name, as in mykubernetes.io/gpu: Kubernetes' own resources
+REQUESTS = "requests."  # at its beginning: a quota's name
+NOT_EXTENDED = (
+    "no kubelet takes a name with kubernetes.io/ in it, or one that begins with requests.; write a domain of your own, "
+    "such as example.com/gpu"
+)
+
+
+def reserved_by_kubernetes(name: str) -> bool:
+    """Whether Kubernetes does not take it as an extended resource, though it is written like one."""
+    return NATIVE in name or name.startswith(REQUESTS)
+
+
+class _Extended:
+    """The same check for the API server and for us."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: JsonHandler) -> dict[str, Any]:
+        json = handler(schema)
+        rule = f"!self.contains('{NATIVE}') && !self.startsWith('{REQUESTS}')"
+        json["x-kubernetes-validations"] = [{"rule": rule, "message": f"not allowed; {NOT_EXTENDED}"}]
+        return json
+
+    def _check(self, name: str) -> str:
+        if reserved_by_kubernetes(name):
+            raise PydanticCustomError("reserved_resource", "not allowed; {hint}", {"hint": NOT_EXTENDED})
+        return name
+
+
+# What people write; a status keeps the plain type, since one name would cost the node its whole report.
+ExtendedName = Annotated[ResourceName, _Extended()]
 
 
 # --- times -----------------------------------------------------------------------------------------------------------

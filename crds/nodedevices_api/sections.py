@@ -24,6 +24,7 @@ from nodedevices_api.fields import (
     Atomic,
     Count,
     DeviceId,
+    ExtendedName,
     Flag,
     Glob,
     LabelKey,
@@ -33,7 +34,6 @@ from nodedevices_api.fields import (
     QuantityInput,
     ReasonGlob,
     RecoveryAction,
-    ResourceName,
     Whole,
     Word,
 )
@@ -107,7 +107,7 @@ class ResourceRule(Strict):
     """Devices that match are offered under this name; the first rule that matches a device applies."""
 
     match: DeviceMatch = Field(description="Which devices get the name.")
-    name: ResourceName = Field(description="The extended resource, such as nvidia.com/gpu.")
+    name: ExtendedName = Field(description="The extended resource, such as nvidia.com/gpu.")
 
 
 class Resources(Strict):
@@ -137,8 +137,8 @@ _CEL_PRESET = f"has(self.rename) && self.rename in {list(MEMORY_UNITS)}"
 class SharedResource(Strict):
     """How one resource is shared."""
 
-    name: ResourceName = Field(description="The resource to share, such as nvidia.com/gpu.")
-    rename: ResourceName | None = Field(
+    name: ExtendedName = Field(description="The resource to share, such as nvidia.com/gpu.")
+    rename: ExtendedName | None = Field(
         default=None, description="Offer the shares under this name; absent: the same, or <name>.shared by default."
     )
     devices: Annotated[tuple[Glob, ...], Field(max_length=64), Listed("set")] | None = Field(
@@ -561,15 +561,10 @@ class Faults(Strict):
     )
 
 
-def _system_name(name: str) -> bool:
-    domain = name.partition("/")[0]
-    return domain == "kubernetes.io" or domain.endswith(".kubernetes.io")
-
-
 class CapacityEntry(Strict):
     """An extended resource on the Node that the operator owns."""
 
-    name: ResourceName = Field(description="The resource, such as nodedevices.io/gpu-memory-mib.")
+    name: ExtendedName = Field(description="The resource, such as nodedevices.io/gpu-memory-mib.")
     match: DeviceMatch | None = Field(
         default=None, description="Which devices perDevice and sumOf count; absent: every GPU. Not by profile."
     )
@@ -603,13 +598,6 @@ class CapacityEntry(Strict):
             "a capacity counts devices, and no device has a profile: leave out match.profile",
             lambda it: it.match is None or it.match.profile is None,
             found="self.name + ' has match.profile ' + self.match.profile",
-        ),
-        Rule(
-            "!self.name.matches('^([^/]*[.])?kubernetes[.]io/')",
-            "a capacity name is not under kubernetes.io: choose a domain of your own",
-            lambda it: not _system_name(it.name),
-            found="'name ' + self.name",
-            example="', such as example.com/' + self.name.split('/')[1]",
         ),
     )
 

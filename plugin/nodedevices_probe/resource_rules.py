@@ -10,11 +10,14 @@ from nodedevices_probe.templates import Template
 
 MAX_VARIABLES = 64
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_DOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+_NOT_KUBERNETES = r"(?!requests\.)(?![^/]*kubernetes\.io(/|$))"  # no kubelet takes such a name
+_DOMAIN = rf"{_NOT_KUBERNETES}{_LABEL}(\.{_LABEL})*"
 NAME = Text(
-    rf"({_DOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", "a resource's name, such as fuse or example.com/fuse", 63
+    rf"({_DOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?",
+    "a resource's name, such as fuse, or under a domain of your own, such as example.com/fuse",
+    63,
 )
-DOMAIN = Text(_DOMAIN, "a domain, such as example.com", 63)
+DOMAIN = Text(_DOMAIN, "a domain of your own, such as example.com", 63)
 _TEXT = r"[^\x00-\x1f\x7f]*"
 
 

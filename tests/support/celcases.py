@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodedevices_api.container import WORDS
+from nodedevices_api.fields import NOT_EXTENDED
 from support.contract import policy
 
 Json = dict[str, Any]
@@ -65,6 +66,10 @@ def _both(place: str, field: str, refused: Mapping[str, Any], accepted: Mapping[
 
 def _of_policy(place: str, field: str, refused: Json, accepted: Json, says: str) -> Pair:
     return Pair("DevicePolicy", place, field, refused, accepted, says)
+
+
+def _slices(**entry: Any) -> Json:
+    return {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2, **entry}]}}
 
 
 def _capacity(**entry: Any) -> Json:
@@ -254,12 +259,21 @@ PAIRS: tuple[Pair, ...] = (
         f"{OTHER} has match.profile 1g.*: "
         "a capacity counts devices, and no device has a profile: leave out match.profile",
     ),
-    *_both(
-        "capacity[]",
-        "capacity[0]",
-        {"capacity": [{"name": "a.kubernetes.io/b", "perNode": 1}]},
-        {"capacity": [{"name": "akubernetes.io/b", "perNode": 1}]},
-        "name a.kubernetes.io/b: a capacity name is not under kubernetes.io: choose a domain of your own",
+    *(
+        pair
+        for place, make in (
+            ("capacity[].name", lambda name: {"capacity": [{"name": name, "perNode": 1}]}),
+            ("resources.devices[].name", lambda name: {"resources": {"devices": [{"match": {}, "name": name}]}}),
+            ("sharing.resources[].name", lambda name: _slices(name=name)),
+            ("sharing.resources[].rename", lambda name: _slices(rename=name)),
+        )
+        for pair in _both(
+            place,
+            place.replace("[]", "[0]"),
+            make("a.kubernetes.io/b"),
+            make("a.kubernetes.example/b"),
+            f'"a.kubernetes.io/b": not allowed; {NOT_EXTENDED}',
+        )
     ),
     *_both(
         "labels",

@@ -432,6 +432,10 @@ def _sharing(**entry: Any) -> Json:
     return policy(sharing={"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", **entry}]})
 
 
+def _sharing_of(name: str) -> Json:
+    return policy(sharing={"strategy": "timeSlicing", "resources": [{"name": name, "replicas": 2}]})
+
+
 def _for_containers(**template: Any) -> Json:
     rule = {"name": "nvidia.com/gpu", "memoryUnit": "1Gi", "container": template}
     return policy(sharing={"strategy": "memory", "resources": [rule]})
@@ -450,6 +454,7 @@ def _node(**spec: Any) -> Json:
     }
 
 
+RESERVED = "no kubelet takes a name with kubernetes.io/ in it, or one that begins with requests."
 _OWNERS = "a resource has one owner"
 _BUDGET = "NoExecute or an eviction needs a budget"
 _MANY = "Too many"
@@ -595,15 +600,27 @@ REFUSALS: tuple[Refusal, ...] = (
         _capacity({"name": "example.com/a", "perDevice": 1, "match": {"profile": "1g.*"}}),
         "example.com/a has match.profile 1g.*: a capacity counts devices, and no device has a profile",
     ),
-    Refusal(
-        "capacity under kubernetes.io",
-        _capacity({"name": "kubernetes.io/a", "perNode": 1}),
-        "name kubernetes.io/a: a capacity name is not under kubernetes.io: choose a domain",
-    ),
-    Refusal(
-        "capacity under x.kubernetes.io",
-        _capacity({"name": "x.kubernetes.io/a", "perNode": 1}),
-        "name x.kubernetes.io/a: a capacity name is not under kubernetes.io",
+    *(
+        Refusal(
+            f"{place} {name[:24]}",
+            make(name),
+            f'"{name}": not allowed; {says}' if len(name) < 80 else says,
+            f"{'not allowed; ' if RESERVED in says else ''}{says}",
+        )
+        for place, make in (
+            ("capacity", lambda name: _capacity({"name": name, "perNode": 1})),
+            ("resource", lambda name: policy(resources={"devices": [{"match": {}, "name": name}]})),
+            ("shared resource", _sharing_of),
+            ("rename", lambda name: _sharing(replicas=2, rename=name)),
+        )
+        for name, says in (
+            ("kubernetes.io/gpu", RESERVED),
+            ("x.kubernetes.io/gpu", RESERVED),
+            ("mykubernetes.io/gpu", RESERVED),
+            ("requests.nvidia.com/gpu", RESERVED),
+            ("a..b/gpu", "write a domain and a name of at most 63 characters"),
+            (f"example.com/{'a' * 64}", "write a domain and a name of at most 63 characters"),
+        )
     ),
     *(
         Refusal(
@@ -774,8 +791,8 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "resource without a domain",
         _capacity({"name": "gpu", "perNode": 1}),
-        '"gpu": not allowed; write a domain and a name, such as nvidia.com/gpu',
-        '"gpu" is not allowed; write a domain and a name, such as nvidia.com/gpu',
+        '"gpu": not allowed; write a domain and a name of at most 63 characters, such as nvidia.com/gpu',
+        '"gpu" is not allowed; write a domain and a name of at most 63 characters, such as nvidia.com/gpu',
     ),
     Refusal("label value with a blank", policy(labels={"extra": {"a": "x y"}}), "write a label value"),
     Refusal("glob with a hash", policy(resources={"exclude": ["GPU#1"]}), "write a name, or a pattern with * and ?"),

@@ -236,7 +236,15 @@ def longest(node: Mapping[str, Any]) -> str:
     most = node["maxLength"]
     return _matching(
         pattern,
-        ("x" * most, "1" * most, f"x/{'x' * (most - 2)}", f"1.0.0-{'x' * (most - 6)}", f"/{'x' * (most - 1)}", _AMOUNT),
+        (
+            "x" * most,
+            "1" * most,
+            f"x/{'x' * (most - 2)}",
+            f"{'x' * (most - 2)}/x",
+            f"1.0.0-{'x' * (most - 6)}",
+            f"/{'x' * (most - 1)}",
+            _AMOUNT,
+        ),
     )
 
 

@@ -1,12 +1,16 @@
 """Names of extended resources: what a name may be.
 
-One rule, wherever a name stands: what Kubernetes takes for an extended resource. That is 63 characters after the slash
-(a node's status is refused as a whole for a longer one), capital letters and _ among them.
+One rule, wherever a name stands: what Kubernetes takes for an extended resource (IsExtendedResourceName in k8s.io/
+kubernetes pkg/apis/core/v1/helper; the kubelet's Register asks it). That is 63 characters after the slash (a node's
+status is refused as a whole for a longer one), capital letters and _ among them; nothing with `kubernetes.io/` in it or
+`requests.` before it.
 """
 
 from __future__ import annotations
 
 import re
+
+from nodedevices_api.fields import MAX_RESOURCE_NAME, NOT_EXTENDED, reserved_by_kubernetes
 
 from nodedevices_plugin.model import PlanError
 
@@ -36,6 +40,10 @@ def check(field: str, name: str) -> str:
         raise PlanError(field, _shown(name), f"{len(own)} characters after the slash; {MAX_NAME} are the most")
     if _OWN.fullmatch(own) is None:
         raise PlanError(field, _shown(name), "after the slash only letters, digits, and - _ . inside are allowed")
+    if reserved_by_kubernetes(name):
+        raise PlanError(field, _shown(name), NOT_EXTENDED)
+    if len(name) > MAX_RESOURCE_NAME:
+        raise PlanError(field, _shown(name), f"{len(name)} characters; {MAX_RESOURCE_NAME} are the most")
     return name
 
 

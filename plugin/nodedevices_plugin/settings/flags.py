@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from nodedevices_api.fields import HOST_PATH_PATTERN
+from nodedevices_api.fields import HOST_PATH_PATTERN, NOT_EXTENDED, reserved_by_kubernetes
 from nodedevices_common import __version__
 from nodedevices_common.errors import InputError
 from nodedevices_common.http import Address, parse_address
@@ -132,8 +132,11 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value], *, probe_p
         problems.append("--node-name: missing; set NODE_NAME from spec.nodeName (downward API), or give --standalone")
     elif name and not _NODE_NAME.match(name):
         problems.append(f"--node-name: {show(name)} is not the name of a Node")
-    if values["resource-prefix"] and not _DOMAIN.match(str(values["resource-prefix"])):
-        problems.append(f"--resource-prefix: {show(values['resource-prefix'])} is not a domain such as nvidia.com")
+    prefix = str(values["resource-prefix"])
+    if prefix and not _DOMAIN.match(prefix):
+        problems.append(f"--resource-prefix: {show(prefix)} is not a domain such as nvidia.com")
+    elif prefix and reserved_by_kubernetes(f"{prefix}/"):
+        problems.append(f"--resource-prefix: {show(prefix)} is not allowed: {NOT_EXTENDED}")
     specs, wrong = probes.read(_list(values["probe"]), probe_place)
     by_file = "probe" not in given and (values["config-file"] or values["config-dir"])
     if wrong or not by_file:  # else the file says which run, and what they need is checked with it

@@ -109,6 +109,7 @@ def test_an_address_is_a_host_and_a_port_or_off(text: str, address: Address | No
         (["--imex-channel-ids=1"], "--imex-channel-ids: '1' is not allowed; give 0"),
         (["--node-name=Node_1"], "--node-name: 'Node_1' is not the name of a Node"),
         (["--resource-prefix=gpu"], "--resource-prefix: 'gpu' is not a domain such as nvidia.com"),
+        (["--resource-prefix=x.kubernetes.io"], "--resource-prefix: 'x.kubernetes.io' is not allowed: no kubelet"),
         (["--http-address=9735"], "--http-address: '9735' is not host:port"),
         (["--health-address=9737"], "--health-address: '9737' is not host:port"),
         (["--http-address=:99999"], "--http-address: ':99999' is not host:port"),

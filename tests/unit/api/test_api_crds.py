@@ -175,7 +175,7 @@ def test_in_a_spec_a_pattern_is_reported_in_words_and_never_as_a_regular_express
         path for path, node in OURS if ".spec" in path and "pattern" in node and node["pattern"] in PATTERN_HINTS
     ] == []
     policies = SCHEMAS["devicepolicies"]["properties"]["spec"]["properties"]
-    [rule] = policies["sharing"]["properties"]["resources"]["items"]["properties"]["name"]["x-kubernetes-validations"]
+    rule, _ = policies["sharing"]["properties"]["resources"]["items"]["properties"]["name"]["x-kubernetes-validations"]
     assert rule["rule"] == f"self.matches(r'{RESOURCE_NAME_PATTERN}')"
     assert "such as nvidia.com/gpu" in rule["message"]
 

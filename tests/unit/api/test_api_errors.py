@@ -43,7 +43,7 @@ RESOURCE = {"name": "nvidia.com/gpu", "replicas": 4}
         ({"labels": {"extra": {"a b": "c"}}}, 'spec.labels.extra.a b: "a b" is not allowed; write a label key'),
         (
             {"capacity": [{"name": "gpu", "perNode": 1}]},
-            'spec.capacity[0].name: "gpu" is not allowed; write a domain and a name, such as nvidia.com/gpu',
+            'spec.capacity[0].name: "gpu" is not allowed; write a domain and a name of at most 63 characters, such as ',
         ),
         (
             {"faults": {"taint": {"effect": "NoExecute"}}},

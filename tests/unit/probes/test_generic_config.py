@@ -100,6 +100,8 @@ REFUSED = {
     "devices: []\ndevice: []": "keep one",
     "domain: x.com": "devices: is missing",
     "devces: []": "devces: no such key; did you mean devices?",
+    "domain: x.kubernetes.io\ndevices: []": "domain: 'x.kubernetes.io' is not allowed; give a domain of your own",
+    "devices: [{preset: fuse, name: requests.io/a}]": "'requests.io/a' is not allowed; give a resource's name",
     "domain: 'A b'\ndevices: []": "domain: 'A b' is not allowed; give a domain",
     "- 3": "devices[0]: 3 is not allowed; give a mapping with a name and groups, or a preset",
     "- {preset: gpu}": "devices[0].preset: 'gpu' is not allowed; give one of fuse, tun, kvm",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Resources
+from nodedevices_plugin.model import resource_names
 from nodedevices_plugin.resources.plan import PlanError, PlanSettings, make_plan
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of, mig_id, partition
@@ -139,6 +140,24 @@ def test_an_excluded_mig_device_leaves_its_neighbours() -> None:
 
 
 def test_a_name_that_the_kubelet_would_not_take_is_refused_where_it_stands() -> None:
-    rules = (rule("x.io/good"), rule(f"x.io/{'g' * 64}"))
     with pytest.raises(PlanError, match=r"resources\.devices\[1\]\.name: x\.io/g+: 64 characters .*63 are the most"):
-        named(gpu(0), rules=rules)
+        resource_names.check("resources.devices[1].name", f"x.io/{'g' * 64}")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kubernetes.io/gpu",
+        "x.kubernetes.io/gpu",
+        "mykubernetes.io/gpu",  # as IsPrefixedNativeResource has it: anywhere in the name
+        "requests.nvidia.com/gpu",
+    ],
+)
+def test_a_name_that_kubernetes_keeps_to_itself_is_refused_where_it_stands(name: str) -> None:
+    with pytest.raises(PlanError, match=rf"resources\.devices\[0\]\.name: {name}: no kubelet takes a name"):
+        resource_names.check("resources.devices[0].name", name)
+
+
+def test_a_name_that_the_nodes_status_could_not_show_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"245 characters; 244 are the most"):
+        resource_names.check("resources.devices[0].name", f"{'a' * 241}/gpu")
