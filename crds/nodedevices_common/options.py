@@ -30,7 +30,9 @@ _ONE_DASH = re.compile(r"^-[A-Za-z][\w-]")  # not -h
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One setting. `default` is for people when it depends on other settings (whoever reads them resolves it)."""
+    """One setting. `default` is for people when it depends on other settings (whoever reads them resolves it).
+    `variable_prefix`: of a list; every variable that begins so adds to it, sorted by name, so that several who know
+    nothing of each other can."""
 
     name: str
     help: str
@@ -38,6 +40,7 @@ class Option:
     kind: Kind = "text"
     default: Value = ""
     variables: tuple[str, ...] = ()
+    variable_prefix: str = ""
     aliases: tuple[str, ...] = ()
     key: str | None = None  # in a configuration file; None: it has none
     choices: tuple[str, ...] = ()
@@ -175,7 +178,13 @@ def from_environment(options: Sequence[Option], environment: Mapping[str, str], 
     found: dict[str, Given] = {}
     problems = []
     known = {variable for option in options for variable in option.variables}
+    prefixes = tuple(option.variable_prefix for option in options if option.variable_prefix)
     for option in options:
+        if option.variable_prefix:
+            added, wrong = _added(option, environment)
+            problems += wrong
+            if added:
+                found[option.name] = Given(added, f"environment variables {option.variable_prefix}*")
         for variable in option.variables:
             text = environment.get(variable, "")
             if text and option.name not in found:
@@ -185,12 +194,28 @@ def from_environment(options: Sequence[Option], environment: Mapping[str, str], 
                 except ValueError as error:
                     problems.append(str(error))
     for variable in sorted(environment):
+        if variable.startswith(prefixes):
+            continue
         if variable.startswith(prefix) and variable not in known and not _SERVICE_LINK.search(variable):
             hint = nearest(variable, known)
             problems.append(f"environment variable {variable}: unknown setting{hint}")
     if problems:
         raise InputError(problems)
     return found
+
+
+def _added(option: Option, environment: Mapping[str, str]) -> tuple[tuple[str, ...], list[str]]:
+    """What all variables with the option's prefix say, and what is wrong with it."""
+    found: list[str] = []
+    problems = []
+    for variable in sorted(each for each in environment if each.startswith(option.variable_prefix)):
+        try:
+            value = read_text(option, environment[variable], f"environment variable {variable}")
+        except ValueError as error:
+            problems.append(str(error))
+            continue
+        found += value if isinstance(value, tuple) else ()
+    return tuple(found), problems
 
 
 def read_text(option: Option, text: str, place: str) -> Value:
@@ -263,7 +288,8 @@ def _help(option: Option) -> str:
         default = "true" if default else ""
     elif isinstance(default, tuple):
         default = ",".join(default)
-    notes = [f"${' or $'.join(option.variables)}"]
+    variables = (*option.variables, *([f"{option.variable_prefix}*"] if option.variable_prefix else []))
+    notes = [f"${' or $'.join(variables)}"]
     if default:
         notes.append(f"default {default}")
     return f"{option.help} [{', '.join(notes)}]".replace("%", "%%")

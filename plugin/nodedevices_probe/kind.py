@@ -38,8 +38,8 @@ class Kind:
     on and cannot be.
 
     `auto` starts the kind where `present` says why its hardware is there, and where one of the agent's options
-    `auto_by` is given: a kind whose devices a file describes, which runs by default then, too. A kind with neither is
-    never started by it.
+    `auto_by` is given: a kind whose devices a file describes, which runs then beside any others, too. A kind with
+    neither is never started by it.
     """
 
     name: str

@@ -23,8 +23,8 @@ from nodedevices_operator.extender import settings as extender_settings
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name
-from nodedevices_plugin.settings.probes import default as default_probes
 from nodedevices_plugin.settings.probes import read as read_probes
+from nodedevices_plugin.settings.probes import together
 from nodedevices_probe.registry import KINDS
 from support.kustomize import ROOT, kubectl, parsed, render, rendered
 
@@ -34,8 +34,9 @@ KUBECTL = kubectl()
 
 needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="no kubectl: `make cluster-tools` builds one")
 
+LIBRARIES = {"PATH", "LD_LIBRARY_PATH"}  # where programs and libraries are: of mps and driver-directory, as these say
 # What that component sets.
-OF_DRIVER_DIRECTORY = {"NODEDEVICES_PROBE", "DEVICE_LIST_STRATEGY", "PATH", "LD_LIBRARY_PATH"}
+OF_DRIVER_DIRECTORY = {"NODEDEVICES_ADD_PROBE_DRIVER_DIRECTORY", "DEVICE_LIST_STRATEGY", "PATH", "LD_LIBRARY_PATH"}
 
 # Everything that each part may do. A rule that is not here is not granted; one that is here is used by the code.
 GRANTED = {
@@ -336,12 +337,15 @@ def test_demo_is_default_with_simulated_devices_and_nothing_else(default: list[d
     assert demo == default
 
 
-def with_component(name: str, folder: Path, *, beside: Sequence[str] = ()) -> list[dict[str, Any]]:
+def with_component(
+    name: str, folder: Path, *, beside: Sequence[str] = (), to: Path = MANIFESTS / "overlays" / "default"
+) -> list[dict[str, Any]]:
     """The default overlay with a component, after others, as a user's own kustomization has it."""
     assert KUBECTL is not None
     relative = os.path.relpath(MANIFESTS, folder.resolve())
     components = [f"{relative}/components/{each}" for each in (*beside, name)]
-    (folder / "kustomization.yaml").write_text(f"resources: [{relative}/overlays/default]\ncomponents: {components}\n")
+    base = os.path.relpath(to.resolve(), folder.resolve())
+    (folder / "kustomization.yaml").write_text(f"resources: [{base}]\ncomponents: {components}\n")
     return render(folder, KUBECTL)
 
 
@@ -519,7 +523,7 @@ def test_the_driver_directory_component_keeps_the_agent_without_privileges_and_i
     assert (inside["driver"], inside["host-dev"]) == (defaults["driver-root-ctr-path"].default, "/dev")
     own = {each["name"]: each["value"] for each in agent["env"] if each["name"] in OF_DRIVER_DIRECTORY}
     assert parse(["--node-name=n"], own).given["device-list-strategy"] == ("driver-directory",)
-    [listed] = read_probes(own["NODEDEVICES_PROBE"].split(","))[0]
+    [listed] = read_probes(own["NODEDEVICES_ADD_PROBE_DRIVER_DIRECTORY"].split(","))[0]
     assert probe["command"] == ["nodedevices-probe", "nvml", "--listen", f"unix:{listed.socket}"]
     [added_to_image] = re.findall(
         r"^ENV PATH=(.*):[$]PATH ", (ROOT / "plugin" / "Dockerfile").read_text(), re.MULTILINE
@@ -554,11 +558,11 @@ def test_where_the_driver_is_a_folder_the_mps_daemons_run_from_it(tmp_path: Path
 def test_the_all_gpus_component_names_probes_that_there_are(tmp_path: Path) -> None:
     changed = with_component("all-gpus", tmp_path)
     container = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])["containers"][0]
-    [probes] = [each for each in container["env"] if each["name"] == "NODEDEVICES_PROBE"]
+    [probes] = [each for each in container["env"] if each["name"] == "NODEDEVICES_ADD_PROBE_ALL_GPUS"]
     container["env"].remove(probes)
     assert changed == overlay("default")
     assert probes["value"].split(",") == ["nvml", "amd", "intel"]
-    parse(["--node-name=n"], {"NODEDEVICES_PROBE": probes["value"]})  # raises for a probe that is not there
+    parse(["--node-name=n"], {probes["name"]: probes["value"]})  # raises for a probe that is not there
 
 
 @needs_kubectl
@@ -590,16 +594,68 @@ def test_components_of_configured_devices_mount_a_config_map_that_may_be_missing
     assert changed == overlay("default")
     local = parse(["--node-name=n"], environment)
     assert local.device_files == {f"{option}-file": file}
-    assert default_probes(local.probe_options) == ("nvml", probe)
+    assert together(None, (), local.probe_options)[0] == ("nvml", probe)
 
 
 @needs_kubectl
 def test_the_all_devices_component_leaves_it_to_the_hardware(tmp_path: Path) -> None:
     changed = with_component("all-devices", tmp_path)
     container = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])["containers"][0]
-    container["env"].remove({"name": "NODEDEVICES_PROBE", "value": "auto"})
+    variable = {"name": "NODEDEVICES_ADD_PROBE_ALL_DEVICES", "value": "auto"}
+    container["env"].remove(variable)
     assert changed == overlay("default")
-    assert parse(["--node-name=n"], {"NODEDEVICES_PROBE": "auto"}).given["probe"] == ("auto",)
+    local = parse(["--node-name=n"], {variable["name"]: variable["value"]})
+    assert together(None, local.added_probes, local.probe_options)[0] == ("auto",)
+
+
+def test_no_two_components_give_the_agent_the_same_variable_so_that_their_order_decides_nothing() -> None:
+    by_variable: dict[str, list[str]] = {}
+    for each in sorted((MANIFESTS / "components").glob("*/kustomization.yaml")):
+        names = {name for name in re.findall(r"name: ([A-Z][A-Z0-9_]+)", each.read_text()) if name not in LIBRARIES}
+        for name in names:
+            by_variable.setdefault(name, []).append(each.parent.name)
+    assert "NODEDEVICES_ADD_PROBE_ALL_GPUS" in by_variable
+    assert {name: parts for name, parts in by_variable.items() if len(parts) > 1} == {}
+
+
+# Components that say which probes run, and which run with each of them alone. A file's probe runs with `auto`, too.
+ALONE = {
+    "all-gpus": {"nvml", "amd", "intel"},
+    "all-devices": {"auto"},
+    "driver-directory": {"nvml=unix:/run/nodedevices/nvml.sock"},
+    "generic": {"nvml", "generic"},
+    "remote": {"nvml", "remote"},
+    "rdma": {"nvml", "nic"},
+    "sriov": {"nvml", "nic"},
+    "onload": {"nvml", "nic"},
+    "fpga-names": {"nvml", "fpga"},
+}
+
+
+def both_of(one: str, other: str) -> set[str]:
+    """What has to run with two components: all that each brings, and NVML's probe where its component says."""
+    found = ALONE[one] | ALONE[other]
+    if any(each.startswith("nvml=") for each in found) or ("auto" in found and "all-gpus" not in (one, other)):
+        found -= {"nvml"}  # by another way, or where its hardware is
+    return found - {"nic", "generic", "remote", "fpga"} if "auto" in found else found
+
+
+@needs_kubectl
+@pytest.mark.parametrize("one", ALONE)
+def test_components_add_probes_and_none_takes_anothers_away(one: str, tmp_path: Path) -> None:
+    (alone := tmp_path / "agent").mkdir()  # not with the CRDs, which take most of the time
+    (alone / "daemonset.yaml").write_text((MANIFESTS / "base" / "agent" / "daemonset.yaml").read_text())
+    (alone / "kustomization.yaml").write_text("resources: [daemonset.yaml]\n")
+    for other in list(ALONE)[list(ALONE).index(one) :]:
+        (folder := tmp_path / other).mkdir()
+        changed = with_component(one, folder, beside=[other] if other != one else [], to=alone)
+        container = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])["containers"][0]
+        environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+        local = parse(["--node-name=n"], environment)
+        run, problems = together(None, local.added_probes, local.probe_options)
+        assert (set(run), problems) == (both_of(one, other), []), f"{one} with {other}"
+        by_auto = {kind for kind in KINDS if KINDS[kind].configured(local.probe_options)}
+        assert by_auto >= (ALONE[one] | ALONE[other]) & {"nic", "generic", "remote", "fpga"}
 
 
 @needs_kubectl

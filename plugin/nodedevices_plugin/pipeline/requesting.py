@@ -75,11 +75,13 @@ def request_config(
     given_probes, by_policy = _texts(local.given), "discovery" in given
     if file.error is not None:
         error = f"{where}: {file.error}"
-        run = None if by_policy else given_probes  # a policy may name what only the file defines
+        # A policy may name what only the file defines.
+        known = given_probes is not None and not by_policy
+        run = probes.together(given_probes, local.added_probes, local.probe_options)[0] if known else None
         return RequestedConfig(error=error, field=file.field, source="file", sources=sources, probes=run)
     of_file = _texts(file.config.flags if file.config is not None else {})
-    wanted = given_probes or of_file or probes.default(local.probe_options)
-    lacking = probes.missing(probes.read(wanted)[0], local.probe_options, probes.KEY)
+    wanted, lacking = probes.together(given_probes or of_file, local.added_probes, local.probe_options)
+    lacking = lacking or probes.missing(probes.read(wanted)[0], local.probe_options, probes.KEY)
     if lacking and given_probes is None and not by_policy:
         error = f"{where}: {'; '.join(lacking)}"
         return RequestedConfig(error=error, field=probes.KEY, source="file", sources=sources)
@@ -114,7 +116,8 @@ def request_config(
     except InputError as error:
         return RequestedConfig(error=str(error), field=error.place, source="spec", sources=sources, probes=kept)
     if (names := effective.sections.discovery.probes) is not None:
-        wanted, problems = probes.chosen(names, (*(given_probes or ()), *(of_file or ())), local.probe_options)
+        defined = (*(given_probes or ()), *local.added_probes, *(of_file or ()))
+        wanted, problems = probes.chosen(names, defined, local.probe_options)
         if problems:
             refused = str(ConfigError(problems))
             return RequestedConfig(error=refused, field=probes.POLICY, source="spec", sources=sources)

@@ -50,6 +50,7 @@ class Local:
     fallback_strategies: tuple[str, ...] = ()
     resource_prefix: str
     serving_mode: str
+    added_probes: tuple[str, ...] = ()  # beside those that are listed, by flags, environment, file or default
     probe_options: Mapping[str, Value]  # what built-in probes get of the agent's options, by name
     device_plugin_dir: str
     kubelet_socket: str
@@ -83,7 +84,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     values = {option.name: given.get(option.name, option.default) for option in options()}
     by_variable = "probe" in in_environment and "probe" not in flags
     place = "environment variable NODEDEVICES_PROBE" if by_variable else probes.FLAG
-    problems = _between(values, given, probe_place=place) + refused_by_vendors(given | alone)
+    added = _list(in_environment.get("add-probe", ())) + _list(flags.get("add-probe", ()))
+    problems = _between(values, given, probe_place=place, added=added) + refused_by_vendors(given | alone)
     try:
         memory_flags.sharing(by_option(given))
     except ConfigError as error:
@@ -102,6 +104,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
         fallback_strategies=_list(values["fallback-strategies"]),
         resource_prefix=str(values["resource-prefix"]),
         serving_mode=str(values["serving-mode"]),
+        added_probes=added,
         probe_options=probes.passed_on(values),
         device_plugin_dir=directory,
         kubelet_socket=str(values["kubelet-socket"]) or f"{directory}/kubelet.sock",
@@ -124,8 +127,11 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     )
 
 
-def _between(values: Mapping[str, Value], given: Mapping[str, Value], *, probe_place: str) -> list[str]:
-    """What is wrong with the values beyond each one alone. `probe_place`: where the probes are given."""
+def _between(
+    values: Mapping[str, Value], given: Mapping[str, Value], *, probe_place: str, added: tuple[str, ...]
+) -> list[str]:
+    """What is wrong with the values beyond each one alone. `probe_place`: where the probes are given; `added`: those
+    beside them."""
     problems = []
     name = str(values["node-name"])
     if not name and not values["standalone"]:
@@ -137,7 +143,13 @@ def _between(values: Mapping[str, Value], given: Mapping[str, Value], *, probe_p
         problems.append(f"--resource-prefix: {show(prefix)} is not a domain such as nvidia.com")
     elif prefix and reserved_by_kubernetes(f"{prefix}/"):
         problems.append(f"--resource-prefix: {show(prefix)} is not allowed: {NOT_EXTENDED}")
-    specs, wrong = probes.read(_list(values["probe"]), probe_place)
+    wrong = probes.read(_list(values["probe"]), probe_place)[1]
+    for each in dict.fromkeys(added):
+        wrong += probes.read([each], probes.ADD)[1]
+    if not wrong:
+        listed = _list(values["probe"]) if "probe" in given else None
+        texts, wrong = probes.together(listed, added, values)
+        specs = probes.read(texts)[0]
     by_file = "probe" not in given and (values["config-file"] or values["config-dir"])
     if wrong or not by_file:  # else the file says which run, and what they need is checked with it
         problems += wrong or [*probes.missing(specs, values, probe_place), *probes.unused(specs, values)]

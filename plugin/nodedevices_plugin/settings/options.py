@@ -130,6 +130,15 @@ OWN: tuple[Option, ...] = (
         "own, or NAME=unix:/PATH for one that listens there; repeat it to run several",
     ),
     Option(
+        name="add-probe",
+        kind="list",
+        variable_prefix=probes.ADD_VARIABLES,
+        group="probe",
+        metavar="PROBE",
+        help=f"a probe beside those of --probe or, without it, beside {', '.join(probes.DEFAULT)}; all variables and "
+        f"flags add, none replaces another's; {probes.AUTO} takes the place of {', '.join(probes.DEFAULT)}",
+    ),
+    Option(
         name="simulated-file",
         variables=("NODEDEVICES_SIMULATED_FILE",),
         group="probe",

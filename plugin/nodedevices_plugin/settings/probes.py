@@ -4,6 +4,10 @@ NAME=unix:/PATH`, as often as wanted. Pure.
 `auto` stands for the built-in ones whose hardware the node has (nodedevices_probe.presence), which change as hardware
 and drivers come; it may be combined with others.
 
+Parts of an installation that know nothing of each other (components of a kustomization) each add theirs, and none
+replaces another's (`together`): `--add-probe`, any variable NODEDEVICES_ADD_PROBE_<part>, and a file that describes
+devices, which brings the probe that reads it.
+
 The order counts: a device that two probes report is the first one's. A command is split as a shell does it,
 and gets `--fd N`, the descriptor to which it writes its lines; a comma in it would end it, so that a program that needs
 one is wrapped in a script. At a path the agent connects to a probe that somebody else runs.
@@ -24,6 +28,9 @@ from nodedevices_probe.check import CheckError
 from nodedevices_probe.registry import KINDS
 
 FLAG, KEY, POLICY = "--probe", "flags.probe", "discovery.probes"
+ADD = "--add-probe"
+ADD_VARIABLES = "NODEDEVICES_ADD_PROBE_"  # and whatever name: one for each part that adds probes
+SIMULATED = "simulated"
 DEFAULT = ("nvml",)
 AUTO = "auto"
 AUTOMATIC = tuple(kind.name for kind in KINDS.values() if kind.automatic)  # what it may stand for
@@ -110,9 +117,33 @@ def chosen(
     return tuple(texts), problems + wrong + missing(specs, options, place)
 
 
-def default(options: Mapping[str, Value]) -> tuple[str, ...]:
-    """What runs where nobody says: NVML's, and those whose devices a file of the agent's options describes."""
-    return (*DEFAULT, *(each for each in AUTOMATIC if each in configured(options) and each not in DEFAULT))
+def together(
+    listed: Sequence[str] | None, added: Sequence[str], options: Mapping[str, Value]
+) -> tuple[tuple[str, ...], list[str]]:
+    """The probes that run, and what is wrong with them as a whole. `listed`: what flags, variables or file list; None:
+    none of them does. A probe that is added by its name alone is the one that another part defines by that name."""
+    by_name = {name_of(each): each for each in listed} if listed is not None else dict[str, str]()
+    if listed is None and AUTO not in added:
+        by_name = {each: each for each in DEFAULT}
+    problems = []
+    for text in added:
+        name = name_of(text)
+        before = by_name.get(name, name)
+        if before in (name, text):
+            by_name[name] = text
+        elif text != name:
+            problems.append(f"{ADD}: {name} is {show(before)} and {show(text)}; give each probe its own name")
+    texts = (*by_name.values(), *_brought(by_name, options))
+    return texts, problems or read(texts, ADD)[1]
+
+
+def _brought(names: Collection[str], options: Mapping[str, Value]) -> list[str]:
+    """Those that files bring beside these; `auto` stands for them already. The simulated probe stands for the node's
+    hardware: beside it run those alone that have no other devices than a file's."""
+    if AUTO in names:
+        return []
+    found = [each for each in AUTOMATIC if each in configured(options) and each not in names]
+    return [each for each in found if SIMULATED not in names or KINDS[each].requires]
 
 
 def configured(options: Mapping[str, Value]) -> frozenset[str]:

@@ -12,8 +12,10 @@ from nodedevices_common.text import show
 from nodedevices_plugin.model import HoldersState, Holdings
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline.inventory import owned
-from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.requesting import request_config
+from nodedevices_plugin.pipeline.state import SeenSpec, State
 from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
+from nodedevices_plugin.settings.file import FileOutcome, from_document
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.probes import ProbeSpec, read
 from nodedevices_plugin.settings.problems import ConfigError
@@ -229,3 +231,71 @@ def test_a_probe_that_cannot_be_is_refused_with_what_is_right(given: str, compla
     with pytest.raises(ConfigError) as refused:
         parse(["--standalone", f"--probe={given}"], {})
     assert refused.value.problems == (complaint,)
+
+
+# --- parts of an installation that add probes, and know nothing of each other -----------------------------------------
+LISTED_NVML = ("--probe=nvml",)
+DRIVER = {"NODEDEVICES_ADD_PROBE_DRIVER_DIRECTORY": "nvml=unix:/run/nvml.sock"}
+GPUS = {"NODEDEVICES_ADD_PROBE_ALL_GPUS": "nvml,amd,intel"}
+AUTO = {"NODEDEVICES_ADD_PROBE_ALL_DEVICES": "auto"}
+RDMA_FILE = {"NODEDEVICES_RDMA_CONFIG_FILE": "/etc/rdma.json"}
+GENERIC_FILE = {"NODEDEVICES_GENERIC_CONFIG_FILE": "/etc/generic.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "run"),
+    [
+        ((), {}, ("nvml",)),
+        ((), GPUS, ("nvml", "amd", "intel")),
+        ((), AUTO, ("auto",)),
+        ((), DRIVER | AUTO, ("auto", "nvml=unix:/run/nvml.sock")),
+        ((), DRIVER | GPUS, ("nvml=unix:/run/nvml.sock", "amd", "intel")),
+        ((), GPUS | AUTO, ("auto", "nvml", "amd", "intel")),
+        ((), GPUS | RDMA_FILE | GENERIC_FILE, ("nvml", "amd", "intel", "nic", "generic")),
+        (LISTED_NVML, RDMA_FILE, ("nvml", "nic")),
+        (LISTED_NVML, AUTO, ("nvml", "auto")),
+        (("--probe=nic=/opt/x",), RDMA_FILE, ("nic=/opt/x",)),
+        (("--add-probe=amd",), {"NODEDEVICES_ADD_PROBE_A": "intel"}, ("nvml", "intel", "amd")),
+        (("--probe=simulated", "--simulated-profile=h100 x 1"), RDMA_FILE, ("simulated",)),
+        (("--probe=simulated", "--simulated-profile=h100 x 1"), GENERIC_FILE, ("simulated", "generic")),
+    ],
+)
+def test_what_one_part_adds_takes_nothing_of_anothers_away(
+    flags: Sequence[str], environment: dict[str, str], run: tuple[str, ...]
+) -> None:
+    assert wanted(parse(["--standalone", *flags], environment)) == run
+
+
+def test_a_files_probes_are_a_list_to_which_others_are_added() -> None:
+    local = parse(["--standalone", "--config-file=/c"], DRIVER | RDMA_FILE)
+    assert wanted(local, "amd") == ("amd", "nvml=unix:/run/nvml.sock", "nic")
+    broken = request_config(parse(["--standalone", *LISTED_NVML], GPUS), FileOutcome(error="not YAML"), None)
+    assert broken.probes == ("nvml", "amd", "intel"), "and a broken file takes none of the others away"
+
+
+def test_a_policy_may_choose_what_a_part_has_added() -> None:
+    local = parse(["--standalone"], {"NODEDEVICES_ADD_PROBE_A": "nics=/opt/x", **GPUS})
+    spec = SeenSpec(config={"discovery": {"probes": ["nics"]}}, config_hash="h")
+    assert request_config(local, FileOutcome(), spec).probes == ("nics=/opt/x",)
+
+
+@pytest.mark.parametrize(
+    ("environment", "complaint"),
+    [
+        ({"NODEDEVICES_ADD_PROBE_A": "rocm"}, "--add-probe: 'rocm' is not allowed"),
+        (
+            {"NODEDEVICES_ADD_PROBE_A": "x=/a", "NODEDEVICES_ADD_PROBE_B": "x=/b"},
+            "--add-probe: x is 'x=/a' and 'x=/b'; give each probe its own name",
+        ),
+        ({"NODEDEVICES_ADD_PROBE_A": "simulated"}, "simulated: needs exactly one of"),
+    ],
+)
+def test_what_cannot_be_added_is_refused_at_the_start(environment: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        parse(["--standalone"], environment)
+
+
+def wanted(local: Local, *of_file: str) -> tuple[str, ...]:
+    file = FileOutcome(config=from_document({"flags": {"probe": list(of_file)}})) if of_file else FileOutcome()
+    requested = request_config(local, file, None)
+    return requested.probes or ()
