@@ -156,6 +156,7 @@ class Agent:
             on_change=self._on_kubelet,
             kubelet_socket=Path(local.kubelet_socket),
             others=self._others,
+            beside=self._others,
             lists=self._lists,
             prepare=self._prepare,
             keep=self._parts.keep,

@@ -101,6 +101,25 @@ async def test_shares_of_its_devices_under_another_name_are_in_its_way(
         await serves(kubelet)
 
 
+async def test_a_plugin_that_comes_later_with_its_devices_under_another_name_has_them_alone(
+    made: AgentProcess, kubelet: StandInKubelet, tmp_path: Path, ids: list[str]
+) -> None:
+    made.start()
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)
+    held = await kubelet.allocate(GPU, 1, pod="train")
+    with VendorProcess(
+        tmp_path, kubelet.plugin_folder, ids, "--resource=nvidia.com/gpu.shared", "--replicas=2"
+    ) as vendor:
+        assert "nvidia.com/gpu.shared to this kubelet: 8 healthy ids" in await waits(made)
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
+        given = await kubelet.allocate("nvidia.com/gpu.shared", 1, pod="other")
+        assert kubelet.ids_in_use(GPU) == set(held.ids)
+        vendor.end()
+        await made.until(lambda: ready(made)[0] == 200)
+    taken = {each.partition("::")[0] for each in given.ids}
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 4 - len(taken))
+
+
 async def test_other_devices_of_another_plugin_are_not(
     made: AgentProcess, kubelet: StandInKubelet, tmp_path: Path
 ) -> None:

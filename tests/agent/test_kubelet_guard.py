@@ -34,6 +34,9 @@ class Rival:
         self.prepared = 0
         self.kubelet: StandInKubelet | None = None
         self.looks = 0  # that found devices
+        self.came = ""  # who is beside us once we are registered
+        self.own: set[str] = set()  # what was called ours with the last such query
+        self.checks = 0
 
     async def lists(self, resource: str) -> bool | None:
         found = self.kubelet is not None and self.kubelet.allocatable(resource) > 0
@@ -43,6 +46,11 @@ class Rival:
     async def others(self, resource: str, own: Collection[str]) -> str | None:
         self.queries.append((resource, tuple(sorted(own))))
         return self.who
+
+    async def beside(self, resource: str, own: Collection[str]) -> str | None:
+        self.own = set(own)
+        self.checks += 1
+        return self.came
 
     async def prepare(self) -> None:
         self.prepared += 1
@@ -61,6 +69,7 @@ async def plugins(kubelet: StandInKubelet, allocator: EchoOffer, rival: Rival) -
         deadlines=Deadlines(register_seconds=3.0, stream_seconds=3.0),
         others=rival.others,
         lists=rival.lists,
+        beside=rival.beside,
         prepare=rival.prepare,
     )
     yield plugins
@@ -217,6 +226,52 @@ async def test_when_the_plugin_that_took_our_place_is_gone_we_register_again(
     assert state_of(plugins) is RegistrationState.REGISTERED, "nothing has notified us"
     await kubelet.until(lambda: len(kubelet.registered) == 3 and kubelet.allocatable(GPU) == 8)
     assert (await kubelet.allocate(GPU, 1)).ids
+
+
+async def test_devices_that_another_plugin_comes_to_serve_under_another_name_are_left_to_it(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    rival.came = rival.who = "another device plugin has come"
+    await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
+    assert plugins.registrations()[0].message == "another device plugin has come"
+    assert kubelet.allocatable(GPU) == 0
+    rival.came = rival.who = ""
+    await kubelet.until(lambda: state_of(plugins) is RegistrationState.REGISTERED and kubelet.allocatable(GPU) == 8)
+
+
+async def test_a_plugin_whose_socket_is_new_is_soon_checked(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    """Every second instead of every five."""
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: rival.checks == 1)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(kubelet.plugin_folder / "other.sock"))
+        await kubelet.until(lambda: rival.checks >= 3)
+
+
+async def test_a_name_that_we_gave_up_is_not_taken_back_from_who_has_it_since(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    await plugins.set_plan(plan(offered(8, name="nvidia.com/gpu.shared")))
+    await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu.shared") == 8)
+    rival.who = "another device plugin serves it"
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
+
+
+async def test_a_name_that_we_have_given_up_is_ours_for_as_long_as_the_kubelet_may_list_it(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    await plugins.set_plan(plan(offered(8, name="nvidia.com/gpu.shared")))
+    await kubelet.until(lambda: rival.own == {GPU, "nvidia.com/gpu.shared"})
+    await kubelet.until(lambda: rival.own == {"nvidia.com/gpu.shared"})
 
 
 def test_devices_that_were_never_listed_are_not_missed_and_one_check_is_none() -> None:

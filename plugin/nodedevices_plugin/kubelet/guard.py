@@ -6,6 +6,10 @@ name therefore flap at every restart of either of them or of the kubelet. So bef
 kubelet the guard checks who serves it already. The answer comes from GetAllocatableResources, which lists healthy ids
 only, and the kubelet makes all ids of a plugin unhealthy at once when its stream ends: what is listed, somebody serves.
 
+Another plugin may also come later, under another name with the same devices: what one of us gives the other does not
+know of. So a name that is registered is checked too (`beside`), with each look at what the kubelet lists, and every
+second while a plugin's socket is new in the folder; where somebody has come, it is given up as if it came second.
+
 Not checked, and registered at once: a name that this process has registered with this very kubelet (a stream that was
 lost is ours to renew), one that another agent of ours serves (a rolling update with overlap), one that was taken over
 on purpose (`allow_next`). Where the kubelet does not say, nobody is in the way; but one that was seen before is there
@@ -23,6 +27,8 @@ from time import monotonic
 from nodedevices_plugin.kubelet import sockets
 
 RECHECK_SECONDS = 1.0  # while another one serves; the kubelet answers 100 calls a second, to all callers together
+NEWCOMER_SECONDS = 10.0  # from a plugin's socket to its devices in the kubelet's list, at most
+ENDED_SECONDS = 2.0  # after which the kubelet no longer lists a healthy id of a name that we have stopped
 GIVE_WAY_SECONDS = 30.0  # NVIDIA's plugin is back within seconds of a new kubelet.sock, and retries every 30 s
 
 Others = Callable[[str, Collection[str]], Awaitable[str | None]]
@@ -64,32 +70,50 @@ def judge(before: Waiting | None, kubelet: sockets.Identity, seen: str | None, *
 
 class _OursAt(Collection[str]):
     """The names that are ours at one kubelet, at the moment of reading: others of ours are registered while the list of
-    what is served is waited for, and it shows them already."""
+    what is served is waited for, and it shows them already; one that has just ended it may still show. `allowed`: those
+    that are to be taken over."""
 
-    def __init__(self, kubelet: sockets.Identity, ours: Mapping[str, sockets.Identity]) -> None:
+    def __init__(
+        self,
+        kubelet: sockets.Identity,
+        ours: Mapping[str, sockets.Identity],
+        ended: Mapping[str, float],
+        allowed: Collection[str],
+    ) -> None:
         self._kubelet = kubelet
         self._ours = ours
+        self._ended = ended
+        self._allowed = allowed
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._ours.get(name) == self._kubelet
+        return name in set(self)
 
     def __iter__(self) -> Iterator[str]:
-        return iter([each for each, of in self._ours.items() if of == self._kubelet])
+        listed_until = monotonic() - ENDED_SECONDS
+        ended = (each for each, at in self._ended.items() if at > listed_until)
+        return iter({*(each for each, of in self._ours.items() if of == self._kubelet), *ended, *self._allowed})
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
 class Guard:
-    """Used by every registration of one agent. Without `others` nothing is ever in the way."""
+    """Used by every registration of one agent. `others` is queried before one, `beside` while it holds. Without them
+    nothing is ever in the way."""
 
-    def __init__(self, folder: Path, others: Others | None, lists: Lists | None = None) -> None:
+    def __init__(
+        self, folder: Path, others: Others | None, lists: Lists | None = None, beside: Others | None = None
+    ) -> None:
         self._folder = folder
         self._others = others
         self._lists = lists
+        self._beside = beside
         self._ours: dict[str, sockets.Identity] = {}  # names that are registered, or being so, with which kubelet
         self._allowed_next: set[str] = set()
         self._waiting: dict[str, Waiting] = {}
+        self._ended: dict[str, float] = {}  # names that we have stopped, since when
+        self._sockets: frozenset[tuple[str, int]] | None = None  # other plugins'
+        self._newest = -NEWCOMER_SECONDS
 
     def allow_next(self, names: Iterable[str]) -> None:
         """The next registration of each of these is nobody's but ours to decide: it was decided."""
@@ -100,13 +124,28 @@ class Guard:
         waiting = None
         ours = self._ours.get(name) == kubelet or name in self._allowed_next
         if self._others is not None and not ours and not sockets.of_our_kind(self._folder, name, other_than=own_socket):
-            own = _OursAt(kubelet, self._ours)
-            waiting = judge(self._waiting.get(name), kubelet, await self._others(name, own), now=monotonic())
+            seen = await self._others(name, self._own(kubelet))
+            waiting = judge(self._waiting.get(name), kubelet, seen, now=monotonic())
         if waiting is None:
             self._waiting.pop(name, None)
             return ""
         self._waiting[name] = waiting
         return waiting.why
+
+    async def beside(self, name: str, kubelet: sockets.Identity) -> str:
+        """Who else serves the devices of this name, which is registered with this kubelet; "" nobody, or not known."""
+        return "" if self._beside is None else await self._beside(name, self._own(kubelet)) or ""
+
+    def newcomer(self) -> bool:
+        """Whether another plugin's socket has come into the folder just now."""
+        there = sockets.of_other_plugins(self._folder)
+        if self._sockets is not None and there - self._sockets:
+            self._newest = monotonic()
+        self._sockets = there
+        return monotonic() - self._newest < NEWCOMER_SECONDS
+
+    def _own(self, kubelet: sockets.Identity) -> Collection[str]:
+        return _OursAt(kubelet, self._ours, self._ended, self._allowed_next)
 
     async def lists(self, name: str) -> bool | None:
         """Whether the kubelet lists a healthy id of it; None: it does not say."""
@@ -121,3 +160,8 @@ class Guard:
 
     def not_registered(self, name: str) -> None:
         self._ours.pop(name, None)
+
+    def ended(self, name: str) -> None:
+        """We no longer serve it: whoever has it from now on is another one."""
+        if self._ours.pop(name, None) is not None:
+            self._ended[name] = monotonic()

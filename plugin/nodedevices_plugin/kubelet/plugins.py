@@ -45,8 +45,9 @@ class DevicePlugins:
 
     `folder` is the kubelet's device-plugin folder, where our sockets are made; its socket is `kubelet_socket`, by
     default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` or
-    `recent_allocations()` give something new; it must not block. `others` says who else serves a resource, `lists`
-    whether the kubelet has it (guard); `prepare` is awaited before each registration; `keep` runs a background part;
+    `recent_allocations()` give something new; it must not block. `others` says who else serves a resource, before it is
+    registered, `beside` the same afterwards, `lists` whether the kubelet has it (guard); `prepare` is awaited before
+    each registration; `keep` runs a background part;
     `observe` gets each call that has ended. `gate`: see StartGate.
     """
 
@@ -60,6 +61,7 @@ class DevicePlugins:
         deadlines: Deadlines | None = None,
         others: Others | None = None,
         lists: Lists | None = None,
+        beside: Others | None = None,
         prepare: Callable[[], Awaitable[None]] = nothing,
         keep: Keep = once,
         observe: CallObserver = unobserved,
@@ -70,7 +72,7 @@ class DevicePlugins:
         self._offer = offer
         self._on_change = on_change
         self._deadlines = deadlines or Deadlines()
-        self._guard = Guard(folder, others, lists)
+        self._guard = Guard(folder, others, lists, beside)
         self._prepare = prepare
         self._keep = keep
         self._observe = observe

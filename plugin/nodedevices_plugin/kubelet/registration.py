@@ -11,7 +11,8 @@ What the kubelet really does, and what follows (pkg/kubelet/cm/devicemanager; 1.
 - When it starts it removes every socket in its folder, ours too, and makes a new kubelet.sock.
 - It lets the newest registration of a name take the place of another plugin's: `guard` checks first. Where another
   plugin does that to us our stream stays open, and when that plugin ends the name has no devices: only the list of what
-  is offered shows it, so we check it now and then.
+  is offered shows it, so we check it now and then. So it is where another plugin comes with our devices under
+  another name: then we leave them to it, as where it came first.
 
 The folder is watched by looking every quarter of a second, not by inotify: a watch dies with the folder it is on, says
 nothing on some file systems, and a stat of two names costs microseconds.
@@ -48,7 +49,7 @@ SHORT_STREAM_SECONDS = 5.0  # a stream that ended earlier counts as one that fai
 QUICK_RETRIES = 3  # so many short streams in a row are met at once, the next ones with back-off
 LISTED_SECONDS = 5.0  # between two checks whether the kubelet lists our devices; its limit is shared by all callers
 LISTED_FIRST_SECONDS = 0.5  # from the stream; the kubelet has its first message after some milliseconds
-LISTED_AGAIN_SECONDS = 1.0  # after one that says that it does not
+LISTED_AGAIN_SECONDS = 1.0  # after one that says that it does not, and while another plugin's socket is new
 MISSED = 2  # such checks in a row
 NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
@@ -74,6 +75,7 @@ class Lost(Enum):
     KUBELET = "kubelet.sock was recreated"
     SOCKET = "the plugin's socket was removed"
     FORGOTTEN = "the kubelet no longer lists its devices, possibly because another plugin of that name ended"
+    ANOTHER = "another device plugin has come that serves its devices"
 
 
 class Listed:
@@ -87,6 +89,10 @@ class Listed:
 
     def due(self, now: float) -> bool:
         return now >= self._next
+
+    def soon(self, *, now: float) -> None:
+        """There may be news."""
+        self._next = min(self._next, now + LISTED_AGAIN_SECONDS)
 
     def observed(self, listed: bool | None, *, now: float) -> bool:
         """Whether they are gone. None: the kubelet does not say, or there is nothing to be listed."""
@@ -162,6 +168,7 @@ class ResourcePlugin:
             await asyncio.wait([self._task])
             self._task = None
         await self._stop_server()
+        self._guard.ended(self.name)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
     async def _run(self) -> None:
@@ -211,6 +218,8 @@ class ResourcePlugin:
         lost = await self._until_lost(server, stream=before + 1, kubelet=kubelet)
         self._report(RegistrationState.PENDING, self._message(lost))
         await self._stop_server()
+        if lost is Lost.ANOTHER:
+            self._guard.ended(self.name)
         if lost is Lost.STREAM:
             await self._after_lost_stream(lasted=monotonic() - registered_at)
         else:
@@ -226,7 +235,11 @@ class ResourcePlugin:
                 if stream not in server.open_streams:
                     return Lost.STREAM
                 self._report(RegistrationState.REGISTERED, "")
+                if self._guard.newcomer():
+                    listed.soon(now=monotonic())
                 if listed.due(monotonic()):
+                    if await self._guard.beside(self.name, kubelet):
+                        return Lost.ANOTHER
                     seen = await self._guard.lists(self.name)
                     if listed.observed(seen if self._healthy else None, now=monotonic()):
                         return Lost.FORGOTTEN

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import secrets
 import socket
@@ -66,6 +67,20 @@ def of_others(folder: Path, resource: str) -> tuple[Path, ...]:
     named = re.compile(rf"(^|.*[^A-Za-z0-9]){last}(\.sock)?")
     found = (path for path in sorted(folder.iterdir()) if named.fullmatch(path.name))
     return tuple(path for path in found if not path.name.startswith(PREFIX) and path.is_socket() and listening(path))
+
+
+def of_other_plugins(folder: Path) -> frozenset[tuple[str, int]]:
+    """Names and inodes of whatever else is in the folder but its plain files: other plugins' sockets, and the
+    kubelet's."""
+    try:
+        with os.scandir(folder) as found:
+            return frozenset(
+                (each.name, each.inode())
+                for each in found
+                if not each.name.startswith(PREFIX) and not each.is_file(follow_symlinks=False)
+            )
+    except OSError:
+        return frozenset()
 
 
 def _word(folder: Path, resource: str) -> str:
