@@ -1,7 +1,9 @@
-"""Kubernetes quantities for memory: `80Gi` <-> bytes. Exact: whole bytes in, whole bytes out.
+"""Kubernetes quantities. Two grammars, since two kinds of writers:
 
-Only what a device's memory can be: not negative, at most nine decimal places, no exponents.
-Anything else raises ValueError with what would be right.
+- memory in our own objects, `80Gi` <-> bytes (`to_bytes`, `from_bytes`): exact, not negative, at most nine decimal
+  places, no exponents. Anything else raises ValueError with what would be right.
+- amounts in others' objects, such as what a pod requests (`whole_units`): all that the API server takes and hands out,
+  exponents included (a pod that requests `1e4` reads `10e3`). What is read as 0 is accounted for by nobody.
 """
 
 from __future__ import annotations
@@ -26,8 +28,17 @@ _FACTORS = {
     "Pi": 1 << 50,
     "Ei": 1 << 60,
 }
+_SMALL = {"m": 3, "u": 6, "n": 9}  # decimal places
+MAX_UNITS = (1 << 63) - 1  # an int64, as Kubernetes counts
 _BINARY = tuple(reversed([(suffix, factor) for suffix, factor in _FACTORS.items() if suffix.endswith("i")]))
 _SHAPE = re.compile(QUANTITY_PATTERN)
+# The API server writes at most 19 digits before the point and nine after it; a few more cost nothing.
+_ANY = re.compile(
+    r"(?P<sign>[+-]?)(?=[0-9.])(?P<whole>[0-9]{0,64})(?:[.](?P<decimals>[0-9]{0,64}))?"
+    r"(?:(?P<unit>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,9}))?",
+    re.ASCII,
+)
+_MAX_EXPONENT = 128  # beyond it any digits that are taken are more than MAX_UNITS, or less than 1
 
 
 def to_bytes(text: str) -> int:
@@ -38,6 +49,23 @@ def to_bytes(text: str) -> int:
     whole, _, decimals = number.partition(".")
     scale: int = 10 ** len(decimals)
     return -(-int(whole + decimals) * _FACTORS[text[len(number) :]] // scale)
+
+
+def whole_units(value: object) -> int:
+    """Whole units of a quantity in anybody's object, rounded up and at most MAX_UNITS, as apimachinery's
+    resource.Quantity counts; 0 for what is negative or no quantity."""
+    if isinstance(value, int):
+        return min(max(0, int(value)), MAX_UNITS) if not isinstance(value, bool) else 0
+    found = _ANY.fullmatch(value) if isinstance(value, str) else None
+    if found is None or found["sign"] == "-":
+        return 0
+    decimals = found["decimals"] or ""
+    digits = int((found["whole"] + decimals) or "0")
+    unit = found["unit"] or ""
+    power = int(found["exponent"] or 0) - _SMALL.get(unit, 0) - len(decimals)
+    power = max(-_MAX_EXPONENT, min(power, _MAX_EXPONENT))
+    amount = digits * _FACTORS.get(unit, 1)
+    return min(amount * 10**power if power >= 0 else -(-amount // 10**-power), MAX_UNITS)
 
 
 def from_bytes(count: int) -> str:

@@ -81,7 +81,7 @@ def node_devices(
     }
 
 
-def container(name: str, shares: int, *, always: bool = False, resource: str = MEMORY) -> dict[str, Any]:
+def container(name: str, shares: int | str, *, always: bool = False, resource: str = MEMORY) -> dict[str, Any]:
     made: dict[str, Any] = {"name": name, "image": "x"}
     if shares:
         made["resources"] = {"limits": {resource: str(shares)}, "requests": {resource: str(shares)}}

@@ -15,7 +15,7 @@ from typing import Any
 
 from nodedevices_api import conditions as names
 from nodedevices_api.matching import matches, near_types
-from nodedevices_api.quantity import MEBIBYTE, to_bytes
+from nodedevices_api.quantity import MEBIBYTE, whole_units
 from nodedevices_api.sections import CapacityEntry, DeviceMatch
 
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, NodeRecord, ResourceRecord
@@ -179,7 +179,4 @@ def _pod_request(spec: Mapping[str, Any], name: str) -> int:
 def _request(container: Mapping[str, Any], name: str) -> int:
     resources = container.get("resources") or {}
     value = (resources.get("requests") or {}).get(name) or (resources.get("limits") or {}).get(name) or 0
-    try:
-        return to_bytes(str(value))
-    except ValueError:
-        return 0
+    return whole_units(value)

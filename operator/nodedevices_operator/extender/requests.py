@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from nodedevices_api.quantity import to_bytes
+from nodedevices_api.quantity import whole_units
 
 Raw = Mapping[str, Any]
 
@@ -58,7 +58,7 @@ def requests_of(pod: Raw, resources: Collection[str]) -> dict[str, Request]:
         given = amounts.get("limits") or amounts.get("requests") if isinstance(amounts, Mapping) else None
         name, limits = str(container.get("name", "")), given if isinstance(given, Mapping) else {}
         for resource, amount in limits.items():
-            if resource in resources and (size := count(amount)) > 0:
+            if resource in resources and (size := whole_units(amount)) > 0:
                 cores = _cores(name, limits, annotations)
                 found.setdefault(resource, []).append((name, (kind, size), (cores, 0) if cores else (0, size)))
     return {resource: _request(entries) for resource, entries in found.items()}
@@ -87,7 +87,7 @@ def _cores(name: str, limits: Raw, annotations: Raw) -> int:
     said = annotations.get(f"{CORES}{name}")
     if said is not None:
         return int(said) if isinstance(said, str) and _PERCENT.fullmatch(said) else WHOLE
-    return min(WHOLE, count(limits.get(VCUDA_CORE)))
+    return min(WHOLE, whole_units(limits.get(VCUDA_CORE)))
 
 
 def _containers(spec: Raw) -> Iterator[tuple[int, Raw]]:
@@ -100,17 +100,3 @@ def _containers(spec: Raw) -> Iterator[tuple[int, Raw]]:
 
 def _mappings(value: object) -> Iterator[Raw]:
     return (each for each in value if isinstance(each, Mapping)) if isinstance(value, list) else iter(())
-
-
-def count(amount: object) -> int:
-    """A whole number, as Kubernetes writes one: 20, "20", "1k". Anything else is 0."""
-    if isinstance(amount, bool):
-        return 0
-    if isinstance(amount, int):
-        return max(0, amount)
-    if not isinstance(amount, str):
-        return 0
-    try:
-        return to_bytes(amount)
-    except ValueError:
-        return 0

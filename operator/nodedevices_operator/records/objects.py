@@ -18,7 +18,7 @@ from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, XID_CRITICAL_ERROR
 from nodedevices_api.devicepolicy import DevicePolicySpec
 from nodedevices_api.errors import parse
 from nodedevices_api.meta import LabelSelector
-from nodedevices_api.quantity import to_bytes
+from nodedevices_api.quantity import whole_units
 from nodedevices_api.sections import RESERVED_LABEL, reserved_label
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.errors import InputError
@@ -396,7 +396,7 @@ def node_record(raw: Raw) -> NodeRecord:
 
 
 def _extended(amounts: Raw) -> dict[str, int]:
-    return {intern(name): _quantity(value) for name, value in amounts.items() if "/" in name}
+    return {intern(name): whole_units(value) for name, value in amounts.items() if "/" in name}
 
 
 def _ownership(metadata: Raw) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
@@ -511,11 +511,3 @@ def _text(raw: Raw, key: str) -> str:
 def _number(raw: Raw, key: str) -> int:
     value = raw.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
-def _quantity(value: object) -> int:
-    """Whole units of a quantity, rounded up; 0 for what is none."""
-    try:
-        return to_bytes(str(value))
-    except ValueError:
-        return 0

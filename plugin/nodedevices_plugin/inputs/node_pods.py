@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
-from nodedevices_api.quantity import to_bytes
+from nodedevices_api.quantity import whole_units
 from nodedevices_common.backoff import Backoff
 
 from nodedevices_plugin.model import NodePod, NodePods, PodContainer
@@ -164,20 +164,12 @@ def _container(
     cores = annotations.get(f"{ANNOTATION}{name}")
     return PodContainer(
         name=name,
-        requests={key: count for key, value in wanted.items() if "/" in key and (count := _count(value))},
+        requests={key: count for key, value in wanted.items() if "/" in key and (count := whole_units(value))},
         cores=None if cores is None else str(cores),
         init=init and not sidecar,
         sidecar=sidecar,
         started=name in started,
     )
-
-
-def _count(value: object) -> int:
-    """Of an extended resource: the API server has it as a quantity."""
-    try:
-        return to_bytes(str(value))
-    except ValueError:
-        return 0
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -54,6 +54,11 @@ def test_containers_come_in_the_order_in_which_the_kubelet_allocates() -> None:
     ]
 
 
+def test_a_request_may_have_an_exponent() -> None:
+    spec = {"containers": [{"name": "main", "resources": {"limits": {MEMORY: "10e3"}}}]}
+    assert read(pod(spec=spec)).containers[0].requests == {MEMORY: 10_000}
+
+
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_pod_that_has_ended_is_finished(phase: str) -> None:
     assert read(pod(status={"phase": phase})).finished

@@ -47,6 +47,12 @@ def test_a_request_that_no_gpu_of_the_node_could_ever_meet_says_so() -> None:
     )
 
 
+def test_a_request_with_an_exponent_is_a_request() -> None:
+    known = cache(node_devices("n1", gpu(0, 24), gpu(1, 48)))
+    assert judge(known, pod("p", container("main", "10e3"))).never
+    assert judge(known, pod("p", container("main", "40000m"))).refusal == ""
+
+
 @pytest.mark.parametrize("state", ["Unhealthy", "Unknown"])
 def test_a_gpu_out_of_service_has_no_room_whatever_is_given_back_on_it(state: str) -> None:
     finished = holder("gone", 10)

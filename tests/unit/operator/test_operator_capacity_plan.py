@@ -198,3 +198,8 @@ def test_finished_pods_request_nothing_and_other_names_do_not_count() -> None:
     other = {"spec": {"containers": [{"resources": {"requests": {GPU: "1"}}}]}}
     thousand = {"spec": {"containers": [{"resources": {"requests": {MEMORY: "1k"}}}]}}
     assert requests([done, other, thousand], [MEMORY]) == {MEMORY: 1000}
+
+
+def test_a_request_with_an_exponent_is_kept_as_any_other() -> None:
+    pods = [{"spec": {"containers": [{"resources": {"requests": {MEMORY: amount}}}]}} for amount in ("10e3", "5000m")]
+    assert requests(pods, [MEMORY]) == {MEMORY: 10_005}
