@@ -65,7 +65,8 @@ def whole_units(value: object) -> int:
     power = int(found["exponent"] or 0) - _SMALL.get(unit, 0) - len(decimals)
     power = max(-_MAX_EXPONENT, min(power, _MAX_EXPONENT))
     amount = digits * _FACTORS.get(unit, 1)
-    return min(amount * 10**power if power >= 0 else -(-amount // 10**-power), MAX_UNITS)
+    scale: int = 10 ** abs(power)
+    return min(amount * scale if power >= 0 else -(-amount // scale), MAX_UNITS)
 
 
 def from_bytes(count: int) -> str:

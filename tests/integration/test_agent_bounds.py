@@ -174,6 +174,39 @@ def test_owning_what_the_operator_wrote_is_refused(agent: Kubectl, status: dict[
         apply(agent, status)
 
 
+def test_owning_what_people_and_the_operator_wrote_is_refused(agent: Kubectl, kubectl: Kubectl) -> None:
+    """With the very values that stand there: a configuration or a cordon that is taken back would stay."""
+    head: dict[str, Any] = {
+        "apiVersion": "nodedevices.io/v1alpha1",
+        "kind": "NodeDevices",
+        "metadata": {"name": "mine"},
+    }
+    cordon = {"unschedulable": [{"id": device_id(0), "reason": "RMA"}]}
+    confirmed = {"nodedevices.io/confirm": f"{device_id(0)}=recovered"}
+    for manager, body in (
+        ("nodedevices-operator-config", head | {"spec": {"config": {}, "configHash": "ab", "configName": "special"}}),
+        ("person", head | {"metadata": head["metadata"] | {"annotations": confirmed}, "spec": cordon}),
+    ):
+        apply_object(kubectl, manager, body)
+    for body in (
+        head | {"spec": {"configName": "special"}},
+        head | {"spec": cordon},
+        head | {"metadata": head["metadata"] | {"annotations": confirmed}},
+    ):
+        for manager in ("nodedevices-agent", "before-first-apply"):
+            with pytest.raises(KubectlError, match="may not own, or take ownership of, fields of spec"):
+                apply_object(agent, manager, body)
+    apply_object(kubectl, "nodedevices-operator-config", head | {"spec": {"config": {}, "configHash": "cd"}})
+    apply_object(kubectl, "person", head)
+    shown = kubectl.json("get", "nodedevices", "mine")
+    assert (shown["spec"], "annotations" in shown["metadata"]) == ({"config": {}, "configHash": "cd"}, False)
+
+
+def apply_object(as_: Kubectl, manager: str, body: dict[str, Any]) -> None:
+    server_side = ("apply", "--server-side", "--force-conflicts", f"--field-manager={manager}", "-f", "-")
+    as_.run(*server_side, stdin=json.dumps(body))
+
+
 @pytest.mark.parametrize("status", [True, False])
 def test_the_operators_ownership_stays(agent: Kubectl, kubectl: Kubectl, status: bool) -> None:
     """An empty list of managedFields resets them; then the operator could no longer take back what it wrote."""

@@ -19,7 +19,7 @@ from support.kubectl import Kubectl, wait_until
 from support.operatorprocess import NAMESPACE
 
 BASE = Path(__file__).parents[2] / "manifests" / "base"
-POLICIES = ("operator-own-keys", "operator-own-fields")
+POLICIES = ("operator-own-keys", "operator-own-fields", "operator-own-record")
 PARTS = ("operator/rbac.yaml", *(f"admission/{each}.yaml" for each in POLICIES))
 NODE, POD = "/api/v1/nodes/n1", f"/api/v1/namespaces/{fleet.NAMESPACE}/pods/trainer"
 OBJECT = "/apis/nodedevices.io/v1alpha1/nodedevices/n1"
@@ -79,10 +79,20 @@ def operator(_installed: None, apiserver: ApiServer, kubectl: Kubectl) -> Accoun
                     return False
             else:
                 return False
-        return True
+        try:
+            operator_makes(account, {"name": "other"}, dry=True)
+        except Refused:
+            return True
+        return False
 
     wait_until("the admission policy is in effect", active)
     return account
+
+
+def operator_makes(operator: Account, metadata: dict[str, Any], *, dry: bool = False) -> None:
+    """A ConfigMap in its own namespace."""
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {}}
+    operator.request("POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps{'?dryRun=All' if dry else ''}", made)
 
 
 def own_labels(operator: Account, **labels: str) -> None:
@@ -338,6 +348,55 @@ def not_refused(
         else:
             found[name] = "it was written"
     return found
+
+
+def test_a_label_of_others_is_not_taken_over_by_applying_its_value_first(operator: Account, kubectl: Kubectl) -> None:
+    """The value that stands there changes nothing, so it passes; and whoever applies it is an owner."""
+    own_labels(operator, pool="a")
+    with pytest.raises(Refused, match=r"metadata\.labels: pool: not the operator's"):
+        own_labels(operator, pool="b")
+    own_labels(operator)
+    assert kubectl.json("get", "node", "n1")["metadata"]["labels"]["pool"] == "a"
+
+
+def labels_at_home(shown: dict[str, Any]) -> set[str]:
+    """Managers that own the label `pool`."""
+    return {
+        each["manager"]
+        for each in shown["metadata"]["managedFields"]
+        if "f:pool" in each["fieldsV1"].get("f:metadata", {}).get("f:labels", {})
+    }
+
+
+def test_nobodys_ownership_is_taken_away_from_him(operator: Account, kubectl: Kubectl) -> None:
+    """Without managedFields no kubelet would be known, and its capacity would be anybody's."""
+    shown = kubectl.json("get", "node", "n1", "--show-managed-fields")
+    fields = shown["metadata"]["managedFields"]
+    less = [each for each in fields if each["manager"] != "kubelet"]
+    ours = [each | {"manager": "nodedevices-operator"} for each in fields]
+    attempts: list[list[dict[str, Any]]] = [[{}], [], less, ours]
+    for path in (NODE, f"{NODE}/status"):
+        for sent in attempts:
+            with suppress(Refused):
+                operator.patch(path, {"metadata": {"managedFields": sent}})
+            with suppress(Refused):
+                operator.patch(path, [{"op": "replace", "path": "/metadata/managedFields", "value": sent}], JSON)
+    with pytest.raises(Refused, match=f"status.capacity: {GPU}: not the operator's"):
+        own_capacity(operator, {GPU: "100"})
+    after = kubectl.json("get", "node", "n1", "--show-managed-fields")
+    assert labels_at_home(after) == labels_at_home(shown) != set()
+
+
+def test_of_configmaps_it_makes_its_record_and_no_other(operator: Account, kubectl: Kubectl) -> None:
+    """In the agents' namespace others are files that agents obey: nodedevices-generic names mounts."""
+    for metadata in (
+        *({"name": name} for name in ("nodedevices-generic", "device-plugin-configs", "nodedevices-actions-2")),
+        {"generateName": "nodedevices-actions"},
+    ):
+        with pytest.raises(Refused, match="of ConfigMaps it may write only nodedevices-actions"):
+            operator_makes(operator, metadata)
+    operator_makes(operator, {"name": "nodedevices-actions"})
+    kubectl.run("delete", "configmap", "nodedevices-actions", "-n", NAMESPACE)
 
 
 def test_conditions_of_others_cannot_be_dropped_or_hidden_by_their_order(operator: Account) -> None:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(180)  # each waits for processes to start and t
 
 BASE = Path(__file__).parents[2] / "manifests" / "base"
 AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
-ADMISSION = ("own-node-only", "operator-own-fields", "operator-own-keys")
+ADMISSION = ("own-node-only", "operator-own-fields", "operator-own-keys", "operator-own-record")
 POLICIES = tuple(f"nodedevices-{each}" for each in ADMISSION)
 PARTS = ("agent/rbac.yaml", "operator/rbac.yaml", *(f"admission/{each}.yaml" for each in ADMISSION))
 DEVICE_HEALTHY = "nodedevices.io/DeviceHealthy"

@@ -251,7 +251,7 @@ def test_the_admission_policy_is_about_agents_wherever_they_are_installed(defaul
     assert binding["spec"] == {"policyName": "nodedevices-own-node-only", "validationActions": ["Deny"]}
 
 
-@pytest.mark.parametrize("name", ["nodedevices-operator-own-keys", "nodedevices-operator-own-fields"])
+@pytest.mark.parametrize("name", [f"nodedevices-operator-own-{what}" for what in ("keys", "fields", "record")])
 def test_the_operators_policies_are_about_it_wherever_it_is_installed(default: list[dict[str, Any]], name: str) -> None:
     policy = of_kind(default, "ValidatingAdmissionPolicy")[name]["spec"]
     assert policy["failurePolicy"] == "Fail"
