@@ -38,6 +38,7 @@ CONFIG_INVALID: Final = "ConfigInvalid"
 WAITING_FOR_HOLDERS: Final = "WaitingForHolders"
 WAITING_FOR_DAEMON: Final = "WaitingForDaemon"
 STATE_NOT_SAVED: Final = "StateNotSaved"
+WAITING_FOR_KUBELET: Final = "WaitingForKubelet"
 NO_CONFIG: Final = "NoConfig"
 
 HOLDERS_KNOWN: Final = "HoldersKnown"
@@ -116,7 +117,14 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     DEVICES_HEALTHY: {"True": (ALL_HEALTHY,), "False": (DEVICE_FAULT,), "Unknown": (PROBE_SILENT,)},
     CONFIG_APPLIED: {
         "True": (APPLIED,),
-        "False": (CONFIG_INVALID, WAITING_FOR_HOLDERS, WAITING_FOR_DAEMON, STATE_NOT_SAVED),
+        "False": (
+            CONFIG_INVALID,
+            REGISTRATION_REJECTED,
+            WAITING_FOR_HOLDERS,
+            WAITING_FOR_DAEMON,
+            WAITING_FOR_KUBELET,
+            STATE_NOT_SAVED,
+        ),
         "Unknown": (NO_CONFIG,),
     },
     HOLDERS_KNOWN: {"True": (SYNCED,), "Unknown": (POD_RESOURCES_UNAVAILABLE, POD_RESOURCES_INCOMPLETE, RATE_LIMITED)},

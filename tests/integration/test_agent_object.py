@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from support.agentprocess import NODE, AgentProcess
 from support.apiserver import ApiServer
 from support.fleet import stamp
 from support.kubectl import Kubectl, condition, wait_until
+from support.kubelet import StandInKubelet
 from support.simulated import h100s, strike
 
 TOO_MANY = {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 16384}]}
@@ -28,6 +31,29 @@ def agent(apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path) -> Iterator[Ag
     with AgentProcess(tmp_path, arguments=(f"--kubeconfig={apiserver.kubeconfig}",)) as running:
         wait_until("a report", lambda: status(kubectl))
         yield running
+
+
+@pytest.fixture
+def served(apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path) -> Iterator[AgentProcess]:
+    """On its own object; with a stand-in kubelet that takes registrations, in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    kubelet = asyncio.run_coroutine_threadsafe(_kubelet(), loop).result()
+    try:
+        arguments = (f"--kubeconfig={apiserver.kubeconfig}",)
+        with AgentProcess(tmp_path, arguments=arguments, plugin_folder=kubelet.plugin_folder) as running:
+            wait_until("a report", lambda: status(kubectl))
+            yield running
+    finally:
+        asyncio.run_coroutine_threadsafe(kubelet.__aexit__(None, None, None), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _kubelet() -> StandInKubelet:
+    return await StandInKubelet().__aenter__()
 
 
 def found(kubectl: Kubectl) -> dict[str, Any]:
@@ -130,16 +156,23 @@ def test_an_object_deleted_by_hand_is_back_within_seconds(agent: AgentProcess, k
     assert len(status(kubectl)["devices"]) == 8
 
 
-def test_what_the_operator_resolves_is_in_effect_and_echoed(agent: AgentProcess, kubectl: Kubectl) -> None:
+@pytest.mark.usefixtures("agent")
+def test_a_configuration_that_no_kubelet_has_taken_is_not_echoed(kubectl: Kubectl) -> None:
+    as_operator(kubectl, {"config": {}, "configHash": "aa"})
+    wait_until("waiting", lambda: condition(found(kubectl), "ConfigApplied").get("reason") == "WaitingForKubelet")
+    assert "appliedConfigHash" not in status(kubectl)
+
+
+@pytest.mark.usefixtures("served")
+def test_what_the_operator_resolves_is_in_effect_and_echoed(kubectl: Kubectl) -> None:
     as_operator(kubectl, {"config": {}, "configHash": "aa"})
     wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
     assert condition(found(kubectl), "ConfigApplied")["reason"] == "Applied"
     assert status(kubectl)["observedGeneration"] == found(kubectl)["metadata"]["generation"]
 
 
-def test_a_configuration_that_is_not_possible_here_keeps_the_last_good_one_and_says_so(
-    agent: AgentProcess, kubectl: Kubectl
-) -> None:
+@pytest.mark.usefixtures("served")
+def test_a_configuration_that_is_not_possible_here_keeps_the_last_good_one_and_says_so(kubectl: Kubectl) -> None:
     as_operator(kubectl, {"config": {}, "configHash": "aa"})
     wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
     as_operator(kubectl, {"config": {"sharing": TOO_MANY}, "configHash": "bb"})
@@ -216,7 +249,8 @@ def test_people_take_devices_out_of_service_and_they_come_back_when_their_time_i
     wait_until("it is back", lambda: status(kubectl)["summary"]["unschedulable"] == 0)
 
 
-def test_a_confirmation_brings_a_device_back_once(agent: AgentProcess, kubectl: Kubectl) -> None:
+def test_a_confirmation_brings_a_device_back_once(served: AgentProcess, kubectl: Kubectl) -> None:
+    agent = served
     as_operator(kubectl, {"config": {"health": {"holdDownSeconds": 0}}, "configHash": "aa"})
     wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
     agent.edit(h100s(xid79=3, field_230=False))

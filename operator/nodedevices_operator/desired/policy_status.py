@@ -32,6 +32,7 @@ _HELD_BACK = {
     names.TAINT_SYNCED: (names.PENDING, names.REFUSED, names.STOPPED),
     names.EVICTIONS_SYNCED: (names.PENDING, names.REFUSED, names.STOPPED, names.BLOCKED),
 }
+_REFUSED = (names.CONFIG_INVALID, names.REGISTRATION_REJECTED)  # of ConfigApplied, and does not pass by itself
 SILENT = "its agent has not applied it yet"
 
 Verdict = tuple[str, str, str]  # status, reason, message
@@ -129,7 +130,7 @@ def node_outcome(
 ) -> NodeOutcome:
     """What the node's resolved configuration, the agent's answer and our own writes mean for its policies."""
     applied = record.condition(names.CONFIG_APPLIED)
-    invalid = applied is not None and applied.status == "False" and applied.reason == names.CONFIG_INVALID
+    invalid = applied is not None and applied.status == "False" and applied.reason in _REFUSED
     echoed = record.applied_hash == configuration.config_hash == record.config_hash
     active = echoed and (applied is None or applied.status == "True")
     stale = record.condition(names.STALE)

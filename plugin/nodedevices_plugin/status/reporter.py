@@ -12,13 +12,14 @@ from dataclasses import replace
 from datetime import datetime
 
 from nodedevices_api.base import to_dict
-from nodedevices_api.conditions import Condition
+from nodedevices_api.conditions import CONFIG_APPLIED, Condition, find
 from nodedevices_api.nodedevices import Probe
 
-from nodedevices_plugin.model import CoresHeld, Registration
+from nodedevices_plugin.model import CoresHeld, Plan, Registration
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.sharing.clients import with_helpers
+from nodedevices_plugin.status import taken
 from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.publisher import Publisher
 from nodedevices_plugin.status.report import report
@@ -33,6 +34,7 @@ class Reporter:
         self._probes: tuple[Probe, ...] = ()
         self.conditions: tuple[Condition, ...] = ()
         self.facts: Facts | None = None
+        self._taken: taken.Taken | None = None
 
     def report(
         self,
@@ -48,6 +50,12 @@ class Reporter:
     ) -> None:
         """Of a step that was carried out."""
         world = outcome.world
+        offered = world.plan if world.observed is None else Plan()
+        before = self._taken or taken.Taken(shown=world.config.applied_hash)
+        self._taken = taken.follow(before, world.config, offered, registrations)
+        sections = world.active.effective.sections
+        said = find(self.conditions, CONFIG_APPLIED)
+        was_applied = said is not None and said.status == "True"
         facts = self.facts = Facts(
             inventory=world.inventory,
             verdicts=with_helpers(world.verdicts, world.state.clients, world.helpers),
@@ -56,10 +64,10 @@ class Reporter:
             holdings=world.holdings,
             cores=cores,
             registrations=registrations,
-            config=world.config,
+            config=taken.reported(world.config, self._taken, offered, registrations, sections, was_applied=was_applied),
             retired=world.state.retired,
             notices=world.state.notices,
-            mig_strategy=world.active.effective.sections.partitions.strategy,
+            mig_strategy=sections.partitions.strategy,
             exclude=world.active.excluded,
             unschedulable={each.id: each.reason for each in world.state.unschedulable if each.holds(now)},
             clients=world.state.clients.clients,

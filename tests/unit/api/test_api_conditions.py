@@ -66,7 +66,14 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
         "DevicesHealthy": {"True": ["AllHealthy"], "False": ["DeviceFault"], "Unknown": ["ProbeSilent"]},
         "ConfigApplied": {
             "True": ["Applied"],
-            "False": ["ConfigInvalid", "WaitingForHolders", "WaitingForDaemon", "StateNotSaved"],
+            "False": [
+                "ConfigInvalid",
+                "RegistrationRejected",
+                "WaitingForHolders",
+                "WaitingForDaemon",
+                "WaitingForKubelet",
+                "StateNotSaved",
+            ],
             "Unknown": ["NoConfig"],
         },
         "HoldersKnown": {

@@ -161,6 +161,13 @@ def test_a_policy_whose_own_sections_are_right_waits_for_another_ones_correction
     assert said({"a": other})["nodes"]["failed"] == 0
 
 
+def test_a_name_that_the_kubelet_refuses_is_a_failure_with_the_kubelets_words() -> None:
+    refused = answered("RegistrationRejected", "the kubelet refuses x.io/a: bad", section="resources")
+    assert refused.failure == "the kubelet refuses x.io/a: bad"
+    waiting = answered("WaitingForKubelet", "the kubelet has not taken x.io/a yet")
+    assert (waiting.failure, waiting.waiting) == ("", "the kubelet has not taken x.io/a yet")
+
+
 def test_a_policy_fails_where_the_section_at_fault_is_its_own() -> None:
     assert applied({"a": refused_for(TOO_MANY, supplies=("sharing",))})[1] == "Failed"
     for message in ("partitions.strategy: single: use mixed", "whatever it says of sharing.resources"):

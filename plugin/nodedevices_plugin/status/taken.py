@@ -1,0 +1,92 @@
+"""Whether the kubelet has taken what the configuration in effect offers. Pure.
+
+A configuration is applied when the kubelet has every resource name that it asks for; until then the report goes on with
+the hash of the one that it had. A name that the kubelet refuses is a refusal like any other: with its section, so that
+the policy that set it has failed. Once a configuration was taken, a kubelet that starts anew takes nothing back. A name
+that another plugin serves waits for that one to leave, which Ready says, and is no matter of the configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nodedevices_api import conditions as names
+from nodedevices_api.sections import Sections
+
+from nodedevices_plugin.model import Plan, Refused, Registration, RegistrationState
+from nodedevices_plugin.pipeline.config_status import ConfigStatus
+
+_OVER = {names.APPLIED, names.NO_CONFIG, names.WAITING_FOR_HOLDERS, names.WAITING_FOR_DAEMON}
+_THERE = {RegistrationState.REGISTERED, RegistrationState.SERVED_BY_ANOTHER}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """The state of one configuration with the kubelet."""
+
+    config_hash: str | None = None  # of the configuration in effect
+    done: bool = False  # the kubelet has had all its names
+    shown: str | None = None  # the hash that is reported
+
+
+def follow(before: Taken, config: ConfigStatus, plan: Plan | None, registrations: Sequence[Registration]) -> Taken:
+    """The state from now on. `plan` None: nothing is planned yet; an empty one: the kubelet has nothing to take."""
+    same = before.done and before.config_hash == config.applied_hash
+    done = same or (plan is not None and not _missing(plan, registrations))
+    return Taken(config_hash=config.applied_hash, done=done, shown=config.applied_hash if done else before.shown)
+
+
+def reported(
+    config: ConfigStatus,
+    taken: Taken,
+    plan: Plan | None,
+    registrations: Sequence[Registration],
+    sections: Sections,
+    *,
+    was_applied: bool,
+) -> ConfigStatus:
+    """The state of the configuration as the kubelet has it. `sections`: in effect. `was_applied`: the last report said
+    that it was, also that of the agent before this one."""
+    again = was_applied and taken.shown == config.applied_hash  # an agent that starts anew takes nothing back, either
+    config = replace(config, applied_hash=taken.shown)
+    if plan is None:
+        return config
+    offered = {each.name for each in plan.resources}
+    refused = [each for each in registrations if each.resource in offered and each.state is RegistrationState.REJECTED]
+    if refused and config.reason in _OVER:
+        said = "; ".join(f"the kubelet refuses {each.resource}: {each.message}" for each in refused)
+        section, field = _named_by(refused[0].resource, sections)
+        return replace(
+            config,
+            reason=names.REGISTRATION_REJECTED,
+            message=said,
+            refused=Refused(section=section, field=field, message=said),
+        )
+    missing = {} if taken.done or again or config.reason != names.APPLIED else _missing(plan, registrations)
+    if missing:
+        why = next(filter(None, missing.values()), "")
+        message = f"the kubelet has not taken {', '.join(sorted(missing))} yet" + (f": {why}" if why else "")
+        return replace(config, reason=names.WAITING_FOR_KUBELET, message=message)
+    return config
+
+
+def _missing(plan: Plan, registrations: Sequence[Registration]) -> dict[str, str]:
+    """Names that the kubelet does not have yet, each with why. One without ids is registered when it has some."""
+    state = {each.resource: each for each in registrations}
+    return {
+        each.name: state[each.name].message if each.name in state else ""
+        for each in plan.resources
+        if each.ids and (each.name not in state or state[each.name].state not in _THERE)
+    }
+
+
+def _named_by(name: str, sections: Sections) -> tuple[str, str]:
+    """The section and field that give the name; empty where it is a usual one."""
+    for number, shared in enumerate(sections.sharing.resources if sections.sharing is not None else ()):
+        if shared.rename == name:
+            return "sharing", f"sharing.resources[{number}].rename"
+    for number, rule in enumerate(sections.resources.devices if sections.resources is not None else ()):
+        if rule.name == name:
+            return "resources", f"resources.devices[{number}].name"
+    return "", ""

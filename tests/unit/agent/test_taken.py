@@ -1,0 +1,99 @@
+"""A configuration is applied when the kubelet has taken every name that it asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nodedevices_api.errors import parse
+from nodedevices_api.sections import Sections
+from nodedevices_plugin.model import OfferedResource, Plan, Refused, Registration, RegistrationState, SchedulableId
+from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.status.taken import Taken, follow, reported
+
+GPU, BAD = "nvidia.com/gpu", "example.com/bad"
+SECTIONS = parse(
+    Sections, {"resources": {"devices": [{"match": {"type": "nic"}, "name": GPU}, {"match": {}, "name": BAD}]}}
+)
+BEFORE = Taken(config_hash="aa", done=True, shown="aa")
+NEW = ConfigStatus(applied_hash="bb")
+REGISTERED, PENDING = RegistrationState.REGISTERED, RegistrationState.PENDING
+
+
+def plan(*names: str) -> Plan:
+    ids = (SchedulableId(id="GPU-1", device_id="GPU-1", healthy=True),)
+    return Plan(resources=tuple(OfferedResource(name=name, ids=ids) for name in names))
+
+
+def states(**found: RegistrationState) -> tuple[Registration, ...]:
+    known = {"gpu": GPU, "bad": BAD}
+    return tuple(Registration(resource=known[name], state=state, message="m") for name, state in found.items())
+
+
+def after(
+    registrations: tuple[Registration, ...],
+    *names: str,
+    config: ConfigStatus = NEW,
+    before: Taken = BEFORE,
+    was_applied: bool = True,
+) -> ConfigStatus:
+    offered = plan(*names)
+    taken = follow(before, config, offered, registrations)
+    return reported(config, taken, offered, registrations, SECTIONS, was_applied=was_applied)
+
+
+def test_a_configuration_whose_names_are_registered_is_applied() -> None:
+    assert after(states(gpu=REGISTERED), GPU) == NEW
+
+
+def test_a_name_that_the_kubelet_refuses_is_a_refusal_of_the_field_that_gives_it() -> None:
+    found = after(states(gpu=REGISTERED, bad=RegistrationState.REJECTED), GPU, BAD)
+    said = f"the kubelet refuses {BAD}: m"
+    assert (found.reason, found.message, found.applied_hash) == ("RegistrationRejected", said, "aa")
+    assert found.refused == Refused(section="resources", field="resources.devices[1].name", message=said)
+
+
+def test_a_refused_name_that_no_section_gives_is_nobodys_field() -> None:
+    rejected = (Registration(resource="nvidia.com/other", state=RegistrationState.REJECTED, message="m"),)
+    found = after(rejected, "nvidia.com/other")
+    assert found.refused is not None
+    assert (found.reason, found.refused.section) == ("RegistrationRejected", "")
+
+
+@pytest.mark.parametrize(
+    "registrations",
+    [(), states(gpu=PENDING), states(gpu=RegistrationState.KUBELET_UNREACHABLE)],
+    ids=["not served yet", "registering", "no kubelet"],
+)
+def test_until_the_kubelet_has_a_name_the_earlier_configuration_is_reported(registrations: Any) -> None:
+    found = after(registrations, GPU)
+    assert (found.reason, found.applied_hash, found.refused) == ("WaitingForKubelet", "aa", None)
+    assert found.message.startswith(f"the kubelet has not taken {GPU} yet")
+
+
+def test_a_kubelet_that_starts_anew_takes_nothing_back() -> None:
+    assert after(states(gpu=PENDING), GPU, config=ConfigStatus(applied_hash="aa")).reason == "Applied"
+
+
+def test_an_agent_that_starts_anew_takes_nothing_back() -> None:
+    before, config = Taken(shown="aa"), ConfigStatus(applied_hash="aa")
+    assert after(states(gpu=PENDING), GPU, config=config, before=before).reason == "Applied"
+    assert after((), GPU, config=config, before=before, was_applied=False).reason == "WaitingForKubelet"
+
+
+def test_a_name_that_another_plugin_serves_is_no_matter_of_the_configuration() -> None:
+    assert after(states(gpu=RegistrationState.SERVED_BY_ANOTHER), GPU) == NEW
+
+
+def test_a_node_without_devices_has_nothing_that_a_kubelet_could_refuse() -> None:
+    assert after(()) == NEW
+
+
+def test_before_the_first_plan_the_earlier_hash_is_reported() -> None:
+    taken = follow(BEFORE, NEW, None, ())
+    assert reported(NEW, taken, None, (), SECTIONS, was_applied=True).applied_hash == "aa"
+
+
+def test_what_is_wrong_with_the_configuration_itself_is_said_first() -> None:
+    config = ConfigStatus(applied_hash="aa", reason="ConfigInvalid", message="replicas: 1")
+    assert after(states(gpu=RegistrationState.REJECTED), GPU, config=config) == config
