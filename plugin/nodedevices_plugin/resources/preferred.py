@@ -3,8 +3,9 @@
 Whole devices: the set with the greatest sum of pair scores (topology.py), and of those the one that leaves the best
 connected rest; so a single device is taken where it hurts the rest least. Exact while the number of sets is small
 (every node of up to 8), by greedy growth and exchange beyond. Shares and partitions: the least shared device first
-(`packed`: the most shared). Shares of memory: see packing; computing power: core_ids. Equally good sets: the first by
-index, so the same question has the same answer.
+(`packed`: the most shared); partitions of some vendors from as few devices as possible, see gathering. Shares of
+memory: see packing; computing power: core_ids. Equally good sets: the first by index, so the same question has the
+same answer.
 
 The kubelet takes an error as a failed admission, so there is none for a reason outside the request: unknown topology,
 lost or unhealthy neighbours. What cannot be granted is an empty list or an AllocationError.
@@ -20,6 +21,7 @@ from math import comb
 from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId
 from nodedevices_plugin.resources import core_ids
 from nodedevices_plugin.resources.cores import Room
+from nodedevices_plugin.resources.gathering import gather
 from nodedevices_plugin.resources.packing import pack
 from nodedevices_plugin.resources.topology import Topology
 
@@ -62,9 +64,19 @@ def prefer(
         if whole:
             return ()
         raise AllocationError(f"{resource.name}: {size} requested, {len(known)} are available; request fewer.")
-    picked = _closest(must, free, needed, topology) if whole else _spread(resource, free, needed, packed=packed)
+    if whole:
+        picked = _closest(must, free, needed, topology)
+    elif _gathered(resource, topology):
+        picked = gather(must, free, needed, topology)
+    else:
+        picked = _spread(resource, free, needed, packed=packed)
     chosen = {each.id for each in (*must, *picked)}
     return tuple(each.id for each in known if each.id in chosen)
+
+
+def _gathered(resource: OfferedResource, topology: Topology) -> bool:
+    """Whether these are partitions that a container gets together, and no shares of them."""
+    return all(each.replica is None and each.device_id in topology.gathered for each in resource.ids)
 
 
 def _check_known(

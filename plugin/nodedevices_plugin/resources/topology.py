@@ -4,7 +4,7 @@ they are on PCIe. Devices of two vendors are compared by PCIe alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -12,15 +12,17 @@ from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.vendors import registry
-from nodedevices_plugin.vendors.base import PairScore, path_score
+from nodedevices_plugin.vendors.base import GatheredPartitions, PairScore, path_score
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Pair scores of the devices of a node, computed once per inventory: `scores[position[a]][position[b]]`."""
+    """Pair scores of the devices of a node, computed once per inventory: `scores[position[a]][position[b]]`. Of
+    a device with itself: 0, or how well two of its partitions work together where these are `gathered`."""
 
     position: Mapping[str, int] = field(default_factory=dict)
     scores: tuple[tuple[int, ...], ...] = ()
+    gathered: Set[str] = frozenset()  # ids of devices
 
     def score(self, one: str, other: str) -> int:
         """Of two device ids; 0 where nothing is known."""
@@ -36,9 +38,21 @@ def build(inventory: Inventory) -> Topology:
     for first, second in combinations(range(len(facts)), 2):
         score = scorers[first] if scorers[first] == scorers[second] else path_score
         table[first][second] = table[second][first] = score(facts[first], facts[second])
-    return Topology({fact.id: place for place, fact in enumerate(facts)}, tuple(tuple(row) for row in table))
+    gathered = set[str]()
+    for place, fact in enumerate(facts):
+        if (own := _partition_score(fact)) is not None:
+            gathered.add(fact.id)
+            table[place][place] = own
+    positions = {fact.id: place for place, fact in enumerate(facts)}
+    return Topology(positions, tuple(tuple(row) for row in table), frozenset(gathered))
 
 
 def _scorer(fact: DeviceFact) -> Callable[[DeviceFact, DeviceFact], int]:
     vendor = registry.of(fact)
     return vendor.pair_score if isinstance(vendor, PairScore) else path_score
+
+
+def _partition_score(fact: DeviceFact) -> int | None:
+    """Of two of its partitions; None: they do not come together."""
+    vendor = registry.of(fact)
+    return vendor.partition_score(fact) if isinstance(vendor, GatheredPartitions) else None

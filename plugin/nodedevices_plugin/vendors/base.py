@@ -3,8 +3,8 @@
 A vendor answers three questions: which things of its devices can be handed out (`units`), under which resource names
 where no rule of `resources.devices` says otherwise (`usual_name`), and what a container needs for those that it is
 given (`containers`). What only some vendors need is an optional interface each: EveryMaker, OwnShares, OwnTopology,
-Described, PairScore, OtherNames, IndexIds, ClaimNames, HostPaths, Requirements, CdiVendor, FileFormat; vendors.flags
-has OwnFlags, vendors.files OwnFiles, and vendors.faults FaultSource.
+Described, PairScore, GatheredPartitions, OtherNames, IndexIds, ClaimNames, HostPaths, Requirements, CdiVendor,
+FileFormat; vendors.flags has OwnFlags, vendors.files OwnFiles, and vendors.faults FaultSource.
 
 The agent does the rest, the same for all: rules, exclusion, sharing, ids, health, occupancy, preferred allocation, the
 kubelet, reports. A device whose vendor is not registered, or that is of a type which its vendor does not know, needs no
@@ -164,6 +164,16 @@ class PairScore(Protocol):
 
     def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:
         """The greater, the better; the same in both directions."""
+        ...
+
+
+@runtime_checkable
+class GatheredPartitions(Protocol):
+    """A vendor of whose partitions a container that asks for several should get those of as few devices as possible.
+    Of other vendors they come from as many as possible."""
+
+    def partition_score(self, fact: DeviceFact) -> int:
+        """How well two partitions of this device work together, on the scale of `pair_score`."""
         ...
 
 

@@ -1,11 +1,14 @@
 """What KFD, the compute side of the amdgpu driver, says of GPUs: /sys/class/kfd/kfd/topology/nodes.
 
 Source: kfd_topology.c of the Linux kernel. A node is a CPU (no SIMDs) or a GPU; a GPU that is cut into compute
-partitions has a node for each of them, at one PCI address.
+partitions has a node for each of them. Which partition one is stands in `location_id`: some kernels have it in bits
+31:28, others in bits 2:0, where the PCI function is. So a node's GPU is known by PCI domain, bus and device alone, as
+AMD's device plugin has it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -27,8 +30,9 @@ class KfdNode:
     """A GPU or a compute partition."""
 
     number: int
-    bus_id: str  # 0000:19:00.0
-    partition: int  # which of its GPU
+    slot: str  # 0000:19:00, the PCI address of its GPU without the function
+    function: int  # of the PCI address, or which partition of its GPU it is
+    partition: int  # which of its GPU, of kernels that have it apart
     render_minor: int  # of /dev/dri/renderD<N>
     simds: int
     compute_units: int
@@ -51,7 +55,8 @@ def _node(roots: Roots, number: int) -> KfdNode | None:
         return None
     return KfdNode(
         number=number,
-        bus_id=_bus_id(said.get("domain", 0), location),
+        slot=f"{said.get('domain', 0) & 0xFFFFFFFF:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}",
+        function=location & 7,
         partition=location >> 28 & 0xF,
         render_minor=said.get("drm_render_minor", 0),
         simds=simds,
@@ -63,9 +68,28 @@ def _node(roots: Roots, number: int) -> KfdNode | None:
     )
 
 
-def _bus_id(domain: int, location: int) -> str:
-    """A location is bus, device and function as in a PCI address; a partition's number stands in its highest bits."""
-    return f"{domain & 0xFFFFFFFF:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
+def by_gpu(nodes: Iterable[KfdNode], bus_ids: Iterable[str]) -> dict[str, list[KfdNode]]:
+    """The nodes of each of these GPUs, by PCI address. Where several functions of one slot are GPUs, a node belongs to
+    the one that it names."""
+    slots: dict[str, list[str]] = {}
+    for each in bus_ids:
+        slots.setdefault(each.rpartition(".")[0], []).append(each)
+    found: dict[str, list[KfdNode]] = {}
+    for node in nodes:
+        if gpus := slots.get(node.slot):
+            named = f"{node.slot}.{node.function}"
+            found.setdefault(named if named in gpus else gpus[0], []).append(node)
+    return found
+
+
+def partition_numbers(bus_id: str, nodes: Sequence[KfdNode]) -> tuple[int, ...]:
+    """Which partition each of the nodes of a GPU is. By the order of the nodes where the kernel does not tell them
+    apart."""
+    apart = any(node.partition for node in nodes)
+    own = int(bus_id.rpartition(".")[2])
+    numbers = tuple(node.partition if apart else node.function - own for node in nodes)
+    told = len(set(numbers)) == len(numbers) and min(numbers, default=0) >= 0
+    return numbers if told else tuple(range(len(nodes)))
 
 
 def gfx_name(version: int) -> str:

@@ -18,7 +18,7 @@ from nodedevices_api.bounds import INT32_MAX, MAX_PARTITIONS
 from nodedevices_probe import pcie
 from nodedevices_probe.amd.attributes import EXPORTER_UNHEALTHY, KFD_NODE, PROFILE, VENDOR
 from nodedevices_probe.amd.exporter import Exporter
-from nodedevices_probe.amd.kfd import KfdNode, gpu_nodes
+from nodedevices_probe.amd.kfd import KfdNode, by_gpu, gpu_nodes, partition_numbers
 from nodedevices_probe.amd.readings import read
 from nodedevices_probe.drm import Drm, drm
 from nodedevices_probe.loop import Facts
@@ -39,6 +39,8 @@ BOUND = f"sys/module/{MODULE}/drivers/pci:amdgpu"
 PLATFORM = "sys/devices/platform"  # where partitions beyond the first have their DRM nodes
 NO_KFD = "KFD lists no node for it: the driver cannot use it for computing"
 MAX_LINKS = 64
+WHOLE = "spx"  # the compute partition of a GPU that is one
+FIRST_RENDER_MINOR = 128
 _XCP = re.compile(r"amdgpu_xcp_[0-9]{1,5}")
 
 
@@ -70,13 +72,11 @@ class AmdSource(SysfsSource):
 
     def _devices(self) -> tuple[DeviceFact, ...]:
         bus_ids = self.system.bus_ids(BOUND)
-        by_gpu: dict[str, list[KfdNode]] = {}
-        for node in gpu_nodes(self.roots):
-            by_gpu.setdefault(node.bus_id, []).append(node)
+        nodes = by_gpu(gpu_nodes(self.roots), bus_ids)
         places = {each: self.system.place(each) for each in bus_ids}
         machine = _Topology(
-            nodes=by_gpu,
-            owners={node.number: bus_id for bus_id, nodes in by_gpu.items() for node in nodes},
+            nodes=nodes,
+            owners={node.number: bus_id for bus_id, some in nodes.items() for node in some},
             places=places,
             near=pcie.neighbours(places),
             partition_nodes=self._partition_nodes(),
@@ -139,6 +139,7 @@ class AmdSource(SysfsSource):
             "deviceID": Attribute(string=device_id) if device_id else None,
             PROFILE: Attribute(string=profile) if profile else None,
             "partitionable": Attribute(boolean=self.roots.exists(f"{at}/available_compute_partition")),
+            "memoryPartitionable": Attribute(boolean=self.roots.exists(f"{at}/available_memory_partition")),
         }
         return {name: value for name, value in said.items() if value is not None}
 
@@ -151,18 +152,29 @@ class AmdSource(SysfsSource):
 def _partitions(
     bus_id: str, nodes: Sequence[KfdNode], profile: str, nodes_of: Mapping[int | None, Drm]
 ) -> tuple[Partition, ...]:
-    """By KFD's order; none where the GPU is whole."""
-    ordered = sorted(nodes, key=lambda node: (node.partition, node.number))
+    """By number; none where the GPU is whole. A partition has the DRM nodes of its render node, else that one alone."""
+    if len(nodes) < 2 and not _is_cut(profile):
+        return ()
+    numbered = sorted(zip(partition_numbers(bus_id, nodes), nodes, strict=True), key=lambda each: each[0])
     return tuple(
         Partition(
             id=f"{bus_id}-xcp-{index}",
             profile=profile or "xcp",
             index=index,
             capacity=_capacity(node.memory_bytes, [node]),
-            device_nodes=_with_kfd(nodes_of.get(node.render_minor, Drm())),
+            device_nodes=_with_kfd(nodes_of.get(node.render_minor) or _render_node(node)),
         )
-        for index, node in enumerate(ordered[:MAX_PARTITIONS] if len(ordered) > 1 else ())
+        for index, node in numbered[:MAX_PARTITIONS]
     )
+
+
+def _is_cut(profile: str) -> bool:
+    """Whether a GPU of this profile has several partitions. KFD has room for 64 nodes, so it may list one of them."""
+    return bool(profile) and not profile.startswith(WHOLE)
+
+
+def _render_node(node: KfdNode) -> Drm:
+    return Drm(render=node.render_minor if node.render_minor >= FIRST_RENDER_MINOR else None)
 
 
 def _with_kfd(own: Drm) -> tuple[str, ...]:

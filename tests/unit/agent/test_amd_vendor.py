@@ -111,7 +111,7 @@ def test_the_nearest_gpus_are_preferred_as_by_amds_weights(tmp_path: Path) -> No
     for link in (tmp_path / "sys/class/kfd/kfd/topology/nodes/2/io_links").glob("*/properties"):
         link.write_text(link.read_text().replace("type 11", "type 2"))
     cut = devices(tmp_path)
-    assert amd.pair_score(cut[0], cut[0]) > amd.pair_score(cut[1], cut[2])
+    assert amd.partition_score(cut[0]) > amd.pair_score(cut[1], cut[2])
     assert amd.pair_score(cut[1], cut[0]) == scores[0, 1], "a link that one end reports is a link"
 
 

@@ -10,37 +10,58 @@ from support.opfacts import device, record
 DRIVERS = [{"name": "amdgpu", "version": "6.12.12"}]
 
 
-def gpu(index: int, *, product: str = "AMD Instinct MI300X OAM", memory: str = "196592Mi") -> dict[str, Any]:
-    extra = {"deviceID": {"string": "74a1"}, "partitionProfile": {"string": "cpx_nps4"}}
+def gpu(
+    index: int,
+    *,
+    product: str = "AMD Instinct MI300X OAM",
+    memory: str = "196592Mi",
+    profile: str = "spx_nps1",
+    parts: int = 0,
+) -> dict[str, Any]:
+    extra = {
+        "deviceID": {"string": "74a1"},
+        "partitionProfile": {"string": profile},
+        "partitionable": {"bool": True},
+        "memoryPartitionable": {"bool": False},
+    }
+    partition = {"profile": profile, "capacity": {"memory": "24574Mi", "computeUnits": "38", "simds": "152"}}
     return device(
         index,
         attributes={"vendor": "amd", "productName": product, "extra": extra},
         capacity={"memory": memory, "computeUnits": "304", "simds": "1216"},
+        partitions=[
+            {"id": f"GPU-{index}-xcp-{part}", "name": f"gpu-{index}-xcp-{part}"} | partition for part in range(parts)
+        ],
     )
 
 
 def test_where_all_gpus_agree_a_label_has_the_value_and_one_of_that_value_their_number() -> None:
-    assert AmdLabels().labels(record(gpu(0), gpu(1), drivers=DRIVERS)) == {
-        "amd.com/gpu.driver-version": "6.12.12",
-        "amd.com/gpu.vram": "192G",
-        "amd.com/gpu.vram.192G": "2",
-        "amd.com/gpu.cu-count": "304",
-        "amd.com/gpu.cu-count.304": "2",
-        "amd.com/gpu.simd-count": "1216",
-        "amd.com/gpu.simd-count.1216": "2",
-        "amd.com/gpu.device-id": "74a1",
-        "amd.com/gpu.device-id.74a1": "2",
-        "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM",
-        "amd.com/gpu.product-name.AMD_Instinct_MI300X_OAM": "2",
-        "amd.com/gpu.compute-memory-partition": "cpx_nps4",
-        "amd.com/gpu.compute-memory-partition.cpx_nps4": "2",
-        "beta.amd.com/gpu.vram.192G": "2",
-        "beta.amd.com/gpu.cu-count.304": "2",
-        "beta.amd.com/gpu.simd-count.1216": "2",
-        "beta.amd.com/gpu.device-id.74a1": "2",
-        "beta.amd.com/gpu.product-name.AMD_Instinct_MI300X_OAM": "2",
-        "beta.amd.com/gpu.compute-memory-partition.cpx_nps4": "2",
+    values = {
+        "vram": "192G",
+        "cu-count": "304",
+        "simd-count": "1216",
+        "device-id": "74a1",
+        "product-name": "AMD_Instinct_MI300X_OAM",
+        "compute-memory-partition": "spx_nps1",
     }
+    expected = {
+        "amd.com/gpu.driver-version": "6.12.12",
+        "amd.com/gpu.compute-partitioning-supported": "true",
+        "amd.com/gpu.memory-partitioning-supported": "false",
+    }
+    for prefix in ("amd.com/gpu", "beta.amd.com/gpu"):
+        expected |= {f"{prefix}.{kind}": value for kind, value in values.items()}
+        expected |= {f"{prefix}.{kind}.{value}": "2" for kind, value in values.items()}
+    assert AmdLabels().labels(record(gpu(0), gpu(1), drivers=DRIVERS)) == expected
+
+
+def test_of_a_gpu_that_is_cut_every_partition_counts_with_its_own_size() -> None:
+    cut = [gpu(index, profile="cpx_nps4", parts=8) for index in (0, 1)]
+    labels = AmdLabels().labels(record(*cut, drivers=DRIVERS))
+    counted = {"vram.24G": "16", "cu-count.38": "16", "simd-count.152": "16", "compute-memory-partition.cpx_nps4": "16"}
+    assert {kind: labels.get(f"beta.amd.com/gpu.{kind}") for kind in counted} == counted
+    assert labels["amd.com/gpu.vram"] == "24G"
+    assert labels["amd.com/gpu.device-id.74a1"] == "2", "there is one model in a GPU, however it is cut"
 
 
 def test_several_models_are_counted_and_none_is_called_the_nodes() -> None:

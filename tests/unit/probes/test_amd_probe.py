@@ -3,6 +3,7 @@ test_hostile_trees.py."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -63,6 +64,50 @@ def test_partitions_have_their_own_nodes_memory_and_compute_units(tmp_path: Path
     assert one.capacity == {"memory": f"{MI300X_MIB // 8}Mi", "computeUnits": "38", "simds": "152"}
     nodes = [node for gpu in gpus for part in gpu.partitions for node in part.device_nodes if node != KFD_NODE]
     assert len(nodes) == len(set(nodes)) == 32, "no two partitions have a device node in common but KFD's"
+
+
+def test_a_partition_that_kfd_does_not_list_leaves_the_others_their_ids(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=1, compute="CPX")
+    shutil.rmtree(tmp_path / "sys/class/kfd/kfd/topology/nodes/5")
+    assert [part.id[-5:] for part in first(tmp_path).partitions] == [f"xcp-{part}" for part in (0, 1, 2, 4, 5, 6, 7)]
+
+
+def test_the_only_partition_that_kfd_lists_is_no_whole_gpu(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=1, compute="CPX")
+    for node in range(3, 10):
+        shutil.rmtree(tmp_path / f"sys/class/kfd/kfd/topology/nodes/{node}")
+    (part,) = first(tmp_path).partitions
+    assert (part.index, part.capacity["computeUnits"]) == (0, "38")
+
+
+def test_partitions_whose_kernel_does_not_number_them_are_numbered_in_its_order(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=1, compute="DPX")
+    for node in (2, 3):
+        properties = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{node}/properties"
+        properties.write_text(re.sub("location_id .*", "location_id 3072", properties.read_text()))
+    assert [part.device_nodes[-1] for part in first(tmp_path).partitions] == [
+        "/dev/dri/renderD128",
+        "/dev/dri/renderD129",
+    ]
+
+
+def test_a_partition_without_drm_nodes_in_sys_has_the_render_node_that_kfd_says(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=1, compute="CPX")
+    shutil.rmtree(tmp_path / "sys/devices/platform/amdgpu_xcp_2")
+    assert first(tmp_path).partitions[3].device_nodes == ("/dev/kfd", "/dev/dri/renderD131")
+
+
+def test_two_functions_of_one_slot_are_two_gpus(tmp_path: Path) -> None:
+    tree = mi300x(tmp_path, gpus=1)
+    other = tree.pci("0000:0c:00.1", behind="pci0000:0a/0000:0a:01.0", driver="amdgpu", vendor="0x1002")
+    tree.link("sys/module/amdgpu/drivers/pci:amdgpu/0000:0c:00.1", other)
+    kfd = tmp_path / "sys/class/kfd/kfd/topology/nodes"
+    said = (kfd / "2/properties").read_text()
+    tree.file("sys/class/kfd/kfd/topology/nodes/3/properties", said.replace("location_id 3072", "location_id 3073"))
+    assert [(gpu.id, gpu.partitions, gpu.readings.error) for gpu in poll(tmp_path).devices] == [
+        ("0000:0c:00.0", (), None),
+        ("0000:0c:00.1", (), None),
+    ]
 
 
 def test_links_are_those_of_gpus_however_they_are_cut(tmp_path: Path) -> None:

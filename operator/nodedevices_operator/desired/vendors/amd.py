@@ -1,17 +1,19 @@
 """The labels of AMD's node labeller (k8s-device-plugin, cmd/k8s-node-labeller), by the same names and values. Pure.
 
-`amd.com/gpu.vram=192G` where all GPUs of the node agree, and `amd.com/gpu.vram.192G=8`, how many have it, always. Its
-`beta.amd.com/...` names of older clusters are there, too. Firmware versions and the family, which take a query of the
-driver, are not; `product-name` and `compute-memory-partition` say more.
+`amd.com/gpu.vram=192G` where all GPUs of the node agree, and `amd.com/gpu.vram.192G=8`, how many have it, always; both
+also as `beta.amd.com/...`, for older clusters. Of a GPU that is cut each partition counts, with what it has itself; but
+the model is counted by GPU, as there. Firmware versions and the family, which take a query of the driver, and
+`driver-src-version` are not there; `product-name` and `compute-memory-partition` say more.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
+from nodedevices_operator.records.traits import Model, Profile
 
 VENDOR = "amd"
 PREFIX = "amd.com/gpu."
@@ -28,31 +30,50 @@ class AmdLabels:
         devices = [device for device in record.devices if device.model.vendor == VENDOR]
         kinds: dict[str, Counter[str]] = {}
         for device in devices:
-            for kind, value in _said(device):
+            for kind, value in (*_of_gpu(device), *_of_units(device)):
                 kinds.setdefault(kind, Counter())[_clean(value)] += 1
         labels: dict[str, str] = {}
         for kind, counts in kinds.items():
             counts.pop("", None)
-            for value, count in counts.items():
-                labels |= {f"{prefix}{kind}.{value}": str(count) for prefix in (PREFIX, OLD_PREFIX)}
-            if len(counts) == 1:
-                labels[f"{PREFIX}{kind}"] = next(iter(counts))
+            for prefix in (PREFIX, OLD_PREFIX):
+                labels |= {f"{prefix}{kind}.{value}": str(count) for value, count in counts.items()}
+                if len(counts) == 1:
+                    labels[f"{prefix}{kind}"] = next(iter(counts))
+        if devices:
+            labels |= _of_node(devices)
         if devices and (driver := _clean(record.platform.driver("amdgpu").version)):
             labels[f"{PREFIX}driver-version"] = driver
         return {name: value for name, value in labels.items() if len(name.partition("/")[2]) <= MAX_NAME}
 
 
-def _said(device: DeviceRecord) -> Iterator[tuple[str, str]]:
-    model = device.model
-    said = {
-        "vram": f"{round(device.memory_mib / 1024)}G" if device.memory_mib else None,
-        "device-id": model.attribute("deviceID"),
-        "product-name": model.product,
-        "compute-memory-partition": model.attribute("partitionProfile"),
-        "simd-count": model.count("simds"),
-        "cu-count": model.count("computeUnits"),
-    }
+def _of_gpu(device: DeviceRecord) -> Iterator[tuple[str, str]]:
+    said = {"device-id": device.model.attribute("deviceID"), "product-name": device.model.product}
     yield from ((kind, str(value)) for kind, value in said.items() if value)
+
+
+def _of_units(device: DeviceRecord) -> Iterator[tuple[str, str]]:
+    """Of each of its partitions, or of the GPU where it is whole."""
+    model, partitioned = device.model, device.model.attribute("partitionProfile")
+    parts = [part.profile for part in device.parts if part.profile is not None]
+    units: list[Profile | Model] = [*parts] if parts else [model]
+    for unit in units:
+        said = {
+            "vram": f"{round(unit.memory_mib / 1024)}G" if unit.memory_mib else None,
+            "compute-memory-partition": partitioned,
+            "simd-count": unit.count("simds"),
+            "cu-count": unit.count("computeUnits"),
+        }
+        yield from ((kind, str(value)) for kind, value in said.items() if value)
+
+
+def _of_node(devices: Iterable[DeviceRecord]) -> dict[str, str]:
+    """Whether its GPUs can be cut."""
+    models = [device.model for device in devices]
+    supported = {
+        "compute-partitioning-supported": any(model.attribute("partitionable") is True for model in models),
+        "memory-partitioning-supported": any(model.attribute("memoryPartitionable") is True for model in models),
+    }
+    return {f"{PREFIX}{kind}": str(value).lower() for kind, value in supported.items()}
 
 
 def _clean(value: str) -> str:

@@ -52,13 +52,14 @@ class Amd:
         return DeviceNodes.of(node.inventory.devices)
 
     def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:
-        if one.id == other.id:
-            return ZERO - SAME_GPU - XGMI - SAME_NUMA
         linked = any(link.to == other.id for link in one.links) or any(link.to == one.id for link in other.links)
         on_one_root = one.pcie_root != "" and one.pcie_root == other.pcie_root
         link = XGMI if linked else PCIE if on_one_root else NO_LINK
         alike = one.numa_node is not None and one.numa_node == other.numa_node
         return ZERO - OTHER_GPU - link - (SAME_NUMA if alike else OTHER_NUMA)
+
+    def partition_score(self, fact: DeviceFact) -> int:
+        return ZERO - SAME_GPU - XGMI - SAME_NUMA
 
     def event(self, kind: str, code: int | None) -> Meaning | None:
         return PLAIN.event(kind, code)

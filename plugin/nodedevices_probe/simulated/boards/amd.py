@@ -32,7 +32,12 @@ class AmdBoard(Board):
     compute_units: int
 
     def details(self, seat: Seat, entry: Mapping[str, Any], place: str) -> Details:
-        said: dict[str, str | bool] = {"deviceID": self.device_id, PROFILE: self.profile, "partitionable": True}
+        said: dict[str, str | bool] = {
+            "deviceID": self.device_id,
+            PROFILE: self.profile,
+            "partitionable": True,
+            "memoryPartitionable": True,
+        }
         return Details(
             id=seat.bus_id,
             uuid=f"{identity(seat.node, seat.index).int >> 64:016x}",
