@@ -281,7 +281,6 @@ def _check_whole(snapshot: Snapshot) -> None:
         problem = f"{parts} partitions in all are too many; give at most {MAX_LINE_PARTITIONS}"
         raise ProbeLineError("devices", problem)
     ids: set[str] = set()
-    names: set[str] = set()
     indices: set[tuple[str, int]] = set()
     for number, device in enumerate(snapshot.devices):
         place = f"devices[{number}]"
@@ -293,11 +292,6 @@ def _check_whole(snapshot: Snapshot) -> None:
             if each in ids:
                 raise ProbeLineError(where, f"{_shown(each)} is already taken in this line; give each its own id")
             ids.add(each)
-        given = [name for name in (device.name, *(part.name for part in device.partitions)) if name is not None]
-        for name in given:
-            if name in names:
-                raise ProbeLineError(place, f"the name {name} is already taken in this line; give each its own")
-            names.add(name)
         _check_own(place, device)
 
 

@@ -37,7 +37,8 @@ _NO_DOTS = r"(?!.*/\.\.?(/|$))"  # neither . nor .. as a part of a path
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathPart:
     """Files of the host by a pattern. `limit`: in so many devices of a group each file may be; `mount`: they are bind
-    mounts, and no device nodes. `container_path` empty: where they are on the host."""
+    mounts, and no device nodes. `container_path` empty: where they are on the host; with a slash at its end: a folder,
+    where they have their own names."""
 
     path: str
     container_path: str = ""
@@ -58,14 +59,14 @@ class UsbPart:
     serial: str = ""
     nodes: tuple[str, ...] = (USB_NODE, TTY)
     permissions: str = "rw"
-    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """What belongs together: each device has one match of every part. `count`: how many pods may have a device at a
-    time. `pair`: which matches are one device's, the first ones, the second ones, ... (BY_ORDER) or those in which the
-    wildcards stand for the same (BY_MATCH). `together`: all matches are one device's."""
+    """What belongs together: each device has one match of every path that is not optional, or is one USB device that
+    one of the parts means. `count`: how many pods may have a device at a time. `pair`: which matches are one
+    device's, the first ones, the second ones, ... (BY_ORDER) or those in which the wildcards stand for the same
+    (BY_MATCH). `together`: all matches are one device's."""
 
     paths: tuple[PathPart, ...] = ()
     usb: tuple[UsbPart, ...] = ()
@@ -120,16 +121,16 @@ class _Pattern:
             raise CheckError(f"{place}: {ascii(value)[:60]} is not allowed; {problem}")
 
 
-_CONTAINER_PATH = Template(
-    DEVICE_FIELDS, _NO_DOTS + r"/[^/\x00-\x1f\x7f:]+(/[^/\x00-\x1f\x7f:]+)*", "an absolute path", 255
-)
+_PLAIN_PATH = _NO_DOTS + r"/[^/\x00-\x1f\x7f:]+(/[^/\x00-\x1f\x7f:]+)*"
+_CONTAINER_PATH = Template(DEVICE_FIELDS, _PLAIN_PATH, "an absolute path", 255)
+_PART_PATH = Template(DEVICE_FIELDS, _PLAIN_PATH + "/?", "an absolute path", 255)
 _COUNT = Integer(1, MAX_COUNT)
 _PERMISSIONS = Text(r"(?!.*(.).*\1)[rwm]+", "some of r, w and m, such as rw", 3)
 _HEX = Text("[0-9A-Fa-f]{4}", "four hexadecimal digits, such as 1a86", 4)
 _PATH_KEYS: Mapping[str, Rule] = {
     "path": _Pattern(),
-    "containerPath": _CONTAINER_PATH,
-    "mountPath": _CONTAINER_PATH,
+    "containerPath": _PART_PATH,
+    "mountPath": _PART_PATH,
     "permissions": _PERMISSIONS,
     "readOnly": Flag(),
     "type": OneOf(("Device", "Mount")),
@@ -142,7 +143,6 @@ _USB_KEYS: Mapping[str, Rule] = {
     "serial": Text(r"[^\x00-\x1f\x7f]+", "a serial number", 63),
     "nodes": ListOf(Text(r"[a-z0-9_]+", "a subsystem of the kernel, such as tty", 32), MAX_PARTS),
     "permissions": _PERMISSIONS,
-    "optional": Flag(),
 }
 _GROUP_KEYS: Mapping[str, Rule] = {
     "count": _COUNT,
@@ -249,6 +249,8 @@ def _check_whole(place: str, entry: Entry) -> None:
         loose = [part.path for group in entry.groups for part in group.paths if glob.is_pattern(part.path)]
         if loose or any(group.usb for group in entry.groups):
             raise CheckError(f"{place}.required: only for paths without wildcards, which say what is to be there")
+        if not all(map(needed, entry.groups)):
+            raise CheckError(f"{place}.required: all paths are optional; one must not be")
 
 
 def _group(place: str, value: Mapping[str, Any]) -> Group:
@@ -266,8 +268,6 @@ def _group(place: str, value: Mapping[str, Any]) -> Group:
         pair=value.get("pair", BY_ORDER),
         together=value.get("together", False),
     )
-    if all(part.optional for part in group.parts):
-        raise CheckError(f"{place}: all parts are optional; one must be there to make a device")
     wild = [part for part in group.paths if part.mount and glob.is_pattern(part.path)]
     if wild and group.together:
         raise CheckError(f"{place}.together: does not go with {wild[0].path} of type Mount, which may be several paths")
@@ -285,7 +285,6 @@ def _usb(value: Mapping[str, Any]) -> UsbPart:
         serial=value.get("serial", ""),
         nodes=tuple(value.get("nodes", (USB_NODE, TTY))),
         permissions=value.get("permissions", "rw"),
-        optional=value.get("optional", False),
     )
 
 
@@ -325,6 +324,11 @@ def find(config: GenericConfig, name: str, of_shape: str) -> tuple[Entry, Group]
     if entry is None:
         return None
     return next(((entry, group) for group in entry.groups if shape(entry, group) == of_shape), None)
+
+
+def needed(group: Group) -> list[int]:
+    """Which of its parts every device has: numbers of paths."""
+    return [number for number, part in enumerate(group.paths) if not part.optional]
 
 
 def shape(entry: Entry, group: Group) -> str:

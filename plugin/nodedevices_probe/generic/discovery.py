@@ -1,8 +1,9 @@
 """What of a configuration is on this machine: its devices, with ids that are the same after a reboot.
 
-An id is made of what a device is found by: the path of its first part that is its alone, or a USB device's ids and
-serial number (its port, where it has none or several have the same). It does not depend on the entry of the file, so
-that a device which another entry has now is the same one, and goes to no second pod.
+An id is made of what a device is found by: the path of its first part that is its alone (of the first one in the file,
+where all are optional), or a USB device's ids and serial number (its port, where it has none or several have the same).
+It does not depend on the entry of the file, so that a device which another entry has now is the same one, and goes to
+no second pod.
 
 A device node that one device has alone is no other's: the first one in the file has it, and the rest are a problem
 that is named. What does not exist is no device, unless the entry is `required`; what exists and is no device node is a
@@ -22,7 +23,7 @@ from nodedevices_api.bounds import MAX_DEVICE_ID, MAX_DEVICE_NAME, MAX_DEVICES
 
 from nodedevices_probe.drm import NODE_MISSING
 from nodedevices_probe.generic import attributes, usb
-from nodedevices_probe.generic.config import Entry, GenericConfig, Group, PathPart, UsbPart, shape
+from nodedevices_probe.generic.config import Entry, GenericConfig, Group, PathPart, UsbPart, needed, shape
 from nodedevices_probe.generic.glob import is_pattern, match_text, matches
 from nodedevices_probe.generic.sets import Match, Set, sets
 from nodedevices_probe.pcie import Place
@@ -81,7 +82,7 @@ class _Search:
         made = sets(group, [[each.match for each in some] for some in found])
         if not made and entry.required:
             found = [[self._literal(part)] for part in group.paths]
-            made = [tuple((number, 0) for number, part in enumerate(group.paths) if not part.optional)]
+            made = [tuple((number, 0) for number in needed(group))]
         for each in made:
             if (device := self._device(entry, group, found, each)) is not None:
                 yield device
@@ -103,13 +104,30 @@ class _Search:
     def _literal(self, part: PathPart) -> _Found:
         if part.mount:
             return _Found(match=Match(part.path), path=part.path)
-        return _Found(match=Match(part.path), nodes=(part.path,))
+        return _Found(match=Match(part.path), nodes=self._below(part.path) or (part.path,))
 
     def _is_there(self, part: PathPart) -> bool:
         """Folders of the host that are not mounted here are taken for granted, unless they are optional."""
         if part.mount and not part.path.startswith(_VISIBLE):
             return not part.optional or _exists(self._outside(part.path))
-        return _exists(self.roots.place(part.path))
+        there = self.roots.place(part.path)
+        return bool(self._below(part.path)) if not part.mount and _is_folder(there) else _exists(there)
+
+    def _below(self, folder: str) -> tuple[str, ...]:
+        """The device nodes of a folder of /dev and of those in it, such as /dev/snd: what container runtimes make of
+        it. A link is another name of a node, as in /dev/snd/by-path."""
+        found: list[str] = []
+        todo = [folder] if _is_folder(self.roots.place(folder)) else []
+        while todo and len(found) <= MAX_NODES:
+            at = todo.pop(0)
+            folders = set(self.roots.names(self.roots.place(at), folders=True))
+            for name in self.roots.names(self.roots.place(at)):
+                path = f"{at}/{name}"
+                if name in folders:
+                    todo.append(path)
+                elif self.roots.has_node(path) and not self.roots.target(self.roots.place(path)):
+                    found.append(path)
+        return tuple(found)
 
     def _is_node(self, path: str) -> bool:
         return self.roots.has_node(path) and not _is_folder(self.roots.place(path))
@@ -160,9 +178,14 @@ class _Search:
     def _device(self, entry: Entry, group: Group, found: Sequence[Sequence[_Found]], each: Set) -> DeviceFact | None:
         members = [(number, found[number][at]) for number, at in each]
         alone = [member for member in members if _is_alone(group, member[0])]
-        needed = [member for member in members if not group.parts[member[0]].optional]
-        first = next((member for member in needed if member in alone), needed[0])[1]
-        id_ = _group_id(entry, group) if group.together else _id(first.match.id)
+        lasting = [member for member in members if member[0] in needed(group)]
+        if not lasting:  # where all are optional the same one whichever of them are there
+            lasting = [member for member in members if _is_wild(group, member[0])] or members
+        first = next((member for member in lasting if member in alone), lasting[0])[1]
+        found_by = first.match.id
+        if group.paths and not needed(group) and not any(is_pattern(part.path) for part in group.paths):
+            found_by = group.paths[0].path
+        id_ = _group_id(entry, group) if group.together else _id(found_by)
         own = [node for _, member in alone for node in member.nodes]
         common = [node for number, member in members if not _is_alone(group, number) for node in member.nodes]
         if not self._may_have(entry, id_, own, common):
@@ -257,6 +280,10 @@ def devices(config: GenericConfig, system: System) -> tuple[tuple[DeviceFact, ..
 def _is_alone(group: Group, part: int) -> bool:
     """Whether what a part means is one device's, and one pod's at a time."""
     return group.count == 1 and (not group.paths or group.paths[part].limit == 1)
+
+
+def _is_wild(group: Group, part: int) -> bool:
+    return bool(group.paths) and is_pattern(group.paths[part].path)
 
 
 def _id(found_by: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nodedevices_probe.generic.config import BY_MATCH, Group
+from nodedevices_probe.generic.config import BY_MATCH, Group, needed
 from nodedevices_probe.generic.glob import is_pattern
 
 
@@ -21,22 +21,27 @@ Set = tuple[Member, ...]
 
 
 def sets(group: Group, found: Sequence[Sequence[Match]]) -> list[Set]:
-    """The devices of a group; `found`: the matches of each of its parts, in order. A device has a match of every part
-    that is not optional, and of those the same one only where the part has a limit."""
-    parts = group.parts
-    needed = [number for number, part in enumerate(parts) if not part.optional]
-    if any(not found[number] for number in needed):
+    """The devices of a group; `found`: the matches of each of its parts, in order. A device has a match of every path
+    that is not optional, and of those the same one only where the path has a limit; where all are optional, of those
+    that are there. USB parts are alternatives: what one of them means is a device."""
+    wanted = needed(group)
+    if any(not found[number] for number in wanted) or not any(found):
         return []
+    if group.usb:
+        first = {match.id: (number, at) for number, at, match in reversed(_numbered(found))}
+        members = sorted(first.values())
+        return [tuple(members)] if group.together else [(each,) for each in members]
     if group.together:
-        return [tuple((number, at) for number in range(len(parts)) for at in range(len(found[number])))]
+        return [tuple((number, at) for number, at, _ in _numbered(found))]
     if group.pair == BY_MATCH:
         return _by_match(group, found)
-    room = {number: len(found[number]) * _limit(group, number) for number in range(len(parts))}
-    count = min(max(map(len, found)), *(room[number] for number in needed))
-    return [
-        tuple((number, at % len(found[number])) for number in range(len(parts)) if at < room[number])
-        for at in range(count)
-    ]
+    room = {number: len(found[number]) * part.limit for number, part in enumerate(group.paths)}
+    count = min([max(map(len, found)), *(room[number] for number in wanted)])
+    return [tuple((number, at % len(found[number])) for number in room if at < room[number]) for at in range(count)]
+
+
+def _numbered(found: Sequence[Sequence[Match]]) -> list[tuple[int, int, Match]]:
+    return [(number, at, match) for number, some in enumerate(found) for at, match in enumerate(some)]
 
 
 def _by_match(group: Group, found: Sequence[Sequence[Match]]) -> list[Set]:
@@ -58,7 +63,3 @@ def _by_match(group: Group, found: Sequence[Sequence[Match]]) -> list[Set]:
         else:
             result.append(tuple(members))
     return result
-
-
-def _limit(group: Group, number: int) -> int:
-    return group.paths[number].limit if group.paths else 1

@@ -14,6 +14,7 @@ PCI_VENDOR = "pciVendor"  # "15b3"
 DEVICE_ID = "deviceID"  # "1017"
 DRIVER = "driver"  # "mlx5_core"
 IF_NAME = "ifName"  # its network interface in the host's namespace
+IF_NAMES = "ifNames"  # "p0,p1": of a function with several, all of them, as many as fit
 LINK_TYPE = "linkType"  # ETHER, INFINIBAND
 RDMA_DEVICE = "rdmaDevice"  # "mlx5_0"
 PF_NAME = "pfName"  # network interface of its physical function; of a physical function its own

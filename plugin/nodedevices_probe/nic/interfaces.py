@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
 from nodedevices_probe.nic.owners import Owner, owner
@@ -23,7 +23,11 @@ _REPRESENTOR = re.compile(r"(c[0-9]+)?(pf[0-9]+)?(vf|sf)[0-9]+")  # phys_port_na
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
+    """`names`: of a device with several ports the interfaces of all of them; `name` and `link_type` are the first
+    one's, whichever of them has a link, and the rest is the one's that has."""
+
     name: str
+    names: tuple[str, ...] = ()
     link_type: str = ""  # ETHER, INFINIBAND, "" for others
     is_wanted_up: bool = False  # administratively
     has_carrier: bool | None = None  # None: not known
@@ -33,16 +37,22 @@ class Interface:
 
 def interfaces(roots: Roots, without_speed: Container[Owner]) -> dict[Owner, Interface]:
     """By device, the one that is its own: neither a representor of a function nor a child of an IPoIB interface; of
-    several ports the first one that has a link. `without_speed`: of devices whose speed is known otherwise."""
+    several ports all together. `without_speed`: of devices whose speed is known otherwise."""
     found: dict[Owner, list[tuple[int, Interface]]] = {}
     for name in roots.names(NET):
         whose, at = owner(roots, f"{NET}/{name}"), f"{NET}/{name}"
         if whose is not None and whose.pci and not _is_part(roots, at):
             port = roots.number(f"{at}/dev_port") or 0
             found.setdefault(whose, []).append((port, interface(roots, name, speed=whose not in without_speed)))
-    return {
-        whose: min(several, key=lambda each: (not each[1].has_carrier, each[0]))[1] for whose, several in found.items()
-    }
+    return {whose: _together(several) for whose, several in found.items()}
+
+
+def _together(ports: list[tuple[int, Interface]]) -> Interface:
+    """What selects a device must not change with a link: its name is the first port's."""
+    ordered = [each for _, each in sorted(ports, key=lambda each: each[0])]
+    linked = next((each for each in ordered if each.has_carrier), ordered[0])
+    first = ordered[0]
+    return replace(linked, name=first.name, link_type=first.link_type, names=tuple(each.name for each in ordered))
 
 
 def _is_part(roots: Roots, at: str) -> bool:

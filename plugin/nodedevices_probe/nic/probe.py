@@ -29,6 +29,7 @@ from nodedevices_probe.nic.rdma import FirmwareReads, RdmaDevice, is_exclusive, 
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     MAX_SMALL,
+    MAX_TEXT,
     Attribute,
     DeviceFact,
     PcieNeighbour,
@@ -140,6 +141,7 @@ class NicSource(SysfsSource):
                     names.DEVICE_ID: function.device,
                     names.DRIVER: function.driver,
                     names.IF_NAME: own.name if own else "",
+                    names.IF_NAMES: _several(own),
                     names.LINK_TYPE: _link_type(own, rdma) or _link_type(parent, parent_rdma),
                     names.PF_NAME: parent.name if parent else "",
                     names.PHYSICAL_FUNCTION: function.physical,
@@ -230,6 +232,15 @@ def _attributes(values: Mapping[str, str | int | None]) -> dict[str, Attribute]:
         for name, value in values.items()
         if value is not None and value != ""
     }
+
+
+def _several(own: Interface | None) -> str:
+    """As many as an attribute holds."""
+    found = ""
+    for name in own.names if own is not None and len(own.names) > 1 else ():
+        longer = f"{found},{name}" if found else name
+        found = longer if len(longer) <= MAX_TEXT else found
+    return found
 
 
 def _link_type(own: Interface | None, rdma: RdmaDevice | None) -> str:

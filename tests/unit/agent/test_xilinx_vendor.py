@@ -143,6 +143,9 @@ def test_virtual_devices_are_shares_of_each_card_and_give_that_card(tmp_path: Pa
     now = node(tmp_path, VirtualDev="True", VirtualNum="2").now()
     assert now.offers == {NAME: [f"{fpga_bus_id(card)}::{share}" for card in (0, 1) for share in (0, 1)]}
     assert now.container(NAME, f"{fpga_bus_id(1)}::0").devices == nodes("/dev/dri/renderD129")
+    assert node(tmp_path, VirtualDev="True").now().offers == {NAME: [f"{fpga_bus_id(0)}::0", f"{fpga_bus_id(1)}::0"]}, (
+        "left out it is 1"
+    )
     assert node(tmp_path, VirtualDev="False", VirtualNum="2").now().offers == {NAME: [fpga_bus_id(0), fpga_bus_id(1)]}
 
 
@@ -241,7 +244,6 @@ def test_aliases_and_settings_survive_the_state_file(tmp_path: Path) -> None:
         ({"U30NameConvention": "Exact"}, "--u30-name-convention: Exact: give CommonName or ExactName"),
         ({"U30AllocUnit": "Half"}, "--u30-alloc-unit: Half: give Card or Device"),
         ({"VirtualDev": "yes"}, "VirtualDev: yes: give True or False"),
-        ({"VirtualDev": "True"}, "VirtualNum: missing: VirtualDev=True needs a number of shares"),
         ({"VirtualDev": "True", "VirtualNum": "0"}, "VirtualNum: 0"),
         ({"VirtualDev": "True", "VirtualNum": "1" * 30}, "from 1 to 1024"),
         ({"DeviceNameCustomize": "True"}, "it needs --fpga-names-file, such as --fpga-names-file=/opt/xilinx/device"),

@@ -161,6 +161,14 @@ def test_rdma_hca_max_is_the_number_of_all_together(total: int, each: list[int])
     assert [sum(id_.startswith(port(number)) for id_ in ids) for number in range(2)] == each
 
 
+def test_a_number_of_zero_offers_nothing_of_its_hcas_and_no_later_entry_has_them() -> None:
+    """As pkg/resources/resources_manager_test.go of that plugin has it: 0 is a valid rdmaHcaMax."""
+    none = {"resourceName": "none", "rdmaHcaMax": 0, "selectors": {"ifNames": ["p0"]}}
+    rest = {"resourceName": "rest", "rdmaHcaMax": 2, "selectors": {"vendors": ["15b3"]}}
+    node = Nics(hca(0), hca(1), rdma={"configList": [none, rest]}).now()
+    assert node.offers == {"rdma/rest": [f"{port(1)}::0", f"{port(1)}::1"]} | {"rdma/none": []}
+
+
 def test_an_hca_that_is_down_is_left_out_and_the_others_go_on() -> None:
     node = Nics(hca(0), hca(1, conditions=["linkDown"]), rdma=RDMA).now()
     assert {id_.partition("::")[0] for id_ in node.offers["rdma/hca_a"]} == {port(0)}

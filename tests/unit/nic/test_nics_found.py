@@ -147,6 +147,23 @@ def test_hcas_are_shared_by_link_type_as_by_mellanox_plugin(tmp_path: Path) -> N
     assert paths(given.devices) == {*own, "/dev/infiniband/rdma_cm"}
 
 
+def test_a_function_with_two_interfaces_keeps_its_hca_when_one_has_no_link(tmp_path: Path) -> None:
+    """A ConnectX-3 has one function, one RDMA device and two ports."""
+    nics = connectx_7_pair(tmp_path)
+    folder = at(nics, "0000:17:00.1")
+    first = next(each.name for each in (tmp_path / folder / "net").iterdir())
+    nics.interface("second", folder)
+    nics.tree.files(f"{folder}/net/second", dev_port=1)
+    for name in (first, "second"):
+        entry = {"resourceName": "hca", "rdmaHcaMax": 1, "selectors": {"ifNames": [name]}}
+        machine = Machine(tmp_path, rdma=entry).now()
+        for down in (first, "second"):
+            card(tmp_path, f"class/net/{down}/carrier", "0")
+            assert machine.changed().offers == {"rdma/hca": ["0000:17:00.1::0"]}, f"{name}, while {down} has no link"
+            assert machine.reason("0000:17:00.1")[0] == "Healthy"
+            card(tmp_path, f"class/net/{down}/carrier", "1")
+
+
 @pytest.mark.parametrize("kind", ["rxe", "siw"])
 def test_soft_roce_is_shared_by_the_name_of_the_interface_below(tmp_path: Path, kind: str) -> None:
     soft_roce(tmp_path, kind=kind)

@@ -130,7 +130,7 @@ def test_single_hcas_are_exclusive_or_have_shares_of_their_own() -> None:
         ({"configList": [without("rdmaHcaMax")]}, "configList[0].rdmaHcaMax: missing; give the number of containers"),
         ({"configList": [entry(rdmaHcaMax="5")]}, "configList[0].rdmaHcaMax: '5' is not allowed; give a number"),
         ({"configList": [entry(rdmaHcaMax=True)]}, "configList[0].rdmaHcaMax: True is not allowed"),
-        ({"configList": [entry(rdmaHcaMax=10**9)]}, "give a number from 1 to 100000"),
+        ({"configList": [entry(rdmaHcaMax=10**9)]}, "give a number from 0 to 100000"),
         ({"configList": [entry(devices=["ib0"])]}, "configList[0].devices: given beside selectors"),
         ({"configList": [entry(selectors={})]}, "configList[0].selectors: missing; say which HCAs"),
         ({"configList": [without("selectors")]}, "configList[0].selectors: missing; say which HCAs"),

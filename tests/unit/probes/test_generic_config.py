@@ -79,6 +79,27 @@ def test_what_its_flag_device_takes_is_an_entry() -> None:
     assert config(f"- {flag}").devices == config(json.dumps({"devices": [json.loads(flag)]})).devices == (entry,)
 
 
+# The values of --device that its README and its DaemonSet have (squat/generic-device-plugin 179b1fe), as written there.
+SQUATS_EXAMPLES = """
+{"name": "video", "groups": [{"paths": [{"path": "/dev/video0"}]}]}
+{"name": "serial", "groups": [{"paths": [{"path": "/dev/ttyUSB*"}]}, {"paths": [{"path": "/dev/ttyACM*"}]}]}
+{"name": "capture", "groups": [{"paths": [{"path": "/dev/snd/pcmC0D0c"}, {"path": "/dev/snd/controlC0"}]}]}
+{"name": "ch340", "groups": [{"usb": [{"vendor": "1a86", "product": "7523"}]}]}
+{"name": "a", "groups": [{"usb": [{"vendor": "1209", "product": "000F"}, {"vendor": "1209", "serial": "00000001"}]}]}
+{"name": "fuse", "groups": [{"count": 10, "paths": [{"path": "/dev/fuse"}]}]}
+{"name": "a", "groups": [{"paths": [{"path": "/dev/ttyS0", "optional": true}, {"path": "/dev/a", "optional": true}]}]}
+{"name": "serial", "groups": [{"paths": [{"path": "/dev/ttyUSB*", "mountPath": "/dev/serial/"}]}]}
+{name: audio, groups: [{count: 10, paths: [{path: /dev/snd}]}]}
+{name: serial, groups: [{paths: [{path: /dev/tty.usb*}]}, {paths: [{path: /dev/cu.*}]}]}
+{name: capture, groups: [{paths: [{path: /dev/snd/controlC1, mountPath: /dev/snd/controlC0}]}]}
+"""
+
+
+@pytest.mark.parametrize("flag", SQUATS_EXAMPLES.strip().splitlines())
+def test_every_example_of_squats_plugin_is_an_entry_as_it_is_written(flag: str) -> None:
+    assert len(config(f"device:\n- {flag}\n").devices) == 1
+
+
 def test_an_entry_with_one_group_needs_no_groups() -> None:
     short = config('[{name: a, paths: [{path: /dev/a}], count: 2, env: {A: "{{path}}"}}]')
     assert (
@@ -127,7 +148,8 @@ REFUSED = {
     "- {name: a, paths: [{path: /dev/x, containerPath: /dev/../../y}]}": "is not allowed; give an absolute path",
     "- {name: a, paths: [{path: /dev/x, containerPath: '/dev/{{no}}'}]}": "{{no}} is no field; known here: {{id}}",
     "- {name: a, paths: [{path: /dev/x, containerPath: /a, mountPath: /b}]}": "keep one",
-    "- {name: a, paths: [{path: /dev/x, optional: true}]}": "all parts are optional",
+    "- {name: a, paths: [{path: /dev/x, optional: true}], required: true}": "required: all paths are optional",
+    "- {name: a, usb: [{vendor: '1209', optional: true}]}": "usb[0].optional: no such key",
     "- {name: a, pair: match, paths: [{path: /dev/x}]}": "match needs a path with a wildcard",
     "- {name: a, paths: [{path: /dev/x, limit: 0}]}": "limit: 0 is not allowed; give an integer from 1 to 1000",
     "- {name: a, paths: [{path: /dev/x}], count: 1001}": "count: 1001 is not allowed",

@@ -127,6 +127,71 @@ def test_or_all_of_them_are_one_device(tmp_path: Path) -> None:
     assert machine.found == {"all:sound": ("/dev/snd/controlC0", "/dev/snd/pcmC0D0p")}
 
 
+def test_where_all_paths_are_optional_a_device_has_those_that_are_there_and_one_id(tmp_path: Path) -> None:
+    paths = "{path: /dev/ttyS0, optional: true}, {path: /dev/ttyUSB0, optional: true}"
+    machine = Machine(tmp_path, f"[{{name: serial, groups: [{{paths: [{paths}]}}]}}]")
+    assert machine.found == {}, "none of them is there"
+    machine.tree.node("/dev/ttyUSB0")
+    assert machine.found == {"dev-ttyS0": ("/dev/ttyUSB0",)}
+    machine.tree.node("/dev/ttyS0")
+    assert machine.found == {"dev-ttyS0": ("/dev/ttyS0", "/dev/ttyUSB0")}
+
+
+def test_where_one_of_them_has_wildcards_each_of_its_matches_is_a_device(tmp_path: Path) -> None:
+    paths = '{path: /dev/led, optional: true}, {path: "/dev/a*", optional: true}'
+    machine = Machine(tmp_path, f"[{{name: a, paths: [{paths}]}}]")
+    for path in ("led", "a0", "a1"):
+        machine.tree.node(f"/dev/{path}")
+    assert machine.found == {"dev-a0": ("/dev/led", "/dev/a0"), "dev-a1": ("/dev/a1",)}
+
+
+def test_a_mount_path_with_a_slash_at_its_end_is_the_folder_of_the_devices(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, '[{name: serial, paths: [{path: "/dev/ttyUSB*", mountPath: /dev/serial/}]}]')
+    machine.tree.node("/dev/ttyUSB0")
+    machine.tree.node("/dev/ttyUSB1")
+    given = machine.node().container(f"{DOMAIN}/serial", "dev-ttyUSB0", "dev-ttyUSB1").devices
+    assert [(each.host_path, each.container_path) for each in given] == [
+        ("/dev/ttyUSB0", "/dev/serial/ttyUSB0"),
+        ("/dev/ttyUSB1", "/dev/serial/ttyUSB1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mount_path", "inside"), [("", "/dev/snd"), ("/sound", "/sound"), ("/dev/sound/", "/dev/sound/snd")]
+)
+def test_a_folder_is_its_device_nodes(mount_path: str, inside: str, tmp_path: Path) -> None:
+    where = f", mountPath: {mount_path}" if mount_path else ""
+    machine = Machine(tmp_path, f"[{{name: audio, groups: [{{count: 10, paths: [{{path: /dev/snd{where}}}]}}]}}]")
+    (machine.tree.root / "dev/snd/by-path").mkdir(parents=True)
+    assert machine.found == {}, "there is none in it"
+    machine.tree.node("/dev/snd/controlC0")
+    machine.tree.node("/dev/snd/seq/timer")
+    (machine.tree.root / "dev/snd/by-path/pci-0000").symlink_to("../controlC0")
+    assert machine.found == {"dev-snd": ("/dev/snd/controlC0", "/dev/snd/seq/timer")}
+    given = machine.node().container(f"{DOMAIN}/audio", "dev-snd::0").devices
+    assert [each.container_path for each in given] == [f"{inside}/controlC0", f"{inside}/seq/timer"]
+
+
+def test_a_folder_with_more_nodes_than_a_device_can_have_says_so(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "[{name: audio, paths: [{path: /dev/snd}]}]")
+    for number in range(17):
+        machine.tree.node(f"/dev/snd/pcmC{number}")
+    [device] = machine.poll().devices
+    assert device.readings.error == "17 device nodes; a device can have at most 16"
+
+
+def test_usb_specifications_of_one_group_are_alternatives_and_a_device_of_two_of_them_is_one(tmp_path: Path) -> None:
+    specs = '{vendor: "1209", product: "000f"}, {vendor: "1209", serial: "A"}, {vendor: "04b8", product: "0136"}'
+    machine = Machine(tmp_path, f"[{{name: u2f, usb: [{specs}]}}]")
+    assert machine.found == {}
+    usb(machine.tree, "1-1", ids="1209:000f", number=7, serial="A")
+    assert machine.found == {"usb:1209:000f:A": ("/dev/bus/usb/001/007",)}
+    usb(machine.tree, "1-2", ids="04b8:0136", number=8, serial="B")
+    assert machine.found.keys() == {"usb:1209:000f:A", "usb:04b8:0136:B"}
+    machine.says(f"[{{name: u2f, together: true, usb: [{specs}]}}]")
+    assert machine.found == {"all:u2f": ("/dev/bus/usb/001/007", "/dev/bus/usb/001/008")}
+
+
 def test_an_optional_part_comes_and_goes_without_another_id(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "[{name: a, paths: [{path: /dev/led, optional: true}, {path: /dev/a}]}]")
     machine.tree.node("/dev/a")

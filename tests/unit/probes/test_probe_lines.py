@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
+from nodedevices_plugin.model import Inventory, InventoryDevice
+from nodedevices_plugin.model.device_names import device_names
 from nodedevices_probe import schema
 from nodedevices_probe.protocol import (
     MAX_LINE_BYTES,
@@ -34,6 +37,7 @@ from nodedevices_probe.protocol import (
     encode,
     text,
 )
+from support.facts import START, gpu, partition, snapshot
 
 NOW = datetime(2026, 11, 21, 10, 42, 0, 123456, tzinfo=UTC)
 FULL = Snapshot(
@@ -267,3 +271,13 @@ def test_schema_check_notices_a_file_that_is_not_up_to_date(tmp_path: Path, caps
     assert schema.main([str(tmp_path), "--check"]) == 0
     (tmp_path / schema.FILE_NAME).write_text("{}\n")
     assert schema.main([str(tmp_path), "--check"]) == 1
+
+
+def test_two_partitions_of_one_name_cost_the_name_and_not_the_line() -> None:
+    parts = tuple(replace(partition(0, index), name="gpu-0-mig-1g24gbme-47-0") for index in range(2))
+    line = parse_line(encode(snapshot(gpu(0, partitions=parts))))
+    found = tuple(InventoryDevice(fact=each, present=True, last_seen=START) for each in line.devices)
+    named = device_names(Inventory(devices=found))
+    first, second = (named[each.id] for each in parts)
+    assert first == "gpu-0-mig-1g24gbme-47-0"
+    assert second.startswith(f"{first}-"), "with a hash of its id, so that both are told apart"

@@ -93,9 +93,27 @@ def test_it_is_part_of_the_shape_and_of_the_state_file() -> None:
     assert TypeAdapter(FILE.type).validate_python({}) == GpuConfig()
 
 
+# gpuPartitionSizeMaxCount in pkg/gpu/nvidia/mig/mig.go of container-engine-accelerators (992db812).
+SIZES = (
+    "1g.5gb 2g.10gb 3g.20gb 7g.40gb 1g.10gb 2g.20gb 3g.40gb 7g.80gb 1g.20gb 1g.18gb 1g.35gb 2g.35gb 3g.71gb 4g.71gb "
+    "7g.141gb 1g.23gb 1g.45gb 2g.45gb 3g.90gb 4g.90gb 7g.180gb 1g.47gb 2g.47gb 3g.93gb 4g.93gb 7g.186gb 1g.24gb "
+    "1g.24gb+me 1g.24gb+gfx 1g.24gb+me.all 1g.24gb-me 2g.48gb 2g.48gb+gfx 2g.48gb+me.all 2g.48gb-me 4g.96gb 4g.96gb+gfx"
+)
+
+
+@pytest.mark.parametrize("size", SIZES.split())
+def test_every_size_that_googles_plugin_knows_is_one(size: str) -> None:
+    assert effective({"GPUPartitionSize": size}).sections.partitions.strategy == "single"
+
+
+def test_the_divisor_of_a_machine_with_parts_of_gpus_is_read_and_decides_nothing() -> None:
+    assert effective({"GPUFractionDivisor": 8}) == effective({})
+
+
 @pytest.mark.parametrize(
     ("document", "says"),
     [
+        ({"GPUFractionDivisor": "8"}, "GPUFractionDivisor: '8' is not a number"),
         ([], r"\[\] is not an object with GPUPartitionSize, .*HealthCriticalXid"),
         ({"gpuSharingConfig": {}}, "gpuSharingConfig: unknown key; did you mean GPUSharingConfig?"),
         ({"GPUSharingConfig": []}, r"GPUSharingConfig: \[\] is not an object"),

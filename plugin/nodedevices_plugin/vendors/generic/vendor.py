@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from nodedevices_common.options import Option
 from nodedevices_probe.generic import attributes
-from nodedevices_probe.generic.config import Entry, GenericConfig, Group, find, parse
+from nodedevices_probe.generic.config import Entry, GenericConfig, Group, PathPart, find, parse
 from nodedevices_probe.generic.glob import is_pattern, match_text
 from nodedevices_probe.protocol import DeviceFact, Readings
 from nodedevices_probe.templates import rendered, rendered_path
@@ -173,11 +173,20 @@ def _nodes(fact: DeviceFact, group: Group, values: Mapping[str, str]) -> list[De
         if 0 <= number < len(group.paths):
             part = group.paths[number]
             own = {**values, "match": match_text(node, part.path)}
-            path, permissions = rendered_path(part.container_path, own) or node, part.permissions
+            path, permissions = _in_container(part, node, own), part.permissions
         elif 0 <= number < len(group.usb):
             permissions = group.usb[number].permissions
         result.append(DeviceNode(container_path=path, host_path=node, permissions=permissions))
     return result
+
+
+def _in_container(part: PathPart, path: str, values: Mapping[str, str]) -> str:
+    """Where one of a part's paths of the host is there. Of a folder, which stands for its nodes, that is where the
+    folder is."""
+    below = path.removeprefix(part.path) if path.startswith(f"{part.path}/") and not is_pattern(part.path) else ""
+    top = path.removesuffix(below)
+    there = rendered_path(part.container_path, values) or top
+    return f"{there}{top.rpartition('/')[2]}{below}" if there.endswith("/") else f"{there}{below}"
 
 
 def _mounts(fact: DeviceFact, group: Group, values: Mapping[str, str]) -> list[Mount]:
@@ -188,7 +197,7 @@ def _mounts(fact: DeviceFact, group: Group, values: Mapping[str, str]) -> list[M
     return [
         Mount(
             host_path=path,
-            container_path=rendered_path(part.container_path, {**values, "match": match_text(path, part.path)}) or path,
+            container_path=_in_container(part, path, {**values, "match": match_text(path, part.path)}),
             read_only=part.read_only,
         )
         for part, path in paths

@@ -19,7 +19,7 @@ from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.vendors.nic.strict import LINK_TYPES, MAX_RESOURCES, Strict
-from nodedevices_plugin.vendors.nic.traits import is_hca, listed, text
+from nodedevices_plugin.vendors.nic.traits import interface_names, is_hca, listed, text
 
 DEFAULT_PREFIX = "rdma"
 SHARED, PER_DEVICE = "shared", "perDevice"
@@ -46,7 +46,7 @@ class RdmaSelectors:
             listed(self.vendors, text(fact, attributes.PCI_VENDOR))
             and listed(self.device_ids, text(fact, attributes.DEVICE_ID))
             and listed(self.drivers, text(fact, attributes.DRIVER))
-            and listed(self.if_names, text(fact, attributes.IF_NAME))
+            and any(listed(self.if_names, each) for each in interface_names(fact))
             and listed(self.link_types, text(fact, attributes.LINK_TYPE))
         )
 
@@ -55,7 +55,7 @@ class RdmaSelectors:
 class RdmaResource:
     """An entry. together: every container gets all HCAs, and `shares` is how many
     containers there may be. Else a container gets the HCAs that it was granted, and `shares` is how many containers may
-    have each; None: one, which has it alone."""
+    have each; None: one, which has it alone; 0: it has its HCAs, and offers none."""
 
     name: str
     prefix: str = DEFAULT_PREFIX
@@ -93,7 +93,7 @@ def _resource(strict: Strict, entry: object, where: str) -> RdmaResource:
     fields = strict.mapping(entry, where, ENTRY_KEYS, dict.fromkeys(SELECTORS, "into selectors"))
     prefix, name = strict.resource(fields, where, DEFAULT_PREFIX)
     together = (strict.text(fields, "mode", where, choices=MODES) or SHARED) == SHARED
-    containers = strict.number(fields, "rdmaHcaMax", where, low=1, high=MAX_SHARES)
+    containers = strict.number(fields, "rdmaHcaMax", where, low=0, high=MAX_SHARES)
     each = strict.number(fields, "sharesPerDevice", where, low=1, high=MAX_SHARES)
     if together and "sharesPerDevice" in fields:
         strict.wrong(f"{where}.sharesPerDevice", f"only goes with mode {PER_DEVICE}; give rdmaHcaMax")

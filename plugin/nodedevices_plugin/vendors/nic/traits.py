@@ -29,6 +29,11 @@ def listed(allowed: Iterable[str], value: str) -> bool:
     return not wanted or value in wanted
 
 
+def interface_names(fact: DeviceFact) -> tuple[str, ...]:
+    """Its network interfaces; one empty name where there is none."""
+    return tuple((text(fact, attributes.IF_NAMES) or text(fact, attributes.IF_NAME)).split(","))
+
+
 def physical_name(fact: DeviceFact) -> str:
     """The network interface of the physical function; of a physical function its own."""
     return text(fact, attributes.PF_NAME) or text(fact, attributes.IF_NAME)

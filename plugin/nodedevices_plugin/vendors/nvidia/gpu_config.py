@@ -27,17 +27,18 @@ from nodedevices_plugin.vendors.nvidia.xids import MAX_XID
 
 MAX_BYTES = 64 << 10
 MAX_CLIENTS = 16_384  # replicas of a sharing resource
-SIZE, DEPRECATED, SHARING, XIDS = (
+SIZE, DEPRECATED, SHARING, XIDS, DIVISOR = (
     "GPUPartitionSize",
     "MaxTimeSharedClientsPerGPU",
     "GPUSharingConfig",
     "HealthCriticalXid",
+    "GPUFractionDivisor",
 )
-KEYS = (SIZE, DEPRECATED, SHARING, XIDS)
+KEYS = (SIZE, DEPRECATED, SHARING, XIDS, DIVISOR)
 STRATEGY, CLIENTS = "GPUSharingStrategy", "MaxSharedClientsPerGPU"
 TIME_SHARING, MPS = "time-sharing", "mps"
 STRATEGIES: Mapping[str, str] = {TIME_SHARING: "timeSlicing", MPS: "mps"}  # theirs -> sharing.strategy
-_SIZE = re.compile(r"[1-9]g\.[1-9][0-9]{0,3}gb(\+[a-z0-9.]{1,16})?")
+_SIZE = re.compile(r"[1-9]g\.[1-9][0-9]{0,3}gb([+-][a-z0-9.]{1,16})?")  # 1g.24gb+me.all, 1g.24gb-me
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ def parse(raw: bytes) -> GpuConfig:
     strategy = _strategy(shared, problems)
     clients = _clients(shared, CLIENTS, f"{SHARING}.{CLIENTS}", problems)
     size = _size(fields, problems)
+    _clients(fields, DIVISOR, DIVISOR, problems)  # decides nothing: there, too, it comes from a file of its own
     xids = _xids(fields, problems)
     if not problems:
         problems += _together(strategy, clients, before, size)

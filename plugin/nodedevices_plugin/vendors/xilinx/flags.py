@@ -87,10 +87,10 @@ def _names(values: Values) -> bool:
 def _shares(values: Values) -> int:
     if not _truth(values, VIRTUAL):
         return 0
-    said = str(values.given.get(VIRTUAL_COUNT, "")).strip()
+    said = str(values.given.get(VIRTUAL_COUNT, "")).strip() or "1"  # left out it is 1 there, too
     if not said.isascii() or not said.isdecimal() or not 1 <= int(said[:6]) <= MAX_SHARES:
         hint = f"{VIRTUAL}=True needs a number of shares for each card, from 1 to {MAX_SHARES}"
-        raise PlanError(f"environment variable {VIRTUAL_COUNT}", said or "missing", hint)
+        raise PlanError(f"environment variable {VIRTUAL_COUNT}", said, hint)
     return int(said)
 
 
