@@ -13,6 +13,7 @@ from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.concerns.port import Concern, Outcome, Shown, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.fleet import Action, Answer
+from nodedevices_operator.desired.stored import Understood
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
@@ -63,7 +64,7 @@ def view(record: NodeDevicesRecord, node: NodeRecord | None, sections: Sections)
         dirty=lambda _: None,
         infos=(),
         now="2026-11-21T12:00:00Z",
-        resolved=with_defaults(sections),
+        understood=Understood(with_defaults(sections)),
     )
 
 

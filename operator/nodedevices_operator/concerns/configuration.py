@@ -10,19 +10,14 @@ from dataclasses import dataclass
 
 import structlog
 from nodedevices_api import conditions as names
-from nodedevices_api.defaults import Resolved, with_defaults
-from nodedevices_api.errors import parse
-from nodedevices_api.sections import Sections
-from nodedevices_common.errors import InputError
 
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.configuration import Configuration, Previous, resolve
+from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord, PolicyRef
-
-MAX_RESOLVED = 256  # different configurations remembered
 
 log = structlog.get_logger()
 
@@ -41,7 +36,6 @@ class ConfigurationConcern:
 
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer
-        self._resolved: dict[str, Resolved] = {}  # by hash; a fleet has few different ones
 
     async def observe(self, view: View) -> Sources | Outcome:
         if view.node is None:
@@ -53,7 +47,7 @@ class ConfigurationConcern:
         return resolve(observed.node.labels, observed.policies, observed.previous)
 
     async def apply(self, view: View, desired: Configuration) -> Outcome:
-        view.configuration, view.resolved = desired, self._sections(desired)
+        view.configuration, view.understood = desired, understood(desired.config)
         view.stored = in_spec(view.record, desired)
         verdict = (desired.status, desired.reason, desired.message)
         if view.stored:
@@ -69,18 +63,6 @@ class ConfigurationConcern:
 
     def forget(self, node: str) -> None:
         """Nothing is remembered of a node."""
-
-    def _sections(self, configuration: Configuration) -> Resolved:
-        known = self._resolved.get(configuration.config_hash)
-        if known is None:
-            if len(self._resolved) >= MAX_RESOLVED:
-                self._resolved.clear()
-            try:
-                known = with_defaults(parse(Sections, configuration.config))
-            except InputError:  # kept from a newer version; what the agent makes of it, the agent says
-                known = with_defaults(Sections())
-            self._resolved[configuration.config_hash] = known
-        return known
 
 
 def in_spec(record: NodeDevicesRecord, configuration: Configuration) -> bool:

@@ -34,7 +34,7 @@ class Known:
 
 
 class DeviceEventsConcern:
-    info = Info("device-events", section="faults")
+    info = Info("device-events", section="faults", informs=True)
 
     def __init__(self, tools: Tools) -> None:
         self._events = tools.events

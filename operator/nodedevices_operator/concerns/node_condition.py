@@ -27,7 +27,7 @@ class Observed:
 
 
 class NodeConditionConcern:
-    info = Info("node-condition", section="faults")
+    info = Info("node-condition", section="faults", informs=True)
 
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer

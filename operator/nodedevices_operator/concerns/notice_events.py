@@ -51,7 +51,7 @@ Event = tuple[Noticed, Mapping[str, Any]]
 
 
 class NoticeEventsConcern:
-    info = Info("notice-events", section="faults")
+    info = Info("notice-events", section="faults", informs=True)
 
     def __init__(self, tools: Tools) -> None:
         self._kube = tools.writer.kube

@@ -92,7 +92,7 @@ class Plan:
 
 
 class PodMarksConcern:
-    info = Info("pod-marks", section="faults")
+    info = Info("pod-marks", section="faults", informs=True)
 
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer

@@ -10,16 +10,12 @@ file in this folder and a line in registry.py (docs/extending.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeVar
 
 from nodedevices_api import conditions as names
-from nodedevices_api.defaults import Resolved, with_defaults
-from nodedevices_api.errors import parse
-from nodedevices_api.sections import Sections
-from nodedevices_common.errors import InputError
+from nodedevices_api.defaults import Resolved
 
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.desired.configuration import Configuration
@@ -27,6 +23,7 @@ from nodedevices_operator.desired.fleet import Action, Answer
 from nodedevices_operator.desired.pods import Scope, scope
 from nodedevices_operator.desired.policy_status import Hindrance, Verdict
 from nodedevices_operator.desired.stale import Staleness
+from nodedevices_operator.desired.stored import Understood, understood
 from nodedevices_operator.kube.port import KubeError, Object
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import Affected, NodeDevicesRecord, NodeRecord
@@ -43,6 +40,7 @@ class Info:
     section: str = ""  # of the DevicePolicy that configures it; a policy has not applied while this is hindered
     condition: str = ""  # its type on NodeDevices.status, where it has one; no other concern has the same
     by_generation: bool = True  # the condition is about a generation of spec, and says which
+    informs: bool = False  # it only says what is so: it goes on where its section is understood in part
 
 
 class Shown(Enum):
@@ -123,7 +121,7 @@ class View:
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # of the concerns before, by name; by the reconciler
     configuration: Configuration | None = None
     stored: bool = True  # NodeDevices.spec says what `configuration` says; by configuration, too
-    resolved: Resolved | None = None  # the configuration with the built-in defaults; by configuration, too
+    understood: Understood | None = None  # the configuration, as far as it can be read; by configuration, too
     staleness: Staleness | None = None
     affected: tuple[Affected, ...] | None = None  # what affectedPods shall be; None: not known; by pod_marks
     status: object = None  # what NodeDevices.status shows of us by now
@@ -131,10 +129,20 @@ class View:
     @property
     def sections(self) -> Resolved | None:
         """The sections to act by: as resolved now, else as they were resolved last. None: nobody knows."""
-        if self.resolved is None and self.record.config is not None:
-            with suppress(InputError):  # what cannot be read takes nothing back
-                self.resolved = with_defaults(parse(Sections, self.record.config))
-        return self.resolved
+        if self.understood is None and self.record.config is not None:
+            stored = understood(self.record.config)
+            if not stored.problems and not stored.misfit:  # what cannot be read takes nothing back
+                self.understood = stored
+        return None if self.understood is None else self.understood.sections
+
+    def left_alone(self, info: Info) -> Hindrance | None:
+        """Why what the concern has written stays as it stands; None: its section is understood."""
+        if self.sections is None or self.understood is None or info.informs:
+            return None
+        if info.section not in self.understood.partly:
+            return None
+        why = self.understood.misfit or "; ".join(self.understood.problems)
+        return Hindrance(f"{info.section} is not understood, and what it led to stays as it is: {why}")
 
     @property
     def reported(self) -> bool:

@@ -32,7 +32,7 @@ class Observed:
 
 
 class XidConditionConcern:
-    info = Info("xid-condition", section="faults")
+    info = Info("xid-condition", section="faults", informs=True)
 
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer

@@ -11,24 +11,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import orjson
 from nodedevices_api import conditions as names
-from nodedevices_api.base import to_dict, wire_name
+from nodedevices_api.base import to_dict
 from nodedevices_api.defaults import with_defaults
 from nodedevices_api.errors import parse
-from nodedevices_api.sections import SECTION_NAMES, Sections
+from nodedevices_api.sections import Sections
 from nodedevices_common.errors import InputError
 
+from nodedevices_operator.desired.stored import WIRE_SECTIONS, understood
 from nodedevices_operator.records.objects import PolicyRecord, PolicyRef
 
 CONFIG_NAME_LABEL = "nvidia.com/device-plugin.config"
 HASH_DIGITS = 16
 MAX_POLICIES = 32  # spec.policies
-MAX_CONFIGS = 256  # remembered; a fleet has few different ones
-WIRE_SECTIONS = tuple(wire_name(name) for name in SECTION_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +96,9 @@ def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previou
     }
     problems = list(refused)
     refs = _references(contenders, outcomes)
-    misfit = _config_error(orjson.dumps(config))
-    if misfit:
+    read = understood(config)  # a section that stays in effect may be of a newer version
+    problems += read.problems
+    if misfit := read.misfit:
         problems.insert(0, f"the policies {', '.join(c.name for c in contenders)} cannot be combined: {misfit}")
         outcomes = {name: _failed(outcome) for name, outcome in outcomes.items()}
         config, refs = dict(previous.config or {}), previous.policies
@@ -131,16 +130,6 @@ def config_hash(config: Mapping[str, Any], config_name: str) -> str:
     """What the agent echoes when this configuration is in effect there; covers both parts, in canonical JSON."""
     canonical = orjson.dumps({"config": config, "configName": config_name}, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(canonical).hexdigest()[:HASH_DIGITS]
-
-
-@lru_cache(MAX_CONFIGS)
-def _config_error(config: bytes) -> str:
-    """What is wrong with it as a whole; empty: nothing."""
-    try:
-        parse(Sections, orjson.loads(config), "config")
-    except InputError as error:
-        return str(error)
-    return ""
 
 
 def _candidates(
@@ -183,7 +172,7 @@ def _trial(policy: PolicyRecord, contenders: Sequence[_Candidate], config: Mappi
         supplies=mine.supplies,
         conflicts=mine.conflicts,
         changes=tuple(each for each in mine.supplies if not _equal(each, would[each], config.get(each, {}))),
-        misfit=_config_error(orjson.dumps(would)),
+        misfit=understood(would).misfit,
         faults=would["faults"] if "faults" in mine.supplies else None,
     )
 

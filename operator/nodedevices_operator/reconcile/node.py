@@ -91,6 +91,8 @@ class NodeReconciler:
         """One concern, alone: whatever it raises is its own outcome."""
         name = concern.info.name
         try:
+            if (why := view.left_alone(concern.info)) is not None:
+                return Outcome(hindrance=why)
             observed = await concern.observe(view)
             if isinstance(observed, Outcome):
                 outcome = observed

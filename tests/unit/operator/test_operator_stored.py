@@ -1,0 +1,123 @@
+"""A stored configuration of another version: what is understood counts, and what is not takes nothing back."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from nodedevices_operator.desired.configuration import Previous, resolve
+from nodedevices_operator.desired.stored import understood
+from nodedevices_operator.manager import Manager
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records import names
+from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_operator.records.objects import PolicyRef
+from support.fakekube import FakeKube, settle
+from support.opfacts import GPU, SINCE, device, health, node_devices, policy, raw_node, raw_policy
+
+ITEM = f"{names.NODE_DEVICES}/n1"
+NODE = f"{names.NODES}/n1"
+POLICY = f"{names.POLICIES}/all"
+SLOTS, TIER = "example.com/slots", "example.com/tier"
+SECTIONS: dict[str, Any] = {
+    "health": {"holdDownSeconds": 600},
+    "faults": {"taint": {"effect": "NoSchedule"}},
+    "capacity": [{"name": SLOTS, "perNode": 4}],
+    "labels": {"extra": {TIER: "gold"}},
+}
+
+
+# --- what is understood ----------------------------------------------------------------------------------------------
+def test_what_this_version_writes_is_understood_whole() -> None:
+    found = understood(SECTIONS)
+    assert (found.partly, found.problems, found.misfit) == (frozenset(), (), "")
+    assert found.sections.capacity[0].per_node == 4
+
+
+def test_an_unknown_field_costs_itself_and_is_named() -> None:
+    found = understood(SECTIONS | {"health": {"holdDownSeconds": 600, "later": 7}})
+    assert (found.partly, found.sections.health.hold_down_seconds) == ({"health"}, 600)
+    assert found.problems[0].startswith("config.health.later: unknown key")
+    assert found.sections.labels.extra == {TIER: "gold"}
+
+
+def test_an_unknown_section_costs_no_other() -> None:
+    found = understood(SECTIONS | {"later": {"x": 1}})
+    assert (found.partly, len(found.problems)) == (frozenset(), 1)
+    assert found.sections.faults.taint is not None
+
+
+def test_a_value_that_cannot_be_read_costs_its_section() -> None:
+    found = understood(SECTIONS | {"health": {"holdDownSeconds": "soon"}})
+    assert found.partly == {"health"}
+    assert found.sections.capacity[0].per_node == 4
+
+
+# --- the merge -------------------------------------------------------------------------------------------------------
+def test_beside_a_section_of_a_newer_version_another_policy_takes_effect() -> None:
+    newer = {"health": {"holdDownSeconds": 600, "later": 7}}
+    before = Previous(newer, (PolicyRef("all", 1, 0, ("health",)),))
+    found = resolve({}, [policy("all", **newer), policy("other", labels={"extra": {TIER: "gold"}})], before)
+    assert found.config == newer | {"labels": {"extra": {TIER: "gold"}}}
+    assert found.reason == "PolicyInvalid"
+    assert "config.health.later: unknown key" in found.message
+    assert not found.outcomes["other"].failed
+
+
+# --- the whole operator ----------------------------------------------------------------------------------------------
+async def started(kube: FakeKube) -> Manager:
+    manager = Manager(kube, Metrics())
+    await manager.relister.once()
+    await settle(manager)
+    return manager
+
+
+def on_node(kube: FakeKube) -> tuple[Any, ...]:
+    """What the policy has put on the Node."""
+    node = kube.objects[NODE]
+    taints = [taint["value"] for taint in node["spec"].get("taints", ())]
+    return taints, node["metadata"]["labels"].get(TIER), node["status"]["capacity"].get(SLOTS)
+
+
+@pytest.fixture
+async def kube() -> FakeKube:
+    """A node with a fault that has all that the policy puts there."""
+    made = FakeKube()
+    made.put(NODE, raw_node({GPU: 1}))
+    made.put(ITEM, node_devices(device(0, health=health("Unhealthy", "Xid79"))))
+    made.put(POLICY, raw_policy("all", **SECTIONS))
+    await started(made)
+    assert on_node(made) == (["Xid79"], "gold", "4")
+    return made
+
+
+def of_a_newer_version(kube: FakeKube, section: str) -> None:
+    for path, config in ((POLICY, kube.objects[POLICY]["spec"]), (ITEM, kube.objects[ITEM]["spec"]["config"])):
+        there = copy.deepcopy(config[section])
+        (there[0] if isinstance(there, list) else there)["later"] = 7
+        config[section] = there
+        kube.put(path, kube.objects[path])
+
+
+@pytest.mark.parametrize("section", sorted(SECTIONS))
+async def test_after_a_downgrade_a_field_that_is_not_known_takes_nothing_from_the_node(
+    kube: FakeKube, section: str
+) -> None:
+    before = on_node(kube)
+    of_a_newer_version(kube, section)
+    await started(kube)
+    assert on_node(kube) == before
+    shown = {it["type"]: it for it in kube.objects[ITEM]["status"]["conditions"]}
+    assert (shown["PolicyResolved"]["status"], shown["PolicyResolved"]["reason"]) == ("False", "PolicyInvalid")
+    assert "later: unknown key" in shown["PolicyResolved"]["message"]
+
+
+async def test_beside_a_field_that_is_not_known_a_fault_that_is_over_frees_the_node(kube: FakeKube) -> None:
+    of_a_newer_version(kube, "health")
+    manager = await started(kube)
+    raw = kube.objects[ITEM]
+    well = kube.put(ITEM, raw | {"status": raw["status"] | {"devices": [device(0)], "agent": {"heartbeatTime": SINCE}}})
+    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, well))
+    await settle(manager)
+    assert on_node(kube) == ([], "gold", "4")
