@@ -58,6 +58,7 @@ CAPACITY_SYNCED: Final = "CapacitySynced"
 IN_SYNC: Final = "InSync"
 NOTHING_OWNED: Final = "NothingOwned"
 PENDING: Final = "Pending"
+NOT_WRITTEN: Final = "NotWritten"  # a write or a read failed; it is tried again
 FORBIDDEN: Final = "Forbidden"
 
 LABELS_SYNCED: Final = "LabelsSynced"  # only where a policy enables labels; reasons as of CapacitySynced
@@ -129,7 +130,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     },
     HOLDERS_KNOWN: {"True": (SYNCED,), "Unknown": (POD_RESOURCES_UNAVAILABLE, POD_RESOURCES_INCOMPLETE, RATE_LIMITED)},
     POLICY_RESOLVED: {"True": (RESOLVED, NO_POLICY), "False": (CONFLICT, POLICY_INVALID)},
-    CAPACITY_SYNCED: {"True": (IN_SYNC, NOTHING_OWNED), "False": (PENDING, FORBIDDEN, CONFLICT)},
+    CAPACITY_SYNCED: {"True": (IN_SYNC, NOTHING_OWNED), "False": (PENDING, NOT_WRITTEN, FORBIDDEN, CONFLICT)},
     LABELS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, CONFLICT)},
     TAINT_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, REFUSED, STOPPED)},
     EVICTIONS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, REFUSED, STOPPED, BLOCKED)},

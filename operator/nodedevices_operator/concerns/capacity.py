@@ -68,13 +68,13 @@ class CapacityConcern:
         entries = sections.capacity
         ours = node.owned | memory.names | claimed_names(view.before)
         shown = view.record.condition(names.CAPACITY_SYNCED)
-        recheck = memory.recheck or (shown is not None and shown.reason == names.PENDING)
+        recheck = memory.recheck or (shown is not None and shown.reason in {names.PENDING, names.NOT_WRITTEN})
         requested = None
         if plan_capacity(entries, view.record, node, ours=ours).needs_requests or (recheck and entries):
             try:
                 requested = await self._requests(node.name, [entry.name for entry in entries])
             except KubeError as error:
-                return failed_to("list the node's pods", error)
+                return failed_to("list the node's pods", error, names.NOT_WRITTEN)
             memory.recheck = False
         return Observed(entries, node, ours, requested)
 
@@ -100,7 +100,7 @@ class CapacityConcern:
         try:
             view.wrote(Kind.NODE, await self._writer.capacity(node, plan.values))
         except KubeError as error:
-            return failed_to("write the Node's capacity", error)
+            return failed_to("write the Node's capacity", error, names.NOT_WRITTEN)
         log.info("capacity set", node=node.name, capacity=dict(plan.values))
         memory.names, memory.values = frozenset(plan.values), plan.values
         if lowers:
@@ -135,7 +135,8 @@ class CapacityConcern:
 
 def claimed_names(record: NodeDevicesRecord) -> frozenset[str]:
     """Names that the NodeDevices itself says are ours: its configuration has them, and CapacitySynced of that very
-    generation refused none. It outlives both our process and a change of managedFields by another writer."""
+    generation refused none and failed at none: a name that was never written is whose plugin comes first. It outlives
+    both our process and a change of managedFields by another writer."""
     shown = record.condition(names.CAPACITY_SYNCED)
     if shown is None or shown.generation != record.generation or shown.reason not in {names.IN_SYNC, names.PENDING}:
         return frozenset()

@@ -188,9 +188,9 @@ def not_granted(answer: Answer | None) -> Verdict:
     return "False", names.STOPPED if answer.stopped else names.REFUSED, answer.reason
 
 
-def failed_to(what: str, error: KubeError) -> Outcome:
+def failed_to(what: str, error: KubeError, reason: str = names.PENDING) -> Outcome:
     """Of a concern whose condition says that it could not read or write what it needs."""
-    reason = names.FORBIDDEN if error.forbidden else names.PENDING
+    reason = names.FORBIDDEN if error.forbidden else reason
     return Outcome(("False", reason, f"failed to {what}: {error}"), problems=(error,))
 
 

@@ -28,6 +28,7 @@ MAX_NOTES = 3  # entries that match nothing, in a message
 MAX_FAILURES = 3  # different ones, in a message
 REASON_LIMIT = 300  # characters of one node's reason, in a policy's message
 SERVED = ("resources", "sharing", "partitions", "injection")  # sections that say what is served to the kubelet, and how
+PASSING = (names.PENDING, names.NOT_WRITTEN)  # reasons that end by themselves
 _HELD_BACK = {
     names.TAINT_SYNCED: (names.PENDING, names.REFUSED, names.STOPPED),
     names.EVICTIONS_SYNCED: (names.PENDING, names.REFUSED, names.STOPPED, names.BLOCKED),
@@ -166,7 +167,7 @@ def hindrances(
         shown = record.condition(kind)
         verdict = verdicts.get(kind, (shown.status, shown.reason, shown.message) if shown is not None else None)
         if verdict is not None and verdict[0] != "True" and verdict[1] not in _HELD_BACK.get(kind, ()):
-            found[section] = Hindrance(f"{verdict[1]}: {verdict[2]}", passing=verdict[1] == names.PENDING)
+            found[section] = Hindrance(f"{verdict[1]}: {verdict[2]}", passing=verdict[1] in PASSING)
     return found
 
 

@@ -70,7 +70,7 @@ async def test_what_is_right_is_not_written_and_no_pod_is_listed(bench: Bench) -
 async def test_a_list_of_pods_that_fails_lowers_nothing(bench: Bench) -> None:
     bench.world.pods_fail = 504
     result = await bench.sync(LEFT, shows(2 * ONE))
-    assert (result.reason, bench.world.applied) == ("Pending", [])
+    assert (result.reason, bench.world.applied) == ("NotWritten", [])
     assert result.retried
 
 
@@ -121,11 +121,27 @@ async def test_another_writer_is_repaired_a_few_times_and_then_named(bench: Benc
     assert (await bench.sync(BOTH, node({MEMORY: 5}))).reason == "InSync"
 
 
-@pytest.mark.parametrize(("status", "reason"), [(403, "Forbidden"), (503, "Pending")])
+@pytest.mark.parametrize(("status", "reason"), [(403, "Forbidden"), (503, "NotWritten")])
 async def test_a_write_that_is_refused_is_shown(bench: Bench, status: int, reason: str) -> None:
     bench.world.apply_fails = status
     result = await bench.sync(BOTH, node())
     assert (result.reason, result.retried) == (reason, status != 403)
+
+
+@pytest.mark.parametrize("fails", ["apply_fails", "pods_fail"])
+async def test_a_name_that_a_plugin_registers_while_our_first_write_fails_is_the_plugins(
+    bench: Bench, fails: str
+) -> None:
+    setattr(bench.world, fails, 500)
+    shown = (await bench.sync(BOTH, node())).shown
+    assert isinstance(shown, tuple)
+    setattr(bench.world, fails, 0)
+    synced = {"type": "CapacitySynced", "status": shown[0], "reason": shown[1], "observedGeneration": 1}
+    spec = {"config": {"capacity": [{"name": MEMORY, "sumOf": "memoryMiB"}]}}
+    raw = node_devices(device(0), device(1), spec=spec)
+    raw["status"]["conditions"].append(synced)
+    result = await bench.sync(node_devices_record(raw), node({MEMORY: 8}))
+    assert (result.reason, bench.world.applied) == ("Conflict", [])
 
 
 def test_the_object_itself_says_which_names_are_ours_only_for_the_generation_that_it_was_set_for() -> None:
@@ -133,6 +149,7 @@ def test_the_object_itself_says_which_names_are_ours_only_for_the_generation_tha
     for reason, generation, expected in (
         ("InSync", 1, {MEMORY}),
         ("Pending", 1, {MEMORY}),
+        ("NotWritten", 1, set()),
         ("Conflict", 1, set()),
         ("InSync", 0, set()),
     ):

@@ -288,6 +288,7 @@ def test_a_policy_that_does_not_supply_the_section_is_in_effect() -> None:
         ("CapacitySynced", "Conflict", "capacity", False),
         ("CapacitySynced", "Forbidden", "capacity", False),
         ("CapacitySynced", "Pending", "capacity", True),
+        ("CapacitySynced", "NotWritten", "capacity", True),
         ("LabelsSynced", "Conflict", "labels", False),
         ("LabelsSynced", "Forbidden", "labels", False),
         ("TaintSynced", "Forbidden", "faults", False),
