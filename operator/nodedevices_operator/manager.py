@@ -104,7 +104,8 @@ class Manager:
     def _synced(self) -> None:
         self._unseen = set(self.cache.node_devices)
         self.fleet.add(FLEET_KEY)
-        self.dirty(Dirty(frozenset(self._unseen), frozenset(self.cache.policies)))
+        left = {name for name, node in self.cache.nodes.items() if node.marked}  # perhaps without a NodeDevices
+        self.dirty(Dirty(frozenset(self._unseen | left), frozenset(self.cache.policies)))
 
     def _forget_writes(self) -> None:
         """Forget what was remembered of writes: they may be undone."""

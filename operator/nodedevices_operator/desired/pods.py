@@ -329,18 +329,22 @@ def left_behind(pods: Iterable[Mapping[str, Any]]) -> list[Affected]:
         shown = own_condition(pod)
         if shown is None or finished(pod) or shown.reason in {"Healthy", names.NOT_MONITORED}:
             continue
-        metadata, reason = pod["metadata"], shown.reason
-        found.append(
-            Affected(
-                str(metadata.get("namespace", "")),
-                str(metadata.get("name", "")),
-                str(metadata.get("uid", "")),
-                NO_DEVICE,
-                reason if WORD.fullmatch(reason) else "",
-                shown.since or str(metadata.get("creationTimestamp", "")),
-            )
-        )
+        found.append(entry(pod))
     return found
+
+
+def entry(pod: Mapping[str, Any]) -> Affected:
+    """The entry for a pod that carries our condition, nobody knows any more because of which device."""
+    metadata, shown = pod["metadata"], own_condition(pod)
+    reason, since = ("", "") if shown is None else (shown.reason, shown.since)
+    return Affected(
+        str(metadata.get("namespace", "")),
+        str(metadata.get("name", "")),
+        str(metadata.get("uid", "")),
+        NO_DEVICE,
+        reason if WORD.fullmatch(reason) else "",
+        since or str(metadata.get("creationTimestamp", "")),
+    )
 
 
 def bounded(entries: Iterable[Affected]) -> tuple[Affected, ...]:

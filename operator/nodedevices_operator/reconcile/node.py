@@ -21,6 +21,7 @@ from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.policy_status import Hindrance, NodeOutcome, hindrances, node_outcome
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.reconcile.leftovers import Leftovers
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
 FORBIDDEN_SECONDS = 60.0
@@ -52,6 +53,7 @@ class NodeReconciler:
         self._metrics = metrics
         self._dirty = dirty
         self._outcomes = outcomes
+        self._leftovers = Leftovers(cache, tools.writer, dirty, tools.clock)
         self._concerns: list[Concern[Any, Any]] = [make(tools) for make in concerns]
         self._infos = tuple(concern.info for concern in self._concerns)
         self._counters: dict[tuple[str, str], Counter] = {}
@@ -62,7 +64,8 @@ class NodeReconciler:
         record = self._cache.node_devices.get(name)
         if record is None:
             self.forget(name)
-            return None
+            return await self._leftovers.reconcile(name)
+        self._leftovers.there(name)
         node = self._cache.nodes.get(name)
         if node is not None and self._uids.setdefault(name, node.uid) != node.uid:
             self.forget(name)  # deleted and created again between two reconciliations

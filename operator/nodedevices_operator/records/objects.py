@@ -214,6 +214,11 @@ class NodeRecord:
     taints: tuple[TaintRecord, ...] = ()  # those of our key
     resource_version: str = field(default="", compare=False)
 
+    @property
+    def marked(self) -> bool:
+        """Whether anything on it is ours."""
+        return bool(self.owned or self.labels_owned or self.taints or self.condition_owned or self.xid_condition_owned)
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
