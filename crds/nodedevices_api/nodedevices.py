@@ -103,6 +103,11 @@ class Unschedulable(Loose):
     by: Annotated[str, StringConstraints(max_length=253)] | None = Field(
         default=None, description="Who took the device out of service."
     )
+    since: Time | None = Field(
+        default=None,
+        description="Since when. Where it is not given, an agent that makes the object again after a deletion writes "
+        "when it first saw the entry.",
+    )
     until: Time | None = Field(default=None, description="Back in service from this time on; absent: until removed.")
 
     cel_rules = (
@@ -141,7 +146,11 @@ class NodeDevicesSpec(Loose):
     )
     unschedulable: Annotated[
         tuple[Annotated[Unschedulable, Atomic()], ...], Field(max_length=128), Listed("map", "id")
-    ] = Field(default=(), description="Devices taken out of service by hand. Written by users.")
+    ] = Field(
+        default=(),
+        description="Devices taken out of service by hand. Written by users; the agent writes them back when it makes "
+        "the object again after a deletion.",
+    )
 
 
 # --- status ----------------------------------------------------------------------------------------------------------

@@ -233,6 +233,23 @@ def test_what_people_and_the_operator_write_is_refused(agent: Kubectl, body: dic
         patch(agent, body, status=False)
 
 
+OUT = {"unschedulable": [{"id": device_id(0), "reason": "RMA 4711"}]}
+
+
+@pytest.mark.parametrize("spec", [OUT | {"config": {}}, {"configHash": "aa"}], ids=["and more", "another field"])
+def test_an_object_that_was_deleted_is_made_again_with_nothing_but_what_is_out_of_service(
+    agent: Kubectl, kubectl: Kubectl, spec: dict[str, Any]
+) -> None:
+    kubectl.run("delete", "nodedevices", "mine")
+    body = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": "mine"}}
+    with pytest.raises(KubectlError, match="an agent may not write spec"):
+        agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(body | {"spec": spec}))
+    agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(body | {"spec": OUT}))
+    assert kubectl.json("get", "nodedevices", "mine")["spec"] == OUT
+    with pytest.raises(KubectlError, match="an agent may not write spec"):
+        patch(agent, {"spec": {"unschedulable": []}}, status=False)
+
+
 def test_everything_but_nodedevices_is_refused(agent: Kubectl) -> None:
     fleet_pods = ("-n", fleet.NAMESPACE)
     for what in (("get", "pods"), ("get", "secrets"), ("get", "nodes"), ("get", "events"), ("get", "devicepolicies")):

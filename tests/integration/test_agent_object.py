@@ -156,6 +156,26 @@ def test_an_object_deleted_by_hand_is_back_within_seconds(agent: AgentProcess, k
     assert len(status(kubectl)["devices"]) == 8
 
 
+def test_a_device_out_of_service_stays_so_when_the_object_is_deleted(agent: AgentProcess, kubectl: Kubectl) -> None:
+    item = found(kubectl)
+    entry = {"id": item["status"]["devices"][0]["id"], "reason": "RMA 4711", "by": "me"}
+    kubectl.run("patch", "nodedevices", NODE, "--type=merge", "-p", json.dumps({"spec": {"unschedulable": [entry]}}))
+    wait_until("it is out of service", lambda: status(kubectl)["summary"]["unschedulable"] == 1)
+    kubectl.run("delete", "nodedevices", NODE)
+    wait_until("a new object", lambda: found(kubectl).get("status") and uid(kubectl) != item["metadata"]["uid"])
+    [again] = found(kubectl)["spec"]["unschedulable"]
+    assert {key: again[key] for key in entry} == entry
+    assert again["since"]
+    assert status(kubectl)["summary"]["unschedulable"] == 1
+    kubectl.run("patch", "nodedevices", NODE, "--type=merge", "-p", '{"spec": {"unschedulable": []}}')
+    wait_until("people end it", lambda: status(kubectl)["summary"]["unschedulable"] == 0)
+
+
+def uid(kubectl: Kubectl) -> str:
+    text: str = found(kubectl)["metadata"]["uid"]
+    return text
+
+
 @pytest.mark.usefixtures("agent")
 def test_a_configuration_that_no_kubelet_has_taken_is_not_echoed(kubectl: Kubectl) -> None:
     as_operator(kubectl, {"config": {}, "configHash": "aa"})

@@ -50,6 +50,13 @@ class FakeStore:
         owners = [{"uid": owner_uid}] if owner_uid else []
         return self._put(item | {"metadata": item["metadata"] | {"ownerReferences": owners}})
 
+    async def create_object(self, name: str, owner_uid: str | None, spec: Mapping[str, Any]) -> Object:
+        self._raise()
+        if self.item is not None:
+            raise StoreError(f'nodedevices "{name}" already exists', status=409)
+        made = await self.apply_object(name, owner_uid)
+        return self._put({**made, "spec": copy.deepcopy(dict(spec))})
+
     async def apply_status(self, name: str, status: Mapping[str, Any]) -> Object:
         self.calls.append("status")
         self._raise()

@@ -31,7 +31,13 @@ def seen_object(item: Object | None) -> SeenObject:
         config_hash=_text(spec.get("configHash")),
         config_name=_text(spec.get("configName")),
         unschedulable=tuple(
-            Cordon(id=str(each["id"]), reason=_text(each.get("reason")) or "", until=_time(each.get("until")))
+            Cordon(
+                id=str(each["id"]),
+                reason=_text(each.get("reason")) or "",
+                until=_time(each.get("until")),
+                by=_text(each.get("by")) or "",
+                since=_time(each.get("since")),
+            )
             for each in (cordoned if isinstance(cordoned, list) else ())[:MAX_UNSCHEDULABLE]
             if isinstance(each, dict) and "id" in each
         ),

@@ -51,6 +51,8 @@ class Cordon:
     id: str
     reason: str
     until: datetime | None = None  # from then on it is over; None: until it is removed
+    by: str = ""  # who took it out of service, where it is said
+    since: datetime | None = None  # as it is said, else when this agent saw it first
 
     def holds(self, now: datetime) -> bool:
         return self.until is None or now < self.until

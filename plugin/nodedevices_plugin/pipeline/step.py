@@ -361,7 +361,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     helpers = world.helpers
     awaits = _awaits(world, inputs, local, spec, monotonic)
     applied = active.effective if active.applied_once else None
-    cordons = _cordons(world.state, inputs.seen, standalone=local.standalone)
+    cordons = _cordons(world.state, inputs.seen, standalone=local.standalone, now=now)
     unlisted_until = _unlisted_until(world, inputs)
     if inventory.line_monotonic is not None:
         node = Node(
@@ -532,11 +532,15 @@ def _spec(saved: SeenSpec | None, seen: SeenObject | None, *, standalone: bool) 
     return SeenSpec(config=seen.config, config_hash=seen.config_hash, config_name=seen.config_name or "")
 
 
-def _cordons(state: State, seen: SeenObject | None, *, standalone: bool) -> tuple[Cordon, ...]:
-    """What people took out of service: as in the object, else the last that is known."""
+def _cordons(state: State, seen: SeenObject | None, *, standalone: bool, now: datetime) -> tuple[Cordon, ...]:
+    """What people took out of service: as in the object, else the last that is known. An object that is gone ends
+    none: the publisher makes it again with these."""
     if standalone:
         return ()
-    return state.unschedulable if seen is None else seen.unschedulable
+    if seen is None or not seen.exists:
+        return state.unschedulable
+    known = {each.id: each.since for each in state.unschedulable}
+    return tuple(replace(each, since=each.since or known.get(each.id) or now) for each in seen.unschedulable)
 
 
 def _taken_out(inventory: Inventory, active: Effective, held: Set[str]) -> frozenset[str]:

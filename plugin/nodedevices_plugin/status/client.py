@@ -33,6 +33,7 @@ from nodedevices_plugin.runtime.worker import Worker
 
 PLURAL = "nodedevices"
 FIELD_MANAGER = "nodedevices-agent"
+RESTORE_MANAGER = f"{FIELD_MANAGER}-restore"  # of what people had written in an object that was deleted
 USER_AGENT = f"nodedevices-agent/{__version__}"  # by which an audit log knows whose request it was
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 NODE_UID = "authentication.kubernetes.io/node-uid"
@@ -82,6 +83,10 @@ class Store(Protocol):
 
     async def apply_object(self, name: str, owner_uid: str | None) -> Object:
         """Create the object, or set its owner; `spec` and `status` stay as they are. Returns the object."""
+        ...
+
+    async def create_object(self, name: str, owner_uid: str | None, spec: Mapping[str, Any]) -> Object:
+        """Create the object with this spec. Status 409: there is one, and it stays as it is. Returns the object."""
         ...
 
     async def apply_status(self, name: str, status: Mapping[str, Any]) -> Object:
@@ -137,15 +142,22 @@ class KubeStore:
         return str(values[0]) if values else None
 
     async def apply_object(self, name: str, owner_uid: str | None) -> Object:
-        metadata: dict[str, Any] = {"name": name}
-        if owner_uid is not None:
-            owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": owner_uid}
-            metadata["ownerReferences"] = [owner | {"controller": False, "blockOwnerDeletion": False}]
-        body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "NodeDevices", "metadata": metadata}
+        body = _new_object(name, owner_uid)
         return await self._worker.run(
             lambda: self._call(
                 "apply NodeDevices",
                 lambda api: api.patch_cluster_custom_object(GROUP, VERSION, PLURAL, name, body, **_APPLY, **_LIMITS),
+            )
+        )
+
+    async def create_object(self, name: str, owner_uid: str | None, spec: Mapping[str, Any]) -> Object:
+        body = _new_object(name, owner_uid) | {"spec": dict(spec)}
+        return await self._worker.run(
+            lambda: self._call(
+                "create NodeDevices",
+                lambda api: api.create_cluster_custom_object(
+                    GROUP, VERSION, PLURAL, body, field_manager=RESTORE_MANAGER, **_LIMITS
+                ),
             )
         )
 
@@ -283,6 +295,14 @@ class KubeStore:
 
 _LIMITS: dict[str, Any] = {"_preload_content": False, "_request_timeout": (CONNECT_SECONDS, ANSWER_SECONDS)}
 _APPLY: dict[str, Any] = {"field_manager": FIELD_MANAGER, "force": True, "_content_type": APPLY}
+
+
+def _new_object(name: str, owner_uid: str | None) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": name}
+    if owner_uid is not None:
+        owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": owner_uid}
+        metadata["ownerReferences"] = [owner | {"controller": False, "blockOwnerDeletion": False}]
+    return {"apiVersion": f"{GROUP}/{VERSION}", "kind": "NodeDevices", "metadata": metadata}
 
 
 def _nodedevices(api: Any, **options: Any) -> Any:

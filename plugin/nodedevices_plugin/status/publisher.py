@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -115,6 +115,7 @@ class Publisher:
         self._wake = asyncio.Event()
         self._wanted: Mapping[str, Any] | None = None
         self._may_create = True
+        self._unschedulable: Sequence[Mapping[str, Any]] = ()
         self._listed = False
         self._object: Object | None = None
         self._own_version = 0  # resourceVersion of our newest write
@@ -139,9 +140,13 @@ class Publisher:
         self._writing = ConnectionState("failed to write NodeDevices")
         self._reading_owner = ConnectionState("failed to read which Node the agent's token names")
 
-    def want(self, status: Mapping[str, Any], *, may_create: bool) -> None:
-        """The status this node should show, without `agent.heartbeatTime`. Never blocks."""
+    def want(
+        self, status: Mapping[str, Any], *, may_create: bool, unschedulable: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """The status this node should show, without `agent.heartbeatTime`. `unschedulable`: of spec, people's words,
+        with which an object that was deleted is made again. Never blocks."""
         self._may_create = may_create
+        self._unschedulable = unschedulable
         if status != self._wanted:
             self._wanted = status
         self._wake.set()
@@ -272,9 +277,24 @@ class Publisher:
 
     async def _create(self) -> None:
         self._created_at = self._clock()
-        self._object = await self._store.apply_object(self._name, self._owner)
+        self._object = await self._restore() or await self._store.apply_object(self._name, self._owner)
         self._own_version = _version(self._object)
         log.info("NodeDevices object applied", name=self._name, owner_uid=self._owner)
+
+    async def _restore(self) -> Object | None:
+        """The object, made again with what people had taken out of service; None: nothing had been, or it is there.
+        Only a creation says it: in an object that exists these are people's fields."""
+        entries = self._unschedulable
+        if self._object is not None or not entries:
+            return None
+        try:
+            made = await self._store.create_object(self._name, self._owner, {"unschedulable": list(entries)})
+        except StoreError as error:
+            if error.status != 409:
+                raise
+            return None
+        log.warning("devices stay out of service, as before the deletion", devices=[each["id"] for each in entries])
+        return made
 
     async def _fetch_owner(self) -> None:
         owner: str | None = None

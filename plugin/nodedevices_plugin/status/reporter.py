@@ -7,15 +7,17 @@ came or a probe has been silent for a while: an empty node would be reported as 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import CONFIG_APPLIED, Condition, find
-from nodedevices_api.nodedevices import Probe
+from nodedevices_api.nodedevices import Probe, Unschedulable
 
-from nodedevices_plugin.model import CoresHeld, Plan, Registration
+from nodedevices_plugin.model import Cordon, CoresHeld, Plan, Registration
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.sharing.clients import with_helpers
@@ -91,10 +93,24 @@ class Reporter:
         status = report(facts)
         self.conditions, self._probes = status.conditions, status.probes
         something = bool(world.inventory.devices) or world.inventory.accelerators_on_bus > 0
-        self._publisher.want(to_dict(status), may_create=something)
+        entries = out_of_service(world.state.unschedulable, now)
+        self._publisher.want(to_dict(status), may_create=something, unschedulable=entries)
 
     async def stop(self, now: datetime) -> None:
         """Says that the agent ends."""
         if self._publisher is not None and self.facts is not None:
             facts = replace(self.facts, previous=self.conditions, stopping=True, now=now)
             await self._publisher.stop(to_dict(report(facts)))
+
+
+def out_of_service(cordons: Iterable[Cordon], now: datetime) -> tuple[dict[str, Any], ...]:
+    """`spec.unschedulable` as people wrote it, without what is over and what this CRD would refuse."""
+    found = []
+    for each in cordons:
+        with suppress(ValueError):
+            entry = Unschedulable(
+                id=each.id, reason=each.reason, by=each.by or None, since=each.since, until=each.until
+            )
+            if each.holds(now):
+                found.append(to_dict(entry))
+    return tuple(found)

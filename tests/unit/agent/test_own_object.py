@@ -15,6 +15,10 @@ def cordons(*entries: Any) -> tuple[Cordon, ...]:
 
 
 def test_what_people_took_out_of_service_has_its_reason_and_its_end() -> None:
+    said = {"by": "me", "since": "2026-11-01T00:00:00Z"}
+    assert cordons({"id": "GPU-1", "reason": "RMA"} | said) == (
+        Cordon(id="GPU-1", reason="RMA", by="me", since=datetime(2026, 11, 1, tzinfo=UTC)),
+    )
     assert cordons({"id": "GPU-1", "reason": "RMA 4711", "until": "2026-12-01T00:00:00Z"}) == (
         Cordon(id="GPU-1", reason="RMA 4711", until=datetime(2026, 12, 1, tzinfo=UTC)),
     )

@@ -400,6 +400,25 @@ def test_a_restart_while_the_api_server_is_away_brings_no_device_back_into_servi
     assert again.given(seen=seen({})).wait().offers() == {GPU: (2, 2)}
 
 
+def test_an_object_that_was_deleted_brings_no_device_back_into_service() -> None:
+    node = Node().given(seen=cordoned(out(gpu_id(1)))).line()
+    node.given(seen=SeenObject()).wait()
+    assert node.offers() == {GPU: (2, 1)}
+    again = node.restarted().given(seen=SeenObject()).line(instance="second")
+    assert again.offers() == {GPU: (2, 1)}
+    assert again.given(seen=cordoned(out(gpu_id(1)))).wait().offers() == {GPU: (2, 1)}
+    assert again.given(seen=seen({})).wait().offers() == {GPU: (2, 2)}
+
+
+def test_an_entry_without_a_time_is_out_of_service_since_it_was_first_seen() -> None:
+    node = Node().given(seen=cordoned(out(gpu_id(1)))).line()
+    [first] = node.world.state.unschedulable
+    assert first.since is not None
+    assert node.wait(60).given(seen=cordoned(out(gpu_id(1)))).wait().world.state.unschedulable == (first,)
+    said = replace(out(gpu_id(1)), since=START)
+    assert node.given(seen=cordoned(said)).wait().world.state.unschedulable == (said,)
+
+
 def test_a_device_out_of_service_is_withdrawn_although_what_the_policy_sets_is_refused() -> None:
     node = Node(LOCAL, None, *THREE).given(seen=seen({})).line()
     node.given(seen=replace(seen(TOO_MANY), unschedulable=(out(gpu_id(0)),))).line()

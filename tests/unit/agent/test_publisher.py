@@ -57,8 +57,10 @@ class Desk:
             stop_seconds=0.05,
         )
 
-    def want(self, healthy: int = 8, *, may_create: bool = True, **more: Any) -> None:
-        self.publisher.want(status(healthy, **more), may_create=may_create)
+    def want(
+        self, healthy: int = 8, *, may_create: bool = True, out: tuple[dict[str, str], ...] = (), **more: Any
+    ) -> None:
+        self.publisher.want(status(healthy, **more), may_create=may_create, unschedulable=out)
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -124,6 +126,42 @@ async def test_a_node_without_devices_gets_no_object_but_keeps_one_that_it_has(d
     await desk.until(lambda: len(desk.store.statuses) == 1)
     desk.want(7, may_create=False)
     await desk.until(lambda: len(desk.store.statuses) == 2)
+
+
+RMA = {"id": "GPU-3", "reason": "RMA 4711", "by": "me"}
+
+
+async def test_an_object_deleted_by_hand_comes_back_with_what_was_out_of_service(desk: Desk) -> None:
+    desk.want()
+    await desk.until(lambda: desk.store.statuses)
+    desk.want(out=(RMA,))
+    desk.store.delete()
+    await desk.until(lambda: len(desk.store.statuses) == 2)
+    assert desk.store.item is not None
+    assert desk.store.item["spec"] == {"unschedulable": [RMA]}
+
+
+async def test_what_people_wrote_into_an_object_that_is_there_stays(desk: Desk) -> None:
+    desk.store.item = {"metadata": {"name": "n1", "uid": "u", "ownerReferences": [{"uid": "an earlier Node"}]}}
+    desk.want(out=(RMA,))
+    await desk.until(lambda: desk.store.statuses)
+    assert "spec" not in desk.store.item
+
+
+async def test_an_object_that_somebody_else_makes_first_says_what_is_out_of_service(desk: Desk) -> None:
+    desk.want(out=(RMA,))
+    metadata = {"name": "n1", "uid": "u", "ownerReferences": [], "resourceVersion": "7"}
+    theirs = {"metadata": metadata, "spec": {"unschedulable": []}}
+    create = desk.store.create_object
+
+    async def late(name: str, owner_uid: str | None, spec: Any) -> Object:
+        desk.store.item = dict(theirs)
+        return await create(name, owner_uid, spec)
+
+    desk.store.create_object = late  # type: ignore[method-assign]
+    await desk.until(lambda: desk.store.statuses)
+    assert desk.store.item is not None
+    assert desk.store.item["spec"] == {"unschedulable": []}
 
 
 async def test_an_object_deleted_by_hand_comes_back(desk: Desk) -> None:

@@ -81,7 +81,10 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
             "Unknown": ["PodResourcesUnavailable", "PodResourcesIncomplete", "RateLimited"],
         },
         "PolicyResolved": {"True": ["Resolved", "NoPolicy"], "False": ["Conflict", "PolicyInvalid"]},
-        "CapacitySynced": {"True": ["InSync", "NothingOwned"], "False": ["Pending", "NotWritten", "Forbidden", "Conflict"]},
+        "CapacitySynced": {
+            "True": ["InSync", "NothingOwned"],
+            "False": ["Pending", "NotWritten", "Forbidden", "Conflict"],
+        },
         "LabelsSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Conflict"]},
         "TaintSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Refused", "Stopped"]},
         "EvictionsSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Refused", "Stopped", "Blocked"]},

@@ -37,7 +37,7 @@ def test_what_this_version_writes_is_understood_whole() -> None:
 
 def test_an_unknown_field_costs_itself_and_is_named() -> None:
     found = understood(SECTIONS | {"health": {"holdDownSeconds": 600, "later": 7}})
-    assert (found.partly, found.sections.health.hold_down_seconds) == ({"health"}, 600)
+    assert (found.partly, found.sections.health.hold_down_seconds) == (frozenset({"health"}), 600)
     assert found.problems[0].startswith("config.health.later: unknown key")
     assert found.sections.labels.extra == {TIER: "gold"}
 
@@ -56,7 +56,7 @@ def test_a_value_that_cannot_be_read_costs_its_section() -> None:
 
 # --- the merge -------------------------------------------------------------------------------------------------------
 def test_beside_a_section_of_a_newer_version_another_policy_takes_effect() -> None:
-    newer = {"health": {"holdDownSeconds": 600, "later": 7}}
+    newer: dict[str, Any] = {"health": {"holdDownSeconds": 600, "later": 7}}
     before = Previous(newer, (PolicyRef("all", 1, 0, ("health",)),))
     found = resolve({}, [policy("all", **newer), policy("other", labels={"extra": {TIER: "gold"}})], before)
     assert found.config == newer | {"labels": {"extra": {TIER: "gold"}}}
