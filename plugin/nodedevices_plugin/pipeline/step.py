@@ -37,6 +37,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.pipeline import access, auto_probes
 from nodedevices_plugin.pipeline import inventory as stage_inventory
+from nodedevices_plugin.pipeline import places as stage_places
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.config_status import ConfigStatus, refusal
@@ -223,7 +224,7 @@ class Assessment:
     inventory: Inventory
     probes: Mapping[str, Inventory]
     probe_set: ProbeSet
-    withheld: frozenset[str]  # ids of devices that go to no new pod, because of a probe that was taken away
+    withheld: frozenset[str]  # ids of devices that go to no new pod, because a pod may have them by another id
     verdicts: Mapping[str, Verdict]
     above: signals.Above
     spec: SeenSpec | None
@@ -327,8 +328,16 @@ def assess(
             in_use=used,
         )
     withheld = probe_sets.withheld(probe_set, probes)
-    if withheld:
-        problems = probe_sets.problems(probe_set, withheld, inventory)
+    problems = probe_sets.problems(probe_set, withheld, inventory) if withheld else ()
+    places = stage_places.taken(
+        owned,
+        held=None if held_now is None else held_devices,
+        offered=_on_offer(world.plan),
+        used=used,
+        indices=effective.index_prefix is not None,
+    )
+    problems = (*problems, *places.problems(inventory))
+    if problems:
         inventory = replace(inventory, problems=(*inventory.problems, *problems))
     return Assessment(
         world=world,
@@ -342,7 +351,7 @@ def assess(
         inventory=inventory,
         probes=probes,
         probe_set=probe_set,
-        withheld=withheld,
+        withheld=withheld | places.withheld,
         verdicts=verdicts,
         above=above,
         spec=spec,
@@ -577,6 +586,11 @@ def _held_ids(of: Sequence[Held] | None, inventory: Inventory) -> tuple[frozense
         return frozenset(device.fact.id for device in inventory.devices), parts
     parts = frozenset(each.partition_id for each in of if each.partition_id is not None)
     return frozenset(each.device_id for each in of), parts
+
+
+def _on_offer(plan: Plan | None) -> frozenset[str]:
+    """Devices that new pods can get."""
+    return frozenset(each.device_id for of in (plan.resources if plan else ()) for each in of.ids if each.healthy)
 
 
 def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:

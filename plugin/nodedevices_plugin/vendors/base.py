@@ -159,6 +159,15 @@ class Described(Protocol):
 
 
 @runtime_checkable
+class OwnNodes(Protocol):
+    """A vendor whose devices have device nodes in common, which the probe lists with each of them."""
+
+    def own_nodes(self, fact: DeviceFact) -> Collection[str]:
+        """Those that no other device may have."""
+        ...
+
+
+@runtime_checkable
 class PairScore(Protocol):
     """How well two of its devices work together, where that is more than PCIe (`path_score`)."""
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Grant, InventoryDevice
 
+# Which any number of devices need beside their own.
+EVERYBODYS = frozenset({"/dev/kfd", "/dev/infiniband/rdma_cm", "/dev/vfio/vfio"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNodes:

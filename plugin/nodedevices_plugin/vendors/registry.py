@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
 from nodedevices_probe.protocol import DeviceFact
 
@@ -16,8 +16,10 @@ from nodedevices_plugin.vendors.base import (
     FileFormat,
     IndexIds,
     OtherNames,
+    OwnNodes,
     Vendor,
 )
+from nodedevices_plugin.vendors.device_nodes import EVERYBODYS
 from nodedevices_plugin.vendors.faults import EVERY, FaultSource, FaultSources
 from nodedevices_plugin.vendors.files import DeviceFile, OwnFiles
 from nodedevices_plugin.vendors.flags import OwnFlags
@@ -96,6 +98,13 @@ def described(fact: DeviceFact, files: Mapping[str, object]) -> bool:
     """Whether a device that exists by a device file still does; True for all others."""
     vendor = of(fact)
     return vendor.described(fact, files) if isinstance(vendor, Described) else True
+
+
+def own_nodes(fact: DeviceFact) -> Set[str]:
+    """The device nodes that it has alone."""
+    vendor = of(fact)
+    nodes = vendor.own_nodes(fact) if isinstance(vendor, OwnNodes) else fact.device_nodes
+    return {*nodes} - EVERYBODYS
 
 
 def claim_names(fact: DeviceFact) -> ClaimNames | None:

@@ -366,7 +366,7 @@ class TheNode(RuleBasedStateMachine):
 def owner(id_: str) -> str:
     base = id_.partition("::")[0].removeprefix(ALIAS)
     for number in range(2):
-        if base in (gpu_id(number), mig_id(number, 0), mig_id(number, 1)):
+        if base in (gpu_id(number), gpu_id(number + 2), mig_id(number, 0), mig_id(number, 1)):
             return gpu_id(number)
     raise AssertionError(id_)
 
@@ -512,6 +512,47 @@ class TheNodeWithANic(TheNode):
 
 TheNodeWithANic.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=60)
 TestNoDeviceTwiceWithANic = TheNodeWithANic.TestCase
+
+
+INDEX: dict[str, Any] = {"injection": {"deviceIDStrategy": "index"}}
+
+
+class TheNodeWhoseGpusAreReplaced(TheNode):
+    """The same where a GPU in a slot is another one from now on, and containers are given indices or device nodes: they
+    have what is in the slot. The state file is whole: which GPU was there before is known from it alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second: frozenset[int] = frozenset()  # slots with the other one of two GPUs
+
+    def devices(self) -> tuple[DeviceFact, ...]:
+        nodes = {each.id: (f"/dev/nvidia{each.index}",) for each in super().devices()}
+        return tuple(
+            replace(each, id=gpu_id(each.index + 2 * (each.index in self.second)), device_nodes=nodes[each.id])
+            for each in super().devices()
+        )
+
+    @rule(number=st.integers(0, 1), pick=st.integers(min_value=0), count=st.integers(1, 2))
+    def gpu_is_replaced(self, number: int, pick: int, count: int) -> None:
+        """And pods come, as many as there is room for."""
+        self.second ^= {number}
+        self.time_passes(3.0)
+        for _ in range(2 if self.kubelet_runs and self.knows_pods else 0):
+            self.pod_comes(pick, count)
+
+    @rule(config=st.sampled_from([INDEX, {}, {**INDEX, **shares(2)}, shares(2)]))
+    def policy_changes(self, config: dict[str, Any] | None) -> None:
+        super().policy_changes(config)
+
+    @rule(how=st.just("as it was"), pick=st.just(0))
+    def agent_restarts(self, how: str, pick: int) -> None:
+        super().agent_restarts(how, pick)
+
+    mig_changes = pod_of_another_plugin_holds = disk_fills_up_or_not = None  # type: ignore[assignment]
+
+
+TheNodeWhoseGpusAreReplaced.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=60)
+TestNoDeviceTwiceWhereGpusAreReplaced = TheNodeWhoseGpusAreReplaced.TestCase
 
 
 HUB, OTHER = "example.com/hub", "example.com/other"

@@ -75,6 +75,9 @@ class Generic:
     def described(self, fact: DeviceFact, files: Mapping[str, object]) -> bool:
         return attributes.OPTION not in files or _found(_config(files), fact) is not None
 
+    def own_nodes(self, fact: DeviceFact) -> Collection[str]:
+        return _own_nodes(fact)
+
     def containers(self, node: NodeView) -> GenericContainers:
         facts = {device.fact.id: device.fact for device in node.inventory.devices}
         return GenericContainers(facts=facts, config=_config(node.files))
@@ -155,12 +158,15 @@ def _found(config: GenericConfig, fact: DeviceFact) -> tuple[Entry, Group] | Non
     return find(config, _said(fact, attributes.ENTRY), _said(fact, attributes.SHAPE))
 
 
+def _own_nodes(fact: DeviceFact) -> frozenset[str]:
+    """Those that it has alone."""
+    own = fact.extra.get(attributes.EXCLUSIVE)
+    return frozenset(fact.device_nodes[: own.integer]) if own is not None and own.integer is not None else frozenset()
+
+
 def _lasting_nodes(fact: DeviceFact) -> frozenset[str]:
     """Those that it has alone; not a USB device's, whose numbers the kernel gives out again."""
-    own = fact.extra.get(attributes.EXCLUSIVE)
-    if attributes.PORT in fact.extra or own is None or own.integer is None:
-        return frozenset()
-    return frozenset(fact.device_nodes[: own.integer])
+    return frozenset() if attributes.PORT in fact.extra else _own_nodes(fact)
 
 
 def _nodes(fact: DeviceFact, group: Group, values: Mapping[str, str]) -> list[DeviceNode]:

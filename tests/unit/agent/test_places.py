@@ -1,0 +1,120 @@
+"""A place has one device: what may be one thing by two ids goes to no two pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nodedevices_plugin.model import Holder, HoldersState, Holdings
+from nodedevices_probe.protocol import DeviceFact
+from support.facts import START, gpu, gpu_id
+from support.probed_node import Node, nic, said
+from support.stepped_node import Node as Stepped
+
+OLD, NEW, NEXT = gpu_id(7), gpu_id(8), gpu_id(1)
+GPU = "nvidia.com/gpu"
+CONTROL = frozenset({"/dev/nvidiactl", "/dev/nvidia-uvm"})
+BOTH = said("one=/opt/one", "two=/opt/two")
+
+
+def at(slot: int, uuid: str, **facts: Any) -> DeviceFact:
+    return gpu(slot, id=uuid, pci_bus_id=f"0000:{slot + 1:02x}:00.0", device_nodes=(f"/dev/nvidia{slot}",), **facts)
+
+
+def train(*ids: str) -> Holder:
+    return Holder(namespace="ml", pod="train", container="main", resource=GPU, ids=ids, since=START)
+
+
+def replaced(config: dict[str, Any], *now: DeviceFact) -> Stepped:
+    """A pod holds the GPU that was in slot 0, where another one is by now."""
+    node = Stepped(at(0, OLD), at(1, NEXT), existing=CONTROL).now(config).now(config, train(OLD))
+    node.devices = now or (at(0, NEW), at(1, NEXT))
+    return node.now(config, train(OLD))
+
+
+# --- replaced in its slot ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "injection",
+    [{"deviceIDStrategy": "index"}, {"passDeviceSpecs": True}, {"deviceListStrategies": ["driver-directory"]}],
+)
+def test_a_gpu_in_the_slot_of_one_that_a_pod_holds_goes_to_no_other_pod(injection: dict[str, Any]) -> None:
+    node = replaced({"injection": injection})
+    assert node.offers == {GPU: [NEXT]}
+    [problem] = node.world.inventory.problems
+    assert (problem.code, f"({NEW}): not offered until no pod holds {OLD}" in problem.message) == ("SamePlace", True)
+
+
+def test_it_is_offered_once_that_pod_has_ended() -> None:
+    node = replaced({})
+    assert node.now({}).offers == {GPU: [NEW, NEXT]}
+    assert node.world.inventory.problems == ()
+
+
+def test_of_gpus_that_are_numbered_anew_only_the_one_whose_node_a_pod_has_is_withheld() -> None:
+    moved = gpu(0, id=NEXT, pci_bus_id="0000:02:00.0", device_nodes=("/dev/nvidia0",))
+    node = replaced({}, moved, at(1, NEW))
+    assert node.offers == {GPU: [NEW]}
+
+
+def test_an_index_alone_is_a_place_only_where_containers_are_given_indices() -> None:
+    def offers(config: dict[str, Any]) -> list[str]:
+        node = Stepped(gpu(0, id=OLD)).now(config).now(config, train(OLD))
+        node.devices = (gpu(0, id=NEW),)
+        return node.now(config, train(OLD)).offers[GPU]
+
+    assert offers({}) == [NEW]
+    assert offers({"injection": {"deviceIDStrategy": "index"}}) == []
+
+
+def test_while_nobody_knows_who_holds_what_a_replaced_gpu_waits() -> None:
+    node = Node(said("one=/opt/one")).line("one", at(0, OLD)).line("one", at(0, NEW))
+    assert node.offered == [NEW]
+    again = node.restart()
+    again.holdings = Holdings(state=HoldersState.UNAVAILABLE)
+    again.wait(10, one=(at(0, NEW),))
+    assert again.offered == []
+
+
+# --- two probes at one place ------------------------------------------------------------------------------------------
+CARD = nic(0, id="CARD", pci_bus_id="", device_nodes=("/dev/card0", "/dev/common"))
+
+
+def other(*nodes: str, pci: str = "", **facts: Any) -> DeviceFact:
+    return nic(**{"index": 5, "id": "OTHER", "pci_bus_id": pci, "device_nodes": nodes, **facts})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(CARD, other("/dev/card0")), (nic(0, id="CARD"), other(pci="0000:3b:00.0"))],
+    ids=["one device node", "one PCI address"],
+)
+def test_of_two_devices_at_one_place_the_first_probes_is_offered_and_the_other_named(
+    first: DeviceFact, second: DeviceFact
+) -> None:
+    node = Node(BOTH).line("one", first).line("two", second)
+    assert node.offered == ["CARD"]
+    [problem] = node.problems
+    assert problem.startswith("SamePlace: nic-5 (OTHER): not offered: CARD is at the same place, by another probe;")
+    assert Node(BOTH).line("two", second).line("one", first).offered == ["CARD"], "whichever reports first"
+
+
+def test_the_second_probes_keeps_the_place_that_it_had_and_while_a_pod_holds_it_both_are_withheld() -> None:
+    node = Node(said("two=/opt/two")).line("two", other("/dev/card0"))
+    assert node.offered == ["OTHER"]
+    node.uses(BOTH).line("one", CARD).line("two", other("/dev/card0"))
+    assert node.offered == ["OTHER"], "the kubelet may be handing it out"
+    node.held("example.com/rdma", "OTHER").line("two", other("/dev/card0"))
+    assert "CARD" not in node.offered
+
+
+def test_a_device_that_is_in_no_resource_is_in_nobodys_way() -> None:
+    """As every NIC that no file names."""
+    unused = nic(0, id="CARD", vendor="none", type="port", pci_bus_id="", device_nodes=("/dev/card0",))
+    node = Node(BOTH).line("one", unused).line("two", other("/dev/card0"))
+    assert (node.offered, node.problems) == (["OTHER"], [])
+
+
+def test_a_node_that_several_devices_of_a_probe_have_is_nobodys_alone() -> None:
+    second = nic(1, id="SECOND", pci_bus_id="", device_nodes=("/dev/card1", "/dev/common"))
+    node = Node(BOTH).line("one", CARD, second).line("two", other("/dev/common"))
+    assert (sorted(node.offered), node.problems) == (["CARD", "OTHER", "SECOND"], [])
