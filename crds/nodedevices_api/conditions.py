@@ -86,6 +86,10 @@ NO_NODES: Final = "NoNodes"
 PROGRESSING: Final = "Progressing"
 DRY_RUN: Final = "DryRun"
 FAILED: Final = "Failed"
+ACTIONS_STOPPED: Final = "ActionsStopped"  # only where a policy taints Nodes or evicts pods; also an Event's reason
+MASS_FAULT: Final = "MassFault"
+RECORD_UNREADABLE: Final = "RecordUnreadable"
+NOT_STOPPED: Final = "NotStopped"
 
 # --- elsewhere in the cluster ----------------------------------------------------------------------------------------
 POD_DEVICE_HEALTHY: Final = "nodedevices.io/DeviceHealthy"  # on pods
@@ -101,6 +105,8 @@ EVENTS_SUPPRESSED: Final = "EventsSuppressed"
 EVENT_EVICTION: Final = "DeviceFaultEviction"
 EVENT_BLOCKED: Final = "EvictionBlocked"
 EVENT_REJECTED: Final = "DeletingRejectedPod"
+EVENT_RESUMED: Final = "ActionsResumed"
+EVENT_RESUME_REFUSED: Final = "ResumeRefused"
 
 REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     READY: {
@@ -138,8 +144,9 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     ACCEPTED: {"True": (ACCEPTED,), "False": (INVALID,)},
     APPLIED: {"True": (APPLIED,), "False": (NOT_ACCEPTED, NO_NODES, PROGRESSING, FAILED, DRY_RUN)},
     CONFLICTED: {"True": (SAME_PRIORITY,), "False": (NO_CONFLICT,)},
+    ACTIONS_STOPPED: {"True": (MASS_FAULT, RECORD_UNREADABLE), "False": (NOT_STOPPED,)},
 }
-"""Which reasons a condition of ours can have, by its status. The first ten are a NodeDevices'; the last three a
+"""Which reasons a condition of ours can have, by its status. The first ten are a NodeDevices'; the last four a
 DevicePolicy's."""
 
 

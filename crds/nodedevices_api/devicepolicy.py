@@ -93,7 +93,7 @@ class DevicePolicyStatus(Loose):
         default=None, description="On how many nodes the policy is selected, applied, overridden or failed."
     )
     conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=8), Listed("map", "type")] = (
-        Field(default=(), description="Accepted, Applied, Conflicted.")
+        Field(default=(), description="Accepted, Applied, Conflicted, ActionsStopped.")
     )
 
 

@@ -14,7 +14,7 @@ What it uses of the API (the whole of its RBAC; `cleanup` uses the same):
     core            pods/eviction            create                 where a policy evicts
     core            pods                     watch delete           only with --delete-rejected-pods
     core            events                   create                 on pods and NodeDevices
-    core            configmaps               create get patch       nodedevices-actions, in its own namespace
+    core            configmaps               create get patch watch nodedevices-actions, in its own namespace
 
 HTTP on :9736: /metrics, /healthz (this process works), /readyz (it sees: everything was listed and is watched); the
 latter two on :9738 as well, for the kubelet's probes alone. Missing CRDs, missing permissions and an absent API server
@@ -102,6 +102,7 @@ async def run(settings: Settings) -> None:
         relist_seconds=settings.relist_seconds,
         retired_seconds=settings.retired_seconds,
         rejected=RejectedPods(kube) if settings.delete_rejected_pods else None,
+        events=kube,
     )
 
     def ended(why: str) -> None:

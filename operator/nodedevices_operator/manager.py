@@ -18,14 +18,15 @@ from nodedevices_operator.cache.relist import RELIST_SECONDS, Relister
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
+from nodedevices_operator.desired.consequences import faulty
 from nodedevices_operator.desired.policy_status import NodeOutcome
-from nodedevices_operator.desired.pools import pools
+from nodedevices_operator.desired.pools import acts, survey
 from nodedevices_operator.desired.problems import node_problems
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.reconcile.fleet import KEY as FLEET_KEY
-from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate
+from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate, ObjectEvents, RecordWatch
 from nodedevices_operator.reconcile.node import ConcernError, NodeReconciler
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS, PolicyReconciler
 from nodedevices_operator.records.kinds import Kind, Record
@@ -50,6 +51,7 @@ class Manager:
         retired_seconds: float = SETTLED_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         rejected: RejectedPods | None = None,
+        events: ObjectEvents | None = None,
         concerns: Sequence[Factory] = CONCERNS,
     ) -> None:
         self.cache = Cache(clock=clock)
@@ -64,9 +66,11 @@ class Manager:
             kube,
             metrics,
             namespace=namespace,
-            pools=lambda: pools(self.cache.node_devices, self.cache.nodes, self.cache.policies.values()),
+            survey=lambda: survey(self.cache.node_devices, self.cache.nodes, self.cache.policies.values()),
             enqueue=self.fleet.add,
             answered=self.nodes.add,
+            switched=self._switched,
+            clock=clock,
         )
         self._node = NodeReconciler(
             cache=self.cache,
@@ -78,7 +82,12 @@ class Manager:
             outcomes=outcomes,
             concerns=concerns,
         )
-        self._policy = PolicyReconciler(self.cache, writer, self.dirty, outcomes)
+        self._policy = PolicyReconciler(self.cache, writer, self.dirty, outcomes, stop=lambda: self._gate.stop)
+        self._watch = None
+        if events is not None:
+            self._watch = RecordWatch(
+                events, namespace=namespace, wanted=self._gate.open, changed=lambda: self.fleet.add(FLEET_KEY)
+            )
         self.relister = Relister(kube, self.cache, metrics, self.dirty, period=relist_seconds, clock=clock)
         self.relister.synced = self._synced
         self.relister.went_back = self._forget_writes
@@ -107,6 +116,11 @@ class Manager:
         left = {name for name, node in self.cache.nodes.items() if node.marked}  # perhaps without a NodeDevices
         self.dirty(Dirty(frozenset(self._unseen | left), frozenset(self.cache.policies)))
 
+    def _switched(self, nodes: Sequence[str]) -> None:
+        """The breaker has opened or closed: nodes with faults and policies that act on them say so."""
+        acting = frozenset(name for name, policy in self.cache.policies.items() if acts(policy))
+        self.dirty(Dirty(frozenset(nodes), acting))
+
     def _forget_writes(self) -> None:
         """Forget what was remembered of writes: they may be undone."""
         for name in self.cache.node_devices:
@@ -128,10 +142,13 @@ class Manager:
                 for index in range(POLICY_WORKERS)
             ),
             asyncio.create_task(self.fleet.run(self.reconcile_fleet, failure=self._failed), name="fleet"),
+            *([] if self._watch is None else [asyncio.create_task(self._watch.run(), name="record")]),
             *([] if self._rejected is None else [asyncio.create_task(self._rejected.run(), name="rejected-pods")]),
         ]
 
     async def reconcile_node(self, name: str) -> float | None:
+        record = self.cache.node_devices.get(name)
+        self._gate.seen(name, {} if record is None else faulty(record))
         try:
             return await self._measured("node", self._node.reconcile, name)
         finally:

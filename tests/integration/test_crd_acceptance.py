@@ -194,7 +194,7 @@ def test_the_columns_of_devicepolicies(kubectl: Kubectl) -> None:
     kubectl.create(FULL_POLICY)
 
     header, row = kubectl.run("get", "dp").splitlines()
-    assert header.split() == "NAME PRIORITY MODE ACCEPTED SELECTED APPLIED FAILED CONFLICTED AGE".split()  # noqa: SIM905
+    assert header.split() == "NAME PRIORITY MODE ACCEPTED SELECTED APPLIED FAILED CONFLICTED STOPPED AGE".split()  # noqa: SIM905
     assert columns(header, row)[:3] == ["example", "100", "DryRun"]
 
 

@@ -48,6 +48,9 @@ class Granting:
     def answer(self, _action: Action) -> Answer | None:
         return Answer(granted=True)
 
+    def stopped(self) -> str:
+        return ""
+
 
 def tools(kube: Any, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> Tools:
     """`kube` needs no more of the port than the concern uses."""

@@ -108,7 +108,7 @@ def test_the_operator_writes_one_config_map_and_that_in_its_own_namespace(defaul
     assert (name, role["metadata"]["namespace"]) == ("nodedevices-operator", "nodedevices-system")
     assert role["rules"] == [
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
-        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [RECORD], "verbs": ["get", "patch"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [RECORD], "verbs": ["get", "patch", "watch"]},
     ]
     binding = of_kind(default, "RoleBinding")[name]
     assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
@@ -270,7 +270,7 @@ def test_the_operators_policies_are_about_it_wherever_it_is_installed(default: l
 
 
 AGENTS = {names.READY, names.DEVICES_HEALTHY, names.CONFIG_APPLIED, names.HOLDERS_KNOWN}
-OF_POLICIES = {names.ACCEPTED, names.APPLIED, names.CONFLICTED}
+OF_POLICIES = {names.ACCEPTED, names.APPLIED, names.CONFLICTED, names.ACTIONS_STOPPED}
 
 
 def test_what_is_the_operators_in_a_node_devices_is_the_same_in_every_policy(default: list[dict[str, Any]]) -> None:

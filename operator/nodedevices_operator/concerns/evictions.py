@@ -146,7 +146,10 @@ class EvictionsConcern:
             elif subject.kept:
                 tally.lines.append((names.IN_SYNC, f"{pod} is not evicted: {subject.kept}"))
                 tally.waits.append(ASK_AGAIN_SECONDS)
-            elif (at := subject.began + due.grace) > now:
+            elif (at := subject.began + due.grace) > now and (why := self._gate.stopped()):
+                tally.lines.append((names.STOPPED, f"{pod}: {why}"))
+                tally.waits.append((at - now).total_seconds())
+            elif at > now:
                 tally.lines.append((names.PENDING, f"{pod} is evicted after {at.strftime('%Y-%m-%dT%H:%M:%SZ')}"))
                 tally.waits.append((at - now).total_seconds())
             else:

@@ -103,6 +103,10 @@ class ActionGate(Protocol):
         """None: not decided yet, and nobody acts."""
         ...
 
+    def stopped(self) -> str:
+        """Why nothing is granted, whatever is proposed; empty: the breaker is closed, as far as is known."""
+        ...
+
 
 @dataclass(slots=True)
 class View:

@@ -78,6 +78,22 @@ def unhealthy(record: NodeDevicesRecord) -> list[Health]:
     return [found[key] for key in sorted(found)]
 
 
+def faulty(record: NodeDevicesRecord) -> dict[str, str]:
+    """The same, as what is at fault by id, and since when; the same where nothing has changed."""
+    found = {part.id: part.health.since for device in record.devices for part in device.parts if _acted_on(part.health)}
+    return dict(sorted(found.items()))
+
+
+def unclear(record: NodeDevicesRecord) -> frozenset[str]:
+    """Ids of devices and partitions whose state is not known now."""
+    return frozenset(
+        part.id
+        for device in record.devices
+        for part in device.parts
+        if part.health.state == "Unknown" or part.health.reason == pods.UNDECIDED
+    )
+
+
 def _acted_on(health: Health) -> bool:
     return health.state == "Unhealthy" and health.domain != "Application" and health.reason != pods.UNDECIDED
 
@@ -94,12 +110,7 @@ def tainting(record: NodeDevicesRecord, section: Faults, shown: Sequence[TaintRe
     required = [(EFFECTS.index(consequences(section, health)[0].effect), health) for health in unhealthy(record)]
     most = max((rank for rank, _ in required), default=0)
     held = max(shown, key=lambda taint: _rank(taint.effect), default=None)
-    unclear = any(
-        part.health.state == "Unknown" or part.health.reason == pods.UNDECIDED
-        for device in record.devices
-        for part in device.parts
-    )
-    if held is not None and unclear and _rank(held.effect) > most:
+    if held is not None and unclear(record) and _rank(held.effect) > most:
         return Tainting(held)
     strongest = [health for rank, health in required if rank == most] if most else []
     if not strongest:

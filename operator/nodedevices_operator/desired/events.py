@@ -1,5 +1,5 @@
 """Events DeviceFault and DeviceRecovered, DeviceFaultEviction and EvictionBlocked, DeletingRejectedPod, and
-EventsSuppressed for those that were too many. Pure.
+EventsSuppressed for those that were too many; on DevicePolicies ActionsStopped, ActionsResumed and ResumeRefused. Pure.
 
 The name is a hash of (uid of the object, device, reason, since), so that writing the same thing again is a 409 and no
 duplicate, whoever writes it and however often the operator was killed.
@@ -13,12 +13,15 @@ from typing import Any
 
 from nodedevices_api import API_VERSION
 from nodedevices_api.conditions import (
+    ACTIONS_STOPPED,
     EVENT_BLOCKED,
     EVENT_EVICTION,
     EVENT_FAULT,
     EVENT_NOTICED,
     EVENT_RECOVERED,
     EVENT_REJECTED,
+    EVENT_RESUME_REFUSED,
+    EVENT_RESUMED,
     EVENTS_SUPPRESSED,
 )
 from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT
@@ -32,7 +35,7 @@ REPORTER = "nodedevices-operator"
 class About:
     """The object that an Event is about."""
 
-    kind: str  # Pod or NodeDevices
+    kind: str  # Pod, NodeDevices or DevicePolicy
     name: str
     uid: str
     namespace: str = ""
@@ -82,6 +85,21 @@ def deleting(about: About, what: Fault, message: str, now: str) -> dict[str, Any
     return _event(about, what, (EVENT_REJECTED, "Normal"), message, now)
 
 
+def stopped(about: About, message: str, since: str, now: str) -> dict[str, Any]:
+    """The breaker is open since then: what the policy would do about faults is not done."""
+    return _event(about, Fault("", "", "", since), (ACTIONS_STOPPED, "Warning"), message, now)
+
+
+def resumed(about: About, message: str, since: str, now: str) -> dict[str, Any]:
+    """It was open since then, and is closed."""
+    return _event(about, Fault("", "", "", since), (EVENT_RESUMED, "Normal"), message, now)
+
+
+def resume_refused(about: About, message: str, since: str, now: str) -> dict[str, Any]:
+    """A person's annotation does not close the breaker that is open since then."""
+    return _event(about, Fault("", "", message, since), (EVENT_RESUME_REFUSED, "Warning"), message, now)
+
+
 def suppressed(about: About, count: int, since: str, limit: str, now: str) -> dict[str, Any]:
     """So many Events were not written since then; `limit` says what the limit is."""
     more = "1 more Event" if count == 1 else f"{count} more Events"
@@ -97,7 +115,7 @@ def _event(about: About, what: Fault, kind: tuple[str, str], message: str, now: 
     key = (reason, about.uid, what.device, what.reason, what.since)
     digest = hashlib.sha256("\0".join(key).encode()).hexdigest()[:20]
     involved = {
-        "apiVersion": API_VERSION if about.kind == "NodeDevices" else "v1",
+        "apiVersion": "v1" if about.kind == "Pod" else API_VERSION,
         "kind": about.kind,
         "name": about.name,
         "uid": about.uid,

@@ -1,30 +1,45 @@
 """Which actions on the fleet are granted: what takes something from running pods, across all nodes. Pure.
 
 A node proposes, nobody acts without a grant, and a grant stands in the record before it is given. The record is one
-ConfigMap: whether the breaker is open, and the recent actions. What cannot be read counts as an open breaker, because
-nobody knows what was done already.
+ConfigMap: whether the breaker is open, the recent actions, and which nodes are out of service by them. What cannot be
+read counts as an open breaker, because nobody knows what was done already.
 
 Two things limit actions. The budget of a policy: so many actions in an hour, and so many of its nodes out of service at
 one time. And the breaker: when more than a share of a policy's nodes fail within a few minutes, something else is wrong
 than these devices, so all actions of the fleet stop until a person resumes them, or until a time that the policy gives.
 Reports never stop.
+
+A mass fault is seen in the faults themselves, whatever is proposed for them and whenever: those whose arrivals lie
+close together by the operator's monotonic clock, or whose times lie close together by the nodes' own. Neither compares
+one machine's clock with another's present, so that a long grace, an operator that was away, or a clock that is wrong
+hides none. Those that are there when the breaker closes are answered for, and never open it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
 
 MAX_ACTIONS = 200  # in the record; the oldest go first
+MAX_NODES = 5000  # in each of the record's maps, in all some 600 KiB; a ConfigMap holds 1 MiB
+MAX_IDS = 16  # of one node, in the record
 RESUME = "nodedevices.io/resume-actions"  # annotation: RFC 3339, a time since the breaker opened
 OPEN, CLOSED = "Open", "Closed"
 HOUR = timedelta(hours=1)
+CLOCKS_DIFFER = timedelta(minutes=1)  # how far ahead of ours the clock of a person who resumes may be
 MASS = 2  # nodes that fail together at least; one alone is no mass fault, however small the fleet
 MAX_NAMES = 5  # of nodes, in a reason
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_SHOWN = 40  # characters of a value that is refused
+
+Faults = Mapping[str, Mapping[str, str]]  # node -> id of what is at fault -> since when, by the node's clock
+Arrivals = Mapping[tuple[str, str, str], float | None]  # node, id, since -> when it was first seen, in seconds by the
+# operator's monotonic clock; None: it was there when the operator began
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -64,7 +79,28 @@ class Pool:
     limits: Limits
     nodes: frozenset[str]
     out: frozenset[str] = frozenset()  # of these: out of service, by us or by somebody else
-    faults: Mapping[str, frozenset[str]] = field(default_factory=dict)  # node -> since when its devices are Unhealthy
+    coming: frozenset[str] = frozenset()  # those that the policy is to supply, where it does not yet
+    acts: bool = True  # whether it taints or evicts for any fault
+
+    @property
+    def all(self) -> frozenset[str]:
+        """Of these a percentage is."""
+        return self.nodes | self.coming
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The fleet as it is now."""
+
+    pools: Sequence[Pool] = ()
+    faults: Faults = field(default_factory=dict)  # of all nodes, whatever their policy
+    unclear: Mapping[str, frozenset[str]] = field(default_factory=dict)  # node -> ids whose state is not known now
+    silent: frozenset[str] = frozenset()  # nodes that say nothing of their devices
+
+    def ill(self, node: str, ids: Iterable[str]) -> bool:
+        """Whether any of these is at fault, as far as anybody knows."""
+        now = self.faults.get(node, {}).keys() | self.unclear.get(node, frozenset())
+        return node in self.silent or any(each in now for each in ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +111,13 @@ class Fleet:
     reason: str = ""  # why it is open, for people
     opened: str = ""  # when, RFC 3339
     until: str = ""  # when it closes by itself; "": when a person says so
-    closed: str = ""  # when it closed last: a fault of before opens it no more
+    closed: str = ""  # when it closed last
     resumed: str = ""  # the annotation that closed it last
     actions: tuple[tuple[Action, str], ...] = ()  # each with when it was granted; the newest last
+    answered: Mapping[str, str] = field(default_factory=dict)  # node -> its newest fault when the breaker closed last
+    unavailable: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # node that was acted upon -> what was at fault then; as long as any of it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +134,26 @@ class Decision:
         }
 
 
-def decide(fleet: Fleet, proposals: Sequence[Action], now: datetime, pools: Sequence[Pool]) -> Decision:
+def arrivals(before: Arrivals | None, faults: Faults, at: float) -> Arrivals:
+    """When each of the faults was first seen. `before`: as of the look before; None: there was none, and nobody knows
+    for how long they have been there."""
+    present = ((node, each, since) for node, its in faults.items() for each, since in its.items())
+    if before is None:
+        return dict.fromkeys(present)
+    return {key: before.get(key, at) for key in present}
+
+
+def decide(
+    fleet: Fleet, proposals: Sequence[Action], now: datetime, survey: Survey, seen: Arrivals, *, record: str = ""
+) -> Decision:
     """Grant or refuse each, the oldest fault first. What the record has already is granted again, and not counted;
-    while the breaker is open nothing is."""
-    fleet = _timed_out(fleet, now)
-    for pool in pools:
-        if why := _mass_fault(pool, fleet, now):
-            fleet = stopped(fleet, why, now, reset_seconds=pool.limits.reset_seconds)
+    while the breaker is open nothing is. `record` is where the record is, for people: namespace/name."""
+    fleet = _still_unavailable(_timed_out(fleet, survey.faults, now), survey)
+    fleet = judged(fleet, survey, seen, now)
     wanted = sorted(set(proposals))
     if fleet.breaker == OPEN:
-        end = f"until {fleet.until}, or resume them with {RESUME}" if fleet.until else f"resume them with {RESUME}"
-        why = f"actions are stopped since {fleet.opened}: {fleet.reason}; {end}"
-        return Decision(fleet, refused=dict.fromkeys(wanted, why))
-    pool_of = {node: pool for pool in pools for node in pool.nodes}
+        return Decision(fleet, refused=dict.fromkeys(wanted, why_stopped(fleet, record)))
+    pool_of = {node: pool for pool in survey.pools for node in pool.nodes}
     known = {action for action, _ in fleet.actions}
     granted: set[Action] = set()
     refused: dict[Action, str] = {}
@@ -116,15 +163,44 @@ def decide(fleet: Fleet, proposals: Sequence[Action], now: datetime, pools: Sequ
             granted.add(action)
         elif own is None:
             refused[action] = "no policy that reacts to faults is active on this node any more"
-        elif why := _exceeded(own, fleet, action.node, now):
+        elif why := _exceeded(own, fleet, action.node, now, survey):
             refused[action] = why
         else:
-            fleet = replace(fleet, actions=(*fleet.actions, (action, now.isoformat()))[-MAX_ACTIONS:])
+            fleet = _acted(fleet, action, now, survey.faults)
             granted.add(action)
     return Decision(fleet, frozenset(granted), refused)
 
 
-def _exceeded(pool: Pool, fleet: Fleet, node: str, now: datetime) -> str:
+def why_stopped(fleet: Fleet, record: str, refusal: str = "") -> str:
+    """Why nothing is granted while the breaker is open, and how a person resumes actions. `refusal`: why the annotation
+    does not."""
+    namespace, _, name = record.rpartition("/")
+    how = f"kubectl -n {namespace} annotate configmap {name} --overwrite {RESUME}=$(date -u +%FT%TZ)"
+    end = f"until {fleet.until}, or until somebody resumes them" if fleet.until else "until somebody resumes them"
+    text = f"actions are stopped since {fleet.opened}: {fleet.reason}; {end}: {how}"
+    return f"{text}; {refusal}" if refusal else text
+
+
+def _acted(fleet: Fleet, action: Action, now: datetime, faults: Faults) -> Fleet:
+    """With the action, and with its node out of service until what is at fault there is well again."""
+    its = faults.get(action.node, {})
+    ids = [each for each, since in its.items() if since == action.since] or list(its)
+    actions = (*fleet.actions, (action, now.isoformat()))[-MAX_ACTIONS:]
+    if not ids:
+        return replace(fleet, actions=actions)
+    both = tuple(sorted({*fleet.unavailable.get(action.node, ()), *ids}))[:MAX_IDS]
+    others = [(node, each) for node, each in fleet.unavailable.items() if node != action.node]
+    return replace(fleet, actions=actions, unavailable=dict([*others[1 - MAX_NODES :], (action.node, both)]))
+
+
+def _still_unavailable(fleet: Fleet, survey: Survey) -> Fleet:
+    """Without the nodes where all that was acted upon is well again. One that is in no pool now says nothing."""
+    known = {node for pool in survey.pools for node in pool.nodes}
+    lasting = {node: ids for node, ids in fleet.unavailable.items() if node not in known or survey.ill(node, ids)}
+    return fleet if len(lasting) == len(fleet.unavailable) else replace(fleet, unavailable=lasting)
+
+
+def _exceeded(pool: Pool, fleet: Fleet, node: str, now: datetime, survey: Survey) -> str:
     """Why the budget does not allow one more action on this node; empty: it does."""
     limits, recent = pool.limits, [action for action, at in fleet.actions if _within(at, now, HOUR)]
     if len(recent) >= MAX_ACTIONS:
@@ -134,72 +210,125 @@ def _exceeded(pool: Pool, fleet: Fleet, node: str, now: datetime) -> str:
             f"the budget of policy {pool.policy} allows {limits.per_hour} actions an hour (perHour), and as many were "
             "granted within the last hour"
         )
-    out = out_of_service(pool, fleet)
+    out = out_of_service(pool, fleet, survey)
     if limits.max_unavailable is not None and node not in out and len(out) >= limits.max_unavailable:
         names = ", ".join(sorted(out)[:MAX_NAMES]) + (", ..." if len(out) > MAX_NAMES else "")
         return (
             f"the budget of policy {pool.policy} allows {limits.max_unavailable} nodes out of service "
-            f"(maxUnavailable), and {len(out)} of its {len(pool.nodes)} nodes are{f': {names}' if out else ''}"
+            f"(maxUnavailable), and {len(out)} of its {len(pool.all)} nodes are{f': {names}' if out else ''}"
         )
     return ""
 
 
-def out_of_service(pool: Pool, fleet: Fleet) -> frozenset[str]:
-    """The pool's nodes that are out of service, or will be: an action for a fault that still lasts was granted."""
-    return pool.out | {
-        action.node
-        for action, _ in fleet.actions
-        if action.node in pool.nodes and action.since in pool.faults.get(action.node, ())
-    }
+def out_of_service(pool: Pool, fleet: Fleet, survey: Survey) -> frozenset[str]:
+    """The pool's nodes that are out of service, or will be: an action was granted, and what it was for is still at
+    fault, whatever the fault is called by now."""
+    return pool.out | {node for node, ids in fleet.unavailable.items() if node in pool.nodes and survey.ill(node, ids)}
 
 
-def _mass_fault(pool: Pool, fleet: Fleet, now: datetime) -> str:
-    limits, window = pool.limits, timedelta(seconds=pool.limits.window_seconds)
-    closed = _time(fleet.closed)
-    failing = sum(
-        any(_within(since, now, window) and _after(since, closed) for since in faults)
-        for faults in pool.faults.values()
-    )
-    if failing < MASS or failing * 100 <= limits.percent * len(pool.nodes):
+# --- the breaker -----------------------------------------------------------------------------------------------------
+def judged(fleet: Fleet, survey: Survey, seen: Arrivals, now: datetime) -> Fleet:
+    """With an open breaker where there is a mass fault, and a policy that would act."""
+    if fleet.breaker == OPEN or not any(pool.acts for pool in survey.pools):
+        return fleet
+    for pool in survey.pools:
+        if why := _mass_fault(pool, fleet, survey.faults, seen):
+            fleet = stopped(fleet, why, now, reset_seconds=pool.limits.reset_seconds)
+    return fleet
+
+
+def _mass_fault(pool: Pool, fleet: Fleet, faults: Faults, seen: Arrivals) -> str:
+    limits, nodes = pool.limits, pool.all
+    arrived: list[tuple[float, str]] = []
+    began: list[tuple[float, str]] = []
+    for node, its in faults.items():
+        if node not in nodes:
+            continue
+        answered = _time(fleet.answered.get(node, ""))
+        for each, since in its.items():
+            time, at = _time(since), seen.get((node, each, since))
+            if answered is not None and time is not None and time <= answered:
+                continue
+            if time is not None:
+                began.append((time.timestamp(), node))
+            if at is not None:
+                arrived.append((at, node))
+    failing = max(_most_at_once(times, limits.window_seconds) for times in (arrived, began))
+    if failing < MASS or failing * 100 <= limits.percent * len(nodes):
         return ""
     return (
-        f"{failing} of the {len(pool.nodes)} nodes of policy {pool.policy} failed within {limits.window_seconds} s, "
+        f"{failing} of the {len(nodes)} nodes of policy {pool.policy} failed within {limits.window_seconds} s, "
         f"which is more than {limits.percent} %"
     )
+
+
+def _most_at_once(times: Iterable[tuple[float, str]], window: float) -> int:
+    """How many different nodes there are at most in any stretch of time that is shorter than the window."""
+    ordered = sorted(times)
+    inside: Counter[str] = Counter()
+    most = first = 0
+    for at, node in ordered:
+        inside[node] += 1
+        while at - ordered[first][0] >= window:
+            gone = ordered[first][1]
+            inside[gone] -= 1
+            if not inside[gone]:
+                del inside[gone]
+            first += 1
+        most = max(most, len(inside))
+    return most
 
 
 def stopped(fleet: Fleet, reason: str, now: datetime, *, reset_seconds: int | None = None) -> Fleet:
     """With an open breaker; one that is open stays as it is."""
     if fleet.breaker == OPEN:
         return fleet
-    until = "" if reset_seconds is None else (now + timedelta(seconds=reset_seconds)).isoformat()
-    return replace(fleet, breaker=OPEN, reason=reason, opened=now.isoformat(), until=until)
+    until = "" if reset_seconds is None else _stamp(now + timedelta(seconds=reset_seconds))
+    return replace(fleet, breaker=OPEN, reason=reason, opened=_stamp(now), until=until)
 
 
-def resumed(fleet: Fleet, annotation: str, now: datetime) -> Fleet:
+def resumed(fleet: Fleet, annotation: str, now: datetime, faults: Faults) -> Fleet:
     """After a person's annotation: a time since the breaker opened. Each value closes it once."""
+    if fleet.breaker == CLOSED or annotation in {"", fleet.resumed} or refusal(fleet, annotation, now):
+        return fleet
+    return replace(_closed(fleet, faults, now), resumed=annotation)
+
+
+def refusal(fleet: Fleet, annotation: str, now: datetime) -> str:
+    """Why this value of the annotation does not close the open breaker, and what would be right; empty: it does, or it
+    is not a new one."""
+    if fleet.breaker == CLOSED or annotation in {"", fleet.resumed}:
+        return ""
     said, opened = _time(annotation), _time(fleet.opened)
-    if fleet.breaker == CLOSED or annotation == fleet.resumed or said is None or said > now:
-        return fleet
-    if opened is not None and said <= opened:
-        return fleet
-    return replace(_closed(fleet, now), resumed=annotation)
+    shown = annotation if len(annotation) <= MAX_SHOWN else f"{annotation[:MAX_SHOWN]}..."
+    right = "give the time now, as `date -u +%FT%TZ` prints it"
+    if said is None:
+        return f"{RESUME}: {shown!r} is refused, it is not an RFC 3339 time with a zone; {right}"
+    if said > now + CLOCKS_DIFFER:
+        return f"{RESUME}: {shown!r} is refused, it is in the future by the operator's clock; {right}"
+    if opened is not None and said < opened:
+        return f"{RESUME}: {shown!r} is refused, it is before {fleet.opened}, when actions were stopped; {right}"
+    return ""
 
 
-def _timed_out(fleet: Fleet, now: datetime) -> Fleet:
+def _timed_out(fleet: Fleet, faults: Faults, now: datetime) -> Fleet:
     """Closed, when it was opened until a time that has come."""
     until = _time(fleet.until)
-    return _closed(fleet, now) if fleet.breaker == OPEN and until is not None and until <= now else fleet
+    return _closed(fleet, faults, now) if fleet.breaker == OPEN and until is not None and until <= now else fleet
 
 
-def _closed(fleet: Fleet, now: datetime) -> Fleet:
-    return replace(fleet, breaker=CLOSED, reason="", opened="", until="", closed=now.isoformat())
+def _closed(fleet: Fleet, faults: Faults, now: datetime) -> Fleet:
+    """Closed, and what is at fault now is answered for."""
+    failing = list(faults.items())[:MAX_NODES]
+    answered = {node: max(its.values(), key=lambda since: _time(since) or LONG_AGO) for node, its in failing if its}
+    return replace(fleet, breaker=CLOSED, reason="", opened="", until="", closed=_stamp(now), answered=answered)
 
 
 def to_data(fleet: Fleet) -> dict[str, str]:
     """The ConfigMap's data."""
     actions = [asdict(action) | {"at": at} for action, at in fleet.actions]
-    return {key: getattr(fleet, key) for key in _TEXTS} | {"actions": orjson.dumps(actions).decode()}
+    lists = {"actions": actions, "answered": fleet.answered, "unavailable": fleet.unavailable}
+    return {key: getattr(fleet, key) for key in _TEXTS} | {key: orjson.dumps(it).decode() for key, it in lists.items()}
 
 
 def from_data(data: Mapping[str, Any]) -> Fleet | None:
@@ -207,12 +336,15 @@ def from_data(data: Mapping[str, Any]) -> Fleet | None:
     try:
         texts = {key: data[key] for key in _TEXTS}
         actions = tuple((Action(*(it[key] for key in _ACTION)), it["at"]) for it in orjson.loads(data["actions"]))
-    except (KeyError, TypeError, orjson.JSONDecodeError):
+        answered = dict(orjson.loads(data.get("answered", "{}")))
+        unavailable = {node: tuple(ids) for node, ids in dict(orjson.loads(data.get("unavailable", "{}"))).items()}
+    except (KeyError, TypeError, ValueError):
         return None
     values = [*texts.values(), *(text for action, at in actions for text in (*asdict(action).values(), at))]
+    values += [*answered.values(), *(each for ids in unavailable.values() for each in ids)]
     if texts["breaker"] not in {OPEN, CLOSED} or not all(isinstance(value, str) for value in values):
         return None
-    return Fleet(**texts, actions=actions[-MAX_ACTIONS:])
+    return Fleet(**texts, actions=actions[-MAX_ACTIONS:], answered=answered, unavailable=unavailable)
 
 
 _TEXTS = ("breaker", "reason", "opened", "until", "closed", "resumed")
@@ -225,9 +357,9 @@ def _within(at: str, now: datetime, window: timedelta) -> bool:
     return time is None or now - time < window
 
 
-def _after(at: str, start: datetime | None) -> bool:
-    time = _time(at)
-    return time is None or start is None or time > start
+def _stamp(time: datetime) -> str:
+    """In whole seconds, as people's own time is given."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _time(text: str) -> datetime | None:

@@ -249,12 +249,14 @@ def _counted(notes: Iterable[Note], *, applied: int) -> tuple[tuple[str, int], .
     return tuple(sorted(counted, key=lambda item: (-item[1], item[0])))
 
 
-def policy_status(policy: PolicyRecord, counts: Tally, now: str) -> dict[str, Any]:
-    """The policy's whole status, as applied; equal to the current one when nothing changed."""
+def policy_status(policy: PolicyRecord, counts: Tally, now: str, *, stopped: Verdict | None = None) -> dict[str, Any]:
+    """The policy's whole status, as applied; equal to the current one when nothing changed. `stopped`: whether the
+    breaker stops what it does about faults; None: it does nothing."""
     wanted = (
         (names.ACCEPTED, _accepted(policy)),
         (names.APPLIED, _applied(policy, counts)),
         (names.CONFLICTED, _conflicted(counts)),
+        *(() if stopped is None else ((names.ACTIONS_STOPPED, stopped),)),
     )
     shown = {condition.type: condition for condition in policy.conditions}
     return {

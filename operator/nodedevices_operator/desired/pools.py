@@ -1,9 +1,11 @@
-"""The fleet as budgets and breakers see it: for each policy that reacts to faults, its nodes, which of them are out of
-service, and which have failed since when. Pure.
+"""The fleet as budgets and breakers see it: what is at fault on each node, and for each policy that reacts to faults,
+its nodes, and which of them are out of service. Pure.
 
-A node belongs to the policy that supplies its section `faults`, as soon as the policy is there: a new policy comes to
-its nodes one by one, and a mass fault among them is none of the first one alone. It is out of service while it is not
-Ready, cordoned, or tainted by us; desired/fleet.py adds those where a granted action is under way.
+A node belongs to the policy whose section `faults` is in effect there, as its spec says: a policy that cannot take
+effect limits nothing, and the one that it would replace goes on to. A new policy comes to its nodes one by one; what it
+gives as a share is a share of all that it will have, and a mass fault is one among all of these, none of the first node
+alone. A node is out of service while it is not Ready, cordoned, or tainted by us; desired/fleet.py adds those that were
+acted upon.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Faults
 from nodedevices_common.errors import InputError
 
-from nodedevices_operator.desired.consequences import unhealthy
-from nodedevices_operator.desired.fleet import Limits, Pool
+from nodedevices_operator.desired.consequences import evicts, faulty, taints, unclear
+from nodedevices_operator.desired.fleet import Limits, Pool, Survey
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord
 
 SECTION = "faults"
@@ -28,7 +30,6 @@ class _Members:
     section: object = None  # of the newest generation that any of the nodes has
     nodes: set[str] = field(default_factory=set)
     out: set[str] = field(default_factory=set)
-    faults: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,43 +41,68 @@ class _Source:
     section: object
 
 
-def pools(
+def survey(
     records: Mapping[str, NodeDevicesRecord],
     nodes: Mapping[str, NodeRecord],
     policies: Iterable[PolicyRecord] = (),
-) -> list[Pool]:
-    """By policy. A section that cannot be read allows nothing."""
+) -> Survey:
+    """A section that cannot be read allows nothing."""
     found: dict[str, _Members] = {}
+    faults: dict[str, Mapping[str, str]] = {}
+    unknown: dict[str, frozenset[str]] = {}
+    silent: set[str] = set()
+    coming: dict[str, set[str]] = {}  # nodes, by the policy that is to supply the section there
     reacting = [each for each in policies if not each.dry_run and each.spec is not None and SECTION in each.sections]
     reacting.sort(key=lambda each: (-each.priority, each.created, each.name))  # as in desired.configuration
     for name, record in records.items():
+        if its := faulty(record):
+            faults[name] = its
+        if ids := unclear(record):
+            unknown[name] = ids
+        if not record.devices:
+            silent.add(name)
         node = nodes.get(name)
-        source = _wanted(node, reacting) or _stored(record)
+        if (policy := _wanted(node, reacting)) is not None:
+            coming.setdefault(policy, set()).add(name)
+        source = _stored(record)
         if source is None:
             continue
         members = found.setdefault(source.policy, _Members())
         members.nodes.add(name)
         if node is None or not node.ready or node.cordoned or node.taints:
             members.out.add(name)
-        if faults := unhealthy(record):
-            members.faults[name] = frozenset(health.since for health in faults)
         if source.generation > members.generation and source.section is not None:
             members.generation, members.section = source.generation, source.section
-    return [
+    pools = [
         Pool(
-            policy=policy,
-            limits=limits(it.section, len(it.nodes)),
+            policy=name,
+            limits=limits(it.section, len(it.nodes | coming.get(name, set()))),
             nodes=frozenset(it.nodes),
             out=frozenset(it.out),
-            faults=it.faults,
+            coming=frozenset(coming.get(name, ())),
+            acts=_acts(it.section),
         )
-        for policy, it in sorted(found.items())
+        for name, it in sorted(found.items())
     ]
+    return Survey(pools, faults, unknown, frozenset(silent))
 
 
-def _wanted(node: NodeRecord | None, reacting: Sequence[PolicyRecord]) -> _Source | None:
-    policy = next((each for each in reacting if node is not None and each.selects(node.labels)), None)
-    return None if policy is None else _Source(policy.name, policy.generation, policy.sections[SECTION])
+def acts(policy: PolicyRecord) -> bool:
+    """Whether the policy does anything about faults that the breaker stops."""
+    return not policy.dry_run and policy.spec is not None and _acts(policy.sections.get(SECTION))
+
+
+def _acts(section: object) -> bool:
+    """Whether it taints Nodes or evicts pods for any fault."""
+    try:
+        faults = parse(Faults, section, SECTION)
+    except InputError:
+        return False
+    return taints(faults) or evicts(faults)
+
+
+def _wanted(node: NodeRecord | None, reacting: Sequence[PolicyRecord]) -> str | None:
+    return next((each.name for each in reacting if node is not None and each.selects(node.labels)), None)
 
 
 def _stored(record: NodeDevicesRecord) -> _Source | None:

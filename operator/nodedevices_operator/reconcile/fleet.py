@@ -5,29 +5,40 @@ between, a restarted operator finds the action in the record, grants it again an
 record's resourceVersion, so two operators, or a person in between, never both win. A record that was deleted is written
 again from memory; after a restart it is not known what it said, and it begins empty.
 
-The record is read once after each start, so that an open breaker shows in the metrics, and again now and then while the
-breaker is open or something is refused: nobody watches ConfigMaps.
+It decides whenever a fault comes or goes, also where nobody proposes anything: the breaker judges faults, not what is
+to be done about them. The record is read once after each start, so that an open breaker shows; while it is open the
+record is watched (`RecordWatch`), so that a person's annotation counts at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
 import structlog
+from nodedevices_api import conditions as names
+from nodedevices_common.backoff import Backoff
 
 from nodedevices_operator.desired.fleet import (
     OPEN,
     RESUME,
     Action,
     Answer,
+    Arrivals,
     Fleet,
-    Pool,
+    Survey,
+    arrivals,
     decide,
     from_data,
+    refusal,
     resumed,
     stopped,
     to_data,
+    why_stopped,
 )
 from nodedevices_operator.kube.port import Kube, KubeError, Object
 from nodedevices_operator.metrics import Metrics
@@ -41,8 +52,19 @@ AGAIN_SECONDS = 30.0  # between two decisions while something is refused
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """An open breaker."""
+
+    reason: str  # of the policies' condition
+    message: str
+    since: str  # when it opened
+    refusal: str = ""  # why a person's annotation does not close it
+
+
 class FleetGate:
-    """`enqueue` queues KEY; `answered` is called with each node whose proposals have another answer than before."""
+    """`enqueue` queues KEY; `answered` is called with each node whose proposals have another answer than before, and
+    `switched` with those that have faults when what `stop` says changes."""
 
     def __init__(
         self,
@@ -50,22 +72,30 @@ class FleetGate:
         metrics: Metrics,
         *,
         namespace: str,
-        pools: Callable[[], Sequence[Pool]],
+        survey: Callable[[], Survey],
         enqueue: Callable[[str], None],
         answered: Callable[[str], None],
+        switched: Callable[[Sequence[str]], None] = lambda _: None,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._metrics = metrics
         self._namespace = namespace
         self._path = config_map_path(namespace, NAME)
-        self._pools = pools
+        self._survey = survey
         self._enqueue = enqueue
         self._answered = answered
+        self._switched = switched
         self._wall = wall
+        self._clock = clock
         self._proposals: dict[tuple[str, str], tuple[Action, ...]] = {}  # by node and kind, only what is wanted now
         self._answers: dict[Action, Answer] = {}  # of these
         self._last: Fleet | None = None  # the record as it was last read or written
+        self._arrivals: Arrivals | None = None
+        self._faults: dict[str, Mapping[str, str]] = {}  # of each node, as it was last reconciled
+        self.stop: Stop | None = None  # why nothing is granted now; None: the breaker is closed, as far as is known
+        self.open = asyncio.Event()
 
     def propose(self, node: str, kind: str, actions: Sequence[Action]) -> None:
         """What the node wants done of that kind now, in the place of what it wanted before; nothing withdraws it."""
@@ -84,21 +114,42 @@ class FleetGate:
         """None: not decided yet, and nobody acts."""
         return self._answers.get(action)
 
+    def stopped(self) -> str:
+        """Why nothing is granted, whatever is proposed; empty: the breaker is closed, as far as is known."""
+        return "" if self.stop is None else self.stop.message
+
+    def seen(self, node: str, faults: Mapping[str, str]) -> None:
+        """The node is about to be reconciled, and this is what is at fault there."""
+        if self._faults.get(node, {}) == faults:
+            return
+        if faults:
+            self._faults[node] = faults
+        else:
+            self._faults.pop(node, None)
+        self._enqueue(KEY)
+
     async def reconcile(self, _key: str) -> float | None:
         """Decide on all proposals. Returns the seconds after which to decide again; KubeError: nothing was granted."""
         proposals = dict(self._proposals)
-        if not proposals and self._last is not None and self._last.breaker != OPEN:
+        survey, now = self._survey(), self._wall()
+        seen = self._arrivals = arrivals(self._arrivals, survey.faults, self._clock())
+        wanted = [action for actions in proposals.values() for action in actions]
+        expected = decide(self._last or Fleet(), (), now, survey, seen).fleet
+        if expected.breaker == OPEN:  # what was granted holds no more, whether or not it can be written down
+            self._answers = {action: answer for action, answer in self._answers.items() if not answer.granted}
+        elif not wanted and expected == self._last:
             return None
-        record, now = await self._read(), self._wall()
+        record = await self._read()
         known = self._last or Fleet()
-        fleet, shown = known, None
+        fleet, shown, refused = known, None, ""
         if record is not None:
             shown = from_data(record.get("data") or {})
             fleet = stopped(known, f"ConfigMap {NAME} cannot be read", now) if shown is None else shown
-            annotations = record["metadata"].get("annotations") or {}
-            fleet = resumed(fleet, str(annotations.get(RESUME, "")), now)
-        wanted = [action for actions in proposals.values() for action in actions]
-        decision = decide(fleet, wanted, now, self._pools())
+            annotation = str((record["metadata"].get("annotations") or {}).get(RESUME, ""))
+            refused = refusal(fleet, annotation, now)
+            fleet = resumed(fleet, annotation, now, survey.faults)
+        where = f"{self._namespace}/{NAME}"
+        decision = decide(fleet, wanted, now, survey, seen, record=where)
         kept = record is not None and shown is None and decision.fleet.breaker == OPEN  # somebody's, until they resume
         nothing = record is None and decision.fleet == Fleet()
         if decision.fleet != shown and not kept and not nothing:
@@ -112,7 +163,23 @@ class FleetGate:
                 self._count(changed, answers)
                 self._answers |= {action: answers[action] for action in changed}
                 self._answered(node)
+        self._show(decision.fleet, kept=kept, refused=refused, where=where, nodes=list(survey.faults))
         return AGAIN_SECONDS if decision.refused or decision.fleet.breaker == OPEN else None
+
+    def _show(self, fleet: Fleet, *, kept: bool, refused: str, where: str, nodes: Sequence[str]) -> None:
+        """Say why nothing is granted, where that has changed."""
+        stop = None
+        if fleet.breaker == OPEN:
+            reason = names.RECORD_UNREADABLE if kept else names.MASS_FAULT
+            stop = Stop(reason, why_stopped(fleet, where, refused), fleet.opened, refused)
+            self.open.set()
+        else:
+            self.open.clear()
+        if stop != self.stop:
+            if refused and (self.stop is None or self.stop.refusal != refused):
+                log.warning("actions not resumed", why=refused)
+            self.stop = stop
+            self._switched(nodes)
 
     def _count(self, changed: Sequence[Action], answers: dict[Action, Answer]) -> None:
         for action in changed:
@@ -154,3 +221,49 @@ class FleetGate:
         body = identified("ConfigMap", NAME, metadata["uid"], namespace=self._namespace)
         body["metadata"]["resourceVersion"] = metadata["resourceVersion"]
         await self._kube.apply(self._path, body | {"data": data}, FLEET)
+
+
+class ObjectEvents(Protocol):
+    """Changes of objects, as the API server sends them."""
+
+    def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """The events of a watch, a line of JSON each, until the API server ends it. May raise KubeError."""
+        ...
+
+
+class RecordWatch:
+    """While the breaker is open, the record is watched: `changed` is called for each change of it, whoever made it.
+    Without the right to watch, or while no watch is possible, the gate reads the record now and then."""
+
+    WATCH_SECONDS = 120  # after which the API server ends one; a silent one is given up after 150
+    AGAIN_SECONDS = 1.0  # between two watches
+    BACKOFF = Backoff(initial_seconds=1.0, max_seconds=60.0, jitter=0.2)
+
+    def __init__(
+        self, events: ObjectEvents, *, namespace: str, wanted: asyncio.Event, changed: Callable[[], None]
+    ) -> None:
+        self._events = events
+        self._path = config_maps(namespace)
+        self._wanted = wanted
+        self._changed = changed
+
+    async def run(self) -> None:
+        """For ever."""
+        failures = 0
+        while True:
+            await self._wanted.wait()
+            try:
+                await self.once()
+                failures, wait = 0, self.AGAIN_SECONDS
+            except KubeError as error:
+                failures += 1
+                wait = max(self.BACKOFF.after(failures), error.retry_after or 0.0)
+                if failures == 1:
+                    log.warning("failed to watch the record of actions, retrying", error=str(error))
+            await asyncio.sleep(wait)
+
+    async def once(self) -> None:
+        """One watch, until it ends. It begins with the record as it is, so that nothing between two is missed."""
+        query = {"fieldSelector": f"metadata.name={NAME}", "timeoutSeconds": str(self.WATCH_SECONDS)}
+        async for _ in self._events.watch(self._path, query):
+            self._changed()

@@ -8,32 +8,67 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from nodedevices_api import conditions as names
+
 from nodedevices_operator.cache.store import Cache, Dirty
-from nodedevices_operator.desired.policy_status import NodeOutcome, policy_status, shows, tally
+from nodedevices_operator.desired import events
+from nodedevices_operator.desired.policy_status import NodeOutcome, Verdict, policy_status, shows, tally
+from nodedevices_operator.desired.pools import acts
 from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.reconcile.fleet import Stop
 from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_operator.records.objects import PolicyRecord
 
 SUM_UP_SECONDS = 1.0
 
 
 class PolicyReconciler:
-    """`outcomes` is filled as nodes are reconciled."""
+    """`outcomes` is filled as nodes are reconciled; `stop` says whether the breaker is open."""
 
     def __init__(
-        self, cache: Cache, writer: Writer, dirty: Callable[[Dirty], None], outcomes: Mapping[str, NodeOutcome]
+        self,
+        cache: Cache,
+        writer: Writer,
+        dirty: Callable[[Dirty], None],
+        outcomes: Mapping[str, NodeOutcome],
+        *,
+        stop: Callable[[], Stop | None] = lambda: None,
     ) -> None:
         self._cache = cache
         self._writer = writer
         self._dirty = dirty
         self._outcomes = outcomes
+        self._stop = stop
 
     async def reconcile(self, name: str) -> float | None:
         """Write the policy's status where it differs. Raises to be retried."""
         policy = self._cache.policies.get(name)
         if policy is None:
             return None
-        status = policy_status(policy, tally(policy, self._outcomes), self._writer.now())
+        stop = self._stop() if acts(policy) else None
+        stopped = _verdict(stop) if acts(policy) else None
+        status = policy_status(policy, tally(policy, self._outcomes), self._writer.now(), stopped=stopped)
         if not shows(policy, status):
+            await self._say(policy, stop)
             raw = await self._writer.policy_status(policy, status)
             self._dirty(self._cache.observe(Kind.POLICY, read(Kind.POLICY, raw)))
         return None
+
+    async def _say(self, policy: PolicyRecord, stop: Stop | None) -> None:
+        """An Event where the status that is about to be written says something else than before of the breaker. Killed
+        in between, the next one writes the same Event again, which is none."""
+        shown = next((it for it in policy.conditions if it.type == names.ACTIONS_STOPPED), None)
+        was, now = shown is not None and shown.status == "True", self._writer.now()
+        about = events.About("DevicePolicy", policy.name, policy.uid)
+        if stop is not None and not was:
+            await self._writer.event(events.stopped(about, stop.message, stop.since, now))
+        elif stop is None and was and shown is not None:
+            await self._writer.event(events.resumed(about, "taints and evictions go on", shown.since, now))
+        if stop is not None and stop.refusal and (shown is None or stop.refusal not in shown.message):
+            await self._writer.event(events.resume_refused(about, stop.refusal, stop.since, now))
+
+
+def _verdict(stop: Stop | None) -> Verdict:
+    if stop is None:
+        return "False", names.NOT_STOPPED, ""
+    return "True", stop.reason, stop.message

@@ -11,8 +11,8 @@ from nodedevices_api.sections import Faults
 from nodedevices_operator.desired import consequences
 from nodedevices_operator.desired.configuration import Trial
 from nodedevices_operator.desired.consequences import KEEP, MIRROR, grace_begins, kept, taint_patch, tainting
-from nodedevices_operator.desired.fleet import OPEN, Action, Fleet, decide
-from nodedevices_operator.desired.pools import limits, pools
+from nodedevices_operator.desired.fleet import OPEN, Action, Fleet, arrivals, decide
+from nodedevices_operator.desired.pools import limits, survey
 from nodedevices_operator.desired.trial import preview
 from nodedevices_operator.records.names import TAINT
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord, node_devices_record
@@ -231,9 +231,10 @@ def fleet_record(name: str, *devices: dict[str, Any], generation: int = 1, **fau
 def test_a_policys_nodes_are_those_that_take_their_section_from_it() -> None:
     records = {name: fleet_record(name, lost(0) if name == "b" else device(0), budget={"perHour": 3}) for name in "abc"}
     records["d"] = record(device(0))
-    [pool] = pools(records, {name: node() for name in "abcd"})
+    found = survey(records, {name: node() for name in "abcd"})
+    [pool] = found.pools
     assert (pool.policy, set(pool.nodes), pool.limits.per_hour) == ("p", {"a", "b", "c"}, 3)
-    assert pool.faults == {"b": {SINCE}}
+    assert found.faults == {"b": {"GPU-0": SINCE}}
 
 
 def test_a_node_that_is_not_ready_cordoned_tainted_or_unknown_is_out_of_service() -> None:
@@ -244,26 +245,32 @@ def test_a_node_that_is_not_ready_cordoned_tainted_or_unknown_is_out_of_service(
         "cordoned": node(spec={"unschedulable": True}),
         "tainted": node(spec={"taints": [OURS]}),
     }
-    [pool] = pools(records, nodes)
+    [pool] = survey(records, nodes).pools
     assert pool.out == {"away", "cordoned", "tainted", "unknown"}
 
 
 def test_while_a_policy_is_rolled_out_its_newest_budget_counts() -> None:
     old = fleet_record("a", device(0), budget={"perHour": 9})
     new = fleet_record("b", device(0), generation=2, budget={"perHour": 1})
-    [pool] = pools({"b": new, "a": old}, {})
+    [pool] = survey({"b": new, "a": old}, {}).pools
     assert pool.limits.per_hour == 1
 
 
 def test_a_new_policy_has_all_its_nodes_before_each_of_them_says_so() -> None:
     """Otherwise a mass fault among them would look like one of the first node alone."""
-    records = {"a": fleet_record("a", lost(0)), "b": record(lost(0)), "c": record(device(0))}
+    records = {
+        "a": fleet_record("a", lost(0), **dict[str, Any](IMMEDIATE)),
+        "b": record(lost(0)),
+        "c": record(device(0)),
+    }
     nodes = {"a": node(labels={"pool": "x"}), "b": node(labels={"pool": "x"}), "c": node(labels={"pool": "y"})}
     new = policy("p", faults=IMMEDIATE, selector={"matchLabels": {"pool": "x"}})
-    [pool] = pools(records, nodes, [new])
-    assert (set(pool.nodes), set(pool.faults), pool.limits.per_hour) == ({"a", "b"}, {"a", "b"}, 1)
+    found = survey(records, nodes, [new])
+    [pool] = found.pools
+    assert (set(pool.nodes), set(pool.all)) == ({"a"}, {"a", "b"})
     eviction = Action(node="a", kind="evict", target="ns/train", reason="Xid79", since=SINCE)
-    decision = decide(Fleet(), [eviction], datetime.fromisoformat(SINCE), [pool])
+    seen = arrivals(None, found.faults, 0.0)
+    decision = decide(Fleet(), [eviction], datetime.fromisoformat(SINCE), found, seen)
     assert (decision.fleet.breaker, decision.granted) == (OPEN, frozenset())
 
 
@@ -271,10 +278,16 @@ def test_a_policy_that_does_not_react_or_is_stronger_elsewhere_takes_no_node_awa
     records = {"a": fleet_record("a", device(0), budget={"perHour": 3})}
     nodes = {"a": node(labels={"pool": "x"})}
     others = [policy("q", 9, health={}), policy("r", 9, faults=IMMEDIATE, mode="DryRun")]
-    [pool] = pools(records, nodes, others)
+    [pool] = survey(records, nodes, others).pools
     assert (pool.policy, pool.limits.per_hour) == ("p", 3)
-    strong, weak = policy("s", 9, faults=IMMEDIATE), policy("w", 1, faults=IMMEDIATE)
-    assert [each.policy for each in pools(records, nodes, [weak, strong])] == ["s"]
+
+
+def test_a_policy_that_is_not_in_effect_limits_nothing_and_the_one_before_it_goes_on_to() -> None:
+    """It may be refused as a combination, and never come."""
+    records = {"a": fleet_record("a", device(0), budget={"perHour": 1})}
+    strong = policy("s", 9, faults=IMMEDIATE | {"budget": {"perHour": 200}})
+    [pool] = survey(records, {"a": node()}, [strong]).pools
+    assert (pool.policy, set(pool.nodes), pool.limits.per_hour) == ("p", {"a"}, 1)
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,16 @@ class Gate:
     def __init__(self) -> None:
         self.proposed: dict[str, Sequence[Action]] = {}
         self.says: Answer | None = Answer(granted=True)
+        self.stops = ""
 
     def propose(self, _node: str, kind: str, actions: Sequence[Action]) -> None:
         self.proposed[kind] = tuple(actions)
 
     def answer(self, _action: Action) -> Answer | None:
         return self.says
+
+    def stopped(self) -> str:
+        return self.stops
 
 
 class One:
@@ -143,6 +147,15 @@ async def test_nothing_is_proposed_before_the_grace_is_over() -> None:
     one.seconds = 100.0
     await one.run()
     assert one.evicted
+
+
+async def test_no_eviction_is_announced_while_the_breaker_is_open() -> None:
+    one = One(EvictionsConcern, **GRACE)
+    one.gate.stops = "actions are stopped"
+    found = await one.run()
+    assert (found.reason, found.message) == ("Stopped", "ml/trainer: actions are stopped")
+    one.gate.stops = ""
+    assert (await one.run()).reason == "Pending"
 
 
 async def test_a_grace_that_is_edited_counts_at_once() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,17 +15,21 @@ from nodedevices_operator.desired.fleet import (
     OPEN,
     RESUME,
     Action,
+    Decision,
     Fleet,
     Limits,
     Pool,
+    Survey,
+    arrivals,
     decide,
     from_data,
+    refusal,
     resumed,
     to_data,
 )
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import Metrics
-from nodedevices_operator.reconcile.fleet import AGAIN_SECONDS, KEY, NAME, FleetGate
+from nodedevices_operator.reconcile.fleet import AGAIN_SECONDS, KEY, NAME, FleetGate, RecordWatch
 from nodedevices_operator.records.names import config_map_path
 from support.crashes import CrashingKube, Killed
 from support.fakekube import FakeKube
@@ -39,74 +46,162 @@ def action(node: str, minute: int = 0) -> Action:
     return Action(f"2026-11-21T11:{minute:02}:00Z", node, "Evict", f"ml/{node}/uid", "Xid79")
 
 
-def pools(limits: Limits = SOME, *, failing: dict[str, str] | None = None, out: tuple[str, ...] = ()) -> list[Pool]:
+def survey(limits: Limits = SOME, *, failing: dict[str, str] | None = None, out: tuple[str, ...] = ()) -> Survey:
     """One policy of all nodes; `failing`: nodes with since when."""
-    faults = {node: frozenset({since}) for node, since in (failing or {}).items()}
-    return [Pool("p", limits, frozenset(LETTERS + MANY), frozenset(out), faults)]
+    faults = {node: {f"GPU-{node}": since} for node, since in (failing or {}).items()}
+    return Survey([Pool("p", limits, frozenset(LETTERS + MANY), frozenset(out))], faults)
 
 
-def mass(limits: Limits, failing: int, at: datetime) -> list[Pool]:
-    """Of ten nodes so many have just failed."""
+def mass(limits: Limits, failing: int, at: datetime, *, apart: timedelta = timedelta()) -> Survey:
+    """Of ten nodes so many fail, one after the other, the last one at that time."""
     nodes = MANY[:ALL]
-    return [Pool("p", limits, frozenset(nodes), faults={it: frozenset({at.isoformat()}) for it in nodes[:failing]})]
+    times = {node: (at - apart * (failing - 1 - index)).isoformat() for index, node in enumerate(nodes[:failing])}
+    return Survey(
+        [Pool("p", limits, frozenset(nodes))], {node: {f"GPU-{node}": since} for node, since in times.items()}
+    )
+
+
+def decided(fleet: Fleet, wanted: list[Action], now: datetime, found: Survey) -> Decision:
+    """By an operator that has just started, and finds all of it."""
+    return decide(fleet, wanted, now, found, arrivals(None, found.faults, 0.0), record="nodedevices-system/actions")
 
 
 # --- deciding --------------------------------------------------------------------------------------------------------
 def test_the_oldest_faults_are_granted_and_the_rest_waits_for_the_hour_to_pass() -> None:
     late, early, middle = action("a", 9), action("c", 1), action("b", 5)
-    first = decide(Fleet(), [late, early, middle], START, pools())
+    first = decided(Fleet(), [late, early, middle], START, survey())
     assert (sorted(first.granted), list(first.refused)) == ([early, middle], [late])
-    again = decide(first.fleet, [late, early, middle], START + timedelta(minutes=59), pools())
+    again = decided(first.fleet, [late, early, middle], START + timedelta(minutes=59), survey())
     assert again.granted == {early, middle}
     assert again.fleet == first.fleet, "what stands in the record is not counted twice"
-    then = decide(first.fleet, [late], START + timedelta(hours=1), pools())
+    then = decided(first.fleet, [late], START + timedelta(hours=1), survey())
     assert then.granted == {late}
 
 
 def test_a_mass_fault_opens_the_breaker_and_nothing_is_granted_until_a_person_resumes() -> None:
     wanted = [action(f"n{index}") for index in range(6)]
-    found = decide(Fleet(), wanted, START, mass(SOME, 6, START))
+    found = decided(Fleet(), wanted, START, mass(SOME, 6, START))
     assert (found.fleet.breaker, found.granted, len(found.refused)) == (OPEN, frozenset(), len(wanted))
     assert "6 of the 10 nodes of policy p failed within 300 s" in found.refused[wanted[0]]
     later = START + timedelta(hours=9)
-    assert decide(found.fleet, wanted[:1], later, mass(SOME, 6, START)).granted == frozenset()
-    closed = resumed(found.fleet, (later - timedelta(minutes=1)).isoformat(), later)
-    assert decide(closed, wanted[:1], later, mass(SOME, 6, START)).granted == {wanted[0]}
+    assert decided(found.fleet, wanted[:1], later, mass(SOME, 6, START)).granted == frozenset()
+    closed = resumed(found.fleet, (later - timedelta(minutes=1)).isoformat(), later, mass(SOME, 6, START).faults)
+    assert decided(closed, wanted[:1], later, mass(SOME, 6, START)).granted == {wanted[0]}
 
 
 def test_the_share_that_the_policy_allows_opens_nothing() -> None:
-    assert decide(Fleet(), [action("n1")], START, mass(SOME, 5, START)).granted == {action("n1")}
+    assert decided(Fleet(), [action("n1")], START, mass(SOME, 5, START)).granted == {action("n1")}
     strict = Limits(per_hour=2, percent=0)
     alone = mass(strict, 1, START)
-    assert decide(Fleet(), [action("n1")], START, alone).granted == {action("n1")}, "one node is no mass fault"
-    assert decide(Fleet(), [action("n1")], START, mass(strict, 2, START)).fleet.breaker == OPEN
+    assert decided(Fleet(), [action("n1")], START, alone).granted == {action("n1")}, "one node is no mass fault"
+    assert decided(Fleet(), [action("n1")], START, mass(strict, 2, START)).fleet.breaker == OPEN
 
 
 def test_faults_that_came_over_a_longer_time_open_nothing() -> None:
-    before = START - timedelta(seconds=SOME.window_seconds)
-    assert decide(Fleet(), [action("n1")], START, mass(SOME, 10, before)).granted == {action("n1")}
+    spread = mass(SOME, 10, START, apart=timedelta(seconds=SOME.window_seconds / 5))
+    assert decided(Fleet(), [action("n1")], START, spread).granted == {action("n1")}
+
+
+@pytest.mark.parametrize("hours", [-9, 0, 1, 9 * 24])
+def test_a_mass_fault_is_one_whenever_and_by_whatever_clock_it_is_looked_at(hours: int) -> None:
+    """After a long grace, after the operator was away, or where the nodes' clocks are ahead of its own."""
+    found = decided(Fleet(), [action("n1")], START + timedelta(hours=hours), mass(SOME, 6, START))
+    assert (found.fleet.breaker, found.granted) == (OPEN, frozenset())
+
+
+def test_faults_that_arrive_together_are_a_mass_fault_whatever_the_nodes_clocks_say() -> None:
+    apart = mass(SOME, 6, START, apart=timedelta(hours=5))
+    together = arrivals({}, apart.faults, 100.0)
+    assert decide(Fleet(), [], START, apart, together).fleet.breaker == OPEN
+    one_by_one: dict[tuple[str, str, str], float | None] = {}
+    for place, key in enumerate(together):
+        one_by_one[key] = place * 100.0
+    assert decide(Fleet(), [], START, apart, one_by_one).fleet.breaker == CLOSED
+
+
+def test_what_an_operator_finds_at_its_start_has_no_time_of_arrival_and_keeps_none() -> None:
+    faults = mass(SOME, 2, START).faults
+    first = arrivals(None, faults, 5.0)
+    assert set(first.values()) == {None}
+    assert arrivals(first, faults, 6.0) == first
+    assert set(arrivals({}, faults, 7.0).values()) == {7.0}
+    assert arrivals(first, {}, 8.0) == {}
+
+
+def test_a_mass_fault_stops_nothing_where_no_policy_acts_on_faults() -> None:
+    found = mass(SOME, 6, START)
+    watching = Survey([replace(pool, acts=False) for pool in found.pools], found.faults)
+    assert decided(Fleet(), [], START, watching).fleet == Fleet()
+
+
+def test_faults_that_were_there_when_a_person_resumed_never_stop_actions_again_and_later_ones_do() -> None:
+    limits = Limits(per_hour=9)
+    opened = decided(Fleet(), [], START, mass(limits, 6, START)).fleet
+    said = START + timedelta(minutes=1)
+    closed = resumed(opened, said.isoformat(), said, mass(limits, 6, START).faults)
+    read_again = from_data(to_data(closed))
+    assert read_again == closed, "an operator that restarts knows them"
+    assert decided(closed, [action("n1")], said, mass(limits, 6, START)).granted == {action("n1")}
+    ahead = START + timedelta(seconds=1)  # by the nodes' clocks, which are behind
+    assert decided(closed, [action("n1")], said + timedelta(days=1), mass(limits, 6, ahead)).fleet.breaker == OPEN
+
+
+def test_a_fault_that_changes_its_reason_counts_once_towards_max_unavailable() -> None:
+    limits, first, other = Limits(max_unavailable=1), action("a", 1), action("b", 9)
+    lasting = survey(limits, failing={"a": first.since})
+    granted = decided(Fleet(), [first], START, lasting).fleet
+    changed = survey(limits, failing={"a": "2026-11-21T11:05:00Z", "b": other.since})
+    found = decided(granted, [other, action("a", 5)], START, changed)
+    assert (set(found.granted), list(found.refused)) == ({action("a", 5)}, [other])
+
+
+def test_a_node_whose_state_is_not_known_stays_out_of_service() -> None:
+    limits, first, other = Limits(max_unavailable=1), action("a", 1), action("b", 9)
+    granted = decided(Fleet(), [first], START, survey(limits, failing={"a": first.since})).fleet
+    now = survey(limits, failing={"b": other.since})
+    for unknown in (replace(now, unclear={"a": frozenset({"GPU-a"})}), replace(now, silent=frozenset({"a"}))):
+        assert decided(granted, [other], START, unknown).granted == frozenset()
+    assert decided(granted, [other], START, now).granted == {other}
+
+
+def test_a_fault_that_lasts_counts_after_more_actions_than_the_record_keeps() -> None:
+    limits, first, other = Limits(max_unavailable=1), action("a", 1), action("b", 9)
+    big = Pool("big", Limits(), frozenset(MANY))
+
+    def found(**failing: str) -> Survey:
+        faults = {node: {f"GPU-{node}": since} for node, since in failing.items()}
+        return Survey([Pool("small", limits, frozenset("ab")), big], faults)
+
+    fleet = decided(Fleet(), [first], START, found(a=first.since)).fleet
+    for index, node in enumerate(MANY):
+        now = START + timedelta(hours=1 + index)
+        fleet = decided(fleet, [action(node)], now, found(a=first.since)).fleet
+    assert all(it.node != "a" for it, _ in fleet.actions)
+    later = START + timedelta(days=30)
+    assert decided(fleet, [other], later, found(a=first.since, b=other.since)).granted == frozenset()
+    assert decided(fleet, [other], later, found(b=other.since)).granted == {other}
 
 
 def test_a_breaker_with_a_time_to_reset_closes_by_itself_and_the_same_faults_do_not_open_it_again() -> None:
     limits = Limits(per_hour=2, window_seconds=3600, reset_seconds=600)
-    opened = decide(Fleet(), [action("n1")], START, mass(limits, 6, START)).fleet
+    opened = decided(Fleet(), [action("n1")], START, mass(limits, 6, START)).fleet
     almost = START + timedelta(seconds=599)
-    assert decide(opened, [action("n1")], almost, mass(limits, 6, START)).granted == frozenset()
-    then = decide(opened, [action("n1")], START + timedelta(seconds=600), mass(limits, 6, START))
+    assert decided(opened, [action("n1")], almost, mass(limits, 6, START)).granted == frozenset()
+    then = decided(opened, [action("n1")], START + timedelta(seconds=600), mass(limits, 6, START))
     assert (then.fleet.breaker, set(then.granted)) == (CLOSED, {action("n1")})
     anew = START + timedelta(seconds=700)
-    assert decide(then.fleet, [action("n1")], anew, mass(limits, 6, anew)).fleet.breaker == OPEN
+    assert decided(then.fleet, [action("n1")], anew, mass(limits, 6, anew)).fleet.breaker == OPEN
 
 
 def test_a_breaker_that_opens_stops_what_was_granted_and_is_not_done_yet() -> None:
-    first = decide(Fleet(), [action("n1")], START, mass(SOME, 1, START))
+    first = decided(Fleet(), [action("n1")], START, mass(SOME, 1, START))
     assert first.granted == {action("n1")}
-    then = decide(first.fleet, [action("n1")], START, mass(SOME, 6, START))
+    then = decided(first.fleet, [action("n1")], START, mass(SOME, 6, START))
     assert (then.granted, list(then.refused)) == (frozenset(), [action("n1")])
 
 
 def test_nodes_that_somebody_else_took_out_of_service_count_towards_max_unavailable() -> None:
-    found = decide(Fleet(), [action("a")], START, pools(Limits(max_unavailable=2), out=("y", "z")))
+    found = decided(Fleet(), [action("a")], START, survey(Limits(max_unavailable=2), out=("y", "z")))
     assert found.granted == frozenset()
     assert "nodes are: y, z" in found.refused[action("a")]
 
@@ -114,27 +209,27 @@ def test_nodes_that_somebody_else_took_out_of_service_count_towards_max_unavaila
 def test_an_action_counts_towards_max_unavailable_while_its_fault_lasts() -> None:
     limits = Limits(max_unavailable=1)
     first, other = action("a", 1), action("b", 2)
-    lasting = pools(limits, failing={"a": first.since, "b": other.since})
-    found = decide(Fleet(), [first, other], START, lasting)
+    lasting = survey(limits, failing={"a": first.since, "b": other.since})
+    found = decided(Fleet(), [first, other], START, lasting)
     assert (set(found.granted), list(found.refused)) == ({first}, [other])
     assert "allows 1 nodes out of service (maxUnavailable), and 1 of its" in found.refused[other]
     assert found.refused[other].endswith("nodes are: a")
-    over = pools(limits, failing={"b": other.since})
-    assert decide(found.fleet, [other], START, over).granted == {other}
+    over = survey(limits, failing={"b": other.since})
+    assert decided(found.fleet, [other], START, over).granted == {other}
 
 
 def test_a_node_that_is_out_of_service_already_may_be_acted_upon() -> None:
-    found = decide(Fleet(), [action("a"), action("b")], START, pools(Limits(max_unavailable=1), out=("a",)))
+    found = decided(Fleet(), [action("a"), action("b")], START, survey(Limits(max_unavailable=1), out=("a",)))
     assert (set(found.granted), list(found.refused)) == ({action("a")}, [action("b")])
 
 
 def test_a_node_that_no_policy_reacts_for_any_more_gets_nothing() -> None:
-    assert decide(Fleet(), [action("elsewhere")], START, pools()).granted == frozenset()
+    assert decided(Fleet(), [action("elsewhere")], START, survey()).granted == frozenset()
 
 
 def test_the_budget_of_one_policy_is_not_used_up_by_another() -> None:
     both = [Pool("p", Limits(per_hour=1), frozenset({"a", "b"})), Pool("q", Limits(per_hour=1), frozenset({"c"}))]
-    found = decide(Fleet(), [action("a"), action("b"), action("c")], START, both)
+    found = decided(Fleet(), [action("a"), action("b"), action("c")], START, Survey(both))
     assert found.granted == {action("a"), action("c")}
 
 
@@ -145,23 +240,29 @@ def test_the_budget_of_one_policy_is_not_used_up_by_another() -> None:
 )
 def test_only_a_time_since_it_opened_closes_the_breaker(annotation: str) -> None:
     fleet = Fleet(OPEN, "too many", START.isoformat())
-    assert resumed(fleet, annotation, START + timedelta(hours=1)) == fleet
+    now = START + timedelta(hours=1)
+    assert resumed(fleet, annotation, now, {}) == fleet
+    said = refusal(fleet, annotation, now)
+    assert (repr(annotation) in said and "give the time now, as `date -u +%FT%TZ` prints it" in said) == bool(
+        annotation
+    )
 
 
 def test_one_annotation_closes_the_breaker_once() -> None:
     fleet = Fleet(OPEN, "too many", START.isoformat())
     said = (START + timedelta(minutes=1)).isoformat()
-    closed = resumed(fleet, said, START + timedelta(minutes=2))
+    closed = resumed(fleet, said, START + timedelta(minutes=2), {})
     assert (closed.breaker, closed.resumed) == (CLOSED, said)
     opened_again = Fleet(OPEN, "again", START.isoformat(), resumed=said)
-    assert resumed(opened_again, said, START + timedelta(hours=1)) == opened_again
+    assert resumed(opened_again, said, START + timedelta(hours=1), {}) == opened_again
+    assert refusal(opened_again, said, START + timedelta(hours=1)) == ""
 
 
 def test_the_record_is_bounded_and_keeps_the_newest() -> None:
     fleet = Fleet()
     for index in range(MAX_ACTIONS + 5):
         now = START + timedelta(hours=index)
-        fleet = decide(fleet, [action(f"n{index}")], now, pools()).fleet
+        fleet = decided(fleet, [action(f"n{index}")], now, survey()).fleet
     assert len(fleet.actions) == MAX_ACTIONS
     assert fleet.actions[-1][0].node == f"n{MAX_ACTIONS + 4}"
     assert from_data(to_data(fleet)) == fleet
@@ -170,7 +271,7 @@ def test_the_record_is_bounded_and_keeps_the_newest() -> None:
 
 def test_an_action_of_no_known_time_counts_as_recent() -> None:
     fleet = Fleet(actions=((action("a"), "yesterday"), (action("b"), "2099-01-01T00:00:00Z")))
-    assert decide(fleet, [action("c")], START, pools()).granted == frozenset()
+    assert decided(fleet, [action("c")], START, survey()).granted == frozenset()
 
 
 # --- the gate --------------------------------------------------------------------------------------------------------
@@ -179,17 +280,21 @@ class Operator:
 
     def __init__(self, kube: Kube, limits: Limits = SOME) -> None:
         self.now = START
-        self.pools = pools(limits)
+        self.seconds = 0.0
+        self.survey = survey(limits)
         self.enqueued: list[str] = []
         self.answered: list[str] = []
+        self.switched: list[Sequence[str]] = []
         self.gate = FleetGate(
             kube,
             Metrics(),
             namespace="nodedevices-system",
-            pools=lambda: self.pools,
+            survey=lambda: self.survey,
             enqueue=self.enqueued.append,
             answered=self.answered.append,
+            switched=self.switched.append,
             wall=lambda: self.now,
+            clock=lambda: self.seconds,
         )
 
     def granted(self, *actions: Action) -> list[bool | None]:
@@ -288,7 +393,7 @@ async def test_a_proposal_that_is_withdrawn_is_neither_granted_nor_recorded(kube
 async def test_a_deleted_record_is_written_again_with_its_open_breaker(kube: FakeKube) -> None:
     operator = Operator(kube)
     wanted = [action(f"n{index}") for index in range(6)]
-    operator.pools = mass(SOME, 6, START)
+    operator.survey = mass(SOME, 6, START)
     operator.gate.propose("a", "Evict", wanted)
     await operator.gate.reconcile(KEY)
     assert recorded(kube).breaker == OPEN
@@ -298,10 +403,75 @@ async def test_a_deleted_record_is_written_again_with_its_open_breaker(kube: Fak
     assert (recorded(kube).breaker, operator.granted(wanted[0])) == (OPEN, [False])
 
 
+async def test_a_mass_fault_opens_the_breaker_before_anybody_proposes_anything(kube: FakeKube) -> None:
+    operator = Operator(kube)
+    await operator.gate.reconcile(KEY)
+    operator.survey = mass(SOME, 6, START)
+    for node, faults in operator.survey.faults.items():
+        operator.gate.seen(node, faults)
+        operator.gate.seen(node, faults)
+    assert operator.enqueued == [KEY] * 6, "once for each change"
+    await operator.gate.reconcile(KEY)
+    assert recorded(kube).breaker == OPEN
+    assert "6 of the 10 nodes of policy p failed" in operator.gate.stopped()
+    how = f"kubectl -n nodedevices-system annotate configmap nodedevices-actions --overwrite {RESUME}="
+    assert how in operator.gate.stopped()
+    assert (operator.gate.open.is_set(), operator.switched) == (True, [list(operator.survey.faults)])
+
+
+async def test_what_was_granted_holds_no_more_in_a_mass_fault_that_cannot_be_written_down(kube: FakeKube) -> None:
+    operator = Operator(kube)
+    operator.gate.propose("n1", "Evict", [action("n1")])
+    await operator.gate.reconcile(KEY)
+    assert operator.granted(action("n1")) == [True]
+    operator.survey = mass(SOME, 6, START)
+    kube.fails = lambda _verb, _path: KubeError("no answer")
+    with pytest.raises(KubeError):
+        await operator.gate.reconcile(KEY)
+    assert operator.granted(action("n1")) == [None]
+
+
+async def test_an_annotation_that_is_refused_says_so_and_what_would_be_right(kube: FakeKube) -> None:
+    operator = Operator(kube)
+    operator.survey = mass(SOME, 6, START)
+    await operator.gate.reconcile(KEY)
+    annotate(kube, "yes")
+    operator.now = START + timedelta(minutes=1)
+    await operator.gate.reconcile(KEY)
+    assert recorded(kube).breaker == OPEN
+    assert operator.gate.stopped().endswith(
+        "nodedevices.io/resume-actions: 'yes' is refused, it is not an RFC 3339 time with a zone; give the time now, "
+        "as `date -u +%FT%TZ` prints it"
+    )
+    assert len(operator.switched) == 2
+    operator.now = START + timedelta(minutes=2)
+    await operator.gate.reconcile(KEY)
+    assert len(operator.switched) == 2, "said once"
+
+
+async def test_the_record_is_watched_while_the_breaker_is_open(kube: FakeKube) -> None:
+    wanted, changed, watched = asyncio.Event(), asyncio.Event(), []
+
+    class Events:
+        async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+            watched.append((path, query["fieldSelector"]))
+            yield b"{}"
+
+    watch = RecordWatch(Events(), namespace="ops", wanted=wanted, changed=changed.set)
+    task = asyncio.create_task(watch.run())
+    await asyncio.sleep(0)
+    assert watched == []
+    wanted.set()
+    async with asyncio.timeout(30):
+        await changed.wait()
+    assert watched == [("/api/v1/namespaces/ops/configmaps", "metadata.name=nodedevices-actions")]
+    task.cancel()
+
+
 async def test_a_person_resumes_with_an_annotation(kube: FakeKube) -> None:
     operator = Operator(kube)
     wanted = [action(f"n{index}") for index in range(6)]
-    operator.pools = mass(SOME, 6, START)
+    operator.survey = mass(SOME, 6, START)
     operator.gate.propose("a", "Evict", wanted)
     await operator.gate.reconcile(KEY)
     operator.gate.propose("a", "Evict", wanted[:1])

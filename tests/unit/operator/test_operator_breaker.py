@@ -1,0 +1,139 @@
+"""The circuit breaker of the whole operator, over an API server in memory: a mass fault is seen as it comes, and said
+wherever a person looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nodedevices_operator.manager import Manager
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.reconcile.fleet import NAME, NAMESPACE
+from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS
+from nodedevices_operator.records import names
+from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_operator.records.names import config_map_path
+from support.fakekube import FakeKube, settle
+from support.opfacts import GPU, device, holder, node_devices, raw_node, raw_pod, raw_policy
+
+NODES = tuple(f"n{index}" for index in range(10))
+RECORD = config_map_path(NAMESPACE, NAME)
+POLICY = f"{names.POLICIES}/faults"
+PATIENT = {"evict": {"mode": "AfterGrace", "graceSeconds": 1800}, "budget": {"perHour": 200}}
+RESUME = f"kubectl -n {NAMESPACE} annotate configmap {NAME} --overwrite nodedevices.io/resume-actions="
+
+
+class Cluster:
+    """Ten nodes, each with a GPU that a pod holds, and a policy."""
+
+    def __init__(self, faults: dict[str, Any]) -> None:
+        self.kube, self.seconds = FakeKube(), 0.0
+        self.kube.put(POLICY, raw_policy("faults", faults=faults))
+        self.kube.put(f"{names.POLICIES}/health", raw_policy("health", health={}))
+        for name in NODES:
+            node, pod = raw_node({GPU: 1}), raw_pod(f"pod-{name}")
+            node["metadata"] |= {"name": name, "uid": f"node-{name}"}
+            pod["spec"]["nodeName"] = name
+            self.kube.put(f"{names.NODES}/{name}", node)
+            self.kube.put(f"/api/v1/namespaces/ml/pods/pod-{name}", pod)
+            self.report(name)
+
+    def report(self, name: str, state: str = "Healthy", reason: str = "") -> dict[str, Any]:
+        path = f"{names.NODE_DEVICES}/{name}"
+        shown = self.kube.objects.get(path)
+        raw = node_devices(device(0, state, reason, holders=[holder(f"pod-{name}")]))
+        raw["metadata"] |= {"name": name, "uid": f"nd-{name}"}
+        if shown is not None:
+            raw = shown | {"status": shown["status"] | {"devices": raw["status"]["devices"]}}
+        return self.kube.put(path, raw)
+
+    async def start(self) -> None:
+        self.manager = Manager(self.kube, Metrics(), clock=lambda: self.seconds)
+        await self.manager.relister.once()
+        await self.settle()
+
+    async def fail(self, *nodes: str) -> None:
+        for name in nodes:
+            raw = self.report(name, "Unhealthy", "Xid79")
+            self.manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+        await self.settle()
+
+    async def resume(self, value: str) -> None:
+        raw = self.kube.objects[RECORD]
+        self.kube.put(
+            RECORD, raw | {"metadata": raw["metadata"] | {"annotations": {"nodedevices.io/resume-actions": value}}}
+        )
+        self.manager.fleet.add("fleet")  # as the watch of the record does
+        await self.settle()
+
+    async def settle(self) -> None:
+        while True:
+            await settle(self.manager)
+            self.seconds += SUM_UP_SECONDS
+            name = self.manager.policies.take()
+            if name is None:
+                return
+            self.manager.policies.done(name, await self.manager.reconcile_policy(name))
+
+    def shown(self, path: str, kind: str) -> tuple[str, str, str] | None:
+        found = [it for it in self.kube.objects[path]["status"].get("conditions", []) if it["type"] == kind]
+        return (found[0]["status"], found[0]["reason"], found[0]["message"]) if found else None
+
+    @property
+    def events(self) -> list[tuple[str, str]]:
+        return [
+            (it["reason"], it["involvedObject"]["name"])
+            for it in self.kube.events
+            if it["involvedObject"]["kind"] == "DevicePolicy"
+        ]
+
+
+@pytest.fixture
+async def cluster() -> Cluster:
+    made = Cluster(PATIENT)
+    await made.start()
+    return made
+
+
+async def test_a_mass_fault_stops_actions_while_every_pod_still_has_its_grace(cluster: Cluster) -> None:
+    await cluster.fail(*NODES)
+    status, reason, message = cluster.shown(f"{names.NODE_DEVICES}/n3", "EvictionsSynced") or ("", "", "")
+    assert (status, reason) == ("False", "Stopped"), "an eviction that the breaker holds is not promised"
+    assert "10 of the 10 nodes of policy faults failed" in message
+    assert RESUME in message
+
+
+async def test_an_open_breaker_is_a_condition_of_the_policies_that_it_stops_and_an_event(cluster: Cluster) -> None:
+    assert cluster.shown(POLICY, "ActionsStopped") == ("False", "NotStopped", "")
+    await cluster.fail(*NODES)
+    status, reason, message = cluster.shown(POLICY, "ActionsStopped") or ("", "", "")
+    assert (status, reason, RESUME in message) == ("True", "MassFault", True)
+    assert cluster.shown(f"{names.POLICIES}/health", "ActionsStopped") is None
+    assert cluster.events == [("ActionsStopped", "faults")]
+
+
+async def test_a_refused_annotation_is_said_on_the_policy_and_a_right_one_resumes(cluster: Cluster) -> None:
+    await cluster.fail(*NODES)
+    await cluster.resume("now")
+    status, _, message = cluster.shown(POLICY, "ActionsStopped") or ("", "", "")
+    assert (status, "'now' is refused" in message) == ("True", True)
+    await cluster.resume(cluster.kube.objects[RECORD]["data"]["opened"])  # within the same second
+    assert cluster.shown(POLICY, "ActionsStopped") == ("False", "NotStopped", "")
+    assert cluster.events == [("ActionsStopped", "faults"), ("ResumeRefused", "faults"), ("ActionsResumed", "faults")]
+    assert (cluster.shown(f"{names.NODE_DEVICES}/n3", "EvictionsSynced") or ("", "", ""))[1] == "Pending"
+
+
+async def test_half_of_the_nodes_that_fail_stop_nothing(cluster: Cluster) -> None:
+    await cluster.fail(*NODES[:5])
+    assert cluster.shown(POLICY, "ActionsStopped") == ("False", "NotStopped", "")
+    assert (cluster.shown(f"{names.NODE_DEVICES}/n3", "EvictionsSynced") or ("", "", ""))[1] == "Pending"
+
+
+async def test_an_operator_that_was_away_finds_the_mass_fault_when_it_comes_back() -> None:
+    """By its own clock the faults are long ago."""
+    cluster = Cluster({"evict": {"mode": "Immediate"}, "budget": {"perHour": 200}})
+    for name in NODES:
+        cluster.report(name, "Unhealthy", "Xid79")
+    await cluster.start()
+    assert cluster.kube.written("/eviction") == []
+    assert (cluster.shown(POLICY, "ActionsStopped") or ("", "", ""))[:2] == ("True", "MassFault")
