@@ -21,6 +21,7 @@ READY: Final = "Ready"
 AGENT_RUNNING: Final = "AgentRunning"
 PROBE_UNAVAILABLE: Final = "ProbeUnavailable"
 DRIVER_NOT_LOADED: Final = "DriverNotLoaded"
+DEVICES_LOST: Final = "DevicesLost"
 KUBELET_UNREACHABLE: Final = "KubeletUnreachable"
 REGISTRATION_REJECTED: Final = "RegistrationRejected"
 SERVED_BY_ANOTHER: Final = "ServedByAnother"
@@ -114,6 +115,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
         "False": (
             PROBE_UNAVAILABLE,
             DRIVER_NOT_LOADED,
+            DEVICES_LOST,
             KUBELET_UNREACHABLE,
             REGISTRATION_REJECTED,
             SERVED_BY_ANOTHER,

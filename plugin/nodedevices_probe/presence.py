@@ -47,6 +47,8 @@ class Hardware:
         return self.roots.link(f"{PCI_DEVICES}/{function.address}/driver")
 
 
+_FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")  # a function with one of these is a virtual machine's
+
 Present = Callable[[Hardware], str]  # why the hardware is there; "" where it is not
 
 
@@ -56,13 +58,14 @@ def never(_: Hardware) -> str:
 
 
 def on_pci(vendor: str, classes: Collection[str], drivers: Collection[str] = ()) -> Present:
-    """A PCI device of the vendor (0x10de) in one of the classes (0x0302), or one that one of these drivers has."""
+    """A PCI device of the vendor (0x10de) in one of the classes (0x0302), or one that one of these drivers has; not what
+    the node gives to a virtual machine."""
 
     def present(hardware: Hardware) -> str:
         for each in hardware.pci:
             if each.vendor != vendor:
                 continue
-            if each.pci_class[:6] in classes:
+            if each.pci_class[:6] in classes and hardware.driver(each) not in _FOR_GUESTS:
                 return f"{each.address} is a PCI device of vendor {vendor} and class {each.pci_class}"
             if drivers and (driver := hardware.driver(each)) in drivers:
                 return f"{each.address} is a PCI device of vendor {vendor} with the driver {driver}"

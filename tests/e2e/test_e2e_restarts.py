@@ -5,7 +5,9 @@ These tests reach into the nodes (they stop kubelets, the API server and single 
 
 from __future__ import annotations
 
+import json
 import time
+from typing import Any
 
 import pytest
 from support import simulated
@@ -17,6 +19,7 @@ pytestmark = [pytest.mark.e2e]
 
 # Words of their command lines, as `ps` shows them.
 AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
+AGENTS = f"daemonset/{AGENT}"
 PROBE = r"nodedevices-probe|nodedevices_probe\.main"
 
 
@@ -194,3 +197,40 @@ def test_a_node_recreated_under_a_running_agent_has_its_object_again(rig: RigClu
     rig.until("the new Node owns its NodeDevices", owned, seconds=150)
     assert rig.agent(rig.a)["metadata"]["uid"] == agent["metadata"]["uid"]
     assert rig.restarts(rig.a) == agent["status"]["containerStatuses"][0]["restartCount"]
+
+
+def test_a_roll_out_that_loses_the_devices_stops_at_the_first_node(rig: RigCluster) -> None:
+    before = {node: rig.agent(node)["metadata"]["uid"] for node in (rig.a, rig.b)}
+    pod = rig.pod("stays", rig.a, {GPU: 1})
+    lost = {"name": "NODEDEVICES_SIMULATED_FILE", "value": "/var/lib/nodedevices/not-mounted.yaml"}
+    template = {"spec": {"containers": [{"name": "agent", "env": [lost]}]}}
+    rig.kubectl.run("patch", "-n", SYSTEM, AGENTS, "-p", json.dumps({"spec": {"template": template}}))
+    try:
+        rig.until("the first node has the new version", lambda: replaced(rig, before))
+        [first] = replaced(rig, before)
+        rig.until(
+            "NodeDevices says so",
+            lambda: rig.condition("nodedevices", first, "Ready")["reason"] == "DriverNotLoaded",
+        )
+        rig.never("the other node is touched", lambda: len(replaced(rig, before)) > 1, seconds=10)
+        assert not ready(rig.agent(first))
+        [second] = {rig.a, rig.b} - {first}
+        assert rig.node_count(second, GPU) == len(rig.ids(second)) > 0
+        rig.alive(pod)
+    finally:
+        rig.kubectl.run("rollout", "undo", "-n", SYSTEM, AGENTS)
+        rig.kubectl.run("rollout", "status", "-n", SYSTEM, AGENTS, "--timeout=150s", seconds=160)
+    assert rig.agent(second)["metadata"]["uid"] == before[second]
+    rig.until("the first node offers its devices again", lambda: rig.node_count(first, GPU))
+    rig.alive(pod)
+
+
+def replaced(rig: RigCluster, before: dict[str, str]) -> list[str]:
+    """The nodes with another agent's pod than before."""
+    pods = rig.kubectl.items("pods", SYSTEM, labels="app.kubernetes.io/component=agent")
+    living = [one for one in pods if "deletionTimestamp" not in one["metadata"] and "nodeName" in one["spec"]]
+    return [one["spec"]["nodeName"] for one in living if one["metadata"]["uid"] not in before.values()]
+
+
+def ready(pod: dict[str, Any]) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"]["conditions"])

@@ -213,7 +213,14 @@ def test_the_agent_is_on_every_node_and_the_last_to_be_evicted(default: list[dic
     agent = of_kind(default, "DaemonSet")["nodedevices-agent"]
     assert pod(agent)["priorityClassName"] == "system-node-critical"
     assert pod(agent)["tolerations"] == [{"operator": "Exists"}]
-    assert agent["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": "10%"}
+
+
+def test_a_roll_out_begins_with_one_node_and_waits_until_its_agent_has_been_ready(
+    default: list[dict[str, Any]],
+) -> None:
+    agent = of_kind(default, "DaemonSet")["nodedevices-agent"]
+    assert agent["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    assert agent["spec"]["minReadySeconds"] == 10
 
 
 def leaves_at(workload: dict[str, Any]) -> list[dict[str, Any]]:
@@ -325,7 +332,10 @@ def test_the_overlay_brings_the_crds(default: list[dict[str, Any]]) -> None:
 @needs_kubectl
 def test_demo_is_default_with_simulated_devices_and_nothing_else(default: list[dict[str, Any]]) -> None:
     demo = overlay("demo")
-    spec = pod(of_kind(demo, "DaemonSet")["nodedevices-agent"])
+    agent = of_kind(demo, "DaemonSet")["nodedevices-agent"]
+    assert agent["spec"].pop("minReadySeconds") == 0
+    agent["spec"]["minReadySeconds"] = of_kind(default, "DaemonSet")["nodedevices-agent"]["spec"]["minReadySeconds"]
+    spec = pod(agent)
     container = spec["containers"][0]
     volumes = [one for one in spec["volumes"] if one["name"] == "simulated"]
     assert volumes == [{"name": "simulated", "hostPath": {"path": "/var/lib/nodedevices", "type": "DirectoryOrCreate"}}]

@@ -18,6 +18,7 @@ under another id. Of a retired device always holds:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -91,6 +92,14 @@ def restored(
     retired = (Retired(inventory=inventory, since=-math.inf, offered=False),) if rest else ()  # never in this run
     since = dict.fromkeys(names, monotonic)
     return parts, ProbeSet(texts=tuple(texts), auto=auto, since=since, retired=retired)
+
+
+def left_by_others(state: State, of: ProbeSet) -> dict[str, int]:
+    """How many devices the state file has of each probe that ran before this start and does not run now: what was
+    retired before then is no longer counted, and what was missing was not offered."""
+    running = {name_of(each) for each in of.texts}
+    before = [each for each in state.devices if each.present and each.fact.id not in state.retired_devices]
+    return dict(Counter(each.probe for each in before if each.probe and each.probe not in running))
 
 
 def changed(

@@ -44,6 +44,7 @@ from nodedevices_plugin.pipeline.config_status import ConfigStatus, refusal
 from nodedevices_plugin.pipeline.configuring import ActiveConfig, Node, configure
 from nodedevices_plugin.pipeline.foreign import Names, held, named, observe, remembered
 from nodedevices_plugin.pipeline.in_use import in_use
+from nodedevices_plugin.pipeline.lost import lost_devices
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS, ProbeSet
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State, to_save
@@ -120,6 +121,8 @@ class World:
     confirm_spent: tuple[str, ...] = ()  # what of it was acted on, and its device is at fault again or still
     departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
     above: signals.Above = field(default_factory=dict)  # readings that are too high, since when
+    lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of their devices, and why (lost)
+    left: Mapping[str, int] = field(default_factory=dict)  # devices that were known at the start, by a probe of before
     listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since
     started: float  # time.monotonic()
     wall_offset: float  # seconds that the wall clock is ahead of time.monotonic()
@@ -182,6 +185,7 @@ def begin(
         verdicts=dict(state.verdicts),
         active=active,
         holdings=Holdings(state=HoldersState.UNAVAILABLE),
+        left=probe_sets.left_by_others(state, probe_set),
         state=replace(state, clients=restored_clients(state.clients)),
         started=monotonic,
         wall_offset=now.timestamp() - monotonic,
@@ -456,6 +460,13 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         confirm_spent=_spent(of.confirm.value, verdicts),
         departed=_departed(world.departed, inventory, now),
         above=of.above,
+        lost=lost_devices(
+            stage_inventory.owned(of.probes),
+            hardware=inputs.hardware or frozenset(),
+            unschedulable={each.id for each in cordons if each.holds(now)},
+            left=world.left,
+        ),
+        left=world.left,
         listed=of.listed,
         started=world.started,
         wall_offset=world.wall_offset,

@@ -84,6 +84,9 @@ def _ready(facts: Facts) -> Condition:
     if unloaded:
         why = _named(facts, {each.name: _no_driver(each.inventory) for each in unloaded})
         return _condition(facts, names.READY, "False", names.DRIVER_NOT_LOADED, why)
+    if facts.lost:
+        why = "; ".join(f"{name}: {each}" for name, each in facts.lost.items())
+        return _condition(facts, names.READY, "False", names.DEVICES_LOST, why)
     if facts.plan is None and facts.config.reason == names.NO_CONFIG:
         return _condition(facts, names.READY, "Unknown", names.STARTING, facts.config.message)
     if facts.observed is not None:

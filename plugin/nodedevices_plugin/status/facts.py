@@ -50,6 +50,7 @@ class Facts:
     state_problem: str | None = None  # why the state file cannot be used or written
     cdi_problem: str = ""  # why containers do not get devices by CDI as they should
     node_files_problem: str = ""  # why other programs do not find files about devices (vendors.node_files)
+    lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of the node's devices (pipeline.lost)
     confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
     previous: tuple[Condition, ...] = ()
     previous_probes: tuple[api.Probe, ...] = ()

@@ -56,5 +56,6 @@ class Readiness:
             return [world.config.message]
         if world.observed is not None and world.holdings.state is HoldersState.UNAVAILABLE:
             return [world.holdings.message]
+        lost = [f"{name}: {why}" for name, why in world.lost.items()]
         waiting = [each for each in self._registrations() if each.state is not RegistrationState.REGISTERED]
-        return [f"{each.resource}: {each.state.value} {each.message}".rstrip() for each in waiting]
+        return [*lost, *(f"{each.resource}: {each.state.value} {each.message}".rstrip() for each in waiting)]

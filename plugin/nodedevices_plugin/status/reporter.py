@@ -82,6 +82,7 @@ class Reporter:
             state_problem=state_problem,
             cdi_problem=cdi_problem,
             node_files_problem=node_files_problem,
+            lost=world.lost,
             confirm_problems=(*world.confirm_problems, *world.confirm_spent),
             previous=self.conditions,
             previous_probes=self._probes,

@@ -56,6 +56,7 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
             "False": [
                 "ProbeUnavailable",
                 "DriverNotLoaded",
+                "DevicesLost",
                 "KubeletUnreachable",
                 "RegistrationRejected",
                 "ServedByAnother",

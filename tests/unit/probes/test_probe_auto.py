@@ -34,7 +34,7 @@ def found(root: Path) -> dict[str, str]:
     [
         ("0x10de", "0x030200", "nvidia", ["nvml"]),
         ("0x10de", "0x030200", "", ["nvml"]),
-        ("0x10de", "0x030200", "vfio-pci", ["nvml"]),
+        ("0x10de", "0x030200", "vfio-pci", []),  # a virtual machine has it
         ("0x10de", "0x068000", "", []),  # a switch
         ("0x1002", "0x120000", "", ["amd"]),
         ("0x1002", "0x030000", "amdgpu", ["amd"]),

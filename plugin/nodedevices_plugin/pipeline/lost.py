@@ -1,0 +1,69 @@
+"""Which probes see none of the devices that the node has: what keeps the agent from being ready.
+
+A roll-out that loses the driver (a library that is not mounted, a forgotten RuntimeClass, another probe than before) is
+to stop at the first node, and a DaemonSet stops only at a pod that is not Ready. What the node has is known from the
+state file, which remembers the devices of every probe, and from the hardware that the kernel shows.
+
+A node that never had a device lacks none. Neither does one whose devices are all out of service by hand, were
+confirmed as removed or were forgotten (`health.forgetMissingSeconds`): a person has said so. A device that is present
+and faulty is not lost: that is what health is for, and a new version of the agent would change nothing about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from nodedevices_probe.protocol import DriverState
+
+from nodedevices_plugin.model import Inventory
+from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.model.listing import NAMED, listing
+
+
+def lost_devices(
+    parts: Mapping[str, Inventory],
+    *,
+    hardware: Set[str],
+    unschedulable: Set[str],
+    left: Mapping[str, int],
+) -> dict[str, str]:
+    """Why each of these probes counts as having lost its devices, for people; empty: none has.
+
+    `parts`: what each probe that runs reports and remembers, by its name. `hardware`: the names of the built-in probes
+    whose hardware the kernel shows. `unschedulable`: ids of devices that people took out of service. `left`: how many
+    devices the state file had, at the start of this agent, of each probe that no longer runs.
+    """
+    found = {name: why for name, part in parts.items() if (why := _why(part, name in hardware, unschedulable))}
+    if not any(_seen(part) for part in parts.values()):
+        found |= {
+            name: f"its {count} devices were offered before this agent started, and no probe that runs now sees any;"
+            " if the probe was taken away on purpose, delete this pod once more"
+            for name, count in left.items()
+        }
+    return found
+
+
+def _seen(part: Inventory) -> bool:
+    loaded = part.driver is not None and part.driver.state is DriverState.LOADED
+    return loaded and any(each.present for each in part.devices)
+
+
+def _why(part: Inventory, hardware: bool, unschedulable: Set[str]) -> str:
+    if _seen(part):
+        return ""
+    known = [each for each in part.devices if each.fact.id not in unschedulable]
+    if known:
+        names = device_names(part)
+        listed = listing([names[each.fact.id] for each in known])
+        return f"{len(known)} devices were here ({listed}), and none is seen now: {_said(part)}"
+    if part.driver is not None and part.driver.state is not DriverState.LOADED and hardware and not part.devices:
+        return f"its hardware is on this node, and its driver is not loaded: {_said(part)}"
+    return ""
+
+
+def _said(part: Inventory) -> str:
+    """What the probe itself says of it."""
+    if part.line_monotonic is None:
+        return "it has not reported yet"
+    problems = "; ".join(f"{each.code}: {each.message}" for each in part.problems[:NAMED])
+    return problems or "it reports no device"

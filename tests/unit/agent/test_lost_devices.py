@@ -1,0 +1,95 @@
+"""An agent that sees none of the devices that its node has is not ready: a roll-out that lost the driver stops there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from nodedevices_plugin.model import Cordon
+from nodedevices_probe.protocol import Driver, DriverState, Problem
+from support.facts import gpu
+from support.probed_node import BOTH, NICS, Node, nic, said
+
+NVML = said("nvml")
+UNLOADED = Driver(state=DriverState.NOT_LOADED, name="nvidia", version="")
+NO_LIBRARY = (Problem(code="DriverNotLoaded", message="libnvidia-ml.so.1: not found"),)
+
+
+def had_two() -> Node:
+    """A node that had two GPUs and whose agent is started again."""
+    return Node(NVML).line("nvml", gpu(0), gpu(1)).restart()
+
+
+def test_a_driver_that_a_roll_out_lost_makes_the_agent_not_ready() -> None:
+    node = had_two().line("nvml", driver=UNLOADED, problems=NO_LIBRARY)
+    [why] = node.world.lost.values()
+    assert why == (
+        "2 devices were here (gpu-0, gpu-1), and none is seen now: DriverNotLoaded: libnvidia-ml.so.1: not found"
+    )
+
+
+def test_it_stays_so_after_every_further_start() -> None:
+    node = had_two().line("nvml", driver=UNLOADED).restart().line("nvml", driver=UNLOADED).restart()
+    assert node.line("nvml", driver=UNLOADED).world.lost
+
+
+def test_devices_that_are_all_missing_are_lost_though_the_driver_is_loaded() -> None:
+    assert list(had_two().line("nvml").world.lost) == ["nvml"]
+
+
+def test_it_is_ready_again_with_the_first_device_that_is_seen() -> None:
+    assert had_two().line("nvml").line("nvml", gpu(1)).world.lost == {}
+
+
+def test_a_missing_neighbour_or_a_fault_is_no_lost_driver() -> None:
+    broken = replace(gpu(0), readings=replace(gpu(0).readings, lost=True))
+    assert had_two().line("nvml", broken).world.lost == {}
+
+
+@pytest.mark.parametrize("driver", [UNLOADED, None])
+def test_a_node_that_never_had_a_device_lacks_none(driver: Driver | None) -> None:
+    node = Node(NVML).line("nvml", **({"driver": driver} if driver else {}))
+    assert node.world.lost == {}
+
+
+def test_hardware_that_the_kernel_shows_and_no_driver_has_is_waited_for() -> None:
+    node = Node(said("auto"), hardware=frozenset({"nvml"})).line("nvml", driver=UNLOADED, problems=NO_LIBRARY)
+    assert node.world.lost["nvml"].startswith("its hardware is on this node, and its driver is not loaded: ")
+
+
+def test_one_probe_without_its_devices_counts_beside_another_that_has_its_own() -> None:
+    node = Node(BOTH).line("nvml", gpu(0)).line("nics", nic()).restart()
+    node.line("nvml", driver=UNLOADED, problems=NO_LIBRARY).line("nics", nic())
+    assert list(node.world.lost) == ["nvml"]
+
+
+def test_devices_out_of_service_by_hand_are_not_lacked() -> None:
+    node = had_two()
+    cordons = tuple(Cordon(id=gpu(each).id, reason="RMA 4711") for each in (0, 1))
+    node.seen = replace(node.seen, unschedulable=cordons)
+    assert node.line("nvml", driver=UNLOADED).world.lost == {}
+
+
+def test_devices_that_a_person_confirmed_as_removed_are_not_lacked() -> None:
+    node = had_two().line("nvml")
+    removed = ",".join(f"{gpu(each).id}=removed" for each in (0, 1))
+    node.seen = replace(node.seen, confirm=removed)
+    assert node.line("nvml").line("nvml").world.lost == {}
+
+
+def test_another_probe_than_before_that_sees_nothing_makes_it_not_ready_until_the_pod_is_deleted_again() -> None:
+    node = Node(NVML).line("nvml", gpu(0), gpu(1)).restart(said("amd")).line("amd")
+    assert node.world.lost["nvml"].startswith("its 2 devices were offered before this agent started, ")
+    node.wait(60.0, amd=())
+    assert list(node.world.lost) == ["nvml"], "as long as this agent runs"
+    assert node.restart().line("amd").world.lost == {}
+
+
+def test_a_probe_that_was_taken_away_is_not_lacked_where_another_has_devices() -> None:
+    node = Node(BOTH).line("nvml", gpu(0)).line("nics", nic()).restart(NVML)
+    assert node.line("nvml", gpu(0)).world.lost == {}
+
+
+def test_a_probe_that_a_policy_takes_away_from_a_running_agent_is_not_lacked() -> None:
+    node = Node(said(NICS)).line("nics", nic()).uses(NVML)
+    assert node.line("nvml").wait(60.0, nvml=()).world.lost == {}
