@@ -14,12 +14,14 @@ from statistics import median
 
 import grpc.aio
 
+from benchmarks import start
 from benchmarks.offer import CALL_SECONDS, FLOOR_IS, SERVICE, Offer, allocate, prefer, serving, timed
 from benchmarks.table import Row, percentile
 
 CALLS = ("Allocate", "GetPreferredAllocation")
 ROUNDS = 2000
 ROUNDS_EACH_SIZE = 150
+BURST = 2000
 CALLERS = 16
 ROUNDS_EACH_CALLER = 100
 TARGET_MS = 5.0
@@ -41,7 +43,28 @@ def measure() -> list[Row]:
         with serving(case) as offer:
             rows += every_size(offer, f"{name}, all free", offer.ids)
             rows += every_size(offer, f"{name}, every third taken", [x for at, x in enumerate(offer.ids) if at % 3])
-    return rows
+    return [*rows, *in_the_agent()]
+
+
+def in_the_agent() -> list[Row]:
+    """The running agent, with its loop and everything that an Allocate sets off there: a burst of a kubelet that admits
+    pod after pod, and one of empty calls."""
+    floor, took = asyncio.run(bursts())
+    what = f"Allocate in the running agent, {BURST} in a row"
+    return both(what, took, floor, floor_is="as many empty calls to the same agent")
+
+
+async def bursts() -> tuple[list[float], list[float]]:
+    """Milliseconds of every call: the empty ones, and Allocate."""
+    async with start.running() as kubelet:
+        [path] = kubelet.plugin_folder.glob("nodedevices-*.sock")
+        ids = sorted(kubelet.views[start.GPU].healthy)
+        with grpc.insecure_channel(f"unix:{path}") as channel:
+            offer = Offer(str(path), channel, ids, lambda: None)
+            empty, one = offer.empty(), offer.call("Allocate", allocate(ids[:1]))
+            floor = await asyncio.to_thread(timed, {"": empty}, rounds=BURST)
+            took = await asyncio.to_thread(timed, {"": one}, rounds=BURST)
+    return floor[""], took[""]
 
 
 def one_at_a_time(offer: Offer, *, preferred_target: float | None) -> list[Row]:

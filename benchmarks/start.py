@@ -8,12 +8,13 @@ all its children.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -25,6 +26,7 @@ from benchmarks.offer import GPU, mig
 from benchmarks.table import Row
 
 RUNS = 5
+EIGHT = ("--simulated-profile", "h100 x 8")
 SETTLE_SECONDS = 3.0
 DEADLINE_SECONDS = 30.0
 FLOOR = """
@@ -60,29 +62,42 @@ def children(pid: int) -> list[int]:
     return direct + [below for one in direct for below in children(one)]
 
 
-async def start_agent(
-    devices: Sequence[str] = ("--simulated-profile", "h100 x 8"), *, resource: str = GPU, count: int = 8
-) -> Start:
-    """One start of `nodedevices-agent` with simulated devices and no API server."""
+@contextlib.asynccontextmanager
+async def agent_of(kubelet: StandInKubelet, devices: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`nodedevices-agent` with simulated devices and no API server, ended after the block."""
+    agent = await asyncio.create_subprocess_exec(
+        Path(sys.executable).with_name("nodedevices-agent"),
+        *("--standalone", "--node-name", "bench", "--probe", "simulated", *devices),
+        *("--device-plugin-dir", str(kubelet.plugin_folder), "--http-address", "off", "--health-address", "off"),
+        *("--pod-resources-socket", str(kubelet.pod_resources_socket)),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield agent
+    finally:
+        agent.send_signal(signal.SIGTERM)
+        await agent.wait()
+
+
+@contextlib.asynccontextmanager
+async def running() -> AsyncIterator[StandInKubelet]:
+    """The kubelet of an agent with eight GPUs, once it has them."""
+    async with StandInKubelet() as kubelet, agent_of(kubelet, EIGHT):
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+        yield kubelet
+
+
+async def start_agent(devices: Sequence[str] = EIGHT, *, resource: str = GPU, count: int = 8) -> Start:
+    """One start of the agent."""
     async with StandInKubelet() as kubelet:
         began = time.monotonic()
-        agent = await asyncio.create_subprocess_exec(
-            Path(sys.executable).with_name("nodedevices-agent"),
-            *("--standalone", "--node-name", "bench", "--probe", "simulated", *devices),
-            *("--device-plugin-dir", str(kubelet.plugin_folder), "--http-address", "off", "--health-address", "off"),
-            *("--pod-resources-socket", str(kubelet.pod_resources_socket)),
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        try:
+        async with agent_of(kubelet, devices) as agent:
             await kubelet.until(lambda: kubelet.allocatable(resource) == count)
             took = time.monotonic() - began
             await asyncio.sleep(SETTLE_SECONDS)
             below = sum(resident_mib(one) for one in children(agent.pid))
             return Start(took, resident_mib(agent.pid), below)
-        finally:
-            agent.send_signal(signal.SIGTERM)
-            await agent.wait()
 
 
 async def start_with_mig() -> Start:

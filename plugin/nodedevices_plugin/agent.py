@@ -49,7 +49,9 @@ from nodedevices_plugin.pipeline.requesting import driver_root
 from nodedevices_plugin.pipeline.step import Inputs, assess, begin, decide
 from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.resources.changes import RECENT_SECONDS, none_held
+from nodedevices_plugin.resources.clients import counts_containers
 from nodedevices_plugin.resources.core_book import CoreBook
+from nodedevices_plugin.runtime.later import Later
 from nodedevices_plugin.runtime.memory import keep_small
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.runtime.worker import Worker
@@ -71,6 +73,7 @@ from nodedevices_plugin.vendors.registry import by_path
 log = structlog.get_logger(__name__)
 
 EXIT_USAGE = 2
+ALLOCATED_SECONDS = 0.05  # from an Allocate to the step that sees it; a step that is made sooner sees it, too
 PUBLISH_AFTER_SECONDS = 3.0  # the API client is loaded once the kubelet has us, or after this
 
 
@@ -90,6 +93,7 @@ class Agent:
         self._store = store
         self._started = datetime.now(UTC)
         self._wake = asyncio.Event()
+        self._step_soon = Later(self._wake.set, seconds=ALLOCATED_SECONDS)
         self._registered = asyncio.Event()  # or the kubelet has said no, or is not there
         self._file = FileOutcome()
         self._seen_raw: Object | None = None
@@ -154,6 +158,7 @@ class Agent:
             folder=Path(local.device_plugin_dir),
             offer=self._answers,
             on_change=self._on_kubelet,
+            on_allocated=self._on_allocated,
             kubelet_socket=Path(local.kubelet_socket),
             others=self._others,
             beside=self._others,
@@ -279,8 +284,15 @@ class Agent:
     def _on_kubelet(self) -> None:
         if any(each.state is not RegistrationState.PENDING for each in self._plugins.registrations()):
             self._registered.set()
-        self._poller.allocated()
         self._wake.set()
+
+    def _on_allocated(self) -> None:
+        """A step of each would hold up the next Allocate: the loop that answers is the one that steps."""
+        self._poller.allocated()
+        if self._world.plan is not None and counts_containers(self._world.plan):
+            self._wake.set()
+        else:
+            self._step_soon.request()
 
     async def _publish(self, publisher: Publisher) -> None:
         if self._world.active.applied_once or not self._local.operator_wait_seconds:  # else the operator is waited for

@@ -44,11 +44,11 @@ class DevicePlugins:
     """The kubelet's side of the agent. Made and used on one event loop; nothing happens before the first plan.
 
     `folder` is the kubelet's device-plugin folder, where our sockets are made; its socket is `kubelet_socket`, by
-    default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` or
-    `recent_allocations()` give something new; it must not block. `others` says who else serves a resource, before it is
-    registered, `beside` the same afterwards, `lists` whether the kubelet has it (guard); `prepare` is awaited before
-    each registration; `keep` runs a background part;
-    `observe` gets each call that has ended. `gate`: see StartGate.
+    default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` gives something new,
+    `on_allocated` when `recent_allocations()` does, before the kubelet has the answer; neither may block. `others` says
+    who else serves a resource, before it is registered, `beside` the same afterwards, `lists` whether the kubelet has it
+    (guard); `prepare` is awaited before each registration; `keep` runs a background part; `observe` gets each call that
+    has ended. `gate`: see StartGate.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class DevicePlugins:
         folder: Path,
         offer: KubeletOffer,
         on_change: Callable[[], None] = lambda: None,
+        on_allocated: Callable[[], None] = lambda: None,
         kubelet_socket: Path | None = None,
         deadlines: Deadlines | None = None,
         others: Others | None = None,
@@ -77,7 +78,7 @@ class DevicePlugins:
         self._keep = keep
         self._observe = observe
         self._gate = gate or OpenGate()
-        self._recent = RecentAllocations(on_change)
+        self._recent = RecentAllocations(on_allocated)
         self._plugins: dict[str, ResourcePlugin] = {}
         self._shown: dict[str, OfferedResource] = {}  # what each of them shows
         self._one_at_a_time = asyncio.Lock()

@@ -16,6 +16,11 @@ from nodedevices_plugin.model import Holder, Inventory, OfferedResource, Plan, R
 from nodedevices_plugin.sharing.registry import helper_kind
 
 
+def counts_containers(plan: Plan) -> bool:
+    """Whether the next Allocate may have to be another one because of the last: devices take so many containers."""
+    return any(each.memory is not None and helper_kind(each) is not None for each in plan.resources)
+
+
 def without_full(
     plan: Plan, inventory: Inventory, holders: Sequence[Holder], unlisted: Sequence[RecentAllocate]
 ) -> Plan:
