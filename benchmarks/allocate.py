@@ -15,7 +15,7 @@ from statistics import median
 import grpc.aio
 
 from benchmarks import start
-from benchmarks.offer import CALL_SECONDS, FLOOR_IS, SERVICE, Offer, allocate, prefer, serving, timed
+from benchmarks.offer import CALL_SECONDS, FLOOR_IS, GPU, SERVICE, Offer, allocate, prefer, serving, timed
 from benchmarks.table import Row, percentile
 
 CALLS = ("Allocate", "GetPreferredAllocation")
@@ -58,7 +58,7 @@ async def bursts() -> tuple[list[float], list[float]]:
     """Milliseconds of every call: the empty ones, and Allocate."""
     async with start.running() as kubelet:
         [path] = kubelet.plugin_folder.glob("nodedevices-*.sock")
-        ids = sorted(kubelet.views[start.GPU].healthy)
+        ids = sorted(kubelet.views[GPU].healthy)
         with grpc.insecure_channel(f"unix:{path}") as channel:
             offer = Offer(str(path), channel, ids, lambda: None)
             empty, one = offer.empty(), offer.call("Allocate", allocate(ids[:1]))

@@ -58,8 +58,8 @@ def never(_: Hardware) -> str:
 
 
 def on_pci(vendor: str, classes: Collection[str], drivers: Collection[str] = ()) -> Present:
-    """A PCI device of the vendor (0x10de) in one of the classes (0x0302), or one that one of these drivers has; not what
-    the node gives to a virtual machine."""
+    """A PCI device of the vendor (0x10de) in one of the classes (0x0302), or one that one of these drivers has; but not
+    one that the node gives to a virtual machine."""
 
     def present(hardware: Hardware) -> str:
         for each in hardware.pci:

@@ -46,9 +46,9 @@ class DevicePlugins:
     `folder` is the kubelet's device-plugin folder, where our sockets are made; its socket is `kubelet_socket`, by
     default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` gives something new,
     `on_allocated` when `recent_allocations()` does, before the kubelet has the answer; neither may block. `others` says
-    who else serves a resource, before it is registered, `beside` the same afterwards, `lists` whether the kubelet has it
-    (guard); `prepare` is awaited before each registration; `keep` runs a background part; `observe` gets each call that
-    has ended. `gate`: see StartGate.
+    who else serves a resource, before it is registered, `beside` the same afterwards, `lists` whether the kubelet has
+    it (guard); `prepare` is awaited before each registration; `keep` runs a background part; `observe` gets each call
+    that has ended. `gate`: see StartGate.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An agent that sees none of the devices that its node has is not ready: a roll-out that lost the driver stops there."""
+"""An agent that sees none of its node's devices is not ready: a roll-out that lost the driver stops there."""
 
 from __future__ import annotations
 
