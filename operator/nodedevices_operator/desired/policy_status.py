@@ -6,11 +6,12 @@ An agent takes a configuration as a whole or not at all. Where it refuses one, t
 fault there has failed; one that supplies others waits for it, and one that supplies nothing there has no part in it.
 What the operator itself puts in effect (capacity, labels, marks) is judged in the same way by what it could write. An
 entry that matches nothing is no failure, since one policy serves many nodes, and is reported with the count of nodes;
-an excluded id only where no node has it.
+an excluded id, or one of a list of devices, only where no node has it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,8 @@ _HELD_BACK = {
 }
 _REFUSED = (names.CONFIG_INVALID, names.REGISTRATION_REJECTED)  # of ConfigApplied, and does not pass by itself
 SILENT = "its agent has not applied it yet"
+
+_ONE_OF_A_LIST = re.compile(r"\.devices\[[0-9]+\] ")  # of sharing.resources: another node may have it
 
 Verdict = tuple[str, str, str]  # status, reason, message
 
@@ -237,14 +240,15 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
 
 def _counted(notes: Iterable[Note], *, applied: int) -> tuple[tuple[str, int], ...]:
     """By entry, most frequent first; what a node has instead differs by node, and one is shown for all of them. An
-    excluded id that one of the nodes has is right: a policy for many nodes names ids of each of them."""
+    excluded id, or a device of a list, that one of the nodes has is right: a policy for many nodes names those of each
+    of them."""
     by_entry: dict[tuple[str, str], list[str]] = {}
     for note in notes:
         by_entry.setdefault((note.section, note.entry), []).append(note.text)
     counted = [
         (min(same), len(same))
-        for (section, entry), same in by_entry.items()
-        if len(same) == applied or not (section == "resources" and entry.startswith("exclude["))
+        for (_, entry), same in by_entry.items()
+        if len(same) == applied or not (entry.startswith("exclude[") or _ONE_OF_A_LIST.search(entry))
     ]
     return tuple(sorted(counted, key=lambda item: (-item[1], item[0])))
 

@@ -24,6 +24,7 @@ from nodedevices_plugin.status.client import Changed, Listed, Object, PodStore, 
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=15.0)
 REFUSED = (401, 403)
 FINISHED = frozenset({"Succeeded", "Failed"})
+MAX_STRAYS = 4  # of a pod; one is named
 NOT_LISTED = "the API server has not listed them yet"
 STANDALONE = "a standalone agent has no API server that knows them"
 
@@ -123,7 +124,7 @@ def seen(now: NodePod, before: NodePod | None, at: float) -> NodePod:
         replace(kept[each.name], started=each.started or kept[each.name].started) if each.name in kept else each
         for each in now.containers
     )
-    return replace(now, seen=before.seen, containers=containers)
+    return replace(now, seen=before.seen, containers=containers, strays=before.strays)
 
 
 def node_pod(item: Object) -> NodePod | None:
@@ -144,6 +145,7 @@ def node_pod(item: Object) -> NodePod | None:
         for key in ("initContainers", "containers")  # in which order the kubelet allocates
         for each in _mappings(spec.get(key))
     ]
+    named = {each.removeprefix(ANNOTATION) for each in annotations if str(each).startswith(ANNOTATION)}
     return NodePod(
         uid=uid,
         namespace=namespace,
@@ -151,6 +153,7 @@ def node_pod(item: Object) -> NodePod | None:
         containers=tuple(containers),
         finished=status.get("phase") in FINISHED,
         acknowledged=bool(status.get("startTime")),
+        strays=tuple(sorted(named - {each.name for each in containers})[:MAX_STRAYS]),
     )
 
 

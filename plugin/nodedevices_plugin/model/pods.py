@@ -27,7 +27,8 @@ class PodContainer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePod:
     """`containers`: in the order in which the kubelet allocates. `acknowledged`: the kubelet has admitted it.
-    `seen`: time.monotonic() when it was first seen."""
+    `seen`: time.monotonic() when it was first seen. `strays`: names in its annotations that none of its containers
+    has, as they were then."""
 
     uid: str
     namespace: str
@@ -35,6 +36,7 @@ class NodePod:
     containers: tuple[PodContainer, ...] = ()
     finished: bool = False
     acknowledged: bool = False
+    strays: tuple[str, ...] = ()
     seen: float = 0.0
 
 

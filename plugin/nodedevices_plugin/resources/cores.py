@@ -175,6 +175,9 @@ def claims(pods: Iterable[NodePod], resource: str) -> tuple[Claim, ...]:
 def _of_pod(pod: NodePod, resource: str) -> list[Claim]:
     wanting = [each for each in pod.containers if each.requests.get(resource, 0) > 0]
     read = {each.name: _read(each, pod, resource) for each in wanting}
+    if pod.strays:
+        unnamed = {each.name: (read[each.name][0], _stray(pod, each)) for each in wanting if each.cores is None}
+        read |= {name: one for name, one in unnamed.items() if not read[name][1]}
     before = [each for each in wanting if each.init]
     carried = reduce(Demand.__or__, (read[each.name][0] for each in before), Demand())
     first = next((each for each in wanting if not each.init and not each.sidecar), None)
@@ -200,6 +203,14 @@ def _of_pod(pod: NodePod, resource: str) -> list[Claim]:
             )
         )
     return found
+
+
+def _stray(pod: NodePod, container: PodContainer) -> str:
+    """What is wrong where an annotation names no container, and this one has none: it is probably meant."""
+    return (
+        f"pod {pod.namespace}/{pod.name}: annotation {ANNOTATION}{pod.strays[0][:64]} names no container of the pod; "
+        f"did you mean {ANNOTATION}{container.name}? Correct it, or remove it for a part like the container's memory."
+    )
 
 
 def _read(container: PodContainer, pod: NodePod, resource: str) -> tuple[Demand, str]:

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from nodedevices_api.base import to_dict
 from nodedevices_api.matching import matches
-from nodedevices_api.sections import CapacityEntry, DeviceMatch, Sharing
+from nodedevices_api.sections import CapacityEntry, DeviceMatch, SharedResource, Sharing
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
@@ -99,7 +99,21 @@ def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str, a
             message = f"{rule.name} has no such device on this node; there are: {here}{near}"
             wanted = _cut(_shown(match, pattern_only=False))
             notes.append(Unmatched(section="sharing", entry=f"{entry}.match {wanted}".rstrip(), message=message))
+        else:
+            notes += _some_lacking(units, rule, entry)
     return notes
+
+
+def _some_lacking(units: Sequence[Unit], rule: SharedResource, entry: str) -> list[Unmatched]:
+    """Of a list of devices those that this node lacks, while it has others. Another node may have them: whoever sums
+    these notes up reads those of all nodes."""
+    here = _listed(f"{unit.index} ({unit.id})" for unit in units)
+    message = f"{rule.name} has no such device on this node; there are: {here}"
+    return [
+        Unmatched(section="sharing", entry=f"{entry}.devices[{at}] {_cut(each)}", message=message)
+        for at, each in enumerate(rule.devices or ())
+        if not chosen_units(units, [each])
+    ]
 
 
 def _rules(

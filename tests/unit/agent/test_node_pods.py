@@ -54,6 +54,13 @@ def test_containers_come_in_the_order_in_which_the_kubelet_allocates() -> None:
     ]
 
 
+def test_an_annotation_for_a_container_that_the_pod_has_not_is_kept_as_a_stray() -> None:
+    item = pod()
+    item["metadata"]["annotations"] = {"nodedevices.io/gpu-cores.mian": "30", "nodedevices.io/gpu-cores.main": "20"}
+    assert read(item).strays == ("mian",)
+    assert read(pod()).strays == ()
+
+
 def test_a_request_may_have_an_exponent() -> None:
     spec = {"containers": [{"name": "main", "resources": {"limits": {MEMORY: "10e3"}}}]}
     assert read(pod(spec=spec)).containers[0].requests == {MEMORY: 10_000}

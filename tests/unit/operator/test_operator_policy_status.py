@@ -257,6 +257,13 @@ def test_an_excluded_id_that_one_of_the_nodes_has_is_right() -> None:
     assert applied({"a": shown(NOPE, sections=("resources",)), "b": FORCE})[2] == "in effect on 2 nodes"
 
 
+def test_one_of_a_list_of_devices_is_reported_where_no_node_has_it() -> None:
+    lacking = ("sharing", "resources[0].devices[1] 99", "nvidia.com/gpu has no such device on this node; there are: 0")
+    both = {"a": shown(lacking, sections=("sharing",)), "b": shown(lacking, sections=("sharing",))}
+    assert applied(both)[2] == f"in effect on 2 nodes; on 2 of them {text(lacking)}"
+    assert applied(both | {"b": FORCE})[2] == "in effect on 2 nodes", "a node with more GPUs has it"
+
+
 TAKEN = Hindrance("Conflict: nvidia.com/gpu is served by the device plugin on this node")
 HELD = Hindrance("Pending: seats: 3 wanted, 5 kept because pods on the node request it", passing=True)
 

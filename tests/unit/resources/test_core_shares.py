@@ -210,6 +210,23 @@ def test_an_annotation_that_is_no_percentage_is_named_with_what_would_be_right(h
     )
 
 
+def test_an_annotation_that_names_no_container_of_the_pod_is_named_with_the_one_that_is_probably_meant(
+    here: Setting,
+) -> None:
+    here.comes(pod("a", container(2), strays=("mian",)))
+    with pytest.raises(AllocationError) as refused:
+        here.node.admit("a")
+    assert str(refused.value) == (
+        f"{MEMORY}: pod ml/a: annotation nodedevices.io/gpu-cores.mian names no container of the pod; did you mean "
+        "nodedevices.io/gpu-cores.main? Correct it, or remove it for a part like the container's memory."
+    )
+
+
+def test_one_that_names_no_container_harms_none_that_has_its_own() -> None:
+    [claim] = claims([pod("a", container(2, "30"), strays=("mian",))], MEMORY)
+    assert (claim.demand, claim.problem) == (Demand(percent=30), "")
+
+
 def test_whole_gpus_of_vcuda_cores_do_not_go_with_shares_of_memory(here: Setting) -> None:
     here.comes(pod("a", PodContainer(name="main", requests={MEMORY: 2, "tencent.com/vcuda-core": 200})))
     with pytest.raises(AllocationError, match=r"requests 200 of tencent.com/vcuda-core: 100 and more are whole GPUs"):

@@ -62,7 +62,13 @@ def test_devices_that_this_node_does_not_have() -> None:
     assert notes(sharing=shared(entry)) == [
         f"sharing.resources[0].devices 7, 9: nvidia.com/gpu has no such device on this node; there are: 0 ({gpu_id(0)})"
     ]
-    assert notes(sharing=shared(entry | {"devices": ["0", "9"]})) == []
+    assert notes(sharing=shared(entry | {"devices": ["0"]})) == []
+
+
+def test_a_device_of_a_list_that_this_node_lacks_is_named_although_it_has_others() -> None:
+    entry = {"name": "nvidia.com/gpu", "devices": ["0", "99"], "replicas": 2}
+    here = f"nvidia.com/gpu has no such device on this node; there are: 0 ({gpu_id(0)})"
+    assert notes(sharing=shared(entry)) == [f"sharing.resources[0].devices[1] 99: {here}"]
 
 
 def capacities(*entries: dict[str, Any], devices: tuple[DeviceFact, ...] = (gpu(0),)) -> list[str]:
