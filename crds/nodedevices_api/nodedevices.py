@@ -62,6 +62,7 @@ ProbeState = Literal["Ready", "Starting", "Silent", "Failed", "NoDriver"]
 
 MAX_DRIVERS = 8
 MAX_UNMATCHED = 32  # entries of a configuration
+MAX_REFUSALS = 8  # files and sections
 MAX_WAITING_FOR = 32  # pods
 MAX_WAITING_IDS = 8  # of one pod
 MAX_HOLDERS = 64
@@ -557,6 +558,11 @@ class ConfigurationStatus(Loose):
         description="Where the configuration comes from, highest precedence first: policy, flags, environment, file.",
     )
     refused: Refusal | None = Field(default=None, description="Why the requested configuration is not applied.")
+    refusals: Annotated[tuple[Refusal, ...], Field(max_length=MAX_REFUSALS), Listed("atomic")] = Field(
+        default=(),
+        description="All files and sections that are wrong by themselves. Without refused, they are files of which the "
+        "last good content is applied, with everything else.",
+    )
     unmatched: Annotated[tuple[Unmatched, ...], Field(max_length=MAX_UNMATCHED), Listed("atomic")] = Field(
         default=(), description="Entries that match nothing on this node."
     )

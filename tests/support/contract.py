@@ -215,6 +215,7 @@ FULL_NODE: Json = {
                 "field": "sharing.resources[nvidia.com/gpu].replicas",
                 "message": "sharing.resources[nvidia.com/gpu].replicas: 49: GPU 0 takes 48 MPS clients at most",
             },
+            "refusals": [{"message": "--rdma-config-file /r.json: not JSON; its last content holds", "field": "a"}],
             "unmatched": [
                 {
                     "section": "health",

@@ -2,12 +2,12 @@
 
 Counted are nodes that have a NodeDevices: a policy is about devices, and a node without any would never apply it.
 
-An agent takes a configuration as a whole or not at all. Where it refuses one, the policy that supplies the section at
-fault there has failed; one that supplies others waits for it, and one that supplies nothing there has no part in it.
-What the operator itself puts in effect (capacity, labels, marks) is judged in the same way by what it could write. An
-entry that matches nothing is no failure, since one policy serves many nodes, and is reported with the count of nodes;
-an excluded id, or one of a list of devices, only where no node has it.
-"""
+An agent takes a configuration as a whole or not at all, but for a file of the node that is wrong while its last good
+content holds: that is said on the node, and the policies are in effect. Where it refuses one, the policy that
+supplies the section at fault there has failed; one that supplies others waits for it, and one that supplies nothing
+there has no part in it. What the operator itself puts in effect (capacity, labels, marks) is judged in the same way
+by what it could write. An entry that matches nothing is no failure, since one policy serves many nodes, and is
+reported with the count of nodes; an excluded id, or one of a list of devices, only where no node has it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ def node_outcome(
     applied = record.condition(names.CONFIG_APPLIED)
     invalid = applied is not None and applied.status == "False" and applied.reason in _REFUSED
     echoed = record.applied_hash == configuration.config_hash == record.config_hash
-    active = echoed and (applied is None or applied.status == "True")
+    beside = invalid and echoed and record.configuration.files_alone  # a file of the node, and no policy's matter
+    active = echoed and (applied is None or applied.status == "True" or beside)
     stale = record.condition(names.STALE)
     if stale is not None and stale.status == "True":
         waiting = stale.message
@@ -146,7 +147,7 @@ def node_outcome(
         selected=frozenset(name for name, policy in policies.items() if policy.selects(labels)),
         outcomes=configuration.outcomes,
         active=active,
-        failure=applied.message if invalid and applied is not None else "",
+        failure=applied.message if invalid and not beside and applied is not None else "",
         misfit=configuration.message if any(each.failed for each in configuration.outcomes.values()) else "",
         waiting="" if active else waiting,
         refused_section=record.configuration.refused_section,

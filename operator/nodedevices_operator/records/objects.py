@@ -127,6 +127,7 @@ class ConfigurationRecord:
     """What the agent has to say about the node's configuration."""
 
     refused_section: str = ""  # the section at fault, where something is refused and it is one's
+    files_alone: bool = False  # what is refused are files of the node, and the rest is in effect
     unmatched: tuple[Unmatched, ...] = ()
 
 
@@ -299,6 +300,7 @@ def node_devices_record(raw: Raw) -> NodeDevicesRecord:
 def _configuration(raw: Raw) -> ConfigurationRecord:
     return ConfigurationRecord(
         refused_section=intern(_text(_map(raw, "refused"), "section")),
+        files_alone="refused" not in raw and bool(_items(raw, "refusals")),
         unmatched=tuple(
             Unmatched(intern(_text(it, "section")), intern(_text(it, "entry")), intern(_text(it, "message")))
             for it in _items(raw, "unmatched")

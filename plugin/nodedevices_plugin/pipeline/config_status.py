@@ -31,6 +31,7 @@ class ConfigStatus:
     generation: int | None = None  # metadata.generation last seen
     sources: tuple[str, ...] = ()  # where it comes from, strongest first
     refused: Refused | None = None
+    others: tuple[Refused, ...] = ()  # everything that is refused, also beside what is in effect
     unmatched: tuple[Unmatched, ...] = ()  # entries that are applied and match nothing here (resources.unmatched)
     waiting_for: tuple[WaitingPod, ...] = ()  # whose end a change waits for
     waiting_for_helpers: int = 0  # of so many resources

@@ -205,7 +205,7 @@ def configure(
         saving=to_save is not None and not node.unsaved_because,
         helpers=helpers,
     )
-    return _with_device_files(_with_pods(_with_cdi(configured, node), node), requested)
+    return _with_others(_with_pods(_with_cdi(configured, node), node), requested)
 
 
 def _usable(plan: Plan, node: Node) -> Plan:
@@ -214,14 +214,20 @@ def _usable(plan: Plan, node: Node) -> Plan:
     return without_full(ready, node.inventory, node.holdings.holders, node.unlisted)
 
 
-def _with_device_files(configured: Configured, requested: RequestedConfig) -> Configured:
-    """With what is wrong with a device file, while everything else is in effect."""
+def _with_others(configured: Configured, requested: RequestedConfig) -> Configured:
+    """With everything that is refused, whatever else there is to say: a file that is wrong while the rest is in effect,
+    or waits for pods."""
     status = configured.status
-    if requested.effective is None or not requested.error or status.reason not in {names.APPLIED, names.NO_CONFIG}:
+    if not requested.others:
         return configured
-    refused = refusal(requested.field, requested.error)
-    status = replace(status, reason=names.CONFIG_INVALID, message=requested.error, refused=refused)
-    return replace(configured, status=status, refused=configured.refused or "file")
+    others = tuple(refusal(each.field, each.message) for each in requested.others)
+    left = [each.message for each in others if each.message not in status.message]
+    if status.reason in {names.APPLIED, names.NO_CONFIG}:
+        waits = refusal(requested.field, requested.error) if requested.error else None
+        status = replace(status, reason=names.CONFIG_INVALID, message="; ".join(left), refused=waits)
+    elif left:
+        status = replace(status, message="; ".join([status.message, *left]))
+    return replace(configured, status=replace(status, others=others), refused=configured.refused or "file")
 
 
 def _ours(held_otherwise: Sequence[Held], plan: Plan, node: Node) -> list[Held]:

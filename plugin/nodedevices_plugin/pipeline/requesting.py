@@ -9,10 +9,10 @@ from typing import Any
 from nodedevices_common.errors import InputError
 from nodedevices_common.options import Value
 
-from nodedevices_plugin.model import Cordon
+from nodedevices_plugin.model import Cordon, Refused
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.settings import memory_flags, options, probes
-from nodedevices_plugin.settings.effective import Effective, resolve
+from nodedevices_plugin.settings.effective import Effective, resolve, sections_of
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.problems import ConfigError
@@ -37,13 +37,15 @@ class SeenObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedConfig:
-    """What file and `spec.config` request together: a configuration, or why there is none; both where a device file is
-    wrong, which concerns its vendor's devices alone."""
+    """What file and `spec.config` request together: a configuration, or why there is none; both where devices of a
+    vendor are withheld for a device file that is wrong. `others`: everything that is refused, each by itself, also
+    where the configuration is in effect with a file's last good content."""
 
     effective: Effective | None = None
     error: str | None = None
     field: str = ""  # which field of `spec.config` or of the file the error is about, where it is known
     source: str = ""  # file | spec: what has to be corrected
+    others: tuple[Refused, ...] = ()
     sources: tuple[str, ...] = ()  # where the configuration comes from, strongest first
     note: str = ""  # for people, while it is in effect: which of several files it is
     from_file: frozenset[str] = frozenset()  # sections that the file gives
@@ -73,27 +75,36 @@ def request_config(
     sources = tuple(name for name, says in by.items() if says)
     where = file.place or f"configuration file {local.config_file}"
     given_probes, by_policy = _texts(local.given), "discovery" in given
+    read = _device_files(local, device_files or {}, kept_files or {})
+    others = read.refused
     if file.error is not None:
         error = f"{where}: {file.error}"
+        others = (Refused(field=file.field, message=error), *others, *_refused_sections(spec))
         # A policy may name what only the file defines.
         known = given_probes is not None and not by_policy
         run = probes.together(given_probes, local.added_probes, local.probe_options)[0] if known else None
-        return RequestedConfig(error=error, field=file.field, source="file", sources=sources, probes=run)
+        return RequestedConfig(error=error, field=file.field, source="file", others=others, sources=sources, probes=run)
     of_file = _texts(file.config.flags if file.config is not None else {})
     wanted, lacking = probes.together(given_probes or of_file, local.added_probes, local.probe_options)
     lacking = lacking or probes.missing(probes.read(wanted)[0], local.probe_options, probes.KEY)
     if lacking and given_probes is None and not by_policy:
         error = f"{where}: {'; '.join(lacking)}"
-        return RequestedConfig(error=error, field=probes.KEY, source="file", sources=sources)
+        others = (*others, *_refused_sections(spec))
+        return RequestedConfig(error=error, field=probes.KEY, source="file", others=others, sources=sources)
     by_flags = options.values(local.given)
     if clash := memory_flags.conflict(by_flags, file.config.sharing if file.config is not None else None):
         place, text = clash
         run = None if by_policy else wanted
-        return RequestedConfig(error=f"{where}: {text}", field=place, source="file", sources=sources, probes=run)
-    read = _device_files(local, device_files or {}, kept_files or {})
+        others = (*others, *_refused_sections(spec))
+        return RequestedConfig(
+            error=f"{where}: {text}", field=place, source="file", others=others, sources=sources, probes=run
+        )
     if read.whole:
         run = None if by_policy else wanted
-        return RequestedConfig(error=read.error, field=read.field, source="file", sources=sources, probes=run)
+        others = (*others, *_refused_sections(spec))
+        return RequestedConfig(
+            error=read.error, field=read.field, source="file", others=others, sources=sources, probes=run
+        )
     note = file.place
     if local.config_dir is None and spec is not None and spec.config_name:
         note = (
@@ -111,20 +122,21 @@ def request_config(
     try:
         given_config = spec.config if spec is not None else None
         effective = resolve(local, file.config, given_config, read.contents, read.withheld)
-    except ConfigError as error:
-        return RequestedConfig(error=str(error), field=error.field, source="spec", sources=sources, probes=kept)
     except InputError as error:
-        return RequestedConfig(error=str(error), field=error.place, source="spec", sources=sources, probes=kept)
+        text, place = str(error), error.place
+        others = (*others, Refused(field=place, message=text))
+        return RequestedConfig(error=text, field=place, source="spec", others=others, sources=sources, probes=kept)
     if (names := effective.sections.discovery.probes) is not None:
         defined = (*(given_probes or ()), *local.added_probes, *(of_file or ()))
         wanted, problems = probes.chosen(names, defined, local.probe_options)
         if problems:
             refused = str(ConfigError(problems))
-            return RequestedConfig(error=refused, field=probes.POLICY, source="spec", sources=sources)
+            return RequestedConfig(error=refused, field=probes.POLICY, source="spec", others=others, sources=sources)
     return RequestedConfig(
         effective=effective,
         error=read.error,
         field=read.field,
+        others=others,
         note=note,
         from_file=from_file,
         sources=sources,
@@ -134,20 +146,31 @@ def request_config(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """What the device files say. `error`: what is wrong with the first that is; `whole`: all of the configuration is
-    refused for it."""
+    """What the device files say. `error`: why a vendor's devices, or with `whole` all of the configuration, wait for a
+    good one; `refused`: all that are wrong."""
 
     contents: Mapping[str, object]
     withheld: frozenset[str] = frozenset()
     error: str | None = None
     field: str = ""
     whole: bool = False
+    refused: tuple[Refused, ...] = ()
+
+
+def _refused_sections(spec: SeenSpec | None) -> tuple[Refused, ...]:
+    """What is wrong with `spec.config` by itself, where it is not looked at for something else."""
+    try:
+        sections_of(spec.config if spec is not None else {})
+    except ConfigError as error:
+        return (Refused(field=error.field, message=str(error)),)
+    return ()
 
 
 def _device_files(local: Local, found: DeviceFiles, kept: Mapping[str, object]) -> _Read:
     """`kept`: their last good contents."""
     contents: dict[str, object] = {}
-    withheld, wrong, whole = set[str](), list[tuple[str, str]](), False
+    withheld, whole = set[str](), False
+    refused, waits = list[Refused](), list[Refused]()
     for name, path in local.device_files.items():
         outcome = found.get(name, NOT_READ)
         if not outcome.error:
@@ -157,15 +180,26 @@ def _device_files(local: Local, found: DeviceFiles, kept: Mapping[str, object]) 
         text = f"--{name} {path}: {outcome.error}"
         if name in kept:
             contents[name] = kept[name]
-            wrong.append((f"{text}; its last content holds", outcome.field))
-        elif of.sets_sections:
+            refused.append(Refused(field=outcome.field, message=f"{text}; its last content holds"))
+            continue
+        if of.sets_sections:
+            wait = Refused(field=outcome.field, message=text)
+            waits.insert(0, wait)
             whole = True
-            wrong.insert(0, (text, outcome.field))
         else:
             withheld.add(vendor)
-            wrong.append((f"{text}; devices of {vendor} are not offered until there is a valid file", outcome.field))
-    error, place = wrong[0] if wrong else (None, "")
-    return _Read(contents=contents, withheld=frozenset(withheld), error=error, field=place, whole=whole)
+            text = f"{text}; devices of {vendor} are not offered until there is a valid file"
+            wait = Refused(field=outcome.field, message=text)
+            waits.append(wait)
+        refused.append(wait)
+    return _Read(
+        contents=contents,
+        withheld=frozenset(withheld),
+        error=waits[0].message if waits else None,
+        field=waits[0].field if waits else "",
+        whole=whole,
+        refused=tuple(refused),
+    )
 
 
 def _texts(values: Mapping[str, Value]) -> tuple[str, ...] | None:

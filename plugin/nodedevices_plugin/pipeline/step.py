@@ -405,7 +405,12 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     elif requested.error is not None:
         refused_for = refusal(requested.field, requested.error)
         config = replace(
-            config, reason=CONFIG_INVALID, message=requested.error, refused=refused_for, sources=requested.sources
+            config,
+            reason=CONFIG_INVALID,
+            message="; ".join(dict.fromkeys([requested.error, *(each.message for each in requested.others)])),
+            refused=refused_for,
+            others=requested.others,
+            sources=requested.sources,
         )
         refused = requested.source
     observed: Plan | None = None

@@ -435,6 +435,10 @@ def _configuration(config: ConfigStatus) -> api.ConfigurationStatus | None:
         refused=api.Refusal(section=each.section, field=each.field, message=each.message)
         if (each := config.refused) is not None
         else None,
+        refusals=tuple(
+            api.Refusal(section=each.section, field=each.field, message=each.message)
+            for each in config.others[: api.MAX_REFUSALS]
+        ),
         unmatched=tuple(
             api.Unmatched(section=each.section, entry=each.entry, message=each.message)
             for each in config.unmatched[: api.MAX_UNMATCHED]

@@ -94,6 +94,20 @@ def answered(reason: str, message: str, status: str = "False", **more: Any) -> N
     return node_outcome({}, {"p": P}, configuration, replace(found, conditions=conditions))
 
 
+def test_a_file_of_the_node_that_is_wrong_beside_its_policies_fails_none_of_them() -> None:
+    """Its last good content holds, and everything else is in effect."""
+    configuration = resolve({}, [P], Previous())
+    message = "--rdma-config-file /r.json: not JSON; its last content holds"
+    spec = {"config": configuration.config, "configHash": configuration.config_hash}
+    found = record(
+        spec=spec, appliedConfigHash=configuration.config_hash, configuration={"refusals": [{"message": message}]}
+    )
+    invalid = replace(found, conditions=(ConditionRecord("ConfigApplied", "False", "ConfigInvalid", message),))
+    outcome = node_outcome({}, {"p": P}, configuration, invalid)
+    assert (outcome.active, outcome.failure) == (True, "")
+    assert applied({"n1": outcome})[:2] == ("True", "Applied")
+
+
 def test_a_policy_says_which_node_it_waits_for_and_why() -> None:
     status, reason, message = applied({"n1": answered("WaitingForHolders", HOLDERS)})
     assert (status, reason) == ("False", "Progressing")

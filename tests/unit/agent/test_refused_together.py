@@ -1,0 +1,87 @@
+"""What is refused is said all at once: files, device files and sections, and whatever else there is to say."""
+
+from __future__ import annotations
+
+from nodedevices_api.base import to_dict
+from nodedevices_plugin.model import Holder
+from nodedevices_plugin.pipeline.requesting import request_config
+from nodedevices_plugin.pipeline.state import SeenSpec
+from nodedevices_plugin.settings.file import FileOutcome
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.status.report import report
+from nodedevices_plugin.vendors.files import DeviceFileOutcome
+from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig
+from nodedevices_plugin.vendors.nic.sriov_config import SriovConfig
+from support.exposed import facts
+from support.facts import START, gpu, gpu_id
+from support.stepped_node import Node
+
+GPU = "nvidia.com/gpu"
+RDMA, SRIOV = "rdma-config-file", "sriov-config-file"
+FLAGS = ("--node-name=n1", "--operator-wait-seconds=0", "--probe=simulated", "--simulated-profile=h100 x 2")
+LOCAL = parse([*FLAGS, f"--{RDMA}=/r.json", f"--{SRIOV}=/s.json"], {})
+GOOD = {RDMA: DeviceFileOutcome(content=RdmaConfig()), SRIOV: DeviceFileOutcome(content=SriovConfig())}
+BAD = {RDMA: DeviceFileOutcome(error="not JSON"), SRIOV: DeviceFileOutcome(error="no such file", field="resourceList")}
+TYPO = {"sharing": {"strategy": "timeSlicin"}}
+TWO = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]}}
+
+
+def spoiled() -> Node:
+    """A node that had good files."""
+    node = Node(gpu(0), gpu(1), local=LOCAL)
+    node.device_files = GOOD
+    node.now()
+    node.device_files = BAD
+    return node
+
+
+def test_every_file_that_is_wrong_is_named_while_all_else_is_in_effect() -> None:
+    config = spoiled().now(TWO).world.config
+    assert config.reason == "ConfigInvalid"
+    assert config.message == (
+        "--rdma-config-file /r.json: not JSON; its last content holds; "
+        "--sriov-config-file /s.json: no such file; its last content holds"
+    )
+    assert [(each.section, each.field) for each in config.others] == [("", ""), ("", "resourceList")]
+    assert config.refused is None, "nothing that is wanted is not applied"
+
+
+def test_they_are_named_while_a_change_waits_for_pods_too() -> None:
+    node = spoiled()
+    held = Holder(namespace="ml", pod="train-0", container="c", resource=GPU, ids=(gpu_id(0),), since=START)
+    config = node.now(TWO, held).world.config
+    assert config.reason == "WaitingForHolders"
+    assert "ml/train-0" in config.message
+    assert "/r.json: not JSON" in config.message
+    assert "/s.json: no such file" in config.message
+    assert len(config.others) == 2
+
+
+def test_a_section_that_is_wrong_is_named_beside_the_files_that_are() -> None:
+    config = spoiled().now(TYPO).world.config
+    assert config.refused is not None
+    assert config.refused.section == "sharing"
+    assert "timeSlicin" in config.message
+    assert "/r.json: not JSON" in config.message
+    assert [each.section for each in config.others] == ["", "", "sharing"]
+
+
+def test_behind_a_configuration_file_that_is_wrong_nothing_else_hides() -> None:
+    local = parse(["--node-name=n1", "--config-file=/c.yaml", f"--{RDMA}=/r.json"], {})
+    spec = SeenSpec(config=TYPO, config_hash="h")
+    requested = request_config(local, FileOutcome(error="line 1: not YAML"), spec, BAD)
+    assert [each.message.partition(":")[0] for each in requested.others] == [
+        "configuration file /c.yaml",
+        "--rdma-config-file /r.json",
+        "spec.config.sharing.strategy",
+    ]
+
+
+def test_each_is_a_field_of_the_report() -> None:
+    config = spoiled().now(TWO).world.config
+    shown = to_dict(report(facts(config=config)))["configuration"]
+    assert [each["message"].partition(":")[0] for each in shown["refusals"]] == [
+        "--rdma-config-file /r.json",
+        "--sriov-config-file /s.json",
+    ]
+    assert "refused" not in shown
