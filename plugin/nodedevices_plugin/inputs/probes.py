@@ -1,7 +1,8 @@
 """All probes of the agent: which run, where each one's lines come from, and which lines no step has seen yet.
 
-Of a probe only the latest line waits; where another one replaced it before a step took it, the arrival of the first
-counts, since a fault is timed by it. Each step takes one line, of the probe that has waited the longest.
+Of a probe's process only the latest line waits, since it repeats its events; where another one replaced it before a
+step took it, the arrival of the first counts, because a fault is timed by it. The line of the process before waits
+beside it: nobody repeats its events. Each step takes one line, the one that has waited the longest.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.probes import ProbeSpec, name_of, read
 
 log = structlog.get_logger(__name__)
+
+
+MAX_WAITING = 8  # lines of one probe, of as many processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Probes:
         self._driver_root = driver_root
         self._on_line = on_line
         self._keep = keep
-        self._lines: dict[str, Line] = {}  # by probe, the longest waiting first
+        self._lines: list[Line] = []  # the longest waiting first
         self._interval: float | None = None
         self._running: dict[str, _Running] = {}  # by probe, the first one first
         self._ending: set[asyncio.Task[None]] = set()
@@ -74,7 +78,7 @@ class Probes:
         log.info("probes configured", probes=[name_of(text) for text in texts])
         before = {each.text: (name, each) for name, each in self._running.items()}
         for name, gone in (before[text] for text in before if text not in texts):
-            self._lines.pop(name, None)
+            self._lines = [line for line in self._lines if line.probe != name]
             gone.task.cancel()
             self._ending.add(gone.task)
             gone.task.add_done_callback(self._ending.discard)
@@ -91,7 +95,7 @@ class Probes:
 
     def take(self) -> Line | None:
         """The line that has waited the longest."""
-        return self._lines.pop(next(iter(self._lines), ""), None)
+        return self._lines.pop(0) if self._lines else None
 
     @property
     def more(self) -> bool:
@@ -129,9 +133,15 @@ class Probes:
         return ProbeProcess(arguments, name=spec.name, on_snapshot=on_snapshot, command=spec.command)
 
     def _came(self, probe: str, snapshot: Snapshot) -> None:
-        waiting = self._lines.get(probe)
-        arrived = time.monotonic() if waiting is None else waiting.arrived
-        self._lines[probe] = Line(probe, snapshot, arrived)
+        waiting = [(at, line) for at, line in enumerate(self._lines) if line.probe == probe]
+        if waiting and waiting[-1][1].snapshot.instance == snapshot.instance:
+            at, line = waiting[-1]
+            self._lines[at] = replace(line, snapshot=snapshot)
+        else:
+            self._lines.append(Line(probe, snapshot, time.monotonic()))
+            if len(waiting) >= MAX_WAITING:  # of a probe that is a new process all the time: what has nothing to lose
+                at, _ = next((each for each in waiting if not each[1].snapshot.events), waiting[0])
+                del self._lines[at]
         self._on_line()
 
     def _arguments(self, name: str) -> list[str]:
