@@ -131,7 +131,8 @@ class DriverState(StrEnum):
     """Whether devices can be queried at all."""
 
     LOADED = "Loaded"
-    NOT_LOADED = "NotLoaded"  # no library, or NVML_ERROR_DRIVER_NOT_LOADED
+    NOT_LOADED = "NotLoaded"  # certainly. Once it is loaded again, it has reset its devices
+    UNKNOWN = "Unknown"  # it cannot be queried, loaded or not: no library, no permission, NVML_ERROR_UNKNOWN
     VERSION_MISMATCH = "VersionMismatch"  # NVML_ERROR_LIB_RM_VERSION_MISMATCH: a driver upgrade is under way
 
 

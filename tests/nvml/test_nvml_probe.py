@@ -435,10 +435,34 @@ def test_whatever_ends_the_thread_that_sees_events_is_seen(machine: FakeMachine)
 def test_no_library_is_a_normal_case(machine: FakeMachine) -> None:
     seen = machine.poll(age="none")
 
-    assert seen.driver.state is DriverState.NOT_LOADED
+    assert seen.driver.state is DriverState.UNKNOWN
     assert seen.devices == ()
     assert codes(seen) == ["DriverNotLoaded"]
     assert "libnvidia-ml.so.1 is not where the system searches for libraries" in seen.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        (9, DriverState.NOT_LOADED),
+        (999, DriverState.UNKNOWN),
+        (4, DriverState.UNKNOWN),
+        (18, DriverState.VERSION_MISMATCH),
+    ],
+)
+def test_only_one_failure_to_start_says_that_no_driver_is_loaded(
+    machine: FakeMachine, code: int, state: DriverState
+) -> None:
+    machine.say(count=1, init=code)
+    assert machine.poll().driver.state is state
+
+
+def test_without_a_library_the_kernel_says_whether_the_driver_of_its_gpus_is_loaded(machine: FakeMachine) -> None:
+    machine.file("sys/bus/pci/devices/0000:17:00.0/class", "0x030200\n")
+    machine.file("sys/bus/pci/devices/0000:17:00.0/vendor", "0x10de\n")
+    assert machine.poll(age="none").driver.state is DriverState.NOT_LOADED
+    machine.file("sys/module/nvidia/refcnt", "0\n")
+    assert machine.poll(age="none").driver.state is DriverState.UNKNOWN
 
 
 def test_the_library_below_the_drivers_root_is_enough(machine: FakeMachine) -> None:
@@ -469,7 +493,7 @@ def test_without_a_driver_root_the_system_finds_the_library(machine: FakeMachine
 def test_a_library_that_comes_with_a_driver_container_is_found(machine: FakeMachine) -> None:
     machine.say(count=1)
     with machine.probe(age="none", driver_root=machine.folder / "driver-root") as probe:
-        seen = probe.until(lambda seen: seen.driver.state is DriverState.NOT_LOADED)
+        seen = probe.until(lambda seen: seen.driver.state is DriverState.UNKNOWN)
         assert "is neither below" in seen.problems[0].message
         machine.library("usr/lib64/libnvidia-ml.so.1")
         probe.until(lambda seen: len(seen.devices) == 1)

@@ -177,6 +177,8 @@ def _view(
         unknown = (STARTING, "the probe has not reported yet", False)
     elif unloaded:
         unknown = (DRIVER_NOT_LOADED, "the driver is not loaded; its devices return once it is", False)
+    elif driver is not None and driver.state is DriverState.UNKNOWN:
+        unknown = (DRIVER_NOT_LOADED, "the driver cannot be queried; its devices return once it can be", False)
     elif driver is not None and driver.state is DriverState.VERSION_MISMATCH:
         text = "driver and library versions differ; finish the driver upgrade: reload the driver or reboot the node"
         unknown = (VERSION_MISMATCH, text, False)

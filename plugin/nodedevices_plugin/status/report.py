@@ -50,6 +50,7 @@ PCIE = "PCIe"  # the kind of a link between devices on one PCIe root
 MAX_RESOURCES = 32
 MAX_RETIRED = 64
 MISSING = "Missing"
+NO_DRIVER = frozenset({DriverState.NOT_LOADED, DriverState.UNKNOWN})
 
 
 def report(facts: Facts) -> api.NodeDevicesStatus:
@@ -90,7 +91,7 @@ def drivers(facts: Facts) -> tuple[api.Driver, ...]:
     found: dict[str, api.Driver] = {}
     for each in facts.probes:
         driver = each.inventory.driver
-        if driver is not None and driver.state is not DriverState.NOT_LOADED and driver.name:
+        if driver is not None and driver.state not in NO_DRIVER and driver.name:
             known = api.Driver(name=driver.name, version=driver.version, cuda_version=driver.cuda_version)
             found.setdefault(driver.name, known)
     return tuple(found.values())[: api.MAX_DRIVERS]
@@ -117,7 +118,7 @@ def _probe_state(probe: ProbeFacts) -> tuple[api.ProbeState, str]:
     if inventory.driver is None or inventory.line_time is None:
         return "Starting", probe.error or ""
     problems = "; ".join(f"{each.code}: {each.message}" for each in inventory.problems)
-    if inventory.driver.state is DriverState.NOT_LOADED:
+    if inventory.driver.state in NO_DRIVER:
         return "NoDriver", problems or "the driver is not loaded"
     return "Ready", problems
 

@@ -54,6 +54,7 @@ from nodedevices_probe.sysfs import System
 
 PCI_VENDOR = "0x10de"
 DRIVER_NAME = "nvidia"
+MODULE = "sys/module/nvidia"
 
 
 @dataclass(slots=True)
@@ -113,14 +114,21 @@ class NvmlSource:
         )
 
     def _without_driver(self, code: int, *, clean: bool) -> Facts:
+        """Only one code says that no driver is loaded, and the kernel may say so of GPUs that are there. A container
+        without permission, or whose driver root is not mounted yet, is no evidence: what is loaded anew is healed."""
         mismatch = code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-        state = DriverState.VERSION_MISMATCH if mismatch else DriverState.NOT_LOADED
+        on_bus = self.system.accelerators_on_bus(PCI_VENDOR)
+        state = DriverState.UNKNOWN
+        if mismatch:
+            state = DriverState.VERSION_MISMATCH
+        elif code == pynvml.NVML_ERROR_DRIVER_NOT_LOADED or (on_bus and not self.system.roots.exists(MODULE)):
+            state = DriverState.NOT_LOADED
         reason = "DriverVersionMismatch" if mismatch else "DriverNotLoaded"
         why = self.library.missing() if code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else describe(code)
         return Facts(
             driver=Driver(state=state, name=DRIVER_NAME),
             machine=Machine(type=self.system.machine_type()),
-            accelerators_on_bus=self.system.accelerators_on_bus(PCI_VENDOR),
+            accelerators_on_bus=on_bus,
             problems=(Problem(code=reason, message=text(f"failed to initialise NVML: {why}", MAX_MESSAGE)),),
             needs_fresh_process=mismatch or not clean,
         )

@@ -351,12 +351,30 @@ def test_a_silent_probe_recovers_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("state", "reason"),
-    [(DriverState.NOT_LOADED, "DriverNotLoaded"), (DriverState.VERSION_MISMATCH, "VersionMismatch")],
+    [
+        (DriverState.NOT_LOADED, "DriverNotLoaded"),
+        (DriverState.UNKNOWN, "DriverNotLoaded"),
+        (DriverState.VERSION_MISMATCH, "VersionMismatch"),
+    ],
 )
 def test_without_a_driver_devices_are_withdrawn_at_once(state: DriverState, reason: str) -> None:
     story = Story().line(gpu(0)).line(driver=Driver(state=state))
     assert (story.says(), story.verdict().offered) == (("Unknown", reason), False)
     assert story.line(gpu(0), driver=LOADED).says() == ("Healthy", "")
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (DriverState.NOT_LOADED, ("Healthy", "")),
+        (DriverState.UNKNOWN, ("Unhealthy", "Xid48")),
+        (DriverState.VERSION_MISMATCH, ("Unhealthy", "Xid48")),
+    ],
+)
+def test_a_driver_that_could_not_be_queried_was_not_loaded_anew(state: DriverState, says: tuple[str, str]) -> None:
+    story = Story().line(gpu(0, readings=old()), at=0, xids=[xid(48)]).line(gpu(0, readings=old()), at=20)
+    story.line(driver=Driver(state=state), at=2 * HOLD).line(gpu(0, readings=old()), driver=LOADED)
+    assert story.line(gpu(0, readings=old()), at=4 * HOLD).says() == says
 
 
 def test_a_fault_is_still_shown_while_the_driver_is_away() -> None:
