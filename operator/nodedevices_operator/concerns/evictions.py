@@ -1,13 +1,16 @@
 """Evicting the pods that hold a faulty device, where a policy says so; decided in desired/consequences.py.
 
-A pod is evicted when it is the holder (as for marks: of this node, by uid), its grace is over, nothing keeps it, and
-the fleet gate has granted it. The order is the promise: the record of the action, the Event on the pod, the eviction
-with the pod's uid as a precondition. Killed in between, a restarted operator finds the same pod and the same record. A
-pod that is being deleted is done, whoever deletes it.
+A pod is evicted when it is the holder (as for marks: of this node, by uid), its condition says so (where the policy has
+one written), its grace is over, nothing keeps it, and the fleet gate has granted it. The order is the promise: the
+pod's condition, the record of the action, the Event on the pod, the eviction with the pod's uid as a precondition.
+Killed in between, a restarted operator finds the same pod and the same record. A pod that is being deleted is done,
+whoever deletes it, and one whose container has restarted is left where that is all that its fault required.
 
 PodDisruptionBudgets are honoured: a refused eviction is shown on the pod and on the NodeDevices, and tried again with
 back-off. What is remembered only saves calls: which pod a holder entry means, and when to try again. A stale
 NodeDevices, or one whose agent cannot say who holds what, evicts nobody.
+
+When a fault was first seen is noticed whether or not a policy evicts for it, because a grace counts from there.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ from nodedevices_common.backoff import Backoff
 from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, forbidden, not_granted
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import consequences, events, pods
-from nodedevices_operator.desired.consequences import Due
+from nodedevices_operator.desired.consequences import Due, HeldFault
 from nodedevices_operator.desired.fleet import Action
-from nodedevices_operator.desired.pods import Answer, Scope
+from nodedevices_operator.desired.pods import Answer
 from nodedevices_operator.desired.policy_status import Verdict
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import pod_path
-from nodedevices_operator.records.objects import Holder
+from nodedevices_operator.records.objects import Holder, NodeDevicesRecord
 
 EVICT = "Evict"  # kind of an Action
 ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one, or a pod that is kept
@@ -50,6 +53,7 @@ class Subject:
 
     uid: str = ""  # "": it is not the pod that is meant
     began: datetime = consequences.LONG_AGO  # its grace
+    marked: bool = False  # its condition says that a device is at fault
     kept: str = ""  # why it is not evicted
     leaving: bool = False
     again: float = 0.0  # when to read or try it again
@@ -92,20 +96,36 @@ class EvictionsConcern:
         self._clock = tools.clock
         self._wall = tools.wall
         self._subjects: dict[str, dict[Key, Subject]] = {}  # by node
+        # By node, when each fault was first seen, by the wall clock; None: it was there when the node was.
+        self._noticed: dict[str, dict[HeldFault, datetime | None]] = {}
 
     def forget(self, node: str) -> None:
+        self._noticed.pop(node, None)
+        self._evict_nobody(node)
+
+    def _evict_nobody(self, node: str) -> None:
         self._subjects.pop(node, None)
         self._gate.propose(node, EVICT, ())
 
+    def _notice(self, record: NodeDevicesRecord) -> None:
+        before, now = self._noticed.get(record.name), self._now()
+        self._noticed[record.name] = {
+            fault: None if before is None else before.get(fault, now) for fault in consequences.held_faults(record)
+        }
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._wall(), UTC)
+
     async def observe(self, view: View) -> Seen | Outcome:
         target, name = view.target(), view.record.name
+        self._notice(view.record)
         if target is None or view.staleness is None:
             return Outcome()
         section = target[1].faults
         if not consequences.evicts(section):
-            self.forget(name)
+            self._evict_nobody(name)
             return Outcome(Shown.REMOVED)
-        due = consequences.evictions(view.record, section)
+        due = consequences.evictions(view.record, section, view.restarted)
         if due and (why := _unknown(view)):
             self._gate.propose(name, EVICT, ())
             return Outcome(("False", names.PENDING, why))
@@ -116,9 +136,10 @@ class EvictionsConcern:
         for each in due:
             key = _key(each)
             subject = known.get(key)
-            if subject is None or ((not subject.uid or subject.kept) and subject.again <= self._clock()):
+            unsettled = subject is None or not subject.uid or subject.kept or not subject.marked
+            if subject is None or (unsettled and subject.again <= self._clock()):
                 try:
-                    subject = await self._read_pod(each, view.scope)
+                    subject = await self._read_pod(each, view)
                 except KubeError as error:
                     problems.append(error)
                     continue
@@ -134,7 +155,7 @@ class EvictionsConcern:
         return observed  # what is to be done about each is in it; when, the clock and the gate say
 
     async def apply(self, view: View, desired: Seen) -> Outcome:
-        node, now = view.record.name, datetime.fromtimestamp(self._wall(), UTC)
+        node, now = view.record.name, self._now()
         tally = Tally(problems=list(desired.problems), waits=[NOT_YET_SECONDS] if desired.not_yet else [])
         ready: list[tuple[Due, Subject, Action]] = []
         for due, subject in desired.subjects:
@@ -146,6 +167,9 @@ class EvictionsConcern:
             elif subject.kept:
                 tally.lines.append((names.IN_SYNC, f"{pod} is not evicted: {subject.kept}"))
                 tally.waits.append(ASK_AGAIN_SECONDS)
+            elif not subject.marked:
+                tally.lines.append((names.PENDING, f"{pod} is not marked yet, and is not evicted before"))
+                tally.waits.append(ASK_AGAIN_SECONDS)  # or as soon as the mark is tried again
             elif (at := subject.began + due.grace) > now and (why := self._gate.stopped()):
                 tally.lines.append((names.STOPPED, f"{pod}: {why}"))
                 tally.waits.append((at - now).total_seconds())
@@ -164,7 +188,7 @@ class EvictionsConcern:
             tally.lines.append((reason, f"{_shown(due)}: {text}"))
         return Outcome(tally.verdict(), min(tally.waits, default=None), tuple(tally.problems))
 
-    async def _read_pod(self, due: Due, scope: Scope) -> Subject | None:
+    async def _read_pod(self, due: Due, view: View) -> Subject | None:
         """Read the pod. None: it does not say enough about itself so far."""
         holder = due.holding.holder
         nobody = Subject(again=self._clock() + ASK_AGAIN_SECONDS)
@@ -174,15 +198,23 @@ class EvictionsConcern:
             if error.status == 404:
                 return nobody
             raise
-        answer = pods.match_holder(pod, due.holding, scope)
+        answer = pods.match_holder(pod, due.holding, view.scope)
         if answer is not Answer.YES:
             return nobody if answer is Answer.NO else None
+        noticed = self._noticed.get(view.record.name, {}).get(consequences.held_fault(due.holding))
+        kept = consequences.kept(pod)
+        if due.holding.ends_with_restart and pods.restarted(pod, due.holding):
+            kept = "its container has restarted since, which is all that it takes"
+        shown, sections = pods.own_condition(pod), view.sections
+        unwritten = sections is not None and sections.faults.pod_condition == "Never"
+        marked = unwritten or (shown is not None and shown.status == "False")
         return Subject(
             uid=str(pod["metadata"]["uid"]),
-            began=consequences.grace_begins(due, pod),
-            kept=consequences.kept(pod),
+            began=consequences.grace_begins(due, pod, noticed, self._now()),
+            marked=marked,
+            kept=kept,
             leaving=pods.leaving(pod),
-            again=nobody.again,
+            again=nobody.again if marked else self._clock(),
         )
 
     async def _evict(self, view: View, due: Due, subject: Subject, tally: Tally) -> None:
@@ -191,8 +223,9 @@ class EvictionsConcern:
         wait = subject.again - self._clock() if subject.tries else 0.0
         if wait <= 0:
             try:
-                fresh = await self._read_pod(due, view.scope)
-                if fresh is None or fresh.uid != subject.uid or fresh.kept or fresh.leaving:
+                fresh = await self._read_pod(due, view)
+                same = fresh is not None and fresh.uid == subject.uid and fresh.marked
+                if fresh is None or not same or fresh.kept or fresh.leaving:
                     self._subjects[view.record.name].pop(_key(due), None)  # found again, next time
                     tally.waits.append(NOT_YET_SECONDS)
                     tally.lines.append((names.PENDING, f"{shown} has changed"))

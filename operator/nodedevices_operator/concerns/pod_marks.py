@@ -142,6 +142,7 @@ class PodMarksConcern:
                 seen.events_only.setdefault(uid, holding)
             elif always or uid in seen.known or await self._should_mark(seen, uid, holding):
                 seen.marks.setdefault(uid, holding)
+        view.restarted = frozenset(memory.restarted)
         return seen
 
     def desired(self, view: View, observed: Seen) -> Plan:

@@ -26,7 +26,7 @@ from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.desired.stored import Understood, understood
 from nodedevices_operator.kube.port import KubeError, Object
 from nodedevices_operator.records.kinds import Kind, read
-from nodedevices_operator.records.objects import Affected, NodeDevicesRecord, NodeRecord
+from nodedevices_operator.records.objects import Affected, Holder, NodeDevicesRecord, NodeRecord
 
 Observed = TypeVar("Observed")
 Desired = TypeVar("Desired")
@@ -128,6 +128,8 @@ class View:
     understood: Understood | None = None  # the configuration, as far as it can be read; by configuration, too
     staleness: Staleness | None = None
     affected: tuple[Affected, ...] | None = None  # what affectedPods shall be; None: not known; by pod_marks
+    restarted: frozenset[tuple[Holder, str]] = frozenset()  # with the device: whose container has restarted since what
+    # happened to it, and is well again by that; by pod_marks
     status: object = None  # what NodeDevices.status shows of us by now
 
     @property

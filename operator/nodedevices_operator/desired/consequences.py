@@ -7,7 +7,7 @@ workload's own leads to nothing. Of the rules the first that matches decides; wh
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -17,13 +17,14 @@ from nodedevices_api.sections import Evict, Faults, Taint
 
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.pods import Holding
-from nodedevices_operator.records.objects import Health, NodeDevicesRecord, TaintRecord
+from nodedevices_operator.records.objects import Health, Holder, NodeDevicesRecord, TaintRecord
 
 GRACE_SECONDS = 60  # of AfterGrace without graceSeconds
 KEEP = "nodedevices.io/evict"  # annotation of a pod; "false": it is never evicted by us
 MIRROR = "kubernetes.io/config.mirror"  # annotation of a static pod's mirror
 EFFECTS = ("None", "NoSchedule", "NoExecute")  # the stronger the later
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+HeldFault = tuple[str, str, str, str]  # a pod's namespace and name, the device, since when it is at fault
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -159,13 +160,18 @@ def taint_patch(node: Mapping[str, Any], key: str, wanted: TaintRecord | None) -
 
 
 # --- evictions -------------------------------------------------------------------------------------------------------
-def evictions(record: NodeDevicesRecord, section: Faults) -> list[Due]:
+def evictions(
+    record: NodeDevicesRecord, section: Faults, restarted: Container[tuple[Holder, str]] = frozenset()
+) -> list[Due]:
     """Who is to be evicted, each pod once and by what is due first, as far as NodeDevices and policy say; whether the
-    pod is the holder, and may be evicted, only the pod itself can say (`kept`)."""
+    pod is the holder, and may be evicted, only the pod itself can say (`kept`). `restarted` are holders, each with its
+    device, whose own fault is over with the start of their container."""
     if not evicts(section):
         return []
     found: dict[tuple[str, str], tuple[datetime, Due]] = {}
     for holding in pods.holdings(record):
+        if (holding.holder, holding.device) in restarted:
+            holding = pods.without_own_health(holding)  # noqa: PLW2901
         holder, evict = holding.holder, consequences(section, holding.health)[1]
         if not _acted_on(holding.health) or evict.mode == "Never":
             continue
@@ -188,12 +194,26 @@ def _grace(evict: Evict) -> timedelta:
     return timedelta(seconds=GRACE_SECONDS if evict.grace_seconds is None else evict.grace_seconds)
 
 
-def grace_begins(due: Due, pod: Mapping[str, Any]) -> datetime:
-    """When the pod's condition says that the device is at fault, by the operator's clock; where no condition is
-    written, with the fault, by the node's."""
+def held_faults(record: NodeDevicesRecord) -> set[HeldFault]:
+    """The faults of what pods hold that may lead to an eviction, whatever the policy says."""
+    return {held_fault(holding) for holding in pods.holdings(record) if _acted_on(holding.health)}
+
+
+def held_fault(holding: Holding) -> HeldFault:
+    holder = holding.holder
+    return holder.namespace, holder.pod, holding.device, holding.health.since
+
+
+def grace_begins(due: Due, pod: Mapping[str, Any], noticed: datetime | None, now: datetime) -> datetime:
+    """When the pod's condition has said of this very fault that the device is at fault, by the operator's clock.
+
+    The condition may have been False before, for another one: so not before this one was `noticed`. None: it was there
+    when the operator began; then not before the fault, by the node's clock.
+    """
     shown = pods.own_condition(pod)
-    began = _time(shown.since) if shown is not None and shown.status == "False" else None
-    return began or _time(due.holding.health.since) or LONG_AGO
+    marked = _time(shown.since) if shown is not None and shown.status == "False" else None
+    began = noticed or min(_time(due.holding.health.since) or LONG_AGO, now)
+    return max(marked or LONG_AGO, began)
 
 
 def kept(pod: Mapping[str, Any]) -> str:

@@ -216,6 +216,8 @@ async def test_a_concern_that_fails_keeps_no_other_from_being_reconciled(make: A
     granted = {name: it for name, it in acted(kube).items() if name != make.info.name}
     if make.info.name == "staleness":
         granted = {}  # what may be stale changes nothing on the Node and evicts nobody
+    if make.info.name == "pod-marks":
+        granted.pop("evictions")  # a pod that is not marked is not evicted
     assert all(granted.values()), granted
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from nodedevices_operator.desired.pools import limits, survey
 from nodedevices_operator.desired.trial import preview
 from nodedevices_operator.records.names import TAINT
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord, node_devices_record
-from support.opfacts import SINCE, device, holder, node, node_devices, policy, raw_node, raw_pod, record
+from support.opfacts import SINCE, device, health, holder, node, node_devices, policy, raw_node, raw_pod, record
 
 LATER = "2026-11-21T11:59:30Z"
 NO_SCHEDULE = {"taint": {"effect": "NoSchedule"}}
@@ -198,7 +198,29 @@ def test_the_grace_begins_with_the_mark(conditions: list[dict[str, Any]], at: st
     faults = section(evict={"mode": "AfterGrace"}, budget={"perHour": 1})
     [due] = consequences.evictions(record(lost(0)), faults)
     shown = [{"type": "nodedevices.io/DeviceHealthy", "reason": "Xid79"} | it for it in conditions]
-    assert (grace_begins(due, raw_pod(conditions=shown)) + due.grace).isoformat() == at
+    now = datetime(2026, 11, 21, 13, tzinfo=UTC)
+    assert (grace_begins(due, raw_pod(conditions=shown), None, now) + due.grace).isoformat() == at
+
+
+def test_the_grace_of_a_fault_does_not_begin_with_the_mark_of_an_earlier_one() -> None:
+    [due] = consequences.evictions(record(lost(0)), section(**IMMEDIATE))
+    mark = {"type": "nodedevices.io/DeviceHealthy", "status": "False", "lastTransitionTime": "2026-11-21T08:00:00Z"}
+    now, noticed = datetime(2026, 11, 21, 13, tzinfo=UTC), datetime(2026, 11, 21, 12, 5, tzinfo=UTC)
+    assert grace_begins(due, raw_pod(conditions=[mark]), noticed, now) == noticed
+    assert grace_begins(due, raw_pod(conditions=[mark]), None, now) == datetime.fromisoformat(SINCE)
+    before = datetime(2026, 11, 20, tzinfo=UTC)  # by the operator's clock; the node's is ahead of it
+    assert grace_begins(due, raw_pod(conditions=[mark]), None, before) == datetime.fromisoformat("2026-11-21T08:00:00Z")
+
+
+def test_a_holder_whose_container_has_restarted_is_not_evicted_for_what_that_ended() -> None:
+    own = health("Unhealthy", "MpsDaemonRestarted", recoveryAction="RestartApp")
+    held = record(device(0, holders=[holder(health=own)]))
+    [due] = consequences.evictions(held, section(**IMMEDIATE))
+    restarted = {(due.holding.holder, due.holding.device)}
+    assert consequences.evictions(held, section(**IMMEDIATE), restarted) == []
+    both = record(device(0, "Unhealthy", "Xid79", holders=[holder(health=own)]))
+    [still] = consequences.evictions(both, section(**IMMEDIATE), restarted)
+    assert still.holding.health.reason == "Xid79"
 
 
 @pytest.mark.parametrize(

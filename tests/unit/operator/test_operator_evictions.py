@@ -23,7 +23,7 @@ from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import NodeDevicesRecord, node_record
 from support.concerns import Result, view
 from support.fakekube import FakeKube
-from support.opfacts import GPU, SINCE, device, holder, raw_node, raw_pod, record
+from support.opfacts import GPU, SINCE, device, health, holder, raw_node, raw_pod, record
 
 POD = "/api/v1/namespaces/ml/pods/trainer"
 NODE = f"{names.NODES}/n1"
@@ -31,6 +31,8 @@ START = datetime.fromisoformat(SINCE)
 SAID = "The disruption budget web needs 2 healthy pods and has 2 currently"
 IMMEDIATE = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 9}}
 GRACE = {"evict": {"mode": "AfterGrace", "graceSeconds": 100}, "budget": {"perHour": 9}}
+MARK = {"type": "nodedevices.io/DeviceHealthy", "status": "False", "reason": "Xid79", "lastTransitionTime": SINCE}
+LATER = health("Unhealthy", "Xid79", since="2026-11-21T13:59:00Z")
 LOST = record(device(0, "Unhealthy", "Xid79", holders=[holder()]))
 WELL = record(device(0, holders=[holder()]))
 
@@ -61,7 +63,8 @@ class One:
         self.gate, self.kube, self.metrics = Gate(), FakeKube(), Metrics()
         self.sections = parse(Sections, {"faults": faults})
         self.stale = "False"
-        self.kube.put(POD, raw_pod())
+        self.marked: dict[str, Any] | None = MARK
+        self.pod()
         self.kube.put(NODE, raw_node({GPU: "8"}))
         writer = Writer(self.kube, self.metrics, now=lambda: self.now.strftime("%Y-%m-%dT%H:%M:%SZ"))
         made = Tools.over(writer, self.metrics, gate=self.gate, clock=lambda: self.seconds, wall=self.wall)
@@ -82,8 +85,8 @@ class One:
             found = await self.concern.apply(seen, self.concern.desired(seen, found))
         return Result(found.verdict, found.requeue_after, found.retried)
 
-    def pod(self, **metadata: Any) -> None:
-        made = raw_pod()
+    def pod(self, status: dict[str, Any] | None = None, **metadata: Any) -> None:
+        made = raw_pod(**(status or {}), conditions=[] if self.marked is None else [self.marked])
         self.kube.put(POD, made | {"metadata": made["metadata"] | metadata})
 
     def blocks(self, error: KubeError | None) -> None:
@@ -156,6 +159,74 @@ async def test_no_eviction_is_announced_while_the_breaker_is_open() -> None:
     assert (found.reason, found.message) == ("Stopped", "ml/trainer: actions are stopped")
     one.gate.stops = ""
     assert (await one.run()).reason == "Pending"
+
+
+async def test_a_pod_is_not_evicted_before_its_condition_is_written(one: One) -> None:
+    """A Job would be charged for the device: its podFailurePolicy finds no condition."""
+    for mark in (None, MARK | {"status": "True"}):
+        one.marked = mark
+        one.pod()
+        found = await one.run()
+        assert (found.reason, one.gate.proposed[EVICT], one.tries) == ("Pending", (), 0)
+        assert found.message == "ml/trainer is not marked yet, and is not evicted before"
+    one.marked = MARK
+    one.pod()
+    await one.run()
+    assert one.evicted
+
+
+async def test_where_the_policy_writes_no_condition_none_is_waited_for() -> None:
+    one = One(EvictionsConcern, **IMMEDIATE, podCondition="Never")
+    one.marked = None
+    one.pod()
+    await one.run()
+    assert one.evicted
+
+
+async def test_a_mark_that_is_taken_back_while_an_eviction_waits_for_its_grant_ends_it(one: One) -> None:
+    one.gate.says = None
+    await one.run()
+    one.marked = None
+    one.pod()
+    one.gate.says = Answer(granted=True)
+    await one.run()
+    assert (one.evicted, one.tries) == (False, 0)
+
+
+async def test_a_grace_counts_from_this_fault_and_not_from_the_mark_of_an_earlier_one() -> None:
+    rules = [{"reasons": ["Xid79"], "evict": {"mode": "AfterGrace", "graceSeconds": 600}}]
+    one = One(EvictionsConcern, evict={"mode": "Never"}, rules=rules, budget={"perHour": 9})
+    before = device(0, "Unhealthy", "Xid48", holders=[holder()])
+    await one.run(record(before))
+    for faults in (
+        [device(0, "Unhealthy", "Xid79", holders=[holder()]) | {"health": LATER}],
+        [before, device(1, "Unhealthy", "Xid79", holders=[holder()]) | {"health": LATER}],
+    ):
+        one.seconds += 7200.0
+        begun = one.seconds
+        assert (await one.run(record(*faults))).reason == "Pending"
+        one.seconds = begun + 599.0
+        assert (await one.run(record(*faults))).reason == "Pending"
+        await one.run(record(before))
+    one.seconds += 7200.0
+    await one.run(record(*faults))
+    one.seconds += 600.0
+    await one.run(record(*faults))
+    assert one.evicted
+
+
+async def test_a_pod_whose_container_has_restarted_is_not_evicted_where_that_is_all_it_takes(one: One) -> None:
+    own = health("Unhealthy", "MpsDaemonRestarted", recoveryAction="RestartApp")
+    shown = record(device(0, holders=[holder(health=own)]))
+    one.gate.says = None
+    await one.run(shown)
+    started = [{"name": "main", "state": {"running": {"startedAt": "2026-11-21T12:30:00Z"}}}]
+    one.pod({"containerStatuses": started})
+    one.gate.says = Answer(granted=True)
+    await one.run(shown)
+    assert (one.evicted, one.tries) == (False, 0)
+    found = await one.run(shown)
+    assert "its container has restarted since" in found.message
 
 
 async def test_a_grace_that_is_edited_counts_at_once() -> None:
