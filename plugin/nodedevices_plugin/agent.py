@@ -43,7 +43,7 @@ from nodedevices_plugin.kubelet import checkpoint
 from nodedevices_plugin.kubelet.holders import HolderPoller
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
-from nodedevices_plugin.model import HoldersState, Holdings, Plan, RegistrationState
+from nodedevices_plugin.model import Holdings, Plan, RegistrationState
 from nodedevices_plugin.pipeline.foreign import Names, offered_text, other_plugins
 from nodedevices_plugin.pipeline.requesting import driver_root
 from nodedevices_plugin.pipeline.step import Inputs, assess, begin, decide
@@ -174,6 +174,7 @@ class Agent:
             checkpoint_file=Path(local.device_plugin_dir) / checkpoint.FILE,
             files=kubelet_files,
             own_pod=local.own_pod,
+            rewrite=self._plugins.show_again,
         )
         self._poller = HolderPoller(self._holders, recent=self._plugins.recent_allocations, on_change=self._wake.set)
         self._publisher = (
@@ -362,6 +363,7 @@ class Agent:
         await self._update_kubelet(inputs.arrived if line else None, allow_next=taken_over)
         self._sharing.want(self._world.helpers)
         self._holders.with_offers = self._world.active.needs_offers
+        self._holders.with_rewrites = self._world.waits_for_holders
         self._allocations.keep(self._cores.allocated())
         self._reporter.report(
             outcome,
@@ -422,11 +424,11 @@ class Agent:
     def _held_keys(self) -> Collection[str] | None:
         """Of the folders that containers of this node may have (host.allocation_files)."""
         holdings = self._holders.holdings
-        if holdings.state is not HoldersState.SYNCED:
+        if not holdings.known:
             return None
         since = time.monotonic() - RECENT_SECONDS
         recent = (each.ids for each in self._plugins.recent_allocations() if each.monotonic > since)
-        return {key(ids) for ids in (*(each.ids for each in holdings.holders), *recent)}
+        return {key(ids) for ids in (*(ids for _, ids in holdings.held), *recent)}
 
     def _none_held(self) -> bool:
         recent = self._plugins.recent_allocations()

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.agent import Agent
+from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
+from nodedevices_plugin.pipeline import step
+from nodedevices_plugin.resources import changes
 from nodedevices_plugin.settings.flags import parse
 from support.fakestore import FakeStore
 from support.kubelet import AdmissionError, StandInKubelet
@@ -107,6 +110,66 @@ async def test_a_kubelet_that_forgot_its_pods_ends_no_wait(node: Node, kubelet: 
         kubelet.release("train")
         await node.until(lambda: kubelet.allocatable(GPU) == 8)
         await node.until(lambda: node.condition("ConfigApplied")[0] == "Applied")
+
+
+async def test_a_gpu_of_an_init_container_goes_to_nobody_in_shares(
+    node: Node, kubelet: StandInKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No List shows it, however long it runs: the Allocate is forgotten meanwhile."""
+    monkeypatch.setattr(changes, "RECENT_SECONDS", 1.0)
+    monkeypatch.setattr(step, "RECENT_SECONDS", 1.0)
+    async with node.agent():
+        await node.until(lambda: kubelet.allocatable(GPU) == 2)
+        whole = await kubelet.allocate(GPU, 1, pod="convert", container="fetch", init=True)
+        lists = kubelet.lists
+        await node.until(lambda: kubelet.lists > lists + 1)  # the second one is seconds younger
+        node.asks_for(FOUR)
+        await node.until(lambda: (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (8, 4))
+        await node.until(lambda: node.condition("ConfigApplied")[0] == "WaitingForHolders")
+        for number in range(4):
+            share = await kubelet.allocate(GPU, 1, pod=f"share-{number}")
+            assert not physical(share.ids) & physical(whole.ids)
+        kubelet.release("convert")
+        await node.until(lambda: kubelet.allocatable(GPU) == 8)
+
+
+async def test_a_kubelet_that_adds_its_pods_one_by_one_ends_no_wait(node: Node, kubelet: StandInKubelet) -> None:
+    kubelet.extra_pods = [api.PodResources(name="agent-x", namespace="nodedevices-system")]  # the oldest
+    async with node.agent("--pod-name=agent-x", "--pod-namespace=nodedevices-system"):
+        await node.until(lambda: kubelet.allocatable(GPU) == 2)
+        whole = await kubelet.allocate(GPU, 1, pod="train")
+        node.asks_for(FOUR)
+        await node.until(lambda: (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (8, 4))
+        await node.until(lambda: "default/train" in node.condition("ConfigApplied")[1])
+        kubelet.added = lambda pod: pod != "train"
+        lists = kubelet.lists
+        await kubelet.restart()
+        await node.until(lambda: kubelet.lists > lists + 1)
+        await node.until(lambda: kubelet.connected(GPU))
+        assert (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (8, 4)
+        for number in range(4):
+            share = await kubelet.allocate(GPU, 1, pod=f"share-{number}")
+            assert not physical(share.ids) & physical(whole.ids)
+        kubelet.added = lambda _: True
+        await node.until(lambda: node.condition("HoldersKnown")[0] == "Synced")
+        assert kubelet.allocatable(GPU) == 4
+        kubelet.release("train")
+        await node.until(lambda: kubelet.allocatable(GPU) == 8)
+
+
+async def test_a_gpu_of_a_pod_that_ended_while_the_kubelet_was_away_is_offered_again(
+    node: Node, kubelet: StandInKubelet
+) -> None:
+    """The checkpoint names it, and nothing is allocated that would make the kubelet write it."""
+    async with node.agent():  # an agent that is no pod
+        await node.until(lambda: kubelet.allocatable(GPU) == 2)
+        await kubelet.allocate(GPU, 2, pod="train")
+        node.asks_for(FOUR)
+        await node.until(lambda: (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (8, 0))
+        await kubelet.stop()
+        kubelet.release("train")
+        await kubelet.start()
+        await node.until(lambda: kubelet.allocatable(GPU) == 8)
 
 
 @pytest.mark.parametrize("api_server", ["up", "away"])

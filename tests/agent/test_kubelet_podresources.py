@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ import grpc
 import pytest
 from nodedevices_plugin.kubelet import podresources, rpc
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
+from nodedevices_plugin.kubelet.checkpoint import Entry
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import (
     Listed,
@@ -20,9 +22,9 @@ from nodedevices_plugin.kubelet.podresources import (
     track,
     wanted_after_allocate,
 )
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, RecentAllocate
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate
 from nodedevices_plugin.runtime.worker import Worker
-from support.kubelet import StandInKubelet
+from support.kubelet import Owner, StandInKubelet
 from support.offers import GPU, offered, plan
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
@@ -300,10 +302,10 @@ async def test_a_holder_stays_one_while_a_kubelet_that_has_started_does_not_know
     assert during.state is HoldersState.INCOMPLETE
     assert (during.holders, during.taken) == (before.holders, before.taken)
     assert ("own pod nodedevices/nodedevices-agent-x7f2q" in during.message) is as_a_pod
-    assert [each.ids for each in during.possible or ()] == [before.holders[0].ids]
+    assert during.possible == ()  # the checkpoint says nothing else
     kubelet.knows_pods = True
     after = await reader.list()
-    assert (after.state, after.holders, after.possible) == (HoldersState.SYNCED, before.holders, None)
+    assert (after.state, after.holders, after.possible) == (HoldersState.SYNCED, before.holders, ())
     kubelet.release("train")  # the checkpoint goes on naming it, and this kubelet is known to list all of its pods
     assert (await reader.list()).holders == ()
 
@@ -321,17 +323,163 @@ async def test_a_pod_that_came_meanwhile_is_a_holder_beside_those_that_were_know
     assert {each.pod for each in during.holders} == {"notebook", "train"}
 
 
-async def test_a_pod_that_ended_while_the_kubelet_was_down_is_no_holder_once_the_own_pod_is_listed(
-    kubelet: StandInKubelet, plugins: DevicePlugins
+async def settled(reader: PodResourcesClient) -> Holdings:
+    """Its first complete List."""
+    for _ in range(300):
+        if (await reader.list()).state is HoldersState.SYNCED:
+            break
+        await asyncio.sleep(0.2)
+    assert reader.holdings.state is HoldersState.SYNCED
+    return reader.holdings
+
+
+async def test_a_pod_that_ended_while_the_kubelet_was_down_is_no_holder_once_the_lists_are_settled(
+    kubelet: StandInKubelet,
 ) -> None:
     reader = in_a_pod(kubelet)
-    await holder_of(kubelet, plugins, "train")
+    kubelet.allocated = {Owner("ml", "train", "main"): {GPU: ("GPU-7",)}}
+    kubelet.write_checkpoint()
     await reader.list()
     await kubelet.restart(knows_pods=False)
     assert len((await reader.list()).holders) == 1
-    kubelet.release("train")
+    kubelet.release("train", "ml")
     kubelet.knows_pods = True
-    assert ((await reader.list()).state, reader.holdings.holders) == (HoldersState.SYNCED, ())
+    assert (await settled(reader)).holders == ()
+    assert reader.holdings.possible == (Offer(resource=GPU, ids=("GPU-7",)),), "no plugin has made it write since"
+
+
+async def test_a_holder_stays_one_while_the_kubelet_adds_its_pods_one_by_one(kubelet: StandInKubelet) -> None:
+    reader = in_a_pod(kubelet)
+    kubelet.allocated = {Owner("ml", "train", "main"): {GPU: ("GPU-7",)}}
+    kubelet.write_checkpoint()
+    before = await reader.list()
+    await kubelet.restart()
+    kubelet.added = lambda pod: pod != "train"  # the agent's own is the oldest
+    during = await reader.list()
+    assert (during.state, during.holders) == (HoldersState.INCOMPLETE, before.holders)
+    kubelet.added = lambda _: True
+    after = await reader.list()
+    assert (after.state, after.holders) == (HoldersState.SYNCED, before.holders)
+
+
+async def test_a_claim_of_a_pod_that_is_not_listed_yet_stays_a_holder(kubelet: StandInKubelet) -> None:
+    """The kubelet's checkpoint knows of no claims."""
+    reader = in_a_pod(kubelet)
+    own = kubelet.extra_pods
+    device = api.ClaimResource(driver_name="gpu.nvidia.com", pool_name="n", device_name="gpu-0")
+    claim = api.DynamicResource(claim_name="gpus", claim_namespace="ml", claim_resources=[device])
+    kubelet.extra_pods = [*own, pod_with(api.ContainerResources(name="main", dynamic_resources=[claim]))]
+    kubelet.write_checkpoint()
+    before = await reader.list()
+    assert [each.claim for each in before.holders] == ["ml/gpus"]
+    await kubelet.restart()
+    kubelet.extra_pods = own
+    assert ((await reader.list()).state, reader.holdings.holders) == (HoldersState.INCOMPLETE, before.holders)
+    assert (await settled(reader)).holders == ()
+
+
+# --- what no List shows -----------------------------------------------------------------------------------------------
+async def test_what_an_init_container_holds_is_known_from_the_checkpoint(
+    kubelet: StandInKubelet, plugins: DevicePlugins, client: PodResourcesClient
+) -> None:
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) > 0)
+    held = await kubelet.allocate(GPU, 2, pod="convert", container="init-model", init=True)
+    holdings = await client.list()
+    assert holdings.holders == ()
+    assert holdings.possible == (Offer(resource=GPU, ids=tuple(sorted(held.ids))),)
+    assert set(holdings.held) == {(GPU, tuple(sorted(held.ids)))}
+
+
+async def test_an_outdated_checkpoint_is_written_again_where_it_keeps_something_back(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    reader = PodResourcesClient(
+        kubelet.pod_resources_socket,
+        recent=plugins.recent_allocations,
+        checkpoint_file=kubelet.checkpoint,
+        files=Worker("files"),
+        rewrite=plugins.show_again,
+    )
+    await holder_of(kubelet, plugins, "train")
+    await kubelet.allocate(GPU, 1, pod="convert", init=True)
+    kubelet.release("train")  # before any List
+    updates = len(kubelet.views[GPU].updates)
+    assert len((await reader.list()).possible or ()) == 2
+    assert len(kubelet.views[GPU].updates) == updates, "nothing waits for it"
+    reader.with_rewrites = True
+    while len((await reader.list()).possible or ()) == 2:  # a write takes the kubelet its time
+        pass
+    assert len(reader.holdings.possible or ()) == 1, "the init container's"
+    updates = len(kubelet.views[GPU].updates)
+    for _ in range(5):
+        await reader.list()
+    assert len(kubelet.views[GPU].updates) == updates, "the same pods hold the same: there is nothing to be written"
+    kubelet.release("convert")
+    kubelet.extra_pods = [some_pod("notebook", "GPU-0")]
+    while (await reader.list()).possible:
+        pass
+
+
+async def test_a_pod_that_was_listed_and_is_no_more_holds_nothing_whatever_the_checkpoint_says(
+    kubelet: StandInKubelet, client: PodResourcesClient
+) -> None:
+    init, main = Owner("ml", "train", "fetch"), Owner("ml", "train", "main")
+    kubelet.allocated = {init: {GPU: ("GPU-6", "GPU-7")}, main: {GPU: ("GPU-7",)}}
+    kubelet.init_containers = {init}
+    kubelet.write_checkpoint()
+    assert (await client.list()).possible == (Offer(resource=GPU, ids=("GPU-6", "GPU-7")),)
+    kubelet.release("train", "ml")
+    kubelet.extra_pods = [some_pod("notebook", "GPU-0")]
+    assert (await settled(client)).possible == ()
+    assert "GPU-7" in kubelet.checkpoint.read_text()
+
+
+def test_an_entry_that_came_while_a_list_was_answered_is_not_taken_for_the_pod_in_it() -> None:
+    """That pod may have ended since, and an init container of the same name may have its device now."""
+    new = Entry("uid-2", "main", GPU, ("GPU-0",))
+    old = Entry("uid-1", "main", GPU, ("GPU-0",))
+    in_list = frozenset({("main", GPU, ("GPU-0",))})
+    shown = podresources.Shown().after("kubelet", [old], [new], in_list)
+    assert shown.without_ended((new,), frozenset()) == (new,)
+    assert podresources.Shown().after("kubelet", [new], [new], in_list).without_ended((new,), frozenset()) == ()
+
+
+def test_what_another_kubelet_has_listed_says_nothing() -> None:
+    """One that has just started has not added all of its pods."""
+    held = Entry("uid-1", "main", GPU, ("GPU-0",))
+    shown = podresources.Shown().after("kubelet", [held], [held], frozenset({("main", GPU, ("GPU-0",))}))
+    shown = shown.after("another kubelet", [held], [held], frozenset())
+    assert shown.without_ended((held,), frozenset()) == (held,)
+
+
+async def test_a_checkpoint_that_can_no_longer_be_read_leaves_what_it_said(
+    kubelet: StandInKubelet, client: PodResourcesClient
+) -> None:
+    init, main = Owner("ml", "convert", "init-model"), Owner("ml", "train", "main")
+    kubelet.allocated = {init: {GPU: ("GPU-7",)}, main: {GPU: ("GPU-3",)}}
+    kubelet.init_containers = {init}
+    kubelet.write_checkpoint()
+    before = await settled(client)
+    kubelet.checkpoint.write_text("{")
+    after = await client.list()
+    assert (after.state, after.holders, after.possible) == (HoldersState.SYNCED, before.holders, before.possible)
+    assert before.known
+    assert not after.known
+    assert "not a checkpoint" in after.message
+
+
+def test_lists_are_settled_once_they_have_had_the_same_pods_and_the_own_one_for_a_while() -> None:
+    own, other = ("ns", "agent"), ("ns", "train")
+    first = podresources.Settling().after("kubelet", frozenset({own}), 10.0)
+    assert not first.settled(own, 10.0)
+    grown = first.after("kubelet", frozenset({own, other}), 11.5)
+    assert not grown.settled(own, 12.5)
+    assert grown.after("kubelet", frozenset({own, other}), 13.6).settled(own, 13.6)
+    assert not grown.after("another kubelet", frozenset({own, other}), 13.6).settled(own, 13.6)
+    assert not grown.settled(("ns", "agent-2"), 20.0)
+    assert grown.settled(None, 20.0)
+    assert not podresources.Settling().after("kubelet", frozenset(), 10.0).settled(None, 20.0)
 
 
 async def test_a_checkpoint_that_gives_nothing_to_anybody_proves_that_nobody_holds(kubelet: StandInKubelet) -> None:

@@ -2,8 +2,9 @@
 
 It behaves like pkg/kubelet/cm/devicemanager of 1.36: dials the plugin inside Register and calls GetDevicePluginOptions,
 reads ListAndWatch and keeps the healthy, unhealthy and all sets, allocates with GetPreferredAllocation and Allocate,
-lists pods' devices (and what is allocatable) one entry per id, wipes the sockets in its folder when it starts. It
-writes its checkpoint at every allocation, and not when a pod ends. Up to 1.36 the end of an older stream takes down the
+lists pods' devices (and what is allocatable) one entry per id and no init container's, wipes the sockets in its folder
+when it starts. It writes its checkpoint at every allocation and at every message of a plugin's list, and forgets a pod
+that has ended at a List or an allocation, once it knows its pods. Up to 1.36 the end of an older stream takes down the
 newer client of the same name (`old_stream_kills_new`). Switches make it misbehave: `refuse`, `hang`, `watch`,
 `pod_resources_error`, `offers_error`, `drop_stream`, `stop(leave_socket=True)`, `restart(knows_pods=False)`.
 
@@ -92,6 +93,7 @@ class StandInKubelet:
         self.pod_resources_error: tuple[grpc.StatusCode, str] | None = None
         self.offers_error: tuple[grpc.StatusCode, str] | None = None  # of GetAllocatableResources alone
         self.knows_pods = True  # False: List has no pod, as from a start until the API server has answered
+        self.added: Callable[[str], bool] = lambda _: True  # whether it has added this pod, in a start: one by one
         self.extra_pods: list[podresources.PodResources] = []  # listed beside the pods that `allocate` made
         # What it has seen.
         self.registered: list[api.RegisterRequest] = []  # every Register call, refused ones too
@@ -99,6 +101,8 @@ class StandInKubelet:
         self.offers_asked = 0  # PodResources/GetAllocatableResources calls
         self.views: dict[str, View] = defaultdict(View)
         self.allocated: dict[Owner, dict[str, tuple[str, ...]]] = {}  # survives a restart: the checkpoint
+        self.init_containers: set[Owner] = set()  # of those
+        self.remembered: dict[Owner, dict[str, tuple[str, ...]]] = {}  # what pods had that have ended
         self._clients: dict[str, Client] = {}
         self._all_clients: list[Client] = []
         self._servers: dict[Path, grpc.aio.Server] = {}
@@ -216,10 +220,17 @@ class StandInKubelet:
 
     # --- pods -------------------------------------------------------------------------------------------------------
     async def allocate(
-        self, resource: str, count: int, *, pod: str = "pod", namespace: str = "default", container: str = "main"
+        self,
+        resource: str,
+        count: int,
+        *,
+        pod: str = "pod",
+        namespace: str = "default",
+        container: str = "main",
+        init: bool = False,
     ) -> Granted:
-        """Admits a container that requests `count`. Raises AdmissionError, with the kubelet's message or the
-        plugin's."""
+        """Admits a container that requests `count`; `init`: one that List does not show. Raises AdmissionError, with
+        the kubelet's message or the plugin's."""
         client, view = self._clients.get(resource), self.views[resource]
         if not view.devices:
             raise AdmissionError(f"cannot allocate unregistered device {resource}")
@@ -234,8 +245,12 @@ class StandInKubelet:
         ids = tuple(each for each in ids if each in free)[:count]
         ids += tuple(each for each in free if each not in ids)[: count - len(ids)]
         answer = await self.allocate_ids(resource, ids)
-        owned = self.allocated.setdefault(Owner(namespace, pod, container), {})
+        owner = Owner(namespace, pod, container)
+        owned = self.allocated.setdefault(owner, {})
         owned[resource] = (*owned.get(resource, ()), *ids)
+        if init:
+            self.init_containers.add(owner)
+        self._forget_ended()
         self.write_checkpoint()
         return Granted(ids, answer)
 
@@ -252,12 +267,19 @@ class StandInKubelet:
                 "DeviceIDs": {"-1": list(ids)},
                 "AllocResp": "",
             }
-            for owner, owned in sorted(self.allocated.items())
+            for owner, owned in [*sorted(self.allocated.items()), *sorted(self.remembered.items())]
             for resource, ids in owned.items()
         ]
         registered = {name: sorted(view.healthy) for name, view in self.views.items()}
         data = {"PodDeviceEntries": entries, "RegisteredDevices": registered}
-        self.checkpoint.write_text(json.dumps({"Data": data, "Checksum": 0}))
+        new = self.checkpoint.with_name(f".{self.checkpoint.name}")
+        new.write_text(json.dumps({"Data": data, "Checksum": 0}))
+        new.replace(self.checkpoint)
+
+    def _forget_ended(self) -> None:
+        """UpdateAllocatedDevices."""
+        if self.knows_pods and all(self.added(each.pod) for each in self.allocated):
+            self.remembered.clear()
 
     async def allocate_ids(self, resource: str, ids: Iterable[str]) -> api.ContainerAllocateResponse:
         """The bare Allocate call for one container, recorded nowhere. Raises AdmissionError with the plugin's words."""
@@ -289,7 +311,8 @@ class StandInKubelet:
     def release(self, pod: str, namespace: str = "default") -> None:
         """The pod has ended."""
         for owner in [each for each in self.allocated if (each.namespace, each.pod) == (namespace, pod)]:
-            del self.allocated[owner]
+            self.remembered[owner] = self.allocated.pop(owner)
+            self.init_containers.discard(owner)
 
     def ids_in_use(self, resource: str) -> set[str]:
         return {id_ for owned in self.allocated.values() for id_ in owned.get(resource, ())}
@@ -338,6 +361,7 @@ class StandInKubelet:
                 view.healthy = {each.ID for each in message.devices if each.health == "Healthy"}
                 view.unhealthy = {each.ID for each in message.devices if each.health != "Healthy"}
                 view.connected = True
+                self.write_checkpoint()
                 self._change.set()
         except grpc.aio.AioRpcError:
             pass  # the plugin is gone, or its answer was an error: to the kubelet it is the same
@@ -382,9 +406,14 @@ class StandInKubelet:
         if not self.knows_pods:
             return podresources.ListPodResourcesResponse()
         pods: dict[tuple[str, str], podresources.PodResources] = {}
+        self._forget_ended()
         for owner, owned in sorted(self.allocated.items()):
             key = (owner.namespace, owner.pod)
+            if not self.added(owner.pod):
+                continue
             pod = pods.setdefault(key, podresources.PodResources(name=owner.pod, namespace=owner.namespace))
+            if owner in self.init_containers:
+                continue
             container = pod.containers.add(name=owner.container)
             for resource, ids in owned.items():
                 for id_ in ids:  # the kubelet lists one entry per id

@@ -1,20 +1,21 @@
 """The kubelet's own record of which container has which device ids: `kubelet_internal_checkpoint`. Only read here.
 
-The device manager writes it at every allocation and change of a plugin's list, so it never lacks a holder; of a pod
-that has ended it keeps the entry until the next allocation on the node. It can therefore prove that nobody holds an
-id, not that somebody does (kubelet 1.36.3, observed). The format is the kubelet's private matter
-(pkg/kubelet/cm/devicemanager/checkpoint): whatever is not as expected makes the file unreadable, never empty.
+The device manager writes it at every allocation and at every message of a plugin's ListAndWatch, so it never lacks a
+holder, init containers among them. It forgets pods that have ended when it is called for a List, once it knows the
+pods of all its sources, and at an allocation; the file has their entries until it is written the next time. So the file
+proves that nobody holds an id; that somebody does it proves only when it was written after a List. (Kubelet 1.36.3:
+pkg/kubelet/cm/devicemanager/manager.go, UpdateAllocatedDevices and writeCheckpoint.) The format is the kubelet's
+private matter: whatever is not as expected makes the file unreadable, never empty.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodedevices_common.errors import OperationError
-
-from nodedevices_plugin.model import Offer
 
 FILE = "kubelet_internal_checkpoint"  # in the device-plugin folder
 MAX_BYTES = 16 << 20
@@ -24,8 +25,51 @@ class CheckpointError(OperationError):
     """The file is there and cannot be read; the text says why."""
 
 
-def read(path: Path) -> tuple[Offer, ...] | None:
-    """Ids that containers have, by resource; None where there is no file. Raises CheckpointError."""
+class Identity(NamedTuple):
+    """Which writing of the file is there: the kubelet writes another file and renames it."""
+
+    inode: int
+    modified_ns: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Entry:
+    """What one container has of one resource; `ids` sorted."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+
+
+class CheckpointFile:
+    """The file, read again only when it was written again. Blocking: to be called on a worker thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._last: tuple[Identity, tuple[Entry, ...]] | None = None
+
+    def identity(self) -> Identity | None:
+        """None: there is no file, or it is not to be seen."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return Identity(found.st_ino, found.st_mtime_ns, found.st_size)
+
+    def read(self) -> tuple[Entry, ...] | None:
+        """As `read` does."""
+        before = self.identity()
+        if self._last is not None and self._last[0] == before:
+            return self._last[1]
+        content = read(self.path)
+        self._last = (before, content) if before is not None and content is not None else None
+        return content
+
+
+def read(path: Path) -> tuple[Entry, ...] | None:
+    """What containers have, an entry each; None where there is no file. Raises CheckpointError."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise CheckpointError(f"{path}: larger than {MAX_BYTES} bytes")
@@ -37,20 +81,21 @@ def read(path: Path) -> tuple[Offer, ...] | None:
     return parse(raw)
 
 
-def parse(raw: bytes) -> tuple[Offer, ...]:
-    """`{"Data": {"PodDeviceEntries": [{"ResourceName": ..., "DeviceIDs": {"<NUMA node>": ["<id>"]}}]}}`.
+def parse(raw: bytes) -> tuple[Entry, ...]:
+    """`{"Data": {"PodDeviceEntries": [{"PodUID": ..., "ContainerName": ..., "ResourceName": ...,
+    "DeviceIDs": {"<NUMA node>": ["<id>"]}}]}}`.
 
     Raises CheckpointError for anything else.
     """
-    ids: dict[str, set[str]] = {}
+    found: set[Entry] = set()
     try:
         for entry in json.loads(raw)["Data"]["PodDeviceEntries"] or ():
-            ids.setdefault(_text(entry["ResourceName"]), set()).update(
-                _text(each) for by_node in (entry["DeviceIDs"] or {}).values() for each in by_node or ()
-            )
+            ids = {_text(each) for by_node in (entry["DeviceIDs"] or {}).values() for each in by_node or ()}
+            who = _text(entry["PodUID"]), _text(entry["ContainerName"])
+            found.add(Entry(*who, _text(entry["ResourceName"]), tuple(sorted(ids))))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"not a checkpoint of the kubelet's device manager: {error!r:.200}") from error
-    return tuple(Offer(resource=name, ids=tuple(sorted(of))) for name, of in sorted(ids.items()) if of)
+    return tuple(each for each in sorted(found) if each.ids)
 
 
 def _text(value: Any) -> str:

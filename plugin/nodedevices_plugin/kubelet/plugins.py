@@ -136,6 +136,11 @@ class DevicePlugins:
         """Whether it has to be registered anew: the kubelet reads a plugin's options once."""
         return self._plugins[resource.name].pre_start != resource.cores
 
+    def show_again(self) -> bool:
+        """Send the kubelet the list of one resource once more, since it writes its checkpoint at each of them. False
+        where it has none of us."""
+        return any(plugin.show_again() for plugin in self._plugins.values())
+
     def registrations(self) -> tuple[Registration, ...]:
         """How each offered resource stands with the kubelet, by name."""
         return tuple(self._plugins[name].registration for name in sorted(self._plugins))

@@ -4,11 +4,21 @@ One holder per container and resource, its ids sorted; one per container and cla
 device id, every pod of the node (older kubelets: finished ones too), and no pod UID. After a problem the last good list
 stays and its `state` says that it may be old: an unreachable or rate-limited kubelet never means "nobody holds it".
 
-A kubelet that has just started answers without its pods, and without an error: for a second, or for as long as the API
-server is away. So who was known to hold something goes on holding it until a List that is known to be complete no
-longer shows it. A List is complete if it has the agent's own pod, since the pods of the API server reach the kubelet in
-one piece; or if it has everything that the kubelet's checkpoint gives to containers (an agent that is no pod has only
-this); and every List after a complete one is, until the kubelet starts again, which makes a new socket.
+Two things List does not show, and neither is an error. Init containers that are not restartable are never in it,
+though their devices are theirs until their pod has ended (server_v1.go of 1.36.3). And a kubelet that has just started
+answers without its pods for a second, or for as long as the API server is away, and then adds them one by one, oldest
+first (HandlePodAdditions): with 72 pods a List had a part of them for 15 to 114 ms. So the kubelet's checkpoint is read
+beside every List, and what it gives to a container that no List shows counts as held (`Holdings.possible`).
+
+An entry of a pod that has ended stays in that file until it is written again, maybe for ever. One whose container this
+kubelet has listed, and lists no more, is of such a pod (`Shown`). Of any other nobody can tell; where that keeps
+something back (`with_rewrites`) the kubelet is made to write: a List makes it forget the pods that have ended, and any
+message of a ListAndWatch makes it write its checkpoint (`rewrite`). What the file then has is really held.
+
+Who was known to hold something goes on holding it until a List that is known to be complete no longer shows it. The
+first one of a kubelet is complete if it has all that its checkpoint gives to containers and all that was known; or if
+it is settled: it has the agent's own pod (an agent that is no pod: any), and the pods in it have been the same for some
+seconds. Every List after a complete one is, until the kubelet starts again, which makes a new socket.
 
 Where another plugin serves the kubelet (`with_offers`), GetAllocatableResources is called just before List: what is no
 longer offered in the first answer has every pod that got it in the second.
@@ -21,7 +31,7 @@ slashes, a driver's and a device's may not, so `dra_device` takes the first and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +51,10 @@ from nodedevices_plugin.runtime.worker import Worker
 DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIST_DEADLINE_SECONDS = 5.0
 CHECKPOINT_SECONDS = 2.0  # a disk that hangs must not make holders old
+REWRITE_SECONDS = 0.5  # in which the kubelet has written its checkpoint: milliseconds
+REWRITE_LOOK_SECONDS = 0.02
+REWRITE_AGAIN_SECONDS = 30.0  # while the same pods are listed, and the same containers have what no List shows
+SETTLED_SECONDS = 2.0  # with the same pods: between two of them there are the disk writes of one pod's admission
 SHOWN_AFTER_SECONDS = 0.5  # an Allocate is in List once the kubelet has taken our answer: milliseconds
 OFFERS_DEADLINE_SECONDS = 0.5  # before a first registration, which must not wait long for it
 OFFERS_RETRY_SECONDS = 0.05  # after "rejected by rate limit": the kubelet's bucket gets 100 tokens a second
@@ -148,40 +162,107 @@ def track(
     return Holdings(state=HoldersState.SYNCED, holders=holders, taken=taken)
 
 
+Recorded = tuple[tuple[checkpoint.Entry, ...] | None, str]
+"""What the kubelet's checkpoint has, None where there is none, and why it cannot be read."""
+
+Pods = frozenset[tuple[str, str]]
+"""Namespace and name of every pod in a List, of those without devices too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """Since when the Lists of one kubelet have the same pods, by time.monotonic()."""
+
+    kubelet: object = None
+    pods: Pods = frozenset()
+    since: float = 0.0
+
+    def after(self, kubelet: object, pods: Pods, now: float) -> Settling:
+        same = kubelet == self.kubelet and pods == self.pods
+        return self if same else Settling(kubelet, pods, now)
+
+    def settled(self, own_pod: tuple[str, str] | None, now: float) -> bool:
+        """Whether the kubelet has added all of its pods, as far as its Lists can tell."""
+        begun = bool(self.pods) if own_pod is None else own_pod in self.pods
+        return begun and now - self.since >= SETTLED_SECONDS
+
+
 def lacks(
     now_listed: Sequence[Listed],
-    pods: Collection[tuple[str, str]],
     *,
     own_pod: tuple[str, str] | None,
     known: Sequence[Holder],
-    recorded: Sequence[Offer] | None,
+    recorded: Sequence[checkpoint.Entry] | None,
     unreadable: str = "",
 ) -> str:
-    """What a List lacks to be the first complete one of its kubelet, for people; "" when it is complete.
+    """What a List that is not settled lacks to be the first complete one of its kubelet, for people; "" when it is
+    complete.
 
-    `pods`: namespace and name of every pod in it, those without devices too. `known`: holders before it. `recorded`:
-    what the kubelet's checkpoint gives to containers, None where it has no checkpoint (it writes one when the first
-    plugin registers) or where that is `unreadable`.
+    `known`: holders before it. `recorded`: what the kubelet's checkpoint gives to containers, None where it has no
+    checkpoint (it writes one when the first plugin registers) or where that is `unreadable`.
     """
-    if own_pod is not None and own_pod in pods:
-        return ""
     listed_ids = {(each.resource, id_) for each in now_listed for id_ in each.ids}
-    if recorded is not None:
-        held = [(each.resource, id_) for each in recorded for id_ in each.ids]
-        why = "which its checkpoint assigns to a container"
-    else:
-        held = [(each.resource, id_) for each in known if each.resource is not None for id_ in each.ids]
-        why = "which a container had before"
-    missing = next((f"{resource} {id_}, {why}" for resource, id_ in held if (resource, id_) not in listed_ids), "")
+    before = [each for each in known if each.resource is None or recorded is None]
+    held: list[tuple[str | None, str, str]] = []
+    why = "which its checkpoint assigns to a container"
+    held += [(of.resource, id_, why) for of in recorded or () for id_ in of.ids]
+    held += [(of.resource, id_, "which a container had before") for of in before for id_ in of.ids]
+    lacking = (f"{name or 'claim'} {id_}, {why}" for name, id_, why in held if (name, id_) not in listed_ids)
+    missing = next(lacking, "")
     if unreadable:
         missing = f"the contents of its checkpoint ({unreadable})"
     if not missing:
         return ""
-    own = f"this agent's own pod {'/'.join(own_pod)} and " if own_pod is not None else ""
-    return f"the kubelet does not list all of its pods yet: it lacks {own}{missing}"
+    own = f" and, for {SETTLED_SECONDS:g} s, this agent's own pod {'/'.join(own_pod)}" if own_pod is not None else ""
+    return f"the kubelet does not list all of its pods yet: it lacks {missing}{own}"
 
 
-def merged(previous: Holdings, incomplete: Holdings, *, message: str, possible: tuple[Offer, ...] | None) -> Holdings:
+Given = frozenset[tuple[str, str | None, tuple[str, ...]]]
+"""Container, resource and ids of all that a List shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Which of the checkpoint's entries the Lists of one kubelet have shown: no init container's is among them, and
+    that kubelet lists each as long as its pod has not ended."""
+
+    kubelet: object = None
+    entries: frozenset[checkpoint.Entry] = frozenset()
+
+    def after(
+        self,
+        kubelet: object,
+        before: Sequence[checkpoint.Entry] | None,
+        recorded: Sequence[checkpoint.Entry] | None,
+        given: Given,
+    ) -> Shown:
+        """`before` and `recorded`: what the file had before and after the List. An entry that came meanwhile may be
+        another pod's than the one that is listed."""
+        known = self.entries if kubelet == self.kubelet else frozenset()
+        there = {*(recorded or ())}
+        matching = {each for each in before or () if (each.container, each.resource, each.ids) in given}
+        return Shown(kubelet, frozenset((known | matching) & there))
+
+    def without_ended(self, recorded: tuple[checkpoint.Entry, ...], given: Given) -> tuple[checkpoint.Entry, ...]:
+        """The entries of pods that have not ended, as far as it is known."""
+        ended = {each.pod_uid for each in self.entries if (each.container, each.resource, each.ids) not in given}
+        return tuple(each for each in recorded if each.pod_uid not in ended)
+
+
+def given(now_listed: Sequence[Listed]) -> Given:
+    return frozenset((each.container, each.resource, each.ids) for each in now_listed)
+
+
+def unlisted(recorded: Sequence[checkpoint.Entry], holders: Sequence[Holder | Listed]) -> tuple[Offer, ...]:
+    """The checkpoint's entries with an id that none of these has."""
+    held = {(each.resource, id_) for each in holders for id_ in each.ids}
+    found = {
+        (each.resource, each.ids) for each in recorded if any((each.resource, id_) not in held for id_ in each.ids)
+    }
+    return tuple(Offer(resource=resource, ids=ids) for resource, ids in sorted(found))
+
+
+def merged(previous: Holdings, incomplete: Holdings, *, message: str) -> Holdings:
     """Who was known, and who is listed now: nobody is known to have ended."""
     ids: dict[tuple[str, str, str, str | None, str | None], Holder] = {
         (each.namespace, each.pod, each.container, each.resource, each.claim): each for each in previous.holders
@@ -194,9 +275,17 @@ def merged(previous: Holdings, incomplete: Holdings, *, message: str, possible: 
         state=HoldersState.INCOMPLETE,
         message=message,
         holders=tuple(ids[key] for key in sorted(ids, key=_key_order)),
-        possible=possible,
         taken=previous.taken,
     )
+
+
+def with_checkpoint(
+    holdings: Holdings, previous: Holdings, recorded: Sequence[checkpoint.Entry] | None, unreadable: str
+) -> Holdings:
+    """With what the kubelet's checkpoint says, or said last where it is `unreadable`."""
+    if unreadable:
+        return replace(holdings, possible=previous.possible, unread_because=unreadable)
+    return replace(holdings, possible=unlisted(recorded or (), holdings.holders), unread_because="")
 
 
 def wanted_after_allocate(holdings: Holdings, recent: Sequence[RecentAllocate]) -> float | None:
@@ -212,33 +301,36 @@ def wanted_after_allocate(holdings: Holdings, recent: Sequence[RecentAllocate]) 
 
 
 def taken_from(
-    response: api.ListPodResourcesResponse,
+    now_listed: Sequence[Listed],
     previous: Holdings,
     recent: Sequence[RecentAllocate],
     *,
-    proven: bool,
+    complete: bool,
     own_pod: tuple[str, str] | None,
-    recorded: tuple[Offer, ...] | None,
+    recorded: Sequence[checkpoint.Entry] | None,
     unreadable: str = "",
     now: datetime,
     taken: float,
 ) -> Holdings:
-    """The holders after this List. `proven`: the same kubelet has given a complete one before; else as in `lacks`."""
-    now_listed = listed(response)
+    """The holders after this List. `complete`: it is settled, or the same kubelet has given a complete one before; else
+    as in `lacks`."""
     holdings = track(previous, now_listed, recent, now=now, taken=taken)
-    pods = {(each.namespace, each.name) for each in response.pod_resources}
-    why = ""
-    if not proven:
-        why = lacks(now_listed, pods, own_pod=own_pod, known=previous.holders, recorded=recorded, unreadable=unreadable)
-    if not why:
-        return holdings
-    return merged(previous, holdings, message=why, possible=None if unreadable else recorded or ())
+    if not complete:
+        why = lacks(now_listed, own_pod=own_pod, known=previous.holders, recorded=recorded, unreadable=unreadable)
+        if why:
+            holdings = merged(previous, holdings, message=why)
+    return with_checkpoint(holdings, previous, recorded, unreadable)
+
+
+def pods_of(response: api.ListPodResourcesResponse) -> Pods:
+    return frozenset((each.namespace, each.name) for each in response.pod_resources)
 
 
 class PodResourcesClient:
     """A client of one kubelet. `recent` gives the Allocates that we answered, oldest first; `with_offers`: also get
     what is offered. `checkpoint_file`: the kubelet's, read on `files`; `own_pod`: namespace and name of the agent's
-    pod, None for a plain process."""
+    pod, None for a plain process. `rewrite` makes the kubelet write its checkpoint, and returns whether it can;
+    `with_rewrites`: something is kept back that the file alone may name."""
 
     def __init__(
         self,
@@ -248,10 +340,15 @@ class PodResourcesClient:
         checkpoint_file: Path,
         files: Worker,
         own_pod: tuple[str, str] | None = None,
+        rewrite: Callable[[], bool] = lambda: False,
     ) -> None:
         self._socket = socket
         self._recent = recent
-        self._checkpoint_file = checkpoint_file
+        self._checkpoint = checkpoint.CheckpointFile(checkpoint_file)
+        self._rewrite = rewrite
+        self._rewritten: tuple[tuple[Pods, tuple[Offer, ...]] | None, float] = (None, 0.0)  # what it said then, when
+        self._settling = Settling()
+        self._shown = Shown()
         self._files = files
         self._own_pod = own_pod
         self._complete_since: sockets.Identity | None = None  # the kubelet that has given a complete List
@@ -261,6 +358,7 @@ class PodResourcesClient:
         self._listing = asyncio.Lock()  # a List that was called later is newer, and none is overtaken
         self._latest_offers: tuple[float, tuple[Offer, ...] | None] | None = None  # time.monotonic() of the call
         self.with_offers = False
+        self.with_rewrites = False
         self.holdings = Holdings(state=HoldersState.UNAVAILABLE, message="the kubelet has not been queried yet")
 
     async def list(self) -> Holdings:
@@ -278,22 +376,29 @@ class PodResourcesClient:
             return self.holdings
         offered, message = None, ""
         kubelet = sockets.identity(self._socket)
+        before = await self._recorded()
         try:
             if self.with_offers:
                 offered, message = await self._offers()
             response = await rpc.list_pod_resources(self._socket, timeout_seconds=LIST_DEADLINE_SECONDS)
         except grpc.aio.AioRpcError as error:
-            return self._problem(error, await self._recorded())
+            return self._problem(error, before)
         self._refusals = 0
         same_kubelet = kubelet is not None and sockets.identity(self._socket) == kubelet
-        proven = same_kubelet and self._complete_since == kubelet
-        recorded, unreadable = (None, "") if proven else await self._recorded()
-        holdings = await asyncio.to_thread(  # 0.4 s for 100,000 ids
+        pods = pods_of(response)
+        self._settling = self._settling.after(kubelet if same_kubelet else None, pods, started)
+        settled = same_kubelet and self._settling.settled(self._own_pod, started)
+        now_listed = await asyncio.to_thread(listed, response)  # 0.4 s for 100,000 ids
+        recorded, unreadable = await self._recorded()
+        if not unreadable:
+            self._shown = self._shown.after(kubelet if same_kubelet else None, before[0], recorded, given(now_listed))
+            recorded, unreadable = await self._still_recorded(recorded, now_listed, pods)
+        holdings = await asyncio.to_thread(
             taken_from,
-            response,
+            now_listed,
             self.holdings,
             self._recent(),
-            proven=proven,
+            complete=settled or (same_kubelet and self._complete_since == kubelet),
             own_pod=self._own_pod,
             recorded=recorded,
             unreadable=unreadable,
@@ -303,17 +408,58 @@ class PodResourcesClient:
         if holdings.state is not HoldersState.SYNCED:
             return self._set(replace(holdings, offered=offered))
         self._complete_since = kubelet if same_kubelet else None
+        if unreadable:
+            message = "; ".join(filter(None, (message, f"what init containers hold is not known: {unreadable}")))
         return self._set(replace(holdings, offered=offered, message=message))
 
-    async def _recorded(self) -> tuple[tuple[Offer, ...] | None, str]:
+    async def _still_recorded(
+        self, recorded: tuple[checkpoint.Entry, ...] | None, now_listed: Sequence[Listed], pods: Pods
+    ) -> Recorded:
+        """Without the entries of pods that have ended; as it was written after this List where it names what that does
+        not show, and something is kept back."""
+        if not recorded:
+            return recorded, ""
+        now_given = given(now_listed)
+        current = self._shown.without_ended(recorded, now_given)
+        missing = unlisted(current, now_listed)
+        before, at = self._rewritten
+        unchanged = before == (pods, missing) and monotonic() - at < REWRITE_AGAIN_SECONDS
+        if not missing or unchanged or not self.with_rewrites:
+            return current, ""
+        try:
+            async with asyncio.timeout(CHECKPOINT_SECONDS):
+                written = await self._written_again()
+        except TimeoutError:
+            written = False
+        if not written:
+            return current, ""
+        new, unreadable = await self._recorded()
+        if new is not None:
+            new = self._shown.without_ended(new, now_given)
+            self._rewritten = (pods, unlisted(new, now_listed)), monotonic()
+        return new, unreadable
+
+    async def _written_again(self) -> bool:
+        """Whether the kubelet has written its checkpoint, which it is made to do."""
+        before = await self._files.run(self._checkpoint.identity)
+        deadline = monotonic() + REWRITE_SECONDS
+        if not self._rewrite():
+            return False
+        while monotonic() < deadline:
+            await asyncio.sleep(REWRITE_LOOK_SECONDS)
+            if await self._files.run(self._checkpoint.identity) != before:
+                return True
+        return False
+
+    async def _recorded(self) -> Recorded:
         """The kubelet's checkpoint, or why it cannot be read."""
         try:
             async with asyncio.timeout(CHECKPOINT_SECONDS):
-                return await self._files.run(lambda: checkpoint.read(self._checkpoint_file)), ""
+                return await self._files.run(self._checkpoint.read), ""
         except checkpoint.CheckpointError as error:
             return None, text(str(error), MAX_MESSAGE // 2)
         except TimeoutError:
-            return None, f"{self._checkpoint_file}: reading it took more than {CHECKPOINT_SECONDS:g} s"
+            return None, f"{self._checkpoint.path}: reading it took more than {CHECKPOINT_SECONDS:g} s"
 
     async def offered_now(self) -> tuple[Offer, ...] | None:
         """What the kubelet may allocate just now, of every plugin. None where it does not answer within half a
@@ -346,7 +492,7 @@ class PodResourcesClient:
             return None, f"GetAllocatableResources failed: {text(rpc.reason(error), MAX_MESSAGE // 2)}"
         return offers(answer), ""
 
-    def _problem(self, error: grpc.aio.AioRpcError, checkpoint: tuple[tuple[Offer, ...] | None, str]) -> Holdings:
+    def _problem(self, error: grpc.aio.AioRpcError, found: Recorded) -> Holdings:
         details = text(rpc.reason(error), MAX_MESSAGE // 2)
         state = HoldersState.UNAVAILABLE
         message = f"PodResources on {self._socket} does not answer: {details}"
@@ -360,9 +506,9 @@ class PodResourcesClient:
                 )
             else:
                 state, message = HoldersState.RATE_LIMITED, f"the kubelet refused to list pods: {details}"
-        recorded, unreadable = checkpoint
-        possible = None if unreadable else recorded or ()
-        return self._set(replace(self.holdings, state=state, message=message, possible=possible))
+        recorded, unreadable = found
+        holdings = with_checkpoint(self.holdings, self.holdings, recorded, unreadable)
+        return self._set(replace(holdings, state=state, message=message))
 
     def _set(self, holdings: Holdings) -> Holdings:
         if holdings.state is not self.holdings.state:

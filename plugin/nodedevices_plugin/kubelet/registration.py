@@ -161,6 +161,11 @@ class ResourcePlugin:
         if self._server is not None:
             self._server.show(shown)
 
+    def show_again(self) -> bool:
+        """Send the kubelet the same list once more. False where it has none of us."""
+        registered = self.registration.state is RegistrationState.REGISTERED
+        return registered and self._server is not None and self._server.show_again()
+
     async def stop(self) -> None:
         """Ends the registration: the kubelet shows 0 allocatable at once and forgets the resource after 5 minutes."""
         if self._task is not None:

@@ -3,9 +3,9 @@
 The kubelet sets no deadline on Allocate and GetPreferredAllocation and handles one pod after the other: an answer that
 hangs blocks every pod of the node. So answers come from memory, through the port KubeletOffer, and nothing is awaited
 on their way, but for a moment where an allocation depends on a pod that has not been seen (StartGate). ListAndWatch
-sends the whole list at once, in the plan's order, and again when it has changed; changes made while the kubelet reads
-are one message. A GetPreferredAllocation fails only where Allocate would fail for the same request, since its error
-fails the pod's admission, too; it is a hint otherwise, and any valid choice is better.
+sends the whole list at once, in the plan's order, and again when it has changed or `show_again` is called; changes made
+while the kubelet reads are one message. A GetPreferredAllocation fails only where Allocate would fail for the same
+request, since its error fails the pod's admission, too; it is a hint otherwise, and any valid choice is better.
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ class ResourceServer:
         self._gate = gate or OpenGate()
         self._pre_start = pre_start
         self._shown = shown
+        self._again = 0  # how often the list was to be sent though nothing had changed
         self._changed = asyncio.Event()
         self._stopping = False
         self._identity: sockets.Identity | None = None
@@ -144,8 +145,17 @@ class ResourceServer:
         """From now on the kubelet is shown this list; one that is equal is not sent again."""
         if shown != self._shown:
             self._shown = shown
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._wake()
+
+    def show_again(self) -> bool:
+        """Send the kubelet the same list once more; whether there is a stream for it."""
+        self._again += 1
+        self._wake()
+        return bool(self.open_streams)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     # --- answers ----------------------------------------------------------------------------------------------------
     def _handlers(self) -> grpc.GenericRpcHandler:
@@ -181,12 +191,12 @@ class ResourceServer:
         number = self.opened
         self.open_streams.add(number)
         self.stream_change.set()
-        sent: bytes | None = None
+        sent: tuple[bytes, int] | None = None
         try:
             while not self._stopping:  # a stream whose kubelet went away is cancelled by grpc at the await
-                changed, current = self._changed, self._shown
+                changed, current = self._changed, (self._shown, self._again)
                 if current != sent:
-                    await context.write(current)
+                    await context.write(current[0])
                     sent = current
                 else:
                     await changed.wait()

@@ -25,7 +25,8 @@ class Holder:
 
 
 class HoldersState(StrEnum):
-    """The reasons of the condition HoldersKnown. Only SYNCED means that whoever is not listed holds nothing."""
+    """The reasons of the condition HoldersKnown. Only SYNCED means that whoever is not listed holds nothing, but for
+    init containers: they are never listed (Holdings.possible)."""
 
     SYNCED = "Synced"
     INCOMPLETE = "PodResourcesIncomplete"  # it answers, but a kubelet that has just started does not know its pods yet
@@ -47,8 +48,10 @@ class Holdings:
 
     `offered`: what the kubelet calls healthy, of every plugin on the node; None: not read (Observe reads it, and an
     agent with nothing in effect yet), or not answered, and `message` says why.
-    `possible`: ids that the kubelet's checkpoint gives to containers, whoever they are, while `state` is not SYNCED: a
-    superset of what is held. None: it cannot be read.
+    `possible`: what the kubelet's checkpoint gives to a container and none of `holders` has, an entry each: an init
+    container's, which no List shows, a pod's that is not listed yet, or that of one that has ended since the kubelet
+    wrote it. With `holders` it never lacks an id that is held. None: it cannot be read, and no earlier one is known.
+    `unread_because`: why the checkpoint cannot be read; `possible` is then what it said before.
     """
 
     state: HoldersState
@@ -56,7 +59,28 @@ class Holdings:
     holders: tuple[Holder, ...] = ()
     offered: tuple[Offer, ...] | None = None
     possible: tuple[Offer, ...] | None = None
+    unread_because: str = ""
     taken: float = 0.0  # time.monotonic() when the last complete List was called; 0.0: there was none
+
+    @property
+    def known(self) -> bool:
+        """Whether `holders` and `possible` have every id that is held, and `holders` none that is not."""
+        return self.state is HoldersState.SYNCED and not self.unread_because
+
+    @property
+    def held(self) -> tuple[tuple[str | None, tuple[str, ...]], ...]:
+        """Resource and ids of each container that has, or may have, a device."""
+        return (
+            *((each.resource, each.ids) for each in self.holders),
+            *((each.resource, each.ids) for each in self.possible or ()),
+        )
+
+    @property
+    def unknown_because(self) -> str:
+        """Why `known` is not so, for people."""
+        if self.state is HoldersState.SYNCED:
+            return self.unread_because
+        return f"{self.state.value}: {self.message}" if self.message else self.state.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, OfferedResource, Plan
+from nodedevices_plugin.model import Holder, Holdings, Inventory, Offer, OfferedResource, Plan
 from nodedevices_plugin.pipeline.foreign import Names, offered_text, other_plugins
-from nodedevices_plugin.resources.changes import ChangeDecision, wait, waiting_for
+from nodedevices_plugin.resources.changes import ChangeDecision, unnamed_text, wait, waiting_for
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.helpers import (
     exclusive,
@@ -45,12 +45,11 @@ def awaited(plan: Plan, inventory: Inventory, holdings: Holdings, facts: HelperF
 
     But a helper that runs stays while pods hold its shares: they may be its clients, from before that plugin came.
     """
-    held = {(holder.resource, each) for holder in holdings.holders for each in holder.ids}
+    held = {(resource, each) for resource, ids in holdings.held for each in ids}
 
     def in_use(resource: OfferedResource) -> bool:
         runs = not unanswered(Plan(resources=(resource,)), facts.answers)
-        known = holdings.state is HoldersState.SYNCED
-        return runs and (not known or any((resource.name, each.id) in held for each in resource.ids))
+        return runs and (not holdings.known or any((resource.name, each.id) in held for each in resource.ids))
 
     ours = Plan(resources=tuple(each for each in plan.resources if each.name not in not_ours or in_use(each)))
     missing = unanswered(ours, facts.answers)
@@ -80,11 +79,11 @@ def may_start(
     if not shared:
         return ChangeDecision(apply=True)
     what = _waits(shared)
-    if holdings.state is not HoldersState.SYNCED:
-        return wait((), f"{what}: it is not known which pods hold devices ({holdings.message or holdings.state.value})")
+    if not holdings.known:
+        return wait((), f"{what}: it is not known which pods hold devices ({holdings.unknown_because})")
     devices = {one.device_id for each in shared for one in each.ids}
 
-    def beside(holder: Holder, id_: str) -> bool:
+    def beside(holder: Holder | Offer, id_: str) -> bool:
         if holder.resource is None:
             unit = names.claimed(id_)
         else:
@@ -94,6 +93,9 @@ def may_start(
     holders = tuple(each for each in holdings.holders if any(beside(each, id_) for id_ in each.ids))
     if holders:
         return wait(holders, f"{what} until these pods have ended: {waiting_for(holders)}")
+    for unnamed in holdings.possible or ():
+        if any(beside(unnamed, id_) for id_ in unnamed.ids):
+            return wait((), f"{what} until {unnamed_text(unnamed)}")
     return ChangeDecision(apply=True)
 
 

@@ -211,7 +211,7 @@ def configure(
 def _usable(plan: Plan, node: Node) -> Plan:
     """The plan without what no new container could use: shares whose helper is not ready, or takes no more clients."""
     ready = withheld(plan, node.last_plan, node.helpers.answers)
-    return without_full(ready, node.inventory, node.holdings.holders, node.unlisted)
+    return without_full(ready, node.inventory, node.holdings, node.unlisted)
 
 
 def _with_others(configured: Configured, requested: RequestedConfig) -> Configured:
@@ -273,7 +273,7 @@ def _running(before: ActiveConfig, node: Node) -> _Running:
         return _Running(plan=plan, helpers=helpers, clients=clients)
     ids = Names(node.inventory, index_prefix=before.effective.index_prefix)
     start = may_start(needs.unanswered, node.holdings, ids, clients=clients)
-    if start.waiting_for:  # not where nobody knows: after a restart helpers are wanted at once
+    if not start.apply and node.holdings.known:  # else nobody knows: after a restart helpers are wanted at once
         problem = replace(_helpers_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
         return _Running(plan=plan, clients=clients, problem=problem)
     return _Running(plan=plan, helpers=helpers, clients=clients, problem=_helpers_await(needs))

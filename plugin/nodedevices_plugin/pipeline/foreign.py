@@ -118,7 +118,7 @@ def _named(holder: Holder, names: Names) -> Holder:
 
 def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names) -> tuple[Held, ...]:
     """Every id of this node's devices that is held, or may be: by listed pods, by Allocates that no List has shown yet
-    (`unlisted`), and, while no complete List is known, by whom the kubelet's checkpoint knows."""
+    (`unlisted`), and by whom the kubelet's checkpoint alone knows."""
     found: dict[tuple[str | None, str, str], Held] = {}
     taken: set[tuple[str | None, str]] = set()
 
@@ -148,7 +148,7 @@ def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names) -
     for recent in unlisted:
         for id_ in recent.ids:
             add(recent.resource, id_, "")
-    for offer in holdings.possible or () if holdings.state is not HoldersState.SYNCED else ():
+    for offer in holdings.possible or ():
         for id_ in offer.ids:
             add(offer.resource, id_, "")
     return tuple(found.values())
@@ -197,7 +197,7 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
     How others share cannot be seen, so that nobody may hold what is to have a helper (resources.changes has why).
     """
     what = ", ".join(each.name for each in wanted.resources) or "nothing"
-    if holdings.state is not HoldersState.SYNCED or holdings.offered is None:
+    if not holdings.known or holdings.offered is None:
         why = holdings.message or "the kubelet has not been queried yet"
         return wait((), f"serving {what} waits: it is not known what pods hold and other plugins offer ({why})")
     ours = {(resource.name, each.id) for resource in wanted.resources for each in resource.ids}

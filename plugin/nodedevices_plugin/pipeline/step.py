@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from nodedevices_api.conditions import CONFIG_INVALID
+from nodedevices_api.conditions import CONFIG_INVALID, WAITING_FOR_DAEMON, WAITING_FOR_HOLDERS
 from nodedevices_probe.protocol import ProbeEvent, Snapshot
 
 from nodedevices_plugin.health import notices, signals
@@ -126,6 +126,12 @@ class World:
     listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since
     started: float  # time.monotonic()
     wall_offset: float  # seconds that the wall clock is ahead of time.monotonic()
+
+    @property
+    def waits_for_holders(self) -> bool:
+        """Whether something is kept back because of what containers hold, or may hold."""
+        waits = self.config.reason in {WAITING_FOR_HOLDERS, WAITING_FOR_DAEMON}
+        return waits or self.holdings.state is HoldersState.INCOMPLETE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

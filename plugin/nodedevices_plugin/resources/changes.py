@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, OfferedResource, Plan, RecentAllocate
+from nodedevices_plugin.model import Holder, Holdings, Offer, OfferedResource, Plan, RecentAllocate
 from nodedevices_plugin.resources.occupancy import Held
 from nodedevices_plugin.sharing.helpers import run_by
 
@@ -48,9 +48,9 @@ def decide_change(
     if not changed:
         return ChangeDecision(apply=True)
     names = ", ".join(_named(name, current, wanted) for name in sorted(changed))
-    if holdings.state is not HoldersState.SYNCED:
-        why = f"{holdings.state.value}: {holdings.message}" if holdings.message else holdings.state.value
-        return wait((), f"the change of {names} waits: it is not known which pods hold devices ({why})")
+    if not holdings.known:
+        why = f"it is not known which pods hold devices ({holdings.unknown_because})"
+        return wait((), f"the change of {names} waits: {why}")
     if not whole:
         with_helper = {each.name for plan in (current, wanted) for each in plan.resources if _bound_to(each)}
         changed = {name: ids for name, ids in changed.items() if name in with_helper}
@@ -58,6 +58,9 @@ def decide_change(
     names = ", ".join(_named(name, current, wanted) for name in sorted(changed))
     if holders:
         return wait(holders, f"the change of {names} waits until these pods have ended: {waiting_for(holders)}")
+    for unnamed in holdings.possible or ():
+        if _holds(unnamed.resource, unnamed.ids, changed):
+            return wait((), f"the change of {names} waits until {unnamed_text(unnamed)}")
     for each in unlisted:
         if _holds(each.resource, each.ids, changed):
             text = f"{each.resource} was allocated less than {RECENT_SECONDS:.0f} s ago, and its pod is not listed yet"
@@ -76,7 +79,7 @@ def not_listed(
 def none_held(holdings: Holdings, recent: Sequence[RecentAllocate], *, monotonic: float) -> bool:
     """Whether it is known that no pod of this node has a device."""
     young = any(monotonic - each.monotonic < RECENT_SECONDS for each in recent)
-    return holdings.state is HoldersState.SYNCED and not holdings.holders and not young
+    return holdings.known and not holdings.holders and not holdings.possible and not young
 
 
 def drained(current: Plan, wanted: Plan, held: Sequence[Held]) -> Plan:
@@ -133,6 +136,15 @@ def _how(resource: OfferedResource) -> str:
 
 def _holds(resource: str | None, ids: Sequence[str], changed: Mapping[str, frozenset[str]]) -> bool:
     return resource is not None and resource in changed and bool(ids)
+
+
+def unnamed_text(held: Offer) -> str:
+    """Of what only the kubelet's checkpoint names, for people."""
+    ids = held.ids[0] + (f" and {len(held.ids) - 1} more" if len(held.ids) > 1 else "")
+    return (
+        f"the pod has ended that holds {held.resource} {ids} (the kubelet's checkpoint assigns it to a container that "
+        "PodResources does not list: an init container, or one of a pod that has just ended)"
+    )
 
 
 def waiting_for(holders: Sequence[Holder]) -> str:

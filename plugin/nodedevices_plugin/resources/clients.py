@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from nodedevices_plugin.model import Holder, Inventory, OfferedResource, Plan, RecentAllocate
+from nodedevices_plugin.model import Holdings, Inventory, OfferedResource, Plan, RecentAllocate
 from nodedevices_plugin.sharing.registry import helper_kind
 
 
@@ -21,11 +21,11 @@ def counts_containers(plan: Plan) -> bool:
     return any(each.memory is not None and helper_kind(each) is not None for each in plan.resources)
 
 
-def without_full(
-    plan: Plan, inventory: Inventory, holders: Sequence[Holder], unlisted: Sequence[RecentAllocate]
-) -> Plan:
+def without_full(plan: Plan, inventory: Inventory, holdings: Holdings, unlisted: Sequence[RecentAllocate]) -> Plan:
     """The plan without free shares of devices that have all the containers that they can have. `unlisted`: Allocates
     that no List has shown."""
+    unnamed = {(each.resource, each.ids) for each in unlisted}
+    unnamed |= {(each.resource, each.ids) for each in holdings.possible or ()}
     facts = {device.fact.id: device.fact for device in inventory.devices}
 
     def now(resource: OfferedResource) -> OfferedResource:
@@ -35,11 +35,11 @@ def without_full(
         device_of = {each.id: each.device_id for each in resource.ids}
         containers: dict[str, set[Hashable]] = {}
         held: set[str] = set()
-        listed: list[tuple[Hashable, Holder | RecentAllocate]] = [
-            ((each.namespace, each.pod, each.container), each) for each in holders
+        listed: list[tuple[Hashable, str | None, tuple[str, ...]]] = [
+            ((each.namespace, each.pod, each.container), each.resource, each.ids) for each in holdings.holders
         ]
-        for who, each in [*listed, *enumerate(unlisted)]:
-            for id_ in each.ids if each.resource == resource.name else ():
+        for who, name, ids_held in [*listed, *((each, *each) for each in unnamed)]:
+            for id_ in ids_held if name == resource.name else ():
                 held.add(id_)
                 if id_ in device_of:
                     containers.setdefault(device_of[id_], set()).add(who)

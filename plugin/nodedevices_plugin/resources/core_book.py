@@ -122,7 +122,9 @@ class CoreBook:
         """Without those of ids that are no longer offered (another unit of memory) and that nobody holds any more: the
         kubelet never calls these free. Their device is withheld until then (resources.occupancy)."""
         offered, listed = self._shares[resource].device_of.keys(), self._listed(resource)
-        known = self._holdings.state is HoldersState.SYNCED
+        unnamed = (each.ids for each in self._holdings.possible or () if each.resource == resource)
+        listed |= {id_ for ids in unnamed for id_ in ids}
+        known = self._holdings.known
         return tuple(
             each
             for each in bookings

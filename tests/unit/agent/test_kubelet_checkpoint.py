@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.kubelet.checkpoint import CheckpointError, parse, read
-from nodedevices_plugin.model import Offer
+from nodedevices_plugin.kubelet.checkpoint import CheckpointError, CheckpointFile, Entry, parse, read
 
 # Written by a kubelet 1.36.3, with the answers and the checksum cut out.
 RECORDED = {
@@ -34,10 +33,10 @@ RECORDED = {
 }
 
 
-def test_ids_are_read_by_resource_over_all_numa_nodes_and_pods() -> None:
+def test_ids_are_read_by_container_over_all_numa_nodes() -> None:
     assert parse(json.dumps(RECORDED).encode()) == (
-        Offer(resource="example.com/nic", ids=("nic-0",)),
-        Offer(resource="nvidia.com/gpu", ids=("GPU-0", "GPU-1")),
+        Entry("0a9a1f0f-5d0b-4f5e-9d0c-6d4fbd0a9a12", "main", "example.com/nic", ("nic-0",)),
+        Entry("6f0f4c0e-5d0b-4f5e-9d0c-6d4fbd0a9a11", "main", "nvidia.com/gpu", ("GPU-0", "GPU-1")),
     )
 
 
@@ -54,6 +53,7 @@ def test_no_container_has_anything_where_there_are_no_entries() -> None:
         b"{}",
         b'{"Data": {}}',
         b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b"}]}}',
+        b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b", "DeviceIDs": {"0": ["GPU-0"]}}]}}',
         b'{"Data": {"PodDeviceEntries": [{"ResourceName": 7, "DeviceIDs": {}}]}}',
         b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b", "DeviceIDs": ["GPU-0"]}]}}',
         b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b", "DeviceIDs": {"0": [1]}}]}}',
@@ -69,3 +69,17 @@ def test_a_file_that_is_not_there_is_none_and_one_that_cannot_be_read_an_error(t
     assert read(tmp_path / "missing") is None
     with pytest.raises(CheckpointError, match="Is a directory"):
         read(tmp_path)
+
+
+def test_a_file_that_was_written_again_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    file = CheckpointFile(path)
+    assert (file.read(), file.identity()) == (None, None)
+    path.write_text(json.dumps(RECORDED))
+    first = file.identity()
+    assert len(file.read() or ()) == 2
+    new = tmp_path / "new"
+    new.write_text('{"Data": {"PodDeviceEntries": null}}')
+    new.replace(path)
+    assert file.identity() != first
+    assert file.read() == ()
