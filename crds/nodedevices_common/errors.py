@@ -16,6 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
+# Whoever answers with more (a load balancer, maintenance in front of the API server) may be gone a minute later; faults
+# would go unmarked until then.
+MAX_RETRY_AFTER_SECONDS = 60.0
+
 
 class NodeDevicesError(Exception):
     """Everything that is raised on purpose."""
@@ -58,18 +62,18 @@ class OperationError(NodeDevicesError):
 
 class RequestError(OperationError):
     """A request to the API server that did not succeed. `status` 0: no answer; 200: one that makes no sense.
-    `retry_after`: seconds to wait, as the server said."""
+    `retry_after`: seconds to wait, as the server said, and no more than MAX_RETRY_AFTER_SECONDS."""
 
     def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.retry_after = retry_after
+        self.retry_after = None if retry_after is None else min(retry_after, MAX_RETRY_AFTER_SECONDS)
 
 
 def retry_after_seconds(header: object) -> float | None:
-    """What a Retry-After header says; None where it says nothing, a date, or more than an hour."""
+    """What a Retry-After header says, at most MAX_RETRY_AFTER_SECONDS; None where it says nothing, or a date."""
     try:
         seconds = float(str(header))
     except ValueError:
         return None
-    return seconds if 0 <= seconds <= 3600 else None
+    return min(seconds, MAX_RETRY_AFTER_SECONDS) if seconds >= 0 else None

@@ -35,7 +35,6 @@ SILENT_SECONDS = 150.0  # a watch has a bookmark every minute
 MAX_LINE_BYTES = 8 << 20  # of a watch; etcd takes objects of 1.5 MiB
 CHECK_SECONDS = 10.0  # between two checks of the credentials' files
 LOAD_AGAIN_SECONDS = 1.0  # between two readings of them, however many calls are refused
-MAX_PAUSE_SECONDS = 60.0  # for all calls, by Retry-After
 PAGE_SIZE = 500
 MAX_PAGES = 400  # 200,000 objects
 JSON = "application/json"
@@ -267,7 +266,7 @@ class KubeClient:
         retry = retry_after_seconds(response.getheader("Retry-After"))
         said, absent, blocked = _error_message(data, str(response.reason))
         if response.status == 429 and retry is not None and not blocked:
-            self._not_before = max(self._not_before, self._clock() + min(retry, MAX_PAUSE_SECONDS))
+            self._not_before = max(self._not_before, self._clock() + retry)
         return KubeError(
             f"{request.what}: {response.status} {said}",
             status=response.status,

@@ -57,11 +57,22 @@ def test_refused_input_has_a_line_for_each_problem() -> None:
 def test_a_request_without_an_answer_has_status_0() -> None:
     assert RequestError("list nodes: no answer").status == 0
     assert RequestError("list nodes: 429", status=429, retry_after=3.0).retry_after == 3.0
+    assert RequestError("list nodes: 503", status=503, retry_after=3600.0).retry_after == 60.0
 
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [("3", 3.0), ("0.5", 0.5), (None, None), ("", None), ("-1", None), ("1e9", None), ("nan", None), ("Sun", None)],
+    [
+        ("3", 3.0),
+        ("0.5", 0.5),
+        (None, None),
+        ("", None),
+        ("-1", None),
+        ("120", 60.0),
+        ("1e9", 60.0),
+        ("nan", None),
+        ("Sun", None),
+    ],
 )
-def test_a_wait_that_the_server_requires_is_an_hour_at_most(header: str | None, seconds: float | None) -> None:
+def test_a_wait_that_the_server_requires_is_a_minute_at_most(header: str | None, seconds: float | None) -> None:
     assert retry_after_seconds(header) == seconds
