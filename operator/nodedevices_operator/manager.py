@@ -15,7 +15,7 @@ from nodedevices_api.conditions import STALE
 from nodedevices_operator.cache.queue import KeyQueue, RetryLater
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.relist import RELIST_SECONDS, Relister
-from nodedevices_operator.cache.store import Cache, Dirty
+from nodedevices_operator.cache.store import Cache, Dirty, faults
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
 from nodedevices_operator.desired.consequences import faulty
@@ -68,7 +68,7 @@ class Manager:
             namespace=namespace,
             survey=lambda: survey(self.cache.node_devices, self.cache.nodes, self.cache.policies.values()),
             enqueue=self.fleet.add,
-            answered=self.nodes.add,
+            answered=lambda node: self.nodes.add(node, urgent=True),
             switched=self._switched,
             clock=clock,
         )
@@ -106,7 +106,7 @@ class Manager:
         if not self.cache.synced:
             return
         for name in dirty.nodes:
-            self.nodes.add(name)
+            self.nodes.add(name, urgent=name in dirty.urgent)
         for name in dirty.policies:
             self.policies.add(name, delay=SUM_UP_SECONDS)
 
@@ -114,12 +114,13 @@ class Manager:
         self._unseen = set(self.cache.node_devices)
         self.fleet.add(FLEET_KEY)
         left = {name for name, node in self.cache.nodes.items() if node.marked}  # perhaps without a NodeDevices
-        self.dirty(Dirty(frozenset(self._unseen | left), frozenset(self.cache.policies)))
+        urgent = frozenset(name for name, record in self.cache.node_devices.items() if faults(record))
+        self.dirty(Dirty(frozenset(self._unseen | left), frozenset(self.cache.policies), urgent=urgent))
 
     def _switched(self, nodes: Sequence[str]) -> None:
         """The breaker has opened or closed: nodes with faults and policies that act on them say so."""
         acting = frozenset(name for name, policy in self.cache.policies.items() if acts(policy))
-        self.dirty(Dirty(frozenset(nodes), acting))
+        self.dirty(Dirty(frozenset(nodes), acting, urgent=frozenset(nodes)))
 
     def _forget_writes(self) -> None:
         """Forget what was remembered of writes: they may be undone."""

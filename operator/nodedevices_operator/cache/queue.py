@@ -5,6 +5,9 @@ worked on by one worker at a time; a key added meanwhile is reconciled once more
 exponentially longer each time, with jitter, until a success; a success may request to be reconciled again later
 (requeue after). News of a failing key bring its next try forward, to no less than NEWS_SECONDS (a broken node that
 changes all the time costs little more than a quiet one), and never to before the time that the server set.
+
+Urgent keys go before all others, however many of them wait, until they succeed: a fault is marked while a policy
+reaches thousands of nodes. After URGENT_IN_A_ROW of them one of the others has its turn: no flood of faults stops them.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from nodedevices_common.backoff import Backoff, Draw
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=60.0, jitter=0.2)
 NEWS_SECONDS = 2.0
 JITTER = 0.2  # of a requested delay; it only grows
+URGENT_IN_A_ROW = 8
 MAX_LATE_SECONDS = 5.0  # by jitter, of a requeue after so many seconds
 
 Handler = Callable[[str], Awaitable[float | None]]
@@ -42,7 +46,10 @@ class KeyQueue:
         self._clock = clock
         self._draw = draw
         self._ready: OrderedDict[str, float] = OrderedDict()  # each with since when
-        self._running: set[str] = set()
+        self._first: OrderedDict[str, float] = OrderedDict()  # as _ready, of urgent keys
+        self._urgent: set[str] = set()  # until they are taken
+        self._in_a_row = 0  # urgent keys that were taken since one of the others was
+        self._running: dict[str, bool] = {}  # whether it was urgent
         self._again: set[str] = set()  # added while running
         self._due: dict[str, float] = {}  # the one time at which a key becomes ready by itself
         self._heap: list[tuple[float, str]] = []  # may hold outdated pairs; _due decides
@@ -52,14 +59,18 @@ class KeyQueue:
 
     def __len__(self) -> int:
         """Keys that are ready or being worked on: the depth that a person should worry about."""
-        return len(self._ready) + len(self._running)
+        return len(self._first) + len(self._ready) + len(self._running)
 
     def age(self) -> float:
         """Seconds that the oldest ready key has waited; 0: none waits."""
-        return max(0.0, self._clock() - next(iter(self._ready.values()))) if self._ready else 0.0
+        since = [next(iter(each.values())) for each in (self._first, self._ready) if each]
+        return max(0.0, self._clock() - min(since)) if since else 0.0
 
-    def add(self, key: str, *, delay: float = 0.0) -> None:
-        """Reconcile the key as soon as possible, or after `delay` seconds; the earliest counts."""
+    def add(self, key: str, *, delay: float = 0.0, urgent: bool = False) -> None:
+        """Reconcile the key as soon as possible, or after `delay` seconds; the earliest counts. `urgent`: before those
+        that are not, whenever its time has come."""
+        if urgent:
+            self._urgent.add(key)
         if delay > 0:
             self._at(key, self._clock() + delay)
         elif key in self._running:
@@ -73,6 +84,7 @@ class KeyQueue:
         """The object is gone: no timer and no memory of failures stays."""
         for memory in (self._due, self._failures, self._not_before):
             memory.pop(key, None)
+        self._urgent.discard(key)
 
     def take(self) -> str | None:
         """The next key to work on, or None; whoever takes a key ends with `done` or `failed`."""
@@ -85,15 +97,19 @@ class KeyQueue:
                     self._again.add(key)
                 else:
                     self._push(key)
-        if not self._ready:
+        others_turn = self._ready and self._in_a_row >= URGENT_IN_A_ROW
+        lane = self._first if self._first and not others_turn else self._ready
+        if not lane:
             return None
-        key, _ = self._ready.popitem(last=False)
-        self._running.add(key)
+        key, _ = lane.popitem(last=False)
+        self._in_a_row = self._in_a_row + 1 if lane is self._first else 0
+        self._running[key] = key in self._urgent
+        self._urgent.discard(key)
         return key
 
     def done(self, key: str, requeue_after: float | None = None) -> None:
         """The key was worked on; it is ready again after so many seconds (with jitter), or when it is added."""
-        self._running.discard(key)
+        self._running.pop(key, None)
         self._failures.pop(key, None)
         self._not_before.pop(key, None)
         if key in self._again:
@@ -105,7 +121,8 @@ class KeyQueue:
 
     def failed(self, key: str, at_least: float = 0.0) -> float:
         """The key could not be worked on. Returns the seconds after which it is tried again."""
-        self._running.discard(key)
+        if self._running.pop(key, False):
+            self._urgent.add(key)
         self._again.discard(key)
         count = self._failures[key] = self._failures.get(key, 0) + 1
         delay = max(at_least * self._draw(1.0, 1.0 + JITTER), BACKOFF.after(count, self._draw))
@@ -139,7 +156,12 @@ class KeyQueue:
             await asyncio.sleep(0)  # a handler that never had to wait must not starve the others
 
     def _push(self, key: str) -> None:
-        self._ready.setdefault(key, self._clock())
+        if key in self._first:
+            return
+        if key in self._urgent:
+            self._first[key] = self._ready.pop(key, self._clock())
+        else:
+            self._ready.setdefault(key, self._clock())
         self._wake.set()
 
     def _at(self, key: str, at: float) -> None:

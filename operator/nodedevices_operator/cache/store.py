@@ -30,12 +30,14 @@ class Dirty:
 
     nodes: frozenset[str] = frozenset()
     policies: frozenset[str] = frozenset()
+    urgent: frozenset[str] = frozenset()  # those of the nodes whose faults are others than before
 
     def __bool__(self) -> bool:
         return bool(self.nodes or self.policies)
 
 
 NOTHING = Dirty()
+HEALTHY = "Healthy"
 
 
 @dataclass(slots=True)
@@ -103,9 +105,12 @@ class Cache:
             stale = record.condition(STALE)
             beats = before.heartbeat != record.heartbeat and stale is not None and stale.status == "True"
             return Dirty(frozenset({record.name})) if beats else NOTHING
-        if before is None or before.devices != record.devices:
-            self.changed_at[record.name] = self.clock()
-        return Dirty(frozenset({record.name}))
+        name = frozenset({record.name})
+        if before is not None and before.devices == record.devices:
+            return Dirty(name)
+        self.changed_at[record.name] = self.clock()
+        others = faults(record) != (faults(before) if before is not None else frozenset())
+        return Dirty(name, urgent=name if others else frozenset())
 
     def _observe_node(self, record: NodeRecord) -> Dirty:
         before = self.nodes.get(record.name)
@@ -130,6 +135,20 @@ class Cache:
             if (name in self.nodes and policy.selects(self.nodes[name].labels))
             or any(ref.name == policy.name for ref in record.policies)
         }
+
+
+def faults(record: NodeDevicesRecord) -> frozenset[tuple[str, str, str, str]]:
+    """What is not well on a node, and for whom: pods are marked by it, and pods and Nodes acted on."""
+    found = set()
+    for device in record.devices:
+        for part in device.parts:
+            if part.health.state != HEALTHY:
+                found.add((part.id, part.health.state, part.health.reason, ""))
+            for holder in part.holders:
+                health = holder.health or part.health
+                if health.state != HEALTHY:
+                    found.add((part.id, health.state, health.reason, holder.uid or f"{holder.namespace}/{holder.pod}"))
+    return frozenset(found)
 
 
 def newer(record: Record, than: Record) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
-from support.opfacts import device, node, node_devices, raw_policy
+from support.opfacts import device, holder, node, node_devices, raw_policy
 
 
 def known(*objects: tuple[Kind, dict[str, Any]]) -> Cache:
@@ -27,6 +27,24 @@ def test_a_heartbeat_is_no_reason_to_reconcile_unless_the_object_is_stale() -> N
     cache = known((Kind.NODE_DEVICES, node_devices(device(0), conditions=stale)))
     beat = node_devices(device(0), conditions=stale, version=2, heartbeat="2026-11-21T13:00:00Z")
     assert cache.observe(Kind.NODE_DEVICES, read(Kind.NODE_DEVICES, beat)).nodes == {"n1"}
+
+
+def test_what_changes_a_nodes_faults_is_urgent_and_nothing_else_is() -> None:
+    def change(before: dict[str, Any], after: dict[str, Any]) -> frozenset[str]:
+        found = known((Kind.NODE_DEVICES, before)).observe(Kind.NODE_DEVICES, read(Kind.NODE_DEVICES, after))
+        assert found.nodes == {"n1"}
+        return found.urgent
+
+    well, held = device(0), device(0, holders=[holder()])
+    faulty = device(0, "Unhealthy", "Xid79")
+    assert change(node_devices(well), node_devices(faulty, version=2)) == {"n1"}
+    assert change(node_devices(faulty), node_devices(well, version=2)) == {"n1"}  # a mark is to be taken back
+    assert change(node_devices(faulty), node_devices(device(0, "Unhealthy", "Xid94"), version=2)) == {"n1"}
+    worse = device(0, "Unhealthy", "Xid79", holders=[holder()])
+    assert change(node_devices(faulty), node_devices(worse, version=2)) == {"n1"}  # a pod that is to be marked
+    assert change(node_devices(well), node_devices(held, version=2)) == frozenset()
+    assert change(node_devices(well), node_devices(well, resources=[], version=2)) == frozenset()
+    assert known().observe(Kind.NODE_DEVICES, read(Kind.NODE_DEVICES, node_devices(faulty))).urgent == {"n1"}
 
 
 def test_an_older_state_never_replaces_a_newer_one() -> None:

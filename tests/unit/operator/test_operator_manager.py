@@ -135,6 +135,40 @@ async def test_an_agent_that_stays_silent_after_the_api_servers_return_is_late(
     assert stale(kube) == "HeartbeatOverdue"
 
 
+# --- what goes first -------------------------------------------------------------------------------------------------
+def more_nodes(kube: FakeKube, count: int) -> None:
+    for number in range(count):
+        name = f"other-{number}"
+        raw, shown = raw_node({GPU: 1}), node_devices(device(0), heartbeat="h0")
+        raw["metadata"] |= {"name": name, "uid": f"node-{name}"}
+        shown["metadata"] |= {"name": name, "uid": f"nd-{name}"}
+        kube.put(f"{names.NODES}/{name}", raw)
+        kube.put(f"{names.NODE_DEVICES}/{name}", shown)
+
+
+FAULT = [device(0, "Unhealthy", "Xid79", holders=[holder()])]
+
+
+async def test_a_fault_goes_before_a_policy_that_reaches_all_nodes(kube: FakeKube, clock: Clock) -> None:
+    more_nodes(kube, 50)
+    manager = Manager(kube, Metrics(), clock=clock)
+    await manager.relister.once()
+    await settle(manager)
+    policy = kube.put(f"{names.POLICIES}/p", raw_policy("p", health={"holdDownSeconds": 60}))
+    manager.arrived(Kind.POLICY, False, read(Kind.POLICY, policy))
+    assert len(manager.nodes) == 51
+    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, report(kube, devices=FAULT)))
+    assert manager.nodes.take() == "n1"
+
+
+async def test_an_operator_that_starts_looks_at_faulty_nodes_first(kube: FakeKube, clock: Clock) -> None:
+    more_nodes(kube, 50)
+    report(kube, devices=FAULT)
+    manager = Manager(kube, Metrics(), clock=clock)
+    await manager.relister.once()
+    assert manager.nodes.take() == "n1"
+
+
 # --- waits that the server sets --------------------------------------------------------------------------------------
 async def test_the_longest_wait_that_the_server_requires_is_kept(manager: Manager, kube: FakeKube) -> None:
     raw = report(kube, devices=[device(0, "Unhealthy", "Xid79", holders=[holder()])])

@@ -12,6 +12,7 @@ from nodedevices_operator.cache.queue import (
     BACKOFF,
     MAX_LATE_SECONDS,
     NEWS_SECONDS,
+    URGENT_IN_A_ROW,
     KeyQueue,
     RetryLater,
 )
@@ -50,6 +51,45 @@ def test_keys_come_in_the_order_in_which_they_were_added(queue: KeyQueue) -> Non
     for key in ("b", "a", "c"):
         queue.add(key)
     assert [queue.take() for _ in range(3)] == ["b", "a", "c"]
+
+
+def test_an_urgent_key_goes_before_all_that_wait_and_keeps_its_age(queue: KeyQueue, clock: Clock) -> None:
+    for key in ("a", "b", "c"):
+        queue.add(key)
+    clock.now = 7.0
+    queue.add("c", urgent=True)
+    queue.add("new", urgent=True)
+    assert (len(queue), queue.age()) == (4, 7.0)
+    assert [queue.take() for _ in range(5)] == ["c", "new", "a", "b", None]
+
+
+def test_urgent_keys_do_not_keep_the_others_waiting_for_ever(queue: KeyQueue) -> None:
+    queue.add("other")
+    for number in range(URGENT_IN_A_ROW + 1):
+        queue.add(f"urgent-{number}", urgent=True)
+    taken = [queue.take() for _ in range(URGENT_IN_A_ROW + 2)]
+    assert taken.index("other") == URGENT_IN_A_ROW
+
+
+def test_a_key_is_urgent_until_it_succeeds(queue: KeyQueue, clock: Clock) -> None:
+    queue.add("n1", urgent=True)
+    queue.take()
+    queue.add("n2")
+    delay = queue.failed("n1")
+    clock.now += delay
+    assert queue.take() == "n1"
+    queue.done("n1")
+    queue.add("n1")
+    assert [queue.take(), queue.take()] == ["n2", "n1"]
+
+
+def test_a_key_that_becomes_urgent_while_it_is_worked_on_is_the_next(queue: KeyQueue) -> None:
+    queue.add("n1")
+    queue.take()
+    queue.add("n2")
+    queue.add("n1", urgent=True)
+    queue.done("n1")
+    assert queue.take() == "n1"
 
 
 def test_a_key_is_with_one_worker_and_is_reconciled_once_more_when_it_changed_meanwhile(queue: KeyQueue) -> None:
