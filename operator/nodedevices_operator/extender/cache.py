@@ -20,6 +20,7 @@ from nodedevices_operator.extender.table import BoundPod, EndedPod, Table, tabul
 
 MIRROR = "kubernetes.io/config.mirror"  # a static pod's uid, as the kubelet has it
 MAX_ENDED = 256  # pods of one node that are remembered after their end
+LEAST_REQUESTS = 1024  # that are remembered before those of pods that are gone are looked for
 SECONDS_DIGITS = 14  # of a time; metav1.Time has no fractions
 _WITHOUT_SIGNS = str.maketrans("", "", "-T:Z")
 FINISHED = ("Succeeded", "Failed")
@@ -45,6 +46,7 @@ class Cache:
         self._covered: frozenset[str] = frozenset()  # resources whose pods are known
         self._arrivals = 0
         self._requests: dict[tuple[tuple[str, Request], ...], Mapping[str, Request]] = {}  # one of equals
+        self._most_requests = LEAST_REQUESTS  # then those that no pod has any more are forgotten
         self.version = 0  # grows with each change that an answer could depend on
         self.bound: Callable[[str], None] = _nothing  # called with the uid of each pod that is seen bound to a node
         self.pods_wanted: Callable[[], None] = _nobody  # called when pods have to be listed again
@@ -111,8 +113,20 @@ class Cache:
             order=(_moment(scheduled), arrival, _moment(metadata.get("creationTimestamp")), uid),
             key=pod_key(str(metadata.get("namespace", "")), str(metadata.get("name", ""))),
             node=intern(str(node)),
-            requests=self._requests.setdefault(tuple(requests.items()), requests),
+            requests=self._one_of_equals(requests),
         )
+
+    def _one_of_equals(self, requests: Mapping[str, Request]) -> Mapping[str, Request]:
+        """The same value for all pods that request the same. Names of containers are part of it, so a pod may leave
+        one behind that no other ever has."""
+        if len(self._requests) >= self._most_requests:
+            self._requests = {tuple(each.items()): each for each in self._requests_of_pods()}
+            self._most_requests = max(LEAST_REQUESTS, 2 * len(self._requests))
+        return self._requests.setdefault(tuple(requests.items()), requests)
+
+    def _requests_of_pods(self) -> Iterator[Mapping[str, Request]]:
+        yield from (pod.requests for pods in self._pods.values() for pod in pods.values())
+        yield from (each.pod.requests for ended in self._ended.values() for each in ended.values())
 
     def observe_pod(self, raw: Raw) -> None:
         """One that is new, changed, or no longer bound and running."""
@@ -214,6 +228,11 @@ class Cache:
     def sizes(self) -> tuple[int, int]:
         """NodeDevices and pods that are remembered."""
         return len(self._nodes), sum(map(len, self._pods.values()))
+
+    @property
+    def different_requests(self) -> int:
+        """How many different requests of pods are remembered."""
+        return len(self._requests)
 
     def cold(self) -> list[tuple[str, str]]:
         """Nodes and resources whose table is to be made: better before somebody waits for it."""

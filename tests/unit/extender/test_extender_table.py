@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_operator.extender.cache import Cache
+from nodedevices_operator.extender.cache import LEAST_REQUESTS, Cache
 from nodedevices_operator.extender.requests import requests_of
 from nodedevices_operator.extender.table import Outcome
 from support.nodeshares import MEMORY, cache, container, gpu, holder, node_devices, pod
@@ -466,3 +466,16 @@ def test_whatever_stands_at_any_place_of_an_object_nothing_is_raised(data: st.Da
             assert isinstance(table.fits(request), bool)
             assert 0 <= table.score(request) <= 10
         known.remove_pod(odd if thing is bound else bound)
+
+
+# --- what is remembered ----------------------------------------------------------------------------------------------
+def test_pods_that_are_gone_leave_nothing_behind() -> None:
+    """Names of containers are part of what is remembered of a pod, and those of a CI's are new in each."""
+    known = cache(node_devices("n1", gpu(0, 24), gpu(1, 24)), pod("stays", container("only", 3), node="n1"))
+    for number in range(3 * LEAST_REQUESTS):
+        one = pod(f"p{number}", container(f"step-{number}", 1), node="n1")
+        known.observe_pod(one)
+        known.remove_pod(one)
+    assert known.different_requests <= LEAST_REQUESTS
+    assert known.sizes() == (1, 1)
+    assert free(known) == [21, 24]
