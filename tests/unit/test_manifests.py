@@ -809,12 +809,13 @@ def test_an_extenders_flags_are_the_programs_and_its_probes_reach_it(name: str, 
     assert container["command"] == ["nodedevices-operator", "extender"]
     mounted = {each["mountPath"] for each in container["volumeMounts"]}
     (tmp_path / "tls").mkdir()
-    for file in ("tls.crt", "tls.key"):
+    for file in ("tls.crt", "tls.key", "ca.crt"):
         (tmp_path / "tls" / file).touch()
     found = extender_settings.read([each.replace("=/tls/", f"={tmp_path}/tls/") for each in container["args"]], {})
     assert found.certificate is None or "/tls" in mounted
     assert found.address.port == 9739
     assert (found.certificate is not None) == (name == "extender"), "what is not on loopback has TLS"
+    assert found.certificate is None or found.certificate.client_ca is not None, "and serves the scheduler alone"
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert (ports["http"], ports["health"]) == (found.http_address.port, found.health_address.port)
     for kind in ("livenessProbe", "readinessProbe"):
@@ -867,6 +868,7 @@ def test_a_scheduler_goes_on_without_the_extender_and_sends_names_only(name: str
     assert path == "scheduler"
     if name == "extender":
         assert (scheme, host, extender["enableHTTPS"]) == ("https", "CLUSTER-IP:9739", True)
+        assert {"caFile", "certFile", "keyFile"} <= set(extender["tlsConfig"])
     else:
         assert (scheme, host) == ("http", str(extender_settings.read([], {}).address))
 

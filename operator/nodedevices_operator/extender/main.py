@@ -179,6 +179,7 @@ async def run(settings: ExtenderSettings) -> None:
             metrics=extender.metrics,
             ready=extender.problem,
             scrape=extender.scrape,
+            limits=settings.limits,
         )
 
         def healthy() -> str:

@@ -4,9 +4,10 @@
     GET  /scheduler/inspect[/NODE]                    who has what, in Aliyun's JSON; under /gpushare-scheduler, too
     GET  /healthz, /readyz, /version, /metrics
 
-A body has a size and a time (Limits), and a connection that sends no complete request is closed. What cannot be read is
-a 400 that says what would be right. The certificate is read again when its files change; one that cannot be used leaves
-the one before.
+Whoever reaches the port can cost only a bounded part of memory and time (Limits): a body has a size and a time, and so
+many are read and so many answered at once; of those that are read the oldest makes room for a new one, so that slow
+clients hold nobody up. A connection that sends no complete request is closed. What cannot be read is a 400 that says
+what would be right. The certificate is read again when its files change; one that cannot be used leaves the one before.
 """
 
 from __future__ import annotations
@@ -42,12 +43,19 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one connection; and how often the certificate's files are checked."""
+    """What requests may cost; and how often the certificate's files are checked."""
 
-    body_bytes: int = 64 << 20  # 5,000 whole Nodes are 46 MiB
+    body_bytes: int = 3 << 20  # a pod has 1.5 MiB at most (etcd), and 20,000 names of 70 characters the rest
+    reading: int = 16  # bodies at once
+    answering: int = (
+        2  # requests at once: JSON in memory is up to 25 times its text; a scheduler sends one after another
+    )
     body_seconds: float = 10.0  # until a body is complete
     idle_seconds: float = 90.0  # until a request is complete up to its body
     check_seconds: float = 10.0
+
+
+WHOLE_NODES = Limits(body_bytes=64 << 20, reading=2)  # 5,000 whole Nodes are 46 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +115,9 @@ class Server:
         self._scrape = scrape
         self._limits = limits
         self._clock = clock
+        self._reading: dict[asyncio.Timeout, None] = {}  # bodies that are being read, the oldest first
+        self._answering = asyncio.Semaphore(limits.answering)
+        self._too_large = False  # was logged
         self.port = 0  # the one that is listened on
 
     async def start(self) -> None:
@@ -171,28 +182,50 @@ class Server:
         async def handle(request: web.Request) -> web.Response:
             code = 500
             try:
-                async with asyncio.timeout(self._limits.body_seconds):
-                    await request.read()
-                began = self._clock()
-                response = await respond(request)
-                seconds.observe(self._clock() - began)
+                await self._read(request)
+                async with self._answering:
+                    began = self._clock()
+                    response = await respond(request)
+                    seconds.observe(self._clock() - began)
                 code = response.status
             except TimeoutError:
                 code = 408
                 raise web.HTTPRequestTimeout(
-                    text=f"the body did not come within {self._limits.body_seconds:.0f} s\n"
+                    text=f"the body did not come in time, {self._limits.body_seconds:.0f} s or less where many come\n"
                 ) from None
             except InputError as error:
                 code = 400
                 raise web.HTTPBadRequest(text=f"{error}\n") from error
             except web.HTTPException as error:
                 code = error.status
+                if code == web.HTTPRequestEntityTooLarge.status_code and not self._too_large:
+                    self._too_large = True
+                    log.warning(
+                        "a body is too large: set nodeCacheCapable in the scheduler's configuration, so that it sends "
+                        "names, or give --whole-nodes",
+                        verb=verb,
+                        most_bytes=self._limits.body_bytes,
+                    )
                 raise
             finally:
                 self._metrics.requests.labels(verb, str(code)).inc()
             return response
 
         return handle
+
+    async def _read(self, request: web.Request) -> None:
+        """Read the body, which the request keeps. TimeoutError when it takes too long, or others have no room."""
+        if len(self._reading) >= self._limits.reading:
+            oldest = next(iter(self._reading))
+            del self._reading[oldest]
+            if not oldest.expired():
+                oldest.reschedule(asyncio.get_running_loop().time())
+        async with asyncio.timeout(self._limits.body_seconds) as limit:
+            self._reading[limit] = None
+            try:
+                await request.read()
+            finally:
+                self._reading.pop(limit, None)
 
     async def _filter(self, request: web.Request) -> web.Response:
         arguments = read_arguments(await request.read())

@@ -1,7 +1,7 @@
 """The flags and variables of `nodedevices-operator extender`. What is wrong ends the program with status 2.
 
-Without TLS it listens on loopback only, beside the scheduler: whoever can answer in its place decides where pods go,
-and who has which GPU is nobody's business who merely reaches a port.
+Without TLS it listens on loopback only, beside the scheduler: whoever can answer in its place decides where pods go.
+Elsewhere it serves clients with a certificate only: who has which GPU is nobody's business who merely reaches a port.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.http import Address
 from nodedevices_common.options import Given, Parser, from_environment
 
-from nodedevices_operator.extender.server import Certificate
+from nodedevices_operator.extender.server import WHOLE_NODES, Certificate, Limits
 from nodedevices_operator.settings import COMMON, PREFIX, address, kubeconfig, option
 
 COMMAND = "extender"
@@ -30,7 +30,24 @@ OPTIONS = (
         "tls-cert-file", "certificate to serve the scheduler with, in PEM; read again when it changes", metavar="FILE"
     ),
     option("tls-key-file", "its key", metavar="FILE"),
-    option("tls-client-ca-file", "only clients with a certificate of this authority are served", metavar="FILE"),
+    option(
+        "tls-client-ca-file",
+        "only clients with a certificate of this authority are served; needed where it is not on loopback",
+        metavar="FILE",
+    ),
+    option(
+        "any-client",
+        "serve clients without a certificate, too, where something else says who reaches the port",
+        default=False,
+        kind="bool",
+    ),
+    option(
+        "whole-nodes",
+        "take bodies of 64 MiB instead of 3, from a scheduler that sends whole Nodes (nodeCacheCapable: false); needs "
+        "2 GiB of memory",
+        default=False,
+        kind="bool",
+    ),
     option(
         "insecure-http",
         "allow an address other than loopback without TLS, such as behind a proxy that encrypts",
@@ -45,6 +62,7 @@ class ExtenderSettings:
     kubeconfig: str | None
     address: Address
     certificate: Certificate | None
+    limits: Limits
     http_address: Address
     health_address: Address
     log_level: logs.Level
@@ -66,16 +84,25 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSe
         kubeconfig=kubeconfig(given["kubeconfig"]),
         address=address(given["address"]),
         certificate=_certificate(given),
+        limits=WHOLE_NODES if given["whole-nodes"].value else Limits(),
         http_address=address(given["http-address"]),
         health_address=address(given["health-address"]),
         log_level=cast("logs.Level", given["log-level"].value),
         log_format=cast("logs.Format", given["log-format"].value),
     )
-    if found.certificate is None and not given["insecure-http"].value and not _loopback(found.address.host):
+    if _loopback(found.address.host):
+        return found
+    if found.certificate is None and not given["insecure-http"].value:
         raise InputError(
             f"{given['address'].place}: {str(found.address)!r} is no loopback address, and there is no TLS: whoever "
             f"can answer in the extender's place decides where pods run; give --tls-cert-file and --tls-key-file, or "
             f"{ADDRESS}, or --insecure-http if something else protects the connection"
+        )
+    if found.certificate is not None and found.certificate.client_ca is None and not given["any-client"].value:
+        raise InputError(
+            f"{given['address'].place}: {str(found.address)!r} is no loopback address, and clients need no "
+            f"certificate: who has which GPU would be told to whoever reaches it; give --tls-client-ca-file, or "
+            f"--any-client if something else says who that is"
         )
     return found
 

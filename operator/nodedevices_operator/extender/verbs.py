@@ -19,6 +19,7 @@ from nodedevices_operator.extender.cache import Cache
 from nodedevices_operator.extender.requests import Raw, Request, requests_of
 
 SETTLE_SECONDS = 0.1  # a bound pod is seen within some milliseconds
+MAX_NODES = 20_000  # in a call; the scheduler itself stops at some thousands that would do
 LAG_SECONDS = 0.02  # by which the watches here may be behind the scheduler's
 
 
@@ -82,6 +83,8 @@ def read_arguments(body: bytes) -> Arguments:
         items = _mapping(nodes).get("items")
         if not isinstance(items, list) or not all(isinstance(each, dict) for each in items):
             raise InputError("Nodes: not a NodeList; send items")
+    if len(names or items) > MAX_NODES:
+        raise InputError(f"NodeNames, Nodes: {len(names or items)} of them; send at most {MAX_NODES}")
     if names is None and nodes is None:
         raise InputError("NodeNames and Nodes are both absent; send one of them")
     if names is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,9 +18,10 @@ from nodedevices_common.http import Address
 from nodedevices_operator.extender.cache import Cache
 from nodedevices_operator.extender.metrics import Metrics
 from nodedevices_operator.extender.server import Certificate, Limits, Server
-from nodedevices_operator.extender.verbs import Verbs
+from nodedevices_operator.extender.verbs import MAX_NODES, Verbs
 from support.nodeshares import cache, gpu, holder, node_devices, pod
 
+PAGE = Path(__file__).parents[3] / "docs" / "sharing.md"
 Client = Callable[..., Awaitable[tuple[int, Any]]]
 
 KNOWN = (
@@ -179,6 +181,34 @@ def test_a_client_that_sends_slowly_or_nothing_holds_nobody_up() -> None:
     assert nothing == b""
 
 
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+def test_more_nodes_than_a_scheduler_asks_about_are_a_400(verb: str) -> None:
+    status, words = answer("POST", f"/scheduler/{verb}", ARGUMENTS | {"NodeNames": ["n"] * (MAX_NODES + 1)})
+    assert status == 400
+    assert f"send at most {MAX_NODES}" in words
+
+
+def test_many_slow_clients_make_room_for_one_that_is_not() -> None:
+    """However many bodies are on their way, few are remembered, and the scheduler's is read."""
+
+    async def beside() -> tuple[int, list[bytes]]:
+        async with serving(cache(*KNOWN), limits=Limits(reading=2)) as (made, _):
+            slow = [await asyncio.open_connection("127.0.0.1", made.port) for _ in range(3)]
+            for _, writer in slow:
+                writer.write(b"POST /scheduler/filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+                await writer.drain()
+            async with asyncio.timeout(30):
+                status, _found = await call(made.port, "POST", "/scheduler/filter", ARGUMENTS)
+                heads = [await slow[0][0].readline(), await slow[1][0].readline()]
+            for _, writer in slow:
+                writer.close()
+            return status, heads
+
+    status, heads = asyncio.run(beside())
+    assert status == 200
+    assert all(b"408" in head for head in heads)
+
+
 # --- TLS -------------------------------------------------------------------------------------------------------------
 def signed(folder: Path, name: str) -> Certificate:
     file, key = folder / f"{name}.crt", folder / f"{name}.key"
@@ -236,3 +266,39 @@ def test_with_an_authority_for_clients_only_its_clients_are_served(tmp_path: Pat
             return (await call(made.port, "GET", "/healthz", ssl=trusting(own, client=client)))[0]
 
     assert asyncio.run(both()) == 200
+
+
+def test_with_the_pages_certificates_only_the_scheduler_is_served(tmp_path: Path) -> None:
+    """docs/sharing.md, "Behind a Service"; with the strict checks that Python does by default since 3.13."""
+    section = PAGE.read_text().partition("\n#### Behind a Service\n")[2].partition("\n#### ")[0]
+    [made] = [each for each in re.findall(r"(?:^    .*\n|^\n(?=    ))+", section, re.MULTILINE) if "openssl" in each]
+    commands = re.sub(r"^    ", "", made, flags=re.MULTILINE).partition("kubectl")[0]
+    subprocess.run(["bash", "-eu", "-c", commands], cwd=tmp_path, check=True, capture_output=True)
+    secret = dict(re.findall(r"--from-file=(tls\.\w+|ca\.crt)=?(\S*)", made))
+    files = [tmp_path / (secret[name] or name) for name in ("tls.crt", "tls.key", "ca.crt")]
+
+    def client(name: str = "") -> ssl.SSLContext:
+        found = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+        found.verify_flags |= ssl.VERIFY_X509_STRICT
+        if name:
+            found.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
+        return found
+
+    async def both() -> int:
+        async with serving(cache(*KNOWN), certificate=StrictCertificate(*files)) as (made, _):
+            options = {"server_hostname": "nodedevices-extender"}  # as tlsConfig.serverName
+            with pytest.raises(aiohttp.ClientError):
+                await call(made.port, "GET", "/scheduler/inspect", ssl=client(), **options)
+            own = client("kube-scheduler")
+            return (await call(made.port, "GET", "/scheduler/inspect", ssl=own, **options))[0]
+
+    assert asyncio.run(both()) == 200
+
+
+class StrictCertificate(Certificate):
+    """As Python does by default since 3.13."""
+
+    def context(self) -> ssl.SSLContext:
+        made = super().context()
+        made.verify_flags |= ssl.VERIFY_X509_STRICT
+        return made

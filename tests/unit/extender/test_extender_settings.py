@@ -8,7 +8,7 @@ import pytest
 from nodedevices_common.errors import InputError
 from nodedevices_common.http import Address
 from nodedevices_operator.extender import settings
-from nodedevices_operator.extender.server import Certificate
+from nodedevices_operator.extender.server import Certificate, Limits
 from nodedevices_operator.main import main
 
 
@@ -27,7 +27,9 @@ def test_any_address_with_tls_or_where_something_else_protects_it(tmp_path: Path
     for name in ("crt", "key", "ca"):
         (tmp_path / name).touch()
     files = [f"--tls-cert-file={tmp_path / 'crt'}", f"--tls-key-file={tmp_path / 'key'}"]
-    assert settings.read(["--address=:9739", *files], {}).certificate == Certificate(tmp_path / "crt", tmp_path / "key")
+    anybody = settings.read(["--address=:9739", *files, "--any-client"], {}).certificate
+    assert anybody == Certificate(tmp_path / "crt", tmp_path / "key")
+    assert settings.read(["--address=127.0.0.1:9739", *files], {}).certificate == anybody
     both = settings.read(["--address=:9739", *files, f"--tls-client-ca-file={tmp_path / 'ca'}"], {}).certificate
     assert both is not None
     assert both.client_ca == tmp_path / "ca"
@@ -40,6 +42,10 @@ def test_any_address_with_tls_or_where_something_else_protects_it(tmp_path: Path
     [
         (["--address=:9739"], ["--address", "':9739'", "no loopback address", "--tls-cert-file", "--insecure-http"]),
         (["--address=10.0.0.1:9739"], ["'10.0.0.1:9739'", "no TLS"]),
+        (
+            ["--address=:9739", "--tls-cert-file=/etc/passwd", "--tls-key-file=/etc/passwd"],
+            ["--address", "':9739'", "clients need no certificate", "--tls-client-ca-file", "--any-client"],
+        ),
         (["--address=9739"], ["--address", "'9739'", "host:port"]),
         (["--tls-cert-file=/none"], ["--tls-cert-file", "'/none'", "not a file"]),
         (["--tls-cert-file=/etc/passwd"], ["--tls-key-file", "go together"]),
@@ -64,10 +70,22 @@ def test_the_command_comes_first_and_what_is_wrong_ends_it_with_2(capsys: pytest
     assert "extender before all flags" in capsys.readouterr().err
 
 
+def test_bodies_are_small_unless_whole_nodes_are_sent() -> None:
+    assert settings.read([], {}).limits == Limits()
+    assert settings.read(["--whole-nodes"], {}).limits.body_bytes > 10 * Limits().body_bytes
+
+
 def test_help_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         settings.read(["--help"], {})
     shown = capsys.readouterr().out
     assert ended.value.code == 0
-    for flag in ("--address", "--tls-cert-file", "--tls-key-file", "--tls-client-ca-file", "--insecure-http"):
+    for flag in (
+        "--address",
+        "--tls-cert-file",
+        "--tls-key-file",
+        "--tls-client-ca-file",
+        "--insecure-http",
+        "--any-client",
+    ):
         assert flag in shown
