@@ -35,7 +35,7 @@ class Node:
         probe = f"{program} nic --root {self.tree} --interval-seconds 0.2"
         arguments = [
             f"--node-name={NODE}",
-            f"--probe=nics={probe}",
+            f"--probe=nic={probe}",
             f"--rdma-config-file={self.file}",
             f"--device-plugin-dir={kubelet.plugin_folder}",
             f"--pod-resources-socket={kubelet.pod_resources_socket}",

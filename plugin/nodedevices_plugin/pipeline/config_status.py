@@ -74,12 +74,12 @@ def of_problem(status: ConfigStatus, problem: Problem, *, applied_once: bool) ->
     )
 
 
-def of_holders(status: ConfigStatus, held: Sequence[Held], inventory: Inventory) -> ConfigStatus:
-    """All is in effect, but for devices that pods hold in another shape."""
+def of_holders(status: ConfigStatus, held: Sequence[Held], inventory: Inventory, plan: Plan) -> ConfigStatus:
+    """All is in effect, but for devices that pods hold in another shape. `plan`: as the kubelet has it."""
     return replace(
         status,
         reason=names.WAITING_FOR_HOLDERS,
-        message=_withheld(held, inventory),
+        message="; ".join([_withheld(held, inventory), *_other_units(held, plan)]),
         waiting_for=_in_another_shape(held),
     )
 
@@ -101,6 +101,20 @@ def _withheld(ours: Sequence[Held], inventory: Inventory) -> str:
     who = f"these pods have ended: {pods}" if pods else "their pods, which the kubelet does not list yet, have ended"
     what = "held under another resource or id, and not offered to new pods until"
     return f"{devices}: {what} {who}; everything else is applied"
+
+
+def _other_units(held: Sequence[Held], plan: Plan) -> list[str]:
+    """For people: names of which pods hold shares of another unit. The scheduler knows no units, and subtracts them as
+    if they were of today's: a node can have a free device and room for no pod."""
+    found = []
+    for resource in (each for each in plan.resources if each.memory is not None):
+        old = sum(each.resource == resource.name for each in held)
+        now = sum(each.healthy for each in resource.ids)
+        if old:
+            what = f"the scheduler subtracts these pods' {old} earlier shares from the {now} of now of {resource.name}"
+            right = "another unit under another name (rename) is counted by itself"
+            found.append(f"{what}, so that new ones may find no room; {right}")
+    return found
 
 
 def _in_another_shape(ours: Sequence[Held]) -> tuple[WaitingPod, ...]:

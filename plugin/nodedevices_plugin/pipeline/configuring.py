@@ -186,7 +186,7 @@ def configure(
     if problem is not None:
         status = of_problem(status, problem, applied_once=after.applied_once)
     elif plan is not None and (others := _ours(held_otherwise, plan, node)):
-        status = of_holders(status, others, node.inventory)
+        status = of_holders(status, others, node.inventory, plan)
     elif not standalone and (seen is None or seen.config is None):
         kept = "its last configuration is" if spec is not None else "the node's own settings are"
         message = f"the operator has not resolved this node: {kept} in effect"

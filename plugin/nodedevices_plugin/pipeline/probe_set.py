@@ -11,7 +11,8 @@ under another id. Of a retired device always holds:
 - It stays listed while a container holds it, or may. Only after PROVEN_SECONDS does nobody, as far as is known, mean
   nobody: whatever the kubelet was handing out when the probe was taken away has shown by then.
 - It stays listed while a fault of it is remembered, so that a probe that is taken away and put back hands out no broken
-  device. A person confirms that it is removed, as for one that is missing.
+  device. A person confirms that it is removed, as for one that is missing. Not so what is no hardware of this node
+  (vendors.base.Elsewhere): its probe judges a pool anew.
 - While it is listed, what another probe reports or reported at the same place goes to no new pod, nor does it itself.
 """
 
@@ -31,6 +32,7 @@ from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline.state import State, restored_devices
 from nodedevices_plugin.settings.probes import name_of
+from nodedevices_plugin.vendors import registry
 
 SILENCE_SECONDS = 15.0  # SCHEMA: after that a probe counts as silent, and its first line is no longer waited for
 CODE = "ProbeRemoved"  # of a problem
@@ -147,7 +149,9 @@ def kept(
             return False
         if held is None or device.fact.id in held or waits or monotonic < since + PROVEN_SECONDS:
             return True
-        faulty = any(verdicts[each].faults for each in _ids(device) if each in verdicts)
+        faulty = not registry.is_elsewhere(device.fact) and any(
+            verdicts[each].faults for each in _ids(device) if each in verdicts
+        )
         return faulty and not stage_inventory.is_released(device, now, removed, forget_missing_seconds)
 
     left = (

@@ -2,9 +2,9 @@
 
 A vendor answers three questions: which things of its devices can be handed out (`units`), under which resource names
 where no rule of `resources.devices` says otherwise (`usual_name`), and what a container needs for those that it is
-given (`containers`). What only some vendors need is an optional interface each: EveryMaker, OwnShares, OwnTopology,
-Described, PairScore, GatheredPartitions, OtherNames, IndexIds, ClaimNames, HostPaths, Requirements, CdiVendor,
-FileFormat; vendors.flags has OwnFlags, vendors.files OwnFiles, and vendors.faults FaultSource.
+given (`containers`). What only some vendors need is an optional interface each: EveryMaker, Elsewhere, OwnShares,
+OwnTopology, Described, PairScore, GatheredPartitions, OtherNames, IndexIds, ClaimNames, HostPaths, Requirements,
+CdiVendor, FileFormat; vendors.flags has OwnFlags, vendors.files OwnFiles, and vendors.faults FaultSource.
 
 The agent does the rest, the same for all: rules, exclusion, sharing, ids, health, occupancy, preferred allocation, the
 kubelet, reports. A device whose vendor is not registered, or that is of a type which its vendor does not know, needs no
@@ -115,6 +115,15 @@ class EveryMaker(Protocol):
 
     @property
     def every_maker(self) -> Literal[True]: ...
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """A vendor of devices that are no hardware of the node (pools): none of them is broken here, so that a fault says
+    only what its probe finds now."""
+
+    @property
+    def elsewhere(self) -> Literal[True]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

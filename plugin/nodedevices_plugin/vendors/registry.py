@@ -12,6 +12,7 @@ from nodedevices_plugin.vendors.base import (
     CdiVendor,
     ClaimNames,
     Described,
+    Elsewhere,
     EveryMaker,
     FileFormat,
     IndexIds,
@@ -72,6 +73,11 @@ def of(fact: DeviceFact) -> Vendor | None:
     if maker is not None and fact.type in maker.types:
         return maker
     return _OF_EVERY_MAKER.get(fact.type)
+
+
+def is_elsewhere(fact: DeviceFact) -> bool:
+    """Whether the device is no hardware of this node."""
+    return isinstance(of(fact), Elsewhere)
 
 
 def other_names(unit: Unit) -> tuple[str, ...]:

@@ -43,8 +43,19 @@ def test_another_unit_waits_on_the_gpu_that_is_held_and_is_at_work_on_the_other(
     assert free(node) == {MEMORY: Counter({gpu_id(1): 4})}
     assert node.world.config.reason == "WaitingForHolders"
     assert "ml/a" in node.world.config.message
+    assert f"the scheduler subtracts these pods' 2 earlier shares from the 4 of now of {MEMORY}" in (
+        node.world.config.message
+    )
     assert free(node.now(by_memory("2Gi"))) == {MEMORY: Counter({gpu_id(0): 4, gpu_id(1): 4})}
     assert node.world.config.reason == "Applied"
+
+
+def test_another_unit_under_another_name_is_counted_by_itself() -> None:
+    node = Node(*TWO).now(by_memory())
+    node.now(by_memory("2Gi", rename="example.com/gpu-memory-2gi"), HELD)
+    assert free(node) == {"example.com/gpu-memory-2gi": Counter({gpu_id(1): 4})}
+    assert "scheduler subtracts" not in node.world.config.message
+    assert all(each.name != MEMORY or not each.ids for each in node.world.plan.resources), "none of the old is left"  # type: ignore[union-attr]
 
 
 def test_a_smaller_reserve_gives_more_shares_at_once() -> None:

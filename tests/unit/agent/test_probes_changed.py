@@ -17,7 +17,11 @@ from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_probe.protocol import DeviceFact, Readings
 from nodedevices_probe.registry import KINDS
+from nodedevices_probe.remote.attributes import TYPE as POOL
+from nodedevices_probe.remote.attributes import UNREACHABLE
+from nodedevices_probe.remote.attributes import VENDOR as REMOTE
 from support.facts import START, gpu, gpu_id, xid
 from support.probed_node import BOTH, BROKEN, GPU, NICS, OTHER_NICS, RDMA, Node, nic, said
 
@@ -157,6 +161,18 @@ def test_a_fault_is_not_forgotten_with_its_probe() -> None:
     assert node.states[gpu_id(0)] == ("Unhealthy", "Xid79")
     again = node.uses(BOTH).line("nvml", gpu(0), instance="again")
     assert (again.states[gpu_id(0)], again.offered) == (("Unhealthy", "Xid79"), ["NIC-0"])
+
+
+def test_a_pool_that_could_not_be_reached_leaves_with_its_probe() -> None:
+    """Nothing of it is on this node, and its probe would judge it anew: nobody has to confirm anything."""
+    pool = DeviceFact(id="pool:a", index=0, type=POOL, vendor=REMOTE, readings=Readings(conditions=(UNREACHABLE,)))
+    pools = "pools=/opt/pools"
+    node = Node(said("nvml", pools)).line("nvml", gpu(0)).line("pools", pool)
+    assert node.states["pool:a"] == ("Unhealthy", "ControllerUnreachable")
+    node.uses(said("nvml")).wait(PROVEN_SECONDS + 5, nvml=(gpu(0),))
+    assert (node.devices, node.problems) == ([gpu_id(0)], [])
+    held = Node(said("nvml", pools)).line("nvml", gpu(0)).line("pools", pool).held("remote.nodedevices.io/a", "pool:a")
+    assert held.uses(said("nvml")).wait(600, nvml=(gpu(0),)).devices == [gpu_id(0), "pool:a"], "while no pod holds it"
 
 
 def test_a_broken_device_of_a_probe_that_is_gone_leaves_when_a_person_says_so() -> None:

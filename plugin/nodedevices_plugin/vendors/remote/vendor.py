@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Literal
 
 from nodedevices_common.options import Option
 from nodedevices_probe.protocol import DeviceFact, Readings
@@ -25,6 +26,7 @@ DEFAULT_DOMAIN = "remote.nodedevices.io"
 
 class Remote:
     name = attributes.VENDOR
+    elsewhere: Literal[True] = True
     types = frozenset({attributes.TYPE})
     reasons: Sequence[str] = ("ControllerUnreachable",)
     files = (
