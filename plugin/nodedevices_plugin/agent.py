@@ -127,7 +127,7 @@ class Agent:
             self._config_file = ConfigFile(Path(local.config_file), worker=config, on_change=self._on_file)
         self._device_files: DeviceFiles = {}
         self._device_file_readers = [
-            DeviceFileReader(of, Path(path), worker=config, on_change=self._on_device_file)
+            DeviceFileReader(of, Path(path), node=local.node_name, worker=config, on_change=self._on_device_file)
             for of, path in by_path(local.device_files)
         ]
         self._paths = HostPaths(self._driver_root, self._file_contents, worker=paths, on_change=self._wake.set)

@@ -128,6 +128,19 @@ class Nics:
                 (self.root / "sys/class" / each / entry.name).unlink()
             shutil.rmtree(self.root / folder / each, ignore_errors=True)
 
+    def routes(self, *interfaces: str, ipv6: tuple[str, ...] = (), at: str = "proc/net") -> None:
+        """Default routes through these, and a route of a network for each other interface."""
+        head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+        lines = [f"{each}\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0" for each in interfaces]
+        others = [each.name for each in sorted((self.root / "sys/class/net").iterdir()) if each.name not in interfaces]
+        lines += [f"{each}\t0000000A\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0" for each in others]
+        self.tree.file(f"{at}/route", head + "\n".join(lines))
+        zero, hop = "0" * 32, "fe80" + "0" * 27 + "1"
+        through = [f"{zero} 00 {zero} 00 {hop} 00000400 00000001 00000000 00450003 {each}" for each in ipv6]
+        self.tree.file(
+            f"{at}/ipv6_route", "\n".join([*through, f"{zero} 00 {zero} 00 {zero} ffffffff 1 0 00200200 lo"])
+        )
+
     def unplug(self, folder: str) -> None:
         self.forget(folder)
         (self.root / "sys/bus/pci/devices" / Path(folder).name).unlink()
@@ -218,4 +231,13 @@ def plain(root: Path) -> Nics:
     """A card with an interface and nothing else."""
     nics = Nics(root)
     nics.interface("eno1", nics.card("0000:01:00.0", vendor=INTEL, device="0x15b8", driver="e1000e"), speed=1000)
+    return nics
+
+
+def virtual_machine(root: Path) -> Nics:
+    """A machine whose own card is eth0, to which a virtual function of an E810 was given as a card of its own."""
+    nics = Nics(root)
+    own = nics.card("0000:00:03.0", vendor="0x1af4", device="0x1041", driver="virtio-pci")
+    nics.interface("eth0", f"{own}/virtio0", speed=-1)
+    nics.interface("ens5", nics.card("0000:00:05.0", vendor=INTEL, device="0x1889", driver="iavf"))
     return nics

@@ -599,6 +599,12 @@ def test_components_of_configured_devices_mount_a_config_map_that_may_be_missing
         container["env"].remove({"name": name, "value": value})
     mount = {"name": option, "mountPath": f"/etc/nodedevices/{kind}", "readOnly": True}  # no subPath: edits
     container["volumeMounts"].remove(mount)
+    if kind == "sriov":  # which card has the node's default route
+        parser = ArgumentParser()
+        KINDS["nic"].add_arguments(parser)
+        where = str(parser.parse_args([]).host_net_ctr_path)
+        container["volumeMounts"].remove({"name": "host-net", "mountPath": where, "readOnly": True})
+        spec["volumes"].remove({"name": "host-net", "hostPath": {"path": "/proc/1/net", "type": "Directory"}})
     config = {"name": f"nodedevices-{kind}", "optional": True}  # missing: ConfigApplied says so, and the agent runs
     spec["volumes"].remove({"name": option, "configMap": config})
     assert changed == overlay("default")

@@ -7,9 +7,10 @@ other: what is in effect stays, and the next good content is taken up by itself.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -62,19 +63,19 @@ class _Followed(Periodic, ABC):
 
 
 class _FollowedFile(_Followed, Generic[T]):
-    """One file. `parse` and `failed` make an outcome of its bytes, or of why they cannot be read; `on_change` is called
-    on the loop with every new one."""
+    """One file, the first of `paths` that is there. `parse` and `failed` make an outcome of its bytes, or of why they
+    cannot be read; `on_change` is called on the loop with every new one."""
 
     def __init__(
         self,
-        path: Path,
-        *,
+        *paths: Path,
         worker: Worker,
         parse: Callable[[bytes], T],
         failed: Callable[[str], T],
         on_change: Callable[[T], None],
     ) -> None:
-        super().__init__(path, worker=worker)
+        super().__init__(paths[-1], worker=worker)
+        self._paths = paths
         self._parse = parse
         self._outcome_of = failed
         self._on_change = on_change
@@ -82,7 +83,7 @@ class _FollowedFile(_Followed, Generic[T]):
 
     async def _check(self) -> None:
         try:
-            raw = await self._worker.run(lambda: _read(self._path))
+            raw = await self._worker.run(lambda: _read_first(self._paths))
         except OSError as error:
             self._digest = None
             self._failed(error.strerror or str(error))
@@ -112,17 +113,20 @@ class ConfigFile(_FollowedFile[FileOutcome]):
 
 
 class DeviceFileReader(_FollowedFile[DeviceFileOutcome]):
-    """Follows one device file. `on_change` is given the option's name, too."""
+    """Follows one device file. Where a file beside it is called as the node, that one is read in its place: a ConfigMap
+    may have a key for each node, as the SR-IOV operator's has. `on_change` is given the option's name, too."""
 
     def __init__(
         self,
         of: DeviceFile,
         path: Path,
         *,
+        node: str,
         worker: Worker,
         on_change: Callable[[str, DeviceFileOutcome], None],
     ) -> None:
         super().__init__(
+            path.with_name(node),
             path,
             worker=worker,
             parse=partial(_content, of),
@@ -190,6 +194,13 @@ def _content(of: DeviceFile, raw: bytes) -> DeviceFileOutcome:
         return DeviceFileOutcome(error=str(error), field=error.field)
     except InputError as error:
         return DeviceFileOutcome(error=str(ConfigError(error.problems, error.place)), field=error.place)
+
+
+def _read_first(paths: Sequence[Path]) -> bytes:
+    for path in paths[:-1]:
+        with contextlib.suppress(FileNotFoundError):
+            return _read(path)
+    return _read(paths[-1])
 
 
 def _read(path: Path) -> bytes:

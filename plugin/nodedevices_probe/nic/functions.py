@@ -19,14 +19,27 @@ from nodedevices_probe.sysfs import PCI_DEVICE, PCI_DEVICES
 NETWORK_CLASS = "0x02"
 AUXILIARY = "sys/bus/auxiliary/devices"
 VDPA = "sys/bus/vdpa/devices"
+VIRTIO = "sys/bus/virtio/devices"
 RDMA_TYPES = frozenset({"rdma", "roce", "iwarp", "ib"})  # of the auxiliary bus, seen from every network namespace
 NO_IOMMU = "vfio-noiommu"
 _VFIO_DRIVER = re.compile(r"([a-z0-9_]+[_-])?vfio[_-]pci")
 _HEX = re.compile(r"0x([0-9a-f]{4})")
 _VDPA_DRIVERS = {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}
 _VHOST_VDPA = re.compile(r"vhost-vdpa-[0-9]{1,5}")
+_VIRTIO = re.compile(r"virtio[0-9]{1,5}")
 _VIRTFN = re.compile(r"virtfn([0-9]{1,5})")
 _UIO = re.compile(r"uio[0-9]{1,5}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vdpa:
+    """A device of the vDPA bus. `type`: "vhost", "virtio"; empty without such a driver. `path`: what programs open, or
+    the virtio device that the kernel made of it."""
+
+    name: str
+    type: str
+    path: str
+    device_nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +58,7 @@ class Function:
     acpi_index: int | None = None
     has_rdma: bool = False  # even while a pod's namespace has its RDMA device
     auxiliary_type: str = ""
-    vdpa_type: str = ""
+    vdpa: Vdpa | None = None
     device_nodes: tuple[str, ...] = ()
 
     @property
@@ -60,16 +73,10 @@ class Function:
             or self.has_rdma
             or self.most_virtual_functions
             or self.device_nodes
-            or self.vdpa_type
+            or self.vdpa
             or self.vendor == SOLARFLARE
             or self.driver == "sfc"
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Vdpa:
-    type: str
-    device_nodes: tuple[str, ...]
 
 
 def functions(roots: Roots, on_bus: Sequence[str], others: Collection[str]) -> dict[Owner, Function]:
@@ -98,7 +105,7 @@ def _auxiliary(roots: Roots) -> dict[str, Owner]:
     return {name: whose for name, whose in found.items() if whose is not None}
 
 
-def _function(roots: Roots, bus_id: str, indexes: Mapping[str, int], vdpa: _Vdpa | None, *, has_rdma: bool) -> Function:
+def _function(roots: Roots, bus_id: str, indexes: Mapping[str, int], vdpa: Vdpa | None, *, has_rdma: bool) -> Function:
     at = f"{PCI_DEVICES}/{bus_id}"
     driver, physical = roots.link(f"{at}/driver"), roots.link(f"{at}/physfn")
     return Function(
@@ -112,12 +119,12 @@ def _function(roots: Roots, bus_id: str, indexes: Mapping[str, int], vdpa: _Vdpa
         most_virtual_functions=_count(roots, f"{at}/sriov_totalvfs"),
         acpi_index=within(roots.number(f"{at}/acpi_index"), 0, MAX_INTEGER),
         has_rdma=has_rdma,
-        vdpa_type=vdpa.type if vdpa else "",
+        vdpa=vdpa,
         device_nodes=(*_user_space(roots, at, driver), *(vdpa.device_nodes if vdpa else ())),
     )
 
 
-def _sub_function(roots: Roots, name: str, card: Function, vdpa: _Vdpa | None) -> Function:
+def _sub_function(roots: Roots, name: str, card: Function, vdpa: Vdpa | None) -> Function:
     """With what its card says of itself."""
     at = f"{AUXILIARY}/{name}"
     return Function(
@@ -128,7 +135,7 @@ def _sub_function(roots: Roots, name: str, card: Function, vdpa: _Vdpa | None) -
         physical=card.id,
         index=within(roots.number(f"{at}/sfnum"), 0, MAX_INTEGER),
         auxiliary_type=SUB_FUNCTION,
-        vdpa_type=vdpa.type if vdpa else "",
+        vdpa=vdpa,
         device_nodes=vdpa.device_nodes if vdpa else (),
     )
 
@@ -152,14 +159,18 @@ def _indexes(roots: Roots, found: Collection[str]) -> dict[str, int]:
     return indexes
 
 
-def _vdpa(roots: Roots) -> dict[Owner, _Vdpa]:
+def _vdpa(roots: Roots) -> dict[Owner, Vdpa]:
     found = {}
     for name in roots.names(VDPA):
         at = f"{VDPA}/{name}"
-        nodes = [each for each in roots.names(at) if _VHOST_VDPA.fullmatch(each)]
-        of = _Vdpa(
+        below = roots.names(at)
+        nodes = [f"/dev/{each}" for each in below if _VHOST_VDPA.fullmatch(each)][:1]
+        virtio = [f"/{VIRTIO}/{each}" for each in below if _VIRTIO.fullmatch(each)]
+        of = Vdpa(
+            name=text(name),
             type=_VDPA_DRIVERS.get(roots.link(f"{at}/driver"), ""),
-            device_nodes=tuple(f"/dev/{each}" for each in nodes[:1]),
+            path=next(iter((*nodes, *virtio)), ""),
+            device_nodes=tuple(nodes),
         )
         if (whose := owner(roots, at)) is not None:
             found[whose] = of

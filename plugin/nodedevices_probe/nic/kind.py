@@ -56,6 +56,14 @@ def _add_arguments(parser: ArgumentParser) -> None:
         " (default: /host-sys)",
     )
     parser.add_argument(
+        "--host-net-ctr-path",
+        type=Path,
+        default=Path("/host-net"),
+        metavar="DIR",
+        help="the host's /proc/1/net, mounted, if it is there: it says which interface has the default route"
+        " (default: /host-net)",
+    )
+    parser.add_argument(
         f"--{FLAG}",
         default=",".join(RDMA_REQUIRED),
         metavar="NODES",
@@ -70,6 +78,13 @@ def _add_arguments(parser: ArgumentParser) -> None:
         " --onload-config-file, which is not read here (default: no)",
     )
     parser.add_argument(
+        "--sriov",
+        default="",
+        metavar="FILE",
+        help="report plain network cards, too, where it is known which has the default route: the agent gives its"
+        " --sriov-config-file, which may select them and is not read here (default: no)",
+    )
+    parser.add_argument(
         "--all",
         action="store_true",
         help="report plain network cards, too: without RDMA, SR-IOV, a user-space driver or Onload (default: no)",
@@ -81,7 +96,12 @@ NIC = Kind(
     help="network cards: RDMA devices, SR-IOV functions, Solarflare; by what the kernel shows",
     add_arguments=_add_arguments,
     reads="nodedevices_probe.nic.probe",
-    passed_on={"driver-root-ctr-path": "driver-root-ctr-path", FLAG: FLAG, "onload": "onload-config-file"},
+    passed_on={
+        "driver-root-ctr-path": "driver-root-ctr-path",
+        FLAG: FLAG,
+        "onload": "onload-config-file",
+        "sriov": "sriov-config-file",
+    },
     check=_check,
     present=any_of(has_entries("sys/class/infiniband"), _special_card),
     auto_by=("rdma-config-file", "sriov-config-file", "onload-config-file"),

@@ -9,7 +9,7 @@ up or down, and nothing but files of the kernel is read.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from nodedevices_probe.nic.links import link_condition
 from nodedevices_probe.nic.models import LINUX, maker, model
 from nodedevices_probe.nic.owners import Owner, owner
 from nodedevices_probe.nic.rdma import FirmwareReads, RdmaDevice, is_exclusive, rdma_devices, sensors
+from nodedevices_probe.nic.routes import default_interfaces
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     MAX_SMALL,
@@ -47,6 +48,10 @@ EXCLUSIVE = (
     "RDMA devices are seen in one network namespace alone: a pod sees those that its CNI plugin moves into its network."
     " To share them: rdma system set netns shared"
 )
+NO_ROUTES = (
+    "it is not known which network card has the node's default route, so that plain cards are not reported: mount the"
+    " host's /proc/1/net at --host-net-ctr-path, as the component sriov does, or report them by --all"
+)
 NO_INTERFACES = (
     "no network card has an interface: this is not the host's /sys; mount that at --host-sys-ctr-path, or use the"
     " component host-sys"
@@ -63,6 +68,7 @@ class _Machine:
     places: Mapping[str, pcie.Place]  # of PCI functions
     near: Mapping[str, tuple[PcieNeighbour, ...]]  # of physical functions
     onload_missing: bool  # where it is wanted
+    routed: Set[Owner]  # whose interface has a default route, or had one since the probe started
 
     def parent(self, function: Function) -> Function:
         """Its physical function; itself where it is one."""
@@ -72,13 +78,18 @@ class _Machine:
 @dataclass(slots=True, kw_only=True)
 class NicSource(SysfsSource):
     """`required`: which character devices an RDMA device has to have. `plain`: with cards that have nothing but an
-    interface. `onload`: Solarflare cards need Onload."""
+    interface. `selected`: with these, too, because a file may select them, but only where it is known which card
+    carries the node's own traffic. `onload`: Solarflare cards need Onload. `host_net`: where /proc/1/net of the host is
+    mounted, if it is."""
 
     name: str = "nic"
     required: frozenset[str] = frozenset(names.RDMA_REQUIRED)
     plain: bool = False
+    selected: bool = False
     onload: bool = False
+    host_net: Path | None = None
     firmware: FirmwareReads = field(default_factory=FirmwareReads)
+    _routed: set[Owner] = field(default_factory=set)
 
     def poll(self) -> Facts:
         return self.facts((), self._found)
@@ -88,15 +99,19 @@ class NicSource(SysfsSource):
         by_owner = {each.owner: each for each in reversed(rdma) if each.owner.pci}
         every = functions(roots, self.system.bus_ids(), {whose.pci for whose in by_owner if not whose.auxiliary})
         places = {whose.pci: self.system.place(whose.pci) for whose in every if not whose.auxiliary}
+        own_interfaces = interfaces(roots, without_speed=by_owner)
+        knows_routes = self._read_routes(own_interfaces)
         machine = _Machine(
             functions=every,
-            interfaces=interfaces(roots, without_speed=by_owner),
+            interfaces=own_interfaces,
             rdma=by_owner,
             places=places,
             near=pcie.neighbours({each.id: places[each.id] for each in every.values() if not each.physical}),
             onload_missing=self.onload and onload.missing(roots),
+            routed=self._routed,
         )
-        wanted = {whose: each for whose, each in every.items() if self.plain or each.is_special}
+        plain = self.plain or (self.selected and knows_routes)
+        wanted = {whose: each for whose, each in every.items() if plain or each.is_special}
         read = [self._device(whose, each, machine) for whose, each in wanted.items()]
         devices = [*self.whole(read, PCI_DEVICES), *(self._soft(each) for each in rdma if not each.owner.pci)]
         usable: dict[str, DeviceFact] = {}
@@ -108,12 +123,26 @@ class NicSource(SysfsSource):
             _exclusive(roots),
             _odd_names([each.id for each in devices if not is_device_id(each.id)]),
             _no_interfaces(machine),
+            _no_routes(machine) if self.selected and not knows_routes else None,
             _shared_groups(usable.values()),
             _too_many(ordered),
         )
         return Found(
             devices=numbered(ordered[:MAX_DEVICES]), problems=tuple(each for each in problems if each is not None)
         )
+
+    def _read_routes(self, cards: Mapping[Owner, Interface]) -> bool:
+        """Whether it is known which interfaces have a default route: not where the routes and the interfaces may be of
+        two networks, a pod's and the host's. A card that had one keeps the mark while it is away: a link that is down
+        must not make the node's own card one to give away."""
+        roots, mounted = self.roots, self.host_net is not None and self.host_net.is_dir()
+        folder = str(self.host_net) if mounted else "proc/net"
+        found = default_interfaces(roots, folder) if mounted or roots.sys is None else None
+        for name in found or ():
+            if (whose := owner(roots, f"{NET}/{name}")) is not None and whose.pci:
+                self._routed.add(whose)
+        together = roots.sys is not None if mounted else bool(cards)
+        return found is not None and together and all(roots.exists(f"{NET}/{name}") for name in found)
 
     def _device(self, whose: Owner, function: Function, machine: _Machine) -> DeviceFact:
         at = f"{PCI_DEVICES}/{whose.pci}"
@@ -149,8 +178,12 @@ class NicSource(SysfsSource):
                     names.VIRTUAL_FUNCTIONS: function.virtual_functions or None,
                     names.ACPI_INDEX: function.acpi_index,
                     names.SPEED: _speed(own, rdma),
+                    names.DEFAULT_ROUTE: True if whose in machine.routed else None,
                     names.AUX_TYPE: function.auxiliary_type,
-                    names.VDPA_TYPE: function.vdpa_type,
+                    names.PF_DRIVER: physical.driver if function.auxiliary_type else "",
+                    names.VDPA_TYPE: function.vdpa.type if function.vdpa else "",
+                    names.VDPA_DEVICE: function.vdpa.name if function.vdpa else "",
+                    names.VDPA_PATH: function.vdpa.path if function.vdpa else "",
                     **_of_rdma(rdma),
                 }
             ),
@@ -227,11 +260,13 @@ def _of_rdma(rdma: RdmaDevice | None) -> dict[str, str | int | None]:
 
 def _attributes(values: Mapping[str, str | int | None]) -> dict[str, Attribute]:
     """Without those that the kernel does not say."""
-    return {
-        name: Attribute(string=value) if isinstance(value, str) else Attribute(integer=value)
-        for name, value in values.items()
-        if value is not None and value != ""
-    }
+    return {name: _attribute(value) for name, value in values.items() if value is not None and value != ""}
+
+
+def _attribute(value: str | int) -> Attribute:
+    if isinstance(value, bool):
+        return Attribute(boolean=value)
+    return Attribute(string=value) if isinstance(value, str) else Attribute(integer=value)
 
 
 def _several(own: Interface | None) -> str:
@@ -271,6 +306,11 @@ def _odd_names(found: Sequence[str]) -> Problem | None:
     return Problem(code="NotReported", message=text(why, MAX_MESSAGE)) if found else None
 
 
+def _no_routes(machine: _Machine) -> Problem | None:
+    """Without interfaces _no_interfaces says why."""
+    return Problem(code="RoutesNotKnown", message=NO_ROUTES) if machine.interfaces else None
+
+
 def _shared_groups(devices: Iterable[DeviceFact]) -> Problem | None:
     """Who has the node of a VFIO group can use all functions in it."""
     groups: dict[str, list[str]] = {}
@@ -297,6 +337,8 @@ def source(options: argparse.Namespace) -> NicSource:
         system=System(options.root, Path(options.driver_root_ctr_path), options.host_sys_ctr_path),
         required=required_nodes(options.rdma_required),
         plain=options.all,
+        selected=bool(options.sriov),
+        host_net=options.host_net_ctr_path,
         onload=bool(options.onload),
         poll_seconds=options.interval_seconds,
     )

@@ -228,7 +228,7 @@ GENERIC = {"generic": {"deviceID": function(0)}}
         (
             {},
             {"driver": "igb_uio", "nodes": ["/dev/uio3"]},
-            rw("/dev/uio3", permissions="rwm"),
+            rw("/dev/uio3"),
             {"uio": {"mount": "/dev/uio3"}},
         ),
         (
@@ -254,7 +254,7 @@ GENERIC = {"generic": {"deviceID": function(0)}}
         (
             {"vdpaType": "vhost"},
             {"vdpaType": "vhost", "nodes": ["/dev/vhost-vdpa-1"]},
-            rw("/dev/vhost-vdpa-1", permissions="rwm"),
+            rw("/dev/vhost-vdpa-1"),
             {"vdpa": {"mount": "/dev/vhost-vdpa-1"}},
         ),
         ({"vdpaType": "virtio"}, {"vdpaType": "virtio"}, (), {"vdpa": {}}),
@@ -266,6 +266,13 @@ def test_what_a_container_gets_of_a_function(
     node = Nics(vf(0, **own), sriov=sriov(selector)).now()
     assert node.container("intel.com/net_a", function(0)).devices == nodes
     assert information(node, "intel.com/net_a", function(0)) == (function(0), {function(0): {**GENERIC, **told}})
+
+
+def test_a_subfunction_may_need_vhost_net() -> None:
+    selector = {"auxTypes": ["sf"], "drivers": ["mlx5_core"], "needVhostNet": True}
+    part = replace(vf(0, auxType="sf", driver="mlx5_core.sf", pfDriver="mlx5_core"), id="mlx5_core.sf.2", type="nic")
+    node = Nics(part, sriov=sriov(selector, deviceType="auxNetDevice")).now()
+    assert node.container("intel.com/net_a", "mlx5_core.sf.2").devices == rw("/dev/vhost-net", "/dev/net/tun")
 
 
 def test_the_variables_are_written_as_that_plugin_writes_them() -> None:
@@ -427,6 +434,26 @@ def test_each_id_of_a_net_device_resource_has_a_file_for_cni_plugins() -> None:
             "version": "1.1.0",
             "pci": {"pci-address": port(1), "vhost-net": "/dev/vhost-net"},
         },
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), [("vhost", "/dev/vhost-vdpa-1"), ("virtio", "/sys/bus/virtio/devices/virtio5")]
+)
+def test_a_vdpa_device_is_described_as_one(kind: str, path: str) -> None:
+    function_ = vf(0, vdpaType=kind, vdpaDevice="vdpa1", vdpaPath=path)
+    assert written(Nics(function_, sriov=sriov({"vdpaType": kind})).now()) == {
+        f"intel.com-net_a-{function(0)}-device.json": {
+            "type": "vdpa",
+            "version": "1.1.0",
+            "vdpa": {
+                "parent-device": "vdpa1",
+                "driver": kind,
+                "path": path,
+                "pci-address": function(0),
+                "pf-pci-address": port(0),
+            },
+        }
     }
 
 

@@ -121,8 +121,8 @@ def test_single_hcas_are_exclusive_or_have_shares_of_their_own() -> None:
         ({"configList": [entry(rdmaHcaMx=1)]}, "configList[0].rdmaHcaMx: unknown key; did you mean rdmaHcaMax?"),
         ({"configList": [entry(ifNames=["p0"])]}, "configList[0].ifNames: unknown key; it belongs into selectors"),
         ({"configList": [without("resourceName")]}, "configList[0].resourceName: missing"),
-        ({"configList": [entry(resourceName="hca-a")]}, "configList[0].resourceName: 'hca-a': only letters, digits"),
-        ({"configList": [entry(resourceName="é")]}, "only letters, digits and _ are allowed"),
+        ({"configList": [entry(resourceName="hca.a")]}, "configList[0].resourceName: 'hca.a': only letters, digits"),
+        ({"configList": [entry(resourceName="é")]}, "only letters, digits, _ and - are allowed"),
         ({"configList": [entry(resourceName="a_")]}, "configList[0].resourceName: 'rdma/a_': after the slash only"),
         ({"configList": [entry(resourceName="a" * 64)]}, "64 characters after the slash; 63 are the most"),
         ({"configList": [entry(resourcePrefix="Bad_")]}, "'Bad_/hca_a': not a resource name"),
@@ -173,3 +173,9 @@ def test_it_comes_back_from_a_state_file() -> None:
     config = read(entry(selectors={"vendors": ["15b3"], "ifNames": ["p0"]}))
     adapter = TypeAdapter(RdmaConfig)
     assert adapter.validate_python(json.loads(json.dumps(adapter.dump_python(config, mode="json")))) == config
+
+
+def test_keys_are_read_in_any_case_as_go_reads_them() -> None:
+    usual = {"configList": [{"resourceName": "a", "rdmaHcaMax": 3, "selectors": {"ifNames": ["p0"]}}]}
+    other = {"ConfigList": [{"ResourceName": "a", "RdmaHcaMax": 3, "Selectors": {"IfNames": ["p0"]}}]}
+    assert parse(json.dumps(other).encode()) == parse(json.dumps(usual).encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.vendors.nic import rdma_config
 from nodedevices_plugin.vendors.nic.sriov_config import SriovConfig, parse
-from nodedevices_probe.protocol import DeviceFact
+from nodedevices_probe.protocol import Attribute, DeviceFact
 from pydantic import TypeAdapter
 from support.nics import function, hca, port, vf
 
@@ -36,6 +37,7 @@ def selected(config: SriovConfig, *facts: DeviceFact) -> list[str]:
     return [each.id for each in facts if config.of(each) is not None]
 
 
+DRIVERS = ("mlx5_core", "mlx5_core.sf", "vfio-pci")
 EIGHT = tuple(vf(number) for number in range(8))
 
 
@@ -168,13 +170,56 @@ def test_additional_info_of_a_device_comes_after_that_of_all() -> None:
         (pool({"auxTypes": ["eth"]}, deviceType="auxNetDevice"), "auxTypes[0]: 'eth' is not allowed; give sf"),
         (pool({}, additionalInfo={"*": {"a": 1}}), "additionalInfo.*.a: 1 is not a text"),
         (pool({}, additionalInfo={"*": "a"}), "additionalInfo.*: 'a' is not an object"),
-        (pool({}, resourceName="a-b"), "resourceList[0].resourceName: 'a-b': only letters, digits and _"),
+        (pool({}, resourceName="a.b"), "resourceList[0].resourceName: 'a.b': only letters, digits, _ and -"),
+        (pool({}, SelectorObjs=[{}]), "resourceList[0].SelectorObjs: [{}] is not allowed, only null; give selectors"),
+        (pool({"isRdma": True, "IsRdma": False}), "selectors.isRdma: there twice, written in two ways"),
+        (pool({}, IsRdma=True), "resourceList[0].IsRdma: unknown key; it belongs into selectors"),
         ({"selectors": {}}, "resourceList[0].resourceName: missing"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_would_be_right(entry: dict[str, Any], said: str) -> None:
     found = problems({"resourceList": [entry]})
     assert any(said in each for each in found), found
+
+
+# What the SR-IOV operator (249e200) writes for a node: Go's encoding/json of that plugin's own types.
+OF_THE_OPERATOR = (
+    b'{"resourceList":[{"resourceName":"resvfiopci","selectors":{"vendors":["15b3"],"pfNames":["p0#0-1"],'
+    b'"IsRdma":false,"NeedVhostNet":false},"SelectorObjs":null},{"resourceName":"res-rdma","excludeTopology":true,'
+    b'"selectors":{"pfNames":["p0#2-7"],"linkTypes":["ether"],"IsRdma":true,"NeedVhostNet":true},"SelectorObj":null}]}'
+)
+
+
+def test_the_files_of_the_sriov_operator_are_read() -> None:
+    first, second = parse(OF_THE_OPERATOR).resources
+    assert [each.id for each in EIGHT if first.selector(each)] == [function(0), function(1)]
+    assert (second.name, second.exclude_topology) == ("res-rdma", True)
+    [selector] = second.selectors
+    assert (selector.is_rdma, selector.need_vhost_net) == (True, True)
+
+
+@pytest.mark.parametrize("raw", [b'{"resourceList":null}', b'{"resourceList": []}'])
+def test_a_node_without_policies_of_the_operator_offers_no_function(raw: bytes) -> None:
+    assert parse(raw) == SriovConfig()
+
+
+def test_keys_are_read_in_any_case_as_go_reads_them() -> None:
+    usual = pool({"pfNames": ["p0#1"], "needVhostNet": True}, additionalInfo={"*": {"a": "1", "A": "2"}})
+    other = pool({"PFNAMES": ["p0#1"], "NeedVhostNet": True}, AdditionalInfo={"*": {"a": "1", "A": "2"}})
+    assert parse(json.dumps({"ResourceList": [other]}).encode()) == read(usual)
+
+
+def test_a_subfunction_is_selected_by_the_driver_of_its_card() -> None:
+    part = vf(0, auxType="sf", driver="mlx5_core.sf", pfDriver="mlx5_core")
+    by_driver = {name: pool({"auxTypes": ["sf"], "drivers": [name]}, deviceType="auxNetDevice") for name in DRIVERS}
+    assert [name for name, entry in by_driver.items() if selected(read(entry), part)] == ["mlx5_core"]
+
+
+def test_the_card_with_the_default_route_is_selected_by_its_address_alone() -> None:
+    card = replace(hca(0), extra={**hca(0).extra, "defaultRoute": Attribute(boolean=True)})
+    for selector in ({}, {"vendors": ["15b3"]}, {"pfNames": ["p0"]}, {"rootDevices": [port(0)]}):
+        assert selected(read(pool(selector)), card) == []
+    assert selected(read(pool({"pciAddresses": [port(0)]})), card, hca(1)) == [port(0)]
 
 
 def test_names_are_unique_within_a_prefix() -> None:

@@ -28,7 +28,19 @@ from nodedevices_probe.registry import KINDS
 from nodedevices_probe.roots import MAX_BYTES, Roots
 from nodedevices_probe.sysfs import PCI_DEVICE, System
 from support.changing_roots import SystemOf, VanishingRoots
-from support.nic_trees import MELLANOX, SOLARFLARE, Nics, connectx_7_pair, e810, plain, soft_roce, solarflare, sriov
+from support.nic_trees import (
+    INTEL,
+    MELLANOX,
+    SOLARFLARE,
+    Nics,
+    connectx_7_pair,
+    e810,
+    plain,
+    soft_roce,
+    solarflare,
+    sriov,
+    virtual_machine,
+)
 
 COMMAND = (sys.executable, "-m", "nodedevices_probe.main", "nic", "--once")
 
@@ -193,13 +205,96 @@ def test_a_sub_function_is_a_device_and_rdma_of_the_card_is_the_cards(tmp_path: 
     said = extra(part)
     assert (said["auxType"], said["vfIndex"], said["physicalFunction"]) == ("sf", 88, card.id)
     assert (said["ifName"], said["pfName"]) == ("ens1f0s88", "ens1f0")
+    assert (said["driver"], said["pfDriver"]) == ("ice.sf", "ice")
+
+
+# --- the node's own traffic ------------------------------------------------------------------------------------------
+def routed(facts: Facts) -> list[str]:
+    return [each.id for each in facts.devices if "defaultRoute" in each.extra]
+
+
+def test_a_file_that_selects_functions_brings_those_that_are_the_cards_of_a_virtual_machine(tmp_path: Path) -> None:
+    virtual_machine(tmp_path).routes("eth0")
+    assert poll(tmp_path).devices == ()
+    facts = poll(tmp_path, selected=True)
+    assert [each.id for each in facts.devices] == ["0000:00:03.0", "0000:00:05.0"]
+    assert routed(facts) == ["0000:00:03.0"]
+
+
+def test_without_the_hosts_routes_no_plain_card_is_reported_for_a_file(tmp_path: Path) -> None:
+    virtual_machine(tmp_path)
+    facts = poll(tmp_path, selected=True)
+    assert (facts.devices, [each.code for each in facts.problems]) == ((), ["RoutesNotKnown"])
+    assert len(poll(tmp_path, plain=True).devices) == 2
+
+
+def test_in_a_container_the_routes_of_the_host_count_and_not_its_own(tmp_path: Path) -> None:
+    host, mounted = virtual_machine(tmp_path / "host"), tmp_path / "host-net"
+    host.routes("eth0", at="../host-net")
+    (tmp_path / "own/proc/net").mkdir(parents=True)
+    (tmp_path / "own/proc/net/route").write_text((mounted / "route").read_text().replace("eth0", "ens5"))
+    system = System(tmp_path / "own", host_sys=tmp_path / "host/sys")
+    assert routed(NicSource(system=system, selected=True, host_net=mounted).poll()) == ["0000:00:03.0"]
+    assert routed(NicSource(system=system, plain=True, host_net=tmp_path / "not-there").poll()) == []
+
+
+@pytest.mark.parametrize("missing", ["host-sys", "host-net", "interface"])
+def test_a_card_is_not_reported_for_a_file_where_routes_and_interfaces_may_be_those_of_two_networks(
+    tmp_path: Path, missing: str
+) -> None:
+    nics = virtual_machine(tmp_path)
+    nics.routes("eth0" if missing != "interface" else "net0", at="host-net")
+    system = System(tmp_path, host_sys=None if missing == "host-sys" else tmp_path / "sys")
+    host_net = tmp_path / ("nowhere" if missing == "host-net" else "host-net")
+    facts = NicSource(system=system, selected=True, host_net=host_net).poll()
+    assert (facts.devices, [each.code for each in facts.problems]) == ((), ["RoutesNotKnown"])
+
+
+def test_the_only_function_stays_reported_while_a_pod_has_its_interface(tmp_path: Path) -> None:
+    nics = Nics(tmp_path)
+    function = nics.card("0000:00:05.0", vendor=INTEL, device="0x1889", driver="iavf")
+    nics.interface("ens5", function)
+    nics.tree.link("sys/class/net/eth0", "sys/devices/virtual/net/eth0")
+    nics.tree.file("sys/devices/virtual/net/eth0/type", 1)
+    nics.forget(function)
+    nics.routes("eth0", at="host-net")
+    system = System(tmp_path, host_sys=tmp_path / "sys")
+    facts = NicSource(system=system, selected=True, host_net=tmp_path / "host-net").poll()
+    assert [each.id for each in facts.devices] == ["0000:00:05.0"]
+
+
+def test_what_a_default_route_goes_through_below_a_bond_or_vlan_counts(tmp_path: Path) -> None:
+    nics = virtual_machine(tmp_path)
+    for upper, lower in (("bond0.7", "bond0"), ("bond0", "eth0"), ("bond0", "ens5")):
+        nics.tree.file(f"sys/devices/virtual/net/{upper}/lower_{lower}/x")
+    for upper in ("bond0", "bond0.7"):
+        nics.tree.link(f"sys/class/net/{upper}", f"sys/devices/virtual/net/{upper}")
+    nics.routes("bond0.7")
+    assert routed(poll(tmp_path, selected=True)) == ["0000:00:03.0", "0000:00:05.0"]
+
+
+def test_ipv6_counts_where_ipv4_has_no_default_route(tmp_path: Path) -> None:
+    nics = virtual_machine(tmp_path)
+    nics.routes(ipv6=("ens5",))
+    assert routed(poll(tmp_path, selected=True)) == ["0000:00:05.0"]
+    nics.routes("eth0", ipv6=("ens5",))
+    assert routed(poll(tmp_path, selected=True)) == ["0000:00:03.0"]
+
+
+def test_a_card_that_lost_its_default_route_is_still_the_nodes_own(tmp_path: Path) -> None:
+    nics = virtual_machine(tmp_path)
+    nics.routes("eth0")
+    source = NicSource(system=System(tmp_path), selected=True)
+    source.poll()
+    nics.routes()
+    assert routed(source.poll()) == ["0000:00:03.0"]
 
 
 def test_a_vdpa_device_is_its_functions(tmp_path: Path) -> None:
     nics = sriov(tmp_path)
     for index, driver in ((4, "vhost_vdpa"), (5, "virtio_vdpa")):
         folder = f"sys/devices/pci0000:16/0000:16:01.0/0000:31:00.{index + 1}/vdpa{index}"
-        nics.tree.file(f"{folder}/vhost-vdpa-{index}/dev" if index == 4 else f"{folder}/uevent")
+        nics.tree.file(f"{folder}/vhost-vdpa-{index}/dev" if index == 4 else f"{folder}/virtio7/uevent")
         (tmp_path / "sys/bus/vdpa/drivers" / driver).mkdir(parents=True)
         nics.tree.link(f"{folder}/driver", f"sys/bus/vdpa/drivers/{driver}")
         nics.tree.link(f"sys/bus/vdpa/devices/vdpa{index}", folder)
@@ -207,6 +302,8 @@ def test_a_vdpa_device_is_its_functions(tmp_path: Path) -> None:
     found = by_id(poll(tmp_path))
     one, other = found["0000:31:00.5"], found["0000:31:00.6"]
     assert (extra(one)["vdpaType"], extra(other)["vdpaType"]) == ("vhost", "virtio")
+    assert (extra(one)["vdpaDevice"], extra(one)["vdpaPath"]) == ("vdpa4", "/dev/vhost-vdpa-4")
+    assert (extra(other)["vdpaDevice"], extra(other)["vdpaPath"]) == ("vdpa5", "/sys/bus/virtio/devices/virtio7")
     assert "/dev/vhost-vdpa-4" in one.device_nodes
 
 

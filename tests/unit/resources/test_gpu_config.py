@@ -115,7 +115,8 @@ def test_the_divisor_of_a_machine_with_parts_of_gpus_is_read_and_decides_nothing
     [
         ({"GPUFractionDivisor": "8"}, "GPUFractionDivisor: '8' is not a number"),
         ([], r"\[\] is not an object with GPUPartitionSize, .*HealthCriticalXid"),
-        ({"gpuSharingConfig": {}}, "gpuSharingConfig: unknown key; did you mean GPUSharingConfig?"),
+        ({"GPUSharing": {}}, "GPUSharing: unknown key; did you mean GPUSharingConfig?"),
+        ({"GPUSharingConfig": {}, "gpuSharingConfig": {}}, "GPUSharingConfig: is there twice, written in two ways"),
         ({"GPUSharingConfig": []}, r"GPUSharingConfig: \[\] is not an object"),
         ({"GPUSharingConfig": {"Strategy": "mps"}}, r"GPUSharingConfig\.Strategy: unknown key"),
         (
@@ -194,3 +195,9 @@ def test_whatever_a_file_says_it_is_read_or_refused(document: Any) -> None:
     except InputError:
         return
     assert set(sections) <= {"sharing", "partitions", "health"}
+
+
+def test_keys_are_read_in_any_case_as_go_reads_them() -> None:
+    usual = {"GPUSharingConfig": shared("time-sharing", 3)}
+    other = {"gpusharingconfig": {key.lower(): value for key, value in shared("time-sharing", 3).items()}}
+    assert parse(json.dumps(other).encode()) == parse(json.dumps(usual).encode())

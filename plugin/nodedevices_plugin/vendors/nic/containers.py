@@ -121,7 +121,7 @@ class NicContainers:
             common = _nodes(self._existing(VFIO), READ_WRITE)
             return [_Part(name="vfio", keys={"mount": VFIO, "dev-mount": inside}, nodes=(*common, node))]
         if path := node_called(fact, "/dev/uio"):
-            return [_Part(name="uio", keys={"mount": path}, nodes=_nodes([path], READ_WRITE_MAKE))]
+            return [_Part(name="uio", keys={"mount": path}, nodes=_nodes([path], READ_WRITE))]
         return []
 
     def _rdma_part(self, fact: DeviceFact) -> _Part:
@@ -149,9 +149,7 @@ def _generic(fact: DeviceFact) -> _Part:
 
 def _vdpa(fact: DeviceFact, kind: str) -> _Part:
     path = node_called(fact, "/dev/vhost-vdpa-") if kind == VHOST else ""
-    return _Part(
-        name="vdpa", keys={"mount": path} if path else {}, nodes=_nodes([path] if path else [], READ_WRITE_MAKE)
-    )
+    return _Part(name="vdpa", keys={"mount": path} if path else {}, nodes=_nodes([path] if path else [], READ_WRITE))
 
 
 def _nodes(paths: Iterable[str], permissions: str) -> tuple[DeviceNode, ...]:

@@ -45,10 +45,24 @@ def _ids(resource: OfferedResource, configs: Configs) -> Sequence[SchedulableId]
 
 def _information(entry: SriovResource | None, fact: DeviceFact) -> dict[str, Any]:
     selector = (entry.selector(fact) if entry is not None else None) or SriovSelector()
-    pci = {
-        "pci-address": fact.pci_bus_id,
-        "vhost-net": VHOST_NET if selector.need_vhost_net else "",
-        "rdma-device": text(fact, attributes.RDMA_DEVICE) if selector.is_rdma else "",
-        "pf-pci-address": text(fact, attributes.PHYSICAL_FUNCTION),
-    }
-    return {"type": "pci", "version": VERSION, "pci": {key: value for key, value in pci.items() if value}}
+    kind, said = (
+        "pci",
+        {
+            "pci-address": fact.pci_bus_id,
+            "vhost-net": VHOST_NET if selector.need_vhost_net else "",
+            "rdma-device": text(fact, attributes.RDMA_DEVICE) if selector.is_rdma else "",
+            "pf-pci-address": text(fact, attributes.PHYSICAL_FUNCTION),
+        },
+    )
+    if selector.vdpa_type:
+        kind, said = (
+            "vdpa",
+            {
+                "parent-device": text(fact, attributes.VDPA_DEVICE),
+                "driver": selector.vdpa_type,
+                "path": text(fact, attributes.VDPA_PATH),
+                "pci-address": fact.pci_bus_id,
+                "pf-pci-address": text(fact, attributes.PHYSICAL_FUNCTION),
+            },
+        )
+    return {"type": kind, "version": VERSION, kind: {key: value for key, value in said.items() if value}}

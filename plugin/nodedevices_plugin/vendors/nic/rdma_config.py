@@ -81,7 +81,7 @@ class RdmaConfig:
 
 def parse(raw: bytes) -> RdmaConfig:
     """Raises InputError with everything that is not right."""
-    strict = Strict()
+    strict = Strict(any_case=True)
     document = strict.document(raw, KEYS)
     strict.number(document, "periodicUpdateInterval", "", low=0, high=DAY_SECONDS)
     resources = strict.resources(document, "configList", MAX_RESOURCES, _resource)

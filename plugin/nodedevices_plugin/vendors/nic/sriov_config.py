@@ -7,7 +7,10 @@
 
 A device belongs to the first resource that selects it, and there to the first of its `selectors` that does: that one
 says whether containers get RDMA, vhost-net or vDPA nodes. Within a selector the elements of a list are alternatives,
-and all that is given must fit. A physical function with virtual ones is not selected: what it has is theirs.
+and all that is given must fit. A physical function with virtual ones is not selected: what it has is theirs. Neither is
+a card through which the node's own traffic goes, unless `pciAddresses` names it.
+
+Keys may be written in any case, and the SR-IOV operator writes some as Go does (`IsRdma`, `SelectorObjs`).
 
 `pfNames` and `rootDevices` are names, or regular expressions as Go's, which are searched for; here only what has a
 character that no name has is taken for an expression, so that p1 does not select p10's functions.
@@ -28,10 +31,12 @@ from nodedevices_probe.protocol import DeviceFact
 from nodedevices_plugin.vendors.nic.strict import LINK_TYPES, MAX_RESOURCES, PCI_ADDRESS, Strict
 from nodedevices_plugin.vendors.nic.traits import (
     auxiliary,
+    has_default_route,
     has_functions,
     is_hca,
     listed,
     number,
+    pci_driver,
     physical_address,
     physical_name,
     text,
@@ -48,6 +53,7 @@ MAX_EXPRESSION = 64
 MAX_REPETITIONS = 4  # in an expression: what keeps a search short, however it is written
 MAX_INTERFACE = 16  # characters of what an expression is searched in: an interface's name, a PCI address
 
+LIST = "resourceList"
 KEYS = (
     *("resourceName", "resourcePrefix", "deviceType", "excludeTopology", "selectors"),
     "additionalInfo",
@@ -60,8 +66,13 @@ OF_TYPE: Mapping[str, tuple[str, ...]] = {
         *("ddpProfiles", "needVhostNet", "vdpaType", "pKeys"),
     ),
     ACCELERATOR: (*COMMON, "pciAddresses", "acpiIndexes"),
-    AUXILIARY: (*COMMON, "pfNames", "rootDevices", "linkTypes", "isRdma", "acpiIndexes", "auxTypes"),
+    AUXILIARY: (
+        *COMMON,
+        *("pfNames", "rootDevices", "linkTypes", "isRdma", "acpiIndexes", "needVhostNet", "auxTypes"),
+    ),
 }
+# What the operator's files have besides: a field of the plugin's own, which it never sets. Older ones have the second.
+OPERATORS_KEYS = ("SelectorObjs", "SelectorObj")
 _EXPRESSION = re.compile(r"[\\^$*+?()\[\]{}|]")
 _REPETITION = re.compile(r"[*+?{]")
 _DECIMAL = re.compile(r"[0-9]{1,5}")
@@ -107,7 +118,7 @@ class SriovSelector:
         return (
             listed(self.vendors, text(fact, attributes.PCI_VENDOR))
             and listed(self.devices, text(fact, attributes.DEVICE_ID))
-            and listed(self.drivers, text(fact, attributes.DRIVER))
+            and listed(self.drivers, pci_driver(fact))
             and listed(self.pci_addresses, fact.pci_bus_id)
             and (not self.acpi_indexes or number(fact, attributes.ACPI_INDEX) in self.acpi_indexes)
             and _selected(self.pf_names, physical_name(fact), index)
@@ -142,7 +153,8 @@ class SriovResource:
         right_kind = {NET: bool(fact.pci_bus_id) and not auxiliary(fact), AUXILIARY: auxiliary(fact)}
         if not right_kind.get(self.device_type, False) or has_functions(fact):
             return None
-        return next((each for each in self.selectors if each.fit(fact)), None)
+        asked = (each for each in self.selectors if each.pci_addresses or not has_default_route(fact))
+        return next((each for each in asked if each.fit(fact)), None)
 
     def additional_info(self, address: str) -> Mapping[str, str]:
         """What a container is told about the device: what is said of all, and what is said of it."""
@@ -166,16 +178,18 @@ class SriovConfig:
 
 def parse(raw: bytes) -> SriovConfig:
     """Raises InputError with everything that is not right."""
-    strict = Strict()
-    document = strict.document(raw, ("resourceList",))
-    resources = strict.resources(document, "resourceList", MAX_RESOURCES, _resource)
+    strict = Strict(any_case=True)
+    document = strict.document(raw, (LIST,), null_is_empty=(LIST,))  # the operator's for a node without policies
+    resources = strict.resources(document, LIST, MAX_RESOURCES, _resource, may_be_none=LIST in document)
     strict.finish()
     return SriovConfig(resources=resources)
 
 
 def _resource(strict: Strict, entry: object, where: str) -> SriovResource:
     all_selectors = {key for keys in OF_TYPE.values() for key in keys}
-    fields = strict.mapping(entry, where, KEYS, dict.fromkeys(all_selectors, "into selectors"))
+    fields = strict.mapping(entry, where, (*KEYS, *OPERATORS_KEYS), dict.fromkeys(all_selectors, "into selectors"))
+    for key in (each for each in OPERATORS_KEYS if each in fields):
+        strict.wrong(f"{where}.{key}", f"{show(fields[key])} is not allowed, only null; give selectors")
     prefix, name = strict.resource(fields, where, DEFAULT_PREFIX)
     device_type = strict.text(fields, "deviceType", where, choices=DEVICE_TYPES) or NET
     return SriovResource(

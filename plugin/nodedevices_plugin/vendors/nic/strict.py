@@ -17,12 +17,13 @@ from nodedevices_common.errors import InputError, Problem
 from nodedevices_common.text import nearest, show
 
 from nodedevices_plugin.model import PlanError, resource_names
+from nodedevices_plugin.vendors.go_json import GoKeys, go_keys, usual_key
 
 MAX_BYTES = 256 << 10
 MAX_RESOURCES = 64  # of one file
 MAX_ENTRIES = 256  # of one list
 MAX_TEXT = 128
-RESOURCE_NAME = re.compile(r"[a-zA-Z0-9_]+")  # ASCII letters, as both plugins have it
+RESOURCE_NAME = re.compile(r"[a-zA-Z0-9_-]+")  # ASCII letters; Mellanox' plugin has no "-"
 PCI_ID = re.compile(r"[0-9a-fA-F]{4}")
 PCI_ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 LINK_TYPES = ("ether", "infiniband")
@@ -41,16 +42,19 @@ R = TypeVar("R", bound=Named)
 
 
 class Strict:
-    """The values of one file. `problems`: what was not right so far; what a method returns then is empty."""
+    """The values of one file. `problems`: what was not right so far; what a method returns then is empty. `any_case`:
+    keys may be written in any case, as Go's encoding/json takes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, any_case: bool = False) -> None:
         self.problems: list[Problem] = []
+        self._any_case = any_case
 
     def wrong(self, where: str, text: str) -> None:
         self.problems.append(Problem.at(where, text) if where else Problem(text))
 
-    def document(self, raw: bytes, known: Sequence[str]) -> Mapping[str, Any]:
-        """The whole file. Raises InputError where it is no JSON object."""
+    def document(self, raw: bytes, known: Sequence[str], *, null_is_empty: Sequence[str] = ()) -> Mapping[str, Any]:
+        """The whole file. `null_is_empty`: lists that Go writes as null when they are empty. Raises InputError where it
+        is no JSON object."""
         if len(raw) > MAX_BYTES:
             raise InputError(f"{len(raw)} bytes; {MAX_BYTES} are the most")
         try:
@@ -64,7 +68,8 @@ class Strict:
             raise InputError(f"not JSON that can be read ({type(error).__name__})") from error
         if not isinstance(value, dict):
             raise InputError(f"{show(value)} is not an object with {', '.join(known)}")
-        return self.mapping(value, "", known)
+        given = {key: [] if item is None and usual_key(key, null_is_empty) else item for key, item in value.items()}
+        return self.mapping(given, "", known)
 
     def finish(self) -> None:
         """Raises InputError with all problems."""
@@ -79,11 +84,14 @@ class Strict:
         if not isinstance(value, dict):
             self.wrong(where, f"{show(value)} is not an object")
             return {}
-        for key in value:
-            if key not in known:
-                hint = f"; it belongs {elsewhere[key]}" if elsewhere and key in elsewhere else nearest(key[:64], known)
-                self.wrong(_join(where, key), f"unknown key{hint}")
-        return {key: item for key, item in value.items() if key in known and item is not None}
+        keys = go_keys(value, known) if self._any_case else _exact_keys(value, known)
+        for key in keys.unknown:
+            place = usual_key(key, elsewhere or ()) or ""
+            hint = f"; it belongs {elsewhere[place]}" if elsewhere and place else nearest(key[:64], known)
+            self.wrong(_join(where, key), f"unknown key{hint}")
+        for key in keys.repeated:
+            self.wrong(_join(where, key), "there twice, written in two ways; leave one out")
+        return {key: item for key, item in keys.found.items() if item is not None}
 
     def entries(self, fields: Mapping[str, Any], key: str, where: str, limit: int = MAX_ENTRIES) -> list[Any]:
         value = fields.get(key, [])
@@ -97,11 +105,18 @@ class Strict:
         return value
 
     def resources(
-        self, fields: Mapping[str, Any], key: str, limit: int, read: Callable[[Strict, object, str], R]
+        self,
+        fields: Mapping[str, Any],
+        key: str,
+        limit: int,
+        read: Callable[[Strict, object, str], R],
+        *,
+        may_be_none: bool = False,
     ) -> tuple[R, ...]:
-        """The entries of a file, at least one, each with a name of its own. `read`: one entry, at its place."""
+        """The entries of a file, each with a name of its own; at least one, unless `may_be_none`. `read`: one entry, at
+        its place."""
         entries = self.entries(fields, key, "", limit)
-        if not entries and not self.problems:
+        if not entries and not self.problems and not may_be_none:
             self.wrong(key, "missing or empty; list at least one resource")
         found = [read(self, entry, f"{key}[{number}]") for number, entry in enumerate(entries)]
         seen: dict[str, int] = {}
@@ -166,7 +181,7 @@ class Strict:
         if "resourceName" not in fields:
             self.wrong(place, "missing; every resource has a name")
         elif name and RESOURCE_NAME.fullmatch(name) is None:
-            self.wrong(place, f"{show(name)}: only letters, digits and _ are allowed")
+            self.wrong(place, f"{show(name)}: only letters, digits, _ and - are allowed")
         elif name:
             try:
                 resource_names.check(place, f"{prefix or default_prefix}/{name}")
@@ -195,6 +210,14 @@ class Strict:
                 self.wrong("", f"the key {show(key)} is there twice in one object; leave one out")
             found[key] = value
         return found
+
+
+def _exact_keys(value: Mapping[str, object], known: Sequence[str]) -> GoKeys:
+    return GoKeys(
+        found={key: item for key, item in value.items() if key in known},
+        unknown=tuple(key for key in value if key not in known),
+        repeated=(),
+    )
 
 
 def _join(where: str, key: str) -> str:

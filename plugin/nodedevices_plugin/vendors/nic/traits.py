@@ -44,9 +44,20 @@ def physical_address(fact: DeviceFact) -> str:
     return text(fact, attributes.PHYSICAL_FUNCTION) or fact.pci_bus_id
 
 
+def pci_driver(fact: DeviceFact) -> str:
+    """The driver of the PCI function; of a subfunction that of its card, whose own is another (`mlx5_core.sf`)."""
+    return (text(fact, attributes.PF_DRIVER) if auxiliary(fact) else "") or text(fact, attributes.DRIVER)
+
+
 def auxiliary(fact: DeviceFact) -> bool:
     """Whether it is a device on the auxiliary bus (a subfunction), not a PCI function."""
     return bool(text(fact, attributes.AUX_TYPE))
+
+
+def has_default_route(fact: DeviceFact) -> bool:
+    """Whether the node's own traffic goes through it."""
+    attribute = fact.extra.get(attributes.DEFAULT_ROUTE)
+    return attribute is not None and bool(attribute.boolean)
 
 
 def has_functions(fact: DeviceFact) -> bool:

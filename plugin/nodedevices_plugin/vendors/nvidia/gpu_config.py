@@ -22,6 +22,7 @@ from nodedevices_common.options import Option
 from nodedevices_common.text import nearest, show
 
 from nodedevices_plugin.vendors.files import DeviceFile
+from nodedevices_plugin.vendors.go_json import go_keys
 from nodedevices_plugin.vendors.nvidia import names
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID
 
@@ -139,15 +140,18 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _fields(value: object, where: str, known: tuple[str, ...], problems: list[str]) -> Mapping[str, object]:
-    """What is not null, as for Go."""
+    """What is not null, by keys in any case, as for Go."""
     if not isinstance(value, dict):
         text = f"{show(value)} is not an object with {', '.join(known)}"
         problems.append(Problem.at(where, text) if where else text)
         return {}
     prefix = f"{where}." if where else ""
-    unknown = [str(key) for key in value if key not in known]
-    problems += [Problem.at(f"{prefix}{show(key)[1:-1]}", f"unknown key{nearest(key[:64], known)}") for key in unknown]
-    return {key: item for key, item in value.items() if key in known and item is not None}
+    keys = go_keys(value, known)
+    problems += [
+        Problem.at(f"{prefix}{show(key)[1:-1]}", f"unknown key{nearest(key[:64], known)}") for key in keys.unknown
+    ]
+    problems += [Problem.at(f"{prefix}{key}", "is there twice, written in two ways") for key in keys.repeated]
+    return {key: item for key, item in keys.found.items() if item is not None}
 
 
 def _clients(fields: Mapping[str, object], key: str, place: str, problems: list[str]) -> int:
