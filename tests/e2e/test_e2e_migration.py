@@ -20,6 +20,9 @@ from support.pagesteps import Page
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster, pytest.mark.timeout(400, method="signal")]
 
+# What the page promises of a take-over: our agent's stream ends with the vendor's plugin (a kubelet up to 1.36), it is
+# back within milliseconds, and the Node says so with the kubelet's next write: every 10 s, here every second.
+WITHOUT_SECONDS = 10.0
 PAGE = installing.ROOT / "docs" / "migrate-from-nvidia.md"
 TAKEOVER = "nodedevices.io/takeover"
 AGENT_AWAY = "nodedevices.io/agent"
@@ -134,6 +137,18 @@ def feature_discovery_ends(cluster: Cluster, node: str, had: dict[str, str]) -> 
     assert now[MACHINE] != had[MACHINE]
 
 
+def longest_without(node: Watch, count: str) -> float:
+    """Seconds: the longest time in which the Node said anything but that its GPUs are all allocatable."""
+    began: float | None = None
+    longest = 0.0
+    for at, one in node.seen:
+        if one["status"]["allocatable"][GPU] != count:
+            began = at if began is None else began
+        elif began is not None:
+            longest, began = max(longest, at - began), None
+    return max(longest, node.seen[-1][0] - began) if began is not None else longest
+
+
 def test_the_page_moves_a_cluster_node_by_node_and_back_under_running_pods(vendors: Cluster, reader: Reader) -> None:
     cluster = vendors
     a, b = cluster.a, cluster.b
@@ -172,7 +187,7 @@ def test_the_page_moves_a_cluster_node_by_node_and_back_under_running_pods(vendo
         cluster.until("the kubelet has the same shares", lambda: cluster.ids(b) == ids[b])
         cluster.pod("next", b, {GPU: 1})
     assert allocated_by(cluster, "next") == "us"
-    assert {one["status"]["allocatable"][GPU] for _, one in node_b.seen} == {"8"}, "the node was never without"
+    assert longest_without(node_b, "8") <= WITHOUT_SECONDS
     cluster.alive(share)
     assert cluster.held(b, "share") == held["share"]
 
