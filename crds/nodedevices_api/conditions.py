@@ -90,6 +90,7 @@ FAILED: Final = "Failed"
 ACTIONS_STOPPED: Final = "ActionsStopped"  # only where a policy taints Nodes or evicts pods; also an Event's reason
 MASS_FAULT: Final = "MassFault"
 RECORD_UNREADABLE: Final = "RecordUnreadable"
+RECORD_MISSING: Final = "RecordMissing"
 NOT_STOPPED: Final = "NotStopped"
 
 # --- elsewhere in the cluster ----------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     ACCEPTED: {"True": (ACCEPTED,), "False": (INVALID,)},
     APPLIED: {"True": (APPLIED,), "False": (NOT_ACCEPTED, NO_NODES, PROGRESSING, FAILED, DRY_RUN)},
     CONFLICTED: {"True": (SAME_PRIORITY,), "False": (NO_CONFLICT,)},
-    ACTIONS_STOPPED: {"True": (MASS_FAULT, RECORD_UNREADABLE), "False": (NOT_STOPPED,)},
+    ACTIONS_STOPPED: {"True": (MASS_FAULT, RECORD_UNREADABLE, RECORD_MISSING), "False": (NOT_STOPPED,)},
 }
 """Which reasons a condition of ours can have, by its status. The first ten are a NodeDevices'; the last four a
 DevicePolicy's."""

@@ -17,6 +17,7 @@ from nodedevices_api.fields import Atomic, Count, Generation, Listed, Whole, in_
 from nodedevices_api.meta import LabelSelector, ObjectMeta
 from nodedevices_api.sections import SECTION_NAMES, Sections
 
+MAX_RECORD = 63 + 1 + 253  # a namespace and a name
 _MPS_IS_WRONG = "MPS is not possible with partitions.strategy mixed; use timeSlicing, or another partitions.strategy"
 
 _BY_MPS = (
@@ -91,6 +92,11 @@ class DevicePolicyStatus(Loose):
     observed_generation: Generation | None = Field(default=None, description="metadata.generation that was resolved.")
     nodes: Annotated[NodeCounts, Atomic()] | None = Field(
         default=None, description="On how many nodes the policy is selected, applied, overridden or failed."
+    )
+    actions_record: Annotated[str, Field(max_length=MAX_RECORD)] = Field(
+        default="",
+        description="Namespace and name of the ConfigMap that records what was done about faults, where the policy "
+        "taints Nodes or evicts pods. An operator in another namespace does nothing about faults without that record.",
     )
     conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=8), Listed("map", "type")] = (
         Field(default=(), description="Accepted, Applied, Conflicted, ActionsStopped.")

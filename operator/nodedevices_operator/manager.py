@@ -20,7 +20,7 @@ from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
 from nodedevices_operator.desired.consequences import faulty
 from nodedevices_operator.desired.policy_status import NodeOutcome
-from nodedevices_operator.desired.pools import acts, survey
+from nodedevices_operator.desired.pools import acts, claims, survey
 from nodedevices_operator.desired.problems import node_problems
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import Kube, KubeError
@@ -67,6 +67,7 @@ class Manager:
             metrics,
             namespace=namespace,
             survey=lambda: survey(self.cache.node_devices, self.cache.nodes, self.cache.policies.values()),
+            claims=lambda where: claims(self.cache.policies.values(), where),
             enqueue=self.fleet.add,
             answered=lambda node: self.nodes.add(node, urgent=True),
             switched=self._switched,
@@ -82,7 +83,7 @@ class Manager:
             outcomes=outcomes,
             concerns=concerns,
         )
-        self._policy = PolicyReconciler(self.cache, writer, self.dirty, outcomes, stop=lambda: self._gate.stop)
+        self._policy = PolicyReconciler(self.cache, writer, self.dirty, outcomes, gate=self._gate)
         self._watch = None
         if events is not None:
             self._watch = RecordWatch(

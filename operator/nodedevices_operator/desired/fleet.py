@@ -24,6 +24,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
+from nodedevices_api import conditions as names
 
 MAX_ACTIONS = 200  # in the record; the oldest go first
 MAX_NODES = 5000  # in each of the record's maps, in all some 600 KiB; a ConfigMap holds 1 MiB
@@ -111,13 +112,23 @@ class Fleet:
     reason: str = ""  # why it is open, for people
     opened: str = ""  # when, RFC 3339
     until: str = ""  # when it closes by itself; "": when a person says so
+    cause: str = ""  # the condition's reason
     closed: str = ""  # when it closed last
     resumed: str = ""  # the annotation that closed it last
+    place: str = ""  # namespace/name of the record that this one is, or goes on from
     actions: tuple[tuple[Action, str], ...] = ()  # each with when it was granted; the newest last
     answered: Mapping[str, str] = field(default_factory=dict)  # node -> its newest fault when the breaker closed last
     unavailable: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # node that was acted upon -> what was at fault then; as long as any of it is
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What the policies' own status says of the record."""
+
+    elsewhere: str = ""  # namespace/name of another one than this operator's
+    stopped: bool = False  # whether any says that the breaker is open
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +223,10 @@ def _exceeded(pool: Pool, fleet: Fleet, node: str, now: datetime, survey: Survey
         )
     out = out_of_service(pool, fleet, survey)
     if limits.max_unavailable is not None and node not in out and len(out) >= limits.max_unavailable:
-        names = ", ".join(sorted(out)[:MAX_NAMES]) + (", ..." if len(out) > MAX_NAMES else "")
+        listed = ", ".join(sorted(out)[:MAX_NAMES]) + (", ..." if len(out) > MAX_NAMES else "")
         return (
             f"the budget of policy {pool.policy} allows {limits.max_unavailable} nodes out of service "
-            f"(maxUnavailable), and {len(out)} of its {len(pool.all)} nodes are{f': {names}' if out else ''}"
+            f"(maxUnavailable), and {len(out)} of its {len(pool.all)} nodes are{f': {listed}' if out else ''}"
         )
     return ""
 
@@ -233,7 +244,7 @@ def judged(fleet: Fleet, survey: Survey, seen: Arrivals, now: datetime) -> Fleet
         return fleet
     for pool in survey.pools:
         if why := _mass_fault(pool, fleet, survey.faults, seen):
-            fleet = stopped(fleet, why, now, reset_seconds=pool.limits.reset_seconds)
+            fleet = stopped(fleet, names.MASS_FAULT, why, now, reset_seconds=pool.limits.reset_seconds)
     return fleet
 
 
@@ -279,12 +290,28 @@ def _most_at_once(times: Iterable[tuple[float, str]], window: float) -> int:
     return most
 
 
-def stopped(fleet: Fleet, reason: str, now: datetime, *, reset_seconds: int | None = None) -> Fleet:
+def stopped(fleet: Fleet, cause: str, reason: str, now: datetime, *, reset_seconds: int | None = None) -> Fleet:
     """With an open breaker; one that is open stays as it is."""
     if fleet.breaker == OPEN:
         return fleet
     until = "" if reset_seconds is None else _stamp(now + timedelta(seconds=reset_seconds))
-    return replace(fleet, breaker=OPEN, reason=reason, opened=_stamp(now), until=until)
+    return replace(fleet, breaker=OPEN, cause=cause, reason=reason, opened=_stamp(now), until=until)
+
+
+def checked(fleet: Fleet, claims: Claims, where: str, now: datetime, *, lost: bool) -> Fleet:
+    """With an open breaker where this record cannot be all that was done: policies name another one, or this one is
+    `lost` and they say that it was open. `where` is this one's place."""
+    if claims.elsewhere not in {"", fleet.place}:
+        namespace, _, name = claims.elsewhere.rpartition("/")
+        why = (
+            f"what was done before is recorded in ConfigMap {name} of namespace {namespace} (the policies' "
+            f"status.actionsRecord), not in {where}; copy it there before the operator starts, or go on without it"
+        )
+        return replace(stopped(fleet, names.RECORD_MISSING, why, now), until="")
+    if lost and claims.stopped:
+        why = f"ConfigMap {where} is gone, and the policies say that actions were stopped"
+        return stopped(fleet, names.RECORD_MISSING, why, now)
+    return fleet if claims.elsewhere or fleet.place == where else replace(fleet, place=where)
 
 
 def resumed(fleet: Fleet, annotation: str, now: datetime, faults: Faults) -> Fleet:
@@ -321,20 +348,24 @@ def _closed(fleet: Fleet, faults: Faults, now: datetime) -> Fleet:
     """Closed, and what is at fault now is answered for."""
     failing = list(faults.items())[:MAX_NODES]
     answered = {node: max(its.values(), key=lambda since: _time(since) or LONG_AGO) for node, its in failing if its}
-    return replace(fleet, breaker=CLOSED, reason="", opened="", until="", closed=_stamp(now), answered=answered)
+    return replace(
+        fleet, breaker=CLOSED, cause="", reason="", opened="", until="", closed=_stamp(now), answered=answered
+    )
 
 
 def to_data(fleet: Fleet) -> dict[str, str]:
     """The ConfigMap's data."""
     actions = [asdict(action) | {"at": at} for action, at in fleet.actions]
     lists = {"actions": actions, "answered": fleet.answered, "unavailable": fleet.unavailable}
-    return {key: getattr(fleet, key) for key in _TEXTS} | {key: orjson.dumps(it).decode() for key, it in lists.items()}
+    return {key: getattr(fleet, key) for key in (*_TEXTS, *_LATER)} | {
+        key: orjson.dumps(it).decode() for key, it in lists.items()
+    }
 
 
 def from_data(data: Mapping[str, Any]) -> Fleet | None:
     """The record of a ConfigMap's data. None: it is not one that `to_data` wrote."""
     try:
-        texts = {key: data[key] for key in _TEXTS}
+        texts = {key: data[key] for key in _TEXTS} | {key: data.get(key, "") for key in _LATER}
         actions = tuple((Action(*(it[key] for key in _ACTION)), it["at"]) for it in orjson.loads(data["actions"]))
         answered = dict(orjson.loads(data.get("answered", "{}")))
         unavailable = {node: tuple(ids) for node, ids in dict(orjson.loads(data.get("unavailable", "{}"))).items()}
@@ -348,6 +379,7 @@ def from_data(data: Mapping[str, Any]) -> Fleet | None:
 
 
 _TEXTS = ("breaker", "reason", "opened", "until", "closed", "resumed")
+_LATER = ("cause", "place")  # which an older operator's record has not
 _ACTION = tuple(each.name for each in fields(Action))
 
 

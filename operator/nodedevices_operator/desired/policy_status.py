@@ -254,9 +254,11 @@ def _counted(notes: Iterable[Note], *, applied: int) -> tuple[tuple[str, int], .
     return tuple(sorted(counted, key=lambda item: (-item[1], item[0])))
 
 
-def policy_status(policy: PolicyRecord, counts: Tally, now: str, *, stopped: Verdict | None = None) -> dict[str, Any]:
+def policy_status(
+    policy: PolicyRecord, counts: Tally, now: str, *, stopped: Verdict | None = None, record: str = ""
+) -> dict[str, Any]:
     """The policy's whole status, as applied; equal to the current one when nothing changed. `stopped`: whether the
-    breaker stops what it does about faults; None: it does nothing."""
+    breaker stops what it does about faults; None: it does nothing. `record`: where what it does is recorded."""
     wanted = (
         (names.ACCEPTED, _accepted(policy)),
         (names.APPLIED, _applied(policy, counts)),
@@ -276,7 +278,7 @@ def policy_status(policy: PolicyRecord, counts: Tally, now: str, *, stopped: Ver
             build(kind, *verdict, shown=shown.get(kind), generation=policy.generation, now=now)
             for kind, verdict in wanted
         ],
-    }
+    } | ({"actionsRecord": record} if record else {})
 
 
 def shows(policy: PolicyRecord, status: Mapping[str, Any]) -> bool:
@@ -285,6 +287,7 @@ def shows(policy: PolicyRecord, status: Mapping[str, Any]) -> bool:
     wanted = {it["type"]: it for it in status["conditions"]}
     return (
         policy.observed_generation == status["observedGeneration"]
+        and policy.actions_record == status.get("actionsRecord", "")
         and dict(policy.counts or {}) == status["nodes"]
         and shown.keys() == wanted.keys()
         and all(same(shown[kind], condition) for kind, condition in wanted.items())

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nodedevices_api import conditions as names
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Faults
 from nodedevices_common.errors import InputError
 
 from nodedevices_operator.desired.consequences import evicts, faulty, taints, unclear
-from nodedevices_operator.desired.fleet import Limits, Pool, Survey
+from nodedevices_operator.desired.fleet import Claims, Limits, Pool, Survey
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord
 
 SECTION = "faults"
@@ -90,6 +91,16 @@ def survey(
 def acts(policy: PolicyRecord) -> bool:
     """Whether the policy does anything about faults that the breaker stops."""
     return not policy.dry_run and policy.spec is not None and _acts(policy.sections.get(SECTION))
+
+
+def claims(policies: Iterable[PolicyRecord], where: str) -> Claims:
+    """What the policies' status says of the record. `where` is this operator's, namespace/name."""
+    named: set[str] = set()
+    stopped = False
+    for policy in policies:
+        named |= {policy.actions_record} - {"", where}
+        stopped = stopped or any(it.type == names.ACTIONS_STOPPED and it.status == "True" for it in policy.conditions)
+    return Claims(min(named, default=""), stopped)
 
 
 def _acts(section: object) -> bool:

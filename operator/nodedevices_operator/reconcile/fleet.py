@@ -2,8 +2,12 @@
 
 The order is the promise: read the record, decide (desired/fleet.py), write the record, and only then answer. Killed in
 between, a restarted operator finds the action in the record, grants it again and counts it once. The write carries the
-record's resourceVersion, so two operators, or a person in between, never both win. A record that was deleted is written
-again from memory; after a restart it is not known what it said, and it begins empty.
+record's resourceVersion, so two operators, or a person in between, never both win.
+
+A record that was deleted is written again from memory; after a restart it is not known what it said, and it begins
+empty, but for a breaker that the policies show as open. Policies name the record in their status, so that an operator
+in another namespace knows that it has not got it; then nothing is granted until it was copied, or a person goes on
+without it.
 
 It decides whenever a fault comes or goes, also where nobody proposes anything: the breaker judges faults, not what is
 to be done about them. The record is read once after each start, so that an open breaker shows; while it is open the
@@ -15,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -29,9 +33,11 @@ from nodedevices_operator.desired.fleet import (
     Action,
     Answer,
     Arrivals,
+    Claims,
     Fleet,
     Survey,
     arrivals,
+    checked,
     decide,
     from_data,
     refusal,
@@ -73,6 +79,7 @@ class FleetGate:
         *,
         namespace: str,
         survey: Callable[[], Survey],
+        claims: Callable[[str], Claims] = lambda _: Claims(),
         enqueue: Callable[[str], None],
         answered: Callable[[str], None],
         switched: Callable[[Sequence[str]], None] = lambda _: None,
@@ -84,6 +91,8 @@ class FleetGate:
         self._namespace = namespace
         self._path = config_map_path(namespace, NAME)
         self._survey = survey
+        self._where = f"{namespace}/{NAME}"
+        self._claims = claims
         self._enqueue = enqueue
         self._answered = answered
         self._switched = switched
@@ -96,6 +105,7 @@ class FleetGate:
         self._faults: dict[str, Mapping[str, str]] = {}  # of each node, as it was last reconciled
         self.stop: Stop | None = None  # why nothing is granted now; None: the breaker is closed, as far as is known
         self.open = asyncio.Event()
+        self.place = ""  # of the record, as the policies are to name it; "": there is none yet, or it is not theirs
 
     def propose(self, node: str, kind: str, actions: Sequence[Action]) -> None:
         """What the node wants done of that kind now, in the place of what it wanted before; nothing withdraws it."""
@@ -140,18 +150,20 @@ class FleetGate:
         elif not wanted and expected == self._last:
             return None
         record = await self._read()
-        known = self._last or Fleet()
+        known = self._last or Fleet(place=self._where)
+        claims = self._claims(self._where)
         fleet, shown, refused = known, None, ""
         if record is not None:
             shown = from_data(record.get("data") or {})
-            fleet = stopped(known, f"ConfigMap {NAME} cannot be read", now) if shown is None else shown
+            fleet = shown or stopped(known, names.RECORD_UNREADABLE, f"ConfigMap {NAME} cannot be read", now)
             annotation = str((record["metadata"].get("annotations") or {}).get(RESUME, ""))
             refused = refusal(fleet, annotation, now)
-            fleet = resumed(fleet, annotation, now, survey.faults)
-        where = f"{self._namespace}/{NAME}"
-        decision = decide(fleet, wanted, now, survey, seen, record=where)
+            if (after := resumed(fleet, annotation, now, survey.faults)) != fleet:
+                fleet = replace(after, place=claims.elsewhere or self._where)
+        fleet = checked(fleet, claims, self._where, now, lost=record is None and self._last is None)
+        decision = decide(fleet, wanted, now, survey, seen, record=self._where)
         kept = record is not None and shown is None and decision.fleet.breaker == OPEN  # somebody's, until they resume
-        nothing = record is None and decision.fleet == Fleet()
+        nothing = record is None and decision.fleet == Fleet(place=self._where)
         if decision.fleet != shown and not kept and not nothing:
             await self._write(record, decision.fleet)
         self._log(known, decision.fleet)
@@ -163,19 +175,21 @@ class FleetGate:
                 self._count(changed, answers)
                 self._answers |= {action: answers[action] for action in changed}
                 self._answered(node)
-        self._show(decision.fleet, kept=kept, refused=refused, where=where, nodes=list(survey.faults))
+        self._show(decision.fleet, refused=refused, written=not nothing, nodes=list(survey.faults))
         return AGAIN_SECONDS if decision.refused or decision.fleet.breaker == OPEN else None
 
-    def _show(self, fleet: Fleet, *, kept: bool, refused: str, where: str, nodes: Sequence[str]) -> None:
-        """Say why nothing is granted, where that has changed."""
+    def _show(self, fleet: Fleet, *, refused: str, written: bool, nodes: Sequence[str]) -> None:
+        """Say why nothing is granted and where the record is, where that has changed."""
         stop = None
         if fleet.breaker == OPEN:
-            reason = names.RECORD_UNREADABLE if kept else names.MASS_FAULT
-            stop = Stop(reason, why_stopped(fleet, where, refused), fleet.opened, refused)
+            cause = fleet.cause or names.MASS_FAULT
+            stop = Stop(cause, why_stopped(fleet, self._where, refused), fleet.opened, refused)
             self.open.set()
         else:
             self.open.clear()
-        if stop != self.stop:
+        theirs = written and fleet.cause != names.RECORD_MISSING
+        if (stop, theirs) != (self.stop, bool(self.place)):
+            self.place = self._where if theirs else ""
             if refused and (self.stop is None or self.stop.refusal != refused):
                 log.warning("actions not resumed", why=refused)
             self.stop = stop

@@ -15,7 +15,7 @@ from nodedevices_operator.desired import events
 from nodedevices_operator.desired.policy_status import NodeOutcome, Verdict, policy_status, shows, tally
 from nodedevices_operator.desired.pools import acts
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.reconcile.fleet import Stop
+from nodedevices_operator.reconcile.fleet import FleetGate, Stop
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import PolicyRecord
 
@@ -23,7 +23,7 @@ SUM_UP_SECONDS = 1.0
 
 
 class PolicyReconciler:
-    """`outcomes` is filled as nodes are reconciled; `stop` says whether the breaker is open."""
+    """`outcomes` is filled as nodes are reconciled; `gate` has the breaker, and the place of its record."""
 
     def __init__(
         self,
@@ -32,22 +32,26 @@ class PolicyReconciler:
         dirty: Callable[[Dirty], None],
         outcomes: Mapping[str, NodeOutcome],
         *,
-        stop: Callable[[], Stop | None] = lambda: None,
+        gate: FleetGate,
     ) -> None:
         self._cache = cache
         self._writer = writer
         self._dirty = dirty
         self._outcomes = outcomes
-        self._stop = stop
+        self._gate = gate
 
     async def reconcile(self, name: str) -> float | None:
         """Write the policy's status where it differs. Raises to be retried."""
         policy = self._cache.policies.get(name)
         if policy is None:
             return None
-        stop = self._stop() if acts(policy) else None
-        stopped = _verdict(stop) if acts(policy) else None
-        status = policy_status(policy, tally(policy, self._outcomes), self._writer.now(), stopped=stopped)
+        counts, now = tally(policy, self._outcomes), self._writer.now()
+        stop = self._gate.stop if acts(policy) else None
+        if acts(policy):
+            record = self._gate.place or policy.actions_record
+            status = policy_status(policy, counts, now, stopped=_verdict(stop), record=record)
+        else:
+            status = policy_status(policy, counts, now)
         if not shows(policy, status):
             await self._say(policy, stop)
             raw = await self._writer.policy_status(policy, status)

@@ -238,6 +238,7 @@ class PolicyRecord:
     problem: str = ""  # its message
     left_out: str = ""  # what of it is not applied, and why; the rest is
     observed_generation: int | None = None
+    actions_record: str = ""  # namespace/name of the ConfigMap that the status names
     counts: Mapping[str, int] | None = None
     conditions: tuple[ConditionRecord, ...] = ()
     resource_version: str = field(default="", compare=False)
@@ -460,6 +461,7 @@ def policy_record(raw: Raw) -> PolicyRecord:
         problem=problem,
         left_out=f"labels.extra has {', '.join(reserved)}: {RESERVED_LABEL}" if reserved else "",
         observed_generation=observed if isinstance(observed, int) else None,
+        actions_record=_text(status, "actionsRecord"),
         counts=dict(nodes) if isinstance(nodes, Mapping) else None,
         conditions=_conditions(status),
         resource_version=_text(metadata, "resourceVersion"),

@@ -93,7 +93,7 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
         "Accepted": {"True": ["Accepted"], "False": ["Invalid"]},
         "Applied": {"True": ["Applied"], "False": ["NotAccepted", "NoNodes", "Progressing", "Failed", "DryRun"]},
         "Conflicted": {"True": ["SamePriority"], "False": ["NoConflict"]},
-        "ActionsStopped": {"True": ["MassFault", "RecordUnreadable"], "False": ["NotStopped"]},
+        "ActionsStopped": {"True": ["MassFault", "RecordUnreadable", "RecordMissing"], "False": ["NotStopped"]},
     }
 
 

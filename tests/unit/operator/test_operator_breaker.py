@@ -47,8 +47,9 @@ class Cluster:
             raw = shown | {"status": shown["status"] | {"devices": raw["status"]["devices"]}}
         return self.kube.put(path, raw)
 
-    async def start(self) -> None:
-        self.manager = Manager(self.kube, Metrics(), clock=lambda: self.seconds)
+    async def start(self, namespace: str = NAMESPACE) -> None:
+        """A new operator."""
+        self.manager = Manager(self.kube, Metrics(), namespace=namespace, clock=lambda: self.seconds)
         await self.manager.relister.once()
         await self.settle()
 
@@ -58,10 +59,10 @@ class Cluster:
             self.manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
         await self.settle()
 
-    async def resume(self, value: str) -> None:
-        raw = self.kube.objects[RECORD]
+    async def resume(self, value: str, path: str = RECORD) -> None:
+        raw = self.kube.objects[path]
         self.kube.put(
-            RECORD, raw | {"metadata": raw["metadata"] | {"annotations": {"nodedevices.io/resume-actions": value}}}
+            path, raw | {"metadata": raw["metadata"] | {"annotations": {"nodedevices.io/resume-actions": value}}}
         )
         self.manager.fleet.add("fleet")  # as the watch of the record does
         await self.settle()
@@ -78,6 +79,10 @@ class Cluster:
     def shown(self, path: str, kind: str) -> tuple[str, str, str] | None:
         found = [it for it in self.kube.objects[path]["status"].get("conditions", []) if it["type"] == kind]
         return (found[0]["status"], found[0]["reason"], found[0]["message"]) if found else None
+
+    @property
+    def evicted(self) -> int:
+        return len(self.kube.written("/eviction"))
 
     @property
     def events(self) -> list[tuple[str, str]]:
@@ -137,3 +142,61 @@ async def test_an_operator_that_was_away_finds_the_mass_fault_when_it_comes_back
     await cluster.start()
     assert cluster.kube.written("/eviction") == []
     assert (cluster.shown(POLICY, "ActionsStopped") or ("", "", ""))[:2] == ("True", "MassFault")
+
+
+# --- the record moves with the operator, or nothing is done ----------------------------------------------------------
+ONE_AN_HOUR = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 1}}
+MOVED = config_map_path("elsewhere", NAME)
+
+
+@pytest.fixture
+async def used_up() -> Cluster:
+    """One pod was evicted, which is all that the hour allows; another node has failed as well."""
+    made = Cluster(ONE_AN_HOUR)
+    await made.start()
+    await made.fail("n1")
+    await made.fail("n2")
+    assert made.evicted == 1
+    assert made.kube.objects[POLICY]["status"]["actionsRecord"] == f"{NAMESPACE}/{NAME}"
+    return made
+
+
+async def test_an_operator_in_another_namespace_does_nothing_without_the_record(used_up: Cluster) -> None:
+    await used_up.start("elsewhere")
+    status, reason, message = used_up.shown(POLICY, "ActionsStopped") or ("", "", "")
+    assert (used_up.evicted, status, reason) == (1, "True", "RecordMissing")
+    assert f"is recorded in ConfigMap {NAME} of namespace {NAMESPACE}" in message
+    assert f"kubectl -n elsewhere annotate configmap {NAME}" in message
+    assert used_up.kube.objects[POLICY]["status"]["actionsRecord"] == f"{NAMESPACE}/{NAME}"
+    await used_up.start("elsewhere")
+    assert used_up.evicted == 1, "nor after a restart"
+
+
+async def test_a_record_that_was_copied_is_gone_on_from(used_up: Cluster) -> None:
+    used_up.kube.put(MOVED, {"metadata": {"name": NAME, "uid": "copy"}, "data": used_up.kube.objects[RECORD]["data"]})
+    await used_up.start("elsewhere")
+    assert used_up.shown(POLICY, "ActionsStopped") == ("False", "NotStopped", "")
+    assert (used_up.shown(f"{names.NODE_DEVICES}/n2", "EvictionsSynced") or ("", "", ""))[1] == "Refused"
+    assert used_up.kube.objects[POLICY]["status"]["actionsRecord"] == f"elsewhere/{NAME}"
+    await used_up.start()
+    assert (used_up.shown(POLICY, "ActionsStopped") or ("", "", ""))[1] == "RecordMissing", "the old one is outdated"
+
+
+async def test_a_person_has_the_operator_go_on_without_the_record(used_up: Cluster) -> None:
+    await used_up.start("elsewhere")
+    await used_up.resume(used_up.kube.objects[MOVED]["data"]["opened"], MOVED)
+    assert used_up.evicted == 2
+    assert used_up.kube.objects[POLICY]["status"]["actionsRecord"] == f"elsewhere/{NAME}"
+    await used_up.start("elsewhere")
+    assert used_up.shown(POLICY, "ActionsStopped") == ("False", "NotStopped", "")
+
+
+async def test_a_breaker_stays_open_when_its_record_is_deleted_while_no_operator_runs(cluster: Cluster) -> None:
+    await cluster.fail(*NODES)
+    del cluster.kube.objects[RECORD]
+    for name in NODES[1:]:
+        cluster.report(name)  # well again: the faults alone would not open it
+    await cluster.start()
+    status, reason, message = cluster.shown(POLICY, "ActionsStopped") or ("", "", "")
+    assert (status, reason) == ("True", "RecordMissing")
+    assert "is gone, and the policies say that actions were stopped" in message
