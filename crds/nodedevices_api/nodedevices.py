@@ -337,7 +337,7 @@ class Holder(Loose):
         "resource's `cores` is on.",
     )
     ids: Annotated[
-        tuple[Annotated[str, StringConstraints(max_length=128)], ...],
+        tuple[Line, ...],
         Field(max_length=MAX_HOLDER_IDS),
         Listed("atomic"),
     ] = Field(
@@ -544,7 +544,7 @@ class WaitingFor(Loose):
         default="", description="The extended resource by which it holds them; absent: a ResourceClaim."
     )
     ids: Annotated[
-        tuple[Annotated[str, StringConstraints(max_length=128)], ...],
+        tuple[Line, ...],
         Field(max_length=MAX_WAITING_IDS),
         Listed("atomic"),
     ] = Field(default=(), description="The first of the ids that it holds.")

@@ -47,5 +47,14 @@ def check(field: str, name: str) -> str:
     return name
 
 
+def is_one(name: str) -> bool:
+    """Whether the kubelet takes it as the name of an extended resource."""
+    try:
+        check("", name)
+    except PlanError:
+        return False
+    return True
+
+
 def _shown(name: str) -> str:
     return name if len(name) <= 2 * MAX_NAME else name[: 2 * MAX_NAME] + "…"

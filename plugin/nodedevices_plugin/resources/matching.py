@@ -66,10 +66,12 @@ def fitting(
 
 
 def _usual(unit: Unit, strategy: str, prefix: str, values: VendorValues) -> str | None:
+    """None, too, where it would be a name that no kubelet takes: one odd device costs no other its name."""
     vendor = registry.of(unit.device.fact)
     if vendor is None:
         return None
-    return vendor.usual_name(unit, values.naming(vendor.name, strategy=strategy, prefix=prefix))
+    name = vendor.usual_name(unit, values.naming(vendor.name, strategy=strategy, prefix=prefix))
+    return name if name is None or resource_names.is_one(name) else None
 
 
 def _matches(match: DeviceMatch, unit: Unit, near: Near, *, stands_in: bool, any_case: bool = False) -> bool:

@@ -113,6 +113,7 @@ def _ready(facts: Facts) -> Condition:
 
 def _problems(facts: Facts) -> list[str]:
     parts = [f"{each.code}: {each.message}" for each in facts.inventory.problems]
+    parts += [f"left out of this object: {listing(facts.left_out)}"] if facts.left_out else []
     parts += [f"state file: {facts.state_problem}"] if facts.state_problem is not None else []
     parts += [f"CDI: {facts.cdi_problem}"] if facts.cdi_problem else []
     parts += [f"files for CNI plugins: {facts.node_files_problem}"] if facts.node_files_problem else []

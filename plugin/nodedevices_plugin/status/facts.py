@@ -56,6 +56,7 @@ class Facts:
     previous_probes: tuple[api.Probe, ...] = ()
     previous_departed: Mapping[str, datetime] = field(default_factory=dict)  # partition id -> since when it is gone
     stopping: bool = False  # the last report of this agent
+    left_out: tuple[str, ...] = ()  # what of a report cannot be said, and why (report)
     now: datetime
 
 

@@ -3,17 +3,26 @@
 Only the agent's own fields are made here (SCHEMA: affectedPods and three conditions are the operator's), sorted and
 bounded, and equal input gives an equal status, so that "nothing changed" is a comparison. `agent.heartbeatTime` is
 the publisher's: it sets it at each write.
+
+What comes from drivers, kubelets and other programs may be odd in ways that nobody thought of. One part that the
+contract's types refuse is left out, and named in `Ready`'s message; of a device only its health is kept. It never costs
+the report: a fault that the kubelet knows has to be here, too.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from typing import TypeVar
 
 from nodedevices_api import nodedevices as api
+from nodedevices_api.base import wire_name
 from nodedevices_common import __version__
 from nodedevices_probe.protocol import DeviceFact, DriverState, Partition
+from pydantic import ValidationError
 
 from nodedevices_plugin.health.events import CORRELATING
 from nodedevices_plugin.model import (
@@ -23,7 +32,9 @@ from nodedevices_plugin.model import (
     InventoryDevice,
     Notice,
     OfferedResource,
+    Refused,
     Verdict,
+    WaitingPod,
     served_by_others,
 )
 from nodedevices_plugin.model.device_names import device_names
@@ -50,50 +61,88 @@ PCIE = "PCIe"  # the kind of a link between devices on one PCIe root
 MAX_RESOURCES = 32
 MAX_RETIRED = 64
 MISSING = "Missing"
+MAX_SAID = 160  # of one part that is left out
+T = TypeVar("T")
+S = TypeVar("S")
 NO_DRIVER = frozenset({DriverState.NOT_LOADED, DriverState.UNKNOWN})
+
+
+class _Odd:
+    """Makes parts of the report; of those that cannot be, `said` says what and why."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def made(self, what: str, make: Callable[[], T]) -> T | None:
+        try:
+            return make()
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(wire_name(part) if isinstance(part, str) else str(part) for part in first["loc"])
+            self.said.append(f"{what}: {where}: {first['msg']}"[:MAX_SAID])
+            return None
+
+    def all(self, parts: Iterable[S], what: Callable[[S], str], make: Callable[[S], T]) -> tuple[T, ...]:
+        found = (self.made(what(each), partial(make, each)) for each in parts)
+        return tuple(each for each in found if each is not None)
 
 
 def report(facts: Facts) -> api.NodeDevicesStatus:
     """The agent's whole part of `status`."""
-    held = _holders_by_part(facts)
-    counts = share_counts(facts)
-    shares = of_parts(counts, holders_known=_holders_were_known(facts), cores=facts.cores.devices)
-    names, links = device_names(facts.inventory), _links(facts.inventory)
-    devices = tuple(_device(each, facts, held, shares, names, links=links) for each in facts.inventory.devices)
+    odd = _Odd()
+    held = _holders_by_part(facts, odd)
+    counts = odd.made("shares", lambda: share_counts(facts)) or ()
+    known = _holders_were_known(facts)
+    shares = odd.made("shares", lambda: of_parts(counts, holders_known=known, cores=facts.cores.devices)) or {}
+    names, links = device_names(facts.inventory), _links(facts.inventory, odd)
+
+    def device(each: InventoryDevice) -> api.Device:
+        def whole() -> api.Device:
+            return _device(each, facts, held, shares, names, links=links, odd=odd)
+
+        return odd.made(f"device {each.fact.id}", whole) or _health_alone(each, facts, names, odd)
+
+    devices = odd.all(facts.inventory.devices, lambda each: f"device {each.fact.id}", device)
     inventory = facts.inventory
+    configuration, resources = _configuration(facts.config, odd), _resources(facts, counts, odd)
+    probes = odd.all(facts.probes, lambda each: f"probe {each.name}", lambda each: _probe(each, facts))
+    known_drivers, machine = drivers(facts, odd), odd.made("machine", lambda: _machine(facts))
     return api.NodeDevicesStatus(
         observed_generation=facts.config.generation,
         applied_config_hash=facts.config.applied_hash,
-        summary=_summary(devices),
-        drivers=drivers(facts),
-        machine=_machine(facts),
-        probes=tuple(_probe(each, facts) for each in facts.probes),
+        summary=odd.made("summary", lambda: _summary(devices)),
+        drivers=known_drivers,
+        machine=machine,
+        probes=probes,
         agent=api.Agent(
             version=__version__,
             boot_id=inventory.boot_id,
             start_time=whole_second(facts.started),
             heartbeat_time=whole_second(facts.started),
         ),
-        configuration=_configuration(facts.config),
+        configuration=configuration,
         devices=devices,
-        resources=_resources(facts, counts),
-        retired_resources=tuple(
-            api.RetiredResource(name=name, since=whole_second(since))
-            for name, since in sorted(sorted(facts.retired.items(), key=lambda item: item[1])[-MAX_RETIRED:])
+        resources=resources,
+        retired_resources=odd.all(
+            sorted(sorted(facts.retired.items(), key=lambda item: item[1])[-MAX_RETIRED:]),
+            lambda each: f"retired resource {each[0]}",
+            lambda each: api.RetiredResource(name=each[0], since=whole_second(each[1])),
         ),
-        conditions=conditions(facts, devices),
+        conditions=conditions(replace(facts, left_out=tuple(dict.fromkeys(odd.said))), devices),
     )
 
 
 # --- probes and drivers ----------------------------------------------------------------------------------------------
-def drivers(facts: Facts) -> tuple[api.Driver, ...]:
+def drivers(facts: Facts, odd: _Odd | None = None) -> tuple[api.Driver, ...]:
     """Those that are loaded; of two probes that name the same one, the first one's value."""
+    odd = odd or _Odd()
     found: dict[str, api.Driver] = {}
     for each in facts.probes:
         driver = each.inventory.driver
         if driver is not None and driver.state not in NO_DRIVER and driver.name:
-            known = api.Driver(name=driver.name, version=driver.version, cuda_version=driver.cuda_version)
-            found.setdefault(driver.name, known)
+            make = partial(api.Driver, name=driver.name, version=driver.version, cuda_version=driver.cuda_version)
+            if (known := odd.made(f"driver {driver.name}", make)) is not None:
+                found.setdefault(driver.name, known)
     return tuple(found.values())[: api.MAX_DRIVERS]
 
 
@@ -132,6 +181,7 @@ def _device(
     names: Mapping[str, str],
     *,
     links: Mapping[str, tuple[api.Link, ...]],
+    odd: _Odd,
 ) -> api.Device:
     fact = device.fact
     dropped = sum(
@@ -147,24 +197,45 @@ def _device(
         capacity=fact.capacity,
         links=links[fact.id],
         health=_health(facts.verdicts.get(fact.id), facts),
-        notices=tuple(map(_notice, facts.notices.get(fact.id, ())[: api.MAX_NOTICES])),
+        notices=odd.all(
+            facts.notices.get(fact.id, ())[: api.MAX_NOTICES], lambda each: f"notice {each.code} of {fact.id}", _notice
+        ),
         excluded=excluded_by(fact.id, facts.exclude),
         unschedulable=facts.unschedulable.get(fact.id),
-        partitions=tuple(_partition(part, device, facts, held, shares, names=names) for part in fact.partitions),
+        partitions=odd.all(
+            fact.partitions,
+            lambda part: f"partition {part.id}",
+            lambda part: _partition(part, device, facts, held, shares, names=names),
+        ),
         shares=shares.get(fact.id),
         holders=_shown(held.get(fact.id, ())),
         holders_truncated=dropped or None,
     )
 
 
-def _links(inventory: Inventory) -> dict[str, tuple[api.Link, ...]]:
+def _health_alone(device: InventoryDevice, facts: Facts, names: Mapping[str, str], odd: _Odd) -> api.Device:
+    """Of a device of which the rest cannot be said."""
+    fact = device.fact
+    verdict = facts.verdicts.get(fact.id)
+    health = odd.made(f"health of {fact.id}", lambda: _health(verdict, facts))
+    if health is None:
+        state = verdict.state.value if verdict is not None else "Unknown"
+        health = api.DeviceHealth(state=state, since=whole_second(facts.now))
+    return api.Device(id=fact.id, name=names[fact.id], type=fact.type, index=fact.index, health=health)
+
+
+def _links(inventory: Inventory, odd: _Odd) -> dict[str, tuple[api.Link, ...]]:
     """What the probes say of each device, and, as far as there is room, its nearest devices of other probes."""
     near = nearest(inventory)
     found = {}
     for fact in (device.fact for device in inventory.devices):
-        own = [api.Link(kind=each.kind, to=each.to, count=each.count) for each in fact.links]
-        own += [api.Link(kind=PCIE, to=each, count=1) for each in near.get(fact.id, ())]
-        found[fact.id] = tuple(own[:MAX_LINKS])
+        own = [(each.kind, each.to, each.count) for each in fact.links]
+        own += [(PCIE, each, 1) for each in near.get(fact.id, ())]
+        found[fact.id] = odd.all(
+            own[:MAX_LINKS],
+            lambda each: f"link to {each[1]}",
+            lambda each: api.Link(kind=each[0], to=each[1], count=each[2]),
+        )
     return found
 
 
@@ -291,7 +362,7 @@ def _holder_order(holder: api.Holder) -> tuple[str, str, str, str, str]:
     return (holder.namespace, holder.pod, holder.container, holder.resource or "", holder.claim or "")
 
 
-def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
+def _holders_by_part(facts: Facts, odd: _Odd) -> dict[str, list[api.Holder]]:
     """Device or partition id -> its holders. The replicas that one container has of one device are one entry."""
     parts = {part.id for device in facts.inventory.devices for part in device.fact.partitions}
     parts |= {device.fact.id for device in facts.inventory.devices}
@@ -320,21 +391,23 @@ def _holders_by_part(facts: Facts) -> dict[str, list[api.Holder]]:
     for key, (since, ids) in found.items():
         part, namespace, pod, container, resource, claim = key
         verdict = lost.get((namespace, pod, container, resource))
-        result[part].append(
-            api.Holder(
-                namespace=namespace,
-                pod=pod,
-                container=container,
-                resource=resource,
-                claim=claim.rpartition("/")[2] if claim else None,  # a pod's claims are of its own namespace
-                shares=None if key in without_share else len(ids) or None,
-                memory=(memory := None if key in without_share else memory_of(ids)),
-                cores=facts.cores.holders.get((namespace, pod, container, resource or "")),
-                ids=tuple(sorted(ids, key=_share_order)[: api.MAX_HOLDER_IDS if memory is None else 1]),
-                since=since,
-                health=_health(verdict, facts) if verdict is not None else None,
-            )
+        memory = None if key in without_share else memory_of(ids)
+        make = partial(
+            api.Holder,
+            namespace=namespace,
+            pod=pod,
+            container=container,
+            resource=resource,
+            claim=claim.rpartition("/")[2] if claim else None,  # a pod's claims are of its own namespace
+            shares=None if key in without_share else len(ids) or None,
+            memory=memory,
+            cores=facts.cores.holders.get((namespace, pod, container, resource or "")),
+            ids=tuple(sorted(ids, key=_share_order)[: api.MAX_HOLDER_IDS if memory is None else 1]),
+            since=since,
+            health=_health(verdict, facts) if verdict is not None else None,
         )
+        if (made := odd.made(f"holder {namespace}/{pod} of {part}", make)) is not None:
+            result[part].append(made)
     return result
 
 
@@ -393,10 +466,11 @@ def _held_ids(facts: Facts) -> dict[str, set[str]]:
     return held
 
 
-def _resources(facts: Facts, counts: Sequence[ShareCounts]) -> tuple[api.Resource, ...]:
+def _resources(facts: Facts, counts: Sequence[ShareCounts], odd: _Odd) -> tuple[api.Resource, ...]:
     held, known = _held_ids(facts), _holders_were_known(facts)
-    return tuple(
-        api.Resource(
+
+    def made(resource: OfferedResource) -> api.Resource:
+        return api.Resource(
             name=resource.name,
             capacity=len(resource.ids),
             healthy=reported_healthy(facts, resource),
@@ -410,8 +484,8 @@ def _resources(facts: Facts, counts: Sequence[ShareCounts]) -> tuple[api.Resourc
             memory=memory_totals(resource, counts, holders_known=known),
             managed_by="plugin",
         )
-        for resource in offered(facts).resources[:MAX_RESOURCES]
-    )
+
+    return odd.all(offered(facts).resources[:MAX_RESOURCES], lambda each: f"resource {each.name}", made)
 
 
 def allocated(facts: Facts) -> dict[str, int]:
@@ -430,26 +504,31 @@ def _free(facts: Facts, resource: OfferedResource, held: set[str]) -> int:
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------
-def _configuration(config: ConfigStatus) -> api.ConfigurationStatus | None:
-    made = api.ConfigurationStatus(
-        sources=config.sources,
-        refused=api.Refusal(section=each.section, field=each.field, message=each.message)
-        if (each := config.refused) is not None
-        else None,
-        refusals=tuple(
-            api.Refusal(section=each.section, field=each.field, message=each.message)
-            for each in config.others[: api.MAX_REFUSALS]
+def _configuration(config: ConfigStatus, odd: _Odd) -> api.ConfigurationStatus | None:
+    def refusal(each: Refused) -> api.Refusal:
+        return api.Refusal(section=each.section, field=each.field, message=each.message)
+
+    def waiting(each: WaitingPod) -> api.WaitingFor:
+        ids = each.ids[: api.MAX_WAITING_IDS]
+        return api.WaitingFor(namespace=each.namespace, pod=each.pod, resource=each.resource, ids=ids)
+
+    refused = config.refused
+    parts = {
+        "refused": odd.made("refused", partial(refusal, refused)) if refused is not None else None,
+        "refusals": odd.all(config.others[: api.MAX_REFUSALS], lambda each: f"refusal of {each.field}", refusal),
+        "unmatched": odd.all(
+            config.unmatched[: api.MAX_UNMATCHED],
+            lambda each: f"unmatched {each.entry}",
+            lambda each: api.Unmatched(section=each.section, entry=each.entry, message=each.message),
         ),
-        unmatched=tuple(
-            api.Unmatched(section=each.section, entry=each.entry, message=each.message)
-            for each in config.unmatched[: api.MAX_UNMATCHED]
+        "waiting_for": odd.all(
+            config.waiting_for[: api.MAX_WAITING_FOR], lambda each: f"waiting for {each.namespace}/{each.pod}", waiting
         ),
-        waiting_for=tuple(
-            api.WaitingFor(
-                namespace=each.namespace, pod=each.pod, resource=each.resource, ids=each.ids[: api.MAX_WAITING_IDS]
-            )
-            for each in config.waiting_for[: api.MAX_WAITING_FOR]
+    }
+    made = odd.made(
+        "configuration",
+        lambda: api.ConfigurationStatus(
+            sources=config.sources, waiting_for_daemons=config.waiting_for_helpers or None, **parts
         ),
-        waiting_for_daemons=config.waiting_for_helpers or None,
     )
     return made if made != api.ConfigurationStatus() else None

@@ -12,7 +12,7 @@ from collections.abc import Sequence, Set
 from nodedevices_probe.amd.attributes import PROFILE, VENDOR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
-from nodedevices_plugin.model import HealthState, InventoryDevice, PlanError, Unit
+from nodedevices_plugin.model import HealthState, InventoryDevice, PlanError, Unit, resource_names
 from nodedevices_plugin.vendors.amd import faults
 from nodedevices_plugin.vendors.base import Naming, NodeView, partitions
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
@@ -74,7 +74,7 @@ class Amd:
 def _profile(unit: Unit) -> str:
     """`cpx_nps4`; "" for a GPU that cannot be cut."""
     if unit.partition is not None:
-        return unit.partition.profile
+        return resource_names.plain_profile(unit.partition.profile)
     attribute = unit.device.fact.extra.get(PROFILE)
     return (attribute.string or "") if attribute is not None else ""
 
