@@ -9,13 +9,36 @@ from __future__ import annotations
 from typing import Any
 
 import yaml
+from nodedevices_common.errors import InputError
 
 from nodedevices_probe.check import CheckError
 
 MAX_FILE_BYTES = 1 << 20  # what an object of Kubernetes can have
+MAX_INT_BITS = 64
 
 
-class _Loader(yaml.SafeLoader):
+class CheckedScalars:
+    """Before a constructor of PyYAML: a word that its own tags do not take (`!!bool maybe`) raises whatever it happens
+    to, and an int of any length is made, which no message can show."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)  # type: ignore[misc]  # of the constructor after it
+        except (yaml.YAMLError, InputError, RecursionError):
+            raise
+        except Exception as error:
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{str(node.value)[:40]!r} is no {kind}", node.start_mark
+            ) from error
+        if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a number of more than {MAX_INT_BITS} bits", node.start_mark
+            )
+        return value
+
+
+class _Loader(CheckedScalars, yaml.SafeLoader):
     """Refuses a key that is there twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -278,6 +278,23 @@ def test_a_return_code_that_stays_is_an_error_at_the_second_poll(machine: FakeMa
         assert device(seen, 0).readings.error is None
 
 
+def test_a_gpu_that_answers_oddly_again_and_again_is_no_longer_in_doubt(machine: FakeMachine) -> None:
+    """It is well at each retry."""
+    machine.say(count=2)
+    with machine.probe(interval=60) as probe:
+        probe.until(lambda seen: len(seen.devices) == 2)
+        for doubts in range(3):
+            machine.say(gpu1__fail__nvmlDeviceGetRemappedRows=999)
+            machine.event(0, XID, 13)
+            seen = probe.until(lambda seen: codes(seen) or device(seen, 1).readings.error)
+            assert (codes(seen), device(seen, 1).readings.error is None) == (
+                (["OddAnswer"], True) if doubts < 2 else ([], False)
+            )
+            machine.say(gpu1__fail__nvmlDeviceGetRemappedRows=0)
+            machine.event(0, XID, 13)
+            probe.until(lambda seen: not codes(seen) and device(seen, 1).readings.error is None)
+
+
 def test_a_gpu_that_answers_the_very_first_poll_oddly_is_in_the_first_line_when_it_answers_the_second(
     machine: FakeMachine,
 ) -> None:

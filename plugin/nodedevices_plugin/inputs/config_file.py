@@ -15,15 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import structlog
 from nodedevices_common.errors import InputError
 from nodedevices_common.periodic import Periodic
 
+from nodedevices_plugin.runtime.supervise import describe
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings import file
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.files import DeviceFile, DeviceFileOutcome
+
+log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 1.0
 FIRST_READ_SECONDS = 1.0  # a file system that hangs must not keep the node's devices away
@@ -183,6 +187,14 @@ def _parsed(raw: bytes) -> FileOutcome:
         return FileOutcome(config=file.parse(raw))
     except ConfigError as error:
         return FileOutcome(error=str(error), field=error.field)
+    except Exception as error:
+        return FileOutcome(error=_not_understood(error))
+
+
+def _not_understood(error: Exception) -> str:
+    """What no reader of ours expects is a wrong file like any other: it stops neither a start nor what is in effect."""
+    log.error("failed to read a file", exc_info=error)
+    return f"it cannot be read: {describe(error)}"
 
 
 def _content(of: DeviceFile, raw: bytes) -> DeviceFileOutcome:
@@ -194,6 +206,8 @@ def _content(of: DeviceFile, raw: bytes) -> DeviceFileOutcome:
         return DeviceFileOutcome(error=str(error), field=error.field)
     except InputError as error:
         return DeviceFileOutcome(error=str(ConfigError(error.problems, error.place)), field=error.place)
+    except Exception as error:
+        return DeviceFileOutcome(error=_not_understood(error))
 
 
 def _read_first(paths: Sequence[Path]) -> bytes:

@@ -34,6 +34,7 @@ else:
 
 
 from nodedevices_common.errors import InputError
+from nodedevices_probe.document import CheckedScalars
 
 MAX_ALIASES = 16  # aliases multiply: sixteen are plenty for people and too few for a bomb
 MAX_DEPTH = 32
@@ -43,7 +44,7 @@ class YamlError(InputError):
     """What is wrong, with its line where there is one."""
 
 
-class _Loader(Composer, _Events, SafeConstructor, Resolver):  # type: ignore[misc]  # _Events is one of two
+class _Loader(Composer, _Events, CheckedScalars, SafeConstructor, Resolver):  # type: ignore[misc]  # _Events is one of two
     def __init__(self, raw: bytes, max_values: int) -> None:
         _Events.__init__(self, raw)
         Composer.__init__(self)

@@ -55,6 +55,8 @@ from nodedevices_probe.sysfs import System
 PCI_VENDOR = "0x10de"
 DRIVER_NAME = "nvidia"
 MODULE = "sys/module/nvidia"
+DOUBTS = 2  # odd answers that are no fault yet
+DOUBTS_WITHIN_POLLS = 20
 
 
 @dataclass(slots=True)
@@ -84,6 +86,8 @@ class NvmlSource:
     _watched: dict[str, bool] = field(default_factory=dict)  # id -> whether it was well at the last poll
     _answered: dict[str, DeviceFact] = field(default_factory=dict)  # id -> as in the last line, if that was no error
     _odd: frozenset[str] = frozenset()  # ids that answered the last poll with an error
+    _polls: int = 0
+    _doubted: dict[str, list[int]] = field(default_factory=dict)  # id -> the polls in which it was in doubt, lately
     _began: bool = False  # the GPUs of this driver were polled before
 
     def __post_init__(self) -> None:
@@ -179,9 +183,11 @@ class NvmlSource:
 
     def _doubt(self, devices: tuple[DeviceFact, ...]) -> tuple[tuple[DeviceFact, ...], list[Problem]]:
         """The devices as the line may have them, and who is in doubt: an error seen in one poll alone is
-        not reported yet. A new device that is in doubt is left out until the second poll."""
+        not reported yet, unless there were others lately. A new device that is in doubt is left out until the second
+        poll."""
         odd = frozenset(fact.id for fact in devices if fact.readings.error is not None and not fact.readings.lost)
-        doubted = odd - self._odd
+        self._polls += 1
+        doubted = frozenset(each for each in odd - self._odd if self._benefit_of_doubt(each))
         problems, reported = [], []
         for fact in devices:
             if fact.id not in doubted:
@@ -194,6 +200,13 @@ class NvmlSource:
         self._odd = odd
         self._answered = {fact.id: fact for fact in reported if fact.readings.error is None}
         return tuple(reported), problems
+
+    def _benefit_of_doubt(self, id_: str) -> bool:
+        """Whether an error after a good answer is to be seen again first. A GPU that fails every other poll, and is
+        well at each retry, has a fault."""
+        lately = [each for each in self._doubted.get(id_, ()) if each > self._polls - DOUBTS_WITHIN_POLLS]
+        self._doubted[id_] = [*lately, self._polls]
+        return len(lately) < DOUBTS
 
     def _gpus(self, count: int) -> list[_Gpu]:
         gpus: list[_Gpu] = []

@@ -170,8 +170,6 @@ def test_a_partition_whose_profile_makes_no_name_costs_no_other_device_its_place
     assert stepped.world.plan is not None
     for each in stepped.world.plan.resources:
         encoded(each)
-    known = stepped.world
-    status = report(
-        replace(node(), inventory=known.inventory, plan=known.plan, verdicts=known.verdicts, registrations=())
-    )
-    assert {each.name for each in status.resources} == {each.name for each in known.plan.resources if each.ids}
+    known, plan = stepped.world, stepped.world.plan
+    status = report(replace(node(), inventory=known.inventory, plan=plan, verdicts=known.verdicts, registrations=()))
+    assert {each.name for each in status.resources} == {each.name for each in plan.resources if each.ids}
