@@ -33,6 +33,8 @@ ALL_HEALTHY: Final = "AllHealthy"
 DEVICE_FAULT: Final = "DeviceFault"
 PROBE_SILENT: Final = "ProbeSilent"
 
+MISSING: Final = "Missing"  # health reason of a device that its driver no longer lists
+
 CONFIG_APPLIED: Final = "ConfigApplied"
 APPLIED: Final = "Applied"  # a reason here, and a condition type on DevicePolicy
 CONFIG_INVALID: Final = "ConfigInvalid"

@@ -575,7 +575,9 @@ class CapacityEntry(Strict):
     )
     scope: Literal["healthy", "all"] = Field(
         default="healthy",
-        description="Devices that perDevice and sumOf count. healthy: those offered to the kubelet. all: every one.",
+        description="Devices that perDevice and sumOf count. healthy: those that new pods can get; none that is "
+        "Unhealthy, excluded by resources.exclude or out of service. all: every one that is there; a Missing one never "
+        "counts.",
     )
 
     cel_rules = (

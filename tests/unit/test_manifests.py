@@ -56,6 +56,16 @@ GRANTED = {
         ("", "pods/eviction"): {"create"},
         ("", "events"): {"create"},
     },
+    "nodedevices-view": {
+        ("nodedevices.io", kind): {"get", "list", "watch"} for kind in ("nodedevices", "devicepolicies")
+    },
+    "nodedevices-admin": {
+        ("nodedevices.io", "devicepolicies"): {
+            *("get", "list", "watch"),
+            *("create", "update", "patch", "delete", "deletecollection"),
+        },
+        ("nodedevices.io", "nodedevices"): {"get", "list", "watch", "update", "patch", "delete"},
+    },
 }
 
 
@@ -101,6 +111,16 @@ def test_each_part_may_do_exactly_what_is_listed(default: list[dict[str, Any]]) 
         for name, role in of_kind(default, "ClusterRole").items()
     }
     assert granted == GRANTED
+
+
+def test_who_may_view_reads_both_kinds_and_no_usual_role_writes_them(default: list[dict[str, Any]]) -> None:
+    aggregated = {
+        name: set(role["metadata"]["labels"]) - {"app.kubernetes.io/part-of"}
+        for name, role in of_kind(default, "ClusterRole").items()
+    }
+    assert {name: labels for name, labels in aggregated.items() if labels} == {
+        "nodedevices-view": {"rbac.authorization.k8s.io/aggregate-to-view"}
+    }
 
 
 def test_the_operator_writes_one_config_map_and_that_in_its_own_namespace(default: list[dict[str, Any]]) -> None:

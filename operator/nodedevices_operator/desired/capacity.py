@@ -92,7 +92,8 @@ def amount(entry: CapacityEntry, devices: Sequence[DeviceRecord], resources: Seq
     """How many of it the node has, whatever its pods request."""
     if entry.per_node is not None:
         return entry.per_node
-    in_scope = devices if entry.scope == "all" else offered(devices, resources)
+    there = [device for device in devices if device.health.reason != names.MISSING]
+    in_scope = there if entry.scope == "all" else offered(devices, resources)
     near = near_types((device.id, device.type, device.pcie_root) for device in devices)
     counted = [device for device in in_scope if _matches(entry.match, device, near[device.id])]
     if entry.per_device is not None:
@@ -115,20 +116,22 @@ def _matches(match: DeviceMatch | None, device: DeviceRecord, near: Collection[s
 def offered(devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]) -> list[DeviceRecord]:
     """The devices that are reported Healthy to the kubelet.
 
-    None that was taken out of service by hand. Healthy and Degraded ones are. Unknown ones are until the agent
-    withdraws them, which shows in `healthy`: the plugin's resources then count no more ids than the well devices have.
-    Where no plugin of ours serves, silence of the probe is not yet a withdrawal, an unloaded driver is.
+    None that was taken out of service by hand, or that resources.exclude names. Healthy and Degraded ones are. Unknown
+    ones are until the agent withdraws them, which shows in `healthy`: the plugin's resources then count no more ids
+    than the well devices have. Where no plugin of ours serves, silence of the probe is not yet a withdrawal, an
+    unloaded driver is.
     """
-    in_service = [device for device in devices if not device.unschedulable]
+    in_service = [device for device in devices if not (device.unschedulable or device.excluded)]
     well = [device for device in in_service if device.health.state in {"Healthy", "Degraded"}]
     unknown = [device for device in in_service if device.health.state == "Unknown"]
     if not unknown:
         return well
     served = {resource.name: resource for resource in resources if resource.managed_by == "plugin"}
+    listed = [device for device in devices if not device.excluded]
     if not served:
         kept = [device for device in unknown if device.health.reason != names.DRIVER_NOT_LOADED]
     else:
-        kept = [device for device in unknown if _still_offered(device, devices, well, served)]
+        kept = [device for device in unknown if _still_offered(device, listed, well, served)]
     return [device for device in devices if device in well or device in kept]
 
 

@@ -45,7 +45,7 @@ def inspect_node(cache: Cache, shares: NodeShares, now: float) -> dict[str, Any]
 def _device(device: SharedDevice, table: Table | None) -> dict[str, Any]:
     return {
         "id": device.index,
-        "totalGPU": device.total,
+        "totalGPU": device.held if device.missing else device.total,  # of one that is gone, what pods still have
         "usedGPU": device.held,
         "pods": [_pod(each.pod) | {"usedGPU": each.shares, "container": each.container} for each in device.holders],
         "device": device.id,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import Any
 
-from nodedevices_api.conditions import STALE
+from nodedevices_api.conditions import MISSING, STALE
 
 from nodedevices_operator.extender.requests import Raw
 
@@ -42,6 +42,7 @@ class SharedDevice:
     offered: bool  # whether shares that are given back are free again
     holders: tuple[Held, ...] = ()
     truncated: bool = False  # not all holders are listed
+    missing: bool = False  # its driver no longer lists it
     cores_held: int | None = None  # percent; None: computing power is not shared
 
     @property
@@ -93,6 +94,7 @@ def read(raw: Raw) -> NodeShares:
                 offered=usable and _usable(part) and max(0, free) + held >= total,
                 holders=tuple(_holders(part, resource)),
                 truncated=truncated,
+                missing=_mapping(device.get("health")).get("reason") == MISSING,
                 cores_held=_count(shares["coresHeld"]) if "coresHeld" in shares else None,
             )
             found.setdefault(intern(resource), ([], shares))[0].append(shared)

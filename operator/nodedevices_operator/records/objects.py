@@ -96,6 +96,7 @@ class DeviceRecord:
     unlisted: int = 0  # holders that are left out of the parts
     type: str = "gpu"
     unschedulable: bool = False  # people took it out of service
+    excluded: bool = False  # by resources.exclude, it or each of its partitions
     notices: tuple[NoticeRecord, ...] = ()
     model: Model = UNKNOWN_MODEL
     pcie_root: str = ""
@@ -326,6 +327,7 @@ def _device(raw: Raw) -> DeviceRecord:
         unlisted=_number(raw, "holdersTruncated"),
         type=intern(_text(raw, "type")),
         unschedulable="unschedulable" in raw,
+        excluded="excluded" in raw or _all_excluded(raw),
         notices=tuple(
             NoticeRecord(
                 code=intern(_text(it, "code")),
@@ -342,6 +344,11 @@ def _device(raw: Raw) -> DeviceRecord:
         shares=_number(_map(raw, "shares"), "total"),
         shares_of=intern(_text(_map(raw, "shares"), "resource")),
     )
+
+
+def _all_excluded(raw: Raw) -> bool:
+    partitions = list(_items(raw, "partitions"))
+    return bool(partitions) and all("excluded" in it for it in partitions)
 
 
 def _health(raw: Raw) -> Health:

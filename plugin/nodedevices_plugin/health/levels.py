@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nodedevices_api.conditions import MISSING
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.health.actions import NO_ACTION
@@ -18,7 +19,6 @@ from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import Condition, FaultSource
 
 FALLEN_OFF_BUS = "FallenOffBus"
-MISSING = "Missing"
 PROBE_ERROR = "ProbeError"
 RECOVERY_ACTION = "RecoveryAction"
 

@@ -103,6 +103,13 @@ def test_inspect_is_in_aliyuns_json_with_fields_of_ours(prefix: str) -> None:
     assert two["devs"][0]["freeGPU"] == 20
 
 
+def test_inspect_counts_of_a_gpu_that_is_gone_what_pods_still_have() -> None:
+    gone = gpu(1, 24, held=6, free=0) | {"health": {"state": "Unhealthy", "reason": "Missing"}}
+    known = cache(node_devices("n1", gpu(0, 24), gone))
+    [node] = answer("GET", "/scheduler/inspect", known=known)[1]["nodes"]
+    assert (node["totalGPU"], node["usedGPU"]) == (30, 6)
+
+
 def test_inspect_of_one_node() -> None:
     status, found = answer("GET", "/scheduler/inspect/n2")
     assert (status, [each["name"] for each in found["nodes"]]) == (200, ["n2"])

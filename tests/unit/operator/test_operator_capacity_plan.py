@@ -37,6 +37,21 @@ def test_a_device_that_people_took_out_of_service_counts_only_where_all_do() -> 
     assert plan(every, item, node()).values == {MEMORY: 2 * ONE}
 
 
+def test_a_device_that_is_excluded_counts_only_where_all_do() -> None:
+    cut = device(2, partitions=[{"id": "MIG-1", "excluded": "gpu-2"}, {"id": "MIG-2", "excluded": "gpu-2"}])
+    item = record(device(0), device(1, excluded="gpu-1"), cut)
+    assert plan(SUM, item, node()).values == {MEMORY: ONE}
+    every = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope="all")
+    assert plan(every, item, node()).values == {MEMORY: 3 * ONE}
+
+
+def test_a_device_that_is_not_there_counts_nowhere() -> None:
+    item = record(device(0), device(1, "Unhealthy", "Missing"), device(2, "Unhealthy", "Xid79"))
+    for scope, count in (("all", 2), ("healthy", 1)):
+        entry = CapacityEntry(name="aliyun.com/gpu-count", per_device=1, scope=scope)
+        assert plan(entry, item, node()).values == {"aliyun.com/gpu-count": count}
+
+
 def test_per_device_and_per_node() -> None:
     item = record(device(0), device(1, "Unhealthy", "Xid79"))
     assert plan(CapacityEntry(name="example.com/slots", per_device=4), item, node()).values == {"example.com/slots": 4}

@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from nodedevices_api.conditions import MISSING
+
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
 from nodedevices_operator.records.traits import Model, Platform, Profile
 
@@ -188,7 +190,7 @@ def _mixed(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> dict[s
 
 def _present(device: DeviceRecord) -> list[Profile]:
     """Of the MIG devices that are there; one that only a pod still holds is none."""
-    return [part.profile for part in device.parts if part.profile is not None and part.health.reason != "Missing"]
+    return [part.profile for part in device.parts if part.profile is not None and part.health.reason != MISSING]
 
 
 def _profiles(devices: Sequence[DeviceRecord]) -> dict[Profile, tuple[str, int]]:
