@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 
 import structlog
 from nodedevices_api.conditions import STALE
@@ -33,6 +34,7 @@ from nodedevices_operator.records.kinds import Kind, Record
 
 NODE_WORKERS = 16  # each waits for one call at a time; the client allows 32
 POLICY_WORKERS = 2
+MOST_UNHEALTHY = 1000  # devices that have a series of their own
 POLICY_COUNTS = ("selected", "applied", "overridden", "failed")  # DevicePolicy.status.nodes
 
 log = structlog.get_logger()
@@ -213,6 +215,10 @@ class Manager:
         metrics.faults.set(
             sum(device.health.state in {"Unhealthy", "Unknown"} for record in records for device in record.devices)
         )
+        metrics.unhealthy.clear()
+        unhealthy = ((record.name, it) for record in records for it in record.devices if it.health.state == "Unhealthy")
+        for name, it in islice(unhealthy, MOST_UNHEALTHY):
+            metrics.unhealthy.labels(name, it.index, it.id, it.health.reason, it.health.action or "None").set(1)
         problems = [(record.name, *problem) for record in records for problem in node_problems(record.conditions)]
         metrics.stale.set(sum(kind == STALE for _, kind, _ in problems))
         metrics.problems.clear()

@@ -1,4 +1,5 @@
-"""The operator's metrics. Names and labels are part of what users build alerts on; label values are closed sets."""
+"""The operator's metrics. Names and labels are part of what users build alerts on; label values are closed
+sets, or names of objects and devices, of which no more than so many are shown."""
 
 from __future__ import annotations
 
@@ -98,6 +99,13 @@ class Metrics:
             registry=own,
         )
         self.faults = Gauge(f"{PREFIX}_devices_at_fault", "Devices that are Unhealthy or Unknown.", registry=own)
+        self.unhealthy = Gauge(
+            f"{PREFIX}_device_unhealthy",
+            "1 for each device that is Unhealthy by its NodeDevices, also while its agent is away; 1,000 of a fleet at "
+            "most.",
+            ["node", "index", "uuid", "reason", "recovery_action"],
+            registry=own,
+        )
         self.nodes = Gauge(f"{PREFIX}_node_devices", "NodeDevices in the cache.", registry=own)
         self.stale = Gauge(f"{PREFIX}_stale_nodes", "NodeDevices whose condition Stale is True.", registry=own)
         self.problems = Gauge(

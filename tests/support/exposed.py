@@ -129,7 +129,8 @@ def operator(conditions: Mapping[str, tuple[str, str]] | None = None) -> Samples
 def operator_text(conditions: Mapping[str, tuple[str, str]] | None = None) -> str:
     """A fleet of one node with these conditions, else one whose agent is lost and whose capacity is not in sync."""
     bad = {"Stale": ("True", "AgentLost"), "CapacitySynced": ("False", "Conflict")}
-    shown = node_devices(device(0, "Unhealthy", "Xid79"), conditions=bad if conditions is None else conditions)
+    only = device(0, "Unhealthy", "Xid79") if conditions is None else device(0)
+    shown = node_devices(only, conditions=bad if conditions is None else conditions)
     manager = Manager(None, OperatorMetrics())  # type: ignore[arg-type]  # nothing is written
     manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, shown))
     manager.gauge()

@@ -153,9 +153,9 @@ def test_every_alert_fires_when_it_should_and_else_is_silent() -> None:
 def test_what_a_broken_node_really_exposes_fires_its_alerts(tmp_path: Path) -> None:
     given = [*series(exposed.agent(broken()), node="n1"), *series(exposed.operator())]
     expected = {
-        "NodeDevicesDeviceUnhealthy": 2,
+        "NodeDevicesDeviceUnhealthy": 3,  # one of them by the operator alone
         "NodeDevicesUnhealthyDeviceHeld": 1,
-        "NodeDevicesDeviceLost": 2,
+        "NodeDevicesDeviceLost": 3,
         "NodeDevicesHealthProbeStalled": 1,
         "NodeDevicesPluginNotRegistered": 1,
         "NodeDevicesConfigRejected": 1,

@@ -96,6 +96,7 @@ class DeviceRecord:
     unlisted: int = 0  # holders that are left out of the parts
     type: str = "gpu"
     unschedulable: bool = False  # people took it out of service
+    index: int = 0  # in the driver's order
     excluded: bool = False  # by resources.exclude, it or each of its partitions
     notices: tuple[NoticeRecord, ...] = ()
     model: Model = UNKNOWN_MODEL
@@ -327,6 +328,7 @@ def _device(raw: Raw) -> DeviceRecord:
         unlisted=_number(raw, "holdersTruncated"),
         type=intern(_text(raw, "type")),
         unschedulable="unschedulable" in raw,
+        index=_number(raw, "index"),
         excluded="excluded" in raw or _all_excluded(raw),
         notices=tuple(
             NoticeRecord(

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
+from nodedevices_api.conditions import MISSING
 from nodedevices_probe.protocol import DriverState, ProbeEvent
 
 from nodedevices_plugin.health import actions, events, levels, signals
@@ -348,7 +349,7 @@ def _gone_before(fault: Fault, device: InventoryDevice, says: str | None, view: 
     if fault.left or not _read_since(fault, view.inventory):
         return fault
     away = not device.present or device.fact.readings.lost
-    its_own_absence = fault.reason in {levels.MISSING, levels.FALLEN_OFF_BUS}
+    its_own_absence = fault.reason in {MISSING, levels.FALLEN_OFF_BUS}
     action_required = says not in {None, actions.NO_ACTION}
     return replace(fault, left=True) if action_required or (away and not its_own_absence) else fault
 
@@ -466,7 +467,7 @@ def _verdict(
 
 
 def _display_order(fault: Fault, waits: Collection[str]) -> tuple[bool, bool, bool, tuple[bool, int, bool, str]]:
-    missing = fault.reason == levels.MISSING and fault.last_seen is None
+    missing = fault.reason == MISSING and fault.last_seen is None
     return (missing, fault.state is HealthState.UNHEALTHY, fault.reason in waits, events.severity(fault))
 
 

@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from nodedevices_api.conditions import CONFIG_INVALID, WAITING_FOR_DAEMON, WAITING_FOR_HOLDERS
+from nodedevices_api.conditions import CONFIG_INVALID, MISSING, WAITING_FOR_DAEMON, WAITING_FOR_HOLDERS
 from nodedevices_probe.protocol import ProbeEvent, Snapshot
 
 from nodedevices_plugin.health import notices, signals
 from nodedevices_plugin.health.events import EventCursor, LoggedEvent, fresh_events, logged_events
-from nodedevices_plugin.health.levels import MISSING
 from nodedevices_plugin.health.machine import clock_set, judge_all, next_deadline
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import (
