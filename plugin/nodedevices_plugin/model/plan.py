@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from nodedevices_common.errors import RefusedError
@@ -12,13 +12,14 @@ class PlanError(RefusedError):
     """A configuration that does not fit this node: the previous one stays in effect, and this is shown at its source.
 
     `field` is its place (`sharing.resources[nvidia.com/gpu].replicas`), `value` what stands there, `hint` what would
-    be right.
+    be right. `devices`: ids of those without which it would make sense, where some are of another kind than the rest.
     """
 
-    def __init__(self, field: str, value: object, hint: str) -> None:
+    def __init__(self, field: str, value: object, hint: str, *, devices: Collection[str] = ()) -> None:
         self.field = field
         self.value = value
         self.hint = hint
+        self.devices = frozenset(devices)
         super().__init__(f"{field}: {value!s}: {hint}")
 
 

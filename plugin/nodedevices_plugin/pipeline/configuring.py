@@ -403,8 +403,20 @@ def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[U
 
 
 def _plan(effective: Effective, node: Node) -> tuple[Plan, PlanError | None]:
-    """The plan of what is in effect; where it makes no sense with the devices of now, the last one and why."""
+    """The plan of what is in effect; where it makes no sense with the devices of now, why, and that of those with which
+    it does, which a restart does not change; or else the last one."""
     try:
         return _made(effective, node), None
     except PlanError as error:
-        return refresh_health(node.last_plan or Plan(), node.inventory, node.verdicts, node.unschedulable), error
+        return _of_the_rest(effective, node, error), error
+
+
+def _of_the_rest(effective: Effective, node: Node, error: PlanError) -> Plan:
+    odd = error.devices
+    while odd:
+        kept = tuple(each for each in node.inventory.devices if each.fact.id not in odd)
+        try:
+            return _made(effective, replace(node, inventory=replace(node.inventory, devices=kept)))
+        except PlanError as another:
+            odd = odd | another.devices if another.devices - odd else frozenset()
+    return refresh_health(node.last_plan or Plan(), node.inventory, node.verdicts, node.unschedulable)

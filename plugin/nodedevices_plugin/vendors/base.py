@@ -312,6 +312,14 @@ def partitions(device: InventoryDevice) -> list[Unit]:
     return [Unit(device, part) for part in sorted(device.fact.partitions, key=lambda part: (part.index, part.id))]
 
 
+def unlike_most(kinds: Mapping[str, Set[str]]) -> frozenset[str]:
+    """Of devices by id, with the kinds that each has, those that are not of the one kind that most have; of as many the
+    first one by name."""
+    every = sorted(kind for some in kinds.values() for kind in some)
+    most = max(every, key=every.count, default="")  # the first of equals
+    return frozenset(id_ for id_, some in kinds.items() if some - {most})
+
+
 def whole_or_partitions(device: InventoryDevice, strategy: str) -> list[Unit]:
     """The device, or, with a strategy other than none, its partitions. Never both: whoever has the device has its
     partitions. One whose partitions are all gone is whole again, and those that pods still hold stay listed."""

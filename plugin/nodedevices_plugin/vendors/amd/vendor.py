@@ -14,11 +14,12 @@ from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, PlanError, Unit, resource_names
 from nodedevices_plugin.vendors.amd import faults
-from nodedevices_plugin.vendors.base import Naming, NodeView, partitions
+from nodedevices_plugin.vendors.base import Naming, NodeView, unlike_most, whole_or_partitions
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
 from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning
 
 DEFAULT_PREFIX = "amd.com"
+ALWAYS = "mixed"  # a GPU that is cut has nothing but its partitions, whatever they are called
 # allocator/device.go of AMD's plugin: the smaller the sum, the better. Greater than any sum is the score's zero.
 ZERO = 100
 SAME_GPU, OTHER_GPU = 10, 20
@@ -33,13 +34,20 @@ class Amd:
     reasons: Sequence[str] = faults.REASONS
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
-        found = [unit for device in devices for unit in partitions(device) or [Unit(device)]]
-        kinds = {_kind(unit) for unit in found if unit.device.present and unit.id not in excluded}
-        if strategy != "mixed" and len(kinds) > 1:
+        """A GPU that was cut anew while a pod holds a partition of before is as it is now; that partition stays with
+        it, and is nobody's reason to refuse the others."""
+        found = [unit for device in devices for unit in whole_or_partitions(device, ALWAYS)]
+        kinds: dict[str, set[str]] = {}
+        for unit in found:
+            if unit.device.present and unit.id not in excluded and unit.id not in unit.device.departed_partitions:
+                kinds.setdefault(unit.device.fact.id, set()).add(_kind(unit))
+        several = sorted({each for some in kinds.values() for each in some})
+        if strategy != "mixed" and len(several) > 1:
             raise PlanError(
                 "partitions.strategy",
                 strategy,
-                f"this node has AMD GPUs in several partitions ({', '.join(sorted(kinds))}); use mixed",
+                f"this node has AMD GPUs in several partitions ({', '.join(several)}); use mixed",
+                devices=unlike_most(kinds),
             )
         return found
 

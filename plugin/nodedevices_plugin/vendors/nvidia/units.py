@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence, Set
 from nodedevices_probe.nvidia.attributes import DISPLAY_PRODUCTS, VENDOR, mig_enabled
 
 from nodedevices_plugin.model import InventoryDevice, PlanError, Unit
-from nodedevices_plugin.vendors.base import partitions
+from nodedevices_plugin.vendors.base import partitions, unlike_most
 
 TYPES = frozenset({"gpu"})
 
@@ -48,25 +48,28 @@ def _check_single(gpus: Sequence[InventoryDevice], excluded: Set[str]) -> None:
     answering = [
         device for device in gpus if device.present and not (mig_enabled(device.fact) is None and _unresponsive(device))
     ]
-    plain = [device.fact.index for device in answering if not mig_enabled(device.fact)]
+    plain = [device.fact for device in answering if not mig_enabled(device.fact)]
     if plain:
         raise PlanError(
             "partitions.strategy",
             "single",
-            f"GPU {plain[0]} is not in MIG mode and others are; make them alike or use mixed",
+            f"GPU {plain[0].index} is not in MIG mode and others are; make them alike or use mixed",
+            devices=[fact.id for fact in plain],
         )
-    profiles: set[str] = set()
+    profiles: dict[str, set[str]] = {}
     for device in answering:
         live = [part for part in device.fact.partitions if part.id not in device.departed_partitions]
         if not live:
             hint = f"GPU {device.fact.index} is in MIG mode and has no MIG devices; create them or use mixed"
-            raise PlanError("partitions.strategy", "single", hint)
-        profiles |= {part.profile for part in live if part.id not in excluded}
-    if len(profiles) > 1:
+            raise PlanError("partitions.strategy", "single", hint, devices=[device.fact.id])
+        profiles[device.fact.id] = {part.profile for part in live if part.id not in excluded}
+    found = {each for some in profiles.values() for each in some}
+    if len(found) > 1:
         raise PlanError(
             "partitions.strategy",
             "single",
-            f"this node has several MIG profiles ({', '.join(sorted(profiles))}); use mixed",
+            f"this node has several MIG profiles ({', '.join(sorted(found))}); use mixed",
+            devices=unlike_most(profiles),
         )
 
 
