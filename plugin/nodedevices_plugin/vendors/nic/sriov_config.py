@@ -12,8 +12,8 @@ a card through which the node's own traffic goes, unless `pciAddresses` names it
 
 Keys may be written in any case, and the SR-IOV operator writes some as Go does (`IsRdma`, `SelectorObjs`).
 
-`pfNames` and `rootDevices` are names, or regular expressions as Go's, which are searched for; here only what has a
-character that no name has is taken for an expression, so that p1 does not select p10's functions.
+`pfNames` and `rootDevices` are names, or regular expressions as Go's (expressions), which are searched for; here only
+what has a character that no name has is taken for an expression, so that p1 does not select p10's functions.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from nodedevices_common.text import show
 from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import DeviceFact
 
+from nodedevices_plugin.vendors.nic import expressions
 from nodedevices_plugin.vendors.nic.strict import LINK_TYPES, MAX_RESOURCES, PCI_ADDRESS, Strict
 from nodedevices_plugin.vendors.nic.traits import (
     auxiliary,
@@ -50,7 +51,6 @@ ALL_DEVICES = "*"  # of additionalInfo
 ADDRESS_HINT = "give a PCI address, such as 0000:86:02.0"
 MAX_FUNCTION = 65_535
 MAX_EXPRESSION = 64
-MAX_REPETITIONS = 4  # in an expression: what keeps a search short, however it is written
 MAX_INTERFACE = 16  # characters of what an expression is searched in: an interface's name, a PCI address
 
 LIST = "resourceList"
@@ -74,7 +74,6 @@ OF_TYPE: Mapping[str, tuple[str, ...]] = {
 # What the operator's files have besides: a field of the plugin's own, which it never sets. Older ones have the second.
 OPERATORS_KEYS = ("SelectorObjs", "SelectorObj")
 _EXPRESSION = re.compile(r"[\\^$*+?()\[\]{}|]")
-_REPETITION = re.compile(r"[*+?{]")
 _DECIMAL = re.compile(r"[0-9]{1,5}")
 _INDEX = re.compile(r"[0-9]{1,9}")
 _KEY = re.compile(r"0x[0-9a-fA-F]{1,4}")
@@ -278,11 +277,11 @@ def _functions(strict: Strict, fields: Mapping[str, Any], key: str, where: str) 
 def _name_problem(of: str, *, address: bool) -> str:
     if _EXPRESSION.search(of) is None:
         return ADDRESS_HINT if address and PCI_ADDRESS.fullmatch(of) is None else ""
-    if len(of) > MAX_EXPRESSION or len(_REPETITION.findall(of)) > MAX_REPETITIONS:
-        return f"an expression may have {MAX_EXPRESSION} characters and {MAX_REPETITIONS} repetitions; list the names"
+    if len(of) > MAX_EXPRESSION:
+        return f"an expression may have {MAX_EXPRESSION} characters; list the names"
     try:
-        re.compile(of)
-    except (re.error, OverflowError, RecursionError) as error:
+        expressions.parse(of)
+    except expressions.ExpressionError as error:
         return f"not a regular expression ({error})"
     return ""
 
@@ -305,16 +304,17 @@ def _selected(wanted: Sequence[Functions], name: str, index: int | None) -> bool
     return not wanted or any(each.fit(name, index) for each in wanted)
 
 
+@lru_cache(maxsize=4096)  # each pass of the agent asks the same
 def _called(of: str, name: str) -> bool:
     if of.lower() == name.lower():
         return True
     expression = _compiled(of)
-    return expression is not None and len(name) <= MAX_INTERFACE and expression.search(name) is not None
+    return expression is not None and len(name) <= MAX_INTERFACE and expression.search(name)
 
 
 @lru_cache(maxsize=512)
-def _compiled(of: str) -> re.Pattern[str] | None:
-    return re.compile(of) if _EXPRESSION.search(of) is not None else None
+def _compiled(of: str) -> expressions.Expression | None:
+    return expressions.parse(of) if _EXPRESSION.search(of) is not None else None
 
 
 def _keys(fact: DeviceFact) -> set[int]:
