@@ -21,9 +21,11 @@ MAX_BEGINNINGS = 128  # of one length; 8 devices have 70
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taken:
-    """Devices of which everything is taken. `gains`: what one more partition of each device would add."""
+    """Devices of which everything is taken, in order, and as a set of bits. `gains`: what one more partition of each
+    device would add."""
 
     devices: tuple[int, ...] = ()
+    bits: int = 0
     count: int = 0
     score: int = 0
     gains: tuple[int, ...]
@@ -56,21 +58,26 @@ def _best(start: _Taken, sizes: Sequence[int], scores: Sequence[Sequence[int]], 
     best: tuple[int, tuple[int, ...]] | None = None
     beginnings = [start]
     while beginnings:
-        longer: dict[frozenset[int], _Taken] = {}
+        longer: dict[int, _Taken] = {}
         for taken in beginnings:
             for device, size in enumerate(sizes):
-                if device in taken.devices:
+                bits = taken.bits | 1 << device
+                if bits == taken.bits or bits in longer:
                     continue
                 count = min(size, needed - taken.count)
                 score = taken.score + count * taken.gains[device] + count * (count - 1) // 2 * scores[device][device]
-                devices = (*taken.devices, device)
                 if taken.count + count == needed:
                     if best is None or score > best[0]:
-                        best = score, devices
+                        best = score, (*taken.devices, device)
                     continue
-                if (key := frozenset(devices)) not in longer:
-                    gains = tuple(old + count * scores[device][other] for other, old in enumerate(taken.gains))
-                    longer[key] = _Taken(devices=devices, count=taken.count + count, score=score, gains=gains)
+                gains = tuple(old + count * pair for old, pair in zip(taken.gains, scores[device], strict=True))
+                longer[bits] = _Taken(
+                    devices=(*taken.devices, device),
+                    bits=bits,
+                    count=taken.count + count,
+                    score=score,
+                    gains=gains,
+                )
         beginnings = _most_promising(list(longer.values()))
     return best[1] if best is not None else ()
 

@@ -9,7 +9,7 @@ AMD's device plugin has it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from nodedevices_probe.roots import Roots
@@ -39,13 +39,20 @@ class KfdNode:
     gfx: str  # gfx942
     memory_bytes: int
     unique_id: int
-    xgmi: frozenset[int]  # nodes with a direct link
+    xgmi: frozenset[int] = frozenset()  # nodes with a direct link; of a GPU that is cut its first partition's
 
 
 def gpu_nodes(roots: Roots) -> tuple[KfdNode, ...]:
-    """Every node that is a GPU, by number."""
+    """Every node that is a GPU, by number. Partitions of one GPU have the same links to other GPUs, each a file: in CPX
+    some four thousand on one machine, so that they are read of the first alone."""
     found = (_node(roots, int(name)) for name in roots.names(NODES) if name.isdecimal() and len(name) < 6)
-    return tuple(each for each in found if each is not None)
+    slots, nodes = set[str](), list[KfdNode]()
+    for each in found:
+        if each is not None:
+            is_first = each.slot not in slots
+            nodes.append(replace(each, xgmi=_xgmi(roots, each.number)) if is_first else each)
+            slots.add(each.slot)
+    return tuple(nodes)
 
 
 def _node(roots: Roots, number: int) -> KfdNode | None:
@@ -64,7 +71,6 @@ def _node(roots: Roots, number: int) -> KfdNode | None:
         gfx=gfx_name(said.get("gfx_target_version", 0)),
         memory_bytes=_memory(roots, number) or max(said.get("local_mem_size", 0), 0),
         unique_id=said.get("unique_id", 0),
-        xgmi=_xgmi(roots, number),
     )
 
 

@@ -115,6 +115,27 @@ def test_the_nearest_gpus_are_preferred_as_by_amds_weights(tmp_path: Path) -> No
     assert amd.pair_score(cut[1], cut[0]) == scores[0, 1], "a link that one end reports is a link"
 
 
+def test_several_partitions_for_one_pod_are_of_one_gpu_and_shares_of_them_of_many(tmp_path: Path) -> None:
+    node = machine(tmp_path, gpus=4, compute="CPX").now()
+    ids = node.offers["amd.com/gpu"]
+    assert {each[:12] for each in node.answers.prefer("amd.com/gpu", ids, [], 8)} == {amd_bus_id(0)}
+    some = [each for each in ids if each != f"{amd_bus_id(2)}-xcp-5"]
+    assert {each[:12] for each in node.answers.prefer("amd.com/gpu", some, [], 3)} == {amd_bus_id(2)}, "the fullest"
+    assert {each[:12] for each in node.answers.prefer("amd.com/gpu", ids, [ids[9]], 3)} == {amd_bus_id(1)}
+    sharing = {"resources": [{"name": "amd.com/gpu", "replicas": 2}], "strategy": "timeSlicing"}
+    shared = node.now({"sharing": sharing}).offers["amd.com/gpu"]
+    assert len({each.partition("::")[0] for each in node.answers.prefer("amd.com/gpu", shared, [], 4)}) == 4
+
+
+def test_the_best_partitions_are_found_on_more_gpus_than_all_sets_are_tried_of(tmp_path: Path) -> None:
+    node = machine(tmp_path, gpus=12, compute="CPX").now()
+    ids = node.offers["amd.com/gpu"]
+    for size in (8, 20, 60, 96):
+        chosen = node.answers.prefer("amd.com/gpu", ids, [], size)
+        assert len(set(chosen)) == size
+        assert len({each[:12] for each in chosen}) == -(-size // 8)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "reason", "offered"),
     [
