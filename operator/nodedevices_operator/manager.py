@@ -122,7 +122,7 @@ class Manager:
 
     def _switched(self, nodes: Sequence[str]) -> None:
         """The breaker has opened or closed: nodes with faults and policies that act on them say so."""
-        acting = frozenset(name for name, policy in self.cache.policies.items() if acts(policy))
+        acting = frozenset(name for name, it in self.cache.policies.items() if it.dry_run or acts(it))
         self.dirty(Dirty(frozenset(nodes), acting, urgent=frozenset(nodes)))
 
     def _forget_writes(self) -> None:

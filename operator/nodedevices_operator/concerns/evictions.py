@@ -27,14 +27,13 @@ from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, forbi
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import consequences, events, pods
 from nodedevices_operator.desired.consequences import Due, HeldFault
-from nodedevices_operator.desired.fleet import Action
+from nodedevices_operator.desired.fleet import EVICT, Action
 from nodedevices_operator.desired.pods import Answer
 from nodedevices_operator.desired.policy_status import Verdict
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import Holder, NodeDevicesRecord
 
-EVICT = "Evict"  # kind of an Action
 ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one, or a pod that is kept
 NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
 BLOCKED = Backoff(initial_seconds=5.0, max_seconds=120.0, jitter=0.2)

@@ -18,12 +18,10 @@ from nodedevices_api.sections import Faults
 from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to, not_granted
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.consequences import Tainting, stronger, tainting, taints
-from nodedevices_operator.desired.fleet import Action
+from nodedevices_operator.desired.fleet import TAINT, Action
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.objects import NodeRecord
-
-TAINT = "Taint"  # kind of an Action
 
 log = structlog.get_logger()
 

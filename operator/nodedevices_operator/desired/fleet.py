@@ -31,6 +31,7 @@ MAX_NODES = 5000  # in each of the record's maps, in all some 600 KiB; a ConfigM
 MAX_IDS = 16  # of one node, in the record
 RESUME = "nodedevices.io/resume-actions"  # annotation: RFC 3339, a time since the breaker opened
 OPEN, CLOSED = "Open", "Closed"
+TAINT, EVICT = "Taint", "Evict"  # kinds of an Action
 HOUR = timedelta(hours=1)
 CLOCKS_DIFFER = timedelta(minutes=1)  # how far ahead of ours the clock of a person who resumes may be
 MASS = 2  # nodes that fail together at least; one alone is no mass fault, however small the fleet
@@ -49,7 +50,7 @@ class Action:
 
     since: str  # RFC 3339, of the fault: a later fault is another action
     node: str
-    kind: str  # what is done: Taint, Evict
+    kind: str  # what is done
     target: str  # to whom: the taint's effect, or the pod's namespace/name/uid
     reason: str  # of the fault
 
@@ -97,6 +98,7 @@ class Survey:
     faults: Faults = field(default_factory=dict)  # of all nodes, whatever their policy
     unclear: Mapping[str, frozenset[str]] = field(default_factory=dict)  # node -> ids whose state is not known now
     silent: frozenset[str] = frozenset()  # nodes that say nothing of their devices
+    out: frozenset[str] = frozenset()  # nodes out of service, whatever their policy
 
     def ill(self, node: str, ids: Iterable[str]) -> bool:
         """Whether any of these is at fault, as far as anybody knows."""
@@ -180,6 +182,29 @@ def decide(
             fleet = _acted(fleet, action, now, survey.faults)
             granted.add(action)
     return Decision(fleet, frozenset(granted), refused)
+
+
+def rehearsed(
+    fleet: Fleet,
+    pool: Pool,
+    actions: Sequence[Action],
+    *,
+    now: datetime,
+    survey: Survey,
+    seen: Arrivals,
+    record: str,
+) -> dict[Action, Answer]:
+    """The answers if the policy of this pool were enforced, in the place of others on its nodes. Nothing is granted."""
+    others = [
+        replace(each, nodes=each.nodes - pool.nodes, coming=each.coming - pool.nodes, out=each.out - pool.nodes)
+        for each in survey.pools
+    ]
+    tried = replace(survey, pools=[*others, replace(pool, out=survey.out & pool.nodes)])
+    decision = decide(fleet, actions, now, tried, seen, record=record)
+    if decision.fleet.breaker == OPEN and fleet.breaker != OPEN:
+        why = f"all actions would be stopped, {decision.fleet.reason}"
+        return dict.fromkeys(actions, Answer(granted=False, reason=why, stopped=True))
+    return decision.answers()
 
 
 def why_stopped(fleet: Fleet, record: str, refusal: str = "") -> str:

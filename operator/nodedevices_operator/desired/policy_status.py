@@ -12,7 +12,7 @@ reported with the count of nodes; an excluded id, or one of a list of devices, o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,8 @@ from nodedevices_common.conditions import build, same
 from nodedevices_common.text import clip, place_of
 
 from nodedevices_operator.desired.configuration import Configuration, Outcome, Trial
-from nodedevices_operator.desired.trial import preview
+from nodedevices_operator.desired.fleet import Action, Answer
+from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.objects import NodeDevicesRecord, PolicyRecord, TaintRecord
 
 MAX_NAMES = 5  # in a message
@@ -35,6 +36,7 @@ _HELD_BACK = {
     names.EVICTIONS_SYNCED: (names.PENDING, names.REFUSED, names.STOPPED, names.BLOCKED),
 }
 _REFUSED = (names.CONFIG_INVALID, names.REGISTRATION_REJECTED)  # of ConfigApplied, and does not pass by itself
+Rehearse = Callable[[frozenset[str], Sequence[Action]], Mapping[Action, Answer]]  # with the nodes where it reacts
 SILENT = "its agent has not applied it yet"
 
 _ONE_OF_A_LIST = re.compile(r"\.devices\[[0-9]+\] ")  # of sharing.resources: another node may have it
@@ -71,7 +73,7 @@ class NodeOutcome:
     misfit: str = ""  # why it cannot be: the policies do not fit together
     waiting: str = ""  # why it is not yet
     unmatched: tuple[Note, ...] = ()  # what of it matches nothing there, or has no effect
-    trials: Mapping[str, tuple[Trial, str]] = field(default_factory=dict)  # of DryRun policies, and what would change
+    trials: Mapping[str, tuple[Trial, Preview]] = field(default_factory=dict)  # of DryRun policies
     hindered: Mapping[str, Hindrance] = field(
         default_factory=dict
     )  # sections that the operator could not put in effect
@@ -188,14 +190,17 @@ def _notes(configuration: Configuration, record: NodeDevicesRecord) -> tuple[Not
     return found
 
 
-def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
-    """The policy's counts over all nodes."""
+def tally(
+    policy: PolicyRecord, nodes: Mapping[str, NodeOutcome], rehearse: Rehearse = lambda _nodes, _actions: {}
+) -> Tally:
+    """The policy's counts over all nodes. `rehearse` answers for what a DryRun policy would do about faults."""
     selected = applied = overridden = failed = silent = outdated = 0
     older: set[str] = set()
     failing: list[tuple[str, str]] = []
     waiting: list[tuple[str, str]] = []
     notes: list[Note] = []
-    would: list[tuple[str, str]] = []
+    previews: dict[str, Preview] = {}
+    reacting: set[str] = set()  # nodes where it would supply what is done about faults
     would_supply = 0
     for node, outcome in nodes.items():
         mine = (outcome.outcomes or {}).get(policy.name)
@@ -203,10 +208,10 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
             continue
         selected += 1
         if policy.name in outcome.trials:
-            trial, text = outcome.trials[policy.name]
+            trial, previews[node] = outcome.trials[policy.name]
             would_supply += bool(trial.supplies)
             older |= set(trial.conflicts)
-            would += [(node, text)] if text else []
+            reacting |= {node} if trial.faults is not None else set()
         if mine is None:
             continue
         overridden += bool(mine.overridden)
@@ -235,8 +240,18 @@ def tally(policy: PolicyRecord, nodes: Mapping[str, NodeOutcome]) -> Tally:
         waiting=tuple(sorted(waiting, key=lambda each: (each[1] == SILENT, each))),
         unmatched=_counted(notes, applied=applied),
         would_supply=would_supply,
-        would=tuple(sorted(would)),
+        would=_would(previews, frozenset(reacting), rehearse),
     )
+
+
+def _would(
+    previews: Mapping[str, Preview], reacting: frozenset[str], rehearse: Rehearse
+) -> tuple[tuple[str, str], ...]:
+    """What would change, by node: the fleet answers for the actions of all of them together."""
+    actions = [action for each in previews.values() for action in each.actions]
+    answers = rehearse(reacting, actions) if actions else {}
+    texts = {node: each.text(answers) for node, each in previews.items()}
+    return tuple(sorted((node, text) for node, text in texts.items() if text))
 
 
 def _counted(notes: Iterable[Note], *, applied: int) -> tuple[tuple[str, int], ...]:

@@ -30,7 +30,6 @@ class _Members:
     generation: int = -1
     section: object = None  # of the newest generation that any of the nodes has
     nodes: set[str] = field(default_factory=set)
-    out: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +51,20 @@ def survey(
     faults: dict[str, Mapping[str, str]] = {}
     unknown: dict[str, frozenset[str]] = {}
     silent: set[str] = set()
+    out: set[str] = set()
     coming: dict[str, set[str]] = {}  # nodes, by the policy that is to supply the section there
     reacting = [each for each in policies if not each.dry_run and each.spec is not None and SECTION in each.sections]
     reacting.sort(key=lambda each: (-each.priority, each.created, each.name))  # as in desired.configuration
     for name, record in records.items():
+        node = nodes.get(name)
         if its := faulty(record):
             faults[name] = its
         if ids := unclear(record):
             unknown[name] = ids
         if not record.devices:
             silent.add(name)
-        node = nodes.get(name)
+        if node is None or not node.ready or node.cordoned or node.taints:
+            out.add(name)
         if (policy := _wanted(node, reacting)) is not None:
             coming.setdefault(policy, set()).add(name)
         source = _stored(record)
@@ -70,8 +72,6 @@ def survey(
             continue
         members = found.setdefault(source.policy, _Members())
         members.nodes.add(name)
-        if node is None or not node.ready or node.cordoned or node.taints:
-            members.out.add(name)
         if source.generation > members.generation and source.section is not None:
             members.generation, members.section = source.generation, source.section
     pools = [
@@ -79,18 +79,24 @@ def survey(
             policy=name,
             limits=limits(it.section, len(it.nodes | coming.get(name, set()))),
             nodes=frozenset(it.nodes),
-            out=frozenset(it.out),
+            out=frozenset(it.nodes & out),
             coming=frozenset(coming.get(name, ())),
             acts=_acts(it.section),
         )
         for name, it in sorted(found.items())
     ]
-    return Survey(pools, faults, unknown, frozenset(silent))
+    return Survey(pools, faults, unknown, frozenset(silent), frozenset(out))
 
 
 def acts(policy: PolicyRecord) -> bool:
     """Whether the policy does anything about faults that the breaker stops."""
     return not policy.dry_run and policy.spec is not None and _acts(policy.sections.get(SECTION))
+
+
+def trial_pool(policy: PolicyRecord, nodes: frozenset[str]) -> Pool:
+    """The pool that a DryRun policy would have with these nodes."""
+    section = policy.sections.get(SECTION)
+    return Pool(policy.name, limits(section, len(nodes)), nodes, acts=_acts(section))
 
 
 def claims(policies: Iterable[PolicyRecord], where: str) -> Claims:

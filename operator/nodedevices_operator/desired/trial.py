@@ -1,12 +1,16 @@
-"""What a DryRun policy would change on one node, for people: sections, and what is done about faults. Pure.
+"""What a DryRun policy would change on one node, for people: sections, and what is done about faults.
+
+What Enforce would do now is also what budget and breaker allow: the actions are named here, the fleet answers for all
+nodes together (desired/fleet.py, `rehearsed`), and the text says what would be done and what would not, and why.
 
 Pods are those that NodeDevices names as holders: whether one belongs to a DaemonSet, or has the annotation that keeps
-it, is not checked. The budget is left aside: it is the fleet's.
+it, is not checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import orjson
@@ -15,26 +19,80 @@ from nodedevices_api.sections import Faults
 
 from nodedevices_operator.desired.configuration import Trial
 from nodedevices_operator.desired.consequences import evictions, stronger, tainting
+from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, Answer
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord
 
 MAX_PODS = 5  # named
 
 
-def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecord]) -> str:
-    """Empty: nothing would change. `taints` are those of our key that the Node has."""
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    action: Action
+    pod: str  # namespace/name
+    grace_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Of one node. Nothing of it: nothing would change."""
+
+    changes: str = ""  # of the configuration
+    taint: Action | None = None
+    evictions: tuple[Eviction, ...] = ()
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """What would be proposed, now or after a grace."""
+        return (*(() if self.taint is None else (self.taint,)), *(each.action for each in self.evictions))
+
+    def text(self, answers: Mapping[Action, Answer]) -> str:
+        """Empty: nothing would change. What has no answer would be done."""
+        parts = [self.changes] if self.changes else []
+        refused: dict[str, list[str]] = {}
+        if self.taint is not None:
+            what = f"taint the Node {self.taint.target} for {self.taint.reason}"
+            if why := _refusal(answers, self.taint):
+                refused.setdefault(why, []).append(what)
+            else:
+                parts.append(f"would {what}")
+        groups: dict[tuple[str, int], list[str]] = {}
+        for each in self.evictions:
+            groups.setdefault((_refusal(answers, each.action), each.grace_seconds), []).append(each.pod)
+        for (why, grace), pods in sorted(groups.items()):
+            more = f" and {len(pods) - MAX_PODS} more" if len(pods) > MAX_PODS else ""
+            after = f" after a grace of {grace} s" if grace else ""
+            what = f"evict {', '.join(sorted(pods)[:MAX_PODS])}{more}{after}"
+            if why:
+                refused.setdefault(why, []).append(what)
+            else:
+                parts.append(f"would {what}")
+        parts += [f"would not {', nor '.join(them)}: {why}" for why, them in refused.items()]
+        return ", ".join(parts)
+
+
+def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecord]) -> Preview:
+    """`taints` are those of our key that the Node has."""
     if trial.misfit:
-        return f"would not fit together with the other policies: {trial.misfit}"
-    parts = [f"would change {', '.join(trial.changes)}"] if trial.changes else []
-    if trial.faults is not None:
-        section = _section(orjson.dumps(trial.faults))
-        wanted = tainting(record, section, taints)
-        if wanted is not None and stronger(wanted.taint, taints):
-            parts.append(f"would taint the Node {wanted.taint.effect} for {wanted.reason}")
-        pods = sorted(f"{due.holding.holder.namespace}/{due.holding.holder.pod}" for due in evictions(record, section))
-        more = f" and {len(pods) - MAX_PODS} more" if len(pods) > MAX_PODS else ""
-        if pods:
-            parts.append(f"would evict {', '.join(pods[:MAX_PODS])}{more}")
-    return ", ".join(parts)
+        return Preview(f"would not fit together with the other policies: {trial.misfit}")
+    changes = f"would change {', '.join(trial.changes)}" if trial.changes else ""
+    if trial.faults is None:
+        return Preview(changes)
+    section = _section(orjson.dumps(trial.faults))
+    wanted, taint = tainting(record, section, taints), None
+    if wanted is not None and stronger(wanted.taint, taints):
+        taint = Action(wanted.since, record.name, TAINT, wanted.taint.effect, wanted.reason)
+    due = []
+    for each in evictions(record, section):
+        holder, health = each.holding.holder, each.holding.health
+        pod = f"{holder.namespace}/{holder.pod}"
+        action = Action(health.since, record.name, EVICT, f"{pod}/{holder.uid}", health.reason)
+        due.append(Eviction(action, pod, int(each.grace.total_seconds())))
+    return Preview(changes, taint, tuple(due))
+
+
+def _refusal(answers: Mapping[Action, Answer], action: Action) -> str:
+    answer = answers.get(action)
+    return "" if answer is None or answer.granted else answer.reason
 
 
 @lru_cache(64)

@@ -35,12 +35,14 @@ from nodedevices_operator.desired.fleet import (
     Arrivals,
     Claims,
     Fleet,
+    Pool,
     Survey,
     arrivals,
     checked,
     decide,
     from_data,
     refusal,
+    rehearsed,
     resumed,
     stopped,
     to_data,
@@ -127,6 +129,13 @@ class FleetGate:
     def stopped(self) -> str:
         """Why nothing is granted, whatever is proposed; empty: the breaker is closed, as far as is known."""
         return "" if self.stop is None else self.stop.message
+
+    def rehearse(self, pool: Pool, actions: Sequence[Action]) -> dict[Action, Answer]:
+        """What would be answered now if the policy of that pool were enforced. Nothing is granted or written."""
+        survey = self._survey()
+        seen = self._arrivals or arrivals(None, survey.faults, self._clock())
+        fleet = self._last or Fleet(place=self._where)
+        return rehearsed(fleet, pool, actions, now=self._wall(), survey=survey, seen=seen, record=self._where)
 
     def seen(self, node: str, faults: Mapping[str, str]) -> None:
         """The node is about to be reconciled, and this is what is at fault there."""

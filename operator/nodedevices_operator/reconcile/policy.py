@@ -13,13 +13,14 @@ from nodedevices_api import conditions as names
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.desired import events
 from nodedevices_operator.desired.policy_status import NodeOutcome, Verdict, policy_status, shows, tally
-from nodedevices_operator.desired.pools import acts
+from nodedevices_operator.desired.pools import SECTION, acts, trial_pool
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.reconcile.fleet import FleetGate, Stop
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import PolicyRecord
 
 SUM_UP_SECONDS = 1.0
+REHEARSE_SECONDS = 60.0  # until a DryRun policy says again what budget and breaker would allow
 
 
 class PolicyReconciler:
@@ -45,7 +46,12 @@ class PolicyReconciler:
         policy = self._cache.policies.get(name)
         if policy is None:
             return None
-        counts, now = tally(policy, self._outcomes), self._writer.now()
+        counts = tally(
+            policy,
+            self._outcomes,
+            lambda nodes, actions: self._gate.rehearse(trial_pool(policy, nodes), actions),
+        )
+        now = self._writer.now()
         stop = self._gate.stop if acts(policy) else None
         if acts(policy):
             record = self._gate.place or policy.actions_record
@@ -56,7 +62,7 @@ class PolicyReconciler:
             await self._say(policy, stop)
             raw = await self._writer.policy_status(policy, status)
             self._dirty(self._cache.observe(Kind.POLICY, read(Kind.POLICY, raw)))
-        return None
+        return REHEARSE_SECONDS if policy.dry_run and SECTION in policy.sections and counts.would else None
 
     async def _say(self, policy: PolicyRecord, stop: Stop | None) -> None:
         """An Event where the status that is about to be written says something else than before of the breaker. Killed

@@ -26,9 +26,9 @@ RESUME = f"kubectl -n {NAMESPACE} annotate configmap {NAME} --overwrite nodedevi
 class Cluster:
     """Ten nodes, each with a GPU that a pod holds, and a policy."""
 
-    def __init__(self, faults: dict[str, Any]) -> None:
+    def __init__(self, faults: dict[str, Any], mode: str = "Enforce") -> None:
         self.kube, self.seconds = FakeKube(), 0.0
-        self.kube.put(POLICY, raw_policy("faults", faults=faults))
+        self.kube.put(POLICY, raw_policy("faults", faults=faults, mode=mode))
         self.kube.put(f"{names.POLICIES}/health", raw_policy("health", health={}))
         for name in NODES:
             node, pod = raw_node({GPU: 1}), raw_pod(f"pod-{name}")
@@ -200,3 +200,43 @@ async def test_a_breaker_stays_open_when_its_record_is_deleted_while_no_operator
     status, reason, message = cluster.shown(POLICY, "ActionsStopped") or ("", "", "")
     assert (status, reason) == ("True", "RecordMissing")
     assert "is gone, and the policies say that actions were stopped" in message
+
+
+# --- what a DryRun policy says ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("limits", "failing", "said"),
+    [
+        ({"budget": {"perHour": 9}}, 1, "n0: would change faults, would evict ml/pod-n0"),
+        (
+            {"budget": {"maxUnavailable": "5%"}},
+            1,
+            "n0: would change faults, would not evict ml/pod-n0: the budget of policy faults allows 0 nodes out of service",
+        ),
+        (
+            {"budget": {"perHour": 1}},
+            2,
+            "would not evict ml/pod-n1: the budget of policy faults allows 1 actions an hour",
+        ),
+        ({"budget": {"perHour": 99}}, 6, "would not evict ml/pod-n0: all actions would be stopped, 6 of the 10 nodes"),
+    ],
+    ids=["allowed", "nodes out of service", "an hour", "the breaker"],
+)
+async def test_a_dry_run_says_what_enforce_would_do_now(limits: dict[str, Any], failing: int, said: str) -> None:
+    cluster = Cluster({"evict": {"mode": "Immediate"}} | limits, mode="DryRun")
+    await cluster.start()
+    await cluster.fail(*NODES[:failing])
+    assert said in (cluster.shown(POLICY, "Applied") or ("", "", ""))[2]
+    assert (cluster.evicted, RECORD in cluster.kube.objects) == (0, False)
+    enforced = Cluster({"evict": {"mode": "Immediate"}} | limits)
+    await enforced.start()
+    await enforced.fail(*NODES[:failing])
+    assert enforced.evicted == (1 if "would evict" in said or "an hour" in said else 0)
+
+
+async def test_a_dry_run_says_that_an_open_breaker_holds_it(cluster: Cluster) -> None:
+    raw = raw_policy("trial", 9, faults={"taint": {"effect": "NoSchedule"}}, mode="DryRun")
+    cluster.kube.put(f"{names.POLICIES}/trial", raw)
+    await cluster.start()
+    await cluster.fail(*NODES)
+    message = (cluster.shown(f"{names.POLICIES}/trial", "Applied") or ("", "", ""))[2]
+    assert "would not taint the Node NoSchedule for Xid79: actions are stopped since" in message

@@ -11,9 +11,9 @@ from nodedevices_api.sections import Faults
 from nodedevices_operator.desired import consequences
 from nodedevices_operator.desired.configuration import Trial
 from nodedevices_operator.desired.consequences import KEEP, MIRROR, grace_begins, kept, taint_patch, tainting
-from nodedevices_operator.desired.fleet import OPEN, Action, Fleet, arrivals, decide
+from nodedevices_operator.desired.fleet import OPEN, Action, Answer, Fleet, arrivals, decide
 from nodedevices_operator.desired.pools import limits, survey
-from nodedevices_operator.desired.trial import preview
+from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.names import TAINT
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord, node_devices_record
 from support.opfacts import SINCE, device, health, holder, node, node_devices, policy, raw_node, raw_pod, record
@@ -334,10 +334,33 @@ def test_a_section_that_cannot_be_read_allows_nothing() -> None:
 def test_a_dry_run_names_the_taint_and_the_pods() -> None:
     faults = NO_SCHEDULE | IMMEDIATE
     found = preview(Trial(("faults",), changes=("faults",), faults=faults), record(lost(0), lost(1)), ())
-    assert found == ("would change faults, would taint the Node NoSchedule for Xid79, would evict ml/pod-0, ml/pod-1")
-    assert preview(Trial(("faults",), faults=faults), record(device(0)), ()) == ""
+    assert found.text({}) == (
+        "would change faults, would taint the Node NoSchedule for Xid79, would evict ml/pod-0, ml/pod-1"
+    )
+    assert preview(Trial(("faults",), faults=faults), record(device(0)), ()) == Preview()
 
 
 def test_a_dry_run_names_so_many_pods_and_counts_the_rest() -> None:
     found = preview(Trial(("faults",), faults=IMMEDIATE), record(*map(lost, range(7))), ())
-    assert found.endswith("ml/pod-4 and 2 more")
+    assert found.text({}).endswith("ml/pod-4 and 2 more")
+
+
+def test_a_dry_run_says_what_would_not_be_done_now_and_why() -> None:
+    faults = NO_SCHEDULE | IMMEDIATE
+    found = preview(Trial(("faults",), faults=faults), record(lost(0), lost(1), lost(2)), ())
+    taint, *evictions = found.actions
+    answers = {taint: Answer(granted=True), evictions[0]: Answer(granted=True)}
+    no = Answer(granted=False, reason="the budget is used up")
+    assert found.text(answers | dict.fromkeys(evictions[1:], no)) == (
+        "would taint the Node NoSchedule for Xid79, would evict ml/pod-0, "
+        "would not evict ml/pod-1, ml/pod-2: the budget is used up"
+    )
+    assert found.text(dict.fromkeys(found.actions, no)) == (
+        "would not taint the Node NoSchedule for Xid79, nor evict ml/pod-0, ml/pod-1, ml/pod-2: the budget is used up"
+    )
+
+
+def test_a_dry_run_names_the_grace() -> None:
+    faults = {"evict": {"mode": "AfterGrace", "graceSeconds": 600}, "budget": {"perHour": 1}}
+    found = preview(Trial(("faults",), faults=faults), record(lost(0)), ())
+    assert found.text({}) == "would evict ml/pod-0 after a grace of 600 s"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
-from nodedevices_operator.concerns.evictions import BLOCKED, EVICT, EvictionsConcern
+from nodedevices_operator.concerns.evictions import BLOCKED, EvictionsConcern
 from nodedevices_operator.concerns.port import Concern, Outcome
-from nodedevices_operator.concerns.taint import TAINT, TaintConcern
+from nodedevices_operator.concerns.taint import TaintConcern
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.consequences import KEEP
-from nodedevices_operator.desired.fleet import Action, Answer
+from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, Answer
 from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import KubeError

@@ -16,6 +16,7 @@ from nodedevices_operator.desired.policy_status import (
     policy_status,
     tally,
 )
+from nodedevices_operator.desired.trial import Preview
 from support.contract import INVALID_SHARING
 from support.opfacts import NOW, policy, record, sharing
 
@@ -347,9 +348,9 @@ def test_a_dry_run_counts_its_nodes_and_says_what_would_change() -> None:
     trial = policy("p", mode="DryRun", sharing=sharing(2))
     text = "would change sharing"
     nodes = {
-        "a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), text)}),
-        "b": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(conflicts=("older",)), "")}),
-        "c": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), text)}),
+        "a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), Preview(text))}),
+        "b": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(conflicts=("older",)), Preview())}),
+        "c": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), Preview(text))}),
     }
     status = said(nodes, trial)
     conditions = {it["type"]: it for it in status["conditions"]}
@@ -362,6 +363,6 @@ def test_a_dry_run_counts_its_nodes_and_says_what_would_change() -> None:
 
 
 def test_a_dry_run_that_changes_nothing_says_so() -> None:
-    nodes = {"a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), "")})}
+    nodes = {"a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), Preview())})}
     message = applied(nodes, policy("p", mode="DryRun", sharing=sharing(2)))[2]
     assert message == "it would be active on 1 of 1 nodes; no node would change"
