@@ -1,4 +1,5 @@
-"""How much one node's agent may make the operator do: so much at once, and so much over time.
+"""How much one node's agent, or another writer on its Node, may make the operator do: so much at once, and so much over
+time.
 
 An agent decides how often its status changes and what it names there. What that costs the API server, and the workers
 that the other nodes wait for, is decided by these. The memory is two numbers; lost with the operator's, the bucket is
@@ -7,8 +8,26 @@ full again.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+# Another writer that changes our value back: after so many repairs within the window we stop for a while, and say so.
+FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS = 3, 60.0
+
+
+@dataclass(slots=True)
+class Repairs:
+    """Of one value that another writer may keep changing back. Times are by the monotonic clock."""
+
+    _times: deque[float] = field(default_factory=lambda: deque(maxlen=FIGHT_REPAIRS))
+
+    def contested(self, now: float) -> bool:
+        """Whether to pause instead of repairing; counts this repair when not."""
+        if len(self._times) == FIGHT_REPAIRS and now - self._times[0] < FIGHT_WINDOW_SECONDS:
+            return True
+        self._times.append(now)
+        return False
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ listed again).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +15,7 @@ import structlog
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import CapacityEntry
 
+from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, Repairs
 from nodedevices_operator.concerns.port import Info, Outcome, View, failed_to
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.capacity import CapacityPlan, plan_capacity, requests
@@ -26,8 +26,6 @@ from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
 HELD_BACK_SECONDS = 60.0  # until the node's pods are listed again
 RECHECK_SECONDS = 10.0  # after lowering; the scheduler and the kubelet have seen it by then
-# Another writer that changes our value back: after so many repairs within the window we stop for a while, and say so.
-FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS = 3, 60.0
 
 log = structlog.get_logger()
 
@@ -36,7 +34,7 @@ log = structlog.get_logger()
 class _Memory:
     names: frozenset[str] = frozenset()
     values: Mapping[str, int] | None = None
-    repairs: deque[float] = field(default_factory=lambda: deque(maxlen=FIGHT_REPAIRS))
+    repairs: Repairs = field(default_factory=Repairs)
     recheck: bool = False
 
 
@@ -126,11 +124,7 @@ class CapacityConcern:
         """Whether to pause instead of repairing; counts this repair when not."""
         if memory.values != plan.values:
             return False  # the desired value changed: no drift
-        now = self._clock()
-        if len(memory.repairs) == FIGHT_REPAIRS and now - memory.repairs[0] < FIGHT_WINDOW_SECONDS:
-            return True
-        memory.repairs.append(now)
-        return False
+        return memory.repairs.contested(self._clock())
 
 
 def claimed_names(record: NodeDevicesRecord) -> frozenset[str]:

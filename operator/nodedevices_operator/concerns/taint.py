@@ -4,24 +4,27 @@ What it newly takes from pods goes through the fleet gate: a taint where there w
 NoSchedule. To take it back, or to name another reason, needs no grant. The list of taints is one value for server-side
 apply, so our entry is changed by a JSON patch that holds for the very Node that was read; others' taints stay.
 
-A stale NodeDevices puts no taint there and takes none away; a policy that taints no longer does.
+A stale NodeDevices puts no taint there and takes none away; a policy that taints no longer does. Where another writer
+keeps changing our entry back (machine controllers set the whole list), we pause after a few repairs, and say so.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import Faults
 
+from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, Repairs
 from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to, not_granted
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.consequences import Tainting, stronger, tainting, taints
 from nodedevices_operator.desired.fleet import TAINT, Action
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
-from nodedevices_operator.records.objects import NodeRecord
+from nodedevices_operator.records.names import TAINT as KEY
+from nodedevices_operator.records.objects import NodeRecord, TaintRecord
 
 log = structlog.get_logger()
 
@@ -41,6 +44,14 @@ class Desired:
     tainting: Tainting | None = None
 
 
+@dataclass(slots=True)
+class Memory:
+    """Of one node; lost, one repair more is made."""
+
+    written: tuple[TaintRecord, ...] | None = None  # our entries, as they were last written or found right
+    repairs: Repairs = field(default_factory=Repairs)
+
+
 class TaintConcern:
     info = Info("taint", section="faults", condition=names.TAINT_SYNCED)
 
@@ -48,8 +59,11 @@ class TaintConcern:
         self._writer = tools.writer
         self._metrics = tools.metrics
         self._gate = tools.gate
+        self._clock = tools.clock
+        self._nodes: dict[str, Memory] = {}
 
     def forget(self, node: str) -> None:
+        self._nodes.pop(node, None)
         self._gate.propose(node, TAINT, ())
 
     async def observe(self, view: View) -> Observed | Outcome:
@@ -78,7 +92,12 @@ class TaintConcern:
             if answer is None or not answer.granted:
                 return Outcome(not_granted(answer))
         taint = None if wanted is None else wanted.taint
-        if node.taints != (() if taint is None else (taint,)):
+        memory = self._nodes.setdefault(node.name, Memory())
+        listed = () if taint is None else (taint,)
+        if node.taints != listed:
+            if memory.written == listed and memory.repairs.contested(self._clock()):
+                text = f"another writer keeps changing the taint {KEY} on the Node; find it in the Node's managedFields"
+                return Outcome(("False", names.CONFLICT, text), requeue_after=FIGHT_WINDOW_SECONDS)
             try:
                 view.wrote(Kind.NODE, await self._writer.taint(node, taint))
             except KubeError as error:
@@ -91,6 +110,7 @@ class TaintConcern:
             )
             if action is not None:
                 self._metrics.actions.labels(TAINT, "done").inc()
+        memory.written = listed
         if not desired.configured:
             return Outcome(Shown.REMOVED)
         text = "no fault requires a taint" if taint is None else f"tainted {taint.effect} for {taint.value}"

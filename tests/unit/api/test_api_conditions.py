@@ -87,7 +87,7 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
             "False": ["Pending", "NotWritten", "Forbidden", "Conflict"],
         },
         "LabelsSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Conflict"]},
-        "TaintSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Refused", "Stopped"]},
+        "TaintSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Conflict", "Refused", "Stopped"]},
         "EvictionsSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Refused", "Stopped", "Blocked"]},
         "Stale": {"True": ["NodeNotReady", "AgentLost", "HeartbeatOverdue"], "False": ["Fresh"]},
         "Accepted": {"True": ["Accepted"], "False": ["Invalid"]},

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
+from nodedevices_operator.concerns.budget import FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS
 from nodedevices_operator.concerns.evictions import BLOCKED, EvictionsConcern
 from nodedevices_operator.concerns.port import Concern, Outcome
 from nodedevices_operator.concerns.taint import TaintConcern
@@ -382,6 +383,29 @@ async def test_a_taint_waits_for_its_grant_and_its_removal_does_not() -> None:
     one.gate.says = None
     found = await one.run(WELL)
     assert (found.message, one.taints, one.gate.proposed[TAINT]) == ("no fault requires a taint", [], ())
+
+
+@pytest.mark.parametrize("shown", [LOST, WELL], ids=["removed", "added"])
+async def test_a_fight_over_the_taint_pauses_and_is_shown(shown: NodeDevicesRecord) -> None:
+    """Another controller sets the whole list of taints, each time that it changes."""
+    one = One(TaintConcern, taint={"effect": "NoSchedule"})
+    raw = raw_node({GPU: "8"})
+    theirs = [] if shown is LOST else [{"key": names.TAINT, "effect": "NoSchedule", "value": "Xid79"}]
+    await one.run(shown)
+    first = len(one.kube.writes)
+    for _ in range(20):
+        one.kube.put(NODE, raw | {"spec": {"taints": theirs}})
+        found = await one.run(shown)
+    assert (found.reason, found.again) == ("Conflict", FIGHT_WINDOW_SECONDS)
+    assert len(one.kube.writes) == first + FIGHT_REPAIRS
+    one.seconds += FIGHT_WINDOW_SECONDS
+    assert (await one.run(shown)).reason == "InSync"
+
+
+async def test_faults_that_come_and_go_are_no_fight_over_the_taint() -> None:
+    one = One(TaintConcern, taint={"effect": "NoSchedule"})
+    for shown in (LOST, WELL) * 10:
+        assert (await one.run(shown)).reason == "InSync"
 
 
 async def test_a_stale_report_neither_taints_nor_takes_a_taint_away_and_a_policy_without_one_does() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from nodedevices_api.sections import CapacityEntry, Sections
-from nodedevices_operator.concerns.capacity import FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS, CapacityConcern, claimed_names
+from nodedevices_operator.concerns.budget import FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS
+from nodedevices_operator.concerns.capacity import CapacityConcern, claimed_names
 from nodedevices_operator.kube.port import KubeError, Object
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_devices_record
 from support.concerns import Result, run, tools
