@@ -195,7 +195,8 @@ async def test_it_ends_at_once_and_cleanly_on_request(agent: AgentProcess, kubel
     assert agent.terminate() == 0
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
     await agent.until(lambda: not Path(f"/proc/{probe}").exists())
-    assert {path.name for path in kubelet.plugin_folder.iterdir()} == {"kubelet.sock", agent.state_file.name}
+    left = {path.name for path in kubelet.plugin_folder.iterdir()}
+    assert left == {kubelet.socket.name, kubelet.checkpoint.name, agent.state_file.name}
 
 
 async def _kill(agent: AgentProcess, kubelet: StandInKubelet) -> None:

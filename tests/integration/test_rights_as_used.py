@@ -34,7 +34,10 @@ PARTS = ("agent/rbac.yaml", "operator/rbac.yaml", *(f"admission/{each}.yaml" for
 DEVICE_HEALTHY = "nodedevices.io/DeviceHealthy"
 
 # Allowed on purpose and not seen here: why.
-UNSEEN: dict[str, dict[Right, str]] = {AGENT: {}, OPERATOR: {}}
+UNSEEN: dict[str, dict[Right, str]] = {
+    AGENT: {},
+    OPERATOR: {("", "configmaps", "watch"): "while a breaker is open: test_operator_actions"},
+}
 
 
 def documents(part: str) -> list[dict[str, Any]]:
