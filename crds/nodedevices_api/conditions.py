@@ -69,7 +69,7 @@ LABELS_SYNCED: Final = "LabelsSynced"  # only where a policy enables labels; rea
 TAINT_SYNCED: Final = "TaintSynced"  # only where a policy taints Nodes
 EVICTIONS_SYNCED: Final = "EvictionsSynced"  # only where a policy evicts pods
 REFUSED: Final = "Refused"  # by the policy's budget
-STOPPED: Final = "Stopped"  # by the circuit breaker
+STOPPED: Final = "Stopped"  # by the circuit breaker; also a reason of RolledOut
 BLOCKED: Final = "Blocked"  # by a PodDisruptionBudget
 
 STALE: Final = "Stale"
@@ -88,6 +88,8 @@ NOT_ACCEPTED: Final = "NotAccepted"
 NO_NODES: Final = "NoNodes"
 PROGRESSING: Final = "Progressing"
 DRY_RUN: Final = "DryRun"
+ROLLED_OUT: Final = "RolledOut"
+DONE: Final = "Done"
 FAILED: Final = "Failed"
 ACTIONS_STOPPED: Final = "ActionsStopped"  # only where a policy taints Nodes or evicts pods; also an Event's reason
 MASS_FAULT: Final = "MassFault"
@@ -111,6 +113,7 @@ EVENT_BLOCKED: Final = "EvictionBlocked"
 EVENT_REJECTED: Final = "DeletingRejectedPod"
 EVENT_RESUMED: Final = "ActionsResumed"
 EVENT_RESUME_REFUSED: Final = "ResumeRefused"
+EVENT_ROLLOUT: Final = "RolloutStopped"
 
 REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     READY: {
@@ -150,6 +153,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     APPLIED: {"True": (APPLIED,), "False": (NOT_ACCEPTED, NO_NODES, PROGRESSING, FAILED, DRY_RUN)},
     CONFLICTED: {"True": (SAME_PRIORITY,), "False": (NO_CONFLICT,)},
     ACTIONS_STOPPED: {"True": (MASS_FAULT, RECORD_UNREADABLE, RECORD_MISSING), "False": (NOT_STOPPED,)},
+    ROLLED_OUT: {"True": (DONE,), "False": (PROGRESSING, STOPPED)},
 }
 """Which reasons a condition of ours can have, by its status. The first ten are a NodeDevices'; the last four a
 DevicePolicy's."""

@@ -6,16 +6,20 @@ that sets it supplies the whole section; sections never mix.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field
+from nodedevices_common.text import clip
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from nodedevices_api import API_VERSION
-from nodedevices_api.base import Loose, Root, Rule
+from nodedevices_api.base import Loose, Root, Rule, Strict
+from nodedevices_api.bounds import INT32_MAX
 from nodedevices_api.conditions import Condition
 from nodedevices_api.fields import Atomic, Count, Generation, Listed, Whole, in_schema
 from nodedevices_api.meta import LabelSelector, ObjectMeta
-from nodedevices_api.sections import SECTION_NAMES, Sections
+from nodedevices_api.sections import DAY_SECONDS, SECTION_NAMES, Sections
 
 MAX_RECORD = 63 + 1 + 253  # a namespace and a name
 _MPS_IS_WRONG = "MPS is not possible with partitions.strategy mixed; use timeSlicing, or another partitions.strategy"
@@ -35,6 +39,51 @@ def _mps_with_mixed(it: DevicePolicySpec) -> bool:
     return mps and it.partitions is not None and it.partitions.strategy == "mixed" and not observes
 
 
+PERCENT_OF_NODES = r"^(100|[1-9][0-9]?)%$"
+MAX_NODES_MESSAGE = "give a number of nodes from 1, or 1% to 100% of them"
+
+
+def _max_nodes(value: object) -> object:
+    number = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= INT32_MAX
+    percent = isinstance(value, str) and re.fullmatch(PERCENT_OF_NODES, value) is not None
+    if not number and not percent:
+        text = f"maxNodes {clip(str(value), 32)}: {MAX_NODES_MESSAGE}"
+        raise PydanticCustomError("max_nodes", "{message}", {"message": text})
+    return value
+
+
+MaxNodes = Annotated[
+    int | str,
+    BeforeValidator(_max_nodes),
+    Field(json_schema_extra={"x-kubernetes-int-or-string": True, "maxLength": 16}),
+]
+
+
+class Rollout(Strict):
+    """How a change of this policy comes to its nodes: some at a time, and no further while one has lost devices."""
+
+    max_nodes: MaxNodes = Field(
+        default="10%",
+        description="Nodes that take a change at one time: a number, or 1% to 100%, rounded up, of the nodes on which "
+        "the policy supplies a section that agents act on. A node has taken it when its agent has applied it and "
+        "offers as many devices as before; then the next one follows.",
+    )
+    pause_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] = Field(
+        default=0, description="Seconds for which a node is watched at least before another one takes its place."
+    )
+
+    cel_rules = (
+        Rule(
+            "!has(self.maxNodes) || (type(self.maxNodes) == int ? int(self.maxNodes) >= 1 : "
+            f"string(self.maxNodes).matches('{PERCENT_OF_NODES}'))",
+            MAX_NODES_MESSAGE,
+            lambda _: True,  # the field's own validator has checked already
+            found="maxNodes %s",
+            values="self.maxNodes",
+        ),
+    )
+
+
 class DevicePolicySpec(Sections):
     """Which nodes, how strongly, and the sections that the policy sets."""
 
@@ -50,6 +99,9 @@ class DevicePolicySpec(Sections):
         default="Enforce",
         json_schema_extra=in_schema("Enforce"),
         description="DryRun computes and reports what Enforce would do, and changes nothing.",
+    )
+    rollout: Annotated[Rollout, Atomic()] | None = Field(
+        default=None, description="How a change of this policy comes to its nodes; absent: as its defaults say."
     )
 
     cel_rules = (
@@ -84,6 +136,7 @@ class NodeCounts(Loose):
     applied: Count = Field(description="Nodes on which every section that it supplies is applied.")
     overridden: Count = Field(description="Nodes on which a policy of higher precedence supplies one of its sections.")
     failed: Count = Field(description="Nodes that cannot apply it; the reason is in their NodeDevices.")
+    waiting: Count = Field(default=0, description="Nodes that wait for their turn in the roll-out.")
 
 
 class DevicePolicyStatus(Loose):
@@ -99,7 +152,7 @@ class DevicePolicyStatus(Loose):
         "taints Nodes or evicts pods. An operator in another namespace does nothing about faults without that record.",
     )
     conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=8), Listed("map", "type")] = (
-        Field(default=(), description="Accepted, Applied, Conflicted, ActionsStopped.")
+        Field(default=(), description="Accepted, Applied, Conflicted, RolledOut, ActionsStopped.")
     )
 
 

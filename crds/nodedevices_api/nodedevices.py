@@ -121,6 +121,19 @@ class Unschedulable(Loose):
     )
 
 
+class Change(Loose):
+    """A change of what the agent acts on that is still watched: there until the node has shown that it lost nothing."""
+
+    time: Time = Field(description="When it was written.")
+    devices: Count = Field(
+        description="Devices that were offered before it, and those excluded or out of service: so many must be "
+        "accounted for after it."
+    )
+    policies: Annotated[tuple[ObjectName, ...], Field(max_length=32), Listed("set")] = Field(
+        default=(), description="The DevicePolicies whose change it is, deleted ones included."
+    )
+
+
 class NodeDevicesSpec(Loose):
     """The desired state of this node."""
 
@@ -145,6 +158,11 @@ class NodeDevicesSpec(Loose):
     ] = Field(
         default=(), description="The policies that select this node, highest precedence first. Written by the operator."
     )
+    change: Annotated[Change, Atomic()] | None = Field(
+        default=None,
+        description="The last change of the configuration while it is watched (DevicePolicy spec.rollout). Written by "
+        "the operator.",
+    )
     unschedulable: Annotated[
         tuple[Annotated[Unschedulable, Atomic()], ...], Field(max_length=128), Listed("map", "id")
     ] = Field(
@@ -165,6 +183,10 @@ class Summary(Loose):
     unknown: Count = Field(description="Devices whose state cannot be determined.")
     held: Count = Field(description="Devices that a container holds, wholly or in part.")
     unschedulable: Count = Field(description="Devices taken out of service by hand.")
+    offered: Count | None = Field(
+        default=None,
+        description="Devices of which the kubelet is offered something healthy; absent: not known yet.",
+    )
     excluded: Count = Field(
         default=0, description="Devices that resources.exclude keeps from being offered, wholly or in part."
     )

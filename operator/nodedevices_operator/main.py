@@ -3,7 +3,7 @@
 
 What it uses of the API (the whole of its RBAC; `cleanup` uses the same):
 
-    nodedevices.io  nodedevices              get list watch patch   spec.config, configName, configHash, policies
+    nodedevices.io  nodedevices              get list watch patch   spec: config and what goes with it
     nodedevices.io  nodedevices/status       patch                  own conditions, affectedPods
     nodedevices.io  devicepolicies           get list watch
     nodedevices.io  devicepolicies/status    patch

@@ -23,19 +23,20 @@ from nodedevices_operator.desired.consequences import faulty
 from nodedevices_operator.desired.policy_status import NodeOutcome
 from nodedevices_operator.desired.pools import acts, claims, survey
 from nodedevices_operator.desired.problems import node_problems
-from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.kube.apply import Writer, utc_now
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.reconcile.fleet import KEY as FLEET_KEY
 from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate, ObjectEvents, RecordWatch
 from nodedevices_operator.reconcile.node import ConcernError, NodeReconciler
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS, PolicyReconciler
+from nodedevices_operator.reconcile.rollouts import Rollouts
 from nodedevices_operator.records.kinds import Kind, Record
 
 NODE_WORKERS = 16  # each waits for one call at a time; the client allows 32
 POLICY_WORKERS = 2
 MOST_UNHEALTHY = 1000  # devices that have a series of their own
-POLICY_COUNTS = ("selected", "applied", "overridden", "failed")  # DevicePolicy.status.nodes
+POLICY_COUNTS = ("selected", "applied", "overridden", "failed", "waiting")  # DevicePolicy.status.nodes
 
 log = structlog.get_logger()
 
@@ -52,6 +53,7 @@ class Manager:
         relist_seconds: float = RELIST_SECONDS,
         retired_seconds: float = SETTLED_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], str] = utc_now,
         rejected: RejectedPods | None = None,
         events: ObjectEvents | None = None,
         concerns: Sequence[Factory] = CONCERNS,
@@ -63,7 +65,7 @@ class Manager:
         self.fleet = KeyQueue(clock)
         self._clock = clock
         outcomes: dict[str, NodeOutcome] = {}
-        writer = Writer(kube, metrics)
+        writer = Writer(kube, metrics, now)
         self._gate = FleetGate(
             kube,
             metrics,
@@ -75,17 +77,30 @@ class Manager:
             switched=self._switched,
             clock=clock,
         )
+        self._rollouts = Rollouts(
+            policies=lambda: self.cache.policies,
+            enqueue=self.nodes.add,
+            changed=lambda policies: self.dirty(Dirty(policies=policies)),
+        )
         self._node = NodeReconciler(
             cache=self.cache,
             tools=Tools.over(
-                writer, metrics, gate=self._gate, clock=clock, retired_seconds=retired_seconds, rejected=rejected
+                writer,
+                metrics,
+                gate=self._gate,
+                rollouts=self._rollouts,
+                clock=clock,
+                retired_seconds=retired_seconds,
+                rejected=rejected,
             ),
             metrics=metrics,
             dirty=self.dirty,
             outcomes=outcomes,
             concerns=concerns,
         )
-        self._policy = PolicyReconciler(self.cache, writer, self.dirty, outcomes, gate=self._gate)
+        self._policy = PolicyReconciler(
+            self.cache, writer, self.dirty, outcomes, gate=self._gate, rollouts=self._rollouts
+        )
         self._watch = None
         if events is not None:
             self._watch = RecordWatch(
@@ -108,13 +123,14 @@ class Manager:
         """Have these keys reconciled. Before the cache is synced nothing is: everything will be."""
         if not self.cache.synced:
             return
-        for name in dirty.nodes:
+        for name in sorted(dirty.nodes):  # a roll-out begins with the first
             self.nodes.add(name, urgent=name in dirty.urgent)
         for name in dirty.policies:
             self.policies.add(name, delay=SUM_UP_SECONDS)
 
     def _synced(self) -> None:
         self._unseen = set(self.cache.node_devices)
+        self._rollouts.hold()
         self.fleet.add(FLEET_KEY)
         left = {name for name, node in self.cache.nodes.items() if node.marked}  # perhaps without a NodeDevices
         urgent = frozenset(name for name, record in self.cache.node_devices.items() if faults(record))
@@ -157,6 +173,8 @@ class Manager:
             return await self._measured("node", self._node.reconcile, name)
         finally:
             self._unseen.discard(name)
+            if not self._unseen:
+                self._rollouts.begin()
 
     async def reconcile_policy(self, name: str) -> float | None:
         if self._unseen:  # counts of half the nodes would only be corrected a moment later
@@ -228,6 +246,11 @@ class Manager:
         metrics.policies.labels("true").set(accepted)
         metrics.policies.labels("false").set(len(cache.policies) - accepted)
         metrics.policy_nodes.clear()
+        metrics.rollout_stopped.clear()
+        for name in cache.policies:
+            metrics.rollout_stopped.labels(name).set(0)
+        for name in self._rollouts.stopped():
+            metrics.rollout_stopped.labels(name).set(1)
         for policy in cache.policies.values():
             for state in POLICY_COUNTS:
                 if isinstance(count := (policy.counts or {}).get(state), int):

@@ -122,8 +122,14 @@ class Metrics:
         )
         self.policy_nodes = Gauge(
             f"{PREFIX}_policy_nodes",
-            "Nodes by DevicePolicy, as its status counts them: selected, applied, overridden, failed.",
+            "Nodes by DevicePolicy, as its status counts them: selected, applied, overridden, failed, waiting.",
             ["policy", "state"],
+            registry=own,
+        )
+        self.rollout_stopped = Gauge(
+            f"{PREFIX}_rollout_stopped",
+            "1 for each DevicePolicy, also a deleted one, whose roll-out is stopped because a node is worse off.",
+            ["policy"],
             registry=own,
         )
         self.relists = Counter(

@@ -93,3 +93,32 @@ def test_a_policy_labels_nodes_as_gpu_feature_discovery_does_and_its_end_takes_t
     cluster.drop_policy("labels")
     for node in (cluster.a, cluster.b):
         cluster.until(f"{node} has none of them", lambda n=node: not labels(n))  # type: ignore[misc]
+
+
+def test_a_policy_that_costs_a_node_its_devices_goes_no_further_until_a_person_says_so(cluster: Cluster) -> None:
+    """Observe, where no other plugin serves: right to the letter, and no device is left."""
+    nodes = (cluster.a, cluster.b)
+    before = {node: cluster.ids(node) for node in nodes}
+    cluster.policy("hurts", {"serving": {"mode": "Observe"}})
+
+    def rolled_out() -> dict[str, str]:
+        return cluster.condition("devicepolicy", "hurts", "RolledOut")
+
+    stopped = cluster.until("the roll-out stops", lambda: (c := rolled_out()).get("reason") == "Stopped" and c)
+    first, other = sorted(nodes, key=lambda node: len(cluster.ids(node)))
+    assert stopped["message"].startswith(f"{first}: {len(before[first])} of {len(before[first])} devices")
+    assert cluster.ids(other) == before[other]
+    assert "Stopped" in cluster.kubectl.run("get", "devicepolicy", "hurts")
+
+    def says(word: str) -> None:
+        cluster.kubectl.run("annotate", "--overwrite", "devicepolicy", "hurts", f"nodedevices.io/resume-rollout={word}")
+
+    says("yes")
+    cluster.until("the word is refused", lambda: '"yes" is not allowed; give the generation' in rolled_out()["message"])
+    assert cluster.ids(other) == before[other]
+    says("1")
+    cluster.until("it goes on", lambda: not cluster.ids(other))
+    cluster.drop_policy("hurts")
+    for node in nodes:
+        cluster.until(f"{node} offers its devices again", lambda n=node: cluster.ids(n) == before[n])  # type: ignore[misc]
+        cluster.until(f"{node} is not watched", lambda n=node: "change" not in cluster.nodedevices(n)["spec"])  # type: ignore[misc]

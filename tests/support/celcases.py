@@ -284,6 +284,13 @@ PAIRS: tuple[Pair, ...] = (
         "choose a domain of your own",
     ),
     _of_policy(
+        "spec.rollout",
+        "spec.rollout",
+        policy(rollout={"maxNodes": "0%"}, partitions={}),
+        policy(rollout={"maxNodes": "1%"}, partitions={}),
+        "maxNodes 0%: give a number of nodes from 1, or 1% to 100% of them",
+    ),
+    _of_policy(
         "spec.nodeSelector.matchExpressions[]",
         "spec.nodeSelector.matchExpressions[0]",
         _selector(operator="In"),

@@ -64,6 +64,7 @@ FULL_POLICY: Json = policy(
         ],
     },
     priority=100,
+    rollout={"maxNodes": "25%", "pauseSeconds": 60},
     mode="DryRun",
     serving={"mode": "Observe"},
     resources={
@@ -181,9 +182,12 @@ FULL_NODE: Json = {
     "spec": {
         # Everything that a policy can set can be a node's configuration.
         "config": {
-            key: value for key, value in FULL_POLICY["spec"].items() if key not in {"nodeSelector", "priority", "mode"}
+            key: value
+            for key, value in FULL_POLICY["spec"].items()
+            if key not in {"nodeSelector", "priority", "mode", "rollout"}
         },
         "configName": "a100-mixed",
+        "change": {"time": "2026-11-21T07:02:11Z", "devices": 8, "policies": ["example"]},
         "configHash": "9f2c1d7e0a4b5c6d",
         "policies": [{"name": "h200", "generation": 5, "priority": 100, "sections": ["sharing", "health"]}],
         "unschedulable": [
@@ -202,6 +206,7 @@ FULL_NODE: Json = {
             "unknown": 0,
             "held": 1,
             "unschedulable": 1,
+            "offered": 1,
             "excluded": 1,
             "model": "NVIDIA H100 80GB HBM3",
             "models": 1,
@@ -705,6 +710,14 @@ REFUSALS: tuple[Refusal, ...] = (
             f"maxUnavailable {value}: give a number of nodes from 0, or 0% to 100%",
         )
         for value in ("101%", "-1%", "ten", "05%", -1)
+    ),
+    *(
+        Refusal(
+            f"maxNodes {value!r}",
+            policy(rollout={"maxNodes": value}, partitions={}),
+            f"maxNodes {value}: give a number of nodes from 1, or 1% to 100%",
+        )
+        for value in ("101%", "0%", "ten", "05%", 0)
     ),
     # --- bounds, patterns, sets ---
     Refusal("priority 1001", policy(priority=1001, partitions={}), "less than or equal to 1000", "1000 or less"),

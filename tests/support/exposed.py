@@ -29,7 +29,7 @@ from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_probe.protocol import Snapshot
 from prometheus_client.parser import text_string_to_metric_families
 from support.facts import GIB, START, gpu, gpu_id, inventory_of, mig_id, partition, snapshot
-from support.opfacts import device, node_devices
+from support.opfacts import device, node_devices, raw_policy
 
 GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
 SINCE = START - timedelta(minutes=5)
@@ -133,5 +133,6 @@ def operator_text(conditions: Mapping[str, tuple[str, str]] | None = None) -> st
     shown = node_devices(only, conditions=bad if conditions is None else conditions)
     manager = Manager(None, OperatorMetrics())  # type: ignore[arg-type]  # nothing is written
     manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, shown))
+    manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw_policy("share")))
     manager.gauge()
     return manager.metrics.render().decode()

@@ -140,7 +140,8 @@ class FakeKube:
         status: Raw = item.setdefault("status", {}) if "data" not in body else {}
         applied = body.get("status") or {}
         if manager == names.CONFIG:
-            item["spec"] = {**item.get("spec", {}), **body["spec"]}
+            others = {key: value for key, value in item.get("spec", {}).items() if key == "unschedulable"}
+            item["spec"] = {**others, **body["spec"]}
             item["metadata"]["generation"] = item["metadata"].get("generation", 0) + 1
         elif manager == names.POLICY_STATUS:
             item["status"] = copy.deepcopy(dict(applied))

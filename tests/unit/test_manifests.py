@@ -297,7 +297,7 @@ def test_the_operators_policies_are_about_it_wherever_it_is_installed(default: l
 
 
 AGENTS = {names.READY, names.DEVICES_HEALTHY, names.CONFIG_APPLIED, names.HOLDERS_KNOWN}
-OF_POLICIES = {names.ACCEPTED, names.APPLIED, names.CONFLICTED, names.ACTIONS_STOPPED}
+OF_POLICIES = {names.ACCEPTED, names.APPLIED, names.CONFLICTED, names.ROLLED_OUT, names.ACTIONS_STOPPED}
 
 
 def test_what_is_the_operators_in_a_node_devices_is_the_same_in_every_policy(default: list[dict[str, Any]]) -> None:

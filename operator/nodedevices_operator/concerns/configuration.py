@@ -1,4 +1,5 @@
-"""The node's effective configuration in NodeDevices.spec, from all DevicePolicies; decided in desired/configuration.py.
+"""The node's effective configuration in NodeDevices.spec, from all DevicePolicies; decided in desired/configuration.py,
+and when a change comes to this node in desired/rollout.py.
 
 The first of the concerns: the others act by what it resolves, and on the Node only once it is stored.
 """
@@ -13,11 +14,19 @@ from nodedevices_api import conditions as names
 
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired import events
 from nodedevices_operator.desired.configuration import Configuration, Previous, resolve
+from nodedevices_operator.desired.rollout import held_back, next_change, pause_of, standing
 from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
-from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord, PolicyRef
+from nodedevices_operator.records.objects import (
+    ChangeRecord,
+    NodeDevicesRecord,
+    NodeRecord,
+    PolicyRecord,
+    PolicyRef,
+)
 
 log = structlog.get_logger()
 
@@ -36,6 +45,9 @@ class ConfigurationConcern:
 
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer
+        self._events = tools.events
+        self._rollouts = tools.rollouts
+        self._told: dict[str, str] = {}  # node -> the change of which an Event is there
 
     async def observe(self, view: View) -> Sources | Outcome:
         if view.node is None:
@@ -47,22 +59,51 @@ class ConfigurationConcern:
         return resolve(observed.node.labels, observed.policies, observed.previous)
 
     async def apply(self, view: View, desired: Configuration) -> Outcome:
+        record, watched = view.record, view.record.change.policies if view.record.change is not None else ()
+        pause = max((pause_of(view.cache.policies.get(each)) for each in watched), default=0)
+        assert view.node is not None  # noqa: S101  observe has made sure
+        now = standing(record, view.node, desired, pause_seconds=pause, now=view.now)
+        held = self._rollouts.ask(record.name, now)
+        if held and record.config is None and not self._rollouts.begun:
+            return Outcome()  # an agent that nobody has resolved waits; it would take a part for all
+        change = next_change(record, now, held, view.now)
+        if held:
+            desired = held_back(desired, record, held, self._rollouts.why(record.name))
         view.configuration, view.understood = desired, understood(desired.config)
-        view.stored = in_spec(view.record, desired)
+        view.stored = in_spec(record, desired)
         verdict = (desired.status, desired.reason, desired.message)
-        if view.stored:
-            return Outcome(verdict)
+        problems: list[Exception] = []
+        if not view.stored or change != record.change:
+            try:
+                raw = await self._writer.config(record, desired, change)
+            except KubeError as error:
+                return Outcome(verdict, problems=(error,))
+            log.info("configuration set", node=record.name, hash=desired.config_hash, watched=change is not None)
+            view.wrote(Kind.NODE_DEVICES, raw)
+            view.stored = True
+        elif now.hurt and record.change is not None:
+            problems = await self._tell(view, record.change, now.hurt)
+        return Outcome(verdict, requeue_after=now.again, problems=tuple(problems))
+
+    async def _tell(self, view: View, change: ChangeRecord, why: str) -> list[Exception]:
+        """An Event about the node, once for each change."""
+        name = view.record.name
+        if self._told.get(name) == change.time:
+            return []
+        about = events.About("NodeDevices", name, view.record.uid)
+        message = f"{why}, since a change of {', '.join(change.policies)}; no other node gets it until a person says so"
+        body = events.worse_off(about, events.Fault(name, "", "", change.time), message, view.now)
         try:
-            raw = await self._writer.config(view.record, desired)
+            await self._events.write(name, body)
         except KubeError as error:
-            return Outcome(verdict, problems=(error,))
-        view.wrote(Kind.NODE_DEVICES, raw)
-        view.stored = True
-        log.info("configuration set", node=view.record.name, hash=desired.config_hash)
-        return Outcome(verdict)
+            return [error]
+        self._told[name] = change.time
+        log.warning("roll-out stopped", node=name, policies=",".join(change.policies), why=why)
+        return []
 
     def forget(self, node: str) -> None:
-        """Nothing is remembered of a node."""
+        self._rollouts.forget(node)
+        self._told.pop(node, None)
 
 
 def in_spec(record: NodeDevicesRecord, configuration: Configuration) -> bool:

@@ -22,6 +22,7 @@ from nodedevices_operator.desired.configuration import Configuration
 from nodedevices_operator.desired.fleet import Action, Answer
 from nodedevices_operator.desired.pods import Scope, scope
 from nodedevices_operator.desired.policy_status import Hindrance, Verdict
+from nodedevices_operator.desired.rollout import Standing
 from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.desired.stored import Understood, understood
 from nodedevices_operator.kube.port import KubeError, Object
@@ -106,6 +107,42 @@ class ActionGate(Protocol):
     def stopped(self) -> str:
         """Why nothing is granted, whatever is proposed; empty: the breaker is closed, as far as is known."""
         ...
+
+
+class RolloutGate(Protocol):
+    """Says which changes of configuration a node takes now. The node is reconciled again when its turn has come."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether every node has been seen, so that it is known whether something is stopped."""
+        ...
+
+    def ask(self, node: str, standing: Standing) -> frozenset[str]:
+        """The pending sections that stay as they are for now."""
+        ...
+
+    def why(self, node: str) -> str:
+        """Why the node waits; for people."""
+        ...
+
+    def forget(self, node: str) -> None:
+        """The node is gone."""
+        ...
+
+
+class AtOnce:
+    """A RolloutGate without any roll-out."""
+
+    begun = True
+
+    def ask(self, _node: str, _standing: Standing) -> frozenset[str]:
+        return frozenset()
+
+    def why(self, _node: str) -> str:
+        return ""
+
+    def forget(self, _node: str) -> None:
+        return
 
 
 @dataclass(slots=True)

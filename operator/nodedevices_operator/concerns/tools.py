@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.concerns.events import NodeEvents
-from nodedevices_operator.concerns.port import ActionGate
+from nodedevices_operator.concerns.port import ActionGate, AtOnce, RolloutGate
 from nodedevices_operator.concerns.status import NodeStatus
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.metrics import Metrics
@@ -25,6 +25,7 @@ class Tools:
     events: NodeEvents
     status: NodeStatus
     gate: ActionGate
+    rollouts: RolloutGate = field(default_factory=AtOnce)
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     retired_seconds: float = SETTLED_SECONDS  # --retired-seconds
@@ -37,6 +38,7 @@ class Tools:
         metrics: Metrics,
         *,
         gate: ActionGate,
+        rollouts: RolloutGate | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         retired_seconds: float = SETTLED_SECONDS,
@@ -44,4 +46,15 @@ class Tools:
     ) -> Tools:
         """The usual set."""
         events = NodeEvents(writer, metrics, clock)
-        return cls(writer, metrics, events, NodeStatus(writer), gate, clock, wall, retired_seconds, rejected)
+        return cls(
+            writer,
+            metrics,
+            events,
+            NodeStatus(writer),
+            gate,
+            AtOnce() if rollouts is None else rollouts,
+            clock,
+            wall,
+            retired_seconds,
+            rejected,
+        )

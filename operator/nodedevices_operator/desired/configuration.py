@@ -70,6 +70,7 @@ class Configuration:
     message: str
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     trials: Mapping[str, Trial] = field(default_factory=dict)  # of DryRun policies
+    held: frozenset[str] = frozenset()  # policies whose change waits for its turn here (desired.rollout)
 
 
 @dataclass(frozen=True, slots=True)

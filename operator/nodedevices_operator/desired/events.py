@@ -22,6 +22,7 @@ from nodedevices_api.conditions import (
     EVENT_REJECTED,
     EVENT_RESUME_REFUSED,
     EVENT_RESUMED,
+    EVENT_ROLLOUT,
     EVENTS_SUPPRESSED,
 )
 from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT
@@ -98,6 +99,11 @@ def resumed(about: About, message: str, since: str, now: str) -> dict[str, Any]:
 def resume_refused(about: About, message: str, since: str, now: str) -> dict[str, Any]:
     """A person's annotation does not close the breaker that is open since then."""
     return _event(about, Fault("", "", message, since), (EVENT_RESUME_REFUSED, "Warning"), message, now)
+
+
+def worse_off(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
+    """A change of its configuration has cost the node devices; or of a policy, one of its nodes."""
+    return _event(about, what, (EVENT_ROLLOUT, "Warning"), message, now)
 
 
 def suppressed(about: About, count: int, since: str, limit: str, now: str) -> dict[str, Any]:

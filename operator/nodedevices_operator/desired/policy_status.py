@@ -22,6 +22,7 @@ from nodedevices_common.text import clip, place_of
 
 from nodedevices_operator.desired.configuration import Configuration, Outcome, Trial
 from nodedevices_operator.desired.fleet import Action, Answer
+from nodedevices_operator.desired.rollout import RolloutState
 from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.objects import NodeDevicesRecord, PolicyRecord, TaintRecord
 
@@ -37,6 +38,7 @@ _HELD_BACK = {
 }
 _REFUSED = (names.CONFIG_INVALID, names.REGISTRATION_REJECTED)  # of ConfigApplied, and does not pass by itself
 Rehearse = Callable[[frozenset[str], Sequence[Action]], Mapping[Action, Answer]]  # with the nodes where it reacts
+TURN = "it waits for its turn in the roll-out"
 SILENT = "its agent has not applied it yet"
 
 _ONE_OF_A_LIST = re.compile(r"\.devices\[[0-9]+\] ")  # of sharing.resources: another node may have it
@@ -72,6 +74,7 @@ class NodeOutcome:
     refused_section: str = ""  # the section at fault then; empty: no policy's, or not known
     misfit: str = ""  # why it cannot be: the policies do not fit together
     waiting: str = ""  # why it is not yet
+    held: frozenset[str] = frozenset()  # policies whose change waits for its turn there
     unmatched: tuple[Note, ...] = ()  # what of it matches nothing there, or has no effect
     trials: Mapping[str, tuple[Trial, Preview]] = field(default_factory=dict)  # of DryRun policies
     hindered: Mapping[str, Hindrance] = field(
@@ -95,6 +98,10 @@ class NodeOutcome:
         if self.failure and (not self.refused_section or self.refused_section in mine.supplies):
             return self.failure
         return self._hindered(mine, passing=False)
+
+    def waits(self, policy: str) -> str:
+        """Why the policy's change has not come here yet; empty: it has."""
+        return TURN if policy in self.held else ""
 
     def delayed(self, mine: Outcome) -> str:
         """Why the policy with this outcome is not in effect here yet, where nothing has failed; empty: it is."""
@@ -148,6 +155,7 @@ def node_outcome(
     return NodeOutcome(
         selected=frozenset(name for name, policy in policies.items() if policy.selects(labels)),
         outcomes=configuration.outcomes,
+        held=configuration.held,
         active=active,
         failure=applied.message if invalid and not beside and applied is not None else "",
         misfit=configuration.message if any(each.failed for each in configuration.outcomes.values()) else "",
@@ -223,7 +231,7 @@ def tally(
             silent += 1
         elif mine.generation != policy.generation:
             outdated += 1
-        elif why := outcome.delayed(mine):
+        elif why := outcome.waits(policy.name) or outcome.delayed(mine):
             waiting.append((node, why))
         else:
             applied += 1
@@ -237,7 +245,7 @@ def tally(
         outdated=outdated,
         older=frozenset(older),
         failing=tuple(sorted(failing)),
-        waiting=tuple(sorted(waiting, key=lambda each: (each[1] == SILENT, each))),
+        waiting=tuple(sorted(waiting, key=lambda each: (each[1] in {SILENT, TURN}, each))),
         unmatched=_counted(notes, applied=applied),
         would_supply=would_supply,
         would=_would(previews, frozenset(reacting), rehearse),
@@ -270,7 +278,13 @@ def _counted(notes: Iterable[Note], *, applied: int) -> tuple[tuple[str, int], .
 
 
 def policy_status(
-    policy: PolicyRecord, counts: Tally, now: str, *, stopped: Verdict | None = None, record: str = ""
+    policy: PolicyRecord,
+    counts: Tally,
+    now: str,
+    *,
+    rollout: RolloutState | None = None,
+    stopped: Verdict | None = None,
+    record: str = "",
 ) -> dict[str, Any]:
     """The policy's whole status, as applied; equal to the current one when nothing changed. `stopped`: whether the
     breaker stops what it does about faults; None: it does nothing. `record`: where what it does is recorded."""
@@ -278,6 +292,7 @@ def policy_status(
         (names.ACCEPTED, _accepted(policy)),
         (names.APPLIED, _applied(policy, counts)),
         (names.CONFLICTED, _conflicted(counts)),
+        *(((names.ROLLED_OUT, _rolled_out(policy, rollout)),) if rollout is not None and not policy.dry_run else ()),
         *(() if stopped is None else ((names.ACTIONS_STOPPED, stopped),)),
     )
     shown = {condition.type: condition for condition in policy.conditions}
@@ -288,6 +303,7 @@ def policy_status(
             "applied": counts.applied,
             "overridden": counts.overridden,
             "failed": counts.failed,
+            **({"waiting": rollout.waiting} if rollout is not None and rollout.waiting else {}),
         },
         "conditions": [
             build(kind, *verdict, shown=shown.get(kind), generation=policy.generation, now=now)
@@ -366,6 +382,27 @@ def _unmatched(counts: Tally) -> str:
     parts = [f"; on {nodes} of them {note}" for note, nodes in counts.unmatched[:MAX_NOTES]]
     more = len(counts.unmatched) - MAX_NOTES
     return "".join(parts) + (f"; and {more} more entries that match nothing on some nodes" if more > 0 else "")
+
+
+def _rolled_out(policy: PolicyRecord, rollout: RolloutState) -> Verdict:
+    refused = f"; {rollout.refused}" if rollout.refused else ""
+    if rollout.stopped:
+        return "False", names.STOPPED, rollout_message(policy, rollout) + refused
+    if rollout.done:
+        return "True", names.DONE, rollout.refused
+    some = ", ".join(rollout.under_way)
+    more = rollout.under_way_count - len(rollout.under_way)
+    on = f"{rollout.under_way_count} under way ({some}{f' and {more} more' if more else ''})" if some else "0 under way"
+    return "False", names.PROGRESSING, f"{rollout.waiting} nodes wait, {on}{refused}"
+
+
+def rollout_message(policy: PolicyRecord, rollout: RolloutState) -> str:
+    """Why it is stopped, and how a person goes on."""
+    hurt = "; ".join(f"{node}: {clip(why, REASON_LIMIT)}" for node, why in rollout.hurt)
+    return (
+        f"{hurt}; {rollout.waiting} nodes wait. Change the policy, or go on all the same: "
+        f"kubectl annotate devicepolicy {policy.name} nodedevices.io/resume-rollout={policy.generation} --overwrite"
+    )
 
 
 def _conflicted(counts: Tally) -> Verdict:

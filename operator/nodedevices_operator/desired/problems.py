@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from nodedevices_api.conditions import ACCEPTED, APPLIED, CONFLICTED, REASONS, STALE
+from nodedevices_api.conditions import ACCEPTED, APPLIED, CONFLICTED, REASONS, ROLLED_OUT, STALE
 from nodedevices_common.conditions import ConditionRecord
 
 OTHER = "Other"
 _GOOD = {
-    kind: "False" if kind == STALE else "True" for kind in REASONS if kind not in {ACCEPTED, APPLIED, CONFLICTED}
-}  # those three are a DevicePolicy's
+    kind: "False" if kind == STALE else "True"
+    for kind in REASONS
+    if kind not in {ACCEPTED, APPLIED, CONFLICTED, ROLLED_OUT}
+}  # those four are a DevicePolicy's
 
 
 def node_problems(conditions: Iterable[ConditionRecord]) -> Iterator[tuple[str, str]]:

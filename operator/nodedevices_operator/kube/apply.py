@@ -19,7 +19,14 @@ from nodedevices_operator.kube.port import Kube, KubeError, Object
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.names import identified, named
-from nodedevices_operator.records.objects import Affected, NodeDevicesRecord, NodeRecord, PolicyRecord, TaintRecord
+from nodedevices_operator.records.objects import (
+    Affected,
+    ChangeRecord,
+    NodeDevicesRecord,
+    NodeRecord,
+    PolicyRecord,
+    TaintRecord,
+)
 from nodedevices_operator.records.rejected import RejectedPod
 
 
@@ -36,7 +43,9 @@ class Writer:
         self.now = now
         self._metrics = metrics
 
-    async def config(self, record: NodeDevicesRecord, configuration: Configuration) -> Object:
+    async def config(
+        self, record: NodeDevicesRecord, configuration: Configuration, change: ChangeRecord | None = None
+    ) -> Object:
         """NodeDevices.spec, as far as it is ours."""
         spec: dict[str, Any] = {
             "config": dict(configuration.config),
@@ -49,6 +58,8 @@ class Writer:
         }
         if configuration.config_name:
             spec["configName"] = configuration.config_name
+        if change is not None:
+            spec["change"] = {"time": change.time, "devices": change.devices, "policies": list(change.policies)}
         body = identified("NodeDevices", record.name, record.uid) | {"spec": spec}
         return await self.apply(names.CONFIG, named(names.NODE_DEVICES, record.name), body)
 

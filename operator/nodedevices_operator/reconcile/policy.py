@@ -12,10 +12,19 @@ from nodedevices_api import conditions as names
 
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.desired import events
-from nodedevices_operator.desired.policy_status import NodeOutcome, Verdict, policy_status, shows, tally
+from nodedevices_operator.desired.policy_status import (
+    NodeOutcome,
+    Verdict,
+    policy_status,
+    rollout_message,
+    shows,
+    tally,
+)
 from nodedevices_operator.desired.pools import SECTION, acts, trial_pool
+from nodedevices_operator.desired.rollout import RolloutState
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.reconcile.fleet import FleetGate, Stop
+from nodedevices_operator.reconcile.rollouts import Rollouts
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import PolicyRecord
 
@@ -34,18 +43,22 @@ class PolicyReconciler:
         outcomes: Mapping[str, NodeOutcome],
         *,
         gate: FleetGate,
+        rollouts: Rollouts,
     ) -> None:
         self._cache = cache
         self._writer = writer
         self._dirty = dirty
         self._outcomes = outcomes
         self._gate = gate
+        self._rollouts = rollouts
 
     async def reconcile(self, name: str) -> float | None:
         """Write the policy's status where it differs. Raises to be retried."""
         policy = self._cache.policies.get(name)
         if policy is None:
             return None
+        self._rollouts.reconsider(name)  # what a person said of it, and its limits
+        rollout = self._rollouts.state(name)
         counts = tally(
             policy,
             self._outcomes,
@@ -55,11 +68,12 @@ class PolicyReconciler:
         stop = self._gate.stop if acts(policy) else None
         if acts(policy):
             record = self._gate.place or policy.actions_record
-            status = policy_status(policy, counts, now, stopped=_verdict(stop), record=record)
+            status = policy_status(policy, counts, now, rollout=rollout, stopped=_verdict(stop), record=record)
         else:
-            status = policy_status(policy, counts, now)
+            status = policy_status(policy, counts, now, rollout=rollout)
         if not shows(policy, status):
             await self._say(policy, stop)
+            await self._say_of_rollout(policy, rollout, now)
             raw = await self._writer.policy_status(policy, status)
             self._dirty(self._cache.observe(Kind.POLICY, read(Kind.POLICY, raw)))
         return REHEARSE_SECONDS if policy.dry_run and SECTION in policy.sections and counts.would else None
@@ -76,6 +90,14 @@ class PolicyReconciler:
             await self._writer.event(events.resumed(about, "taints and evictions go on", shown.since, now))
         if stop is not None and stop.refusal and (shown is None or stop.refusal not in shown.message):
             await self._writer.event(events.resume_refused(about, stop.refusal, stop.since, now))
+
+    async def _say_of_rollout(self, policy: PolicyRecord, rollout: RolloutState, now: str) -> None:
+        """An Event where the status that is about to be written says that the roll-out is stopped, and did not."""
+        shown = next((it.reason for it in policy.conditions if it.type == names.ROLLED_OUT), "")
+        if rollout.stopped and shown != names.STOPPED:
+            about = events.About("DevicePolicy", policy.name, policy.uid)
+            what = events.Fault("", rollout.hurt[0][0], "", str(policy.generation))
+            await self._writer.event(events.worse_off(about, what, rollout_message(policy, rollout), now))
 
 
 def _verdict(stop: Stop | None) -> Verdict:

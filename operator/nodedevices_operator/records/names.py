@@ -12,7 +12,7 @@ from nodedevices_api import API_VERSION, GROUP, VERSION
 
 # Server-side apply: one manager for each concern, so that leaving a key out removes exactly our key.
 MANAGER = "nodedevices-operator"
-CONFIG = f"{MANAGER}-config"  # NodeDevices.spec: config, configName, configHash, policies
+CONFIG = f"{MANAGER}-config"  # NodeDevices.spec: config, configName, configHash, policies, change
 STATUS = f"{MANAGER}-status"  # NodeDevices.status: our conditions, affectedPods
 CAPACITY = f"{MANAGER}-capacity"  # Node.status.capacity
 NODE_CONDITION = f"{MANAGER}-node-condition"  # Node.status.conditions
@@ -23,6 +23,9 @@ POLICY_STATUS = f"{MANAGER}-policy-status"  # DevicePolicy.status
 FLEET = f"{MANAGER}-fleet"  # the ConfigMap of the fleet gate
 
 TAINT = "nodedevices.io/device-fault"  # key of our taint on Nodes
+
+RESUME_ROLLOUT = "nodedevices.io/resume-rollout"  # on a DevicePolicy: the generation that goes on
+ACCEPT_CHANGE = "nodedevices.io/accept-change"  # on a NodeDevices: the spec.configHash that is all right there
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"

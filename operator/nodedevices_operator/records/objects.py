@@ -23,7 +23,15 @@ from nodedevices_api.sections import RESERVED_LABEL, reserved_label
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.errors import InputError
 
-from nodedevices_operator.records.names import CAPACITY, LABELS, NODE_CONDITION, TAINT, XID_CONDITION
+from nodedevices_operator.records.names import (
+    ACCEPT_CHANGE,
+    CAPACITY,
+    LABELS,
+    NODE_CONDITION,
+    RESUME_ROLLOUT,
+    TAINT,
+    XID_CONDITION,
+)
 from nodedevices_operator.records.traits import (
     UNKNOWN_MODEL,
     UNKNOWN_PLATFORM,
@@ -156,6 +164,25 @@ class Affected:
 
 
 @dataclass(frozen=True, slots=True)
+class SummaryRecord:
+    """NodeDevices.status.summary, as far as a roll-out goes by it."""
+
+    offered: int | None = None  # None: not known
+    held: int = 0
+    excluded: int = 0
+    unschedulable: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRecord:
+    """NodeDevices.spec.change."""
+
+    time: str
+    devices: int
+    policies: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeDevicesRecord:
     name: str
     uid: str
@@ -166,7 +193,11 @@ class NodeDevicesRecord:
     config_name: str = ""
     config_hash: str = ""
     policies: tuple[PolicyRef, ...] = ()
+    change: ChangeRecord | None = None
+    accepted_change: str = ""  # annotation nodedevices.io/accept-change
+    observed_generation: int = 0
     applied_hash: str = ""
+    summary: SummaryRecord = SummaryRecord()
     configuration: ConfigurationRecord = ConfigurationRecord()
     devices: tuple[DeviceRecord, ...] = ()
     resources: tuple[ResourceRecord, ...] = ()
@@ -239,6 +270,7 @@ class PolicyRecord:
     refusal: str = ""  # reason of Accepted=False
     problem: str = ""  # its message
     left_out: str = ""  # what of it is not applied, and why; the rest is
+    resume_rollout: str = ""  # annotation nodedevices.io/resume-rollout
     observed_generation: int | None = None
     actions_record: str = ""  # namespace/name of the ConfigMap that the status names
     counts: Mapping[str, int] | None = None
@@ -273,7 +305,11 @@ def node_devices_record(raw: Raw) -> NodeDevicesRecord:
             )
             for it in _items(spec, "policies")
         ),
+        change=_change(_map(spec, "change")),
+        accepted_change=_text(_map(metadata, "annotations"), ACCEPT_CHANGE),
+        observed_generation=_number(status, "observedGeneration"),
         applied_hash=_text(status, "appliedConfigHash"),
+        summary=_summary(_map(status, "summary")),
         configuration=_configuration(_map(status, "configuration")),
         devices=tuple(_device(it) for it in _items(status, "devices")),
         resources=tuple(
@@ -297,6 +333,23 @@ def node_devices_record(raw: Raw) -> NodeDevicesRecord:
         boot_id=_text(_map(status, "agent"), "bootID"),
         heartbeat=_text(_map(status, "agent"), "heartbeatTime"),
         resource_version=_text(metadata, "resourceVersion"),
+    )
+
+
+def _change(raw: Raw) -> ChangeRecord | None:
+    if not raw:
+        return None
+    named = raw.get("policies")
+    policies = tuple(sorted(map(str, named))) if isinstance(named, list) else ()
+    return ChangeRecord(_text(raw, "time"), _number(raw, "devices"), policies)
+
+
+def _summary(raw: Raw) -> SummaryRecord:
+    return SummaryRecord(
+        offered=_number(raw, "offered") if "offered" in raw else None,
+        held=_number(raw, "held"),
+        excluded=_number(raw, "excluded"),
+        unschedulable=_number(raw, "unschedulable"),
     )
 
 
@@ -469,6 +522,7 @@ def policy_record(raw: Raw) -> PolicyRecord:
         refusal=refusal,
         problem=problem,
         left_out=f"labels.extra has {', '.join(reserved)}: {RESERVED_LABEL}" if reserved else "",
+        resume_rollout=_text(_map(metadata, "annotations"), RESUME_ROLLOUT),
         observed_generation=observed if isinstance(observed, int) else None,
         actions_record=_text(status, "actionsRecord"),
         counts=dict(nodes) if isinstance(nodes, Mapping) else None,

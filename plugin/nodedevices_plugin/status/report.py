@@ -33,6 +33,7 @@ from nodedevices_plugin.model import (
     Notice,
     OfferedResource,
     Refused,
+    RegistrationState,
     Verdict,
     WaitingPod,
     served_by_others,
@@ -110,7 +111,7 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
     return api.NodeDevicesStatus(
         observed_generation=facts.config.generation,
         applied_config_hash=facts.config.applied_hash,
-        summary=odd.made("summary", lambda: _summary(devices)),
+        summary=odd.made("summary", lambda: _summary(devices, offered_devices(facts))),
         drivers=known_drivers,
         machine=machine,
         probes=probes,
@@ -416,7 +417,18 @@ def _share_order(id_: str) -> tuple[int, str]:
     return (len(id_), id_)
 
 
-def _summary(devices: tuple[api.Device, ...]) -> api.Summary:
+def offered_devices(facts: Facts) -> int | None:
+    """How many devices the kubelet is offered something healthy of, by this agent or by another plugin."""
+    known = facts.plan is not None if facts.observed is None else facts.holdings.offered is not None
+    if not known:
+        return None
+    refused = {each.resource for each in facts.registrations if each.state is RegistrationState.REJECTED}
+    plan = offered(facts)
+    found = {each.device_id for it in plan.resources if it.name not in refused for each in it.ids if each.healthy}
+    return len(found & {each.fact.id for each in facts.inventory.devices})
+
+
+def _summary(devices: tuple[api.Device, ...], offered_now: int | None) -> api.Summary:
     states = [device.health.state for device in devices]
     models = sorted({device.attributes.product_name or "" for device in devices if device.attributes} - {""})
     worst = min(devices, key=badness, default=None)
@@ -429,6 +441,7 @@ def _summary(devices: tuple[api.Device, ...]) -> api.Summary:
         unknown=states.count("Unknown"),
         held=sum(1 for each in devices if each.holders or any(part.holders for part in each.partitions)),
         unschedulable=sum(1 for it in devices if it.unschedulable or any(part.unschedulable for part in it.partitions)),
+        offered=offered_now,
         excluded=sum(1 for each in devices if each.excluded or any(part.excluded for part in each.partitions)),
         # No spaces, so that it is one column; the same form as the label nvidia.com/gpu.product.
         model="" if not models else "mixed" if len(models) > 1 else models[0].replace(" ", "-"),

@@ -108,6 +108,7 @@ def test_a_healthy_node_in_full() -> None:
             "degraded": 0,
             "unhealthy": 0,
             "unknown": 0,
+            "offered": 1,
             "held": 0,
             "unschedulable": 0,
             "model": "NVIDIA-H100-80GB-HBM3",

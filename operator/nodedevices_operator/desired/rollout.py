@@ -1,0 +1,235 @@
+"""How a change of policies comes to the nodes: some at a time, and no further while one of them is worse off. Pure.
+
+Staged are the sections that agents act on, since these decide what a node offers; what the operator does by itself
+(faults, capacity, labels) has limits of its own and comes to every node at once. The state is on the nodes, so that
+an operator that starts anew goes on: `spec.config` and `spec.policies` say what a node has, and `spec.change`, written
+with a change and taken back when the node has shown that it lost nothing, that it is watched.
+
+A node has taken a change when its agent has applied it and as many devices as before are accounted for: offered,
+excluded by a policy, or out of service. It is worse off when its agent refuses the change, when devices are missing
+for LOSS_SECONDS, or when its Node is not Ready. While one is, the rest of that policy's nodes wait; a changed policy, a
+person's word or the node's recovery goes on. Pods that hold devices in an earlier shape stop nothing.
+
+What has nothing to lose, or no way to show it, gets its configuration at once and is not watched: a node that joins,
+one that offers nothing, whose Node is not Ready, whose agent is silent or refuses what it has already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from nodedevices_api import conditions as names
+from nodedevices_api.devicepolicy import Rollout
+
+from nodedevices_operator.desired.configuration import MAX_POLICIES, Configuration, config_hash
+from nodedevices_operator.desired.stored import understood
+from nodedevices_operator.records.objects import ChangeRecord, NodeDevicesRecord, NodeRecord, PolicyRecord, PolicyRef
+
+STAGED = ("serving", "resources", "sharing", "partitions", "injection", "health", "discovery")
+LOSS_SECONDS = 30.0  # names register, probes start and other plugins take over within seconds
+REFUSED = (names.CONFIG_INVALID, names.REGISTRATION_REJECTED)  # of ConfigApplied, and does not pass by itself
+USUAL = Rollout()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One node in the roll-outs of its policies."""
+
+    members: frozenset[str] = frozenset()  # policies that supply a staged section here, or shall
+    pending: Mapping[str, frozenset[str]] = field(default_factory=dict)  # sections to change, with whose change it is
+    under_way: frozenset[str] = frozenset()  # policies whose change is watched here
+    hurt: str = ""  # why it is worse off than before that change
+    free: bool = False  # it gets its configuration at once
+    again: float | None = None  # seconds after which to look again
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutState:
+    """One policy's roll-out."""
+
+    waiting: int = 0  # nodes
+    under_way: tuple[str, ...] = ()  # the first of them
+    under_way_count: int = 0
+    hurt: tuple[tuple[str, str], ...] = ()  # nodes, each with why
+    resumed: bool = False  # a person said that it goes on
+    refused: str = ""  # what is wrong with how they said it
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self.hurt) and not self.resumed
+
+    @property
+    def done(self) -> bool:
+        return not self.waiting and (not self.under_way_count or self.resumed)
+
+
+def standing(
+    record: NodeDevicesRecord, node: NodeRecord, wanted: Configuration, *, pause_seconds: float, now: str
+) -> Standing:
+    """`pause_seconds`: of the policies whose change is under way."""
+    before, after = suppliers(record.policies, record.config), suppliers(wanted.policies, wanted.config)
+    pending = {
+        section: frozenset(filter(None, (before.get(section), after.get(section))))
+        for section in STAGED
+        if (record.config or {}).get(section) != wanted.config.get(section)
+    }
+    members = frozenset((*before.values(), *after.values()))
+    if record.change is None:
+        return Standing(members=members, pending=pending, free=_free(record, node))
+    watched = frozenset(record.change.policies)
+    hurt, again = _judge(record, node, record.change, pause_seconds, now)
+    done = again is None and not hurt
+    return Standing(
+        members=members | watched,
+        pending=pending,
+        under_way=frozenset() if done else watched,
+        hurt=hurt,
+        again=again or None,
+    )
+
+
+def suppliers(refs: tuple[PolicyRef, ...], config: Mapping[str, object] | None) -> dict[str, str]:
+    """Staged section -> the policy that supplies it."""
+    return {
+        section: ref.name for ref in refs for section in ref.sections if section in STAGED and section in (config or {})
+    }
+
+
+def _free(record: NodeDevicesRecord, node: NodeRecord) -> bool:
+    stale, applied = record.condition(names.STALE), record.condition(names.CONFIG_APPLIED)
+    return (
+        record.config is None
+        or not record.summary.offered  # also where an older agent does not say it
+        or not node.ready
+        or (stale is not None and stale.status == "True")
+        or (applied is not None and applied.reason in REFUSED)
+    )
+
+
+def accounted(record: NodeDevicesRecord) -> int:
+    """Devices that are offered, or are not because people or a policy say so."""
+    it = record.summary
+    return (it.offered or 0) + it.excluded + it.unschedulable
+
+
+def _judge(
+    record: NodeDevicesRecord, node: NodeRecord, change: ChangeRecord, pause_seconds: float, now: str
+) -> tuple[str, float | None]:
+    """Why it is worse off, or the seconds after which to look again (0: when something happens); neither: it has taken
+    the change."""
+    if record.accepted_change and record.accepted_change == record.config_hash:
+        return "", None
+    if not node.ready:
+        return "its Node is not Ready", 0.0
+    applied = record.condition(names.CONFIG_APPLIED)
+    if applied is None or record.observed_generation < record.generation:
+        return "", 0.0
+    if applied.status == "False" and applied.reason in REFUSED:
+        return applied.message or applied.reason, 0.0
+    held = applied.reason == names.WAITING_FOR_HOLDERS
+    if not held and not (applied.status == "True" and record.applied_hash == record.config_hash):
+        return "", 0.0
+    age = _age(change.time, now)
+    lost = change.devices - accounted(record) - (record.summary.held if held else 0)
+    if record.summary.offered is None or lost > 0:
+        if age < LOSS_SECONDS:
+            return "", LOSS_SECONDS - age
+        return f"{lost} of {change.devices} devices are no longer offered", 0.0
+    return ("", pause_seconds - age) if age < pause_seconds else ("", None)
+
+
+def _age(since: str, now: str) -> float:
+    try:
+        return (datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()
+    except (ValueError, TypeError):
+        return float("inf")
+
+
+def next_change(record: NodeDevicesRecord, standing: Standing, held: Set[str], now: str) -> ChangeRecord | None:
+    """spec.change, where the sections `held` stay and the others that are pending change now."""
+    going = frozenset[str]().union(*(each for section, each in standing.pending.items() if section not in held))
+    watched = record.change if standing.under_way else None
+    if not going or (standing.free and watched is None):
+        return watched
+    return ChangeRecord(
+        time=now,
+        devices=max(accounted(record), watched.devices if watched is not None else 0),
+        policies=tuple(sorted(going | standing.under_way))[:MAX_POLICIES],
+    )
+
+
+def held_back(wanted: Configuration, record: NodeDevicesRecord, held: Set[str], why: str) -> Configuration:
+    """The configuration where these sections stay as they are, with who supplies them. `held` are sections of
+    `pending`."""
+    if not held:
+        return wanted
+    before = record.config or {}
+    config = {name: value for name, value in wanted.config.items() if name not in held}
+    config |= {name: before[name] for name in sorted(held) if name in before}
+    waits = frozenset(
+        name
+        for refs, some in ((record.policies, before), (wanted.policies, wanted.config))
+        for section, name in suppliers(refs, some).items()
+        if section in held
+    )
+    refs = _references(wanted, record, held)
+    if understood(config).misfit:  # what stays does not go with the rest: all of it waits
+        config, refs = dict(before), record.policies
+    return replace(
+        wanted,
+        config=config,
+        config_hash=config_hash(config, wanted.config_name),
+        policies=refs,
+        message=f"{wanted.message}; {why}",
+        held=waits,
+    )
+
+
+def _references(wanted: Configuration, record: NodeDevicesRecord, held: Set[str]) -> tuple[PolicyRef, ...]:
+    """A policy of which a section stays is there with the generation that the section is of."""
+    found = {
+        ref.name: replace(ref, sections=tuple(each for each in ref.sections if each not in held))
+        for ref in wanted.policies
+    }
+    for ref in record.policies:
+        kept = tuple(each for each in ref.sections if each in held)
+        if kept:
+            new = found.get(ref.name)
+            found[ref.name] = replace(ref, sections=(*kept, *(new.sections if new is not None else ())))
+    refs = sorted(found.values(), key=lambda ref: -ref.priority)
+    silent = len(refs) - MAX_POLICIES  # so many are too many
+    dropped = {ref.name for ref in [ref for ref in reversed(refs) if not ref.sections][: max(0, silent)]}
+    return tuple(ref for ref in refs if ref.name not in dropped)
+
+
+def most_nodes(policy: PolicyRecord | None, nodes: int) -> int:
+    """How many nodes of so many take a change at one time. A policy that is deleted goes by the built-in default."""
+    most = _rollout(policy).max_nodes
+    return max(1, -(-int(most.rstrip("%")) * nodes // 100)) if isinstance(most, str) else most
+
+
+def pause_of(policy: PolicyRecord | None) -> int:
+    return _rollout(policy).pause_seconds
+
+
+def _rollout(policy: PolicyRecord | None) -> Rollout:
+    rollout = policy.spec.rollout if policy is not None and policy.spec is not None else None
+    return rollout if rollout is not None else USUAL
+
+
+def resumed(policy: PolicyRecord | None) -> bool:
+    """Whether a person said that this generation goes on."""
+    return policy is not None and policy.resume_rollout == str(policy.generation)
+
+
+def wrong_word(policy: PolicyRecord) -> str:
+    """What is wrong with the annotation. That of an earlier generation is used up."""
+    said = policy.resume_rollout
+    if not said or (said.isascii() and said.isdecimal() and int(said) <= policy.generation):
+        return ""
+    return (
+        f'annotation nodedevices.io/resume-rollout "{said[:32]}" is not allowed; give the generation that goes on: '
+        f"{policy.generation}"
+    )

@@ -1,0 +1,210 @@
+"""Which nodes of a policy take a change now; decided by desired/rollout.py, remembered here.
+
+Nodes ask as they are reconciled, and are reconciled again when their turn has come. Nothing is written: what is
+remembered is what the nodes themselves say, so that another process reaches the same. Until every node has been seen
+once, nobody's turn has come. The cost of a node's news is that of its own few policies, not of the fleet.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from nodedevices_operator.desired.rollout import RolloutState, Standing, most_nodes, resumed, wrong_word
+from nodedevices_operator.records.objects import PolicyRecord
+
+Group = frozenset[str]  # policies whose change a node waits for
+NAMED = 3  # nodes
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What is remembered of a node."""
+
+    members: frozenset[str] = frozenset()
+    under_way: frozenset[str] = frozenset()
+    hurt: str = ""
+    waits: Group = frozenset()
+    first: bool = False  # it takes no place: it is watched already, or gets its configuration at once
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Nodes that wait for the same policies; those that take no place come first, then by name."""
+
+    nodes: set[str] = field(default_factory=set)
+    heap: list[tuple[bool, str]] = field(default_factory=list)  # with some that do not wait any more
+
+
+@dataclass(slots=True)
+class _Nodes:
+    """The nodes of one policy."""
+
+    members: set[str] = field(default_factory=set)
+    under_way: dict[str, None] = field(default_factory=dict)
+    hurt: dict[str, str] = field(default_factory=dict)
+    waiting: int = 0
+
+
+class Rollouts:
+    """`enqueue` queues a node; `changed` is called with policies whose roll-out shows another state than before."""
+
+    def __init__(
+        self,
+        *,
+        policies: Callable[[], Mapping[str, PolicyRecord]],
+        enqueue: Callable[[str], None],
+        changed: Callable[[frozenset[str]], None],
+    ) -> None:
+        self._policies = policies
+        self._enqueue = enqueue
+        self._changed = changed
+        self._entries: dict[str, _Entry] = {}
+        self._nodes: dict[str, _Nodes] = {}
+        self._waiting: dict[Group, _Waiting] = {}
+        self._begun = False
+
+    @property
+    def begun(self) -> bool:
+        return self._begun
+
+    def hold(self) -> None:
+        """Nobody's turn has come until `begin`: not every node has been seen."""
+        self._begun = False
+
+    def begin(self) -> None:
+        """Every node has been seen."""
+        if not self._begun:
+            self._begun = True
+            self._call(self._nodes)
+
+    def ask(self, node: str, standing: Standing) -> frozenset[str]:
+        """The pending sections that stay as they are for now."""
+        before = self._entries.get(node, _Entry())
+        reserved = before.under_way if standing.pending else frozenset[str]()  # granted, and not written yet
+        self._put(node, before, _Entry(standing.members | reserved, standing.under_way | reserved, standing.hurt))
+        held = {
+            section
+            for section, policies in standing.pending.items()
+            if not all(self._admits(policy, node, free=standing.free) for policy in policies)
+        }
+        stopping = frozenset[str]().union(*(standing.pending[section] for section in held))
+        while more := {each for each, by in standing.pending.items() if by & stopping} - held:
+            held |= more  # a policy's sections go together
+            stopping = stopping.union(*(standing.pending[each] for each in more))
+        going = frozenset[str]().union(*(by for each, by in standing.pending.items() if each not in held))
+        under_way = standing.under_way | (going if not standing.free else frozenset())
+        hurt = "" if going & standing.under_way else standing.hurt
+        after = _Entry(standing.members, under_way, hurt, waits=stopping, first=bool(under_way) or standing.free)
+        self._put(node, self._entries[node], after)
+        if after != before:
+            concerned = before.under_way | after.under_way | before.waits | after.waits
+            self._changed(concerned)
+            self._call(before.under_way | before.members)
+        return frozenset(held)
+
+    def forget(self, node: str) -> None:
+        """The node is gone."""
+        before = self._entries.get(node)
+        if before is not None:
+            self._put(node, before, None)
+            self._changed(before.under_way | before.waits)
+            self._call(before.members)
+
+    def reconsider(self, policy: str) -> None:
+        """The policy, or what a person said of it, is another."""
+        self._call([policy])
+
+    def state(self, name: str) -> RolloutState:
+        nodes, policy = self._nodes.get(name, _Nodes()), self._policies().get(name)
+        return RolloutState(
+            waiting=nodes.waiting,
+            under_way=tuple(name for name, _ in zip(nodes.under_way, range(NAMED), strict=False)),
+            under_way_count=len(nodes.under_way),
+            hurt=tuple(sorted(nodes.hurt.items())[:NAMED]),
+            resumed=resumed(policy),
+            refused=wrong_word(policy) if policy is not None else "",
+        )
+
+    def stopped(self) -> list[str]:
+        """Policies whose roll-out is stopped, deleted ones included."""
+        return sorted(policy for policy in self._nodes if self._stopped(policy))
+
+    def why(self, node: str) -> str:
+        """Why the node waits; for people."""
+        entry = self._entries.get(node, _Entry())
+        for policy in sorted(entry.waits):
+            if self._stopped(policy):
+                hurt, reason = min(self._nodes[policy].hurt.items())
+                return f"the roll-out of {policy} is stopped: {hurt}: {reason}"
+        return f"waits for its turn in the roll-out of {', '.join(sorted(entry.waits))}"
+
+    # --- the turns --------------------------------------------------------------------------------------------------
+    def _admits(self, policy: str, node: str, *, free: bool) -> bool:
+        """One that is watched already is none more, and what it waits for may mend it."""
+        if not self._begun:
+            return False
+        if node in self._nodes[policy].under_way:
+            return True
+        return not self._stopped(policy) and (free or self._room(policy) > 0)
+
+    def _stopped(self, policy: str) -> bool:
+        nodes = self._nodes.get(policy)
+        return nodes is not None and bool(nodes.hurt) and not resumed(self._policies().get(policy))
+
+    def _room(self, policy: str) -> int:
+        nodes, record = self._nodes.get(policy, _Nodes()), self._policies().get(policy)
+        passed_over = len(nodes.hurt) if resumed(record) else 0
+        return most_nodes(record, len(nodes.members)) - len(nodes.under_way) + passed_over
+
+    def _call(self, policies: Iterable[str]) -> None:
+        """Queue those whose turn has come, and those that take no place. One that asks and has to wait is called again
+        when a place is free."""
+        if not self._begun:
+            return
+        wanted = frozenset(policies)
+        for group, waiting in list(self._waiting.items()):
+            if not group & wanted:
+                continue
+            room = min(0 if self._stopped(each) else self._room(each) for each in group)
+            while waiting.heap and (room > 0 or not waiting.heap[0][0]):
+                fresh, node = heapq.heappop(waiting.heap)
+                if node in waiting.nodes:
+                    self._enqueue(node)
+                    room -= fresh
+
+    # --- the memory -------------------------------------------------------------------------------------------------
+    def _put(self, node: str, before: _Entry, after: _Entry | None) -> None:
+        for policy in before.members | before.under_way | before.waits:
+            nodes = self._nodes.setdefault(policy, _Nodes())
+            nodes.members.discard(node)
+            nodes.under_way.pop(node, None)
+            nodes.hurt.pop(node, None)
+            nodes.waiting -= policy in before.waits
+        if before.waits and before.waits in self._waiting:
+            group = self._waiting[before.waits]
+            group.nodes.discard(node)
+            if not group.nodes:
+                del self._waiting[before.waits]
+        if after is None:
+            self._entries.pop(node, None)
+        else:
+            self._entries[node] = after
+            for policy in after.members | after.under_way | after.waits:
+                nodes = self._nodes.setdefault(policy, _Nodes())
+                nodes.members.add(node)
+                if policy in after.under_way:
+                    nodes.under_way[node] = None
+                    if after.hurt:
+                        nodes.hurt[node] = after.hurt
+                nodes.waiting += policy in after.waits
+            if after.waits:
+                group = self._waiting.setdefault(after.waits, _Waiting())
+                group.nodes.add(node)
+                heapq.heappush(group.heap, (not after.first, node))
+                if len(group.heap) > 2 * len(group.nodes) + NAMED:  # of nodes that asked several times
+                    group.heap = sorted((not self._entries[each].first, each) for each in group.nodes)
+        for policy in before.members | before.under_way | before.waits:
+            if policy in self._nodes and not self._nodes[policy].members:
+                del self._nodes[policy]

@@ -1,0 +1,313 @@
+"""A change of a policy comes to some nodes at a time, and no further while one of them is worse off."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from nodedevices_api.fields import rfc3339
+from nodedevices_operator.desired.configuration import Previous, resolve
+from nodedevices_operator.desired.rollout import LOSS_SECONDS, held_back, most_nodes, standing
+from nodedevices_operator.manager import Manager
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records import names
+from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
+from support.fakekube import FakeKube, settle
+from support.opfacts import device, node_devices, raw_node, raw_policy, resource
+
+START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+POLICY = f"{names.POLICIES}/p"
+MIXED, SINGLE = {"strategy": "mixed"}, {"strategy": "single"}
+DEVICES = 8
+
+
+@dataclass
+class Fleet:
+    """Nodes whose agents answer when a test says so; the time is a test's, too."""
+
+    kube: FakeKube = field(default_factory=FakeKube)
+    seconds: float = 0.0
+    manager: Any = None  # of this life
+
+    def now(self) -> str:
+        return rfc3339(START + timedelta(seconds=self.seconds))
+
+    def add(self, name: str, **summary: int) -> None:
+        node, mine = raw_node({}), node_devices(device(0), resources=[resource(DEVICES, DEVICES)])
+        for raw in (node, mine):
+            raw["metadata"] |= {"name": name, "uid": f"{name}-uid"}
+        mine["spec"] = {"config": {}, "configHash": "00", "policies": []}
+        mine["status"]["summary"] = {"offered": DEVICES} | summary
+        self.kube.put(f"{names.NODES}/{name}", node)
+        self.kube.put(self.path(name), mine)
+
+    @staticmethod
+    def path(name: str) -> str:
+        return f"{names.NODE_DEVICES}/{name}"
+
+    def spec(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.kube.objects[self.path(name)]["spec"]
+        return found
+
+    def have(self, wanted: Any) -> list[str]:
+        nodes = [path.rpartition("/")[2] for path in self.kube.objects if path.startswith(f"{names.NODE_DEVICES}/")]
+        return sorted(name for name in nodes if self.spec(name)["config"].get("partitions") == wanted)
+
+    async def restart(self) -> None:
+        self.manager = Manager(self.kube, Metrics(), now=self.now)
+        await self.manager.relister.once()
+        await settle(self.manager)
+
+    async def policy(self, generation: int, partitions: Any, *, annotation: str = "", **spec: Any) -> None:
+        raw = raw_policy("p", generation=generation, partitions=partitions, **spec)
+        if annotation:
+            raw["metadata"]["annotations"] = {names.RESUME_ROLLOUT: annotation}
+        status = self.kube.objects.get(POLICY, {}).get("status")
+        if status is not None:
+            raw["status"] = status
+        raw = self.kube.put(POLICY, raw)
+        self.manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw))
+        await self.manager.reconcile_policy("p")
+        await settle(self.manager)
+
+    async def delete_policy(self) -> None:
+        raw = self.kube.objects.pop(POLICY)
+        self.manager.arrived(Kind.POLICY, True, read(Kind.POLICY, raw))
+        await settle(self.manager)
+
+    async def answer(self, *nodes: str, applied: tuple[str, str] = ("True", "Applied"), **summary: int) -> None:
+        """The agents have taken what their objects say."""
+        for name in nodes:
+            raw = copy.deepcopy(self.kube.objects[self.path(name)])
+            spec, status = raw["spec"], raw["status"]
+            status |= {"appliedConfigHash": spec["configHash"], "observedGeneration": raw["metadata"]["generation"]}
+            status["summary"] = {**status["summary"], **summary}
+            others = [each for each in status["conditions"] if each["type"] != "ConfigApplied"]
+            one = {"type": "ConfigApplied", "status": applied[0], "reason": applied[1], "message": "why"}
+            status["conditions"] = [*others, {**one, "lastTransitionTime": self.now()}]
+            raw = self.kube.put(self.path(name), raw)
+            self.manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+        await settle(self.manager)
+
+    async def wait(self, seconds: float) -> None:
+        self.seconds += seconds
+        for path in list(self.kube.objects):
+            if path.startswith(f"{names.NODE_DEVICES}/"):
+                self.manager.nodes.add(path.rpartition("/")[2])
+        await settle(self.manager)
+
+    def stopped(self) -> list[str]:
+        """Policies, as the metric has them."""
+        self.manager.gauge()
+        lines = self.manager.metrics.render().decode().splitlines()
+        shown = [line for line in lines if line.startswith("nodedevices_operator_rollout_stopped{")]
+        return [line.split('"')[1] for line in shown if line.endswith(" 1.0")]
+
+    async def condition(self) -> tuple[str, str, str]:
+        await self.manager.reconcile_policy("p")
+        found = self.kube.objects[POLICY]["status"]["conditions"]
+        one = next(each for each in found if each["type"] == "RolledOut")
+        return one["status"], one["reason"], one["message"]
+
+
+@pytest.fixture
+async def fleet() -> Fleet:
+    made = Fleet()
+    for name in ("a", "b", "c"):
+        made.add(name)
+    await made.restart()
+    return made
+
+
+async def test_a_new_policy_comes_to_one_node_after_another(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    assert fleet.have(MIXED) == ["a"]
+    assert (await fleet.condition())[:2] == ("False", "Progressing")
+    await fleet.answer("a")
+    assert fleet.have(MIXED) == ["a", "b"]
+    await fleet.answer("b")
+    await fleet.answer("c")
+    assert fleet.have(MIXED) == ["a", "b", "c"]
+    assert await fleet.condition() == ("True", "Done", "")
+    assert not any("change" in fleet.spec(name) for name in "abc")
+
+
+async def test_a_node_that_loses_devices_stops_the_rest_after_a_while(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    await fleet.answer("a", offered=2)
+    assert (await fleet.condition())[1] == "Progressing"  # names register, probes start
+    await fleet.wait(LOSS_SECONDS)
+    status, reason, message = await fleet.condition()
+    assert (status, reason) == ("False", "Stopped")
+    assert message.startswith("a: 6 of 8 devices are no longer offered; 2 nodes wait.")
+    assert "kubectl annotate devicepolicy p nodedevices.io/resume-rollout=1" in message
+    assert fleet.have(MIXED) == ["a"]
+    told = [body for _, path, body in fleet.kube.written("/events") if body["reason"] == "RolloutStopped"]
+    assert {body["involvedObject"]["kind"] for body in told} == {"NodeDevices", "DevicePolicy"}
+
+
+async def test_an_agent_that_refuses_the_change_stops_the_rest_at_once(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    await fleet.answer("a", applied=("False", "RegistrationRejected"))
+    assert (await fleet.condition())[1:] == ("Stopped", (await fleet.condition())[2])
+    assert (await fleet.condition())[2].startswith("a: why; 2 nodes wait.")
+    assert fleet.have(MIXED) == ["a"]
+
+
+async def test_a_person_goes_on_with_this_generation(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    await fleet.answer("a", applied=("False", "ConfigInvalid"))
+    await fleet.policy(1, MIXED, annotation="1")
+    assert fleet.have(MIXED) == ["a", "b"]
+
+
+@pytest.mark.parametrize("word", ["yes", "2", "-1", "1.0"])
+async def test_a_word_that_means_nothing_is_refused_and_nothing_goes_on(fleet: Fleet, word: str) -> None:
+    await fleet.policy(1, MIXED)
+    await fleet.answer("a", applied=("False", "ConfigInvalid"))
+    await fleet.policy(1, MIXED, annotation=word)
+    assert fleet.have(MIXED) == ["a"]
+    said = f'annotation nodedevices.io/resume-rollout "{word}" is not allowed; give the generation that goes on: 1'
+    assert said in (await fleet.condition())[2]
+
+
+async def test_a_changed_policy_goes_on_with_the_node_that_is_worse_off(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    await fleet.answer("a", applied=("False", "ConfigInvalid"))
+    await fleet.policy(2, SINGLE)
+    assert fleet.have(SINGLE) == ["a"]
+    assert fleet.spec("a")["change"]["devices"] == DEVICES
+    await fleet.answer("a")
+    assert fleet.have(SINGLE) == ["a", "b"]
+
+
+async def test_a_policy_that_is_deleted_leaves_one_node_after_another(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    for name in "abc":
+        await fleet.answer(name)
+    await fleet.delete_policy()
+    assert fleet.have(MIXED) == ["b", "c"]
+    assert [ref["name"] for ref in fleet.spec("b")["policies"]] == ["p"]
+    await fleet.answer("a")
+    assert fleet.have(MIXED) == ["c"]
+
+
+async def test_an_operator_that_starts_anew_goes_on_where_it_was(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    await fleet.restart()
+    assert fleet.have(MIXED) == ["a"]
+    await fleet.answer("a", offered=0)
+    await fleet.wait(LOSS_SECONDS)
+    await fleet.restart()
+    assert fleet.have(MIXED) == ["a"]
+    assert (await fleet.condition())[1] == "Stopped"
+    await fleet.answer("a", offered=DEVICES)
+    assert fleet.have(MIXED) == ["a", "b"]
+
+
+async def test_a_deleted_policys_roll_out_goes_on_when_a_person_says_that_the_node_is_all_right(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    for name in "abc":
+        await fleet.answer(name)
+    await fleet.delete_policy()
+    await fleet.answer("a", applied=("False", "ConfigInvalid"))
+    assert fleet.have(MIXED) == ["b", "c"]
+    assert fleet.stopped() == ["p"]
+    raw = fleet.kube.objects[fleet.path("a")]
+    raw["metadata"]["annotations"] = {names.ACCEPT_CHANGE: raw["spec"]["configHash"]}
+    await fleet.answer("a", applied=("False", "ConfigInvalid"))
+    assert fleet.have(MIXED) == ["c"]
+
+
+async def test_what_the_operator_does_by_itself_waits_for_nobodys_turn(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED, labels={"extra": {"example.com/a": "b"}})
+    assert fleet.have(MIXED) == ["a"]
+    assert [fleet.spec(name)["config"]["labels"]["extra"] for name in "abc"] == [{"example.com/a": "b"}] * 3
+
+
+async def test_a_node_that_offers_nothing_or_does_not_say_gets_its_configuration_at_once(fleet: Fleet) -> None:
+    fleet.add("d", offered=0)
+    fleet.add("e")
+    del fleet.kube.objects[fleet.path("e")]["status"]["summary"]
+    await fleet.restart()
+    await fleet.policy(1, MIXED)
+    assert fleet.have(MIXED) == ["a", "d", "e"]
+    assert "change" not in fleet.spec("d")
+
+
+async def test_a_node_that_joins_waits_only_while_the_roll_out_is_stopped(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    fleet.add("d")
+    del fleet.kube.objects[fleet.path("d")]["spec"]
+    await fleet.restart()
+    assert fleet.have(MIXED) == ["a", "d"]
+    await fleet.answer("a", applied=("False", "ConfigInvalid"))
+    fleet.add("e")
+    del fleet.kube.objects[fleet.path("e")]["spec"]
+    await fleet.restart()
+    assert fleet.have(MIXED) == ["a", "d"]
+    assert fleet.spec("e")["config"] == {}
+
+
+async def test_pods_that_hold_devices_in_an_earlier_shape_stop_nothing(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    await fleet.answer("a", applied=("False", "WaitingForHolders"), offered=3, held=5)
+    assert fleet.have(MIXED) == ["a", "b"]
+
+
+async def test_devices_that_the_policy_excludes_are_not_lost(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    await fleet.answer("a", offered=2, excluded=6)
+    assert fleet.have(MIXED) == ["a", "b"]
+
+
+async def test_a_node_is_watched_for_the_pause(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED, rollout={"maxNodes": 2, "pauseSeconds": 600})
+    assert fleet.have(MIXED) == ["a", "b"]
+    await fleet.answer("a", "b")
+    assert fleet.have(MIXED) == ["a", "b"]
+    await fleet.answer("a", offered=1)
+    await fleet.wait(599)
+    assert (await fleet.condition())[1] == "Stopped"
+    await fleet.answer("a", offered=DEVICES)
+    await fleet.wait(1)
+    assert fleet.have(MIXED) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("most", "nodes", "expected"), [(None, 2, 1), (None, 11, 2), (None, 5000, 500), (3, 1, 3), ("100%", 7, 7)]
+)
+def test_how_many_nodes_take_a_change_at_one_time(most: Any, nodes: int, expected: int) -> None:
+    spec: dict[str, Any] = {} if most is None else {"rollout": {"maxNodes": most}}
+    assert most_nodes(policy_record(raw_policy("p", partitions={}, **spec)), nodes) == expected
+
+
+def test_where_what_stays_does_not_go_with_the_rest_all_of_it_stays() -> None:
+    old = {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 2, "rename": "x.io/a"}]}
+    spec = {
+        "config": {"sharing": old},
+        "configHash": "aa",
+        "policies": [{"name": "q", "generation": 1, "priority": 0, "sections": ["sharing"]}],
+    }
+    record = node_devices_record(node_devices(device(0), spec=spec))
+    new = policy_record(raw_policy("p", capacity=[{"name": "x.io/a", "perNode": 1}]))
+    wanted = resolve({}, [new], Previous(record.config, record.policies))
+    held = held_back(wanted, record, {"sharing"}, "why")
+    assert held.config == {"sharing": old}
+    assert [ref.name for ref in held.policies] == ["q"]
+
+
+def test_a_node_that_is_not_ready_any_more_is_worse_off() -> None:
+    spec = {
+        "config": {},
+        "configHash": "aa",
+        "change": {"time": "2026-11-21T12:00:00Z", "devices": 8, "policies": ["p"]},
+    }
+    record = node_devices_record(node_devices(device(0), spec=spec, summary={"offered": 8}))
+    node = node_record(raw_node({}, ready="False"))
+    found = standing(record, node, resolve({}, [], Previous({}, ())), pause_seconds=0, now="2026-11-21T12:00:01Z")
+    assert (found.hurt, found.under_way) == ("its Node is not Ready", frozenset({"p"}))
