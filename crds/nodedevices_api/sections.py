@@ -138,6 +138,9 @@ class SharedResource(Strict):
     """How one resource is shared."""
 
     name: ExtendedName = Field(description="The resource to share, such as nvidia.com/gpu.")
+    strategy: Literal["timeSlicing", "memory"] | None = Field(
+        default=None, description="Share this resource so, whatever sharing.strategy is: timeSlicing or memory."
+    )
     rename: ExtendedName | None = Field(
         default=None, description="Offer the shares under this name; absent: the same, or <name>.shared by default."
     )
@@ -235,7 +238,7 @@ def _units_match(sharing: Sharing) -> bool:
     """A mode that an agent adds may want either."""
     if sharing.strategy not in STRATEGIES or sharing.strategy == "none":
         return True
-    return all((sharing.strategy == "memory") == (each.replicas is None) for each in sharing.resources)
+    return all((sharing.strategy_of(each) == "memory") == (each.replicas is None) for each in sharing.resources)
 
 
 class Sharing(Strict):
@@ -270,7 +273,7 @@ class Sharing(Strict):
         ),
         Rule(
             "!has(self.strategy) || self.strategy == 'none' || !has(self.resources) || "
-            "self.resources.all(r, (self.strategy == 'memory') != has(r.replicas))",
+            "self.resources.all(r, ((has(r.strategy) ? r.strategy : self.strategy) == 'memory') != has(r.replicas))",
             "strategy memory needs memoryUnit, and every other one replicas",
             _units_match,
             found="'strategy is ' + self.strategy",
@@ -283,6 +286,10 @@ class Sharing(Strict):
             found="'failRequestsGreaterThanOne is true'",
         ),
     )
+
+    def strategy_of(self, rule: SharedResource) -> str:
+        """How the rule's resource is shared."""
+        return rule.strategy or self.strategy
 
 
 class Partitions(Strict):

@@ -17,6 +17,7 @@ Json = dict[str, Any]
 GPU, OTHER = "nvidia.com/gpu", "example.com/a"
 SLICES = {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]}
 RENAMED = {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2, "rename": OTHER}]}
+SLICED = {"name": OTHER, "strategy": "timeSlicing", "replicas": 2}  # in its own way
 CLIENTS = {"strategy": "mps", "resources": [{"name": GPU, "replicas": 2}]}
 
 
@@ -182,7 +183,7 @@ PAIRS: tuple[Pair, ...] = (
         "sharing",
         "sharing",
         {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "replicas": 2}]}},
-        {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi"}]}},
+        {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi"}, SLICED]}},
         "strategy is memory: strategy memory needs memoryUnit, and every other one replicas",
     ),
     *_both(

@@ -91,7 +91,8 @@ def make_plan(
     strategy = settings.partitions.strategy
     sharing = settings.sharing
     traits = NodeTraits(partition_strategy=strategy, settings=settings.modes, rules=sharing.resources)
-    by_strategy(sharing.strategy).check(traits)
+    for name in dict.fromkeys((sharing.strategy, *map(sharing.strategy_of, sharing.resources))):
+        by_strategy(name).check(traits)
     named = named_units(inventory, settings)
     own = own_shares(named, strategy, settings.resource_prefix, settings.vendors)
     shares = share(named, settings.sharing, own, near=near(inventory))

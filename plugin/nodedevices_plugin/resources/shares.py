@@ -67,12 +67,13 @@ def share(
     near: Near = NOTHING_NEAR,
 ) -> tuple[Share, ...]:
     """Every resource after sharing. `own`: see own_shares; `near`: as in matching.by_name. Raises PlanError."""
-    mode = by_strategy(sharing.strategy)
-    rules = {rule.name: rule for rule in sharing.resources} if mode.name != none.NAME else {}
+    shared = by_strategy(sharing.strategy).name != none.NAME
+    rules = {rule.name: rule for rule in sharing.resources} if shared else {}
     offered: dict[str, Share] = {}
     for name, all_units in units.items():
         rule = rules.get(name)
         if rule is not None:
+            mode = by_strategy(sharing.strategy_of(rule))
             parts = _shared(rule, all_units, meant(all_units, rule, near), sharing, mode)
         else:
             parts = (_by_nature(name, all_units, own[name]) if own and name in own else _whole(name, all_units),)
@@ -134,7 +135,8 @@ def _shared(
         enforcement=split.enforcement,
         cores=split.cores,
         container=split.container,
-        fail_requests_greater_than_one=sharing.fail_requests_greater_than_one,
+        # Of memory a container requests as many shares as it needs.
+        fail_requests_greater_than_one=sharing.fail_requests_greater_than_one and split.unit is None,
     )
     return (shared,) if new_name == name else (*whole, shared)
 

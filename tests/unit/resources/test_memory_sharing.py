@@ -6,7 +6,10 @@ import random
 from typing import Any
 
 import pytest
-from nodedevices_api.sections import Injection, SharedResource, Sharing
+from nodedevices_api.defaults import with_defaults
+from nodedevices_api.errors import parse
+from nodedevices_api.sections import Injection, Sections, SharedResource, Sharing
+from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import AllocationError, OfferedResource, PlanError, SchedulableId
 from nodedevices_plugin.resources.containers import edits, node_containers
 from nodedevices_plugin.resources.granting import grant
@@ -132,6 +135,31 @@ def test_a_list_that_the_kubelet_would_not_read_is_refused_with_the_next_unit_th
     assert "gives 1155072 shares" in str(refused.value)
     assert "give 32Mi" in str(refused.value)
     assert len(offered(*cards(*[141] * 8), unit="32Mi").ids) == 36096
+
+
+def test_some_devices_of_a_node_are_shared_by_memory_and_others_by_time_slicing() -> None:
+    rule = {"match": {"productName": "NVIDIA A10"}, "name": "example.com/slices"}
+    memory, slices = {"name": GPU, "memoryUnit": "2Gi"}, {"name": "example.com/slices", "replicas": 3}
+    devices = (gpu(0, memory_bytes=8 * GIB), gpu(1, product_name="NVIDIA A10", memory_bytes=24 * GIB))
+    for section in (
+        {"strategy": "memory", "resources": [memory, {**slices, "strategy": "timeSlicing"}]},
+        {
+            "strategy": "timeSlicing",
+            "failRequestsGreaterThanOne": True,
+            "resources": [{**memory, "strategy": "memory"}, slices],
+        },
+    ):
+        sections = with_defaults(parse(Sections, {"resources": {"devices": [rule]}, "sharing": section}))
+        offers = make_plan(inventory_of(*devices), healthy(*devices), PlanSettings.from_sections(sections)).resources
+        found = {each.name: (each.sharing, len(each.ids), each.fail_requests_greater_than_one) for each in offers}
+        one = section["strategy"] == "timeSlicing"
+        assert found == {MEMORY: ("memory", 4, False), "example.com/slices": ("timeSlicing", 3, one)}
+
+
+def test_an_entrys_own_strategy_says_which_of_replicas_and_memory_unit_it_has() -> None:
+    wrong = {"name": GPU, "strategy": "memory", "replicas": 2}
+    with pytest.raises(InputError, match="strategy memory needs memoryUnit, and every other one replicas"):
+        parse(Sharing, {"strategy": "timeSlicing", "resources": [wrong]})
 
 
 def test_a_device_of_unknown_memory_has_no_shares() -> None:

@@ -161,7 +161,7 @@ def test_sharing_by_memory_is_read_with_every_field_of_a_policy() -> None:
 
 def test_a_file_can_say_of_a_resource_shared_by_memory_what_a_policy_can() -> None:
     fields = {field.alias or name for name, field in SharedResource.model_fields.items()}
-    assert {*v1_file.MEMORY_KEYS, "replicas"} == fields
+    assert {*v1_file.MEMORY_KEYS, "replicas", "strategy"} == fields, "the key above them says how they are shared"
 
 
 LONG = "g" * 64

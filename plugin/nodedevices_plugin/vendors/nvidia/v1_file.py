@@ -38,8 +38,8 @@ KINDS: Mapping[str, Mapping[str, object]] = {
 SHARING_KEYS = ("renameByDefault", "failRequestsGreaterThanOne", "resources")
 ENTRY_KEYS = ("name", "rename", "devices", "replicas")
 MEMORY_KEYS = tuple(
-    field.alias or name for name, field in SharedResource.model_fields.items() if name != "replicas"
-)  # our own
+    field.alias or name for name, field in SharedResource.model_fields.items() if name not in {"replicas", "strategy"}
+)  # our own; the key above them is the strategy
 
 _INDEX = re.compile(r"[0-9]{1,4}(:[0-9]{1,4})?")
 _UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9-]+(/[0-9]{1,3}/[0-9]{1,3})?")  # MIG-GPU-<uuid>/gi/ci: drivers before R470
