@@ -24,10 +24,11 @@ EVICT = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 100}}
 
 @pytest.fixture(autouse=True)
 def _record(kubectl: Kubectl, operator: OperatorProcess) -> Iterator[None]:
-    """The operator's memory of its record goes with its process."""
+    """The operator's memory of its record goes with its process; a mass fault that is still there makes another one."""
     fleet.namespace(kubectl)
     yield
     operator.kill()
+    kubectl.run("delete", "devicepolicies,nodedevices", "--all")
     kubectl.delete("configmap", RECORD, namespace=SYSTEM)
     operator.start()
 
