@@ -251,6 +251,13 @@ KINDS = (
             Column("Rollout", _condition("RolledOut", "reason"), "string", "Done, Progressing or Stopped."),
             Column("Stopped", _condition("ActionsStopped"), "string", "The breaker stops taints and evictions."),
             AGE,
+            Column(
+                "Unmatched",
+                ".status.nodes.unmatched",
+                "integer",
+                "Nodes on which an entry of the policy matches nothing.",
+                wide=True,
+            ),
         ),
     ),
 )

@@ -136,6 +136,10 @@ class NodeCounts(Loose):
     applied: Count = Field(description="Nodes on which every section that it supplies is applied.")
     overridden: Count = Field(description="Nodes on which a policy of higher precedence supplies one of its sections.")
     failed: Count = Field(description="Nodes that cannot apply it; the reason is in their NodeDevices.")
+    unmatched: Count = Field(
+        default=0,
+        description="Nodes on which an entry of it matches nothing, such as a name with a typo; Applied says which.",
+    )
     waiting: Count = Field(default=0, description="Nodes that wait for their turn in the roll-out.")
 
 

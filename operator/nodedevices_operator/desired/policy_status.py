@@ -303,6 +303,7 @@ def policy_status(
             "applied": counts.applied,
             "overridden": counts.overridden,
             "failed": counts.failed,
+            **({"unmatched": unmatched} if (unmatched := max((n for _, n in counts.unmatched), default=0)) else {}),
             **({"waiting": rollout.waiting} if rollout is not None and rollout.waiting else {}),
         },
         "conditions": [

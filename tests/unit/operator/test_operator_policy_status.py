@@ -235,6 +235,17 @@ def test_an_entry_that_matches_nothing_is_reported_to_the_policys_author() -> No
     assert message == f"in effect on 2 nodes; on 2 of them {text(TYPO)}"
 
 
+def test_nodes_on_which_an_entry_matches_nothing_are_counted_where_a_program_can_read_it() -> None:
+    nodes = {"a": shown(TYPO), "b": shown(TYPO), "c": shown()}
+    assert policy_status(P, tally(P, nodes), NOW)["nodes"] == {
+        "selected": 3,
+        "applied": 3,
+        "overridden": 0,
+        "failed": 0,
+        "unmatched": 2,
+    }
+
+
 def test_an_entry_of_a_section_that_is_a_list_is_named_by_its_place_in_it() -> None:
     nothing = ("capacity", "[1].match type nic", "example.com/x counts no device on this node")
     _, _, message = applied({"a": shown(nothing, sections=("capacity",))})
