@@ -9,3 +9,6 @@ from typing import Final
 GROUP: Final = "nodedevices.io"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final = "nodedevices.io/v1alpha1"
+
+RESTORED_BY: Final = "nodedevices-agent-restore"
+"""Field manager of what people had written in a NodeDevices that was deleted: the agent makes it again with that."""

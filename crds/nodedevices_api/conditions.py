@@ -106,6 +106,8 @@ NOT_MONITORED: Final = (
 )
 EVENT_FAULT: Final = "DeviceFault"
 EVENT_RECOVERED: Final = "DeviceRecovered"
+EVENT_OUT_OF_SERVICE: Final = "DeviceOutOfService"
+EVENT_IN_SERVICE: Final = "DeviceInService"
 EVENT_NOTICED: Final = "DeviceNotice"
 EVENTS_SUPPRESSED: Final = "EventsSuppressed"
 EVENT_EVICTION: Final = "DeviceFaultEviction"

@@ -205,33 +205,16 @@ KINDS = (
                 wide=True,
             ),
             Column(
-                "Unschedulable",
-                ".status.summary.unschedulable",
-                "integer",
-                "Devices that people took out of service.",
-                wide=True,
+                "Out", ".status.summary.unschedulable", "integer", "Devices that people took out of service.", wide=True
             ),
+            Column("Excl", ".status.summary.excluded", "integer", "Devices excluded by resources.exclude.", wide=True),
             Column(
-                "Excluded", ".status.summary.excluded", "integer", "Devices excluded by resources.exclude.", wide=True
-            ),
-            Column(
-                "Memory-Held",
-                _shared_memory("held"),
-                "string",
-                "Where devices are shared by memory: how much of it containers hold.",
-                wide=True,
-            ),
-            Column(
-                "Memory-Free",
+                "Mem-Free",
                 _shared_memory("free"),
                 "string",
                 "Where devices are shared by memory: how much of it new containers can get, of all devices together.",
                 wide=True,
             ),
-            Column(
-                "Driver", ".status.drivers[0].version", "string", "The devices' driver, the first of them.", wide=True
-            ),
-            Column("Agent", ".status.agent.version", "string", "The agent's version.", wide=True),
         ),
         selectable=(".status.summary.reason",),
     ),

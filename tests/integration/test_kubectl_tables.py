@@ -35,6 +35,8 @@ GPU, MEMORY, MIB = "nvidia.com/gpu", "nodedevices.io/gpu-memory", 1 << 20
 API = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices"}
 DEVICES = [gpu(number) for number in range(8)]
 
+TERMINAL = 160  # columns of a terminal that is half of a wide screen
+
 TABLE = """
 NAME        MODEL                   DEVICES   HEALTHY   HELD   READY   STALE   REASON            AGE
 bymemory    NVIDIA-L4               2         2         1      True    False                     5s
@@ -51,19 +53,19 @@ unknown     NVIDIA-H100-80GB-HBM3   8         0         1      False   False   P
 waiting     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
 """
 WIDE = """
-NAME        ACTION        CONFIG              UNSCHEDULABLE   EXCLUDED   MEMORY-HELD   MEMORY-FREE   DRIVER       AGENT
-bymemory    None          Applied             0                          12Gi          31Gi          570.148.08   0.1.0
-cordoned    None          Applied             1                                                      570.148.08   0.1.0
-degraded    ResetDevice   Applied             0                                                      570.148.08   0.1.0
-healthy     None          Applied             0                                                      570.148.08   0.1.0
-missing     Inspect       Applied             0                                                      570.148.08   0.1.0
-nodriver    None          Applied             0                                                                   0.1.0
-observe     None          Applied             0                                                      570.148.08   0.1.0
-refused     None          ConfigInvalid       0                                                      570.148.08   0.1.0
-stale       None          Applied             0                                                      570.148.08   0.1.0
-unhealthy   ResetBus      Applied             0                                                      570.148.08   0.1.0
-unknown     None          Applied             0                                                      570.148.08   0.1.0
-waiting     None          WaitingForHolders   0                                                      570.148.08   0.1.0
+NAME        ACTION        CONFIG              OUT   EXCL   MEM-FREE
+bymemory    None          Applied             0            31Gi
+cordoned    None          Applied             1
+degraded    ResetDevice   Applied             0
+healthy     None          Applied             0
+missing     Inspect       Applied             0
+nodriver    None          Applied             0
+observe     None          Applied             0
+refused     None          ConfigInvalid       0
+stale       None          Applied             0
+unhealthy   ResetBus      Applied             0
+unknown     None          Applied             0
+waiting     None          WaitingForHolders   0
 """
 
 
@@ -185,7 +187,9 @@ def test_one_line_a_node_says_what_is_the_matter_with_it(fleet: Kubectl) -> None
 
 
 def test_the_wide_table_says_what_would_help_and_what_is_kept_back(fleet: Kubectl) -> None:
-    shown = rows(fleet.run("get", "nd", "-o", "wide"))
+    text = fleet.run("get", "nd", "-o", "wide")
+    assert max(map(len, text.splitlines())) <= TERMINAL, "a node a line"
+    shown = rows(text)
     wide = rows(WIDE)
     assert [{key: row[key] for key in wide[0]} for row in shown] == wide
     assert [list(row) for row in shown] == [[*rows(TABLE)[0], *list(wide[0])[1:]]] * len(shown)

@@ -127,7 +127,7 @@ async def test_an_excluded_gpu_is_seen_as_such_on_the_node_and_not_while_another
 
     def column() -> str:
         header, line = kubectl.run("get", "nodedevices", NODE, "-o", "wide").splitlines()
-        return line[header.index("EXCLUDED") :].split()[0]
+        return line[header.index("EXCL") :].split()[0]
 
     await seen("the first report", devices)
     second = devices()[1]["id"]

@@ -22,6 +22,7 @@ from nodedevices_operator.concerns.pod_marks import PodMarksConcern
 from nodedevices_operator.concerns.port import Concern
 from nodedevices_operator.concerns.rejected_pods import RejectedPodsConcern
 from nodedevices_operator.concerns.retired_zeros import RetiredZerosConcern
+from nodedevices_operator.concerns.service_events import ServiceEventsConcern
 from nodedevices_operator.concerns.staleness import StalenessConcern
 from nodedevices_operator.concerns.taint import TaintConcern
 from nodedevices_operator.concerns.tools import Tools
@@ -43,4 +44,5 @@ CONCERNS: tuple[Factory, ...] = (
     RejectedPodsConcern,
     DeviceEventsConcern,
     NoticeEventsConcern,
+    ServiceEventsConcern,
 )

@@ -17,7 +17,9 @@ from nodedevices_api.conditions import (
     EVENT_BLOCKED,
     EVENT_EVICTION,
     EVENT_FAULT,
+    EVENT_IN_SERVICE,
     EVENT_NOTICED,
+    EVENT_OUT_OF_SERVICE,
     EVENT_RECOVERED,
     EVENT_REJECTED,
     EVENT_RESUME_REFUSED,
@@ -69,6 +71,11 @@ def noticed(about: About, what: Fault, message: str, now: str) -> dict[str, Any]
 def recovered(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
     """The fault is over."""
     return _event(about, what, (EVENT_RECOVERED, "Normal"), message, now)
+
+
+def service(about: About, what: Fault, message: str, now: str, *, back: bool) -> dict[str, Any]:
+    """People took a device out of service, or brought it back."""
+    return _event(about, what, (EVENT_IN_SERVICE if back else EVENT_OUT_OF_SERVICE, "Normal"), message, now)
 
 
 def evicting(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:

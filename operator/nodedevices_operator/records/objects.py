@@ -22,6 +22,7 @@ from nodedevices_api.quantity import whole_units
 from nodedevices_api.sections import RESERVED_LABEL, reserved_label
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.errors import InputError
+from orjson import dumps
 
 from nodedevices_operator.records.names import (
     ACCEPT_CHANGE,
@@ -183,6 +184,18 @@ class ChangeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class OutOfService:
+    """An entry of NodeDevices.spec.unschedulable."""
+
+    id: str
+    reason: str
+    by: str = ""
+    since: str = ""  # as it says, else when its field manager wrote last
+    until: str = ""
+    manager: str = ""  # the field manager that has it
+
+
+@dataclass(frozen=True, slots=True)
 class NodeDevicesRecord:
     name: str
     uid: str
@@ -196,6 +209,7 @@ class NodeDevicesRecord:
     change: ChangeRecord | None = None
     accepted_change: str = ""  # annotation nodedevices.io/accept-change
     observed_generation: int = 0
+    out_of_service: tuple[OutOfService, ...] = ()  # what people took out of it
     applied_hash: str = ""
     summary: SummaryRecord = SummaryRecord()
     configuration: ConfigurationRecord = ConfigurationRecord()
@@ -308,6 +322,7 @@ def node_devices_record(raw: Raw) -> NodeDevicesRecord:
         change=_change(_map(spec, "change")),
         accepted_change=_text(_map(metadata, "annotations"), ACCEPT_CHANGE),
         observed_generation=_number(status, "observedGeneration"),
+        out_of_service=_out_of_service(spec, metadata),
         applied_hash=_text(status, "appliedConfigHash"),
         summary=_summary(_map(status, "summary")),
         configuration=_configuration(_map(status, "configuration")),
@@ -351,6 +366,27 @@ def _summary(raw: Raw) -> SummaryRecord:
         excluded=_number(raw, "excluded"),
         unschedulable=_number(raw, "unschedulable"),
     )
+
+
+def _out_of_service(spec: Raw, metadata: Raw) -> tuple[OutOfService, ...]:
+    found = []
+    for it in _items(spec, "unschedulable"):
+        key = 'k:{"id":' + dumps(_text(it, "id")).decode() + "}"
+        manager = time = ""
+        for entry in _items(metadata, "managedFields"):
+            if key in _map(_map(_map(entry, "fieldsV1"), "f:spec"), "f:unschedulable"):
+                manager, time = _text(entry, "manager"), _text(entry, "time")
+        found.append(
+            OutOfService(
+                id=_text(it, "id"),
+                reason=_text(it, "reason"),
+                by=_text(it, "by"),
+                since=_text(it, "since") or time,
+                until=_text(it, "until"),
+                manager=manager,
+            )
+        )
+    return tuple(found)
 
 
 def _configuration(raw: Raw) -> ConfigurationRecord:

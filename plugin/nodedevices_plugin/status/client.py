@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from nodedevices_api import GROUP, VERSION
+from nodedevices_api import GROUP, RESTORED_BY, VERSION
 from nodedevices_common import __version__
 from nodedevices_common.errors import RequestError, retry_after_seconds
 
@@ -33,7 +33,6 @@ from nodedevices_plugin.runtime.worker import Worker
 
 PLURAL = "nodedevices"
 FIELD_MANAGER = "nodedevices-agent"
-RESTORE_MANAGER = f"{FIELD_MANAGER}-restore"  # of what people had written in an object that was deleted
 USER_AGENT = f"nodedevices-agent/{__version__}"  # by which an audit log knows whose request it was
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 NODE_UID = "authentication.kubernetes.io/node-uid"
@@ -156,7 +155,7 @@ class KubeStore:
             lambda: self._call(
                 "create NodeDevices",
                 lambda api: api.create_cluster_custom_object(
-                    GROUP, VERSION, PLURAL, body, field_manager=RESTORE_MANAGER, **_LIMITS
+                    GROUP, VERSION, PLURAL, body, field_manager=RESTORED_BY, **_LIMITS
                 ),
             )
         )

@@ -1,0 +1,75 @@
+"""Which devices people took out of service or brought back, for Events. Pure.
+
+Who it was is what the entry says (`by`), else the field manager that wrote it: kubectl-patch, a GitOps controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from nodedevices_api import RESTORED_BY
+
+from nodedevices_operator.desired.events import Fault
+from nodedevices_operator.desired.pods import may_have_expired
+from nodedevices_operator.records.objects import NodeDevicesRecord, OutOfService
+
+REASON = "OutOfService"  # in the Event's name
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    what: Fault
+    text: str  # for people
+    back: bool  # in service again
+
+
+def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[Mapping[str, OutOfService], float | None]:
+    """The entries that hold now, by id, and the seconds until the next of them is over; None: none ends by itself."""
+    found: dict[str, OutOfService] = {}
+    waits: list[float] = []
+    for each in record.out_of_service:
+        left = _seconds_until(each.until, now)
+        if left is not None and left <= 0:
+            continue
+        found[each.id] = each
+        waits += [] if left is None else [left]
+    return found, min(waits, default=None)
+
+
+def changes(
+    record: NodeDevicesRecord, known: Mapping[str, OutOfService] | None, now: Mapping[str, OutOfService], time: str
+) -> Iterator[Change]:
+    """What is news. `known` None: the operator has just started, or the object is new."""
+    for each in now.values():
+        before = (known or {}).get(each.id)
+        if before is not None and before.reason == each.reason:
+            continue
+        if known is None and (not each.since or each.manager == RESTORED_BY or may_have_expired(each.since, time)):
+            continue
+        what = Fault(record.name, each.id, REASON, each.since)
+        yield Change(what, f"{_name(record, each.id)}: out of service: {each.reason}{_who(each)}", back=False)
+    for each in (known or {}).values():
+        if each.id not in now:
+            over = f", until {each.until}" if each.until else ""
+            text = f"{_name(record, each.id)}: in service again; was out of service for {each.reason}{_who(each)}{over}"
+            yield Change(Fault(record.name, each.id, REASON, each.since), text, back=True)
+
+
+def _who(entry: OutOfService) -> str:
+    if entry.by:
+        return f", by {entry.by}"
+    return f", written by {entry.manager}" if entry.manager not in {"", RESTORED_BY} else ""
+
+
+def _name(record: NodeDevicesRecord, identity: str) -> str:
+    name = next((device.name for device in record.devices for part in device.parts if part.id == identity), "")
+    return f"{name} {identity}" if name else identity
+
+
+def _seconds_until(until: str, now: str) -> float | None:
+    try:
+        return (datetime.fromisoformat(until) - datetime.fromisoformat(now)).total_seconds()
+    except (ValueError, TypeError):
+        return None

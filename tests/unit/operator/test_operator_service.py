@@ -1,0 +1,90 @@
+"""Devices that people take out of service: an Event when one goes, and when it comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nodedevices_operator.manager import Manager
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records import names
+from nodedevices_operator.records.kinds import Kind, read
+from support.fakekube import FakeKube, settle
+from support.opfacts import GPU, device, node_devices, raw_node
+
+ITEM = f"{names.NODE_DEVICES}/n1"
+RMA = {"id": "GPU-0", "reason": "RMA 4711"}
+
+
+def said(kube: FakeKube) -> list[tuple[str, str]]:
+    return [(it["reason"], it["message"]) for it in kube.events]
+
+
+def write(manager: Manager, kube: FakeKube, *entries: dict[str, Any], by: str = "kubectl-patch") -> None:
+    raw = kube.objects[ITEM]
+    fields: dict[str, Any] = {f'k:{{"id":"{it["id"]}"}}': {} for it in entries}
+    managed = [{"manager": by, "operation": "Update", "fieldsV1": {"f:spec": {"f:unschedulable": fields}}}]
+    spec = {**raw["spec"], "unschedulable": list(entries)}
+    item = kube.put(ITEM, raw | {"spec": spec, "metadata": raw["metadata"] | {"managedFields": managed}})
+    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, item))
+
+
+async def started(kube: FakeKube) -> Manager:
+    manager = Manager(kube, Metrics())
+    await manager.relister.once()
+    await settle(manager)
+    return manager
+
+
+@pytest.fixture
+def kube() -> FakeKube:
+    made = FakeKube()
+    made.put(f"{names.NODES}/n1", raw_node({GPU: 1}))
+    made.put(ITEM, node_devices(device(0)))
+    return made
+
+
+async def test_a_device_taken_out_of_service_is_an_event_that_says_who_and_why(kube: FakeKube) -> None:
+    manager = await started(kube)
+    write(manager, kube, RMA | {"by": "me"})
+    await settle(manager)
+    assert said(kube) == [("DeviceOutOfService", "gpu-0 GPU-0: out of service: RMA 4711, by me")]
+    write(manager, kube)
+    await settle(manager)
+    assert said(kube)[1:] == [
+        ("DeviceInService", "gpu-0 GPU-0: in service again; was out of service for RMA 4711, by me")
+    ]
+
+
+async def test_where_nobody_says_who_it_is_the_field_manager(kube: FakeKube) -> None:
+    manager = await started(kube)
+    write(manager, kube, RMA)
+    await settle(manager)
+    assert said(kube) == [("DeviceOutOfService", "gpu-0 GPU-0: out of service: RMA 4711, written by kubectl-patch")]
+
+
+async def test_what_was_out_of_service_before_the_operators_start_is_no_news(kube: FakeKube) -> None:
+    kube.objects[ITEM]["spec"]["unschedulable"] = [RMA, {**RMA, "id": "GPU-1", "since": "2020-01-01T00:00:00Z"}]
+    manager = await started(kube)
+    assert said(kube) == []
+    write(manager, kube)
+    await settle(manager)
+    assert [reason for reason, _ in said(kube)] == ["DeviceInService"] * 2
+
+
+async def test_what_the_agent_wrote_back_after_a_deletion_is_no_news(kube: FakeKube) -> None:
+    manager = await started(kube)
+    manager.arrived(Kind.NODE_DEVICES, True, read(Kind.NODE_DEVICES, kube.objects[ITEM]))
+    await settle(manager)
+    write(manager, kube, RMA | {"since": "2999-01-01T00:00:00Z"}, by="nodedevices-agent-restore")
+    await settle(manager)
+    assert said(kube) == []
+
+
+async def test_an_entry_that_is_over_is_in_service_again(kube: FakeKube) -> None:
+    manager = await started(kube)
+    write(manager, kube, RMA | {"until": "2999-01-01T00:00:00Z"})
+    await settle(manager)
+    write(manager, kube, RMA | {"until": "2020-01-01T00:00:00Z"})
+    await settle(manager)
+    assert [reason for reason, _ in said(kube)] == ["DeviceOutOfService", "DeviceInService"]
