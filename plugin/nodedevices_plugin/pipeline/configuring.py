@@ -47,7 +47,7 @@ from nodedevices_plugin.resources.unmatched import unmatched, unmatched_capacity
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing import memory_container
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
-from nodedevices_plugin.sharing.helpers import shares, withheld
+from nodedevices_plugin.sharing.helpers import beside, kept_text, shares, still_used, withheld
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_plugin.vendors.faults import FaultSources
 
@@ -91,6 +91,7 @@ class Node:
     awaits: str  # why nothing may be registered yet where no configuration is remembered; empty: it may
     existing: Set[str]  # the optional device nodes (host.paths)
     helpers: HelperFacts  # what needs a helper takes effect when that answers
+    helpers_now: tuple[Helper, ...]  # those that were wanted last, in this run or the one before
     # Names of the plan that another plugin serves to the kubelet; what pods hold of them is not ours, and no change of
     # ours takes it away.
     not_ours: Set[str]
@@ -99,6 +100,13 @@ class Node:
     cdi: Mapping[str, CdiEnvironment]  # by vendor; CDI names are handed out where files that have them can be written
     mount_dirs: tuple[str, ...] = ()  # which the node's flag allows policies to mount
     pods: NodePods = field(default_factory=NodePods)  # of this node; only where computing power is shared
+
+    def uses(self, helper: Helper) -> bool:
+        """Whether containers are its clients, or may be: whether they hold shares of its devices by its name."""
+        return not self.holdings.known or any(
+            each.resource == helper.resource and each.replica is not None and each.device_id in helper.device_ids
+            for each in self.held
+        )
 
     @property
     def devices(self) -> access.Devices:
@@ -183,6 +191,11 @@ def configure(
     held_otherwise: tuple[Held, ...] = ()
     if plan is not None and not after.effective.observing:
         plan, held_otherwise = protect(plan, node.held, node.inventory, node.verdicts, names=node.offered)
+    running_on = still_used(node.helpers_now, helpers, node.uses) if helpers is not None else ()
+    if running_on and plan is not None and helpers is not None:
+        named = {each.resource for each in running_on}
+        helpers = (*running_on, *(each for each in helpers if each.resource not in named))
+        plan = beside(plan, running_on, {(each.resource, each.id) for each in node.held})
     if problem is not None:
         status = of_problem(status, problem, applied_once=after.applied_once)
     elif plan is not None and (others := _ours(held_otherwise, plan, node)):
@@ -193,6 +206,9 @@ def configure(
         status = replace(status, reason=names.NO_CONFIG, message=message)
     elif requested.note:
         status = replace(status, message=requested.note)
+    if running_on and problem is None:
+        message = "; ".join(filter(None, (status.message, kept_text(running_on))))
+        status = replace(status, reason=names.WAITING_FOR_HOLDERS, message=message)
     if problem is None:
         status = replace(status, unmatched=_unmatched(after.effective, node, requested.from_file))
     to_save = problem.to_save if problem is not None else None

@@ -395,6 +395,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             awaits=awaits,
             existing=inputs.existing,
             helpers=inputs.helpers,
+            helpers_now=inputs.helpers.before if world.helpers is None else world.helpers,
             not_ours=served_by_others(inputs.registrations),
             vendors=of.vendors,
             unschedulable=frozenset(each.id for each in cordons if each.holds(now)) | of.withheld,

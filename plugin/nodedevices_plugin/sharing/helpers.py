@@ -5,12 +5,12 @@ The same for all modes: each says what its helpers are (sharing.base), and nothi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from nodedevices_plugin.model import Inventory, OfferedResource, Plan
 from nodedevices_plugin.sharing.base import NOT_QUERIED, READY, Answer, Helper, HelperState
-from nodedevices_plugin.sharing.registry import helper_kind, runs
+from nodedevices_plugin.sharing.registry import by_strategy, helper_kind, runs
 
 Answers = Mapping[Hashable, Answer]
 
@@ -80,6 +80,40 @@ def withheld(plan: Plan, shown: Plan | None, answers: Answers) -> Plan:
         return replace(resource, ids=ids)
 
     return Plan(resources=tuple(now(each) for each in plan.resources))
+
+
+def still_used(
+    running: Sequence[Helper], wanted: Sequence[Helper], used: Callable[[Helper], bool]
+) -> tuple[Helper, ...]:
+    """Of the helpers that run those that are not wanted any more, or with other limits, and whose end would be the end
+    of containers: they stay as they are. `used`: whether containers hold, or may hold, shares of it."""
+    keys = {each.key for each in wanted}
+    return tuple(each for each in running if each.key not in keys and used(each))
+
+
+def beside(plan: Plan, helpers: Sequence[Helper], held: Collection[tuple[str | None, str]]) -> Plan:
+    """The plan beside helpers that stay: devices that take nobody but their clients go to no new pod. `held`: resource
+    and id of what containers have; those ids are not shown, as what is held in another shape (resources.occupancy)."""
+    exclusive_modes = {each.mode for each in helpers if (kind := by_strategy(each.mode).helper) and kind.exclusive}
+    theirs = {id_ for each in helpers if each.mode in exclusive_modes for id_ in each.device_ids}
+
+    def now(resource: OfferedResource) -> OfferedResource:
+        ours = [each for each in resource.ids if each.device_id in theirs and (resource.name, each.id) in held]
+        ids = (
+            replace(each, healthy=False) if each.device_id in theirs else each
+            for each in resource.ids
+            if each not in ours
+        )
+        return replace(resource, ids=tuple(ids), retained=(*resource.retained, *ours))
+
+    return Plan(resources=tuple(map(now, plan.resources))) if theirs else plan
+
+
+def kept_text(helpers: Sequence[Helper]) -> str:
+    """Why they still run, for people."""
+    kinds = [(each, by_strategy(each.mode).helper) for each in helpers]
+    what = ", ".join(f"the {kind.texts.title} {kind.texts.program} of {each.resource}" for each, kind in kinds if kind)
+    return f"{what} runs on until the pods that hold its shares have ended; its devices go to no other pods until then"
 
 
 def _answer(resource: OfferedResource, answers: Answers) -> Answer:

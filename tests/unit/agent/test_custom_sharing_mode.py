@@ -133,6 +133,29 @@ def test_a_change_to_it_and_from_it_waits_for_the_pods_that_hold_the_very_same_i
 
 
 @pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("elsewhere", [WHOLE, SLICES, config(2)], ids=["whole", "slices", "other limits"])
+def test_where_the_state_is_lost_a_helper_stays_while_containers_are_its_clients(elsewhere: dict[str, Any]) -> None:
+    """Whatever is configured then: the node's own settings, for one, while the operator does not answer."""
+    runs = Keeper(resource=GPU, windows=3, device_ids=frozenset({gpu_id(0), gpu_id(1)}))
+    client = holder(f"{gpu_id(0)}::1")
+    node = Node().now(elsewhere, client, helpers=replace(RUNS, before=(runs,)))
+    assert runs in (node.world.helpers or (runs,))
+    assert {healthy for _, healthy in node.offers.values()} <= {0}, "its devices take nobody but its clients"
+    assert node.world.config.reason == "WaitingForHolders"
+    node.now(elsewhere)
+    assert runs not in (node.world.helpers or ())
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_helper_that_has_ended_is_not_brought_back_by_a_pod_that_gets_its_ids_later() -> None:
+    runs = Keeper(resource=GPU, windows=3, device_ids=frozenset({gpu_id(0), gpu_id(1)}))
+    node = Node().now(SLICES, helpers=replace(RUNS, before=(runs,)))
+    assert node.world.helpers == ()
+    node.now(SLICES, holder(f"{gpu_id(0)}::1"))
+    assert (node.world.helpers, node.world.config.reason) == ((), "Applied")
+
+
+@pytest.mark.usefixtures("registered")
 def test_its_shares_are_withheld_while_its_helper_is_silent_and_their_holders_are_marked_in_its_words() -> None:
     def keeper(instance: str, *, answers_: bool = True) -> HelperFacts:
         said = answers({(GPU, 3): "" if answers_ else "does not run"})
