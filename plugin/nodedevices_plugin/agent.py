@@ -44,7 +44,7 @@ from nodedevices_plugin.kubelet.holders import HolderPoller
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.model import Holdings, Plan, RegistrationState
-from nodedevices_plugin.pipeline.foreign import Names, offered_text, other_plugins
+from nodedevices_plugin.pipeline.foreign import Names, offered_text, other_plugins, unread_holders
 from nodedevices_plugin.pipeline.requesting import driver_root
 from nodedevices_plugin.pipeline.step import Inputs, assess, begin, decide
 from nodedevices_plugin.resources.answers import Answers
@@ -404,7 +404,10 @@ class Agent:
         if offered is None:
             return None
         names = Names(self._world.inventory, index_prefix=self._world.active.effective.index_prefix)
-        return offered_text(other_plugins(resource, self._world.plan or Plan(), offered, names, own=own))
+        plan = self._world.plan or Plan()
+        return offered_text(other_plugins(resource, plan, offered, names, own=own)) or unread_holders(
+            resource, plan, self._holders.holdings, names
+        )
 
     async def _lists(self, resource: str) -> bool | None:
         """Whether the kubelet lists a healthy id of it (kubelet.registration)."""

@@ -10,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+ASIDE = ".aside-"  # a folder that was in the way, and is not empty
 
 
 def read(path: Path, limit: int) -> bytes:
@@ -42,7 +45,21 @@ def folder(root: Path, *names: str) -> Iterator[int]:
 
 
 def clear(descriptor: int) -> None:
-    """Removes everything but folders from a folder."""
+    """Leaves nothing in a folder under its name. Another folder in it is removed where it is empty, and else put aside:
+    what is in it may be any number of folders deep."""
     for name in os.listdir(descriptor):
-        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-            os.unlink(name, dir_fd=descriptor)
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                os.unlink(name, dir_fd=descriptor)
+            except (IsADirectoryError, PermissionError):  # the latter: another system's answer for a folder
+                _put_aside(descriptor, name)
+
+
+def _put_aside(descriptor: int, name: str) -> None:
+    try:
+        os.rmdir(name, dir_fd=descriptor)
+    except OSError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+            raise
+        if not name.startswith(ASIDE):
+            os.rename(name, ASIDE + secrets.token_hex(8), src_dir_fd=descriptor, dst_dir_fd=descriptor)

@@ -12,6 +12,7 @@ down, cannot be seen, and is still capacity and still that plugin's name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,8 +29,8 @@ from nodedevices_plugin.model import (
     Unit,
 )
 from nodedevices_plugin.model.device_names import device_names
-from nodedevices_plugin.resources.changes import ChangeDecision, wait, waiting_for
-from nodedevices_plugin.resources.ids import share_of, split
+from nodedevices_plugin.resources.changes import ChangeDecision, unnamed_text, wait, waiting_for
+from nodedevices_plugin.resources.ids import is_core, share_of, split
 from nodedevices_plugin.resources.occupancy import Held
 from nodedevices_plugin.sharing import none, time_slicing
 from nodedevices_plugin.sharing.helpers import run_by
@@ -37,6 +38,7 @@ from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import ClaimNames, Naming, partitions
 
 MAX_RESOURCES = 32  # SCHEMA: status.resources
+HEX_NUMBER = re.compile(r"[0-9a-fA-F]+")
 NAMED = 4  # of another plugin's resources, in one message
 Known = Mapping[str, tuple[str, ...]]  # resource -> ids seen of it
 
@@ -193,7 +195,9 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
     """May this agent serve `wanted` where it only observed? Not while others hold or offer our devices differently.
 
     The same id under the same name is the same thing to the kubelet, whoever serves it: pods that hold it keep it, and
-    the other plugin may still be there. Any other id of our devices would vanish under its pod, or be handed out twice.
+    the other plugin may still be there. Any other id of our devices would vanish under its pod, or be handed out twice;
+    so would any other id under a name of ours, also one that tells us nothing: whatever it is, it is of what that name
+    is to offer.
     How others share cannot be seen, so that nobody may hold what is to have a helper (resources.changes has why).
     """
     what = ", ".join(each.name for each in wanted.resources) or "nothing"
@@ -202,10 +206,12 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
         return wait((), f"serving {what} waits: it is not known what pods hold and other plugins offer ({why})")
     ours = {(resource.name, each.id) for resource in wanted.resources for each in resource.ids}
     with_helper = {resource.name for resource in wanted.resources if run_by(resource)}
+    wanted_names = {resource.name for resource in wanted.resources if resource.ids}
     devices = {each.device_id for resource in wanted.resources for each in resource.ids}
 
     def differs(resource: str, id_: str) -> bool:
-        return (resource, id_) not in ours and names.unit(resource, id_) is not None
+        by_name = resource in wanted_names or names.unit(resource, id_) is not None
+        return (resource, id_) not in ours and by_name
 
     holders = tuple(
         each
@@ -221,6 +227,10 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
     )
     if holders:
         return wait(holders, f"serving {what} waits until these pods have ended: {waiting_for(holders)}")
+    for each in holdings.possible or ():  # of a device of ours that is withheld it is enough
+        unread = each.resource in wanted_names and any(names.unit(each.resource, id_) is None for id_ in each.ids)
+        if each.resource in with_helper or unread:
+            return wait((), f"serving {what} waits until {unnamed_text(each)}")
     offers = sorted({resource for resource, id_ in _offered(holdings) if differs(resource, id_)})
     if offers:
         return wait(
@@ -249,6 +259,28 @@ def other_plugins(
         if ids:
             found.append(replace(offer, ids=ids))
     return tuple(found)
+
+
+def unread_holders(resource: str, plan: Plan, holdings: Holdings, names: Names) -> str:
+    """Who holds ids under a name of our plan that no plugin of ours has given, for people; empty: nobody. They are of a
+    plugin that was here before, and what they are of cannot be told. An id that looks like those of the plan is not
+    meant: it is of a device that has left."""
+    like = {_shape(each.id) for of in plan.resources if of.name == resource for each in of.ids}
+    ids = {
+        id_: each
+        for each in holdings.holders
+        for id_ in (each.ids if each.resource == resource else ())
+        if names.unit(resource, id_) is None and not is_core(id_) and not like & {_shape(id_), _shape(split(id_)[0])}
+    }
+    if not ids:
+        return ""
+    first = next(iter(ids))
+    pods = waiting_for(tuple({(each.namespace, each.pod): each for each in ids.values()}.values()))
+    return f"pods hold {len(ids)} ids of {resource} that another device plugin gave, such as {first}; waits for {pods}"
+
+
+def _shape(id_: str) -> str:
+    return HEX_NUMBER.sub("0", id_)
 
 
 def offered_text(found: Sequence[Offer]) -> str:

@@ -144,6 +144,11 @@ def _observing(facts: Facts, observed: Plan) -> Condition:
     live = [each for each in observed.resources if any(one.healthy for one in each.ids)]
     by = ", ".join(each.name for each in live) if live else "none of this node's devices"
     parts = [f"serving.mode Observe: other plugins offer {by} to the kubelet"]
+    known = {each.name for each in observed.resources}
+    unread = [each for each in holdings.offered or () if each.resource not in known]
+    if unread:
+        what = listing(f"{len(each.ids)} of {each.resource}" for each in unread)
+        parts.append(f"and ids that tell this agent no device: {what}")
     if holdings.offered is None:
         parts = [
             f"serving.mode Observe: it is not known what other plugins offer to the kubelet; {holdings.message}".rstrip(

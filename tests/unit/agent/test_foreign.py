@@ -25,6 +25,7 @@ from nodedevices_plugin.pipeline.foreign import (
     other_plugins,
     remembered,
     take_over,
+    unread_holders,
 )
 from support.facts import START, gpu, gpu_id, inventory_of, mig_id, partition
 
@@ -304,3 +305,58 @@ def test_it_is_said_who_it_is_and_what_to_do() -> None:
     )
     many = tuple(Offer(resource=f"nvidia.com/mig-{number}g.10gb", ids=("x",)) for number in range(6))
     assert "mig-3g.10gb and 2 more to this kubelet" in offered_text(many)
+
+
+# Ids as these plugins write them, each under the name that its migration page gives to our devices.
+OTHERS = {
+    "Aliyun": ("aliyun.com/gpu-mem", f"{gpu_id(0)}-_-3"),
+    "gpu-manager": ("tencent.com/vcuda-core", "tencent.com/vcuda-core-17"),
+    "HAMi": ("nvidia.com/gpu", f"{gpu_id(0)}-3"),
+    "Google": ("nvidia.com/gpu", "nvidia0"),
+    "Google, shared": ("nvidia.com/gpu", "nvidia0/vgpu3"),
+    "NVIDIA, by index": ("nvidia.com/gpu", "0"),
+    "AMD": ("amd.com/gpu", "amdgpu_xcp_30"),
+    "Intel": ("gpu.intel.com/i915", "card0-2"),
+    "squat": ("squat.ai/fuse", "5c2f1d6e"),
+}
+
+
+@pytest.mark.parametrize(("resource", "id_"), OTHERS.values(), ids=OTHERS)
+def test_a_name_is_not_taken_over_while_its_plugin_lives_or_pods_hold_its_ids_whatever_these_look_like(
+    resource: str, id_: str
+) -> None:
+    ours = Plan(
+        resources=(
+            OfferedResource(name=resource, ids=(SchedulableId(id=gpu_id(0), device_id=gpu_id(0), healthy=True),)),
+        )
+    )
+    alive = take_over(ours, offered((resource, (id_,))), names())
+    assert not alive.apply
+    assert resource in alive.message
+    held = holder(id_, resource=resource)
+    assert take_over(ours, replace(offered(), holders=(held,)), names()).waiting_for == (held,)
+    init = replace(offered(), possible=(Offer(resource=resource, ids=(id_,)),))
+    assert not take_over(ours, init, names()).apply
+    assert take_over(ours, offered(), names()).apply
+
+
+@pytest.mark.parametrize(("resource", "id_"), OTHERS.values(), ids=OTHERS)
+def test_a_name_is_not_registered_where_pods_hold_ids_of_a_plugin_that_has_gone(resource: str, id_: str) -> None:
+    ours = Plan(
+        resources=(
+            OfferedResource(name=resource, ids=(SchedulableId(id=gpu_id(0), device_id=gpu_id(0), healthy=True),)),
+        )
+    )
+    said = unread_holders(resource, ours, replace(offered(), holders=(holder(id_, resource=resource),)), names())
+    assert id_ in said
+    assert "ml/train-0" in said
+    assert not unread_holders("another.example/name", ours, offered(), names())
+
+
+def test_a_pod_that_holds_a_gpu_that_has_left_keeps_no_name_back() -> None:
+    """After a lost state file nothing else is known of it."""
+    ours = Plan(
+        resources=(OfferedResource(name=GPU, ids=(SchedulableId(id=gpu_id(0), device_id=gpu_id(0), healthy=True),)),)
+    )
+    for id_ in (gpu_id(7), f"{gpu_id(7)}::2"):
+        assert not unread_holders(GPU, ours, replace(offered(), holders=(holder(id_),)), names())

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.mps import control, main, shm
+from nodedevices_plugin.mps import control, files, main, shm
 from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
 from support.mps import programs, with_path
 
@@ -188,3 +188,16 @@ def test_one_that_cannot_be_mounted_is_reported(tmp_path: Path) -> None:
 def test_a_wrong_command_line_is_refused() -> None:
     with pytest.raises(SystemExit, match="2"):
         main.main(["stop"])
+
+
+def test_a_folder_that_a_client_made_in_a_daemons_place_is_out_of_the_way(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    (pipe / "control").mkdir(parents=True)
+    (pipe / "control.log" / "deep" / "er").mkdir(parents=True)
+    (pipe / "link").symlink_to(tmp_path)
+    for _ in range(2):  # what was put aside once stays so
+        with files.folder(pipe) as descriptor:
+            files.clear(descriptor)
+        [left] = pipe.iterdir()
+        assert left.name.startswith(files.ASIDE)
+    assert tmp_path.is_dir()
