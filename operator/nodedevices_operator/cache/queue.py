@@ -4,28 +4,26 @@ What is queued is a key, never an event, so ten changes of one node are one reco
 worked on by one worker at a time; a key added meanwhile is reconciled once more afterwards. A failure waits
 exponentially longer each time, with jitter, until a success; a success may request to be reconciled again later
 (requeue after). News of a failing key bring its next try forward, to no less than NEWS_SECONDS (a broken node that
-changes all the time costs little more than a quiet one), and never to before the time that the server set.
-
-Urgent keys go before all others, however many of them wait, until they succeed: a fault is marked while a policy
-reaches thousands of nodes. After URGENT_IN_A_ROW of them one of the others has its turn: no flood of faults stops them.
+changes all the time costs little more than a quiet one), and never to before the time that the server set. Urgent keys
+go before all others (lanes) until they succeed: a fault is marked while a policy reaches thousands of nodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import random
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from nodedevices_common.backoff import Backoff, Draw
 
+from nodedevices_operator.cache.lanes import Lanes
+from nodedevices_operator.cache.timers import Timers
+
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=60.0, jitter=0.2)
 NEWS_SECONDS = 2.0
 JITTER = 0.2  # of a requested delay; it only grows
-URGENT_IN_A_ROW = 8
 MAX_LATE_SECONDS = 5.0  # by jitter, of a requeue after so many seconds
 
 Handler = Callable[[str], Awaitable[float | None]]
@@ -45,26 +43,22 @@ class KeyQueue:
     def __init__(self, clock: Callable[[], float] = time.monotonic, draw: Draw = random.uniform) -> None:
         self._clock = clock
         self._draw = draw
-        self._ready: OrderedDict[str, float] = OrderedDict()  # each with since when
-        self._first: OrderedDict[str, float] = OrderedDict()  # as _ready, of urgent keys
+        self._ready = Lanes()
         self._urgent: set[str] = set()  # until they are taken
-        self._in_a_row = 0  # urgent keys that were taken since one of the others was
         self._running: dict[str, bool] = {}  # whether it was urgent
         self._again: set[str] = set()  # added while running
-        self._due: dict[str, float] = {}  # the one time at which a key becomes ready by itself
-        self._heap: list[tuple[float, str]] = []  # may hold outdated pairs; _due decides
+        self._timers = Timers()
         self._failures: dict[str, int] = {}
         self._not_before: dict[str, float] = {}  # as the server said (Retry-After)
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
         """Keys that are ready or being worked on: the depth that a person should worry about."""
-        return len(self._first) + len(self._ready) + len(self._running)
+        return len(self._ready) + len(self._running)
 
     def age(self) -> float:
         """Seconds that the oldest ready key has waited; 0: none waits."""
-        since = [next(iter(each.values())) for each in (self._first, self._ready) if each]
-        return max(0.0, self._clock() - min(since)) if since else 0.0
+        return self._ready.waited(self._clock())
 
     def add(self, key: str, *, delay: float = 0.0, urgent: bool = False) -> None:
         """Reconcile the key as soon as possible, or after `delay` seconds; the earliest counts. `urgent`: before those
@@ -82,29 +76,22 @@ class KeyQueue:
 
     def forget(self, key: str) -> None:
         """The object is gone: no timer and no memory of failures stays."""
-        for memory in (self._due, self._failures, self._not_before):
+        for memory in (self._failures, self._not_before):
             memory.pop(key, None)
+        self._timers.forget(key)
         self._urgent.discard(key)
 
     def take(self) -> str | None:
         """The next key to work on, or None; whoever takes a key ends with `done` or `failed`."""
-        now = self._clock()
-        while self._heap and self._heap[0][0] <= now:
-            at, key = heapq.heappop(self._heap)
-            if self._due.get(key) == at:
-                del self._due[key]
-                if key in self._running:
-                    self._again.add(key)
-                else:
-                    self._push(key)
-        others_turn = self._ready and self._in_a_row >= URGENT_IN_A_ROW
-        lane = self._first if self._first and not others_turn else self._ready
-        if not lane:
-            return None
-        key, _ = lane.popitem(last=False)
-        self._in_a_row = self._in_a_row + 1 if lane is self._first else 0
-        self._running[key] = key in self._urgent
-        self._urgent.discard(key)
+        for due in self._timers.take(self._clock()):
+            if due in self._running:
+                self._again.add(due)
+            else:
+                self._push(due)
+        key = self._ready.take()
+        if key is not None:
+            self._running[key] = key in self._urgent
+            self._urgent.discard(key)
         return key
 
     def done(self, key: str, requeue_after: float | None = None) -> None:
@@ -126,16 +113,14 @@ class KeyQueue:
         self._again.discard(key)
         count = self._failures[key] = self._failures.get(key, 0) + 1
         delay = max(at_least * self._draw(1.0, 1.0 + JITTER), BACKOFF.after(count, self._draw))
-        self._due.pop(key, None)
+        self._timers.forget(key)
         self._not_before[key] = self._clock() + at_least
         self._at(key, self._clock() + delay)
         return delay
 
     def next_due(self) -> float | None:
         """Seconds until a delayed key becomes ready; None: none waits."""
-        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        return max(0.0, self._heap[0][0] - self._clock()) if self._heap else None
+        return self._timers.left(self._clock())
 
     async def run(self, handler: Handler, *, failure: Callable[[str, Exception, float], None]) -> None:
         """One worker, for ever; start as many as shall work at once. `failure` gets what failed, and the delay."""
@@ -156,17 +141,9 @@ class KeyQueue:
             await asyncio.sleep(0)  # a handler that never had to wait must not starve the others
 
     def _push(self, key: str) -> None:
-        if key in self._first:
-            return
-        if key in self._urgent:
-            self._first[key] = self._ready.pop(key, self._clock())
-        else:
-            self._ready.setdefault(key, self._clock())
+        self._ready.push(key, self._clock(), urgent=key in self._urgent)
         self._wake.set()
 
     def _at(self, key: str, at: float) -> None:
-        at = max(at, self._not_before.get(key, at))
-        if key not in self._due or at < self._due[key]:
-            self._due[key] = at
-            heapq.heappush(self._heap, (at, key))
+        if self._timers.set(key, max(at, self._not_before.get(key, at))):
             self._wake.set()

@@ -8,14 +8,8 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_operator.cache.queue import (
-    BACKOFF,
-    MAX_LATE_SECONDS,
-    NEWS_SECONDS,
-    URGENT_IN_A_ROW,
-    KeyQueue,
-    RetryLater,
-)
+from nodedevices_operator.cache.lanes import URGENT_IN_A_ROW
+from nodedevices_operator.cache.queue import BACKOFF, MAX_LATE_SECONDS, NEWS_SECONDS, KeyQueue, RetryLater
 
 
 @dataclass
