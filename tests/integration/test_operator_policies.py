@@ -121,8 +121,9 @@ def test_a_dry_run_says_what_it_would_change_and_changes_nothing(operator: Opera
     assert condition(kubectl.get("dp", "trial"), "Accepted")["status"] == "True"
     assert (reported["status"], reported["reason"]) == ("False", "DryRun")
     assert reported["message"] == (
-        "it would be active on 1 of 1 nodes; n1: would change sharing, faults, would taint the Node NoSchedule for "
-        "Xid79, would evict fleet/trainer"
+        "it would be active on 1 of 1 nodes; n1: would change sharing, faults, would evict fleet/trainer, would not "
+        "taint the Node NoSchedule for Xid79: the budget of policy trial allows 1 actions an hour (perHour), and as "
+        "many were granted within the last hour"
     )
     assert config(node) == {}
     assert not [it for it in node.node["spec"].get("taints", []) if it["key"].startswith("nodedevices.io")]
