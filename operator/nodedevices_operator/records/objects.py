@@ -24,6 +24,7 @@ from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.errors import InputError
 from orjson import dumps
 
+from nodedevices_operator.records.configs import one_of_equals
 from nodedevices_operator.records.names import (
     ACCEPT_CHANGE,
     CAPACITY,
@@ -307,7 +308,7 @@ def node_devices_record(raw: Raw) -> NodeDevicesRecord:
         generation=_number(metadata, "generation"),
         owner_uid=_text(owners[0], "uid") if owners else "",
         node_uid=_text(status, "nodeUID"),
-        config=config if isinstance(spec.get("config"), Mapping) else None,
+        config=one_of_equals(config) if isinstance(spec.get("config"), Mapping) else None,
         config_name=_text(spec, "configName"),
         config_hash=_text(spec, "configHash"),
         policies=tuple(

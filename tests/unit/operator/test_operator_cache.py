@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import json
+import weakref
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.records.kinds import Kind, read
-from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
+from nodedevices_operator.records.objects import NodeDevicesRecord, node_devices_record, node_record, policy_record
 from support.opfacts import device, holder, node, node_devices, raw_policy
 
 
@@ -100,3 +103,20 @@ def test_no_status_however_odd_makes_reading_it_fail(status: dict[str, Any], spe
     node_devices_record(raw)
     node_record(raw)
     assert policy_record(raw).refusal == "Invalid"
+
+
+def test_equal_configurations_of_nodes_are_kept_once_and_go_with_the_last_of_them() -> None:
+    def configured(name: str, seconds: int) -> NodeDevicesRecord:
+        """As a watch event has it: an object of its own."""
+        raw = node_devices(device(0), spec={"config": {"health": {"holdDownSeconds": seconds}}, "configHash": "ab"})
+        raw["metadata"] |= {"name": name}
+        return node_devices_record(json.loads(json.dumps(raw)))
+
+    one, other, different = configured("n1", 60), configured("n2", 60), configured("n3", 90)
+    assert one.config is other.config
+    assert (one.config, different.config) == ({"health": {"holdDownSeconds": 60}}, {"health": {"holdDownSeconds": 90}})
+    assert one.config is not None
+    last = weakref.ref(one.config)
+    del one, other
+    gc.collect()
+    assert last() is None
