@@ -483,6 +483,10 @@ class Device(Loose):
     partitions: Annotated[tuple[Partition, ...], Field(max_length=MAX_PARTITIONS), Listed("atomic")] = Field(
         default=(), description="Parts of the device, such as MIG devices."
     )
+    partitions_truncated: Count | None = Field(
+        default=None,
+        description="How many partitions are left out, healthy ones first, because etcd takes no larger object.",
+    )
     shares: Annotated[Shares, Atomic()] | None = Field(
         default=None,
         description="Only where the device as a whole is shared: how many shares there are, how many are held, and how "

@@ -75,8 +75,10 @@ def read(raw: Raw) -> NodeShares:
     """Raises nothing for what a status contains."""
     status = _mapping(raw.get("status"))
     found: dict[str, tuple[list[SharedDevice], Raw]] = {}
+    left_out = False  # are there partitions that are not listed, and may have room? Then the node passes
     for device in _mappings(status.get("devices")):
         index = _count(device.get("index"))
+        left_out = left_out or _count(device.get("partitionsTruncated")) > 0
         truncated = _count(device.get("holdersTruncated")) > 0
         usable = _usable(device)
         for part in (device, *_mappings(device.get("partitions"))):
@@ -103,7 +105,9 @@ def read(raw: Raw) -> NodeShares:
         resources={
             name: SharedResource(name, shares.get("packing") == SPREAD, str(shares["unit"]), tuple(devices))
             for name, (devices, shares) in found.items()
-        },
+        }
+        if not left_out
+        else {},
         heartbeat=str(_mapping(status.get("agent")).get("heartbeatTime", "")),
         stale=any(it.get("type") == STALE and it.get("status") == "True" for it in _mappings(status.get("conditions"))),
     )

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import structlog
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import CONFIG_APPLIED, Condition, find
 from nodedevices_api.nodedevices import Probe, Unschedulable
@@ -23,8 +24,11 @@ from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.sharing.clients import with_helpers
 from nodedevices_plugin.status import taken
 from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.fitting import fitting
 from nodedevices_plugin.status.publisher import Publisher
 from nodedevices_plugin.status.report import report
+
+log = structlog.get_logger(__name__)
 
 
 class Reporter:
@@ -37,6 +41,7 @@ class Reporter:
         self.conditions: tuple[Condition, ...] = ()
         self.facts: Facts | None = None
         self._taken: taken.Taken | None = None
+        self._cut = False  # the report did not fit
 
     def report(
         self,
@@ -95,13 +100,22 @@ class Reporter:
         self.conditions, self._probes = status.conditions, status.probes
         something = bool(world.inventory.devices) or world.inventory.accelerators_on_bus > 0
         entries = out_of_service(world.state.unschedulable, now)
-        self._publisher.want(to_dict(status), may_create=something, unschedulable=entries)
+        self._publisher.want(self._fitting(to_dict(status)), may_create=something, unschedulable=entries)
 
     async def stop(self, now: datetime) -> None:
         """Says that the agent ends."""
         if self._publisher is not None and self.facts is not None:
             facts = replace(self.facts, previous=self.conditions, stopping=True, now=now)
-            await self._publisher.stop(to_dict(report(facts)))
+            await self._publisher.stop(self._fitting(to_dict(report(facts))))
+
+    def _fitting(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The status, cut where etcd would refuse it; said when that begins."""
+        found = fitting(status)
+        cut = found is not status
+        if cut and not self._cut:
+            log.warning("report too large for etcd, leaving out holders and partitions, healthy devices' first")
+        self._cut = cut
+        return found
 
 
 def out_of_service(cordons: Iterable[Cordon], now: datetime) -> tuple[dict[str, Any], ...]:

@@ -479,3 +479,9 @@ def test_pods_that_are_gone_leave_nothing_behind() -> None:
     assert known.different_requests <= LEAST_REQUESTS
     assert known.sizes() == (1, 1)
     assert free(known) == [21, 24]
+
+
+def test_a_node_of_which_partitions_are_not_listed_passes() -> None:
+    """They may have room; a report is cut where etcd would refuse it."""
+    cut = node_devices("n1", gpu(0, 24) | {"partitionsTruncated": 3})
+    assert cache(cut).table("n1", MEMORY, 1.0) is None
