@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
-from support.cluster import GPU
+from support.cluster import GPU, NAMESPACE
 from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e]
@@ -69,3 +69,38 @@ def test_a_torn_state_file_gives_no_shared_gpu_away_as_a_whole_one(rig: RigClust
         assert not [offered for offered in seen() if not offered <= shares], "a whole GPU was offered first"
     rig.until("the shares are back, those of the held GPU too", lambda: rig.ids(rig.b) == shares, seconds=90)
     rig.alive(pod)
+
+
+def test_a_gpu_of_an_init_container_that_no_list_shows_goes_to_nobody_in_shares(rig: RigCluster) -> None:
+    spec = rig.pod_spec(rig.b, {})
+    [main] = spec["containers"]
+    wait = {"name": "fetch", "command": ["sh", "-c", "until [ -e /tmp/done ]; do sleep 0.2; done"]}
+    spec["initContainers"] = [{**main, **wait, "resources": {"limits": {GPU: "1"}}}]
+    metadata = {"name": "starts-slowly", "namespace": NAMESPACE}
+    rig.kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    rig.until("its init container runs", lambda: initialising(rig, "starts-slowly"))
+    into = ("exec", "-n", NAMESPACE, "starts-slowly", "-c", "fetch", "--")
+    busy = rig.kubectl.run(*into, "printenv", "NVIDIA_VISIBLE_DEVICES").strip()
+    assert rig.held(rig.b, "starts-slowly") == set(), "the kubelet lists no init container"
+    rig.policy("share", FOUR, selector={"kubernetes.io/hostname": rig.b})
+    free = {f"{one}::{share}" for one in set(rig.devices(rig.b)) - {busy} for share in range(4)}
+    with rig.watching(rig.b) as seen:
+        rig.until("all but its GPU are shared", lambda: rig.ids(rig.b) == free)
+        rig.restart_kubelet(rig.b)
+        rig.until("the kubelet has the shares again", lambda: rig.ids(rig.b) == free)
+        rig.kill(rig.b, AGENT)
+        rig.until("the agent was started again", lambda: rig.restarts(rig.b) > 0)
+        rig.until("and offers the same", lambda: rig.ids(rig.b) == free)
+        rig.never("another is offered", lambda: rig.ids(rig.b) != free, seconds=6)
+    assert not [
+        offered for offered in seen() if any(each.partition("::")[0] == busy and "::" in each for each in offered)
+    ]
+    rig.kubectl.run(*into, "touch", "/tmp/done")
+    rig.running("starts-slowly")
+    rig.kubectl.delete("pod", "starts-slowly", namespace=NAMESPACE)
+    rig.until("the change is whole", lambda: len(rig.ids(rig.b)) == 16)
+
+
+def initialising(rig: RigCluster, name: str) -> bool:
+    status = (rig.kubectl.get("pod", name, NAMESPACE) or {}).get("status", {})
+    return any("running" in each["state"] for each in status.get("initContainerStatuses", ()))
