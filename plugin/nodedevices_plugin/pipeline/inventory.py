@@ -1,8 +1,8 @@
 """The current set of devices: which ones this node has, and which ones it had.
 
 A device is known by its id. One that the probe no longer lists stays, not present, with its last facts, until it
-returns, a person confirms its removal, or `forget_missing_seconds` are over and nobody holds it: the kubelet shows an
-id that is dropped from ListAndWatch as Healthy in the pod's status, so a vanished device must stay listed. The same
+returns, or nobody holds it and a person confirmed its removal or `forget_missing_seconds` are over: the kubelet shows
+an id that is dropped from ListAndWatch as Healthy in the pod's status, so a vanished device must stay listed. The same
 holds for a MIG device while a pod holds it. Only a good line makes a device missing, and only one makes it forgotten,
 so that neither silence nor a restart does; one that comes back later is a new device. A device that answers nothing
 keeps what was known of it, and one that a pod holds the attributes that it had. While the driver is not loaded nothing
@@ -54,7 +54,7 @@ def update(
     `now` and `monotonic` (seconds, time.monotonic()) are when the line arrived, by the agent's clocks.
     `held_partitions`: ids of MIG devices that a pod holds (all, while nobody knows).
     `held_devices`: ids of devices that a pod holds, whole or in part (all, while nobody knows).
-    `removed`: ids that a person confirmed as taken out.
+    `removed`: ids that a person confirmed as taken out, and that nobody holds.
     `forget_missing_seconds`: after how long a missing device that nobody holds is dropped; None: never.
     """
     before = {device.fact.id: device for device in previous.devices}

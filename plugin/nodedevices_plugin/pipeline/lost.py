@@ -24,16 +24,17 @@ def lost_devices(
     parts: Mapping[str, Inventory],
     *,
     hardware: Set[str],
-    unschedulable: Set[str],
+    given_up: Set[str],
     left: Mapping[str, int],
 ) -> dict[str, str]:
     """Why each of these probes counts as having lost its devices, for people; empty: none has.
 
     `parts`: what each probe that runs reports and remembers, by its name. `hardware`: the names of the built-in probes
-    whose hardware the kernel shows. `unschedulable`: ids of devices that people took out of service. `left`: how many
-    devices the state file had, at the start of this agent, of each probe that no longer runs.
+    whose hardware the kernel shows. `given_up`: ids of devices that people took out of service, or confirmed
+    as removed. `left`: how many devices the state file had, at the start of this agent, of each probe that no longer
+    runs.
     """
-    found = {name: why for name, part in parts.items() if (why := _why(part, name in hardware, unschedulable))}
+    found = {name: why for name, part in parts.items() if (why := _why(part, name in hardware, given_up))}
     if not any(_seen(part) for part in parts.values()):
         found |= {
             name: f"its {count} devices were offered before this agent started, and no probe that runs now sees any;"
@@ -48,10 +49,10 @@ def _seen(part: Inventory) -> bool:
     return loaded and any(each.present for each in part.devices)
 
 
-def _why(part: Inventory, hardware: bool, unschedulable: Set[str]) -> str:
+def _why(part: Inventory, hardware: bool, given_up: Set[str]) -> str:
     if _seen(part):
         return ""
-    known = [each for each in part.devices if each.fact.id not in unschedulable]
+    known = [each for each in part.devices if each.fact.id not in given_up]
     if known:
         names = device_names(part)
         listed = listing([names[each.fact.id] for each in known])

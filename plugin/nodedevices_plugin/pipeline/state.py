@@ -64,6 +64,7 @@ class State:
     observed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what others offer: resource -> ids
     retired: Mapping[str, datetime] = field(default_factory=dict)  # resource names no longer offered, since when
     confirmed: str = ""  # the nodedevices.io/confirm annotation that was acted on
+    removals: tuple[str, ...] = ()  # ids of devices that are confirmed as removed, and dropped once nobody holds them
     unschedulable: tuple[Cordon, ...] = ()  # as the object had it last: an API server that is away ends none of them
     notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device (health.notices)
     probes: tuple[str, ...] = ()  # those that run, as configured, for a start whose configuration file cannot be read

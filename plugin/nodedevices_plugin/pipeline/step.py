@@ -127,6 +127,11 @@ class World:
     wall_offset: float  # seconds that the wall clock is ahead of time.monotonic()
 
     @property
+    def confirm_waits(self) -> tuple[str, ...]:
+        """For people: confirmations that are remembered, and will be acted on."""
+        return tuple(f"{each}=removed: remembered; listed until no pod holds it" for each in self.state.removals)
+
+    @property
     def waits_for_holders(self) -> bool:
         """Whether something is kept back because of what containers hold, or may hold."""
         waits = self.config.reason in {WAITING_FOR_HOLDERS, WAITING_FOR_DAEMON}
@@ -233,6 +238,7 @@ class Assessment:
     inventory: Inventory
     probes: Mapping[str, Inventory]
     probe_set: ProbeSet
+    removals: frozenset[str]  # ids of devices that are confirmed as removed, and kept while somebody may hold them
     withheld: frozenset[str]  # ids of devices that go to no new pod, because a pod may have them by another id
     verdicts: Mapping[str, Verdict]
     above: signals.Above
@@ -275,7 +281,8 @@ def assess(
     unlisted = not_listed(inputs.recent, listed, inputs.holdings)
     held_now = _held(inputs.holdings, unlisted, names)
     held_devices, held_parts = _held_ids(held_now, world.inventory)
-    removed = confirm.removed | _taken_out(world.inventory, effective, held_devices)
+    confirmed = confirm.removed.union(world.state.removals)
+    removed = (confirmed - held_devices) | _taken_out(world.inventory, effective, held_devices)
     spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
     good = _good_files(world.active)
     requested_from = (_file(inputs.file, inputs.files, spec, local), spec, inputs.device_files, good)
@@ -312,7 +319,7 @@ def assess(
         held=None if held_now is None else {each.device_id for each in held_now},
         now=now,
         monotonic=monotonic,
-        removed=confirm.removed,
+        removed=confirmed,
         forget_missing_seconds=forget,
     )
     owned = stage_inventory.owned(probes)
@@ -360,6 +367,7 @@ def assess(
         inventory=inventory,
         probes=probes,
         probe_set=probe_set,
+        removals=confirmed & _gone(probes, probe_set),
         withheld=withheld | places.withheld,
         verdicts=verdicts,
         above=above,
@@ -434,6 +442,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         observed=remembered(observed) if observed is not None else world.state.observed if plan is None else {},
         retired=retired,
         confirmed=of.confirm.value,
+        removals=tuple(sorted(of.removals)),
         unschedulable=cordons,
         probes=of.probe_set.texts if inventory.line_monotonic is not None else world.state.probes,
         auto_probes=of.probe_set.auto if inventory.line_monotonic is not None else world.state.auto_probes,
@@ -468,13 +477,13 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         requested=requested,
         requested_from=of.requested_from,
         confirm_problems=of.confirm.problems,
-        confirm_spent=_spent(of.confirm.value, verdicts),
+        confirm_spent=_spent(of.confirm.value, verdicts, of.removals),
         departed=_departed(world.departed, inventory, now),
         above=of.above,
         lost=lost_devices(
             stage_inventory.owned(of.probes),
             hardware=inputs.hardware or frozenset(),
-            unschedulable={each.id for each in cordons if each.holds(now)},
+            given_up={each.id for each in cordons if each.holds(now)} | of.removals,
             left=world.left,
         ),
         left=world.left,
@@ -578,6 +587,12 @@ def _taken_out(inventory: Inventory, active: Effective, held: Set[str]) -> froze
     """Ids of devices that a device file described and that it does no longer, but for those that a pod holds."""
     every = (device.fact for device in inventory.devices if device.fact.id not in held)
     return frozenset(fact.id for fact in every if not described(fact, active.node.files))
+
+
+def _gone(probes: Mapping[str, Inventory], probe_set: ProbeSet) -> frozenset[str]:
+    """Ids of devices that are listed and not here: a confirmation of their removal may still be acted on."""
+    missing = frozenset(each.fact.id for part in probes.values() for each in part.devices if not each.present)
+    return missing.union(probe_set.retired_devices)
 
 
 def _owners(inventory: Inventory, vendors: FaultSources) -> dict[str, FaultSource]:
@@ -720,13 +735,16 @@ def _confirm(world: World, inputs: Inputs) -> _Confirm:
     )
 
 
-def _spent(value: str, verdicts: Mapping[str, Verdict]) -> tuple[str, ...]:
-    """The entries that were acted on, and that a person may be giving again in vain: the same value is no news."""
+def _spent(value: str, verdicts: Mapping[str, Verdict], removals: Set[str]) -> tuple[str, ...]:
+    """The entries that were acted on, and that a person may be giving again in vain: the same value is no news.
+    `removals`: ids of devices whose removal is still to be acted on."""
     spent = []
     for entry in _entries(value):
         device, _, outcome = entry.partition("=")
         verdict = verdicts.get(device)
         if verdict is None:
+            continue
+        if outcome == "removed" and device in removals:
             continue
         missing = verdict.reason == MISSING
         if missing if outcome == "removed" else any(not each.confirmed for each in verdict.faults):

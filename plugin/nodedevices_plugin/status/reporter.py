@@ -88,7 +88,7 @@ class Reporter:
             cdi_problem=cdi_problem,
             node_files_problem=node_files_problem,
             lost=world.lost,
-            confirm_problems=(*world.confirm_problems, *world.confirm_spent),
+            confirm_problems=(*world.confirm_problems, *world.confirm_spent, *world.confirm_waits),
             previous=self.conditions,
             previous_probes=self._probes,
             previous_departed=world.departed,

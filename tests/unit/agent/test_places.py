@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,6 +74,52 @@ def test_while_nobody_knows_who_holds_what_a_replaced_gpu_waits() -> None:
     again.holdings = Holdings(state=HoldersState.UNAVAILABLE)
     again.wait(10, one=(at(0, NEW),))
     assert again.offered == []
+
+
+def confirmed_while_held() -> Node:
+    """A person said that the GPU is removed whose place a new one has, while a pod has it."""
+    node = Node(said("one=/opt/one")).line("one", at(0, OLD)).held(GPU, OLD).line("one", at(0, NEW))
+    node.seen = replace(node.seen, confirm=f"{OLD}=removed")
+    return node.line("one", at(0, NEW)).wait(10, one=(at(0, NEW),))
+
+
+def test_a_removal_that_is_confirmed_while_a_pod_holds_the_gpu_gives_its_place_to_no_other() -> None:
+    node = confirmed_while_held()
+    assert (OLD in node.devices, node.offered) == (True, [])
+    assert list(node.world.confirm_waits) == [f"{OLD}=removed: remembered; listed until no pod holds it"]
+    assert node.world.confirm_spent == ()
+
+
+def test_it_is_acted_on_when_that_pod_has_ended() -> None:
+    node = confirmed_while_held().held(GPU)
+    assert (node.devices, node.offered) == ([NEW], [NEW])
+    assert (node.world.confirm_waits, node.world.confirm_spent) == ((), ())
+
+
+def test_a_restarted_agent_still_knows_it() -> None:
+    before = confirmed_while_held()
+    node = before.restart()
+    node.seen = replace(before.seen, confirm="")  # the person has tidied up
+    node.line("one", at(0, NEW))
+    assert (OLD in node.devices, node.offered) == (True, [])
+    assert node.held(GPU).devices == [NEW]
+
+
+def test_a_removal_that_waited_counts_no_more_once_the_gpu_is_back() -> None:
+    node = confirmed_while_held().line("one", at(0, OLD)).line("one", at(0, NEW))
+    assert node.world.confirm_waits == ()
+    assert OLD in node.held(GPU).devices
+
+
+def test_while_nobody_knows_who_holds_what_a_removal_is_remembered() -> None:
+    before = Node(said("one=/opt/one")).line("one", at(0, OLD)).held(GPU, OLD).line("one", at(0, NEW))
+    node, known = before.restart(), before.holdings
+    node.holdings = Holdings(state=HoldersState.UNAVAILABLE)
+    node.seen = replace(node.seen, confirm=f"{OLD}=removed")
+    node.wait(10, one=(at(0, NEW),))
+    node.holdings = known
+    assert (OLD in node.line("one", at(0, NEW)).devices, node.offered) == (True, [])
+    assert node.held(GPU).devices == [NEW]
 
 
 # --- two probes at one place ------------------------------------------------------------------------------------------
