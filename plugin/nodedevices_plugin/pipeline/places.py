@@ -55,6 +55,11 @@ class Places:
     def withheld(self) -> frozenset[str]:
         return frozenset({*self.left, *self.twice})
 
+    @property
+    def wait_for_holders(self) -> bool:
+        """Whether what is held, or may be, keeps one of them back: of two probes' devices only where both are held."""
+        return bool(self.left) or any(self.twice.get(other) == one for one, other in self.twice.items())
+
     def problems(self, inventory: Inventory) -> tuple[Problem, ...]:
         """For people, by device."""
         if not self.withheld:

@@ -120,6 +120,7 @@ class World:
     confirm_spent: tuple[str, ...] = ()  # what of it was acted on, and its device is at fault again or still
     departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
     above: signals.Above = field(default_factory=dict)  # readings that are too high, since when
+    kept_back: bool = False  # whether what is held keeps devices out of their places, or listed (Assessment)
     lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of their devices, and why (lost)
     left: Mapping[str, int] = field(default_factory=dict)  # devices that were known at the start, by a probe of before
     listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since
@@ -135,7 +136,7 @@ class World:
     def waits_for_holders(self) -> bool:
         """Whether something is kept back because of what containers hold, or may hold."""
         waits = self.config.reason in {WAITING_FOR_HOLDERS, WAITING_FOR_DAEMON}
-        return waits or self.holdings.state is HoldersState.INCOMPLETE
+        return waits or self.kept_back or self.holdings.state is HoldersState.INCOMPLETE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +239,7 @@ class Assessment:
     inventory: Inventory
     probes: Mapping[str, Inventory]
     probe_set: ProbeSet
+    kept_back: bool  # whether what is held keeps devices out of their places, or listed
     removals: frozenset[str]  # ids of devices that are confirmed as removed, and kept while somebody may hold them
     withheld: frozenset[str]  # ids of devices that go to no new pod, because a pod may have them by another id
     verdicts: Mapping[str, Verdict]
@@ -355,6 +357,7 @@ def assess(
     problems = (*problems, *places.problems(inventory))
     if problems:
         inventory = replace(inventory, problems=(*inventory.problems, *problems))
+    removals = confirmed & _gone(probes, probe_set)
     return Assessment(
         world=world,
         now=now,
@@ -367,7 +370,8 @@ def assess(
         inventory=inventory,
         probes=probes,
         probe_set=probe_set,
-        removals=confirmed & _gone(probes, probe_set),
+        kept_back=places.wait_for_holders or not held_devices.isdisjoint((*removals, *probe_set.retired_devices)),
+        removals=removals,
         withheld=withheld | places.withheld,
         verdicts=verdicts,
         above=above,
@@ -480,6 +484,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         confirm_spent=_spent(of.confirm.value, verdicts, of.removals),
         departed=_departed(world.departed, inventory, now),
         above=of.above,
+        kept_back=of.kept_back,
         lost=lost_devices(
             stage_inventory.owned(of.probes),
             hardware=inputs.hardware or frozenset(),

@@ -122,6 +122,24 @@ def test_while_nobody_knows_who_holds_what_a_removal_is_remembered() -> None:
     assert node.held(GPU).devices == [NEW]
 
 
+def test_the_kubelet_is_asked_for_its_checkpoint_while_a_place_alone_waits_for_who_holds_it() -> None:
+    """The entry of a pod that has ended may stand in it, and nothing else would make the kubelet write it again."""
+    node = Node(said("one=/opt/one")).line("one", at(0, OLD)).held(GPU, OLD)
+    assert not node.world.waits_for_holders
+    node.line("one", at(0, NEW))
+    assert (node.world.config.reason, node.world.waits_for_holders) == ("Applied", True)
+    assert not node.held(GPU).world.waits_for_holders
+
+
+def test_it_is_asked_while_a_device_stays_listed_for_its_holder_alone() -> None:
+    """Its removal is confirmed, or its probe was taken away; nothing is in its place."""
+    node = Node(said("one=/opt/one")).line("one", at(0, OLD), at(1, NEXT)).held(GPU, OLD).line("one", at(1, NEXT))
+    assert not node.world.waits_for_holders
+    node.seen = replace(node.seen, confirm=f"{OLD}=removed")
+    assert node.line("one", at(1, NEXT)).world.waits_for_holders
+    assert not node.held(GPU).world.waits_for_holders
+
+
 # --- two probes at one place ------------------------------------------------------------------------------------------
 CARD = nic(0, id="CARD", pci_bus_id="", device_nodes=("/dev/card0", "/dev/common"))
 
@@ -150,8 +168,12 @@ def test_the_second_probes_keeps_the_place_that_it_had_and_while_a_pod_holds_it_
     assert node.offered == ["OTHER"]
     node.uses(BOTH).line("one", CARD).line("two", other("/dev/card0"))
     assert node.offered == ["OTHER"], "the kubelet may be handing it out"
+    assert not node.world.waits_for_holders, "no pod's end would change it"
     node.held("example.com/rdma", "OTHER").line("two", other("/dev/card0"))
     assert "CARD" not in node.offered
+    assert node.held("example.com/rdma", "OTHER", "CARD").world.waits_for_holders, (
+        "one is back when the other's pod has ended"
+    )
 
 
 def test_a_device_that_is_in_no_resource_is_in_nobodys_way() -> None:
