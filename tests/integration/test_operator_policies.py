@@ -115,15 +115,19 @@ def test_a_dry_run_says_what_it_would_change_and_changes_nothing(operator: Opera
     node = FleetNode(kubectl, "n1").create()
     node.hold(0, "trainer")
     node.fail(0)
+    wait_until("resolved", lambda: config(node) == {})
+    node.report(applied_hash=node.object["spec"]["configHash"])
     faults = {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"perHour": 1}}
     kubectl.apply(policy("trial", mode="DryRun", sharing=TWO, faults=faults))
-    reported = wait_until("reported", lambda: condition(kubectl.get("dp", "trial"), "Applied"))
+    wait_until("counted", lambda: "2 -> 4 ids" in condition(kubectl.get("dp", "trial"), "Applied").get("message", ""))
+    reported = condition(kubectl.get("dp", "trial"), "Applied")
     assert condition(kubectl.get("dp", "trial"), "Accepted")["status"] == "True"
     assert (reported["status"], reported["reason"]) == ("False", "DryRun")
     assert reported["message"] == (
-        "it would be active on 1 of 1 nodes; n1: would change sharing, faults, would evict fleet/trainer, would not "
-        "taint the Node NoSchedule for Xid79: the budget of policy trial allows 1 actions an hour (perHour), and as "
-        "many were granted within the last hour"
+        "it would be active on 1 of 1 nodes; n1: would change sharing, faults (nvidia.com/gpu: 2 -> 4 ids "
+        "(timeSlicing, 2 each); held by fleet/trainer: these keep what they hold until they end), would evict "
+        "fleet/trainer, would not taint the Node NoSchedule for Xid79: the budget of policy trial allows 1 actions an "
+        "hour (perHour), and as many were granted within the last hour"
     )
     assert config(node) == {}
     assert not [it for it in node.node["spec"].get("taints", []) if it["key"].startswith("nodedevices.io")]

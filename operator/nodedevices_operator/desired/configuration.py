@@ -57,6 +57,8 @@ class Trial:
     changes: tuple[str, ...] = ()  # the sections that would be others than now
     misfit: str = ""  # why it could not take effect beside the other policies
     faults: Mapping[str, Any] | None = None  # the section `faults`, where it would supply that
+    now: Mapping[str, Any] = field(default_factory=dict)  # the node's whole configuration without it
+    then: Mapping[str, Any] = field(default_factory=dict)  # and with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,8 @@ def _trial(policy: PolicyRecord, contenders: Sequence[_Candidate], config: Mappi
         changes=tuple(each for each in mine.supplies if not _equal(each, would[each], config.get(each, {}))),
         misfit=understood(would).misfit,
         faults=would["faults"] if "faults" in mine.supplies else None,
+        now=config,
+        then=would,
     )
 
 

@@ -30,6 +30,7 @@ MAX_NAMES = 5  # in a message
 MAX_NOTES = 3  # entries that match nothing, in a message
 MAX_FAILURES = 3  # different ones, in a message
 REASON_LIMIT = 300  # characters of one node's reason, in a policy's message
+TRIAL_LIMIT = 2000  # the same, of what a DryRun policy would change: with names of resources and pods
 SERVED = ("resources", "sharing", "partitions", "injection")  # sections that say what is served to the kubelet, and how
 PASSING = (names.PENDING, names.NOT_WRITTEN)  # reasons that end by themselves
 _HELD_BACK = {
@@ -339,7 +340,7 @@ def _applied(policy: PolicyRecord, counts: Tally) -> Verdict:
     if not counts.selected:
         return "False", names.NO_NODES, "spec.nodeSelector matches no node with devices"
     if policy.dry_run:
-        changed = _listed(counts.would, most=MAX_FAILURES) or "no node would change"
+        changed = _listed(counts.would, most=MAX_FAILURES, limit=TRIAL_LIMIT) or "no node would change"
         return (
             "False",
             names.DRY_RUN,
@@ -368,13 +369,13 @@ def _applied(policy: PolicyRecord, counts: Tally) -> Verdict:
     return "True", names.APPLIED, f"in effect on {counts.applied} nodes{_unmatched(counts)}"
 
 
-def _listed(nodes: Sequence[tuple[str, str]], *, most: int) -> str:
+def _listed(nodes: Sequence[tuple[str, str]], *, most: int, limit: int = REASON_LIMIT) -> str:
     """The first node of each different reason, with that reason, and how many more nodes there are."""
     first: dict[str, str] = {}
     for node, why in nodes:
         if why not in first and len(first) < most:
             first[why] = node
-    parts = [f"{node}: {clip(why, REASON_LIMIT)}" for why, node in first.items()]
+    parts = [f"{node}: {clip(why, limit)}" for why, node in first.items()]
     more = len(nodes) - len(parts)
     return "; ".join([*parts, *([f"and {more} more node{'s' if more > 1 else ''}"] if more else [])])
 

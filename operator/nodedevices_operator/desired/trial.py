@@ -1,4 +1,4 @@
-"""What a DryRun policy would change on one node, for people: sections, and what is done about faults.
+"""What a DryRun policy would change on one node, for people: sections, ids, what is done about faults.
 
 What Enforce would do now is also what budget and breaker allow: the actions are named here, the fleet answers for all
 nodes together (desired/fleet.py, `rehearsed`), and the text says what would be done and what would not, and why.
@@ -20,6 +20,7 @@ from nodedevices_api.sections import Faults
 from nodedevices_operator.desired.configuration import Trial
 from nodedevices_operator.desired.consequences import evictions, stronger, tainting
 from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, Answer
+from nodedevices_operator.desired.id_changes import id_changes
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord
 
 MAX_PODS = 5  # named
@@ -75,6 +76,8 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
     if trial.misfit:
         return Preview(f"would not fit together with the other policies: {trial.misfit}")
     changes = f"would change {', '.join(trial.changes)}" if trial.changes else ""
+    if changes and (ids := id_changes(record, trial.now, trial.then).text()):
+        changes += f" ({ids})"
     if trial.faults is None:
         return Preview(changes)
     section = _section(orjson.dumps(trial.faults))

@@ -1,0 +1,267 @@
+"""What another section `resources`, `sharing` or `partitions` would make of a node's names and ids, for people. Pure.
+
+Which ids there are is the agent's to say. Counted is only where the status and the sections leave no doubt: where the
+same reckoning, with the sections in effect, gives what the node shows now. Elsewhere the names that may change are
+said, without a number. Whether the agent would refuse the change is not foreseen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from nodedevices_api import conditions as names
+from nodedevices_api.defaults import Resolved
+from nodedevices_api.matching import matches, near_types
+from nodedevices_api.quantity import MEBIBYTE
+from nodedevices_api.sections import Resources, SharedResource, Sharing
+
+from nodedevices_operator.desired.stored import understood
+from nodedevices_operator.records.names import is_pod
+from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, ResourceRecord
+
+SECTIONS = ("resources", "sharing", "partitions")
+MAX_NAMES = 5  # of resources, said
+MAX_PODS = 5  # named
+SHARES_OF_MEMORY = "nodedevices.io/gpu-memory"  # of sharing by memory, without rename
+WHOLE = "none"  # ResourceRecord.sharing
+
+Units = dict[str, int]  # devices or partitions, by the name that they have before sharing
+NOT_KNOWN: tuple[None, frozenset[str]] = (None, frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class IdChanges:
+    """Of one node. `counted`: a line each; `uncounted`: names that may change, nobody here knows how."""
+
+    counted: tuple[str, ...] = ()
+    uncounted: tuple[str, ...] = ()
+    pods: tuple[str, ...] = ()  # namespace/name of those that hold what would change
+    pods_known: bool = True  # whether these are all
+
+    def text(self) -> str:
+        """Empty: nothing to say."""
+        parts = list(self.counted[:MAX_NAMES])
+        if (more := len(self.counted) - MAX_NAMES) > 0:
+            parts.append(f"and {more} more names")
+        if self.uncounted:
+            parts.append(f"ids that may change, how many is not known before: {_some(self.uncounted, MAX_NAMES)}")
+        if self.pods:
+            others = "" if self.pods_known else " and perhaps others"
+            parts.append(f"held by {_some(self.pods, MAX_PODS)}{others}: these keep what they hold until they end")
+        elif parts and not self.pods_known:
+            parts.append("which pods hold them is not known")
+        return "; ".join(parts)
+
+
+def id_changes(record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[str, Any]) -> IdChanges:
+    """`now` and `then` are the node's whole configuration without and with the change, in wire form."""
+    changed = {name for name in SECTIONS if now.get(name) != then.get(name)}
+    present = {it.name: it for it in record.resources if it.managed_by == "plugin"}
+    read = understood(then)
+    if not changed or not present or read.misfit or read.sections.serving.mode == "Observe":
+        return IdChanges()
+    before = understood(now)
+    shown = _in_effect(record, now) and not (before.partly or before.misfit or read.partly)
+    if not shown or "partitions" in changed:
+        return _uncounted(record, present, read.sections, changed)
+    return _reckoned(record, present, before.sections, read.sections, changed, own="resources" not in now)
+
+
+def _in_effect(record: NodeDevicesRecord, now: Mapping[str, Any]) -> bool:
+    """Whether the status shows what these sections lead to: not before the agent has applied them, all of them."""
+    applied = record.condition(names.CONFIG_APPLIED)
+    config = record.config or {}
+    return (
+        bool(record.config_hash)
+        and record.applied_hash == record.config_hash
+        and (applied is None or applied.status == "True")
+        and all(config.get(name) == now.get(name) for name in SECTIONS)
+    )
+
+
+def _uncounted(
+    record: NodeDevicesRecord, present: Mapping[str, ResourceRecord], then: Resolved, changed: set[str]
+) -> IdChanges:
+    """Every name that is there, and every one that the changed sections have."""
+    named = set(present)
+    if "resources" in changed:
+        named |= {rule.name for rule in then.resources.devices}
+    if "sharing" in changed:
+        named |= {name for rule in then.sharing.resources for name in _names(then.sharing, rule)}
+    return _with_pods(record, [], sorted(named), {(device.id, name) for device in record.devices for name in present})
+
+
+def _reckoned(
+    record: NodeDevicesRecord,
+    present: Mapping[str, ResourceRecord],
+    before: Resolved,
+    after: Resolved,
+    changed: set[str],
+    *,
+    own: bool,
+) -> IdChanges:
+    units = _units(present, before.sharing)
+    moved: frozenset[str] = frozenset()  # devices
+    then = units
+    if units is not None and "resources" in changed:
+        then, moved = _regrouped(record, before.resources, after.resources, units, own=own)
+    if units is None or then is None:
+        return _uncounted(record, present, after, changed)
+    sharing = after.sharing if "sharing" in changed else before.sharing
+    counted: dict[str, tuple[int, str]] = {}
+    for base, number in then.items():
+        rule = _rule(sharing, base)
+        name, offered = base, (number, "")
+        if rule is not None:
+            name, replicas = _names(sharing, rule)[-1], rule.replicas or 1
+            offered = number * replicas, f"{sharing.strategy_of(rule)}, {replicas} each"
+        if name in counted or (rule is not None and not _plain(rule)):
+            return _uncounted(record, present, after, changed)
+        counted[name] = offered
+    shown = {name: (it.capacity, _shares(it)) for name, it in present.items()}
+    nothing = (0, "")
+    lines = []
+    for name in sorted(shown.keys() | counted.keys()):
+        (was, shares_now), (will, shares) = shown.get(name, nothing), counted.get(name, nothing)
+        if (was, shares_now) != (will, shares):
+            lines.append(f"{name}: {was} -> {will} ids" + (f" ({shares})" if shares else ""))
+    if moved and not lines:
+        lines.append("as many ids as now, of other devices")
+    again = {
+        name for base in units for name in [_offered(before.sharing, base)] if _differs(before.sharing, sharing, base)
+    }
+    held = {(device.id, name) for device in record.devices for name in present if device.id in moved or name in again}
+    return _with_pods(record, lines, (), held)
+
+
+def _with_pods(
+    record: NodeDevicesRecord, lines: Sequence[str], uncounted: Sequence[str], held: set[tuple[str, str]]
+) -> IdChanges:
+    """`held`: each a device, and a resource of which the ids that it has would change."""
+    found = {
+        f"{holder.namespace}/{holder.pod}"
+        for device in record.devices
+        for part in device.parts
+        for holder in part.holders
+        if (device.id, holder.resource) in held and is_pod(holder.namespace, holder.pod)
+    }
+    known = record.condition(names.HOLDERS_KNOWN)
+    complete = known is not None and known.status == "True" and not any(device.unlisted for device in record.devices)
+    return IdChanges(tuple(lines), tuple(uncounted), tuple(sorted(found)), complete)
+
+
+# --- sharing ---------------------------------------------------------------------------------------------------------
+def _rule(sharing: Sharing, name: str) -> SharedResource | None:
+    if sharing.strategy == WHOLE:
+        return None
+    return next((rule for rule in sharing.resources if rule.name == name), None)
+
+
+def _offered(sharing: Sharing, name: str) -> str:
+    """The name under which all its devices are offered, shared or not."""
+    rule = _rule(sharing, name)
+    return name if rule is None else _names(sharing, rule)[-1]
+
+
+def _differs(one: Sharing, other: Sharing, name: str) -> bool:
+    """Whether the ids of a resource are others."""
+
+    def meaning(sharing: Sharing) -> object:
+        rule = _rule(sharing, name)
+        return None if rule is None else (rule.replicas, sharing.strategy_of(rule), _offered(sharing, name))
+
+    return meaning(one) != meaning(other)
+
+
+def _names(sharing: Sharing, rule: SharedResource) -> tuple[str, ...]:
+    """Every name under which a rule has something offered besides its own; that of the shares last."""
+    by_memory = sharing.strategy_of(rule) == "memory"
+    usual = f"{rule.name}.shared" if sharing.rename_by_default else SHARES_OF_MEMORY if by_memory else rule.name
+    return (*(() if rule.core_resource is None else (rule.core_resource,)), rule.rename or usual)
+
+
+def _plain(rule: SharedResource) -> bool:
+    """Whether it shares every device, each into as many."""
+    return rule.replicas is not None and rule.match is None and rule.devices is None
+
+
+def _shares(resource: ResourceRecord) -> str:
+    if resource.sharing == WHOLE:
+        return ""
+    return f"{resource.sharing}, {resource.replicas} each" if resource.replicas else resource.sharing
+
+
+def _units(present: Mapping[str, ResourceRecord], sharing: Sharing) -> Units | None:
+    """Of every name before sharing how many devices or partitions it has, by what is offered now. None: not known."""
+    bases: dict[str, SharedResource] = {}
+    for rule in () if sharing.strategy == WHOLE else sharing.resources:
+        if not present.keys().isdisjoint(_names(sharing, rule)):
+            bases[_offered(sharing, rule.name)] = rule
+    found: Units = {}
+    for name, it in present.items():
+        applied = bases.get(name)
+        if applied is None:
+            base, number, exact = name, it.capacity, it.sharing == WHOLE
+        else:
+            each = applied.replicas or 1
+            base, number = applied.name, it.capacity // each
+            exact = _plain(applied) and _shares(it) == f"{sharing.strategy_of(applied)}, {each} each"
+            exact = exact and number * each == it.capacity
+        if not exact or base in found:
+            return None
+        found[base] = number
+    return found
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+def _regrouped(
+    record: NodeDevicesRecord, before: Resources, after: Resources, units: Units, *, own: bool
+) -> tuple[Units | None, frozenset[str]]:
+    """How many devices each name would have, and which devices would have another or none. None: not known, since
+    partitions have names by rules of their own, and so have devices of other types. `own`: no policy sets `resources`
+    now, so the node's own settings may."""
+    vendors = {device.model.vendor for device in record.devices}
+    if len(vendors) != 1 or any(device.type != "gpu" or len(device.parts) > 1 for device in record.devices):
+        return NOT_KNOWN
+    near = near_types((device.id, device.type, device.pcie_root) for device in record.devices)
+    was = {it.id: "" if it.excluded else _named(it, before, near) for it in record.devices}
+    will = {
+        it.id: "" if any(fnmatchcase(it.id, each) for each in after.exclude) else _named(it, after, near)
+        for it in record.devices
+    }
+    if None in was.values():
+        usual = units.keys() - {name for name in was.values() if name}
+        name = usual.pop() if len(usual) == 1 else ""
+        if not name or (own and name != f"{vendors.pop()}.com/gpu"):
+            return NOT_KNOWN  # the node's own settings may have named them
+        was = {device: name if it is None else it for device, it in was.items()}
+        will = {device: name if it is None else it for device, it in will.items()}
+    if None in will.values() or dict(Counter(name for name in was.values() if name)) != units:
+        return NOT_KNOWN
+    then: Units = dict(Counter(name for name in will.values() if name))
+    return then, frozenset(device for device in was if was[device] != will[device])
+
+
+def _named(device: DeviceRecord, resources: Resources, near: Mapping[str, frozenset[str]]) -> str | None:
+    """The name that a rule gives it; None: it keeps its vendor's."""
+    for rule in resources.devices:
+        if rule.match.profile is None and matches(
+            rule.match,
+            vendor=device.model.vendor,
+            product_name=device.model.product,
+            type=device.type,
+            memory_bytes=device.memory_mib * MEBIBYTE,
+            ids=(device.id,),
+            near=near[device.id],
+        ):
+            return rule.name
+    return None
+
+
+def _some(them: Sequence[str], most: int) -> str:
+    more = len(them) - most
+    return ", ".join(them[:most]) + (f" and {more} more" if more > 0 else "")
