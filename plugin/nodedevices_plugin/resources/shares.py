@@ -115,7 +115,8 @@ def _shared(
     if chosen and new_name != name:
         resource_names.check(f"{place}.rename", new_name)
     rest = [unit for unit in units if unit not in chosen]
-    split = mode.split(Request(place=place, rule=rule, units=chosen, rest=rest, renamed=new_name != name))
+    request = Request(place=place, rule=rule, units=chosen, rest=rest, renamed=new_name != name, name=new_name)
+    split = mode.split(request)
     whole: tuple[Share, ...] = (_whole(name, rest),) if rest else ()
     if rule.core_resource is not None:
         whole = (_cores(rule.core_resource, rest, sum(count > 0 for count in split.counts)),)

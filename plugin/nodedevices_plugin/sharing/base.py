@@ -43,8 +43,8 @@ class Request:
     """What a configuration wants of one resource.
 
     place: the path of the rule, `sharing.resources[nvidia.com/gpu]`. units: those that it is about; none where no
-    device of this node is meant, which is no error. rest: the resource's others, which stay whole. renamed: whether
-    shares have their own name.
+    device of this node is meant, which is no error. rest: the resource's others, which stay whole. name: what
+    the shares will be called; renamed: whether that is a name of their own.
     """
 
     place: str
@@ -52,6 +52,7 @@ class Request:
     units: Sequence[Unit]
     rest: Sequence[Unit] = ()
     renamed: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

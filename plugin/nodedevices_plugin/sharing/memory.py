@@ -45,6 +45,7 @@ class Memory:
             raise PlanError(f"{request.place}.rename", request.rule.rename, hint)
         enforcement = request.rule.enforcement or none.NAME
         if enforcement == mps.NAME:
+            mps.check_name(request)
             for each in request.units:
                 mps.check_unit(f"{request.place}.enforcement", each, instead=_UNENFORCED)
         reserve = to_bytes(request.rule.memory_reserve or "0")

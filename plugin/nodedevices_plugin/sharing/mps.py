@@ -157,6 +157,7 @@ class Mps:
         check_node("sharing.strategy", node)
 
     def split(self, request: Request) -> Split:
+        check_name(request)
         split = by_replicas(NAME, request)
         for unit in request.units:
             check_unit(request.place, unit)
@@ -195,6 +196,17 @@ def check_unit(place: str, unit: Unit, *, instead: str = "") -> None:
         raise PlanError(place, unit.id, f"MPS shares NVIDIA's GPUs; {instead or 'use timeSlicing for other devices'}")
     if unit.partition is not None:
         raise PlanError(place, unit.id, f"MPS cannot share MIG devices; {instead or 'use timeSlicing for them'}")
+
+
+def check_name(request: Request) -> None:
+    """Raises PlanError for a name whose folder under the MPS root would be inside the clients' /dev/shm."""
+    domain, _, own = request.name.partition("/")
+    if request.units and domain == SHARED_MEMORY:
+        place = f"{request.place}.{'rename' if request.rule.rename else 'name'}"
+        hint = (
+            f"MPS keeps its clients' /dev/shm under {SHARED_MEMORY}/; choose another domain, such as nvidia.com/{own}"
+        )
+        raise PlanError(place, request.name, hint)
 
 
 def _check_replicas(place: str, unit: Unit, replicas: int) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from nodedevices_api.sections import Partitions, SharedResource, Sharing
+from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Resources, SharedResource, Sharing
 from nodedevices_plugin.model import Inventory, Mount, Plan
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.resources.plan import PlanError, PlanSettings, make_plan
@@ -75,6 +77,31 @@ def test_clients_and_whole_gpus_need_names_of_their_own() -> None:
         ("nvidia.com/gpu", "none", 1),
         ("nvidia.com/gpu.shared", "mps", 4),
     ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (
+            SharedResource(name="nvidia.com/gpu", replicas=4, rename="shm/gpu"),
+            r"sharing\.resources\[nvidia\.com/gpu\]\.rename: shm/gpu: .*choose another domain, such as nvidia\.com/gpu",
+        ),
+        (
+            SharedResource(name="shm/gpu", replicas=4),
+            r"sharing\.resources\[shm/gpu\]\.name: shm/gpu: .*choose another domain, such as nvidia\.com/gpu",
+        ),
+    ],
+)
+def test_a_name_whose_folder_would_be_in_the_clients_shared_memory_is_refused(rule: SharedResource, says: str) -> None:
+    found = inventory_of(gpu(0))
+    sharing = Sharing(strategy="mps", resources=(rule,))
+    resources = Resources(devices=(ResourceRule(match=DeviceMatch(type="gpu"), name=rule.name),))
+    settings = PlanSettings(sharing=sharing, resources=resources, modes={mps.ROOT: ROOT})
+    with pytest.raises(PlanError, match=says):
+        make_plan(found, healthy(gpu(0)), settings)
+    sliced = replace(settings, sharing=Sharing(strategy="timeSlicing", resources=(rule,)))
+    (resource,) = make_plan(found, healthy(gpu(0)), sliced).resources
+    assert resource.name == "shm/gpu", "no other mode has folders by name"
 
 
 def test_a_client_gets_the_pipe_of_its_resource_and_the_shared_memory() -> None:
