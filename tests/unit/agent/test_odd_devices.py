@@ -55,6 +55,17 @@ def test_of_amds_gpus_in_several_modes_those_of_the_one_that_most_have_stay_offe
     assert "in several partitions (cpx_nps1, spx_nps1); use mixed" in node.world.config.message
 
 
+def test_two_gpus_that_are_cut_under_strategy_single_leave_six_whole_ones_in_service() -> None:
+    node = Node(said("nvml"))
+    node.seen = SeenObject(exists=True, generation=1, config={"partitions": {"strategy": "single"}}, config_hash="ab")
+    whole = tuple(gpu(number) for number in range(8))
+    node.line("nvml", *whole)
+    node.line("nvml", *whole[:6], cut(6, "3g.40gb", "3g.40gb"), cut(7, "1g.10gb", "1g.10gb"))
+    assert node.offered == [gpu(number).id for number in range(6)]
+    assert "GPU 0 is not in MIG mode and others are" in node.world.config.message
+    assert node.restart().line("nvml", *whole[:6], cut(6, "3g.40gb"), cut(7, "1g.10gb")).offered == node.offered
+
+
 # --- a restart --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "odd",

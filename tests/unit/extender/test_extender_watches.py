@@ -194,6 +194,7 @@ def test_while_the_api_server_is_away_the_last_state_counts_for_a_while_and_then
         api = ApiServer(node_devices("n1", gpu(0, 24, holder("p", 20))), pod("p", 20, node="n1"))
         async with Running(api) as it:
             await it.ready()
+            await asyncio.gather(api.stream(NODE_DEVICES), api.stream(PODS))  # else a watch fails before it begins
             api.failures |= {NODE_DEVICES: KubeError("no answer"), PODS: KubeError("no answer")}
             await api.end(NODE_DEVICES)
             await api.end(PODS)

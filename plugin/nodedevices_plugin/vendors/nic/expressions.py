@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from nodedevices_common.errors import InputError
+
 MAX_STATES = 512
 MAX_DEPTH = 16
 MAX_TIMES = 64  # in braces: longer than any name
@@ -24,7 +26,7 @@ _WORD = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 _SETS = {"d": _DIGIT, "w": _WORD, "s": " \t\n\r\f\v"}
 
 
-class ExpressionError(ValueError):
+class ExpressionError(InputError):
     """What is wrong with an expression."""
 
 

@@ -50,11 +50,12 @@ def _check_single(gpus: Sequence[InventoryDevice], excluded: Set[str]) -> None:
     ]
     plain = [device.fact for device in answering if not mig_enabled(device.fact)]
     if plain:
+        cut = [device.fact for device in answering if mig_enabled(device.fact)]
         raise PlanError(
             "partitions.strategy",
             "single",
             f"GPU {plain[0].index} is not in MIG mode and others are; make them alike or use mixed",
-            devices=[fact.id for fact in plain],
+            devices=[fact.id for fact in min(plain, cut, key=len)],  # what fewer are is what changed
         )
     profiles: dict[str, set[str]] = {}
     for device in answering:
