@@ -9,6 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 from support.cluster import GPU, NAMESPACE
+from support.kubectl import condition
 from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e]
@@ -88,10 +89,11 @@ def test_a_gpu_of_an_init_container_that_no_list_shows_goes_to_nobody_in_shares(
         rig.until("all but its GPU are shared", lambda: rig.ids(rig.b) == free)
         rig.restart_kubelet(rig.b)
         rig.until("the kubelet has the shares again", lambda: rig.ids(rig.b) == free)
+        before = rig.processes(rig.b, AGENT)
         rig.kill(rig.b, AGENT)
-        rig.until("the agent was started again", lambda: rig.restarts(rig.b) > 0)
-        rig.until("and offers the same", lambda: rig.ids(rig.b) == free)
-        rig.never("another is offered", lambda: rig.ids(rig.b) != free, seconds=6)
+        rig.until("it was started anew", lambda: (now := rig.processes(rig.b, AGENT)) and not set(now) & set(before))
+        rig.until("and offers the same", lambda: ready(rig) and rig.ids(rig.b) == free)
+        rig.never("another is offered", lambda: rig.ids(rig.b) - free, seconds=6)
     assert not [
         offered for offered in seen() if any(each.partition("::")[0] == busy and "::" in each for each in offered)
     ]
@@ -99,6 +101,11 @@ def test_a_gpu_of_an_init_container_that_no_list_shows_goes_to_nobody_in_shares(
     rig.running("starts-slowly")
     rig.kubectl.delete("pod", "starts-slowly", namespace=NAMESPACE)
     rig.until("the change is whole", lambda: len(rig.ids(rig.b)) == 16)
+
+
+def ready(rig: RigCluster) -> bool:
+    """The agent of node b has registered what it offers."""
+    return bool(condition(rig.agent(rig.b), "Ready").get("status") == "True")
 
 
 def initialising(rig: RigCluster, name: str) -> bool:

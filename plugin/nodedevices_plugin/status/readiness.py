@@ -57,5 +57,10 @@ class Readiness:
         if world.observed is not None and world.holdings.state is HoldersState.UNAVAILABLE:
             return [world.holdings.message]
         lost = [f"{name}: {why}" for name, why in world.lost.items()]
-        waiting = [each for each in self._registrations() if each.state is not RegistrationState.REGISTERED]
-        return [*lost, *(f"{each.resource}: {each.state.value} {each.message}".rstrip() for each in waiting)]
+        registrations = self._registrations()
+        known = {each.resource for each in registrations}
+        planned = world.plan.resources if world.observed is None else ()
+        coming = [f"{each.name}: not registered yet" for each in planned if each.ids and each.name not in known]
+        waiting = [each for each in registrations if each.state is not RegistrationState.REGISTERED]
+        said = [f"{each.resource}: {each.state.value} {each.message}".rstrip() for each in waiting]
+        return [*lost, *coming, *said]
