@@ -238,6 +238,7 @@ class Assessment:
     events: tuple[ProbeEvent, ...]
     inventory: Inventory
     probes: Mapping[str, Inventory]
+    owned: Mapping[str, Inventory]  # of each probe what is its own (inventory.owned)
     probe_set: ProbeSet
     kept_back: bool  # whether what is held keeps devices out of their places, or listed
     removals: frozenset[str]  # ids of devices that are confirmed as removed, and kept while somebody may hold them
@@ -369,6 +370,7 @@ def assess(
         events=events,
         inventory=inventory,
         probes=probes,
+        owned=owned,
         probe_set=probe_set,
         kept_back=places.wait_for_holders or not held_devices.isdisjoint((*removals, *probe_set.retired_devices)),
         removals=removals,
@@ -486,7 +488,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         above=of.above,
         kept_back=of.kept_back,
         lost=lost_devices(
-            stage_inventory.owned(of.probes),
+            of.owned,
             hardware=inputs.hardware or frozenset(),
             given_up={each.id for each in cordons if each.holds(now)} | of.removals,
             left=world.left,
