@@ -37,7 +37,7 @@ def one_l4(rig: RigCluster) -> Iterator[RigCluster]:
 
 def lines(printed: str) -> list[str]:
     """Without what differs from run to run: how old an object is, and how wide a column."""
-    return [re.sub(r"\b[0-9]+m?[0-9]*s\b", "AGE", re.sub(r"\s+", " ", line)) for line in printed.splitlines()]
+    return [re.sub(r"\b(?:[0-9]+[dhms])+\b", "AGE", re.sub(r"\s+", " ", line)) for line in printed.splitlines()]
 
 
 def test_a_reader_sees_who_has_how_much_of_one_l4_and_why_a_fourth_pod_waits(
