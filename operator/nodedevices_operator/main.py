@@ -9,10 +9,11 @@ What it uses of the API (the whole of its RBAC; `cleanup` uses the same):
     nodedevices.io  devicepolicies/status    patch
     core            nodes                    get list watch patch   labels, the taint nodedevices.io/device-fault
     core            nodes/status             patch                  own capacity and condition, retired zeros
-    core            pods                     get list               holders by name; one node's before a capacity is set
+    core            pods                     get list watch         holders by name; a node's before a capacity is set;
+                                                                    those that have Failed
     core            pods/status              patch                  condition .../DeviceHealthy
     core            pods/eviction            create                 where a policy evicts
-    core            pods                     watch delete           only with --delete-rejected-pods
+    core            pods                     delete                 only with --delete-rejected-pods
     core            events                   create                 on pods and NodeDevices
     core            configmaps               create get patch watch nodedevices-actions, in its own namespace
 
@@ -101,7 +102,8 @@ async def run(settings: Settings) -> None:
         namespace=settings.namespace,
         relist_seconds=settings.relist_seconds,
         retired_seconds=settings.retired_seconds,
-        rejected=RejectedPods(kube) if settings.delete_rejected_pods else None,
+        rejected=RejectedPods(kube),
+        delete_rejected=settings.delete_rejected_pods,
         events=kube,
     )
 

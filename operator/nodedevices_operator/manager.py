@@ -55,6 +55,7 @@ class Manager:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], str] = utc_now,
         rejected: RejectedPods | None = None,
+        delete_rejected: bool = False,
         events: ObjectEvents | None = None,
         concerns: Sequence[Factory] = CONCERNS,
     ) -> None:
@@ -92,6 +93,7 @@ class Manager:
                 clock=clock,
                 retired_seconds=retired_seconds,
                 rejected=rejected,
+                delete_rejected=delete_rejected,
             ),
             metrics=metrics,
             dirty=self.dirty,

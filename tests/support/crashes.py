@@ -68,9 +68,9 @@ class CrashingKube:
         self._count(f"delete {path}", write=True)
 
 
-async def live(kube: Kube, *, rejected: RejectedPods | None = None) -> Manager:
+async def live(kube: Kube, *, rejected: RejectedPods | None = None, delete_rejected: bool = False) -> Manager:
     """One life: LIST, then reconcile every key until none is left. Raises what ends it."""
-    manager = Manager(kube, Metrics(), rejected=rejected)
+    manager = Manager(kube, Metrics(), rejected=rejected, delete_rejected=delete_rejected)
     if rejected is not None:
         await rejected.once()
     await manager.relister.once()

@@ -51,7 +51,7 @@ GRANTED = {
         ("nodedevices.io", "devicepolicies/status"): {"patch"},
         ("", "nodes"): {"get", "list", "watch", "patch"},
         ("", "nodes/status"): {"patch"},
-        ("", "pods"): {"get", "list"},
+        ("", "pods"): {"get", "list", "watch"},
         ("", "pods/status"): {"patch"},
         ("", "pods/eviction"): {"create"},
         ("", "events"): {"create"},
@@ -436,7 +436,7 @@ def test_with_the_operator_in_a_namespace_of_its_own_every_reference_leads_somew
 def test_the_delete_rejected_pods_component_gives_the_switch_and_its_rights_and_nothing_else(tmp_path: Path) -> None:
     changed = with_component("delete-rejected-pods", tmp_path)
     rules = of_kind(changed, "ClusterRole")["nodedevices-operator"]["rules"]
-    assert rules.pop() == {"apiGroups": [""], "resources": ["pods"], "verbs": ["watch", "delete"]}
+    assert rules.pop() == {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}
     container = pod(of_kind(changed, "Deployment")["nodedevices-operator"])["containers"][0]
     assert container.pop("env") == [{"name": "NODEDEVICES_DELETE_REJECTED_PODS", "value": "true"}]
     assert operator_settings.read([], {"NODEDEVICES_DELETE_REJECTED_PODS": "true"}).delete_rejected_pods

@@ -21,6 +21,7 @@ from nodedevices_operator.concerns.notice_events import NoticeEventsConcern
 from nodedevices_operator.concerns.pod_marks import PodMarksConcern
 from nodedevices_operator.concerns.port import Concern
 from nodedevices_operator.concerns.rejected_pods import RejectedPodsConcern
+from nodedevices_operator.concerns.rejection_events import RejectionEventsConcern
 from nodedevices_operator.concerns.retired_zeros import RetiredZerosConcern
 from nodedevices_operator.concerns.service_events import ServiceEventsConcern
 from nodedevices_operator.concerns.staleness import StalenessConcern
@@ -41,6 +42,7 @@ CONCERNS: tuple[Factory, ...] = (
     TaintConcern,
     PodMarksConcern,
     EvictionsConcern,
+    RejectionEventsConcern,
     RejectedPodsConcern,
     DeviceEventsConcern,
     NoticeEventsConcern,

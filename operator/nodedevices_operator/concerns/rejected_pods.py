@@ -37,7 +37,7 @@ class RejectedPodsConcern:
     info = Info("rejected-pods")
 
     def __init__(self, tools: Tools) -> None:
-        self._pods = tools.rejected
+        self._pods = tools.rejected if tools.delete_rejected else None
         self._writer = tools.writer
         self._events = tools.events
         self._metrics = tools.metrics
@@ -49,7 +49,7 @@ class RejectedPodsConcern:
 
     async def observe(self, view: View) -> Sequence[RejectedPod] | Outcome:
         found = self._pods.of(view.record.name) if self._pods is not None and view.reported else ()
-        return found or Outcome()
+        return [pod for pod in found if pod.owner] or Outcome()
 
     def desired(self, view: View, observed: Sequence[RejectedPod]) -> Sequence[Rejected]:
         resources = rejected.shares_by_memory(view.record)

@@ -29,7 +29,8 @@ class Tools:
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     retired_seconds: float = SETTLED_SECONDS  # --retired-seconds
-    rejected: RejectedPods | None = None  # --delete-rejected-pods; None: they stay
+    rejected: RejectedPods | None = None  # None: nobody watches
+    delete_rejected: bool = False  # --delete-rejected-pods
 
     @classmethod
     def over(
@@ -43,6 +44,7 @@ class Tools:
         wall: Callable[[], float] = time.time,
         retired_seconds: float = SETTLED_SECONDS,
         rejected: RejectedPods | None = None,
+        delete_rejected: bool = False,
     ) -> Tools:
         """The usual set."""
         events = NodeEvents(writer, metrics, clock)
@@ -57,4 +59,5 @@ class Tools:
             wall,
             retired_seconds,
             rejected,
+            delete_rejected,
         )

@@ -15,10 +15,11 @@ from typing import Any
 
 from nodedevices_api import conditions as names
 from nodedevices_api.matching import matches, near_types
-from nodedevices_api.quantity import MEBIBYTE, whole_units
+from nodedevices_api.quantity import MEBIBYTE
 from nodedevices_api.sections import CapacityEntry, DeviceMatch
 
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, NodeRecord, ResourceRecord
+from nodedevices_operator.records.requests import pod_request
 
 EVERY_GPU = DeviceMatch(type="gpu")
 FINISHED = frozenset({"Succeeded", "Failed"})
@@ -163,23 +164,5 @@ def requests(pods: Iterable[Mapping[str, Any]], resource_names: Iterable[str]) -
             continue
         spec = pod.get("spec") or {}
         for name in wanted:
-            sums[name] += _pod_request(spec, name)
+            sums[name] += pod_request(spec, name)
     return sums
-
-
-def _pod_request(spec: Mapping[str, Any], name: str) -> int:
-    """The scheduler's rule: all containers with sidecars, or an init container with sidecars before it, if larger."""
-    sidecars = peak = 0
-    for container in spec.get("initContainers") or ():
-        if container.get("restartPolicy") == "Always":
-            sidecars += _request(container, name)
-            peak = max(peak, sidecars)
-        else:
-            peak = max(peak, sidecars + _request(container, name))
-    return max(peak, sidecars + sum(_request(container, name) for container in spec.get("containers") or ()))
-
-
-def _request(container: Mapping[str, Any], name: str) -> int:
-    resources = container.get("resources") or {}
-    value = (resources.get("requests") or {}).get(name) or (resources.get("limits") or {}).get(name) or 0
-    return whole_units(value)

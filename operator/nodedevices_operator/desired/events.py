@@ -1,5 +1,6 @@
-"""Events DeviceFault and DeviceRecovered, DeviceFaultEviction and EvictionBlocked, DeletingRejectedPod, and
-EventsSuppressed for those that were too many; on DevicePolicies ActionsStopped, ActionsResumed and ResumeRefused. Pure.
+"""Events DeviceFault and DeviceRecovered, DeviceFaultEviction and EvictionBlocked, DevicesUnavailable and
+DeletingRejectedPod, and EventsSuppressed for those that were too many; on DevicePolicies ActionsStopped, ActionsResumed
+and ResumeRefused. Pure.
 
 The name is a hash of (uid of the object, device, reason, since), so that writing the same thing again is a 409 and no
 duplicate, whoever writes it and however often the operator was killed.
@@ -25,6 +26,7 @@ from nodedevices_api.conditions import (
     EVENT_RESUME_REFUSED,
     EVENT_RESUMED,
     EVENT_ROLLOUT,
+    EVENT_UNAVAILABLE,
     EVENTS_SUPPRESSED,
 )
 from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT
@@ -86,6 +88,11 @@ def evicting(about: About, what: Fault, message: str, now: str) -> dict[str, Any
 def blocked(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
     """A PodDisruptionBudget does not allow it now."""
     return _event(about, what, (EVENT_BLOCKED, "Warning"), message, now)
+
+
+def unavailable(about: About, node: str, message: str, now: str) -> dict[str, Any]:
+    """The pod, which its node has rejected, found no devices there. One for each pod."""
+    return _event(about, Fault(node, "", "", ""), (EVENT_UNAVAILABLE, "Warning"), message, now)
 
 
 def deleting(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:

@@ -123,6 +123,8 @@ class ResourceRecord:
     managed_by: str
     sharing: str = "none"
     replicas: int = 0  # 0: not shared
+    allocated: int = 0
+    free: int | None = None  # None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +338,8 @@ def node_devices_record(raw: Raw) -> NodeDevicesRecord:
                 intern(_text(it, "managedBy")),
                 intern(_text(it, "sharing")),
                 _number(it, "replicas"),
+                _number(it, "allocated"),
+                _number(it, "free") if "free" in it else None,
             )
             for it in _items(status, "resources")
         ),

@@ -1,7 +1,7 @@
 """A pod that its node's kubelet rejected when it assigned devices, as far as the operator remembers it.
 
 The kubelet reports such a pod as Failed with reason UnexpectedAdmissionError. It is terminal: nothing starts it again,
-and its controller makes another one.
+and its controller, if it has one, makes another one.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any
 from nodedevices_common.text import clip
 
 from nodedevices_operator.records.objects import Raw
+from nodedevices_operator.records.requests import extended
 
 FAILED = "Failed"  # status.phase
 REASON = "UnexpectedAdmissionError"  # status.reason
+MAX_REQUESTS = 16  # resources of one pod that are kept
 MAX_MESSAGE = 4096  # characters that are kept; the agent's own text is shorter
 
 
@@ -25,9 +27,10 @@ class RejectedPod:
     uid: str
     resource_version: str
     node: str
-    owner: str  # its controller, for people: ReplicaSet web-5d4f
+    owner: str  # its controller, for people: ReplicaSet web-5d4f; "": nobody makes another one
     message: str  # the kubelet's
     since: str  # when the kubelet took it up, RFC 3339
+    requests: tuple[tuple[str, int], ...] = ()  # extended resources, and how many of each
 
     @property
     def shown(self) -> str:
@@ -35,12 +38,12 @@ class RejectedPod:
 
 
 def rejected_pod(raw: Raw) -> RejectedPod | None:
-    """None: it is not such a pod, or nobody would make another one, or it is being deleted."""
+    """None: it is not such a pod, or it is being deleted."""
     metadata, spec, status = (raw.get(key) or {} for key in ("metadata", "spec", "status"))
     owner = _controller(metadata)
-    if status.get("phase") != FAILED or status.get("reason") != REASON or owner is None:
+    if status.get("phase") != FAILED or status.get("reason") != REASON:
         return None
-    if metadata.get("deletionTimestamp"):
+    if metadata.get("deletionTimestamp") or not metadata.get("uid"):
         return None
     return RejectedPod(
         namespace=str(metadata.get("namespace", "")),
@@ -48,9 +51,10 @@ def rejected_pod(raw: Raw) -> RejectedPod | None:
         uid=str(metadata.get("uid", "")),
         resource_version=str(metadata.get("resourceVersion", "")),
         node=str(spec.get("nodeName", "")),
-        owner=f"{owner.get('kind', '')} {owner.get('name', '')}",
+        owner="" if owner is None else f"{owner.get('kind', '')} {owner.get('name', '')}",
         message=clip(str(status.get("message", "")), MAX_MESSAGE),
         since=str(status.get("startTime") or metadata.get("creationTimestamp", "")),
+        requests=extended(spec, MAX_REQUESTS),
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -47,6 +48,7 @@ ITEM = f"{names.NODE_DEVICES}/n1"
 NODE = f"{names.NODES}/n1"
 POD = "/api/v1/namespaces/ml/pods/trainer"
 REJECTED = "/api/v1/namespaces/ml/pods/web-1"
+ALONE = "/api/v1/namespaces/ml/pods/alone"
 RECORD = names.config_map_path("nodedevices-system", NAME)
 
 
@@ -87,11 +89,15 @@ def own_rig() -> FakeKube:
 
 
 def acting_rig() -> FakeKube:
-    """The same, with a policy that taints the Node and evicts the pod as well, and a pod that the node rejected."""
+    """The same, with a policy that taints the Node and evicts the pod as well, and two pods that the node rejected: one
+    is deleted, and one has nobody who would replace it."""
     made = own_rig()
     shares = resource(22, 22, "nodedevices.io/gpu-memory", sharing="memory")
     made.objects[ITEM]["status"]["resources"].append(shares)
     made.put(REJECTED, rejected_pod())
+    alone = rejected_pod("alone", ownerReferences=[])
+    a_minute_ago = (datetime.now(UTC) - timedelta(minutes=1)).isoformat()
+    made.put(ALONE, alone | {"status": alone["status"] | {"startTime": a_minute_ago}})
     acts = {
         "xidNodeCondition": True,
         "taint": {"effect": "NoSchedule"},
@@ -111,7 +117,7 @@ def kube() -> FakeKube:
 
 async def synced(kube: FakeKube, *concerns: Factory) -> Manager:
     rejected = RejectedPods(kube)
-    manager = Manager(kube, Metrics(), rejected=rejected, concerns=concerns or CONCERNS)
+    manager = Manager(kube, Metrics(), rejected=rejected, delete_rejected=True, concerns=concerns or CONCERNS)
     await rejected.once()
     await manager.relister.once()
     return manager
@@ -133,6 +139,8 @@ def done(kube: FakeKube) -> dict[str, bool]:
         "xid-condition": condition(kube, NODE, "XidCriticalError") == ("True", '{"79":true}'),
         "pod-marks": condition(kube, POD, "nodedevices.io/DeviceHealthy") == ("False", "Xid79"),
         "rejected-pods": REJECTED not in kube.objects,
+        "rejection-events": "DevicesUnavailable" in [each["reason"] for each in kube.events]
+        or ALONE not in kube.objects,
     }
 
 

@@ -57,12 +57,20 @@ class One:
         self.pods.changed = self.found.append
         self.concern = RejectedPodsConcern(self._tools(self.pods))
 
-    def _tools(self, pods: RejectedPods | None) -> Tools:
+    def _tools(self, pods: RejectedPods, *, delete: bool = True) -> Tools:
         def wall() -> float:
             return (START + timedelta(seconds=self.seconds)).astimezone(UTC).timestamp()
 
         writer = Writer(self.kube, self.metrics, now=lambda: SINCE)
-        return Tools.over(writer, self.metrics, gate=Granting(), clock=lambda: self.seconds, wall=wall, rejected=pods)
+        return Tools.over(
+            writer,
+            self.metrics,
+            gate=Granting(),
+            clock=lambda: self.seconds,
+            wall=wall,
+            rejected=pods,
+            delete_rejected=delete,
+        )
 
     def put(self, raw: dict[str, Any]) -> None:
         self.kube.put(f"/api/v1/namespaces/ml/pods/{raw['metadata']['name']}", raw)
@@ -179,7 +187,7 @@ async def test_a_pod_stays_whose_resource_the_node_does_not_offer_by_memory(one:
 
 async def test_without_the_switch_nothing_is_done(one: One) -> None:
     one.put(rejected_pod())
-    one.concern = RejectedPodsConcern(one._tools(None))
+    one.concern = RejectedPodsConcern(one._tools(one.pods, delete=False))
     await one.run()
     assert (one.left, one.kube.writes) == (["web-1"], [])
     assert settings.read([], {}).delete_rejected_pods is False
@@ -210,9 +218,9 @@ async def test_killed_at_any_call_and_restarted_it_deletes_the_pod_after_one_eve
         kube.put(POD, rejected_pod())
         first = CrashingKube(kube, dies_at)
         try:
-            await live(first, rejected=RejectedPods(kube))
+            await live(first, rejected=RejectedPods(kube), delete_rejected=True)
         except Killed:
-            await live(kube, rejected=RejectedPods(kube))
+            await live(kube, rejected=RejectedPods(kube), delete_rejected=True)
         assert POD not in kube.objects, f"died at call {dies_at}"
         assert [each["reason"] for each in kube.events] == ["DeletingRejectedPod"]
         calls, dies_at = max(calls, len(first.calls)), dies_at + 1
@@ -289,7 +297,9 @@ async def test_only_failed_pods_are_watched_and_of_these_only_rejected_ones_are_
     found = [
         ("ADDED", rejected_pod("a")),
         ("ADDED", rejected_pod("b")),
-        ("ADDED", rejected_pod("c", ownerReferences=[])),
+        ("ADDED", rejected_pod("c", ownerReferences=[], resourceVersion="1")),
+        ("ADDED", rejected_pod("d") | {"status": {"phase": "Failed", "reason": "Evicted"}}),
+        ("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "7"}}),
     ]
     changes = [("DELETED", rejected_pod("a")), ("MODIFIED", rejected_pod("b", resourceVersion="9"))]
     stream = Stream([*found, *changes])
@@ -298,9 +308,13 @@ async def test_only_failed_pods_are_watched_and_of_these_only_rejected_ones_are_
     await pods.once()
     [query] = stream.queries
     assert (query["path"], query["fieldSelector"]) == ("/api/v1/pods", "status.phase=Failed")
-    assert (query["resourceVersion"], 240 <= int(query["timeoutSeconds"]) <= 300) == ("0", True)
-    assert [(each.name, each.resource_version) for each in pods.of("n1")] == [("b", "9")]
-    assert nodes == ["n1", "n1", "n1"]
+    assert (query["resourceVersion"], 1500 <= int(query["timeoutSeconds"]) <= 1800) == ("0", True)
+    assert query["allowWatchBookmarks"] == "true", "a silent watch is given up"
+    assert [(each.name, each.owner, each.resource_version) for each in pods.of("n1")] == [
+        ("b", "ReplicaSet web", "9"),
+        ("c", "", "1"),
+    ]
+    assert nodes == ["n1", "n1", "n1", "n1"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,97 @@
+"""An Event on each pod that the node's kubelet rejected while it requested devices of the node: how many there are, how
+many are free, and why the others are not; desired/rejection.py says it.
+
+The Event's name is made of the pod's uid, so that a pod has one, also from a restarted operator (409). A pod of long
+ago gets none: what the status says now is not why. The agent is given a few seconds to report who holds what.
+
+A controller that makes a pod after the other for a node without room must not cost the node its Events about faults:
+these have a budget of their own, and what is beyond it is not written, since it says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from nodedevices_operator.concerns.budget import Budget
+from nodedevices_operator.concerns.port import Info, Outcome, View
+from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired import events
+from nodedevices_operator.desired.rejection import NEWS_SECONDS, SETTLE_SECONDS, age, rejection_text
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.records.rejected import RejectedPod
+
+BURST, SECONDS_PER_EVENT = 16, 30.0  # of one node
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Memory:
+    """Of one node."""
+
+    budget: Budget
+    done: frozenset[str]  # uids of pods about which nothing more is written
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    pod: RejectedPod
+    text: str
+    wait: float  # seconds until it is written
+
+
+class RejectionEventsConcern:
+    info = Info("rejection-events", section="faults", informs=True)
+
+    def __init__(self, tools: Tools) -> None:
+        self._pods = tools.rejected
+        self._writer = tools.writer
+        self._metrics = tools.metrics
+        self._clock = tools.clock
+        self._wall = tools.wall
+        self._nodes: dict[str, Memory] = {}
+
+    def forget(self, node: str) -> None:
+        self._nodes.pop(node, None)
+
+    async def observe(self, view: View) -> Sequence[tuple[RejectedPod, float]] | Outcome:
+        """The pods that no Event was written about, each with its age."""
+        sections, node = view.sections, view.record.name
+        there = self._pods.of(node) if self._pods is not None and view.reported else ()
+        if not there or sections is None or not sections.faults.event:
+            return Outcome()
+        memory = self._nodes.setdefault(node, Memory(Budget(BURST, SECONDS_PER_EVENT, self._clock), frozenset()))
+        memory.done &= {pod.uid for pod in there}
+        ages = ((pod, age(pod, self._wall())) for pod in there if pod.uid not in memory.done)
+        return [(pod, each) for pod, each in ages if each is not None and each < NEWS_SECONDS] or Outcome()
+
+    def desired(self, view: View, observed: Sequence[tuple[RejectedPod, float]]) -> list[News]:
+        texts = ((pod, rejection_text(pod, view.record), each) for pod, each in observed)
+        return [News(pod, text, max(0.0, SETTLE_SECONDS - each)) for pod, text, each in texts if text is not None]
+
+    async def apply(self, view: View, desired: list[News]) -> Outcome:
+        """Raises KubeError for what may succeed later."""
+        memory = self._nodes[view.record.name]
+        for news in desired:
+            if news.wait > 0:
+                continue
+            if memory.budget.take():
+                await self._write(view, news)
+            else:
+                self._metrics.suppressed_events.inc()
+            memory.done |= {news.pod.uid}
+        return Outcome(requeue_after=min((news.wait for news in desired if news.wait > 0), default=None))
+
+    async def _write(self, view: View, news: News) -> None:
+        """Nobody's refusal stops us, as of a namespace that is being deleted."""
+        pod = news.pod
+        about = events.About("Pod", pod.name, pod.uid, pod.namespace)
+        try:
+            await self._writer.event(events.unavailable(about, pod.node, news.text, view.now))
+        except KubeError as error:
+            if not (error.forbidden or error.status == 404):
+                raise
+            log.warning("event refused", pod=pod.shown, error=str(error))

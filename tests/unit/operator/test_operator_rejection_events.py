@@ -1,0 +1,257 @@
+"""The Event on a pod that its node's kubelet rejected: what the node has, and why the rest is not offered."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from nodedevices_api.sections import Faults, Sections
+from nodedevices_operator.cache.rejected import RejectedPods
+from nodedevices_operator.concerns.port import Outcome
+from nodedevices_operator.concerns.rejection_events import BURST, SECONDS_PER_EVENT, RejectionEventsConcern
+from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired.rejection import MAX_DEVICES, NEWS_SECONDS, SETTLE_SECONDS, rejection_text
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records import rejected as records
+from nodedevices_operator.records.objects import NodeDevicesRecord
+from support.concerns import Granting, view
+from support.fakekube import FakeKube
+from support.opfacts import GPU, SINCE, device, node, record, rejected_pod, resource
+
+KUBELET = "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu"
+START = datetime.fromisoformat(SINCE)
+OUT = {"unschedulable": [{"id": "GPU-2", "reason": "RMA 4711"}]}
+
+
+def gpus(capacity: int, healthy: int, allocated: int, free: int | None = None) -> dict[str, Any]:
+    return resource(capacity, healthy) | {"allocated": allocated} | ({} if free is None else {"free": free})
+
+
+def pod(limits: dict[str, str] | None = None, **metadata: Any) -> dict[str, Any]:
+    raw = rejected_pod(message=KUBELET, **metadata)
+    container = {"name": "main", "resources": {"limits": limits or {GPU: "2"}}}
+    return raw | {"spec": {"nodeName": "n1", "containers": [container]}}
+
+
+def text(shown: NodeDevicesRecord, raw: dict[str, Any] | None = None) -> str | None:
+    found = records.rejected_pod(raw or pod())
+    assert found is not None
+    return rejection_text(found, shown)
+
+
+# --- what it says ----------------------------------------------------------------------------------------------------
+def test_it_says_how_many_there_are_and_why_the_others_are_not_offered() -> None:
+    shown = record(
+        device(0),
+        device(1, "Unhealthy", "Xid79"),
+        device(2, unschedulable={"reason": "RMA 4711"}),
+        device(3, excluded="resources.exclude[0]"),
+        resources=[gpus(3, 1, 1, 0)],
+        spec=OUT,
+    )
+    assert text(shown) == (
+        "node n1 rejected this pod, which requests 2 nvidia.com/gpu (the node has 3: 1 offered, 1 held, 0 free); "
+        "not offered of this node's devices: gpu-1 (Unhealthy: Xid79), gpu-2 (out of service: RMA 4711), "
+        "gpu-3 (excluded by resources.exclude)."
+    )
+
+
+def test_where_all_are_offered_no_device_is_to_blame() -> None:
+    shown = record(device(0), device(1, "Unhealthy", "LinkDown", type="nic"), resources=[gpus(1, 1, 1, 0)])
+    assert text(shown) == (
+        "node n1 rejected this pod, which requests 2 nvidia.com/gpu (the node has 1: 1 offered, 1 held, 0 free)."
+    )
+
+
+def test_a_partition_that_is_not_well_or_out_of_service_is_named_with_its_gpu() -> None:
+    sick = {"id": "MIG-a", "health": {"state": "Unhealthy", "reason": "Missing", "since": SINCE}}
+    shown = record(
+        device(0, partitions=[sick]),
+        device(1, partitions=[{"id": "MIG-b"}]),
+        resources=[gpus(2, 0, 0, 0)],
+        spec={"unschedulable": [{"id": "MIG-b", "reason": "tests"}]},
+    )
+    assert str(text(shown)).endswith("MIG-a of gpu-0 (Unhealthy: Missing), MIG-b of gpu-1 (out of service: tests).")
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ({"Ready": ("False", "AgentStopped")}, "; Ready is False (AgentStopped)."),
+        ({"Stale": ("True", "HeartbeatOverdue")}, "; Stale is True (HeartbeatOverdue)."),
+        (
+            {"ConfigApplied": ("False", "WaitingForHolders")},
+            "; some wait for pods that hold them in another shape (WaitingForHolders).",
+        ),
+    ],
+)
+def test_what_keeps_all_of_a_nodes_devices_back_is_said(condition: dict[str, tuple[str, str]], said: str) -> None:
+    shown = record(device(0), resources=[gpus(1, 1, 0, 1)], conditions=condition)
+    assert str(text(shown)).endswith(said)
+
+
+def test_where_enough_are_free_by_now_it_is_over() -> None:
+    shown = record(device(0), device(1), resources=[gpus(2, 2, 0, 2)])
+    assert str(text(shown)).endswith("2 free); that would suffice now, so what was in the way is over, or is in the "
+                                     "message of the pod's status.")  # fmt: skip
+
+
+def test_who_holds_what_may_not_be_known() -> None:
+    assert str(text(record(device(0), resources=[gpus(1, 1, 0)]))).endswith("(the node has 1: 1 offered, 0 held).")
+
+
+def test_several_resources_are_told_and_those_of_others_are_not() -> None:
+    shown = record(resources=[gpus(1, 1, 1, 0), resource(4, 4, "example.com/rdma") | {"free": 4}])
+    said = text(shown, pod({GPU: "1", "example.com/rdma": "1", "other.example.com/x": "1", "cpu": "1"}))
+    assert said == (
+        "node n1 rejected this pod, which requests 1 example.com/rdma (the node has 4: 4 offered, 0 held, 4 free) and "
+        "1 nvidia.com/gpu (the node has 1: 1 offered, 1 held, 0 free)."
+    )
+
+
+def test_a_node_of_many_faults_has_a_bounded_text() -> None:
+    sick = [device(index, "Unhealthy", "Xid79") for index in range(256)]
+    said = str(text(record(*sick, resources=[gpus(256, 0, 0, 0)])))
+    assert said.endswith(f"gpu-{MAX_DEVICES - 1} (Unhealthy: Xid79) and {256 - MAX_DEVICES} more.")
+
+
+@pytest.mark.parametrize("limits", [{"example.com/other": "1"}, {"cpu": "1"}])
+def test_a_pod_that_requests_nothing_of_the_nodes_is_none_of_ours(limits: dict[str, str]) -> None:
+    assert text(record(device(0)), pod(limits)) is None
+
+
+def test_what_a_pod_requests_is_what_the_scheduler_counts() -> None:
+    first = {"name": "init", "resources": {"requests": {GPU: "3"}}}
+    main = {"name": "main", "resources": {"limits": {GPU: "1"}}}
+    raw = pod() | {"spec": {"nodeName": "n1", "initContainers": [first], "containers": [main, main]}}
+    assert "requests 3 nvidia.com/gpu" in str(text(record(device(0)), raw))
+
+
+# --- when it is written ----------------------------------------------------------------------------------------------
+SHOWN = record(device(0), resources=[gpus(1, 1, 1, 0)])
+
+
+class One:
+    """The concern of node n1, its API server in memory, so many seconds after the pods' start."""
+
+    def __init__(self, kube: FakeKube | None = None, *, seconds: float = 10.0) -> None:
+        self.seconds = seconds
+        self.kube, self.metrics = kube or FakeKube(), Metrics()
+        self.pods = RejectedPods(self.kube)
+        writer = Writer(self.kube, self.metrics, now=lambda: SINCE)
+
+        def wall() -> float:
+            return (START + timedelta(seconds=self.seconds)).timestamp()
+
+        self.concern = RejectionEventsConcern(
+            Tools.over(
+                writer,
+                self.metrics,
+                gate=Granting(),
+                clock=lambda: self.seconds,
+                wall=wall,
+                rejected=self.pods,
+            )
+        )
+
+    def put(self, raw: dict[str, Any]) -> None:
+        self.kube.put(f"/api/v1/namespaces/ml/pods/{raw['metadata']['name']}", raw)
+
+    async def run(self, shown: NodeDevicesRecord = SHOWN, sections: Sections | None = None) -> Outcome:
+        await self.pods.once()
+        seen = view(shown, node({}), sections or Sections())
+        found = await self.concern.observe(seen)
+        return (
+            found if isinstance(found, Outcome) else await self.concern.apply(seen, self.concern.desired(seen, found))
+        )
+
+
+async def test_a_rejected_pod_has_one_event_which_says_why_also_without_a_controller() -> None:
+    one = One()
+    one.put(pod(ownerReferences=[]))
+    await one.run()
+    [event] = one.kube.events
+    assert (event["reason"], event["type"], event["involvedObject"]["uid"]) == (
+        "DevicesUnavailable",
+        "Warning",
+        "pod-web-1",
+    )
+    assert "1 offered, 1 held, 0 free" in event["message"]
+    await one.run()
+    assert len([path for verb, path, _ in one.kube.writes if verb == "create"]) == 1
+
+
+async def test_a_restarted_operator_writes_no_second_one() -> None:
+    one = One()
+    one.put(pod())
+    await one.run()
+    again = One(one.kube, seconds=60.0)
+    await again.run(record(device(0, "Unhealthy", "Xid79"), resources=[gpus(1, 0, 0, 0)]))
+    assert len(one.kube.events) == 1
+
+
+async def test_the_agent_is_given_time_to_report_who_holds_what() -> None:
+    one = One(seconds=1.0)
+    one.put(pod())
+    assert (await one.run()).requeue_after == pytest.approx(SETTLE_SECONDS - 1.0)
+    assert one.kube.events == []
+    one.seconds = SETTLE_SECONDS
+    await one.run()
+    assert len(one.kube.events) == 1
+
+
+async def test_about_a_pod_of_long_ago_nothing_is_said() -> None:
+    one = One(seconds=NEWS_SECONDS)
+    one.put(pod())
+    await one.run()
+    assert one.kube.writes == []
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(pod() | {"status": {"phase": "Failed", "reason": "Evicted", "startTime": SINCE}}, id="otherwise"),
+        pytest.param(pod({"example.com/other": "1"}), id="of another's resource"),
+        pytest.param(pod() | {"status": {**pod()["status"], "startTime": "soon"}}, id="at no time"),
+    ],
+)
+async def test_of_another_pod_that_failed_nothing_is_said(raw: dict[str, Any]) -> None:
+    one = One()
+    one.put(raw)
+    await one.run()
+    assert one.kube.writes == []
+
+
+async def test_a_policy_without_events_has_none() -> None:
+    one = One()
+    one.put(pod())
+    await one.run(sections=Sections(faults=Faults(event=False)))
+    assert one.kube.writes == []
+
+
+async def test_a_controller_that_makes_one_after_the_other_gets_a_bounded_number_of_them() -> None:
+    one = One()
+    for number in range(BURST + 4):
+        one.put(pod() | {"metadata": rejected_pod(f"web-{number}")["metadata"]})
+    await one.run()
+    name = "nodedevices_operator_suppressed_events_total"
+    assert (len(one.kube.events), one.metrics.registry.get_sample_value(name)) == (BURST, 4.0)
+    one.seconds += SECONDS_PER_EVENT
+    await one.run()
+    assert len(one.kube.events) == BURST, "one that was suppressed is never written later"
+
+
+async def test_an_api_server_that_is_away_is_asked_again_and_a_namespace_that_ends_is_not() -> None:
+    one = One()
+    one.put(pod())
+    one.kube.fails = lambda verb, _: KubeError("away", status=503) if verb == "create" else None
+    with pytest.raises(KubeError):
+        await one.run()
+    one.kube.fails = lambda verb, _: KubeError("namespace is ending", status=403) if verb == "create" else None
+    await one.run()
+    one.kube.fails = lambda _verb, _path: None
+    await one.run()
+    assert one.kube.events == []
