@@ -71,9 +71,9 @@ def operator(_installed: None, apiserver: ApiServer, kubectl: Kubectl) -> Accoun
     kubectl.run("patch", "nodedevices", "n1", "--type=merge", "-p", json.dumps({"spec": {"unschedulable": [CORDON]}}))
 
     def active() -> bool:  # the API server hears of a new policy within a second
-        for path in (NODE, OBJECT):
+        for path, kind in ((NODE, "labels"), (OBJECT, "annotations")):
             try:
-                account.patch(path, {"metadata": {"labels": {"pool": "b"}}}, dry=True)
+                account.patch(path, {"metadata": {kind: {"pool": "b"}}}, dry=True)
             except Refused as error:
                 if "not the operator's" not in str(error):
                     return False
@@ -190,6 +190,18 @@ def on_object(**fields: Any) -> dict[str, Any]:
     return {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": "n1"}} | fields
 
 
+def object_labels(operator: Account, labels: dict[str, str]) -> None:
+    body = on_object(metadata={"name": "n1", "labels": labels})
+    operator.patch(OBJECT, body, APPLY, manager="nodedevices-operator-object-labels")
+
+
+def test_its_labels_of_a_nodedevices_come_change_and_go(operator: Account, kubectl: Kubectl) -> None:
+    zone, role = "topology.kubernetes.io/zone", "node-role.kubernetes.io/gpu"
+    for labels in ({"pool": "a", zone: "b", role: ""}, {"pool": "b", zone: "b"}, {}, {"pool": "a"}, {}):
+        object_labels(operator, labels)
+        assert kubectl.json("get", "nodedevices", "n1")["metadata"].get("labels", {}) == labels
+
+
 def test_its_configuration_of_a_node_comes_changes_and_goes(operator: Account, kubectl: Kubectl) -> None:
     policies = [{"name": "p", "generation": 1, "priority": 0, "sections": ["health"]}]
     for spec in (
@@ -200,6 +212,13 @@ def test_its_configuration_of_a_node_comes_changes_and_goes(operator: Account, k
         operator.patch(OBJECT, on_object(spec=spec), APPLY, manager="nodedevices-operator-config")
         shown = kubectl.json("get", "nodedevices", "n1")["spec"]
         assert shown == {"unschedulable": [CORDON]} | spec
+
+
+def test_the_last_field_of_spec_is_taken_back(operator: Account, kubectl: Kubectl) -> None:
+    kubectl.run("patch", "nodedevices", "n1", "--type=merge", "-p", json.dumps({"spec": {"unschedulable": None}}))
+    for spec in ({"config": {}, "configHash": "a"}, {}):
+        operator.patch(OBJECT, on_object(spec=spec), APPLY, manager="nodedevices-operator-config")
+        assert kubectl.json("get", "nodedevices", "n1").get("spec", {}) == spec
 
 
 def test_empty_lists_of_others_do_not_hold_its_fields_back(operator: Account, kubectl: Kubectl) -> None:
@@ -278,7 +297,12 @@ REFUSED: dict[str, dict[str, tuple[dict[str, Any] | list[Any], str]]] = {
 REFUSED_ON_OBJECTS: dict[str, dict[str, tuple[dict[str, Any] | list[Any], str]]] = {
     OBJECT: {
         "a confirmation": ({"metadata": {"annotations": {"nodedevices.io/confirm": "x"}}}, "metadata.annotations: not"),
-        "a label": ({"metadata": {"labels": {"a": "b"}}}, "metadata.labels: not the operator's"),
+        "its own key": ({"metadata": {"labels": {"nodedevices.io/agent": "away"}}}, "nodedevices.io/agent: not the"),
+        "a vendor's label": (
+            {"metadata": {"labels": {"gpu.intel.com/cards": "9"}}},
+            "gpu.intel.com/cards: not the",
+        ),
+        "a deployer's": ({"metadata": {"labels": {"app.kubernetes.io/instance": "x"}}}, "app.kubernetes.io/instance:"),
         "a finalizer": ({"metadata": {"finalizers": ["example.com/for-ever"]}}, "metadata.finalizers:"),
         "an owner": ({"metadata": {"ownerReferences": None}}, "metadata.ownerReferences:"),
         "a cordon": ({"spec": {"unschedulable": [CORDON, {"id": "x", "reason": "y"}]}}, "spec.unschedulable: not"),
@@ -301,6 +325,29 @@ REFUSED_ON_OBJECTS: dict[str, dict[str, tuple[dict[str, Any] | list[Any], str]]]
 @pytest.mark.parametrize("path", REFUSED_ON_OBJECTS, ids=["object", "status"])
 def test_what_people_and_agents_write_on_a_nodedevices_is_refused(operator: Account, path: str) -> None:
     assert not_refused(operator, path, REFUSED_ON_OBJECTS[path], "nodedevices-operator-own-fields") == {}
+
+
+def test_a_label_that_a_person_set_on_a_nodedevices_stays_theirs(operator: Account, kubectl: Kubectl) -> None:
+    """Whether it is changed, removed, applied first with the value that stands there, or taken out of managedFields."""
+
+    def label() -> tuple[str, set[str]]:
+        shown = kubectl.json("get", "nodedevices", "n1", "--show-managed-fields")
+        return shown["metadata"]["labels"]["pool"], labels_at_home(shown)
+
+    kubectl.run("label", "nodedevices", "n1", "pool=mine", "--overwrite")
+    [person] = label()[1]
+    for value in ("other", None):
+        with pytest.raises(Refused, match=r"metadata\.labels: pool: not the operator's"):
+            operator.patch(OBJECT, {"metadata": {"labels": {"pool": value}}}, MERGE)
+    object_labels(operator, {"pool": "mine"})
+    with pytest.raises(Refused, match=r"metadata\.labels: pool: not the operator's"):
+        object_labels(operator, {"pool": "other"})
+    fields = kubectl.json("get", "nodedevices", "n1", "--show-managed-fields")["metadata"]["managedFields"]
+    less = [each for each in fields if each["manager"] != person]
+    with pytest.raises(Refused, match=f"metadata.managedFields: {person}: the operator may not take"):
+        operator.patch(OBJECT, [{"op": "replace", "path": "/metadata/managedFields", "value": less}], JSON)
+    object_labels(operator, {})
+    assert label() == ("mine", {person})
 
 
 @pytest.mark.parametrize("path", [OBJECT, f"{OBJECT}/status"], ids=["object", "status"])

@@ -128,3 +128,21 @@ def test_cleanup_takes_our_labels_and_no_other(
     assert labels(node) == before
     assert [owner for owner in owners(node.node) if owner == MANAGER] == []
     assert fleet.GPU in node.capacity
+
+
+def test_nodedevices_are_selected_by_their_nodes_labels(node: FleetNode, kubectl: Kubectl) -> None:
+    """With what a person sets on the object left as it is, and taken back where the Node has it no more."""
+
+    def selected(selector: str) -> list[str]:
+        return [each["metadata"]["name"] for each in kubectl.json("get", "nd", "-l", selector)["items"]]
+
+    wait_until("copied", lambda: selected("pool=a") == ["n1"])
+    assert selected("nvidia.com/gpu.deploy.driver") == []
+    kubectl.run("label", "--overwrite", "nd", "n1", "pool=mine")
+    kubectl.run("label", "--overwrite", "node", "n1", "pool=b", "rack=7")
+    wait_until("the new label", lambda: selected("rack=7") == ["n1"])
+    assert selected("pool=mine") == ["n1"]
+    kubectl.run("label", "node", "n1", "rack-")
+    wait_until("taken back", lambda: selected("rack") == [])
+    kubectl.run("label", "nd", "n1", "pool-")
+    wait_until("the Node's again", lambda: selected("pool=b") == ["n1"])

@@ -148,7 +148,7 @@ class FakeKube:
         elif manager == names.CAPACITY:
             self._keys(where, manager, status.setdefault("capacity", {}), applied.get("capacity", {}))
             self._manage(item, manager, {"f:status": {"f:capacity": self._fields(where, manager)}})
-        elif manager == names.LABELS:
+        elif manager in {names.LABELS, names.OBJECT_LABELS}:
             labels = item["metadata"].setdefault("labels", {})
             self._keys(where, manager, labels, body["metadata"].get("labels", {}))
             self._manage(item, manager, {"f:metadata": {"f:labels": self._fields(where, manager)}})

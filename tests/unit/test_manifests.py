@@ -19,6 +19,7 @@ import pytest
 import yaml
 from nodedevices_api import conditions as names
 from nodedevices_operator import settings as operator_settings
+from nodedevices_operator.desired.object_labels import LEFT_OUT
 from nodedevices_operator.extender import settings as extender_settings
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_plugin.settings.flags import parse
@@ -308,6 +309,16 @@ def test_what_is_the_operators_in_a_node_devices_is_the_same_in_every_policy(def
     )
     for expression in (own["conditions"], theirs["operatorConditions"]):
         assert set(yaml.safe_load(expression)) == set(names.REASONS) - AGENTS - OF_POLICIES
+
+
+def test_the_labels_that_the_operator_leaves_out_are_those_it_may_not_write(default: list[dict[str, Any]]) -> None:
+    policy = of_kind(default, "ValidatingAdmissionPolicy")["nodedevices-operator-own-fields"]["spec"]
+    [own] = [each["expression"] for each in policy["variables"] if each["name"] == "otherLabels"]
+    [pattern] = re.findall(r"key\.matches\(\s*'(.*?)'\)", own)
+    domains = "|".join(each.replace(".", "[.]") for each in LEFT_OUT)
+    assert pattern == f"^([^/]*[.])?({domains})/"
+    [message] = [it["messageExpression"] for it in policy["validations"] if "otherLabels ==" in it["expression"]]
+    assert [domain for domain in LEFT_OUT if domain not in message] == []
 
 
 @needs_kubectl

@@ -18,6 +18,7 @@ from nodedevices_operator.concerns.evictions import EvictionsConcern
 from nodedevices_operator.concerns.labels import LabelsConcern
 from nodedevices_operator.concerns.node_condition import NodeConditionConcern
 from nodedevices_operator.concerns.notice_events import NoticeEventsConcern
+from nodedevices_operator.concerns.object_labels import ObjectLabelsConcern
 from nodedevices_operator.concerns.pod_marks import PodMarksConcern
 from nodedevices_operator.concerns.port import Concern
 from nodedevices_operator.concerns.rejected_pods import RejectedPodsConcern
@@ -37,6 +38,7 @@ CONCERNS: tuple[Factory, ...] = (
     CapacityConcern,
     RetiredZerosConcern,
     LabelsConcern,
+    ObjectLabelsConcern,
     NodeConditionConcern,
     XidConditionConcern,
     TaintConcern,

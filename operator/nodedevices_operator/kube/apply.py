@@ -108,6 +108,13 @@ class Writer:
             body["metadata"]["labels"] = dict(sorted(values.items()))
         return await self.apply(names.LABELS, named(names.NODES, node.name), body, force=False)
 
+    async def object_labels(self, record: NodeDevicesRecord, values: Mapping[str, str]) -> Object:
+        """Exactly these labels are ours on the NodeDevices. 409 when another manager has one with another value."""
+        body = identified("NodeDevices", record.name, record.uid)
+        if values:
+            body["metadata"]["labels"] = dict(sorted(values.items()))
+        return await self.apply(names.OBJECT_LABELS, named(names.NODE_DEVICES, record.name), body, force=False)
+
     async def node_condition(self, node: NodeRecord, condition: Mapping[str, Any] | None) -> Object:
         """Our condition on the Node, or none."""
         body = identified("Node", node.name, node.uid)

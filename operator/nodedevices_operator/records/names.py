@@ -18,6 +18,7 @@ CAPACITY = f"{MANAGER}-capacity"  # Node.status.capacity
 NODE_CONDITION = f"{MANAGER}-node-condition"  # Node.status.conditions
 XID_CONDITION = f"{MANAGER}-xid-condition"  # Node.status.conditions, another of them
 LABELS = f"{MANAGER}-labels"  # Node.metadata.labels
+OBJECT_LABELS = f"{MANAGER}-object-labels"  # NodeDevices.metadata.labels
 POD_CONDITION = f"{MANAGER}-pod-condition"  # Pod.status.conditions
 POLICY_STATUS = f"{MANAGER}-policy-status"  # DevicePolicy.status
 FLEET = f"{MANAGER}-fleet"  # the ConfigMap of the fleet gate

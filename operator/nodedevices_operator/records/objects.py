@@ -30,6 +30,7 @@ from nodedevices_operator.records.names import (
     CAPACITY,
     LABELS,
     NODE_CONDITION,
+    OBJECT_LABELS,
     RESUME_ROLLOUT,
     TAINT,
     XID_CONDITION,
@@ -204,6 +205,9 @@ class NodeDevicesRecord:
     uid: str
     generation: int = 0
     owner_uid: str = ""  # uid of the Node that owns it
+    labels: Mapping[str, str] = field(default_factory=dict)
+    labels_owned: frozenset[str] = frozenset()  # keys of our field manager
+    labels_of_others: frozenset[str] = frozenset()  # keys of other field managers; one that two have is in both
     node_uid: str = ""  # status.nodeUID: the Node that the agent saw
     config: Raw | None = None
     config_name: str = ""
@@ -304,11 +308,15 @@ def node_devices_record(raw: Raw) -> NodeDevicesRecord:
     metadata, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
     owners = [o for o in _items(metadata, "ownerReferences") if o.get("kind") == "Node"]
     config, _ = without_reserved_labels(_map(spec, "config"))
+    labels_owned, labels_of_others = _label_owners(metadata)
     return NodeDevicesRecord(
         name=intern(_text(metadata, "name")),
         uid=_text(metadata, "uid"),
         generation=_number(metadata, "generation"),
         owner_uid=_text(owners[0], "uid") if owners else "",
+        labels=_labels(metadata),
+        labels_owned=labels_owned,
+        labels_of_others=labels_of_others,
         node_uid=_text(status, "nodeUID"),
         config=one_of_equals(config) if isinstance(spec.get("config"), Mapping) else None,
         config_name=_text(spec, "configName"),
@@ -485,7 +493,7 @@ def node_record(raw: Raw) -> NodeRecord:
     return NodeRecord(
         name=intern(_text(metadata, "name")),
         uid=_text(metadata, "uid"),
-        labels={intern(str(key)): intern(str(value)) for key, value in _map(metadata, "labels").items()},
+        labels=_labels(metadata),
         ready=ready is not None and ready.status == "True",
         capacity=_extended(_map(status, "capacity")),
         allocatable=_extended(_map(status, "allocatable")),
@@ -522,10 +530,28 @@ def _ownership(metadata: Raw) -> tuple[frozenset[str], frozenset[str], frozenset
         if entry.get("manager") == CAPACITY:
             names |= _keys(_map(fields, "f:capacity"))
         elif entry.get("manager") == LABELS:
-            labels |= _keys(_map(_map(_map(entry, "fieldsV1"), "f:metadata"), "f:labels"))
+            labels |= _label_keys(entry)
         elif (manager := entry.get("manager")) in {NODE_CONDITION, XID_CONDITION} and _map(fields, "f:conditions"):
             conditions |= {str(manager)}
     return names, labels, conditions
+
+
+def _label_owners(metadata: Raw) -> tuple[frozenset[str], frozenset[str]]:
+    """Which labels of a NodeDevices are ours, and which are others', according to managedFields."""
+    ours: set[str] = set()
+    others: set[str] = set()
+    for entry in _items(metadata, "managedFields"):
+        own = entry.get("operation") == "Apply" and entry.get("manager") == OBJECT_LABELS
+        (ours if own else others).update(_label_keys(entry))
+    return frozenset(ours), frozenset(others)
+
+
+def _label_keys(entry: Raw) -> set[str]:
+    return _keys(_map(_map(_map(entry, "fieldsV1"), "f:metadata"), "f:labels"))
+
+
+def _labels(metadata: Raw) -> dict[str, str]:
+    return {intern(str(key)): intern(str(value)) for key, value in _map(metadata, "labels").items()}
 
 
 def _keys(fields: Raw) -> set[str]:

@@ -301,7 +301,9 @@ def wrote(write: tuple[str, str, Any]) -> str:
         return "pod"
     if path == f"{ITEM}/status":
         return f"status with {len(body['status']['affectedPods'])} affected"
-    return "config" if path == ITEM else "node"
+    if path == ITEM:
+        return "config" if "spec" in body else "labels of the NodeDevices"
+    return "node"
 
 
 async def test_configuration_then_the_node_then_affected_pods_then_the_pod(kube: FakeKube) -> None:
@@ -311,6 +313,7 @@ async def test_configuration_then_the_node_then_affected_pods_then_the_pod(kube:
         "config",
         "node",  # capacity
         "node",  # labels
+        "labels of the NodeDevices",
         "node",  # condition
         "node",  # XidCriticalError
         "status with 1 affected",

@@ -1,0 +1,128 @@
+"""Labels of a Node on its NodeDevices: those that people select by, as the Node has them; a person's own stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nodedevices_operator.desired.object_labels import MOST_LABELS, plan_object_labels
+from nodedevices_operator.manager import Manager
+from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.records import names
+from nodedevices_operator.records.objects import node_devices_record
+from structlog.testing import capture_logs
+from support.fakekube import FakeKube, settle
+from support.opfacts import device, node_devices, raw_node, record
+
+ITEM, NODE = f"{names.NODE_DEVICES}/n1", f"{names.NODES}/n1"
+NOTHING = record()
+
+
+def shown(labels: dict[str, str], **owners: list[str]) -> Any:
+    """A NodeDevices with these labels, and which manager has which."""
+    raw = node_devices()
+    raw["metadata"]["labels"] = labels
+    raw["metadata"]["managedFields"] = [
+        {
+            "manager": names.OBJECT_LABELS if manager == "ours" else manager,
+            "operation": "Apply" if manager == "ours" else "Update",
+            "fieldsV1": {"f:metadata": {"f:labels": {f"f:{key}": {} for key in keys}}},
+        }
+        for manager, keys in owners.items()
+    ]
+    return node_devices_record(raw)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "pool",
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+        "node.kubernetes.io/instance-type",
+        "node-role.kubernetes.io/gpu",
+        "cloud.google.com/gke-nodepool",
+        "eks.amazonaws.com/nodegroup",
+        "agentpool",
+        "notnvidia.com/x",
+    ],
+)
+def test_what_people_select_nodes_by_is_copied(key: str) -> None:
+    assert plan_object_labels({key: "x"}, NOTHING).values == {key: "x"}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "nvidia.com/gpu.product",
+        "amd.com/gpu.family",
+        "beta.amd.com/gpu.family.AI",
+        "gpu.intel.com/family",
+        "feature.node.kubernetes.io/cpu-model.id",
+        "nodedevices.io/config",
+        "app.kubernetes.io/instance",
+    ],
+)
+def test_what_says_which_hardware_a_node_has_or_what_deployed_it_is_left_out(key: str) -> None:
+    assert plan_object_labels({key: "x"}, NOTHING).values == {}
+
+
+def test_of_very_many_the_same_are_copied_each_time_and_the_others_named() -> None:
+    many = {f"k{number:03}": "x" for number in range(MOST_LABELS + 2)}
+    for labels in (many, dict(reversed(many.items()))):
+        plan = plan_object_labels(labels, NOTHING)
+        assert sorted(plan.values) == sorted(many)[:MOST_LABELS]
+        assert plan.cut == ("k064", "k065")
+
+
+def test_which_ones_are_cut_does_not_depend_on_labels_that_people_set() -> None:
+    many = {f"k{number:03}": "x" for number in range(MOST_LABELS + 1)}
+    plan = plan_object_labels(many, shown({"k000": "mine"}, kubectl=["k000"]))
+    assert (len(plan.values), plan.cut) == (MOST_LABELS - 1, ("k064",))
+
+
+async def test_a_node_with_too_many_labels_is_logged_once_until_that_changes() -> None:
+    kube = FakeKube()
+    kube.put(ITEM, node_devices(device(0)))
+    with capture_logs() as logs:
+        manager = Manager(kube, Metrics())
+        for more in (1, 1, 2, 0):
+            kube.put(NODE, raw_node(labels={f"k{number:03}": "x" for number in range(MOST_LABELS + more)}))
+            await manager.relister.once()
+            await settle(manager)
+    found = [(each["left_out"], each["keys"]) for each in logs if "left_out" in each]
+    assert found == [(1, "k064"), (2, "k064, k065")]
+
+
+def test_a_label_that_a_person_set_is_theirs_whatever_its_value() -> None:
+    for value in ("mine", "x"):
+        assert plan_object_labels({"pool": "x"}, shown({"pool": value}, kubectl=["pool"])).values == {}
+
+
+def test_a_label_that_two_own_is_given_up_to_the_other() -> None:
+    assert plan_object_labels({"pool": "x"}, shown({"pool": "x"}, ours=["pool"], kubectl=["pool"])).values == {}
+
+
+def test_a_label_of_which_nobody_knows_the_owner_stays() -> None:
+    assert plan_object_labels({"pool": "x"}, shown({"pool": "y"})).values == {}
+
+
+async def test_labels_follow_the_node_and_nothing_is_written_where_nothing_changed() -> None:
+    kube = FakeKube()
+    kube.put(NODE, raw_node(labels={"pool": "x", "nvidia.com/gpu.count": "8"}))
+    kube.put(ITEM, node_devices(device(0)))
+
+    async def reconciled() -> tuple[dict[str, str], int]:
+        kube.writes.clear()
+        manager = Manager(kube, Metrics())
+        await manager.relister.once()
+        await settle(manager)
+        wrote = [body for _, path, body in kube.writes if path == ITEM and "spec" not in body]
+        return kube.objects[ITEM]["metadata"].get("labels", {}), len(wrote)
+
+    assert await reconciled() == ({"pool": "x"}, 1)
+    assert await reconciled() == ({"pool": "x"}, 0)
+    kube.put(NODE, raw_node(labels={"tier": "gold"}))
+    assert await reconciled() == ({"tier": "gold"}, 1)
+    kube.put(NODE, raw_node())
+    assert await reconciled() == ({}, 1)
