@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
+from typing import get_args
 
 import structlog
 from nodedevices_api.conditions import STALE
+from nodedevices_api.nodedevices import HealthState
 
 from nodedevices_operator.cache.queue import KeyQueue, RetryLater
 from nodedevices_operator.cache.rejected import RejectedPods
@@ -35,7 +38,8 @@ from nodedevices_operator.records.kinds import Kind, Record
 
 NODE_WORKERS = 16  # each waits for one call at a time; the client allows 32
 POLICY_WORKERS = 2
-MOST_UNHEALTHY = 1000  # devices that have a series of their own
+MOST_UNHEALTHY = 1000  # devices that have a series of their own, and containers that hold them
+HEALTH_STATES: tuple[HealthState, ...] = get_args(HealthState)
 POLICY_COUNTS = ("selected", "applied", "overridden", "failed", "waiting")  # DevicePolicy.status.nodes
 
 log = structlog.get_logger()
@@ -232,13 +236,23 @@ class Manager:
             metrics.queue_age.labels(kind).set(queue.age())
         records = cache.node_devices.values()
         metrics.nodes.set(len(records))
-        metrics.faults.set(
-            sum(device.health.state in {"Unhealthy", "Unknown"} for record in records for device in record.devices)
-        )
+        states = Counter(device.health.state for record in records for device in record.devices)
+        for each in HEALTH_STATES:
+            metrics.devices.labels(each.lower()).set(states[each])
+        metrics.faults.set(states["Unhealthy"] + states["Unknown"])
         metrics.unhealthy.clear()
-        unhealthy = ((record.name, it) for record in records for it in record.devices if it.health.state == "Unhealthy")
-        for name, it in islice(unhealthy, MOST_UNHEALTHY):
+        metrics.unhealthy_holder.clear()
+        unhealthy = [(record.name, it) for record in records for it in record.devices if it.health.state == "Unhealthy"]
+        for name, it in unhealthy[:MOST_UNHEALTHY]:
             metrics.unhealthy.labels(name, it.index, it.id, it.health.reason, it.health.action or "None").set(1)
+        holders = (
+            (name, it.index, it.id, holder.resource, holder.namespace, holder.pod, holder.container)
+            for name, it in unhealthy
+            for part in it.parts
+            for holder in part.holders
+        )
+        for held in islice(holders, MOST_UNHEALTHY):
+            metrics.unhealthy_holder.labels(*held).set(1)
         problems = [(record.name, *problem) for record in records for problem in node_problems(record.conditions)]
         metrics.stale.set(sum(kind == STALE for _, kind, _ in problems))
         metrics.problems.clear()

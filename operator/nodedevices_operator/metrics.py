@@ -98,12 +98,26 @@ class Metrics:
             buckets=_MARK_BUCKETS,
             registry=own,
         )
+        self.devices = Gauge(
+            f"{PREFIX}_devices",
+            "Devices by state, as their NodeDevices say, also while their agents are away: healthy, degraded, "
+            "unhealthy, unknown.",
+            ["state"],
+            registry=own,
+        )
         self.faults = Gauge(f"{PREFIX}_devices_at_fault", "Devices that are Unhealthy or Unknown.", registry=own)
         self.unhealthy = Gauge(
             f"{PREFIX}_device_unhealthy",
             "1 for each device that is Unhealthy by its NodeDevices, also while its agent is away; 1,000 of a fleet at "
             "most.",
             ["node", "index", "uuid", "reason", "recovery_action"],
+            registry=own,
+        )
+        self.unhealthy_holder = Gauge(
+            f"{PREFIX}_unhealthy_device_holder",
+            "1 for each container that holds an Unhealthy device or a part of it, by its NodeDevices, also while its "
+            "agent is away; 1,000 of a fleet at most.",
+            ["node", "index", "uuid", "resource", "namespace", "pod", "container"],
             registry=own,
         )
         self.nodes = Gauge(f"{PREFIX}_node_devices", "NodeDevices in the cache.", registry=own)

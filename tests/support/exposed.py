@@ -129,7 +129,8 @@ def operator(conditions: Mapping[str, tuple[str, str]] | None = None) -> Samples
 def operator_text(conditions: Mapping[str, tuple[str, str]] | None = None) -> str:
     """A fleet of one node with these conditions, else one whose agent is lost and whose capacity is not in sync."""
     bad = {"Stale": ("True", "AgentLost"), "CapacitySynced": ("False", "Conflict")}
-    only = device(0, "Unhealthy", "Xid79") if conditions is None else device(0)
+    held = {"namespace": "ml", "pod": "train-0", "container": "main", "resource": GPU, "ids": ["GPU-0"], "since": "x"}
+    only = device(0, "Unhealthy", "Xid79", holders=[held]) if conditions is None else device(0)
     shown = node_devices(only, conditions=bad if conditions is None else conditions)
     manager = Manager(None, OperatorMetrics())  # type: ignore[arg-type]  # nothing is written
     manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, shown))

@@ -154,7 +154,7 @@ def test_what_a_broken_node_really_exposes_fires_its_alerts(tmp_path: Path) -> N
     given = [*series(exposed.agent(broken()), node="n1"), *series(exposed.operator())]
     expected = {
         "NodeDevicesDeviceUnhealthy": 3,  # one of them by the operator alone
-        "NodeDevicesUnhealthyDeviceHeld": 1,
+        "NodeDevicesUnhealthyDeviceHeld": 2,  # one of them by the operator alone
         "NodeDevicesDeviceLost": 3,
         "NodeDevicesHealthProbeStalled": 1,
         "NodeDevicesPluginNotRegistered": 1,
