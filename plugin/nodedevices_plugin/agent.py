@@ -162,6 +162,7 @@ class Agent:
             kubelet_socket=Path(local.kubelet_socket),
             others=self._others,
             beside=self._others,
+            unlike=self._unlike,
             lists=self._lists,
             prepare=self._prepare,
             keep=self._parts.keep,
@@ -398,16 +399,19 @@ class Agent:
         if arrived is not None and withdraws(before, plan):
             self._metrics.kubelet_updated(time.monotonic() - arrived)
 
-    async def _others(self, resource: str, own: Collection[str]) -> str | None:
+    async def _others(self, resource: str, own: Collection[str], *, taking_over: bool = False) -> str | None:
         """Who else serves it, queried before it is registered (kubelet.guard)."""
         offered = await self._holders.offered_now()
         if offered is None:
             return None
         names = Names(self._world.inventory, index_prefix=self._world.active.effective.index_prefix)
         plan = self._world.plan or Plan()
-        return offered_text(other_plugins(resource, plan, offered, names, own=own)) or unread_holders(
-            resource, plan, self._holders.holdings, names
-        )
+        found = other_plugins(resource, plan, offered, names, own=own, taking_over=taking_over)
+        return offered_text(found) or unread_holders(resource, plan, self._holders.holdings, names)
+
+    async def _unlike(self, resource: str, own: Collection[str]) -> str | None:
+        """Who serves it otherwise than the plan does, queried before it is taken over."""
+        return await self._others(resource, own, taking_over=True)
 
     async def _lists(self, resource: str) -> bool | None:
         """Whether the kubelet lists a healthy id of it (kubelet.registration)."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Collection
 
 import grpc
 import pytest
+from nodedevices_plugin.kubelet.guard import RECHECK_SECONDS
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.kubelet.registration import Deadlines, Listed
@@ -35,6 +36,8 @@ class Rival:
         self.kubelet: StandInKubelet | None = None
         self.looks = 0  # that found devices
         self.came = ""  # who is beside us once we are registered
+        self.differs = ""  # who serves otherwise what is to be taken over
+        self.slow_prepare = 0.0  # seconds, once
         self.own: set[str] = set()  # what was called ours with the last such query
         self.checks = 0
 
@@ -52,8 +55,14 @@ class Rival:
         self.checks += 1
         return self.came
 
+    async def unlike(self, resource: str, own: Collection[str]) -> str | None:
+        assert resource not in own
+        return self.differs
+
     async def prepare(self) -> None:
         self.prepared += 1
+        seconds, self.slow_prepare = self.slow_prepare, 0.0
+        await asyncio.sleep(seconds)
 
 
 @pytest.fixture
@@ -70,6 +79,7 @@ async def plugins(kubelet: StandInKubelet, allocator: EchoOffer, rival: Rival) -
         others=rival.others,
         lists=rival.lists,
         beside=rival.beside,
+        unlike=rival.unlike,
         prepare=rival.prepare,
     )
     yield plugins
@@ -156,6 +166,31 @@ async def test_what_was_decided_to_be_taken_over_is_registered_beside_the_other_
     assert (rival.queries, rival.prepared) == ([], 1)
     await kubelet.restart()  # and what this kubelet has is another question
     await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
+
+
+async def test_what_is_to_be_taken_over_waits_for_a_plugin_that_serves_otherwise_by_now(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    """Between the decision and the registration the other plugin was replaced, as while the kubelet was away."""
+    rival.who = "another device plugin serves it"
+    rival.differs = "another device plugin serves 16 ids of it"
+    await plugins.set_plan(plan(offered(8)), allow_next=True)
+    await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
+    assert plugins.registrations()[0].message == rival.differs
+    assert (kubelet.registered, rival.prepared) == ([], 0)
+    rival.differs = ""
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+
+
+async def test_who_comes_while_it_is_prepared_is_in_the_way(
+    kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
+) -> None:
+    rival.slow_prepare = RECHECK_SECONDS + 0.2
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: rival.prepared == 1)
+    rival.who = "another device plugin came"
+    await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
+    assert kubelet.registered == []
 
 
 async def test_an_older_process_of_ours_is_not_in_the_way(

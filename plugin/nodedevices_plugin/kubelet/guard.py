@@ -11,10 +11,13 @@ know of. So a name that is registered is checked too (`beside`), with each look 
 second while a plugin's socket is new in the folder; where somebody has come, it is given up as if it came second.
 
 Not checked, and registered at once: a name that this process has registered with this very kubelet (a stream that was
-lost is ours to renew), one that another agent of ours serves (a rolling update with overlap), one that was taken over
-on purpose (`allow_next`). Where the kubelet does not say, nobody is in the way; but one that was seen before is there
-until the kubelet says that it is not. A kubelet that restarts knows no ids for a moment: the one that we waited for
-then has the first turn, for a while.
+lost is ours to renew), and one that another agent of ours serves (a rolling update with overlap). One that is to be
+taken over on purpose (`allow_next`) is registered beside who serves the same under it, and nobody else: this is checked
+as it is registered (`unlike`), since whoever was there when it was decided may have changed or been replaced.
+
+Where the kubelet does not say, nobody is in the way; but one that was seen before is there until the kubelet says that
+it is not. A kubelet that restarts knows no ids for a moment: the one that we waited for then has the first turn, for a
+while.
 """
 
 from __future__ import annotations
@@ -98,16 +101,23 @@ class _OursAt(Collection[str]):
 
 
 class Guard:
-    """Used by every registration of one agent. `others` is queried before one, `beside` while it holds. Without them
-    nothing is ever in the way."""
+    """Used by every registration of one agent. `others` is queried before one, `unlike` before one that takes a name
+    over, `beside` while it holds. Without them nothing is ever in the way."""
 
     def __init__(
-        self, folder: Path, others: Others | None, lists: Lists | None = None, beside: Others | None = None
+        self,
+        folder: Path,
+        others: Others | None,
+        lists: Lists | None = None,
+        *,
+        beside: Others | None = None,
+        unlike: Others | None = None,
     ) -> None:
         self._folder = folder
         self._others = others
         self._lists = lists
         self._beside = beside
+        self._unlike = unlike
         self._ours: dict[str, sockets.Identity] = {}  # names that are registered, or being so, with which kubelet
         self._allowed_next: set[str] = set()
         self._waiting: dict[str, Waiting] = {}
@@ -116,15 +126,16 @@ class Guard:
         self._newest = -NEWCOMER_SECONDS
 
     def allow_next(self, names: Iterable[str]) -> None:
-        """The next registration of each of these is nobody's but ours to decide: it was decided."""
+        """The next registration of each of these is to take the name over from who serves the same."""
         self._allowed_next.update(names)
 
     async def why_not(self, name: str, kubelet: sockets.Identity, *, own_socket: str = "") -> str:
         """Why it must not be registered with this kubelet now; "" when it may. Takes as long as `others` does."""
         waiting = None
-        ours = self._ours.get(name) == kubelet or name in self._allowed_next
-        if self._others is not None and not ours and not sockets.of_our_kind(self._folder, name, other_than=own_socket):
-            seen = await self._others(name, self._own(kubelet))
+        ours, taking_over = self._ours.get(name) == kubelet, name in self._allowed_next
+        ask = self._unlike if taking_over else self._others
+        if ask is not None and not ours and not sockets.of_our_kind(self._folder, name, other_than=own_socket):
+            seen = await ask(name, self._own(kubelet, taken_over=not taking_over))
             waiting = judge(self._waiting.get(name), kubelet, seen, now=monotonic())
         if waiting is None:
             self._waiting.pop(name, None)
@@ -144,8 +155,9 @@ class Guard:
         self._sockets = there
         return monotonic() - self._newest < NEWCOMER_SECONDS
 
-    def _own(self, kubelet: sockets.Identity) -> Collection[str]:
-        return _OursAt(kubelet, self._ours, self._ended, self._allowed_next)
+    def _own(self, kubelet: sockets.Identity, *, taken_over: bool = True) -> Collection[str]:
+        """`taken_over`: with those that are to be taken over."""
+        return _OursAt(kubelet, self._ours, self._ended, self._allowed_next if taken_over else ())
 
     async def lists(self, name: str) -> bool | None:
         """Whether the kubelet lists a healthy id of it; None: it does not say."""

@@ -46,9 +46,9 @@ class DevicePlugins:
     `folder` is the kubelet's device-plugin folder, where our sockets are made; its socket is `kubelet_socket`, by
     default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` gives something new,
     `on_allocated` when `recent_allocations()` does, before the kubelet has the answer; neither may block. `others` says
-    who else serves a resource, before it is registered, `beside` the same afterwards, `lists` whether the kubelet has
-    it (guard); `prepare` is awaited before each registration; `keep` runs a background part; `observe` gets each call
-    that has ended. `gate`: see StartGate.
+    who else serves a resource, before it is registered, `beside` the same afterwards, `unlike` who serves otherwise
+    what is taken over, `lists` whether the kubelet has it (guard); `prepare` is awaited before each registration;
+    `keep` runs a background part; `observe` gets each call that has ended. `gate`: see StartGate.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class DevicePlugins:
         others: Others | None = None,
         lists: Lists | None = None,
         beside: Others | None = None,
+        unlike: Others | None = None,
         prepare: Callable[[], Awaitable[None]] = nothing,
         keep: Keep = once,
         observe: CallObserver = unobserved,
@@ -73,7 +74,7 @@ class DevicePlugins:
         self._offer = offer
         self._on_change = on_change
         self._deadlines = deadlines or Deadlines()
-        self._guard = Guard(folder, others, lists, beside)
+        self._guard = Guard(folder, others, lists, beside=beside, unlike=unlike)
         self._prepare = prepare
         self._keep = keep
         self._observe = observe

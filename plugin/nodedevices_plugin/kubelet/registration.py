@@ -193,14 +193,12 @@ class ResourcePlugin:
             self._report(RegistrationState.KUBELET_UNREACHABLE, why)
             await asyncio.sleep(CHECK_SECONDS)
             return
-        own_socket = self._server.path.name if self._server is not None else ""
-        if why := await self._guard.why_not(self.name, kubelet, own_socket=own_socket):
+        if why := await self._prepared(kubelet):
             self.let_through = False
             await self._stop_server()
             self._report(RegistrationState.SERVED_BY_ANOTHER, why)
             await self._wait(RECHECK_SECONDS, kubelet)
             return
-        await self._prepare()
         self.let_through = True
         server = await self._serving()
         before = server.opened
@@ -229,6 +227,19 @@ class ResourcePlugin:
             await self._after_lost_stream(lasted=monotonic() - registered_at)
         else:
             self._short_streams = 0
+
+    async def _prepared(self, kubelet: sockets.Identity) -> str:
+        """Why it must not be registered. Empty: it may, and what must be there first is there. Where that took long,
+        somebody else may have come meanwhile."""
+        for again in (True, False):
+            own_socket = self._server.path.name if self._server is not None else ""
+            if why := await self._guard.why_not(self.name, kubelet, own_socket=own_socket):
+                return why
+            began = monotonic()
+            await self._prepare()
+            if not again or monotonic() - began < RECHECK_SECONDS:
+                break
+        return ""
 
     async def _until_lost(self, server: ResourceServer, *, stream: int, kubelet: sockets.Identity) -> Lost:
         """Waits. The registration's stream is the first one opened after Register was called."""

@@ -240,22 +240,34 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
 
 
 def other_plugins(
-    resource: str, plan: Plan, offered: Sequence[Offer], names: Names, *, own: Collection[str]
+    resource: str,
+    plan: Plan,
+    offered: Sequence[Offer],
+    names: Names,
+    *,
+    own: Collection[str],
+    taking_over: bool = False,
 ) -> tuple[Offer, ...]:
     """What another plugin serves to the kubelet, so that `resource` of our plan must not be registered beside it.
 
     Whatever it offers under a name of the plan, and every id of the plan's devices under another name; of the same
-    domain, which is one vendor's. `own`: names that the kubelet has of us.
+    domain, which is one vendor's. `own`: names that the kubelet has of us. `taking_over`: the same id under the same
+    name is not in the way (take_over).
     """
     planned = [each for each in plan.resources if _domain(each.name) == _domain(resource)]
     planned_names = {each.name for each in planned}
     devices = {one.device_id for each in planned for one in each.ids}
+    alike = {(each.name, one.id) for each in planned for one in each.ids} if taking_over else set()
     found = []
     for offer in offered:
         if _domain(offer.resource) != _domain(resource) or offer.resource in own:
             continue
         same = offer.resource in planned_names
-        ids = tuple(each for each in offer.ids if same or _device(names, offer.resource, each) in devices)
+        ids = tuple(
+            each
+            for each in offer.ids
+            if (same or _device(names, offer.resource, each) in devices) and (offer.resource, each) not in alike
+        )
         if ids:
             found.append(replace(offer, ids=ids))
     return tuple(found)

@@ -286,6 +286,20 @@ def test_other_devices_other_vendors_and_what_is_our_own_are_not() -> None:
     assert in_the_way(Offer(resource="nvidia.com/special", ids=(gpu_id(1),)), plan=left_out) == {}
 
 
+@pytest.mark.parametrize(
+    ("offer", "found"),
+    [
+        (Offer(resource=GPU, ids=(gpu_id(0), gpu_id(1))), {}),
+        (Offer(resource=GPU, ids=(gpu_id(0), f"{gpu_id(1)}::0")), {GPU: 1}),
+        (Offer(resource=GPU, ids=("GPU-0-_-0", "GPU-0-_-1")), {GPU: 2}),
+        (Offer(resource=SHARED, ids=(gpu_id(0),)), {SHARED: 1}),
+    ],
+)
+def test_a_name_is_taken_over_beside_the_same_ids_and_no_others(offer: Offer, found: dict[str, int]) -> None:
+    offers = other_plugins(GPU, WANTED, [offer], names(), own=(), taking_over=True)
+    assert {each.resource: len(each.ids) for each in offers} == found
+
+
 def test_a_plan_is_one_thing_no_name_of_it_is_registered_beside_another() -> None:
     plan = plan_of((GPU, (gpu_id(0),)), (MIG, (gpu_id(1),)), ("vendor.example/fpga", ("x",)))
     theirs = Offer(resource=GPU, ids=(gpu_id(0),))
