@@ -224,9 +224,10 @@ def test_the_operators_ownership_stays(agent: Kubectl, kubectl: Kubectl, status:
         {"spec": {"unschedulable": [{"id": device_id(0), "reason": "mine"}]}},
         {"metadata": {"finalizers": ["example.com/for-ever"]}},
         {"metadata": {"annotations": {"nodedevices.io/confirm": f"{device_id(0)}=recovered"}}},
+        {"metadata": {"annotations": {"nodedevices.io/accept-change": "abc"}}},
         {"metadata": {"labels": {"a": "b"}}},
     ],
-    ids=["config", "unschedulable", "finalizers", "confirm", "labels"],
+    ids=["config", "unschedulable", "finalizers", "confirm", "accept-change", "labels"],
 )
 def test_what_people_and_the_operator_write_is_refused(agent: Kubectl, body: dict[str, Any]) -> None:
     with pytest.raises(KubectlError, match="an agent may not write"):

@@ -297,6 +297,7 @@ REFUSED: dict[str, dict[str, tuple[dict[str, Any] | list[Any], str]]] = {
 REFUSED_ON_OBJECTS: dict[str, dict[str, tuple[dict[str, Any] | list[Any], str]]] = {
     OBJECT: {
         "a confirmation": ({"metadata": {"annotations": {"nodedevices.io/confirm": "x"}}}, "metadata.annotations: not"),
+        "a change": ({"metadata": {"annotations": {"nodedevices.io/accept-change": "x"}}}, "metadata.annotations: not"),
         "its own key": ({"metadata": {"labels": {"nodedevices.io/agent": "away"}}}, "nodedevices.io/agent: not the"),
         "a vendor's label": (
             {"metadata": {"labels": {"gpu.intel.com/cards": "9"}}},
@@ -444,6 +445,35 @@ def test_of_configmaps_it_makes_its_record_and_no_other(operator: Account, kubec
             operator_makes(operator, metadata)
     operator_makes(operator, {"name": "nodedevices-actions"})
     kubectl.run("delete", "configmap", "nodedevices-actions", "-n", NAMESPACE)
+
+
+def test_it_resumes_no_actions_and_no_rollout_in_a_persons_stead(operator: Account, kubectl: Kubectl) -> None:
+    resume = {"nodedevices.io/resume-actions": stamp()}
+    record = f"/api/v1/namespaces/{NAMESPACE}/configmaps/nodedevices-actions"
+    with pytest.raises(Refused, match="resume-actions is a person's word"):
+        operator_makes(operator, {"name": "nodedevices-actions", "annotations": resume})
+    operator_makes(operator, {"name": "nodedevices-actions"})
+    head = {"apiVersion": "v1", "kind": "ConfigMap"}
+    for body, kind in (
+        ({"metadata": {"annotations": resume}}, MERGE),
+        (head | {"metadata": {"name": "nodedevices-actions", "annotations": resume}}, APPLY),
+    ):
+        with pytest.raises(Refused, match="resume-actions is a person's word"):
+            operator.patch(record, body, kind, manager="nodedevices-operator-fleet" if kind == APPLY else "")
+    kubectl.run(
+        "annotate", "configmap", "nodedevices-actions", "-n", NAMESPACE, f"nodedevices.io/resume-actions={stamp()}"
+    )
+    operator.patch(record, {"data": {"breaker": "Closed"}})  # whose word stays
+    with pytest.raises(Refused, match="resume-actions is a person's word"):
+        operator.patch(record, {"metadata": {"annotations": {"nodedevices.io/resume-actions": None}}})
+    kubectl.run("delete", "configmap", "nodedevices-actions", "-n", NAMESPACE)
+    kubectl.apply(fleet.policy("p", health={}))
+    word = {"metadata": {"annotations": {"nodedevices.io/resume-rollout": "1"}}}
+    path = "/apis/nodedevices.io/v1alpha1/devicepolicies/p"
+    with pytest.raises(Refused, match="forbidden"):
+        operator.patch(path, word)
+    operator.patch(f"{path}/status", word | {"status": {"observedGeneration": 1}})  # of metadata it writes nothing
+    assert "annotations" not in kubectl.json("get", "devicepolicy", "p")["metadata"]
 
 
 def test_conditions_of_others_cannot_be_dropped_or_hidden_by_their_order(operator: Account) -> None:
