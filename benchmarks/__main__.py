@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # suppor
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix) / "bytecode")
 
-from benchmarks import allocate, extender, fault, listing, operator, packing, start, table
+from benchmarks import allocate, decisions, extender, fault, listing, operator, packing, start, table
 
 PARTS: dict[str, tuple[str, Callable[..., list[table.Row]]]] = {
     "allocate": ("Allocation", allocate.measure),
@@ -27,6 +27,7 @@ PARTS: dict[str, tuple[str, Callable[..., list[table.Row]]]] = {
     "extender": ("The scheduler extender and a large fleet", extender.measure),
     "start": ("Start and memory", start.measure),
     "fault": ("From a fault to those who need to know", fault.measure),
+    "decisions": ("The operator's decisions about a large fleet", decisions.measure),
     "operator": ("The operator and a large fleet", operator.measure),
 }
 
@@ -38,7 +39,7 @@ def main() -> int:
         "--nodes",
         type=int,
         help=f"of the fleet; default {operator.NODES_BY_DEFAULT} for the operator, {extender.NODES_BY_DEFAULT} for the "
-        "extender",
+        "extender and for decisions",
     )
     given = parser.parse_args()
     if given.nodes is not None and given.nodes < 1:
@@ -51,7 +52,7 @@ def main() -> int:
     for title, measure in (PARTS[each] for each in chosen):
         print(title, flush=True)
         try:
-            of_nodes = given.nodes is not None and measure in (operator.measure, extender.measure)
+            of_nodes = given.nodes is not None and measure in (operator.measure, extender.measure, decisions.measure)
             rows = measure(given.nodes) if of_nodes else measure()
             print(table.show(rows), end="\n\n", flush=True)
         except table.NotHere as reason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -61,14 +62,14 @@ class LabelSelector(Strict):
         default=(), description="Requirements on labels."
     )
 
-    def matches(self, labels: dict[str, str]) -> bool:
+    def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether an object with these labels is selected (the semantics of metav1.LabelSelector)."""
         if any(labels.get(key) != value for key, value in self.match_labels.items()):
             return False
         return all(_holds(requirement, labels) for requirement in self.match_expressions)
 
 
-def _holds(requirement: LabelSelectorRequirement, labels: dict[str, str]) -> bool:
+def _holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
     value = labels.get(requirement.key)
     match requirement.operator:
         case "In":

@@ -23,8 +23,7 @@ from nodedevices_operator.cache.store import Cache, Dirty, faults
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
 from nodedevices_operator.desired.consequences import faulty
-from nodedevices_operator.desired.policy_status import NodeOutcome
-from nodedevices_operator.desired.pools import acts, claims, survey
+from nodedevices_operator.desired.pools import acts, claims
 from nodedevices_operator.desired.problems import node_problems
 from nodedevices_operator.kube.apply import Writer, utc_now
 from nodedevices_operator.kube.port import Kube, KubeError
@@ -34,6 +33,8 @@ from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate, ObjectEve
 from nodedevices_operator.reconcile.node import ConcernError, NodeReconciler
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS, PolicyReconciler
 from nodedevices_operator.reconcile.rollouts import Rollouts
+from nodedevices_operator.reconcile.surveyor import Surveyor
+from nodedevices_operator.reconcile.tallies import Tallies
 from nodedevices_operator.records.kinds import Kind, Record
 
 NODE_WORKERS = 16  # each waits for one call at a time; the client allows 32
@@ -69,13 +70,14 @@ class Manager:
         self.policies = KeyQueue(clock)
         self.fleet = KeyQueue(clock)
         self._clock = clock
-        outcomes: dict[str, NodeOutcome] = {}
+        tallies = Tallies()
         writer = Writer(kube, metrics, now)
+        self._surveyor = Surveyor(self.cache)
         self._gate = FleetGate(
             kube,
             metrics,
             namespace=namespace,
-            survey=lambda: survey(self.cache.node_devices, self.cache.nodes, self.cache.policies.values()),
+            survey=self._surveyor.survey,
             claims=lambda where: claims(self.cache.policies.values(), where),
             enqueue=self.fleet.add,
             answered=lambda node: self.nodes.add(node, urgent=True),
@@ -101,11 +103,11 @@ class Manager:
             ),
             metrics=metrics,
             dirty=self.dirty,
-            outcomes=outcomes,
+            tallies=tallies,
             concerns=concerns,
         )
         self._policy = PolicyReconciler(
-            self.cache, writer, self.dirty, outcomes, gate=self._gate, rollouts=self._rollouts
+            self.cache, writer, self.dirty, tallies, gate=self._gate, rollouts=self._rollouts
         )
         self._watch = None
         if events is not None:
@@ -185,9 +187,12 @@ class Manager:
     async def reconcile_policy(self, name: str) -> float | None:
         if self._unseen:  # counts of half the nodes would only be corrected a moment later
             raise RetryLater(SUM_UP_SECONDS, f"{len(self._unseen)} nodes have not been reconciled yet")
+        if (policy := self.cache.policies.get(name)) is not None and policy.dry_run:  # it asks what would be granted
+            await self._surveyor.catch_up()
         return await self._measured("policy", self._policy.reconcile, name)
 
     async def reconcile_fleet(self, key: str) -> float | None:
+        await self._surveyor.catch_up()
         return await self._measured("fleet", self._gate.reconcile, key)
 
     async def _measured(

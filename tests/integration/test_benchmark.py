@@ -1,5 +1,5 @@
 """`make bench` as far as it needs no root: a fleet of two goes through the operator's part and the extender's, so that
-they cannot rot."""
+they cannot rot; so does the part of decisions."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ MEASURED = (
     "last report -> last pod marked",
     "2 nodes, a fault on a held GPU each -> rests",
 )
+DECIDED = (
+    "2 nodes, 200 policies: a fault comes -> decided",
+    "2 nodes, 200 policies on all of them: one node changes -> counts",
+    "2 nodes, a roll-out 10 % at a time: all of its decisions",
+)
 
 
 def test_the_operators_benchmark_measures_a_tiny_fleet_to_its_last_mark() -> None:
@@ -32,6 +37,14 @@ def test_the_operators_benchmark_measures_a_tiny_fleet_to_its_last_mark() -> Non
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
     missing = [what for what in MEASURED if what not in done.stdout]
+    assert not missing, done.stdout
+
+
+def test_the_benchmark_of_decisions_measures_a_tiny_fleet() -> None:
+    command = [sys.executable, "-m", "benchmarks", "decisions", "--nodes", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    missing = [what for what in DECIDED if what not in done.stdout]
     assert not missing, done.stdout
 
 

@@ -52,6 +52,9 @@ class Cache:
     last_event: dict[Kind, float] = field(default_factory=dict)  # clock of the last watch event
     changed_at: dict[str, float] = field(default_factory=dict)  # node -> clock of the last change of its devices
     heartbeats: dict[str, HeartbeatArrival] = field(default_factory=dict)  # node -> when its heartbeat came
+    revisions: dict[str, int] = field(default_factory=dict)  # node -> a number that no other state of its NodeDevices
+    # and its Node has had; what decides nothing (a heartbeat) leaves it
+    _changes: int = 0
 
     def records(self, kind: Kind) -> Mapping[str, Record]:
         match kind:
@@ -83,9 +86,11 @@ class Cache:
             del self.node_devices[name]
             self.changed_at.pop(name, None)
             self.heartbeats.pop(name, None)
+            self._revised(name)
             return Dirty(frozenset({name}), frozenset(self.policies))
         if isinstance(before, NodeRecord):
             del self.nodes[name]
+            self._revised(name)
             return Dirty(frozenset({name}))
         del self.policies[name]
         return Dirty(frozenset(self._concerned(before)))
@@ -105,6 +110,7 @@ class Cache:
             stale = record.condition(STALE)
             beats = before.heartbeat != record.heartbeat and stale is not None and stale.status == "True"
             return Dirty(frozenset({record.name})) if beats else NOTHING
+        self._revised(record.name)
         name = frozenset({record.name})
         if before is not None and before.devices == record.devices:
             return Dirty(name)
@@ -115,7 +121,17 @@ class Cache:
     def _observe_node(self, record: NodeRecord) -> Dirty:
         before = self.nodes.get(record.name)
         self.nodes[record.name] = record
-        return Dirty(frozenset({record.name})) if before != record else NOTHING
+        if before == record:
+            return NOTHING
+        self._revised(record.name)
+        return Dirty(frozenset({record.name}))
+
+    def _revised(self, name: str) -> None:
+        self._changes += 1
+        if name in self.node_devices or name in self.nodes:
+            self.revisions[name] = self._changes
+        else:
+            self.revisions.pop(name, None)
 
     def _observe_policy(self, record: PolicyRecord) -> Dirty:
         before = self.policies.get(record.name)

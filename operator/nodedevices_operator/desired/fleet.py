@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -40,8 +41,8 @@ LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_SHOWN = 40  # characters of a value that is refused
 
 Faults = Mapping[str, Mapping[str, str]]  # node -> id of what is at fault -> since when, by the node's clock
-Arrivals = Mapping[tuple[str, str, str], float | None]  # node, id, since -> when it was first seen, in seconds by the
-# operator's monotonic clock; None: it was there when the operator began
+Arrivals = Mapping[str, Mapping[tuple[str, str], float | None]]  # node -> id, since -> when it was first seen, in
+# seconds by the operator's monotonic clock; None: it was there when the operator began
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -150,10 +151,14 @@ class Decision:
 def arrivals(before: Arrivals | None, faults: Faults, at: float) -> Arrivals:
     """When each of the faults was first seen. `before`: as of the look before; None: there was none, and nobody knows
     for how long they have been there."""
-    present = ((node, each, since) for node, its in faults.items() for each, since in its.items())
     if before is None:
-        return dict.fromkeys(present)
-    return {key: before.get(key, at) for key in present}
+        return {node: dict.fromkeys(its.items()) for node, its in faults.items()}
+    found = {}
+    for node, its in faults.items():
+        known = before.get(node, {})
+        same = known.keys() == its.items()
+        found[node] = known if same else {each: known.get(each, at) for each in its.items()}
+    return found
 
 
 def decide(
@@ -163,11 +168,14 @@ def decide(
     while the breaker is open nothing is. `record` is where the record is, for people: namespace/name."""
     fleet = _still_unavailable(_timed_out(fleet, survey.faults, now), survey)
     fleet = judged(fleet, survey, seen, now)
-    wanted = sorted(set(proposals))
+    if not proposals:
+        return Decision(fleet)
+    wanted = sorted(set(proposals), key=_ORDER)
     if fleet.breaker == OPEN:
         return Decision(fleet, refused=dict.fromkeys(wanted, why_stopped(fleet, record)))
     pool_of = {node: pool for pool in survey.pools for node in pool.nodes}
     known = {action for action, _ in fleet.actions}
+    budgets = _Budgets(fleet, now, survey)
     granted: set[Action] = set()
     refused: dict[Action, str] = {}
     for action in wanted:
@@ -176,10 +184,11 @@ def decide(
             granted.add(action)
         elif own is None:
             refused[action] = "no policy that reacts to faults is active on this node any more"
-        elif why := _exceeded(own, fleet, action.node, now, survey):
+        elif why := budgets.exceeded(own, action.node):
             refused[action] = why
         else:
             fleet = _acted(fleet, action, now, survey.faults)
+            budgets = _Budgets(fleet, now, survey)
             granted.add(action)
     return Decision(fleet, frozenset(granted), refused)
 
@@ -231,29 +240,59 @@ def _acted(fleet: Fleet, action: Action, now: datetime, faults: Faults) -> Fleet
 
 def _still_unavailable(fleet: Fleet, survey: Survey) -> Fleet:
     """Without the nodes where all that was acted upon is well again. One that is in no pool now says nothing."""
+    if not fleet.unavailable:
+        return fleet
     known = {node for pool in survey.pools for node in pool.nodes}
     lasting = {node: ids for node, ids in fleet.unavailable.items() if node not in known or survey.ill(node, ids)}
     return fleet if len(lasting) == len(fleet.unavailable) else replace(fleet, unavailable=lasting)
 
 
-def _exceeded(pool: Pool, fleet: Fleet, node: str, now: datetime, survey: Survey) -> str:
-    """Why the budget does not allow one more action on this node; empty: it does."""
-    limits, recent = pool.limits, [action for action, at in fleet.actions if _within(at, now, HOUR)]
-    if len(recent) >= MAX_ACTIONS:
-        return f"{MAX_ACTIONS} actions within the last hour, in the whole fleet, are as many as the record holds"
-    if limits.per_hour is not None and sum(action.node in pool.nodes for action in recent) >= limits.per_hour:
-        return (
-            f"the budget of policy {pool.policy} allows {limits.per_hour} actions an hour (perHour), and as many were "
-            "granted within the last hour"
-        )
-    out = out_of_service(pool, fleet, survey)
-    if limits.max_unavailable is not None and node not in out and len(out) >= limits.max_unavailable:
-        listed = ", ".join(sorted(out)[:MAX_NAMES]) + (", ..." if len(out) > MAX_NAMES else "")
-        return (
-            f"the budget of policy {pool.policy} allows {limits.max_unavailable} nodes out of service "
-            f"(maxUnavailable), and {len(out)} of its {len(pool.all)} nodes are{f': {listed}' if out else ''}"
-        )
-    return ""
+class _Budgets:
+    """What the budgets allow beside these actions; each policy's is worked out once, however many are proposed."""
+
+    def __init__(self, fleet: Fleet, now: datetime, survey: Survey) -> None:
+        self._fleet = fleet
+        self._survey = survey
+        self._recent = [action.node for action, at in fleet.actions if _within(at, now, HOUR)]
+        self._used: dict[int, str] = {}  # pool, by its identity -> why no node may be acted upon; "": some may
+        self._full: dict[int, tuple[frozenset[str], str]] = {}  # the same -> nodes out of service, why no more may be
+
+    def exceeded(self, pool: Pool, node: str) -> str:
+        """Why the budget does not allow one more action on this node; empty: it does."""
+        key = id(pool)
+        used = self._used.get(key)
+        if used is None:
+            used = self._used[key] = self._why_used(pool)
+        if used:
+            return used
+        if key not in self._full:
+            out = out_of_service(pool, self._fleet, self._survey)
+            self._full[key] = out, _why_full(pool, out)
+        out, why = self._full[key]
+        return "" if node in out else why
+
+    def _why_used(self, pool: Pool) -> str:
+        limits = pool.limits
+        if len(self._recent) >= MAX_ACTIONS:
+            return f"{MAX_ACTIONS} actions within the last hour, in the whole fleet, are as many as the record holds"
+        if limits.per_hour is not None and sum(node in pool.nodes for node in self._recent) >= limits.per_hour:
+            return (
+                f"the budget of policy {pool.policy} allows {limits.per_hour} actions an hour (perHour), and as many "
+                "were granted within the last hour"
+            )
+        return ""
+
+
+def _why_full(pool: Pool, out: frozenset[str]) -> str:
+    """Why no other node than these may go out of service; empty: one may."""
+    most = pool.limits.max_unavailable
+    if most is None or len(out) < most:
+        return ""
+    listed = ", ".join(sorted(out)[:MAX_NAMES]) + (", ..." if len(out) > MAX_NAMES else "")
+    return (
+        f"the budget of policy {pool.policy} allows {most} nodes out of service (maxUnavailable), and {len(out)} of "
+        f"its {len(pool.all)} nodes are{f': {listed}' if out else ''}"
+    )
 
 
 def out_of_service(pool: Pool, fleet: Fleet, survey: Survey) -> frozenset[str]:
@@ -277,12 +316,12 @@ def _mass_fault(pool: Pool, fleet: Fleet, faults: Faults, seen: Arrivals) -> str
     limits, nodes = pool.limits, pool.all
     arrived: list[tuple[float, str]] = []
     began: list[tuple[float, str]] = []
-    for node, its in faults.items():
-        if node not in nodes:
+    for node in nodes:
+        if (its := faults.get(node)) is None:
             continue
-        answered = _time(fleet.answered.get(node, ""))
-        for each, since in its.items():
-            time, at = _time(since), seen.get((node, each, since))
+        answered, known = _time(fleet.answered.get(node, "")), seen.get(node, {})
+        for since, at in set(zip(its.values(), map(known.get, its.items()), strict=True)):
+            time = _time(since)
             if answered is not None and time is not None and time <= answered:
                 continue
             if time is not None:
@@ -406,6 +445,7 @@ def from_data(data: Mapping[str, Any]) -> Fleet | None:
 _TEXTS = ("breaker", "reason", "opened", "until", "closed", "resumed")
 _LATER = ("cause", "place")  # which an older operator's record has not
 _ACTION = tuple(each.name for each in fields(Action))
+_ORDER = attrgetter(*_ACTION)  # as actions are compared, at a fraction of the cost
 
 
 def _within(at: str, now: datetime, window: timedelta) -> bool:

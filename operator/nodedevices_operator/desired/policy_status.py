@@ -12,8 +12,8 @@ reported with the count of nodes; an excluded id, or one of a list of devices, o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nodedevices_api import conditions as names
@@ -118,6 +118,17 @@ class NodeOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Contribution:
+    """What one node adds to the counts of one policy that it is one of the nodes of."""
+
+    mine: Outcome | None = None
+    trial: tuple[Trial, Preview] | None = None
+    failure: str = ""  # why the policy has failed there
+    waiting: str = ""  # why it is not in effect there yet
+    notes: tuple[Note, ...] = ()  # what of it matches nothing there, or has no effect
+
+
+@dataclass(frozen=True, slots=True)
 class Tally:
     selected: int = 0
     applied: int = 0
@@ -199,63 +210,30 @@ def _notes(configuration: Configuration, record: NodeDevicesRecord) -> tuple[Not
     return found
 
 
-def tally(
-    policy: PolicyRecord, nodes: Mapping[str, NodeOutcome], rehearse: Rehearse = lambda _nodes, _actions: {}
-) -> Tally:
-    """The policy's counts over all nodes. `rehearse` answers for what a DryRun policy would do about faults."""
-    selected = applied = overridden = failed = silent = outdated = 0
-    older: set[str] = set()
-    failing: list[tuple[str, str]] = []
-    waiting: list[tuple[str, str]] = []
-    notes: list[Note] = []
-    previews: dict[str, Preview] = {}
-    reacting: set[str] = set()  # nodes where it would supply what is done about faults
-    would_supply = 0
-    for node, outcome in nodes.items():
-        mine = (outcome.outcomes or {}).get(policy.name)
-        if policy.name not in outcome.selected and mine is None:
-            continue
-        selected += 1
-        if policy.name in outcome.trials:
-            trial, previews[node] = outcome.trials[policy.name]
-            would_supply += bool(trial.supplies)
-            older |= set(trial.conflicts)
-            reacting |= {node} if trial.faults is not None else set()
-        if mine is None:
-            continue
-        overridden += bool(mine.overridden)
-        older |= set(mine.conflicts)
-        if why := outcome.failed(mine):
-            failed += 1
-            failing.append((node, why))
-        elif not mine.supplies:
-            silent += 1
-        elif mine.generation != policy.generation:
-            outdated += 1
-        elif why := outcome.waits(policy.name) or outcome.delayed(mine):
-            waiting.append((node, why))
-        else:
-            applied += 1
-            notes += [note for note in outcome.unmatched if note.section in mine.supplies]
-    return Tally(
-        selected=selected,
-        applied=applied,
-        overridden=overridden,
-        failed=failed,
-        silent=silent,
-        outdated=outdated,
-        older=frozenset(older),
-        failing=tuple(sorted(failing)),
-        waiting=tuple(sorted(waiting, key=lambda each: (each[1] in {SILENT, TURN}, each))),
-        unmatched=_counted(notes, applied=applied),
-        would_supply=would_supply,
-        would=_would(previews, frozenset(reacting), rehearse),
-    )
+def contribution(policy: str, outcome: NodeOutcome) -> Contribution | None:
+    """What the node adds to the policy's counts; None: nothing, it is none of the policy's nodes."""
+    mine, trial = (outcome.outcomes or {}).get(policy), outcome.trials.get(policy)
+    if mine is None:
+        return Contribution(trial=trial) if policy in outcome.selected else None
+    made = Contribution(trial=trial, mine=mine)
+    if why := outcome.failed(mine):
+        return replace(made, failure=why)
+    if not mine.supplies:
+        return made
+    if why := outcome.waits(policy) or outcome.delayed(mine):
+        return replace(made, waiting=why)
+    return replace(made, notes=tuple(note for note in outcome.unmatched if note.section in mine.supplies))
 
 
-def _would(
-    previews: Mapping[str, Preview], reacting: frozenset[str], rehearse: Rehearse
-) -> tuple[tuple[str, str], ...]:
+def contributes_the_same(policy: str, before: NodeOutcome, after: NodeOutcome) -> bool:
+    """Whether both are known to add the same, at a fraction of the cost: stronger policies supply everything."""
+    if policy in before.trials or policy in after.trials:
+        return False
+    was, now = (before.outcomes or {}).get(policy), (after.outcomes or {}).get(policy)
+    return was is not None and not was.supplies and was == now
+
+
+def would(previews: Mapping[str, Preview], reacting: frozenset[str], rehearse: Rehearse) -> tuple[tuple[str, str], ...]:
     """What would change, by node: the fleet answers for the actions of all of them together."""
     actions = [action for each in previews.values() for action in each.actions]
     answers = rehearse(reacting, actions) if actions else {}
@@ -263,19 +241,25 @@ def _would(
     return tuple(sorted((node, text) for node, text in texts.items() if text))
 
 
-def _counted(notes: Iterable[Note], *, applied: int) -> tuple[tuple[str, int], ...]:
+def waiting_first(waiting: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Nodes that only are silent, or wait for their turn, last."""
+    return tuple(sorted(waiting.items(), key=lambda each: (each[1] in {SILENT, TURN}, each)))
+
+
+def counted(notes: Mapping[Note, int], *, applied: int) -> tuple[tuple[str, int], ...]:
     """By entry, most frequent first; what a node has instead differs by node, and one is shown for all of them. An
     excluded id, or a device of a list, that one of the nodes has is right: a policy for many nodes names those of each
     of them."""
-    by_entry: dict[tuple[str, str], list[str]] = {}
-    for note in notes:
-        by_entry.setdefault((note.section, note.entry), []).append(note.text)
-    counted = [
-        (min(same), len(same))
-        for (_, entry), same in by_entry.items()
-        if len(same) == applied or not (entry.startswith("exclude[") or _ONE_OF_A_LIST.search(entry))
+    by_entry: dict[tuple[str, str], tuple[str, int]] = {}
+    for note, number in notes.items():
+        text, so_far = by_entry.get((note.section, note.entry), (note.text, 0))
+        by_entry[note.section, note.entry] = min(text, note.text), so_far + number
+    shown = [
+        (text, number)
+        for (_, entry), (text, number) in by_entry.items()
+        if number == applied or not (entry.startswith("exclude[") or _ONE_OF_A_LIST.search(entry))
     ]
-    return tuple(sorted(counted, key=lambda item: (-item[1], item[0])))
+    return tuple(sorted(shown, key=lambda item: (-item[1], item[0])))
 
 
 def policy_status(

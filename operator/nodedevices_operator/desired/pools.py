@@ -10,11 +10,15 @@ acted upon.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from heapq import merge
 
+import orjson
 from nodedevices_api import conditions as names
 from nodedevices_api.errors import parse
+from nodedevices_api.meta import LabelSelector
 from nodedevices_api.sections import Faults
 from nodedevices_common.errors import InputError
 
@@ -41,51 +45,124 @@ class _Source:
     section: object
 
 
+@dataclass(frozen=True, slots=True)
+class FleetNode:
+    """One node as budgets and breakers see it."""
+
+    faults: Mapping[str, str] = field(default_factory=dict)  # id of what is at fault -> since when
+    unclear: frozenset[str] = frozenset()  # ids whose state is not known now
+    silent: bool = False  # it says nothing of its devices
+    out: bool = False  # out of service
+    source: _Source | None = None
+    coming: str = ""  # the policy that is to supply the section here
+
+
+class Reacting:
+    """The policies that react to faults, the strongest first. Never changed; equal ones give equal answers."""
+
+    def __init__(self, policies: Iterable[PolicyRecord] = ()) -> None:
+        found = [each for each in policies if not each.dry_run and each.spec is not None and SECTION in each.sections]
+        found.sort(key=lambda each: (-each.priority, each.created, each.name))  # as in desired.configuration
+        self._ranked = found
+        self._key = tuple((each.name, each.uid, each.generation) for each in found)
+        self._by_label: dict[str, dict[str, list[int]]] = {}  # key -> value -> places of those that ask for one of them
+        self._others: list[int] = []
+        for place, each in enumerate(found):
+            labels = _required(each.selector)
+            for key, value in labels:
+                self._by_label.setdefault(key, {}).setdefault(value, []).append(place)
+            if not labels:
+                self._others.append(place)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reacting) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def first(self, labels: Mapping[str, str]) -> str:
+        """The strongest that selects a node with these labels; "": none does."""
+        own = sorted(
+            place for key, values in self._by_label.items() if key in labels for place in values.get(labels[key], ())
+        )
+        for place in merge(own, self._others) if own else self._others:
+            if self._ranked[place].selects(labels):
+                return self._ranked[place].name
+        return ""
+
+
+def _required(selector: LabelSelector | None) -> list[tuple[str, str]]:
+    """Labels of which every node that is selected has one; empty: not known."""
+    if selector is None:
+        return []
+    for label in selector.match_labels.items():
+        return [label]
+    for each in selector.match_expressions:
+        if each.operator == "In":
+            return [(each.key, value) for value in each.values or ()]
+    return []
+
+
+def fleet_node(record: NodeDevicesRecord, node: NodeRecord | None, reacting: Reacting) -> FleetNode:
+    return FleetNode(
+        faults=faulty(record),
+        unclear=unclear(record),
+        silent=not record.devices,
+        out=node is None or not node.ready or node.cordoned or bool(node.taints),
+        source=_stored(record),
+        coming=coming(node, reacting),
+    )
+
+
+def coming(node: NodeRecord | None, reacting: Reacting) -> str:
+    """The policy that is to supply the section to this node; "": none is."""
+    return "" if node is None else reacting.first(node.labels)
+
+
 def survey(
     records: Mapping[str, NodeDevicesRecord],
     nodes: Mapping[str, NodeRecord],
     policies: Iterable[PolicyRecord] = (),
 ) -> Survey:
-    """A section that cannot be read allows nothing."""
+    """Each node read anew; reconcile/surveyor.py reads those that have changed."""
+    reacting = Reacting(policies)
+    return surveyed({name: fleet_node(record, nodes.get(name), reacting) for name, record in records.items()})
+
+
+def surveyed(nodes: Mapping[str, FleetNode]) -> Survey:
+    """The fleet of these nodes. A section that cannot be read allows nothing."""
     found: dict[str, _Members] = {}
-    faults: dict[str, Mapping[str, str]] = {}
-    unknown: dict[str, frozenset[str]] = {}
-    silent: set[str] = set()
-    out: set[str] = set()
-    coming: dict[str, set[str]] = {}  # nodes, by the policy that is to supply the section there
-    reacting = [each for each in policies if not each.dry_run and each.spec is not None and SECTION in each.sections]
-    reacting.sort(key=lambda each: (-each.priority, each.created, each.name))  # as in desired.configuration
-    for name, record in records.items():
-        node = nodes.get(name)
-        if its := faulty(record):
-            faults[name] = its
-        if ids := unclear(record):
-            unknown[name] = ids
-        if not record.devices:
-            silent.add(name)
-        if node is None or not node.ready or node.cordoned or node.taints:
-            out.add(name)
-        if (policy := _wanted(node, reacting)) is not None:
-            coming.setdefault(policy, set()).add(name)
-        source = _stored(record)
-        if source is None:
+    wanted: dict[str, set[str]] = {}  # nodes, by the policy that is to supply the section there
+    for name, it in nodes.items():
+        if it.coming:
+            wanted.setdefault(it.coming, set()).add(name)
+        if (source := it.source) is None:
             continue
-        members = found.setdefault(source.policy, _Members())
+        members = found.get(source.policy)
+        if members is None:
+            members = found[source.policy] = _Members()
         members.nodes.add(name)
         if source.generation > members.generation and source.section is not None:
             members.generation, members.section = source.generation, source.section
+    out = frozenset(name for name, it in nodes.items() if it.out)
     pools = [
         Pool(
             policy=name,
-            limits=limits(it.section, len(it.nodes | coming.get(name, set()))),
+            limits=limits(it.section, len(it.nodes | wanted.get(name, set()))),
             nodes=frozenset(it.nodes),
-            out=frozenset(it.nodes & out),
-            coming=frozenset(coming.get(name, ())),
+            out=out & it.nodes,
+            coming=frozenset(wanted.get(name, ())),
             acts=_acts(it.section),
         )
         for name, it in sorted(found.items())
     ]
-    return Survey(pools, faults, unknown, frozenset(silent), frozenset(out))
+    return Survey(
+        pools=pools,
+        faults={name: it.faults for name, it in nodes.items() if it.faults},
+        unclear={name: it.unclear for name, it in nodes.items() if it.unclear},
+        silent=frozenset(name for name, it in nodes.items() if it.silent),
+        out=out,
+    )
 
 
 def acts(policy: PolicyRecord) -> bool:
@@ -111,15 +188,21 @@ def claims(policies: Iterable[PolicyRecord], where: str) -> Claims:
 
 def _acts(section: object) -> bool:
     """Whether it taints Nodes or evicts pods for any fault."""
+    faults = _read(section)
+    return faults is not None and (taints(faults) or evicts(faults))
+
+
+def _read(section: object) -> Faults | None:
+    """None: it cannot be read."""
+    return _parsed(orjson.dumps(section))
+
+
+@lru_cache(maxsize=1024)  # a fleet has few different ones, and each decision about it reads them all
+def _parsed(section: bytes) -> Faults | None:
     try:
-        faults = parse(Faults, section, SECTION)
+        return parse(Faults, orjson.loads(section), SECTION)
     except InputError:
-        return False
-    return taints(faults) or evicts(faults)
-
-
-def _wanted(node: NodeRecord | None, reacting: Sequence[PolicyRecord]) -> str | None:
-    return next((each.name for each in reacting if node is not None and each.selects(node.labels)), None)
+        return None
 
 
 def _stored(record: NodeDevicesRecord) -> _Source | None:
@@ -130,9 +213,8 @@ def _stored(record: NodeDevicesRecord) -> _Source | None:
 
 def limits(section: object, nodes: int) -> Limits:
     """What the section's budget and breaker come to with so many nodes; a percentage is rounded down."""
-    try:
-        faults = parse(Faults, section, SECTION)
-    except InputError:
+    faults = _read(section)
+    if faults is None:
         return Limits(per_hour=0, max_unavailable=0)
     usual, budget, breaker = Limits(), faults.budget, faults.breaker
     most = None if budget is None else budget.max_unavailable

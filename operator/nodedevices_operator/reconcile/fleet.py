@@ -111,14 +111,15 @@ class FleetGate:
 
     def propose(self, node: str, kind: str, actions: Sequence[Action]) -> None:
         """What the node wants done of that kind now, in the place of what it wanted before; nothing withdraws it."""
-        if self._proposals.get((node, kind), ()) == tuple(actions):
+        before = self._proposals.get((node, kind), ())
+        if before == tuple(actions):
             return
         if actions:
             self._proposals[node, kind] = tuple(actions)
         else:
             self._proposals.pop((node, kind), None)
-        wanted = {action for each in self._proposals.values() for action in each}
-        self._answers = {action: answer for action, answer in self._answers.items() if action in wanted}
+        for action in set(before).difference(actions):
+            self._answers.pop(action, None)
         if actions:
             self._enqueue(KEY)
 

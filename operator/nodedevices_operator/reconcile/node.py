@@ -18,10 +18,11 @@ from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.concerns.port import Concern, Outcome, Shown, View, forbidden, hindered
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired.policy_status import Hindrance, NodeOutcome, hindrances, node_outcome
+from nodedevices_operator.desired.policy_status import Hindrance, hindrances, node_outcome
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.reconcile.leftovers import Leftovers
+from nodedevices_operator.reconcile.tallies import Tallies
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
 FORBIDDEN_SECONDS = 60.0
@@ -34,7 +35,7 @@ class ConcernError(OperationError):
 
 
 class NodeReconciler:
-    """`dirty` is called with what our own writes have made worth another reconciliation; `outcomes` are what nodes mean
+    """`dirty` is called with what our own writes have made worth another reconciliation; `tallies` are what nodes mean
     for policies."""
 
     def __init__(
@@ -44,7 +45,7 @@ class NodeReconciler:
         tools: Tools,
         metrics: Metrics,
         dirty: Callable[[Dirty], None],
-        outcomes: dict[str, NodeOutcome],
+        tallies: Tallies,
         concerns: Sequence[Factory] = CONCERNS,
     ) -> None:
         self._cache = cache
@@ -52,7 +53,7 @@ class NodeReconciler:
         self._now = tools.writer.now
         self._metrics = metrics
         self._dirty = dirty
-        self._outcomes = outcomes
+        self._tallies = tallies
         self._leftovers = Leftovers(cache, tools.writer, dirty, tools.clock)
         self._concerns: list[Concern[Any, Any]] = [make(tools) for make in concerns]
         self._infos = tuple(concern.info for concern in self._concerns)
@@ -136,11 +137,8 @@ class NodeReconciler:
         outcome = node_outcome(
             view.node.labels, self._cache.policies, view.configuration, view.record, hindered, taints=view.node.taints
         )
-        before = self._outcomes.get(name)
-        if before != outcome:
-            self._outcomes[name] = outcome
-            concerned = outcome.concerned | (before.concerned if before is not None else frozenset())
-            self._dirty(Dirty(policies=concerned))
+        if changed := self._tallies.put(name, outcome):
+            self._dirty(Dirty(policies=changed))
 
     def _finish(self, view: View, problems: list[Exception]) -> float | None:
         retried = [error for error in problems if not forbidden(error)]
@@ -157,9 +155,8 @@ class NodeReconciler:
         for concern in self._concerns:
             concern.forget(name)
         self._uids.pop(name, None)
-        before = self._outcomes.pop(name, None)
-        if before is not None:
-            self._dirty(Dirty(policies=before.concerned))
+        if changed := self._tallies.put(name, None):
+            self._dirty(Dirty(policies=changed))
 
 
 def belongs(record: NodeDevicesRecord, node: NodeRecord) -> bool:

@@ -1,30 +1,29 @@
 """Reconciling one DevicePolicy: its nodes summed up into its status.
 
-What each node means for its policies is handed over by the nodes' own reconciliations; the sum is made at most about
-once a second for each policy, however many nodes change.
+What each node means for its policies is handed over by the nodes' own reconciliations, and summed up as it changes
+(tallies.py); the status is made of the sum at most about once a second for each policy, however many nodes change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from nodedevices_api import conditions as names
 
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.desired import events
 from nodedevices_operator.desired.policy_status import (
-    NodeOutcome,
     Verdict,
     policy_status,
     rollout_message,
     shows,
-    tally,
 )
 from nodedevices_operator.desired.pools import SECTION, acts, trial_pool
 from nodedevices_operator.desired.rollout import RolloutState
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.reconcile.fleet import FleetGate, Stop
 from nodedevices_operator.reconcile.rollouts import Rollouts
+from nodedevices_operator.reconcile.tallies import Tallies
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import PolicyRecord
 
@@ -33,14 +32,14 @@ REHEARSE_SECONDS = 60.0  # until a DryRun policy says again what budget and brea
 
 
 class PolicyReconciler:
-    """`outcomes` is filled as nodes are reconciled; `gate` has the breaker, and the place of its record."""
+    """`tallies` are filled as nodes are reconciled; `gate` has the breaker, and the place of its record."""
 
     def __init__(
         self,
         cache: Cache,
         writer: Writer,
         dirty: Callable[[Dirty], None],
-        outcomes: Mapping[str, NodeOutcome],
+        tallies: Tallies,
         *,
         gate: FleetGate,
         rollouts: Rollouts,
@@ -48,7 +47,7 @@ class PolicyReconciler:
         self._cache = cache
         self._writer = writer
         self._dirty = dirty
-        self._outcomes = outcomes
+        self._tallies = tallies
         self._gate = gate
         self._rollouts = rollouts
 
@@ -59,10 +58,8 @@ class PolicyReconciler:
             return None
         self._rollouts.reconsider(name)  # what a person said of it, and its limits
         rollout = self._rollouts.state(name)
-        counts = tally(
-            policy,
-            self._outcomes,
-            lambda nodes, actions: self._gate.rehearse(trial_pool(policy, nodes), actions),
+        counts = self._tallies.tally(
+            policy, lambda nodes, actions: self._gate.rehearse(trial_pool(policy, nodes), actions)
         )
         now = self._writer.now()
         stop = self._gate.stop if acts(policy) else None

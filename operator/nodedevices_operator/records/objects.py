@@ -299,7 +299,7 @@ class PolicyRecord:
     resource_version: str = field(default="", compare=False)
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        return self.selector is not None and self.selector.matches(dict(labels))
+        return self.selector is not None and self.selector.matches(labels)
 
 
 # --- from raw objects ------------------------------------------------------------------------------------------------

@@ -11,12 +11,14 @@ from nodedevices_operator.desired.configuration import Outcome, Previous, Trial,
 from nodedevices_operator.desired.policy_status import (
     Hindrance,
     NodeOutcome,
+    Tally,
     hindrances,
     node_outcome,
     policy_status,
-    tally,
 )
 from nodedevices_operator.desired.trial import Preview
+from nodedevices_operator.reconcile.tallies import Tallies
+from nodedevices_operator.records.objects import PolicyRecord
 from support.contract import INVALID_SHARING
 from support.opfacts import NOW, policy, record, sharing
 
@@ -27,6 +29,13 @@ WAITING = NodeOutcome(CHOSEN, {"p": Outcome(("sharing",), generation=1)})
 BEATEN = NodeOutcome(CHOSEN, {"p": Outcome((), ("sharing",), generation=1)}, active=True)
 REFUSED = NodeOutcome(CHOSEN, {"p": Outcome(("sharing",), generation=1)}, failure="16384 replicas are too many")
 LOSER = NodeOutcome(CHOSEN, {"p": Outcome((), ("sharing",), ("older",), generation=1)})
+
+
+def tally(about: PolicyRecord, nodes: dict[str, NodeOutcome]) -> Tally:
+    tallies = Tallies()
+    for name, outcome in nodes.items():
+        tallies.put(name, outcome)
+    return tallies.tally(about)
 
 
 def said(nodes: dict[str, NodeOutcome], about: Any = P) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""The fleet as it is now, for the fleet gate: a node is read again only where its objects or the policies have changed.
+
+Each node's own part is kept with the cache's revision of it and the policies that it was made for, never with the
+objects themselves, which would live on. What is kept is only ever compared: the survey equals that of
+`desired.pools.survey`, whatever was kept.
+
+All nodes at once, as after a start or a change of a policy, are read some at a time (`catch_up`), so that faults are
+handled meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from nodedevices_operator.cache.store import Cache
+from nodedevices_operator.desired.fleet import Survey
+from nodedevices_operator.desired.pools import FleetNode, Reacting, coming, fleet_node, surveyed
+
+AT_ONCE = 200  # nodes, some 5 ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    revision: int
+    reacting: Reacting
+    node: FleetNode
+
+
+class Surveyor:
+    """Over one cache. Event loop only."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._reacting = Reacting()
+        self._kept: dict[str, _Kept] = {}
+        self._survey: Survey | None = None  # of what is kept
+
+    async def catch_up(self) -> None:
+        """Have so little left to read that `survey` is done at once."""
+        left = True
+        while left:
+            left = self._renew(AT_ONCE) == AT_ONCE
+            await asyncio.sleep(0)
+
+    def survey(self) -> Survey:
+        self._renew()
+        for name in self._kept.keys() - self._cache.node_devices.keys():
+            del self._kept[name]
+            self._survey = None
+        if self._survey is None:
+            self._survey = surveyed({name: kept.node for name, kept in self._kept.items()})
+        return self._survey
+
+    def _renew(self, most: int | None = None) -> int:
+        """Read so many nodes that are others than what is kept, or all. Returns how many."""
+        reacting = Reacting(self._cache.policies.values())
+        if reacting == self._reacting:
+            reacting = self._reacting
+        self._reacting = reacting
+        revisions, kept = self._cache.revisions, self._kept
+        others = (
+            name
+            for name in self._cache.node_devices
+            if (its := kept.get(name)) is None or its.revision != revisions[name] or its.reacting is not reacting
+        )
+        names = list(islice(others, most))
+        for name in names:
+            self._read(name)
+        return len(names)
+
+    def _read(self, name: str) -> None:
+        before, revision = self._kept.get(name), self._cache.revisions[name]
+        record, node = self._cache.node_devices[name], self._cache.nodes.get(name)
+        if before is None or before.revision != revision:
+            found = fleet_node(record, node, self._reacting)
+            same = before is not None and before.node == found
+        else:
+            to_come = coming(node, self._reacting)
+            same = before.node.coming == to_come
+            found = before.node if same else replace(before.node, coming=to_come)
+        self._kept[name] = _Kept(revision, self._reacting, found)
+        if not same:
+            self._survey = None
