@@ -505,7 +505,9 @@ class ResourceMemory(Loose):
     """The memory of all devices of a resource whose shares are amounts of memory. What is neither held nor free nor
     unallocatable is not offered: its device is not healthy, or waits for holders of an earlier configuration."""
 
-    total: Quantity = Field(description="Memory of the devices.")
+    total: Quantity = Field(
+        description="Memory of the devices; of one that its driver no longer lists, what containers hold of it."
+    )
     held: Quantity = Field(description="Memory that containers hold.")
     free: Quantity | None = Field(
         default=None,

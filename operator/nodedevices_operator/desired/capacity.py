@@ -93,7 +93,7 @@ def amount(entry: CapacityEntry, devices: Sequence[DeviceRecord], resources: Seq
     """How many of it the node has, whatever its pods request."""
     if entry.per_node is not None:
         return entry.per_node
-    there = [device for device in devices if device.health.reason != names.MISSING]
+    there = [device for device in devices if not device.missing]
     in_scope = there if entry.scope == "all" else offered(devices, resources)
     near = near_types((device.id, device.type, device.pcie_root) for device in devices)
     counted = [device for device in in_scope if _matches(entry.match, device, near[device.id])]

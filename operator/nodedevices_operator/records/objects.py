@@ -14,7 +14,7 @@ from sys import intern
 from typing import Any
 
 from nodedevices_api.base import to_dict
-from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, XID_CRITICAL_ERROR
+from nodedevices_api.conditions import MISSING, NODE_DEVICES_HEALTHY, XID_CRITICAL_ERROR
 from nodedevices_api.devicepolicy import DevicePolicySpec
 from nodedevices_api.errors import parse
 from nodedevices_api.meta import LabelSelector
@@ -84,6 +84,11 @@ class Part:
     holders: tuple[Holder, ...] = ()
     profile: Profile | None = None  # of a MIG device
 
+    @property
+    def missing(self) -> bool:
+        """Whether its driver no longer lists it: it is shown, and counts nowhere."""
+        return self.health.reason == MISSING
+
 
 @dataclass(frozen=True, slots=True)
 class NoticeRecord:
@@ -114,6 +119,11 @@ class DeviceRecord:
     pcie_root: str = ""
     shares: int = 0  # how many it is offered as; 0: it is not shared
     shares_of: str = ""  # the resource of these; "": of several, or an older agent's
+
+    @property
+    def missing(self) -> bool:
+        """Whether its driver no longer lists it: it is shown, and counts nowhere."""
+        return self.health.reason == MISSING
 
 
 @dataclass(frozen=True, slots=True)

@@ -480,7 +480,7 @@ def _held_ids(facts: Facts) -> dict[str, set[str]]:
 
 
 def _resources(facts: Facts, counts: Sequence[ShareCounts], odd: _Odd) -> tuple[api.Resource, ...]:
-    held, known = _held_ids(facts), _holders_were_known(facts)
+    held, known, missing = _held_ids(facts), _holders_were_known(facts), _missing(facts.inventory)
 
     def made(resource: OfferedResource) -> api.Resource:
         return api.Resource(
@@ -494,11 +494,20 @@ def _resources(facts: Facts, counts: Sequence[ShareCounts], odd: _Odd) -> tuple[
             unit=resource.unit,
             packing=packing(resource),
             enforcement=None if resource.enforcement == "none" else resource.enforcement,
-            memory=memory_totals(resource, counts, holders_known=known),
+            memory=memory_totals(resource, counts, missing=missing, holders_known=known),
             managed_by="plugin",
         )
 
     return odd.all(offered(facts).resources[:MAX_RESOURCES], lambda each: f"resource {each.name}", made)
+
+
+def _missing(inventory: Inventory) -> set[str]:
+    """Devices and partitions that their drivers no longer list."""
+    gone = {part for device in inventory.devices for part in device.departed_partitions}
+    for device in inventory.devices:
+        if not device.present:
+            gone |= {device.fact.id, *(part.id for part in device.fact.partitions)}
+    return gone
 
 
 def allocated(facts: Facts) -> dict[str, int]:

@@ -136,17 +136,21 @@ def packing(resource: OfferedResource) -> str | None:
 
 
 def memory_totals(
-    resource: OfferedResource, counts: Iterable[ShareCounts], *, holders_known: bool
+    resource: OfferedResource, counts: Iterable[ShareCounts], *, missing: Collection[str], holders_known: bool
 ) -> api.ResourceMemory | None:
-    """All devices of a resource together."""
+    """All devices of a resource together. `missing`: devices and partitions that are gone; they count with what pods
+    still hold of them, so that what is held is never more than there is."""
     if resource.memory is None:
         return None
     unit = resource.memory.unit_bytes
     own = [each for each in counts if each.resource.name == resource.name]
-    total = sum(memory for memory, _ in resource.memory.devices.values())
+    total = sum(memory for part, (memory, _) in resource.memory.devices.items() if part not in missing)
+    total += unit * sum(each.held for each in own if each.part in missing)
     return api.ResourceMemory(
         total=from_bytes(total),
         held=from_bytes(unit * sum(each.held for each in own)),
         free=from_bytes(unit * sum(each.free for each in own)) if holders_known else None,
-        unallocatable=from_bytes(max(0, total - unit * sum(each.total for each in own))),
+        unallocatable=from_bytes(
+            max(0, total - unit * sum(each.held if each.part in missing else each.total for each in own))
+        ),
     )

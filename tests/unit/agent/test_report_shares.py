@@ -193,6 +193,21 @@ def test_a_gpu_that_a_pod_has_whole_is_not_free_by_memory() -> None:
     assert [(each["held"], each["free"]) for each in said if each] == [(0, 22), (0, 0)]
 
 
+def test_a_missing_gpu_counts_in_the_memory_of_the_node_with_what_pods_still_hold_of_it() -> None:
+    node = Node(l4(0), l4(1)).now(by_memory(), has("a", 3), has("b", 2, of=1))
+    node.devices = (l4(0),)
+    node.now(by_memory(), has("a", 3), has("b", 2, of=1))
+    left = 23034 - 22 * 1024
+    assert resources(node)[MEMORY]["memory"] == {
+        "total": f"{23034 + 2 * 1024}Mi",
+        "held": "5Gi",
+        "free": "19Gi",
+        "unallocatable": f"{left}Mi",
+    }
+    node.now(by_memory(), has("a", 3))
+    assert resources(node)[MEMORY]["memory"]["total"] == "23034Mi"
+
+
 def test_shares_taken_out_of_service_by_hand_are_not_free() -> None:
     node = Node(l4(0)).now(by_memory(), has("a", 2))
     assert node.world.plan is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nodedevices_operator.desired.vendors.amd import AmdLabels
-from support.opfacts import device, record
+from support.opfacts import device, health, record
 
 DRIVERS = [{"name": "amdgpu", "version": "6.12.12"}]
 
@@ -79,3 +79,22 @@ def test_what_is_no_label_is_left_out() -> None:
     labels = AmdLabels().labels(record(gpu(0, product="é" * 5), gpu(1, product="x" * 80), drivers=DRIVERS))
     assert not [name for name in labels if "product-name" in name and len(name.partition("/")[2]) > 63]
     assert all(len(value) <= 63 for value in labels.values())
+
+
+GONE = {"health": health("Unhealthy", "Missing")}
+
+
+def test_a_gpu_or_a_partition_that_is_missing_does_not_count() -> None:
+    cut = gpu(1, profile="cpx_nps4", parts=8)
+    cut["partitions"][0] |= GONE
+    labels = AmdLabels().labels(record(gpu(0, profile="cpx_nps4", parts=8) | GONE, cut))
+    assert {kind: labels[f"amd.com/gpu.{kind}"] for kind in ("device-id.74a1", "vram.24G")} == {
+        "device-id.74a1": "1",
+        "vram.24G": "7",
+    }
+
+
+def test_a_node_whose_gpus_are_all_missing_says_what_they_were_and_counts_none() -> None:
+    labels = AmdLabels().labels(record(gpu(0, profile="cpx_nps4", parts=8) | GONE))
+    said = ("device-id", "device-id.74a1", "vram", "vram.24G")
+    assert [labels[f"amd.com/gpu.{kind}"] for kind in said] == ["74a1", "0", "24G", "0"]

@@ -281,9 +281,33 @@ def test_of_several_models_the_commonest_is_reported_and_then_the_first() -> Non
     assert published(a10, l4) == ("NVIDIA-A10", "1")
 
 
-def test_a_missing_gpu_is_counted_as_long_as_it_is_listed() -> None:
-    gone = gpu(1) | {"health": health("Unhealthy", "Missing")}
-    assert feature_labels(record(gpu(0), gone, **NODE))["nvidia.com/gpu.count"] == "2"
+GONE = {"health": health("Unhealthy", "Missing")}
+
+
+def test_a_missing_gpu_is_not_counted() -> None:
+    gone = gpu(2, "NVIDIA L4") | GONE
+    found = feature_labels(
+        record(gpu(0), gpu(1) | {"health": health("Unhealthy", "Xid79")}, gone, gpu(3) | GONE, **NODE)
+    )
+    assert (found["nvidia.com/gpu.product"], found["nvidia.com/gpu.count"]) == ("NVIDIA-H100-80GB-HBM3", "2")
+
+
+def test_a_node_whose_gpus_are_all_missing_says_what_they_were_and_counts_none() -> None:
+    """A policy that selects nodes by the product does not leave the node because of a fault."""
+    eight_gone = feature_labels(record(*(gpu(index) | GONE for index in range(8)), **NODE))
+    assert differs(eight_gone, WHOLE) == {"gpu.count": ("0", "8")}
+
+
+def test_mig_devices_of_a_missing_gpu_are_not_counted_and_do_not_make_the_node_invalid() -> None:
+    one = ("1g.10gb", "1g.10gb")
+    gone = gpu(1, profiles=one) | GONE
+    gone["partitions"][0]["health"] = health("Unhealthy", "Xid94")
+    assert mig("mixed", gpu(0, profiles=one), gone)["nvidia.com/mig-1g.10gb.count"] == "2"
+    single = mig("single", gpu(0, profiles=one), gone)
+    assert (single["nvidia.com/gpu.product"], single["nvidia.com/gpu.count"]) == (
+        "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb",
+        "2",
+    )
 
 
 @pytest.mark.parametrize(

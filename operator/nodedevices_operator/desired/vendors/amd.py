@@ -2,8 +2,10 @@
 
 `amd.com/gpu.vram=192G` where all GPUs of the node agree, and `amd.com/gpu.vram.192G=8`, how many have it, always; both
 also as `beta.amd.com/...`, for older clusters. Of a GPU that is cut each partition counts, with what it has itself; but
-the model is counted by GPU, as there. Firmware versions and the family, which take a query of the driver, and
-`driver-src-version` are not there; `product-name` and `compute-memory-partition` say more.
+the model is counted by GPU, as there. A GPU or partition that its driver no longer lists does not count; of a node
+that has lost all, the labels go on saying what they were, and the numbers are 0. Firmware versions and the family,
+which take a query of the driver, and `driver-src-version` are not there; `product-name` and `compute-memory-
+partition` say more.
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ class AmdLabels:
     timestamp = ""
 
     def labels(self, record: NodeDevicesRecord) -> dict[str, str]:
-        devices = [device for device in record.devices if device.model.vendor == VENDOR]
+        listed = [device for device in record.devices if device.model.vendor == VENDOR]
+        devices = [device for device in listed if not device.missing] or listed
         kinds: dict[str, Counter[str]] = {}
         for device in devices:
             for kind, value in (*_of_gpu(device), *_of_units(device)):
-                kinds.setdefault(kind, Counter())[_clean(value)] += 1
+                kinds.setdefault(kind, Counter())[_clean(value)] += not device.missing
         labels: dict[str, str] = {}
         for kind, counts in kinds.items():
             counts.pop("", None)
@@ -54,7 +57,7 @@ def _of_gpu(device: DeviceRecord) -> Iterator[tuple[str, str]]:
 def _of_units(device: DeviceRecord) -> Iterator[tuple[str, str]]:
     """Of each of its partitions, or of the GPU where it is whole."""
     model, partitioned = device.model, device.model.attribute("partitionProfile")
-    parts = [part.profile for part in device.parts if part.profile is not None]
+    parts = [part.profile for part in device.parts if part.profile is not None and (device.missing or not part.missing)]
     units: list[Profile | Model] = [*parts] if parts else [model]
     for unit in units:
         said = {

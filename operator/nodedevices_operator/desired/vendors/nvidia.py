@@ -4,7 +4,8 @@ They say what the NodeDevices says, and use nothing else. Where GPU Feature Disc
 
 - several models on one node: the labels are those of the model with the most GPUs, at equal numbers of the one with
   the lowest index (whole GPUs before GPUs in MIG mode); theirs change from run to run. `count` is that model's, too.
-- a GPU that is lost or missing goes on being counted while the agent lists it, as the kubelet's capacity does.
+- a GPU that is off the bus counts until the driver no longer lists it. Of a node that has lost all, the labels go on
+  saying what they were, and `count` is 0: a policy that selects by the product does not leave because of a fault.
 - `gfd.timestamp` is when one of the other labels last changed; theirs is when the configuration was last read.
 - the resource's own name may be any: sharing is read from what the node offers.
 - a third sharing-strategy, `memory`: `replicas` is then how many units of memory a GPU has, and the product stays.
@@ -17,8 +18,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-
-from nodedevices_api.conditions import MISSING
 
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
 from nodedevices_operator.records.traits import Model, Platform, Profile
@@ -53,9 +52,10 @@ class GpuFeatureDiscovery:
 
 
 def _labels(record: NodeDevicesRecord) -> dict[str, str]:
-    devices = [device for device in record.devices if device.model.vendor == VENDOR]
-    if not devices:
+    listed = [device for device in record.devices if device.model.vendor == VENDOR]
+    if not listed:
         return {}
+    devices = [device for device in listed if not device.missing] or listed
     platform = record.platform
     mig = any(_mig_enabled(device) for device in devices)
     mps = any(resource.sharing == "mps" for resource in record.resources if resource.managed_by == "plugin")
@@ -124,7 +124,7 @@ def _models(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> dict[
     chosen = _commonest(whole or devices)
     same = [device for device in devices if device.model.product == chosen.model.product]
     offer = (_by_memory(record, same) or _offer(record, "gpu")) if whole else _PARENT
-    count = len(same)
+    count = sum(not device.missing for device in same)
     labels = dict(_common("gpu", chosen.model.product, count, offer))
     if chosen.model.memory_mib:
         labels["gpu.memory"] = str(chosen.model.memory_mib)
@@ -190,7 +190,7 @@ def _mixed(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> dict[s
 
 def _present(device: DeviceRecord) -> list[Profile]:
     """Of the MIG devices that are there; one that only a pod still holds is none."""
-    return [part.profile for part in device.parts if part.profile is not None and part.health.reason != MISSING]
+    return [part.profile for part in device.parts if part.profile is not None and not part.missing]
 
 
 def _profiles(devices: Sequence[DeviceRecord]) -> dict[Profile, tuple[str, int]]:
