@@ -15,16 +15,24 @@ from typing import Annotated, Literal
 
 from nodedevices_api.errors import parse
 from nodedevices_common.errors import InputError
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
-from nodedevices_plugin.sharing.mps import Daemon, Gpu
+from nodedevices_plugin.sharing.mps import SHARED_MEMORY, Daemon, Gpu
 
 FILE = "nodedevices-daemons.json"
 MAX_BYTES = 1 << 18
 # A resource's name is a path below the root, and a GPU's id an argument of nvidia-smi.
 _NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
-Resource = Annotated[str, StringConstraints(max_length=244, pattern=_NAME)]
+
+
+def _not_shared_memory(name: str) -> str:
+    if name.startswith(f"{SHARED_MEMORY}/"):
+        raise ValueError(f"its folder would be inside the clients' /dev/shm; give another domain than {SHARED_MEMORY}")
+    return name
+
+
+Resource = Annotated[str, StringConstraints(max_length=244, pattern=_NAME), AfterValidator(_not_shared_memory)]
 GpuId = Annotated[str, StringConstraints(max_length=96, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$")]
 
 

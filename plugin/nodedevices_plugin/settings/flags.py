@@ -22,6 +22,7 @@ from nodedevices_plugin.settings.options import (
     by_name,
     file_options,
     options,
+    paths,
     refused_by_vendors,
     variables,
     vendors_flags,
@@ -166,6 +167,12 @@ def _between(
         problems.append(
             f"--{missing}: missing, with --{given_one} {value}; give both, from the downward API, or neither"
         )
+    problems += [
+        f"--{option.name}: {show(each)} is a relative path; give an absolute one, such as /etc/nodedevices/{each}"
+        for option in paths()
+        for each in (_list(values[option.name]) or (str(values[option.name] or ""),))
+        if each and not each.startswith("/")
+    ]
     problems += [
         f"--container-mount-dir: {show(each)} is not an absolute path without . and .., such as /opt/limiter"
         for each in _list(values["container-mount-dir"])

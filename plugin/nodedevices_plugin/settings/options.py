@@ -22,6 +22,7 @@ from nodedevices_plugin.vendors.registry import device_files, own_flags
 KUBELET = "/var/lib/kubelet"
 HTTP_ADDRESS = ":9735"  # not 9400, where NVIDIA's dcgm-exporter listens
 HEALTH_ADDRESS = ":9737"
+_PATHS = frozenset({"FILE", "DIR", "DIRS", "SOCKET"})  # metavars
 
 
 OWN: tuple[Option, ...] = (
@@ -303,6 +304,13 @@ OWN: tuple[Option, ...] = (
 
 def vendors_flags() -> tuple[VendorFlags, ...]:
     return tuple(vendor.flags for vendor in own_flags().values())
+
+
+def paths() -> tuple[Option, ...]:
+    """Those that name files, folders and sockets in this container or on the host, where nothing is relative to
+    anything. Not the kubeconfig, which people give as kubectl takes it."""
+    own = (each for each in OWN if each.metavar in _PATHS or each.name in {"mps-root", "driver-root-ctr-path"})
+    return (*(each for each in own if each.name not in {"kubeconfig", "container-mount-dir"}), *file_options())
 
 
 def file_options() -> tuple[Option, ...]:

@@ -116,11 +116,24 @@ def test_an_address_is_a_host_and_a_port_or_off(text: str, address: Address | No
         (["--kubelet-socket="], "--kubelet-socket: empty (no registration) is not implemented yet"),
         (["--probe=simulated"], "needs exactly one of --simulated-file and --simulated-profile"),
         (["--simulated-file=x"], "--simulated-file: only goes with --probe simulated"),
+        (
+            ["--probe=simulated", "--simulated-file=a.yaml"],
+            "--simulated-file: 'a.yaml' is a relative path; give an absolute one, such as /etc/nodedevices/a.yaml",
+        ),
+        (["--state-file=./state.json"], "--state-file: './state.json' is a relative path; give an absolute one"),
+        (["--cdi-spec-dirs=/etc/cdi,cdi"], "--cdi-spec-dirs: 'cdi' is a relative path"),
+        (["--mps-root=run/nvidia/mps"], "--mps-root: 'run/nvidia/mps' is a relative path"),
+        (["--rdma-config-file=rdma.json"], "--rdma-config-file: 'rdma.json' is a relative path"),
         (["--node-name"], "argument --node-name: expected one argument"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_would_be_right(arguments: list[str], says: str) -> None:
     assert says in refused(arguments)
+
+
+def test_paths_are_absolute_but_for_the_kubeconfig() -> None:
+    given = ["--kubeconfig=kubeconfig", "--state-file=/x/state.json", "--cdi-spec-dirs=/etc/cdi,/var/run/cdi"]
+    assert parse(given, HERE).state_file == "/x/state.json"
 
 
 def test_a_missing_node_name_is_reported_with_where_it_comes_from() -> None:

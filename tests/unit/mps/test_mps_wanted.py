@@ -48,6 +48,7 @@ def entry(**changed: Any) -> dict[str, Any]:
         ([entry(resource="../gpu")], "resource"),
         ([entry(resource="nvidia.com/..")], "resource"),
         ([entry(resource="/gpu")], "resource"),
+        ([entry(resource="shm/gpu")], r"resource: .*inside the clients' /dev/shm; give another domain than shm"),
         ([entry(resource="nvidia.com/gpu\n")], "resource"),
         ([entry(gpus=[{"id": "--reset", "index": 0}])], "id"),
         ([entry(gpus=[{"id": "GPU-1; rm", "index": 0}])], "id"),
