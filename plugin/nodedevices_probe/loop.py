@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -78,7 +77,7 @@ class LineLoop:
     boot_id: str = ""
     is_read: Callable[[], bool] = lambda: True  # False: nobody would get a line now, and none is written
     _interval: float | None = None  # what the reader wants, in the place of the source's own
-    _instance: str = field(default_factory=lambda: secrets.token_hex(8))
+    _instance: str = field(default_factory=lambda: os.urandom(8).hex())
     _sequence: int = 0
     _written: Facts | None = None
     _written_at: float = 0.0
