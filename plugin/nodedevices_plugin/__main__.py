@@ -1,5 +1,29 @@
-"""`python -m nodedevices_plugin` is nodedevices-agent."""
+"""The command nodedevices-agent, also as `python -m nodedevices_plugin`: loads the agent, and runs it.
 
-from nodedevices_plugin.agent import main
+Loading is most of the time from the start to the first Register. A probe's process starts beside it, as a spare: which
+probes run is known only when the agent is loaded. It ends again where none is needed, wrong flags among the reasons.
+"""
 
-raise SystemExit(main())
+from __future__ import annotations
+
+import gc
+
+from nodedevices_plugin.inputs import probe_child
+
+
+def main() -> int:
+    spare = probe_child.spare()
+    try:
+        gc.disable()  # what is loaded stays: the collector would look through all of it, again and again
+        from nodedevices_plugin import agent  # noqa: PLC0415  see above
+
+        gc.freeze()  # nor does it later, while the kubelet waits for an answer
+        gc.enable()
+        return agent.main(spare=spare)
+    finally:
+        if spare is not None:
+            spare.end()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

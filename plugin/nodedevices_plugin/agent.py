@@ -38,6 +38,7 @@ from nodedevices_plugin.host.state_keeper import StateKeeper
 from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder, DeviceFileReader
 from nodedevices_plugin.inputs.node_pods import PodWatch
 from nodedevices_plugin.inputs.own_object import older_conditions, seen_object
+from nodedevices_plugin.inputs.probe_child import Spare
 from nodedevices_plugin.inputs.probes import Probes
 from nodedevices_plugin.kubelet import checkpoint
 from nodedevices_plugin.kubelet.holders import HolderPoller
@@ -87,8 +88,9 @@ class Agent:
         store: Store | None,
         pods: PodStore | None = None,
         hardware: Callable[[], Mapping[str, str]] | None = None,
+        spare: Spare | None = None,
     ) -> None:
-        """`hardware`: as in FoundHardware, where a test has its own."""
+        """`hardware`: as in FoundHardware, where a test has its own. `spare`: a process for the first probe."""
         self._local = local
         self._store = store
         self._started = datetime.now(UTC)
@@ -141,7 +143,9 @@ class Agent:
         )
         self._node_files = NodeFiles(worker=node_files)
         self._step_log = StepLog()
-        self._probes = Probes(local, driver_root=self._driver_root, on_line=self._wake.set, keep=self._parts.keep)
+        self._probes = Probes(
+            local, driver_root=self._driver_root, on_line=self._wake.set, keep=self._parts.keep, spare=spare
+        )
         self._metrics = Metrics(
             facts=lambda: self._reporter.facts,
             probes=lambda: {name: each.counters for name, each in self._probes.sources.items()},
@@ -456,8 +460,8 @@ class Agent:
         return servers(self._local.http_address, self._local.health_address, scrape=self._metrics.expose, checks=checks)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns 0 after a SIGTERM, 2 for flags or variables that cannot be."""
+def main(arguments: Sequence[str] | None = None, *, spare: Spare | None = None) -> int:
+    """The command. Returns 0 after a SIGTERM, 2 for flags or variables that cannot be. `spare`: as in Agent."""
     try:
         local = flags.parse(sys.argv[1:] if arguments is None else arguments, os.environ)
     except ConfigError as error:
@@ -465,12 +469,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"nodedevices-agent: {problem}", file=sys.stderr)  # noqa: T201  a command's answer to its user
         return EXIT_USAGE
     logs.configure(local.log_level, local.log_format)  # type: ignore[arg-type]  # flags has checked the values
-    return asyncio.run(_run(local))
+    return asyncio.run(_run(local, spare))
 
 
-async def _run(local: Local) -> int:
+async def _run(local: Local, spare: Spare | None) -> int:
     store = None if local.standalone else KubeStore(local.kubeconfig)
-    agent = Agent(local, store=store, pods=store)
+    agent = Agent(local, store=store, pods=store, spare=spare)
     running = asyncio.create_task(agent.run(), name="agent")
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):

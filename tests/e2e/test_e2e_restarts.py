@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.e2e]
 # Words of their command lines, as `ps` shows them.
 AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
 AGENTS = f"daemonset/{AGENT}"
-PROBE = r"nodedevices-probe|nodedevices_probe\.main"
+PROBE = r"nodedevices-probe|nodedevices_probe\.(main|spare)"
 
 
 def test_a_kubelet_restart_keeps_ids_pods_and_their_devices(rig: RigCluster) -> None:

@@ -22,8 +22,10 @@ from nodedevices_common.backoff import Backoff
 from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
 from nodedevices_probe.protocol import Snapshot
 
+from nodedevices_plugin.inputs.probe_child import Spare, spawn
 from nodedevices_plugin.inputs.probe_source import CHUNK_BYTES, END_AFTER_SILENCE_SECONDS, ProbeLines
 
+OURS = (sys.executable, "-m", "nodedevices_probe.main")
 REAP_SECONDS = 2.0  # a killed child that is not gone by then is stuck in the kernel
 LAST_REAP_SECONDS = 0.2  # the same at the agent's own end, where nothing else may run any more
 EXIT_GRACE_SECONDS = 0.2  # for a child that has closed its pipe to exit by itself
@@ -36,7 +38,8 @@ class ProbeProcess(ProbeLines):
     """A ProbeSource: a child, and after it the next one.
 
     `arguments` are those of `nodedevices-probe` (`["nvml"]`), read before each use: a child that has others is
-    replaced. `command` replaces the whole command line instead, and gets `--fd N` appended like ours.
+    replaced. `command` replaces the whole command line instead, and gets `--fd N` appended like ours. `spare` is the
+    first child, where it is one of ours.
     """
 
     def __init__(
@@ -48,12 +51,14 @@ class ProbeProcess(ProbeLines):
         command: Sequence[str] | None = None,
         backoff: Backoff = BACKOFF,
         kill_after_silence_seconds: float = END_AFTER_SILENCE_SECONDS,
+        spare: Spare | None = None,
     ) -> None:
         super().__init__(
             name, on_snapshot=on_snapshot, backoff=backoff, end_after_silence_seconds=kill_after_silence_seconds
         )
         self._own = list(command) if command else None
         self._arguments = arguments if callable(arguments) else lambda: arguments
+        self._spare = spare
         self._child: subprocess.Popen[bytes] | None = None
         self._unreaped: list[subprocess.Popen[bytes]] = []
 
@@ -63,7 +68,12 @@ class ProbeProcess(ProbeLines):
         return self._child.pid if self._child else None
 
     def _command(self) -> list[str]:
-        return self._own or [sys.executable, "-m", "nodedevices_probe.main", *self._arguments()]
+        return self._own or [*OURS, *self._arguments()]
+
+    def _start(self, command: list[str]) -> tuple[subprocess.Popen[bytes], int]:
+        spare, self._spare = self._spare, None
+        taken = spare.take(command[len(OURS) :]) if spare is not None and self._own is None else None
+        return taken or spawn(command)
 
     async def session(self) -> bool:
         """Start a child and follow it to its end. The child is killed when this coroutine is cancelled."""
@@ -73,7 +83,7 @@ class ProbeProcess(ProbeLines):
             return False
         command = self._command()
         try:
-            child, read_end = _spawn(command)
+            child, read_end = self._start(command)
         except (OSError, ValueError) as error:  # ValueError: an argument that no command line can hold
             self.last_error = f"failed to start the probe {command[0]}: {getattr(error, 'strerror', None) or error}"
             return False
@@ -139,27 +149,6 @@ class ProbeProcess(ProbeLines):
         return None
 
 
-def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
-    read_end, write_end = os.pipe()
-    try:
-        child = subprocess.Popen(  # noqa: S603  the command is ours or the test's
-            [*command, "--fd", str(write_end)],
-            stdin=subprocess.PIPE,
-            bufsize=0,
-            stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
-            pass_fds=(write_end,),
-            start_new_session=True,
-        )
-    except BaseException:
-        os.close(read_end)
-        raise
-    finally:
-        os.close(write_end)
-    if child.stdin is not None:
-        os.set_blocking(child.stdin.fileno(), False)
-    return child, read_end
-
-
 def _send(child: subprocess.Popen[bytes], line: bytes) -> None:
     """On its standard input, which it need not read: then the line stays in the pipe, or finds no room and is lost."""
     if child.stdin is not None:
@@ -185,10 +174,3 @@ async def _wait_until(done: Callable[[], bool], seconds: float) -> bool:
     while not (ready := done()) and time.monotonic() < deadline:  # noqa: ASYNC110  the kernel has no event for this
         await asyncio.sleep(0.01)
     return ready
-
-
-def _has_descriptor(stream: object) -> bool:
-    try:
-        return stream.fileno() >= 0  # type: ignore[attr-defined,no-any-return]
-    except (AttributeError, OSError, ValueError):
-        return False

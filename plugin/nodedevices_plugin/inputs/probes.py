@@ -19,6 +19,7 @@ import structlog
 from nodedevices_probe.protocol import Snapshot
 from nodedevices_probe.registry import KINDS
 
+from nodedevices_plugin.inputs.probe_child import Spare
 from nodedevices_plugin.inputs.probe_process import ProbeProcess
 from nodedevices_plugin.inputs.probe_socket import ProbeSocket
 from nodedevices_plugin.inputs.probe_source import ProbeSource
@@ -51,7 +52,8 @@ class _Running:
 
 class Probes:
     """`driver_root`: where the driver's root is mounted in this container, as configured now. `on_line` is called on
-    the loop when a line came. `keep` runs a part of the agent until it is cancelled (Supervisor)."""
+    the loop when a line came. `keep` runs a part of the agent until it is cancelled (Supervisor). `spare` becomes the
+    first probe with a process of ours that `use` names at first, and is ended where there is none."""
 
     def __init__(
         self,
@@ -60,11 +62,13 @@ class Probes:
         driver_root: Callable[[], Path],
         on_line: Callable[[], None],
         keep: Callable[[str, Callable[[], Awaitable[None]]], Coroutine[Any, Any, None]],
+        spare: Spare | None = None,
     ) -> None:
         self._local = local
         self._driver_root = driver_root
         self._on_line = on_line
         self._keep = keep
+        self._spare = spare
         self._lines: list[Line] = []  # the longest waiting first
         self._interval: float | None = None
         self._running: dict[str, _Running] = {}  # by probe, the first one first
@@ -73,8 +77,13 @@ class Probes:
     def use(self, texts: Sequence[str]) -> None:
         """From now on these run, as they are configured (settings.probes): what is new is started, what is not among
         them is ended, and of that no further line comes."""
-        if list(texts) == [each.text for each in self._running.values()]:
-            return
+        if list(texts) != [each.text for each in self._running.values()]:
+            self._change(texts)
+        if self._spare is not None:
+            self._spare.end()
+            self._spare = None
+
+    def _change(self, texts: Sequence[str]) -> None:
         log.info("probes configured", probes=[name_of(text) for text in texts])
         before = {each.text: (name, each) for name, each in self._running.items()}
         for name, gone in (before[text] for text in before if text not in texts):
@@ -130,7 +139,10 @@ class Probes:
         if spec.socket:
             return ProbeSocket(spec.socket, name=spec.name, on_snapshot=on_snapshot)
         arguments = partial(self._arguments, spec.name)
-        return ProbeProcess(arguments, name=spec.name, on_snapshot=on_snapshot, command=spec.command)
+        if spec.command:
+            return ProbeProcess(name=spec.name, on_snapshot=on_snapshot, command=spec.command)
+        spare, self._spare = self._spare, None
+        return ProbeProcess(arguments, name=spec.name, on_snapshot=on_snapshot, spare=spare)
 
     def _came(self, probe: str, snapshot: Snapshot) -> None:
         waiting = [(at, line) for at, line in enumerate(self._lines) if line.probe == probe]

@@ -1,0 +1,101 @@
+"""Starts the processes of probes, each with a pipe for its lines, its standard input, and a session of its own.
+
+A spare is started before anything of the agent is loaded, and before it is known which probes run: the first built-in
+one takes it (nodedevices_probe.spare). So two interpreters start side by side, and the first line is there when the
+agent is. For that reason this module imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+REAP_SECONDS = 0.2  # it has opened nothing yet that the kernel could hold it in
+
+
+def spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+    """Start `command` with `--fd N` appended. The child, and where its lines are read."""
+    child, read_end, _ = _spawn(command)
+    return child, read_end
+
+
+class Spare:
+    """One process, to be taken once."""
+
+    def __init__(self) -> None:
+        """OSError: no process can be started."""
+        child, self._read_end, self._write_end = _spawn([sys.executable, "-m", "nodedevices_probe.spare"])
+        self._child: subprocess.Popen[bytes] | None = child
+
+    @property
+    def pid(self) -> int | None:
+        """None: it was taken, or has ended."""
+        return self._child.pid if self._child else None
+
+    def take(self, arguments: Sequence[str]) -> tuple[subprocess.Popen[bytes], int] | None:
+        """It becomes `nodedevices-probe` with these arguments. None: it was taken before, or has ended, or these are
+        arguments that no command line can hold."""
+        child = self._child
+        if child is None or child.stdin is None or any("\0" in each for each in arguments):
+            self.end()
+            return None
+        line = json.dumps([*arguments, "--fd", str(self._write_end)]).encode() + b"\n"
+        with contextlib.suppress(OSError):
+            if child.poll() is None and child.stdin.write(line) == len(line):
+                self._child = None
+                return child, self._read_end
+        self.end()
+        return None
+
+    def end(self) -> None:
+        """Nobody takes it any more. Nothing happens where it was taken."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        os.close(self._read_end)
+        child.kill()
+        if child.stdin is not None:
+            child.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(REAP_SECONDS)
+
+
+def spare() -> Spare | None:
+    """None: it could not be started. Whoever needs a process then will say why."""
+    try:
+        return Spare()
+    except OSError:
+        return None
+
+
+def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int, int]:
+    """The child, where its lines are read, and the number by which the child knows the other end."""
+    read_end, write_end = os.pipe()
+    try:
+        child = subprocess.Popen(  # noqa: S603  the command is ours or the test's
+            [*command, "--fd", str(write_end)],
+            stdin=subprocess.PIPE,
+            bufsize=0,
+            stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
+            pass_fds=(write_end,),
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(read_end)
+        raise
+    finally:
+        os.close(write_end)
+    if child.stdin is not None:
+        os.set_blocking(child.stdin.fileno(), False)
+    return child, read_end, write_end
+
+
+def _has_descriptor(stream: object) -> bool:
+    try:
+        return stream.fileno() >= 0  # type: ignore[attr-defined,no-any-return]
+    except (AttributeError, OSError, ValueError):
+        return False
