@@ -395,11 +395,7 @@ class Agent:
         if plan == self._plan_sent:
             return
         before, self._plan_sent = self._plan_sent, plan
-        try:
-            await self._plugins.set_plan(plan, allow_next=allow_next)
-        except ValueError as error:
-            log.error("failed to pass the plan to the kubelet, keeping the previous one", error=str(error))  # noqa: TRY400
-            return
+        await self._plugins.set_plan(plan, allow_next=allow_next)
         if arrived is not None and withdraws(before, plan):
             self._metrics.kubelet_updated(time.monotonic() - arrived)
 

@@ -29,6 +29,7 @@ from nodedevices_plugin.model import (
     Mount,
     OfferedResource,
     Plan,
+    RegistrationState,
     SchedulableId,
 )
 from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
@@ -161,16 +162,36 @@ async def test_a_renamed_resource_leaves_before_its_new_name_comes(
     assert kubelet.allocatable(GPU) == 0
 
 
-async def test_a_duplicate_id_is_refused_and_the_plan_in_effect_stays(
+async def test_a_duplicate_id_refuses_its_resource_and_no_other(
     kubelet: StandInKubelet, plugins: DevicePlugins
 ) -> None:
+    other = offered(1, name="nvidia.com/new", prefix="NEW-")
     await registered(kubelet, plugins, plan(offered(4)))
-    twice = OfferedResource(name=GPU, ids=(*offered(2).ids, *offered(1, unhealthy=[0]).ids))
-    with pytest.raises(SnapshotError, match="GPU-0 is there twice"):
-        await plugins.set_plan(plan(twice, offered(1, name="nvidia.com/new", prefix="NEW-")))
-    assert [each.resource for each in plugins.registrations()] == [GPU]
-    await plugins.set_plan(plan(offered(5)))
+    twice = OfferedResource(name=GPU, ids=(*offered(4, unhealthy=[2]).ids, *offered(1, unhealthy=[0]).ids))
+    await plugins.set_plan(plan(twice, other))
+    await kubelet.until(lambda: kubelet.allocatable(other.name) == 1)
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)  # what it had, with the health of now
+    [gpus, new] = plugins.registrations()
+    assert (gpus.resource, gpus.state) == (GPU, RegistrationState.REJECTED)
+    assert "the id GPU-0 is there twice" in gpus.message
+    assert (new.resource, new.state) == (other.name, RegistrationState.REGISTERED)
+    await plugins.set_plan(plan(offered(5), other))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 5)
+    assert [each.state for each in plugins.registrations()] == [RegistrationState.REGISTERED] * 2
+
+
+async def test_a_resource_that_is_refused_from_its_first_list_on_is_named_and_not_registered(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    twice = OfferedResource(name=GPU, ids=(*offered(1).ids, *offered(1).ids))
+    other = offered(1, name="nvidia.com/new", prefix="NEW-")
+    await plugins.set_plan(plan(twice, other))
+    await kubelet.until(lambda: kubelet.allocatable(other.name) == 1)
+    assert [(each.resource, each.state is RegistrationState.REJECTED) for each in plugins.registrations()] == [
+        (GPU, True),
+        (other.name, False),
+    ]
+    assert [each.resource_name for each in kubelet.registered] == [other.name]
 
 
 def test_a_list_that_the_kubelet_could_not_receive_is_refused_with_what_to_do() -> None:

@@ -6,14 +6,15 @@ what is new starts, because kubelets identify a device by its id alone and an id
 Where nothing is left to serve (the node is only watched from now on, or the agent ends), what was served goes to
 another plugin that runs beside this one and has the same devices (handover).
 A resource that never had a device is not registered at all: the kubelet would show `0` on nodes that have nothing.
-One that loses its last device is shown empty. A plan that the kubelet could not take is refused whole, before anything
-changes; the one in effect stays.
+One that loses its last device is shown empty. A resource whose list the kubelet could not take is refused, and the
+others stand: what it had before stays, as far as it is still healthy.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -23,8 +24,8 @@ from nodedevices_plugin.kubelet.guard import Guard, Lists, Others
 from nodedevices_plugin.kubelet.handover import hand_over
 from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, StartGate
 from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, Keep, ResourcePlugin
-from nodedevices_plugin.kubelet.server import RecentAllocations, snapshot
-from nodedevices_plugin.model import OfferedResource, Plan, RecentAllocate, Registration
+from nodedevices_plugin.kubelet.server import RecentAllocations, SnapshotError, snapshot
+from nodedevices_plugin.model import OfferedResource, Plan, RecentAllocate, Registration, RegistrationState
 from nodedevices_plugin.model.kubelet_calls import CallObserver, unobserved
 
 LEAVING_SECONDS = 3.0  # for a handover while the agent ends
@@ -82,12 +83,13 @@ class DevicePlugins:
         self._recent = RecentAllocations(on_allocated)
         self._plugins: dict[str, ResourcePlugin] = {}
         self._shown: dict[str, OfferedResource] = {}  # what each of them shows
+        self._refused: dict[str, str] = {}  # resources of which the kubelet could not take the list, and why
         self._one_at_a_time = asyncio.Lock()
         self._stale_removed = False
         self._handing_over: set[asyncio.Task[bool]] = set()
 
     async def set_plan(self, plan: Plan, *, allow_next: bool = False) -> None:
-        """Send the kubelet this plan. Raises SnapshotError (a ValueError) and then changes nothing.
+        """Send the kubelet this plan.
 
         `allow_next`: it was decided that this plan is served beside another plugin, whose names are taken over with it.
         Returns when the resources that are gone are stopped, at most about a second each; registering goes on by
@@ -96,7 +98,8 @@ class DevicePlugins:
         async with self._one_at_a_time:
             desired = {each.name: each for each in plan.resources if each.ids or each.name in self._plugins}
             changed = {name: each for name, each in desired.items() if each != self._shown.get(name)}
-            shown = {name: snapshot(each) for name, each in changed.items()}  # raises: all or nothing
+            refused_before = self._refused
+            shown = self._encoded(changed, desired)
             before, self._shown = self._shown, desired
             self._remove_stale_sockets()
             for task in self._handing_over if desired else ():
@@ -130,8 +133,24 @@ class DevicePlugins:
                     )
                     self._plugins[name] = plugin
                     plugin.start()
-            if gone:
+            if gone or self._refused != refused_before:
                 self._on_change()
+
+    def _encoded(self, changed: Mapping[str, OfferedResource], desired: dict[str, OfferedResource]) -> dict[str, bytes]:
+        """The lists of these. One that cannot be is refused, and `desired` has what stays of it: the ids that the
+        kubelet has, with the health of now."""
+        shown, self._refused = {}, {}
+        for name, each in changed.items():
+            try:
+                shown[name] = snapshot(each)
+            except SnapshotError as error:
+                log.error("resource refused, keeping what the kubelet has of it", resource=name, error=str(error))  # noqa: TRY400
+                self._refused[name] = str(error)
+                del desired[name]
+                if name in self._shown:
+                    desired[name] = _with_health_of(each, self._shown[name])
+                    shown[name] = snapshot(desired[name])
+        return shown
 
     def _anew(self, resource: OfferedResource) -> bool:
         """Whether it has to be registered anew: the kubelet reads a plugin's options once."""
@@ -144,7 +163,13 @@ class DevicePlugins:
 
     def registrations(self) -> tuple[Registration, ...]:
         """How each offered resource stands with the kubelet, by name."""
-        return tuple(self._plugins[name].registration for name in sorted(self._plugins))
+
+        def registration(name: str) -> Registration:
+            if name not in self._refused:
+                return self._plugins[name].registration
+            return Registration(resource=name, state=RegistrationState.REJECTED, message=self._refused[name])
+
+        return tuple(registration(name) for name in sorted({*self._plugins, *self._refused}))
 
     @property
     def let_through(self) -> bool:
@@ -159,7 +184,7 @@ class DevicePlugins:
         """Stops serving; the kubelet shows 0 allocatable, running pods keep their devices."""
         async with self._one_at_a_time:
             plugins, before = list(self._plugins.values()), self._shown
-            self._plugins, self._shown = {}, {}
+            self._plugins, self._shown, self._refused = {}, {}, {}
             await self._end(plugins, before, hand_over=True)
             if self._handing_over:
                 await asyncio.wait(self._handing_over, timeout=LEAVING_SECONDS)
@@ -196,3 +221,9 @@ class DevicePlugins:
             self._stale_removed = True
             if removed := sockets.remove_stale(self._folder):
                 log.info("removed sockets of ended processes", sockets=removed)
+
+
+def _with_health_of(now: OfferedResource, before: OfferedResource) -> OfferedResource:
+    """The ids of before, of which those are healthy that are so now."""
+    healthy = {each.id for each in now.ids if each.healthy} - {each.id for each in now.ids if not each.healthy}
+    return replace(before, ids=tuple(replace(each, healthy=each.id in healthy) for each in before.ids))

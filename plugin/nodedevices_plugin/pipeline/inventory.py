@@ -35,6 +35,8 @@ from nodedevices_probe.protocol import (
 from nodedevices_plugin.model import Inventory, InventoryDevice
 
 TOO_MANY_DEVICES = "TooManyDevices"
+MISSING_KEPT = 32  # missing devices that are kept before those that are here, where there are too many
+LEFT_OUT_NAMED = 8
 SAME_ID = "SameId"
 
 
@@ -76,17 +78,14 @@ def update(
         if not overdue and kept.fact.id not in removed:
             devices.append(_with_partitions(kept, gone))
     newest_before = previous.newest_event if previous.instance == snapshot.instance else -1
-    problems = snapshot.problems
-    if len(devices) > MAX_DEVICES:
-        too_many = f"{len(devices)} devices; the first {MAX_DEVICES} by index are kept, missing ones last"
-        problems = (*problems, Problem(code=TOO_MANY_DEVICES, message=too_many))
+    kept_devices, too_many = _ordered(devices)
     return Inventory(
-        devices=_ordered(devices),
+        devices=kept_devices,
         driver=snapshot.driver,
         machine=snapshot.machine,
         boot_id=snapshot.boot_id,
         accelerators_on_bus=snapshot.accelerators_on_bus,
-        problems=problems,
+        problems=(*snapshot.problems, *too_many),
         instance=snapshot.instance,
         newest_event=max((event.sequence for event in snapshot.events), default=newest_before),
         read_after=newest_before if snapshot.read_after is None else snapshot.read_after,
@@ -126,23 +125,27 @@ def together(parts: Mapping[str, Inventory], *, complete: bool) -> Inventory:
     reported = [each for each in every if each.line_monotonic is not None] if complete else []
     first = reported[0] if reported else Inventory()
     machine = next((each.machine for each in every if each.machine != Machine()), Machine())
+    devices, too_many = _ordered(device for each in every for device in each.devices)
     return replace(
         first,
-        devices=_ordered(device for each in every for device in each.devices),
+        devices=devices,
         machine=machine,
         boot_id=next((each.boot_id for each in every if each.boot_id), ""),
         accelerators_on_bus=max((each.accelerators_on_bus for each in every), default=0),
-        problems=tuple(
-            Problem(code=it.code, message=text(f"{name}: {it.message}", MAX_MESSAGE))
-            for name, each in parts.items()
-            for it in each.problems
+        problems=(
+            *too_many,
+            *(
+                Problem(code=it.code, message=text(f"{name}: {it.message}", MAX_MESSAGE))
+                for name, each in parts.items()
+                for it in each.problems
+            ),
         ),
     )
 
 
 def restore(devices: Iterable[InventoryDevice], *, boot_id: str = "") -> Inventory:
     """What the state file remembers, before the first line of the probe: nothing of it has been seen in this run."""
-    return Inventory(devices=_ordered(devices), boot_id=boot_id)
+    return Inventory(devices=_ordered(devices)[0], boot_id=boot_id)
 
 
 def clock_set(inventory: Inventory, by: timedelta) -> Inventory:
@@ -230,10 +233,30 @@ def _overdue(device: InventoryDevice, now: datetime, forget_seconds: int | None)
     return forget_seconds is not None and (now - device.last_seen).total_seconds() >= forget_seconds
 
 
-def _ordered(devices: Iterable[InventoryDevice]) -> tuple[InventoryDevice, ...]:
-    """By type, index and id: the order of `status.devices` and of every list that the kubelet gets."""
-    kept = sorted(devices, key=lambda device: (not device.present, *_place(device)))[:MAX_DEVICES]
-    return tuple(sorted(kept, key=_place))
+def _ordered(devices: Iterable[InventoryDevice]) -> tuple[tuple[InventoryDevice, ...], tuple[Problem, ...]]:
+    """By type, index and id: the order of `status.devices` and of every list that the kubelet gets. Of too many so many
+    as there is room for, and a problem that names the others.
+
+    Faulty ones are kept first: of what is left out nobody hears that it failed, and the kubelet calls it healthy. But
+    of missing ones only the newest, since ids that never come back must not put out what is here.
+    """
+    every = sorted(devices, key=_place)
+    if len(every) <= MAX_DEVICES:
+        return tuple(every), ()
+    missing = sorted((each for each in every if not each.present), key=lambda each: each.last_seen, reverse=True)
+    first = {each.fact.id for each in missing[:MISSING_KEPT]}
+    first |= {each.fact.id for each in every if each.present and _fails(each.fact)}
+    ranked = sorted(every, key=lambda each: (each.fact.id not in first, not each.present))  # each in its order
+    left = [each.fact.id + ("" if each.present else " (missing)") for each in ranked[MAX_DEVICES:]]
+    more = f" and {len(left) - LEFT_OUT_NAMED} more" if len(left) > LEFT_OUT_NAMED else ""
+    why = f"{len(every)} devices, of which {MAX_DEVICES} are kept, faulty ones first; without "
+    said = text(why + ", ".join(left[:LEFT_OUT_NAMED]) + more, MAX_MESSAGE)
+    kept = tuple(sorted(ranked[:MAX_DEVICES], key=_place))
+    return kept, (Problem(code=TOO_MANY_DEVICES, message=said),)
+
+
+def _fails(fact: DeviceFact) -> bool:
+    return fact.readings.lost or fact.readings.error is not None
 
 
 def _place(device: InventoryDevice) -> tuple[str, int, str]:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.pipeline import inventory
-from nodedevices_plugin.pipeline.inventory import TOO_MANY_DEVICES
-from nodedevices_probe.protocol import DeviceFact, Driver, DriverState
+from nodedevices_plugin.pipeline.inventory import MISSING_KEPT, TOO_MANY_DEVICES
+from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Readings
 from support.facts import START, gpu, gpu_id, mig_id, partition, silent_gpu, snapshot, well
 
 
@@ -168,12 +168,43 @@ def test_what_the_state_file_remembers_is_missing_once_a_line_does_not_list_it()
     assert present(after(restored, gpu(0))) == {gpu_id(0): True, gpu_id(1): False}
 
 
+def test_of_too_many_devices_the_faulty_ones_are_kept_and_those_left_out_are_named() -> None:
+    here = [gpu(index, readings=well()) for index in range(MAX_DEVICES)]
+    known = after(Inventory(), *here)
+    lost = gpu(MAX_DEVICES + 1, readings=Readings(lost=True))
+    found = after(known, *here[1:], gpu(MAX_DEVICES, readings=well()), lost, seconds=2)  # the first has left
+    states = present(found)
+    assert len(states) == MAX_DEVICES
+    assert (states[gpu_id(0)], states[lost.id]) == (False, True)
+    left_out = [gpu_id(MAX_DEVICES - 1), gpu_id(MAX_DEVICES)]
+    assert not states.keys() & set(left_out)
+    [problem] = found.problems
+    assert problem.code == TOO_MANY_DEVICES
+    assert problem.message.endswith(
+        f"258 devices, of which 256 are kept, faulty ones first; without {', '.join(left_out)}"
+    )
+
+
+def test_ids_that_never_come_back_put_out_no_more_than_a_few_that_are_here() -> None:
+    before = after(Inventory(), *(gpu(index + 1000, readings=well()) for index in range(MAX_DEVICES)))
+    found = after(before, *(gpu(index, readings=well()) for index in range(MAX_DEVICES)), seconds=2)
+    states = list(present(found).values())
+    assert (states.count(True), states.count(False)) == (MAX_DEVICES - MISSING_KEPT, MISSING_KEPT)
+
+
+def test_the_devices_of_several_probes_that_are_too_many_are_named_as_well() -> None:
+    parts = {
+        name: after(Inventory(), *(gpu(index + first, readings=well()) for index in range(200)))
+        for name, first in (("a", 0), ("b", 1000))
+    }
+    found = inventory.together(parts, complete=True)
+    assert (len(found.devices), [each.code for each in found.problems]) == (MAX_DEVICES, [TOO_MANY_DEVICES])
+
+
 def test_more_devices_than_a_status_can_hold_are_cut_and_reported() -> None:
     many = [gpu(index, readings=well()) for index in range(MAX_DEVICES + 3)]
-    known = after(Inventory(), gpu(1000))
-    found = after(known, *many)
-    assert len(found.devices) == MAX_DEVICES
-    assert all(device.present for device in found.devices)
+    found = after(Inventory(), *many)
+    assert [device.fact.index for device in found.devices] == list(range(MAX_DEVICES))
     assert [problem.code for problem in found.problems] == [TOO_MANY_DEVICES]
 
 
