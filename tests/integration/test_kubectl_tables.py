@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,3 +195,40 @@ def test_the_wide_table_says_what_would_help_and_what_is_kept_back(fleet: Kubect
     wide = rows(WIDE)
     assert [{key: row[key] for key in wide[0]} for row in shown] == wide
     assert [list(row) for row in shown] == [[*rows(TABLE)[0], *list(wide[0])[1:]]] * len(shown)
+
+
+# --- one node on one screen ------------------------------------------------------------------------------------------
+TEMPLATE = Path(__file__).parents[2] / "docs" / "node.gotemplate"
+SCREEN = 40  # lines
+
+
+def on_one_screen(fleet: Kubectl, name: str) -> list[str]:
+    return fleet.run("get", "nd", name, "-o", f"go-template-file={TEMPLATE}").splitlines()
+
+
+def test_a_healthy_node_of_eight_gpus_fits_on_a_screen(fleet: Kubectl) -> None:
+    lines = on_one_screen(fleet, "healthy")
+    assert lines[0] == "healthy: 8 devices, 8 healthy, 1 held, NVIDIA-H100-80GB-HBM3, nvidia 570.148.08"
+    assert [line.split()[:2] for line in lines if line.startswith("gpu-")] == [
+        [f"gpu-{number}", gpu_id(number)] for number in range(8)
+    ]
+    assert lines[-1].split() == [GPU, "8", "ids", "8", "healthy", "1", "held"]
+    assert len(lines) <= SCREEN
+    assert max(map(len, lines)) <= TERMINAL
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("healthy", "gpu-1 GPU-… Healthy ml/train-0"),
+        ("unhealthy", "gpu-3 GPU-… Unhealthy Xid79 ResetBus"),
+        ("cordoned", "gpu-2 GPU-… Healthy, out of service: RMA 4711"),
+        ("bymemory", "gpu-0 GPU-… Healthy, 12 of 22 shares held ml/a ml/b"),
+        ("bymemory", "nodedevices.io/gpu-memory 44 ids 43 healthy 12 held, 31Gi free of 46068Mi"),
+        ("nodriver", "nodriver: 0 devices, 0 healthy, 0 held"),
+    ],
+)
+def test_it_says_what_is_the_matter_with_a_device_and_who_has_it(fleet: Kubectl, name: str, said: str) -> None:
+    lines = [re.sub(r"GPU-[0-9a-f-]{36}", "GPU-…", " ".join(line.split())) for line in on_one_screen(fleet, name)]
+    assert said in lines
+    assert not [line for line in lines if "no value" in line or "%!" in line]
