@@ -95,6 +95,16 @@ def test_a_policy_labels_nodes_as_gpu_feature_discovery_does_and_its_end_takes_t
         cluster.until(f"{node} has none of them", lambda n=node: not labels(n))  # type: ignore[misc]
 
 
+def test_nodedevices_are_selected_by_the_labels_of_their_nodes(cluster: Cluster) -> None:
+    def selected() -> list[str]:
+        return cluster.kubectl.run("get", "nd", "-l", "example.com/e2e-pool=x", "-o", "name").split()
+
+    cluster.kubectl.run("label", "node", cluster.b, "example.com/e2e-pool=x")
+    cluster.until("its NodeDevices has it", lambda: selected() == [f"nodedevices.nodedevices.io/{cluster.b}"])
+    cluster.kubectl.run("label", "node", cluster.b, "example.com/e2e-pool-")
+    cluster.until("neither has it", lambda: not selected())
+
+
 def test_a_policy_that_costs_a_node_its_devices_goes_no_further_until_a_person_says_so(cluster: Cluster) -> None:
     """Observe, where no other plugin serves: right to the letter, and no device is left."""
     nodes = (cluster.a, cluster.b)

@@ -1,9 +1,9 @@
 """The concerns of a node, in the order in which they run; one line for each.
 
-The order matters in five places. Configuration comes first: the others act by what it resolves. Staleness comes before
+The order matters in six places. Configuration comes first: the others act by what it resolves. Staleness comes before
 the Node's condition, which says it. The Node is written before its pods. Pod
-marks write NodeDevices.status with the outcomes of those before them, then the pods. And a pod is evicted when it has
-been marked: a Job's podFailurePolicy acts on its condition.
+marks write NodeDevices.status with the outcomes of those before them, then the pods. A pod is evicted when it has
+been marked: a Job's podFailurePolicy acts on its condition. And labels to select by wait for all of it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ CONCERNS: tuple[Factory, ...] = (
     CapacityConcern,
     RetiredZerosConcern,
     LabelsConcern,
-    ObjectLabelsConcern,
     NodeConditionConcern,
     XidConditionConcern,
     TaintConcern,
@@ -49,4 +48,5 @@ CONCERNS: tuple[Factory, ...] = (
     DeviceEventsConcern,
     NoticeEventsConcern,
     ServiceEventsConcern,
+    ObjectLabelsConcern,
 )

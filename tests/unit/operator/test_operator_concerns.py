@@ -313,12 +313,12 @@ async def test_configuration_then_the_node_then_affected_pods_then_the_pod(kube:
         "config",
         "node",  # capacity
         "node",  # labels
-        "labels of the NodeDevices",
         "node",  # condition
         "node",  # XidCriticalError
         "status with 1 affected",
         "pod",
         "event on Pod",
+        "labels of the NodeDevices",
     ]
 
 
