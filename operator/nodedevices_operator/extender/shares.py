@@ -96,7 +96,7 @@ def read(raw: Raw) -> NodeShares:
                 offered=usable and _usable(part) and max(0, free) + held >= total,
                 holders=tuple(_holders(part, resource)),
                 truncated=truncated,
-                missing=_mapping(device.get("health")).get("reason") == MISSING,
+                missing=_missing(device) or _missing(part),
                 cores_held=_count(shares["coresHeld"]) if "coresHeld" in shares else None,
             )
             found.setdefault(intern(resource), ([], shares))[0].append(shared)
@@ -111,6 +111,10 @@ def read(raw: Raw) -> NodeShares:
         heartbeat=str(_mapping(status.get("agent")).get("heartbeatTime", "")),
         stale=any(it.get("type") == STALE and it.get("status") == "True" for it in _mappings(status.get("conditions"))),
     )
+
+
+def _missing(part: Raw) -> bool:
+    return _mapping(part.get("health")).get("reason") == MISSING
 
 
 def _usable(part: Raw) -> bool:

@@ -33,7 +33,7 @@ from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.resources.ids import memory_held, physical_id
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.facts import Facts, offered
-from nodedevices_plugin.status.report import allocated, drivers, reported_healthy, share_counts
+from nodedevices_plugin.status.report import allocated, drivers, missing_parts, reported_healthy, share_counts
 
 MAX_XID_SERIES = 4096
 # One more series for each counter and histogram, which Prometheus does not need.
@@ -404,7 +404,8 @@ def _memory_shares(facts: Facts, label: list[str]) -> Iterator[Metric]:
     """Nothing where no device is shared by memory."""
     shares = GaugeMetricFamily(
         "nodedevices_device_memory_shares_bytes",
-        "Memory of a device that is shared by memory, by state; the states add up to the device's memory.",
+        "Memory of a device that is shared by memory, by state; the states add up to the device's memory, or, where "
+        "its driver no longer lists it, to what is held.",
         labels=[*label, "resource", "state"],
     )
     has = GaugeMetricFamily(
@@ -414,13 +415,17 @@ def _memory_shares(facts: Facts, label: list[str]) -> Iterator[Metric]:
     )
     index = {device.fact.id: str(device.fact.index) for device in facts.inventory.devices}
     of_device: defaultdict[tuple[str, str], Tally[str]] = defaultdict(Tally)
+    missing = missing_parts(facts.inventory)
     for each in share_counts(facts):
         memory, unallocatable = each.resource.memory, each.unallocatable_bytes
         if memory is None or unallocatable is None or each.device_id not in index:
             continue
         states = {"held": each.held, "free": each.free, "not_offered": each.not_offered}
         amounts = {state: number * memory.unit_bytes for state, number in states.items()}
-        of_device[each.device_id, each.resource.name].update(amounts | {"unallocatable": unallocatable})
+        amounts["unallocatable"] = unallocatable
+        if each.part in missing:
+            amounts = dict.fromkeys(amounts, 0) | {"held": amounts["held"]}
+        of_device[each.device_id, each.resource.name].update(amounts)
     for (device, resource), amounts in of_device.items():
         for state, amount in amounts.items():
             shares.add_metric([index[device], device, resource, state], amount)

@@ -480,7 +480,7 @@ def _held_ids(facts: Facts) -> dict[str, set[str]]:
 
 
 def _resources(facts: Facts, counts: Sequence[ShareCounts], odd: _Odd) -> tuple[api.Resource, ...]:
-    held, known, missing = _held_ids(facts), _holders_were_known(facts), _missing(facts.inventory)
+    held, known, missing = _held_ids(facts), _holders_were_known(facts), missing_parts(facts.inventory)
 
     def made(resource: OfferedResource) -> api.Resource:
         return api.Resource(
@@ -501,7 +501,7 @@ def _resources(facts: Facts, counts: Sequence[ShareCounts], odd: _Odd) -> tuple[
     return odd.all(offered(facts).resources[:MAX_RESOURCES], lambda each: f"resource {each.name}", made)
 
 
-def _missing(inventory: Inventory) -> set[str]:
+def missing_parts(inventory: Inventory) -> set[str]:
     """Devices and partitions that their drivers no longer list."""
     gone = {part for device in inventory.devices for part in device.departed_partitions}
     for device in inventory.devices:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from nodedevices_plugin.model import MemoryShares, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
+from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.metrics import Metrics
@@ -96,6 +97,14 @@ def test_memory_that_is_shared_adds_up_to_the_devices() -> None:
         ("1", MEMORY, "not_offered"): 9 * GIB,
         ("1", MEMORY, "unallocatable"): GIB,
     }
+
+
+def test_of_a_gpu_that_is_missing_the_memory_that_pods_hold_counts_and_no_other() -> None:
+    before = by_memory()
+    inventory = stage.update(before.inventory, snapshot(sequence=2), now=START, monotonic=1.0)
+    shown = agent(replace(before, inventory=inventory))
+    counted = of(shown, "nodedevices_device_memory_shares_bytes", "index", "state")
+    assert {key: value for key, value in counted.items() if value} == {("0", "held"): 6 * GIB}
 
 
 def test_each_container_says_how_much_memory_it_holds() -> None:

@@ -110,6 +110,14 @@ def test_inspect_counts_of_a_gpu_that_is_gone_what_pods_still_have() -> None:
     assert (node["totalGPU"], node["usedGPU"]) == (30, 6)
 
 
+def test_inspect_counts_of_a_partition_that_is_gone_what_pods_still_have() -> None:
+    gone = gpu(0, 20, held=6, free=0) | {"id": "MIG-2", "health": {"state": "Unhealthy", "reason": "Missing"}}
+    parts = [gpu(0, 10) | {"id": "MIG-1"}, gone]
+    device = {"id": "GPU-0", "index": 0, "health": {"state": "Healthy"}, "partitions": parts}
+    [node] = answer("GET", "/scheduler/inspect", known=cache(node_devices("n1", device)))[1]["nodes"]
+    assert (node["totalGPU"], node["usedGPU"]) == (16, 6)
+
+
 def test_inspect_of_one_node() -> None:
     status, found = answer("GET", "/scheduler/inspect/n2")
     assert (status, [each["name"] for each in found["nodes"]]) == (200, ["n2"])
