@@ -42,7 +42,11 @@ HEALTHY = "Healthy"
 
 @dataclass(slots=True)
 class Cache:
-    """Records by name. One event loop only; records are frozen."""
+    """Records by name. One event loop only; records are frozen.
+
+    What is in one stays the same objects for as long as nothing changes: with each heartbeat's own copies kept, the
+    garbage collector would go through everything again and again, 0.2 s at a time with 5,000 nodes.
+    """
 
     node_devices: dict[str, NodeDevicesRecord] = field(default_factory=dict)
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
@@ -54,7 +58,7 @@ class Cache:
     heartbeats: dict[str, HeartbeatArrival] = field(default_factory=dict)  # node -> when its heartbeat came
     revisions: dict[str, int] = field(default_factory=dict)  # node -> a number that no other state of its NodeDevices
     # and its Node has had; what decides nothing (a heartbeat) leaves it
-    _changes: int = 0
+    changes: int = 0  # of these so far
 
     def records(self, kind: Kind) -> Mapping[str, Record]:
         match kind:
@@ -103,13 +107,15 @@ class Cache:
 
     def _observe_node_devices(self, record: NodeDevicesRecord) -> Dirty:
         before = self.node_devices.get(record.name)
-        self.node_devices[record.name] = record
         if before is None or before.heartbeat != record.heartbeat:
             self.heartbeats[record.name] = HeartbeatArrival(self.clock(), first=before is None)
         if before == record:
+            seen = replace(before, heartbeat=record.heartbeat, resource_version=record.resource_version)
+            self.node_devices[record.name] = seen
             stale = record.condition(STALE)
             beats = before.heartbeat != record.heartbeat and stale is not None and stale.status == "True"
             return Dirty(frozenset({record.name})) if beats else NOTHING
+        self.node_devices[record.name] = record
         self._revised(record.name)
         name = frozenset({record.name})
         if before is not None and before.devices == record.devices:
@@ -120,16 +126,17 @@ class Cache:
 
     def _observe_node(self, record: NodeRecord) -> Dirty:
         before = self.nodes.get(record.name)
-        self.nodes[record.name] = record
         if before == record:
+            self.nodes[record.name] = replace(before, resource_version=record.resource_version)
             return NOTHING
+        self.nodes[record.name] = record
         self._revised(record.name)
         return Dirty(frozenset({record.name}))
 
     def _revised(self, name: str) -> None:
-        self._changes += 1
+        self.changes += 1
         if name in self.node_devices or name in self.nodes:
-            self.revisions[name] = self._changes
+            self.revisions[name] = self.changes
         else:
             self.revisions.pop(name, None)
 

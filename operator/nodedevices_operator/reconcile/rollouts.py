@@ -44,6 +44,7 @@ class _Nodes:
     members: set[str] = field(default_factory=set)
     under_way: dict[str, None] = field(default_factory=dict)
     hurt: dict[str, str] = field(default_factory=dict)
+    called: set[str] = field(default_factory=set)  # queued for a free place, and have not asked since
     waiting: int = 0
 
 
@@ -167,18 +168,27 @@ class Rollouts:
         for group, waiting in list(self._waiting.items()):
             if not group & wanted:
                 continue
-            room = min(0 if self._stopped(each) else self._room(each) for each in group)
+            room = min(0 if self._stopped(each) else self._uncalled(each) for each in group)
             while waiting.heap and (room > 0 or not waiting.heap[0][0]):
                 fresh, node = heapq.heappop(waiting.heap)
                 if node in waiting.nodes:
                     self._enqueue(node)
                     room -= fresh
+                    for each in group if fresh else ():
+                        self._nodes[each].called.add(node)
+
+    def _uncalled(self, policy: str) -> int:
+        """Free places for which nobody is called yet: without them, a wave that ends calls all that wait. A node that
+        was called and cannot ask keeps its place free only while others go on."""
+        nodes = self._nodes.get(policy, _Nodes())
+        return self._room(policy) - (len(nodes.called) if nodes.under_way else 0)
 
     # --- the memory -------------------------------------------------------------------------------------------------
     def _put(self, node: str, before: _Entry, after: _Entry | None) -> None:
         for policy in before.members | before.under_way | before.waits:
             nodes = self._nodes.setdefault(policy, _Nodes())
             nodes.members.discard(node)
+            nodes.called.discard(node)
             nodes.under_way.pop(node, None)
             nodes.hurt.pop(node, None)
             nodes.waiting -= policy in before.waits

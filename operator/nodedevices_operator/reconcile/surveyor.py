@@ -35,6 +35,7 @@ class Surveyor:
         self._cache = cache
         self._reacting = Reacting()
         self._kept: dict[str, _Kept] = {}
+        self._changes: int | None = None  # of the cache, of which all is kept
         self._survey: Survey | None = None  # of what is kept
 
     async def catch_up(self) -> None:
@@ -46,20 +47,20 @@ class Surveyor:
 
     def survey(self) -> Survey:
         self._renew()
-        for name in self._kept.keys() - self._cache.node_devices.keys():
-            del self._kept[name]
-            self._survey = None
         if self._survey is None:
             self._survey = surveyed({name: kept.node for name, kept in self._kept.items()})
         return self._survey
 
     def _renew(self, most: int | None = None) -> int:
         """Read so many nodes that are others than what is kept, or all. Returns how many."""
-        reacting = Reacting(self._cache.policies.values())
-        if reacting == self._reacting:
-            reacting = self._reacting
-        self._reacting = reacting
-        revisions, kept = self._cache.revisions, self._kept
+        if (now := Reacting(self._cache.policies.values())) != self._reacting:
+            self._reacting, self._changes = now, None
+        if self._changes == self._cache.changes:
+            return 0
+        for name in self._kept.keys() - self._cache.node_devices.keys():
+            del self._kept[name]
+            self._survey = None
+        revisions, kept, reacting = self._cache.revisions, self._kept, self._reacting
         others = (
             name
             for name in self._cache.node_devices
@@ -68,6 +69,7 @@ class Surveyor:
         names = list(islice(others, most))
         for name in names:
             self._read(name)
+        self._changes = self._cache.changes if most is None or len(names) < most else None
         return len(names)
 
     def _read(self, name: str) -> None:

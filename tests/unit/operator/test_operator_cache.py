@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import json
 import weakref
+from dataclasses import fields
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import NodeDevicesRecord, node_devices_record, node_record, policy_record
-from support.opfacts import device, holder, node, node_devices, raw_policy
+from support.opfacts import GPU, device, holder, node, node_devices, raw_node, raw_policy
 
 
 def known(*objects: tuple[Kind, dict[str, Any]]) -> Cache:
@@ -120,3 +122,33 @@ def test_equal_configurations_of_nodes_are_kept_once_and_go_with_the_last_of_the
     del one, other
     gc.collect()
     assert last() is None
+
+
+@pytest.mark.parametrize("kind", [Kind.NODE_DEVICES, Kind.NODE])
+def test_where_nothing_has_changed_what_is_known_stays_and_what_nobody_compares_is_the_newest(kind: Kind) -> None:
+    """Else each heartbeat's own copy of everything would be kept, and collected one day."""
+    raw: dict[str, Any] = node_devices(device(0)) if kind is Kind.NODE_DEVICES else raw_node({GPU: 1})
+    cache = known((kind, raw))
+    first, revision = cache.records(kind)["n1"], cache.revisions["n1"]
+    beat = read(kind, node_devices(device(0), version=2, heartbeat="h2")) if kind is Kind.NODE_DEVICES else None
+    newest = beat or read(kind, raw | {"metadata": raw["metadata"] | {"resourceVersion": "2"}})
+    cache.observe(kind, newest)
+    shown = cache.records(kind)["n1"]
+    for each in fields(newest):
+        expected = first if each.compare else newest
+        assert getattr(shown, each.name) is getattr(expected, each.name)
+    assert cache.revisions["n1"] == revision
+
+
+def test_a_revision_is_of_one_state_of_a_node() -> None:
+    cache = known((Kind.NODE_DEVICES, node_devices(device(0))))
+    seen = [cache.revisions["n1"]]
+    cache.observe(Kind.NODE, node())
+    seen.append(cache.revisions["n1"])
+    cache.remove(Kind.NODE_DEVICES, "n1", "nd-uid")
+    seen.append(cache.revisions["n1"])
+    cache.remove(Kind.NODE, "n1", "node-uid")
+    assert "n1" not in cache.revisions
+    cache.observe(Kind.NODE, node())
+    seen.append(cache.revisions["n1"])
+    assert len(set(seen)) == len(seen)

@@ -107,6 +107,14 @@ class Fleet:
         shown = [line for line in lines if line.startswith("nodedevices_operator_rollout_stopped{")]
         return [line.split('"')[1] for line in shown if line.endswith(" 1.0")]
 
+    def reconciled(self) -> float:
+        """Nodes, so far, by the metric."""
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in self.manager.metrics.render().decode().splitlines()
+            if line.startswith('nodedevices_operator_reconciles_total{kind="node"')
+        )
+
     async def condition(self) -> tuple[str, str, str]:
         await self.manager.reconcile_policy("p")
         found = self.kube.objects[POLICY]["status"]["conditions"]
@@ -311,3 +319,27 @@ def test_a_node_that_is_not_ready_any_more_is_worse_off() -> None:
     node = node_record(raw_node({}, ready="False"))
     found = standing(record, node, resolve({}, [], Previous({}, ())), pause_seconds=0, now="2026-11-21T12:00:01Z")
     assert (found.hurt, found.under_way) == ("its Node is not Ready", frozenset({"p"}))
+
+
+# --- a large fleet ---------------------------------------------------------------------------------------------------
+async def visits(nodes: int) -> float:
+    """How often a node is reconciled on average while a change comes to all of so many, a tenth at a time."""
+    fleet = Fleet()
+    given = [f"n{number:03}" for number in range(nodes)]
+    for name in given:
+        fleet.add(name)
+    await fleet.restart()
+    before = fleet.reconciled()
+    await fleet.policy(1, MIXED, rollout={"maxNodes": "10%", "pauseSeconds": 0})
+    answered = set[str]()
+    while wave := [name for name in fleet.have(MIXED) if name not in answered]:
+        assert len(wave) <= max(1, nodes // 10)
+        await fleet.answer(*wave)
+        answered |= {*wave}
+    assert fleet.have(MIXED) == given
+    return (fleet.reconciled() - before) / nodes
+
+
+async def test_a_roll_out_reconciles_each_node_as_often_in_a_large_fleet_as_in_a_small_one() -> None:
+    few, many = await visits(20), await visits(80)
+    assert many <= few + 1
